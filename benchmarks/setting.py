@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.baseline import Training, UNet
 from benchmarks.measure import Options
-from dp_prior.data.episodes.npz import NpzStoreConfig
+from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.loader import Loader
 from dp_prior.data.trajectories import Trajectories, TrajectoriesConfig
 from dp_prior.job.ranks import Ranks, make_accelerator

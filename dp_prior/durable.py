@@ -119,6 +119,16 @@ def temporary_directory(path: Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def publish(temporary: Path, path: Path) -> None:
+    """Make a directory with all its files durable and give it its name."""
+    for folder, _, files in os.walk(temporary, topdown=False):
+        for file in files:
+            sync_file(Path(folder, file))
+        sync_directory(Path(folder))
+    os.rename(temporary, path)
+    sync_directory(path.parent)
+
+
 def link_or_copy(source: Path, target: Path) -> None:
     """Hard-link a file; if that fails, as across file systems, copy the file durably."""
     try:

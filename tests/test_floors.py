@@ -37,11 +37,10 @@ AT_THE_TOP = {  # imported with the module: where
 }
 IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     **AT_THE_TOP,
-    "zarr": ["data/episodes/zarr.py", "data/convert/zarr.py"],
-    "numcodecs": ["data/convert/zarr.py"],
+    "zarr": ["data/formats/zarr/"],
+    "numcodecs": ["data/formats/zarr/replay_buffer.py"],
     "rich": ["tracking/console.py"],
-    "pyarrow": ["data/episodes/lerobot.py", "data/embeddings/", "data/frames/lerobot.py", "data/convert/"]
-    + ["envs/pusht_pictures.py", "data/image_sets/parquet.py"],
+    "pyarrow": ["data/formats/lerobot/", "data/embeddings/", "data/image_sets/parquet.py", "envs/pusht_pictures.py"],
     "gymnasium": ["envs/"],
     "metaworld": ["envs/metaworld"],
     "gym_pusht": ["envs/pusht", "renderers/pusht.py"],
@@ -49,7 +48,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "pymunk": ["renderers/pusht.py"],
     "cv2": ["renderers/pusht.py"],
     "matplotlib": ["evaluation/picture.py", "pages/charts.py", "tracking/accelerate.py"],  # trackio looks into it
-    "h5py": ["data/hdf5.py", "data/episodes/robomimic.py"],
+    "h5py": ["data/hdf5.py", "data/formats/robomimic.py"],
     "PIL": ["picture_files.py", "data/image_sets/decode.py"],
     "av": ["video_files.py", "data/frames/video.py"],
     "accelerate": [*AT_THE_TOP["accelerate"], "tracking/accelerate.py"],  # the one adapter over its trackers

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, Manifest, read_checkpoint, write_checkpoint
 from dp_prior.checkpoints.snapshot import Snapshot, file_tensors
 from dp_prior.config import ConfigError
-from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
-from dp_prior.data.episodes.npz import NpzStoreConfig
-from dp_prior.data.episodes.zarr import ZarrStoreConfig
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
+from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
 from dp_prior.data.integrity import Integrity
 from dp_prior.durable import seal, unseal
 from dp_prior.run_files.config import TrainConfig
@@ -188,7 +188,7 @@ def test_npz(tmp_path_factory, data):
 
 @pytest.fixture(scope="module", params=[2, 3])
 def zarr_set(request, tmp_path_factory):
-    from tests.data.episodes import test_zarr
+    from tests.data.formats.zarr import test_replay_buffer as test_zarr
 
     return test_zarr.write(tmp_path_factory.mktemp("zarr") / "set.zarr", request.param)
 
@@ -212,7 +212,7 @@ def test_zarr(zarr_set, data):
 
 @pytest.fixture(scope="module", params=["v2.1", "v3.0"])
 def lerobot_set(request, tmp_path_factory):
-    from tests.data.episodes import test_lerobot
+    from tests.data.formats.lerobot import test_dataset as test_lerobot
 
     return test_lerobot.WRITERS[request.param](tmp_path_factory.mktemp("lerobot"))
 

@@ -288,7 +288,7 @@ def hostile_data(config, place, marker):
         archive.writestr("state.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
     yield case("code", {"type": "npz", "path": str(place / "code" / "set.npz")})
     try:
-        from tests.data.episodes import test_zarr
+        from tests.data.formats.zarr import test_replay_buffer as test_zarr
     except pytest.skip.Exception:
         return
     yield "sound", case("zarr", {"type": "zarr", "path": str(test_zarr.write(place / "zarr" / "set.zarr"))})[1]
@@ -301,7 +301,7 @@ def hostile_data(config, place, marker):
         (path / "data" / "state" / "0.0").write_bytes(PAYLOAD % os.fsencode(marker))
         yield case(f"zarr{number}", {"type": "zarr", "path": str(path)})
     try:
-        from tests.data.episodes import test_lerobot
+        from tests.data.formats.lerobot import test_dataset as test_lerobot
     except pytest.skip.Exception:
         return
     sound = test_lerobot.WRITERS["v3.0"](place / "lerobot" / "set")

@@ -65,7 +65,7 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
     ),
     **dict.fromkeys(
         ["LeRobotStoreConfig.repo", "LeRobotStoreConfig.revision"],
-        "data/episodes/test_hub.py::test_a_run_keeps_the_commit_that_it_began_with_and_evaluate_measures_on_it",
+        "data/formats/lerobot/test_hub.py::test_a_run_keeps_the_commit_that_it_began_with_and_evaluate_measures_on_it",
     ),
     **dict.fromkeys(
         [f"{name}Config.data_set" for name in ("Loss", "ActionError", "Likelihood", "Similarity", "DrawnImages")],

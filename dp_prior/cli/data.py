@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import click
 
@@ -68,8 +67,8 @@ def cache(
     "--to",
     "target",
     required=True,
-    type=click.Choice(["zarr", "lerobot", "robomimic", "npz"]),
-    help="Format to write.",
+    metavar="TYPE",
+    help="Format to write: zarr, lerobot, robomimic, npz, or one of your own.",
 )
 @click.option("--from", "kind", help="Type of SOURCE, as in data.episodes; by default what its files are.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of data.episodes for SOURCE.")
@@ -79,7 +78,7 @@ def cache(
 def convert(
     source: Path,
     dest: Path,
-    target: Literal["zarr", "lerobot", "robomimic", "npz"],
+    target: str,
     kind: str | None,
     settings: tuple[str, ...],
     rename: tuple[str, ...],
@@ -88,7 +87,7 @@ def convert(
 ) -> None:
     """Convert a data set of any readable format to Diffusion Policy's zarr, LeRobot 3.0, robomimic's HDF5 or npz
     (docs/data.md)."""
-    from dp_prior.data import convert as conversion
+    from dp_prior.data.formats import convert as conversion
 
     how = {"kind": kind, "settings": settings, "renames": new_names(rename), "left_out": leave_out, "fps": fps}
     click.echo(conversion.convert(source, dest, target, **how))

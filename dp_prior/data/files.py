@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -23,6 +23,9 @@ REFUSED = {
     *(errno.ENETDOWN, errno.ENETUNREACH, errno.ECONNREFUSED, errno.ECONNRESET),
 }
 """Errors that say nothing about the content of a file."""
+
+Verify = Literal["sizes", "hashes"]
+"""What a start compares of files that are known: their sizes, or every byte."""
 
 MOST_KEYS = 10_000
 """Most arrays or columns of a data set."""

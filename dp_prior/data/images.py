@@ -14,16 +14,15 @@ from torch import Tensor
 
 from dp_prior.config import Change, Config
 from dp_prior.data.columns.disk import DiskColumn
-from dp_prior.data.episodes import EpisodeStore
 from dp_prior.data.files import memory_bytes
+from dp_prior.data.formats.rendered import RenderedFrames
+from dp_prior.data.formats.store import EpisodeStore
 from dp_prior.data.frames import FrameSource
 from dp_prior.data.frames.build import BuildProgress
 from dp_prior.data.frames.cache import FrameCache, cache_root
 from dp_prior.data.frames.folder import FolderFrames
 from dp_prior.data.frames.layout import Encoding
-from dp_prior.data.frames.rendered import RenderedFrames
 from dp_prior.data.frames.rows import FrameRows
-from dp_prior.data.frames.source import open_source
 from dp_prior.data.integrity import Verify
 from dp_prior.data.mirror import FrameMirrorConfig
 from dp_prior.renderers import RendererConfig
@@ -90,7 +89,7 @@ class ImageConfig(Config):
             return FolderFrames(self.folder, ends)
         if self.render is not None:
             return RenderedFrames(store, self.key, ends, self.render, self.size)
-        return open_source(store, self.key, ends)
+        return store.frames(self.key, ends)
 
 
 class ImageColumn(DiskColumn):

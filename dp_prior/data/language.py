@@ -15,10 +15,9 @@ from dp_prior.config import Change, Config, ConfigError
 from dp_prior.data.columns.embedding import read_rows
 from dp_prior.data.embeddings.folder import Folder, FolderConfig
 from dp_prior.data.embeddings.written import read_record
-from dp_prior.data.episodes import EpisodeStore
-from dp_prior.data.episodes.lerobot import LeRobotStore
 from dp_prior.data.errors import DataError, first_few, nearest_name
 from dp_prior.data.files import decoding
+from dp_prior.data.formats.store import EpisodeStore
 from dp_prior.data.order import Share, shares
 from dp_prior.data.selection import step_of
 
@@ -27,12 +26,13 @@ class LanguageConfig(Config):
     """The instruction of each frame, which the policy sees as the embedding of its text."""
 
     key: str | None = None
-    """Key in the data set that holds texts, or numbers of texts, for each frame or each episode. null: `task_index` of
-    a LeRobot data set; in other formats each episode has one text of `texts`, or all have the only one."""
+    """Key in the data set that holds texts, or numbers of texts, for each frame or each episode. null: the one
+    that the format has for them, as LeRobot's `task_index`; in other formats each episode has one text of `texts`, or
+    all have the only one."""
 
     texts: str | Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """The texts that the numbers stand for, from 0: a list, or the key of an array of them. null: those of a LeRobot
-    data set (meta/tasks), or `key` holds texts itself."""
+    """The texts that the numbers stand for, from 0: a list, or the key of an array of them. null: those that the
+    data set has (LeRobot's meta/tasks), or `key` holds texts itself."""
 
     folder: Annotated[FolderConfig, Change("data", {"path": "harmless", "metadata": "harmless"})]
     """The embeddings, as `dp-prior embed` writes them, in format parquet; texts that do not occur may be among them."""
@@ -66,9 +66,8 @@ class LanguageConfig(Config):
         folder.check(table, rows)
         record = read_record(Path(self.folder.path).expanduser())
         embedder = None if record is None else record.embedder
-        files = [store.tasks_file] if isinstance(store, LeRobotStore) and store.tasks_file.is_file() else []
         weights = self._weights(texts, str(store.describe()["path"]))
-        return FrameTexts(texts, index, table.reshape(len(texts), *folder.shape), embedder, files, weights)
+        return FrameTexts(texts, index, table.reshape(len(texts), *folder.shape), embedder, store.text_files(), weights)
 
     def _weights(self, texts: list[str], source: str) -> list[float] | None:
         """The weight of each text; None for those that an epoch has without weights."""
@@ -140,7 +139,7 @@ def read_texts(record: LanguageConfig, store: EpisodeStore, ends: np.ndarray) ->
         DataError: a key is missing, or a frame has no text.
     """
     source = str(store.describe()["path"])
-    key = "task_index" if record.key is None and isinstance(store, LeRobotStore) else record.key
+    key = store.text_key if record.key is None else record.key
     if key is None:
         listed = _listed(record, store, source)
         values = np.zeros(len(ends), np.int64) if len(listed) == 1 else np.arange(len(listed))
@@ -198,8 +197,8 @@ def _listed(record: LanguageConfig, store: EpisodeStore, source: str) -> dict[in
         return dict(enumerate(record.texts))
     if record.texts is not None:
         return dict(enumerate(map(str, _read(store, record.texts, source))))
-    if isinstance(store, LeRobotStore):
-        return store.tasks()
+    if found := store.texts():
+        return found
     raise DataError(source, ["language: nothing says which texts the numbers stand for; list them in language.texts"])
 
 

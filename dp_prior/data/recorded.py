@@ -10,8 +10,7 @@ from pydantic import AfterValidator, Field
 
 from dp_prior.config import Change, Config
 from dp_prior.data.embeddings.observations import ObservationEmbeddingsConfig
-from dp_prior.data.episodes import EpisodeStoreConfig
-from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
+from dp_prior.data.formats import EpisodeStoreConfig
 from dp_prior.data.images import ImageConfig
 from dp_prior.data.integrity import Verify
 from dp_prior.data.language import LanguageConfig
@@ -118,11 +117,9 @@ class RecordedConfig(Config):
         Raises:
             DataError, UnreadableError: they cannot be downloaded.
         """
-        if not isinstance(self.episodes, LeRobotStoreConfig):
-            return self
         cameras = [image.key for image in self.images.values() if image.key is not None]
-        episodes = self.episodes.resolve(pinned.get(str(self.episodes.repo)), cameras)
-        return self.model_copy(update={"episodes": episodes})
+        episodes = self.episodes.local(pinned, cameras)
+        return self if episodes is self.episodes else self.model_copy(update={"episodes": episodes})
 
 
 class WindowsConfig(Config):

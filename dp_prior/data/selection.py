@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from dp_prior.config import Config
-from dp_prior.data.episodes import EpisodeStore
 from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.formats.store import EpisodeStore
 from dp_prior.onboard.rotation_check import is_rotation, not_a_rotation
 from dp_prior.rotations import RotationSlice
 from dp_prior.slices import Slice, slice_faults
@@ -42,7 +42,7 @@ def read_selected(
     Raises:
         DataError: all problems in one report.
     """
-    ends, problems = checked_ends(store)
+    ends, problems = store.checked_ends()
     raw, unread = _read_keys(store, keys)
     problems += unread
     arrays: dict[str, np.ndarray] = {}
@@ -93,24 +93,6 @@ def _read_keys(store: EpisodeStore, keys: dict[str, KeyConfig]) -> tuple[dict[st
 
 def _called(name: str) -> str:
     return "action" if name == ACTION else f"obs.{name}"
-
-
-def checked_ends(store: EpisodeStore) -> tuple[np.ndarray, list[str]]:
-    """Episode ends (E,) int64 and what is wrong with them."""
-    ends = np.asarray(store.episode_ends)
-    if ends.ndim != 1 or ends.dtype.kind not in "iu":
-        found = f"{ends.dtype} of shape {ends.shape}"
-        return np.zeros(0, np.int64), [f"episode ends are {found}; expected integers of shape (episodes,)"]
-    if len(ends) == 0:
-        return np.zeros(0, np.int64), ["the data set is empty: it has 0 episodes"]
-    ends = ends.astype(np.int64)
-    problems = []
-    before = np.concatenate([[0], ends[:-1]])
-    for e in np.flatnonzero(ends <= before)[:5]:
-        problems.append(
-            f"episode {e} ends at row {ends[e]} but begins at row {before[e]}; episode ends must increase strictly"
-        )
-    return ends, problems
 
 
 def _is_picture(name: str, key: str, dtype: str, shape: tuple[int, ...]) -> str | None:

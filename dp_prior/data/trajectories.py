@@ -20,8 +20,7 @@ from dp_prior.data.columns.lookup import LookupColumn
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.columns.mirrored import MirroredColumn
 from dp_prior.data.embeddings.observations import FrameEmbeddings
-from dp_prior.data.episodes import EpisodeStore
-from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
+from dp_prior.data.formats.store import EpisodeStore
 from dp_prior.data.frames.cache import USER_CACHE
 from dp_prior.data.images import ImageColumn, ImageConfig, open_images
 from dp_prior.data.integrity import MANIFEST, Integrity
@@ -79,8 +78,7 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
         Args:
             store, ends: the episodes, which are on this machine, and the exclusive end row of each.
         """
-        is_hub = isinstance(self.episodes, LeRobotStoreConfig) and self.episodes.repo is not None
-        cache = self.frame_cache or (USER_CACHE if is_hub else None)
+        cache = self.frame_cache or (USER_CACHE if self.episodes.is_remote else None)
         return open_images(images, store, ends, cache, self.episodes.path, self.verify)
 
     def create(self, horizon: int, n_obs_steps: int, n_action_steps: int, *, all_obs: bool = False) -> Trajectories:

@@ -8,11 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from dp_prior.data.episodes.lerobot import LeRobotStore
 from dp_prior.data.errors import DataError, first_few
 from dp_prior.data.frames import FrameSource, Part
-from dp_prior.data.frames.lerobot import videos_of
-from dp_prior.data.frames.source import open_source
 from dp_prior.inspection.faults import MOST_NAMED, Finding
 from dp_prior.inspection.pictures import address
 from dp_prior.inspection.survey import Survey
@@ -71,7 +68,7 @@ def look(seen: Survey, keys: Collection[str], *, are_named: bool) -> tuple[list[
                 findings += missing
                 continue
             import_pillow()
-            source = open_source(seen.store, key, seen.ends)
+            source = seen.store.frames(key, seen.ends)
             parts = _spread(source.parts)
             found = [_strip(key, source, part, seen, has_clip=part is parts[0]) for part in parts]
         except DataError as error:
@@ -88,15 +85,12 @@ def look(seen: Survey, keys: Collection[str], *, are_named: bool) -> tuple[list[
 
 
 def _missing_videos(seen: Survey, key: str, is_named: bool) -> Iterator[Finding]:
-    """Videos that the metadata of a LeRobot data set name, but that are not there."""
-    store = seen.store
-    if not isinstance(store, LeRobotStore) or key not in seen.cameras or store.dtype(key) != "video":
-        return
-    videos = videos_of(store, key, seen.lengths.tolist())
+    """Videos that the metadata of a data set name, but that are not there."""
+    videos = seen.store.frame_files(key, seen.ends) if key in seen.cameras else []
     lost = [video for video in videos if not video.path.is_file()]
     if lost and (is_named or len(lost) < len(videos)):
         count = sum(len(video.episodes) for video in lost)
-        files = first_few([video.path.relative_to(store.path) for video in lost])
+        files = first_few([video.path.relative_to(seen.store.path) for video in lost])
         text = f"{key}: {len(lost)} of {len(videos)} video files are missing, with all frames of {count} of "
         yield Finding("error", f"{text}{len(seen.lengths)} episodes: {files}", min(lost[0].episodes))
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from dp_prior.data.episodes.npz import NpzStoreConfig
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.image_sets.images import ImagesConfig
 from dp_prior.data.image_sets.source import ImageSource
 from dp_prior.inspection.faults import MOST_NAMED, Finding

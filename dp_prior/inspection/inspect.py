@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.config import Config, ConfigError
-from dp_prior.data.convert import Source, kind_of, known_kind
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
-from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.recognition import Episodes, kind_of, known_kind
+from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.image_sets.images import ImagesConfig
 from dp_prior.data.mixture import MixtureConfig
 from dp_prior.data.recorded import RecordedConfig
@@ -89,7 +89,7 @@ def inspect(place: str, overrides: Iterable[str] = ()) -> list[Inspection]:
         return [_images(path.name, images, None)]
     is_on_hub = not path.exists() and place.count("/") == 1 and not place.startswith((".", "/", "~"))
     episodes = {"type": "lerobot", "repo": place} if is_on_hub else {"type": kind_of(path), "path": str(path)}
-    record = Source.from_json(json.dumps({"episodes": episodes}), source=place).episodes
+    record = Episodes.from_json(json.dumps({"episodes": episodes}), source=place).episodes
     return [_recorded(path.name, record, None, {})]
 
 
@@ -147,7 +147,7 @@ def _configured(config: TrainConfig) -> list[Inspection]:
 
 def _recorded(
     name: str,
-    record: Any,
+    record: EpisodeStoreRecord,
     wanted: dict[str, tuple[KeyConfig, Role]] | None,
     data: dict[str, Any],
     normalizers: dict[str, NormalizerConfig] | None = None,
@@ -155,7 +155,7 @@ def _recorded(
 ) -> Inspection:
     """Args: wanted, data, normalizers, cameras: those of a configuration; None for all keys."""
     seen = survey(record.create(), wanted)
-    is_remote = isinstance(record, LeRobotStoreConfig) and record.repo is not None and cameras is None
+    is_remote = record.is_remote and cameras is None
     keys = list(seen.cameras if cameras is None else cameras)
     missing = [key for key in keys if is_remote and seen.store.dtype(key) == "video"]
     strips, findings, gaps = look(seen, [key for key in keys if key not in missing], are_named=cameras is not None)

@@ -10,12 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dp_prior.data.convert.recording import COUNTED, TASK, is_camera, is_number, stored_metadata
-from dp_prior.data.episodes import EpisodeStore
-from dp_prior.data.episodes.excerpt import read_episodes
-from dp_prior.data.episodes.lerobot import LeRobotStore
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.selection import KeyConfig, checked_ends
+from dp_prior.data.formats.store import TASK, EpisodeStore
+from dp_prior.data.selection import KeyConfig
 from dp_prior.normalizer import Statistics
 
 MOST_NUMBERS = 20_000_000
@@ -121,17 +118,17 @@ def survey(store: EpisodeStore, wanted: Mapping[str, tuple[KeyConfig, Role]] | N
     Raises:
         DataError: it has no usable episodes.
     """
-    ends, problems = checked_ends(store)
+    ends, problems = store.checked_ends()
     if problems:
         raise DataError(str(store.describe()["path"]), problems)
     shapes, lengths = store.keys(), np.diff(ends, prepend=0)
-    cameras = {key: shape for key, shape in shapes.items() if is_camera(store.dtype(key), shape)}
+    cameras = store.cameras()
     wanted = _all_numbers(store, cameras) if wanted is None else wanted
     width = {name: int(np.prod(shapes.get(each.key, ()))) for name, (each, _) in wanted.items()}
     gaps = [f"{name}: {n:,} numbers in a step, more than {WIDEST:,}" for name, n in width.items() if n > WIDEST]
     wanted = {name: each for name, each in wanted.items() if width[name] <= WIDEST}
     episodes = _chosen(lengths, sum(width[name] for name in wanted))
-    described = {**store.describe(), **stored_metadata(store)}
+    described = {**store.describe(), **store.metadata()}
     read = lru_cache(1)(lambda key: _read(store, key, ends, episodes))
     signals, clock, texts = [], None, {}
     for name, (each, role) in wanted.items():
@@ -146,8 +143,8 @@ def survey(store: EpisodeStore, wanted: Mapping[str, tuple[KeyConfig, Role]] | N
     except DataError as error:
         gaps += [f"timestamps: {problem}" for problem in error.problems]
     try:
-        if shapes.get(TASK) in ((), (1,)):
-            texts = _texts(store, read(TASK)[:, 0], lengths[episodes], described["tasks"])
+        if shapes.get(task := store.text_key or TASK) in ((), (1,)):
+            texts = _texts(store.texts(), read(task)[:, 0], lengths[episodes])
     except DataError as error:
         gaps += [f"instructions: {problem}" for problem in error.problems]
     return Survey(store, described, lengths, episodes, signals, clock, texts, cameras, problems, gaps)
@@ -155,12 +152,8 @@ def survey(store: EpisodeStore, wanted: Mapping[str, tuple[KeyConfig, Role]] | N
 
 def _all_numbers(store: EpisodeStore, cameras: Collection[str]) -> dict[str, tuple[KeyConfig, Role]]:
     """Every key of numbers, by roles that follow from the names."""
-    counted = (*COUNTED, TASK) if isinstance(store, LeRobotStore) else ()
-    shapes = {
-        key: shape
-        for key, shape in store.keys().items()
-        if is_number(store.dtype(key)) and key not in cameras and key not in counted
-    }
+    others = {*cameras, *store.counted, store.text_key}
+    shapes = {key: shape for key, shape in store.keys().items() if store.is_number(key) and key not in others}
     return {key: (KeyConfig(key=key), role) for key, role in roles_of(shapes).items()}
 
 
@@ -173,7 +166,7 @@ def _read(store: EpisodeStore, key: str, ends: np.ndarray, episodes: np.ndarray)
     known = store.keys()
     if key not in known:
         raise DataError(str(store.describe()["path"]), [f"has no key {key!r}. {nearest_name(key, known)}"])
-    values = read_episodes(store, key, ends, episodes)
+    values = store.episodes(key, ends, episodes)
     if values.dtype.kind not in "biuf":
         raise DataError(store.locate(key, 0), [f"holds {values.dtype}, which is not a number type"])
     return values.reshape(len(values), -1)
@@ -213,14 +206,13 @@ def _chosen(lengths: np.ndarray, width: int) -> np.ndarray:
     return np.arange(count) * len(lengths) // count
 
 
-def _texts(store: EpisodeStore, numbers: np.ndarray, lengths: np.ndarray, tasks: list[str]) -> dict[str, int]:
+def _texts(texts: Mapping[int, str], numbers: np.ndarray, lengths: np.ndarray) -> dict[str, int]:
     """Instructions, and how many episodes begin with each.
 
     Args:
+        texts: instructions by number.
         numbers: (n,) of the instruction of each step.
         lengths: (k,) steps of each episode.
-        tasks: instructions in other formats than LeRobot's.
     """
-    texts = store.tasks() if isinstance(store, LeRobotStore) else dict(enumerate(tasks))
     found = [texts.get(number, "") for number in numbers[np.cumsum(lengths) - lengths].tolist()]
     return dict(Counter(found).most_common()) if any(found) else {}

@@ -16,7 +16,7 @@ from dp_prior.data.embeddings.folder import FolderConfig
 from dp_prior.data.errors import UnreadableError
 from dp_prior.data.trajectories import TrajectoriesConfig
 from tests.data.embeddings.folders import embeddings, write_npy
-from tests.data.episodes import test_lerobot
+from tests.data.formats.lerobot import test_dataset as test_lerobot
 
 PROGRAM = """
 import resource, sys, time

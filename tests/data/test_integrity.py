@@ -21,12 +21,12 @@ def make(place, kind):
     if name == "npz":
         path, obs, action = write_data(place / "set.npz"), "state", "action"
     elif name == "zarr":
-        from tests.data.episodes import test_zarr
+        from tests.data.formats.zarr import test_replay_buffer as test_zarr
 
         path, obs, action = test_zarr.write(place / "set.zarr", 3 if version == "v3" else 2), "state", "state"
         path = test_zarr.zipped(path) if version == "zip" else path
     else:
-        from tests.data.episodes import test_lerobot
+        from tests.data.formats.lerobot import test_dataset as test_lerobot
 
         path, obs, action = test_lerobot.WRITERS[version](place / "set"), "observation.state", "action"
     episodes = {"type": name, "path": str(path)}

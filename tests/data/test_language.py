@@ -1,6 +1,7 @@
 """Instructions of every format become the embeddings of their texts, frame by frame."""
 
 import json
+import zipfile
 from collections import Counter
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from dp_prior.data.mixture import MixtureConfig
 from dp_prior.data.trajectories import TrajectoriesConfig
 from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.run_files.changes import kind_of
-from tests.data.episodes import test_lerobot as lerobot
+from tests.data.formats.lerobot import test_dataset as lerobot
 from tests.data.test_recorded_sets import FOLDER, need
 
 ENDS = np.array([4, 7, 12])
@@ -71,6 +72,15 @@ BY_EPISODE = [TEXTS[number] for number, length in enumerate(np.diff(ENDS, prepen
 )
 def test_texts_are_read_from_keys_and_lists(tmp_path, arrays, fields, expected):
     assert texts_of(write_npz(tmp_path / "d.npz", **arrays), embed(tmp_path / "e"), **fields) == expected
+
+
+def test_texts_that_a_conversion_stored_need_no_list(tmp_path):
+    episodes = write_npz(tmp_path / "d.npz", task_index=PER_FRAME)
+    with pytest.raises(DataError, match="nothing says which texts the numbers stand for"):
+        texts_of(episodes, embed(tmp_path / "e"), key="task_index")
+    with zipfile.ZipFile(tmp_path / "d.npz", "a") as archive:
+        archive.writestr("meta.json", json.dumps({"tasks": TEXTS}))
+    assert texts_of(episodes, {"path": str(tmp_path / "e"), "format": "parquet"}, key="task_index") == EXPECTED
 
 
 @pytest.mark.parametrize("version", [2, 3])

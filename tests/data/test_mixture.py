@@ -323,7 +323,7 @@ def test_sets_that_do_not_belong_together_are_refused_by_name(paths, b, problem)
 
 def test_rates_and_names_that_lerobot_sets_state_are_compared(tmp_path):
     pytest.importorskip("pyarrow")
-    from tests.data.episodes import test_lerobot
+    from tests.data.formats.lerobot import test_dataset as test_lerobot
 
     sets = {}
     for name in ("a", "b"):

@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from dp_prior.data.episodes.npz import NpzStore
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.npz import NpzStore
 from dp_prior.data.trajectories import TrajectoriesConfig
 
 LENGTHS = (20, 30, 25)

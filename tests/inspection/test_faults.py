@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from dp_prior.data.episodes.npz import NpzStoreConfig
+from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.inspection.faults import CHECKS, SEVERITIES, find
 from dp_prior.inspection.survey import survey
 from tests.inspection.recordings import PERIOD, clean, write_npz

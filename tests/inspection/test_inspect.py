@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from dp_prior.cli import main
 from dp_prior.config import ConfigError
-from dp_prior.data.convert import convert
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.convert import convert
 from dp_prior.inspection import survey as surveying
 from dp_prior.inspection.inspect import inspect, write_config
 from dp_prior.pages.dataset import summary, write_inspection

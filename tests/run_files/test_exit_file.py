@@ -140,7 +140,7 @@ def test_data_that_cannot_be_read_now_are_74_and_one_line(tmp_path, monkeypatch)
     def refuse(path):
         raise OSError(errno.EIO, "Input/output error", str(path))
 
-    monkeypatch.setattr("dp_prior.data.episodes.npz.zipfile.ZipFile", refuse)
+    monkeypatch.setattr("dp_prior.data.formats.npz.zipfile.ZipFile", refuse)
     done = train(config)
     assert done.exit_code == 74 and "Traceback" not in done.output
     (line,) = [line for line in done.output.splitlines() if "error: " in line]

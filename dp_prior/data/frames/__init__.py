@@ -1,6 +1,6 @@
 """Camera pictures: from the files of a data set, once, into a cache of uint8 frames at the size that a network sees.
 
-A source reads the frames of one camera in order, one file format per module; `cache` stores them resized; `rows` gives
+A source reads the frames of one camera in order, as a format opens it; `cache` stores them resized; `rows` gives
 the trainer frames by row number. A frame belongs to its row by count and order, checked while the cache is built.
 """
 
@@ -30,6 +30,14 @@ class Part:
         """First row of episodes that follow one another, and the row after their last, given all exclusive ends."""
         first, last = self.episodes[0], self.episodes[-1]
         return (int(ends[first - 1]) if first else 0), int(ends[last])
+
+
+@dataclass(frozen=True)
+class FrameFile:
+    """A file, which may be missing, of nothing but frames, and the episodes, by their number in the order of rows."""
+
+    path: Path
+    episodes: tuple[int, ...]
 
 
 class FrameSource(Protocol):

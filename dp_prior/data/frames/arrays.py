@@ -1,21 +1,17 @@
-"""Frames in arrays with one picture per row: zarr replay buffers, npz files and robomimic's HDF5."""
+"""Frames in arrays with one picture per row, whatever stores them."""
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dp_prior.data.episodes.npz import NpzStore
-from dp_prior.data.episodes.robomimic import RobomimicStore
-from dp_prior.data.episodes.zarr import ZarrStore
 from dp_prior.data.errors import DataError
-from dp_prior.data.files import decoding, npy_header
-from dp_prior.data.frames import Part, frames_per_block
+from dp_prior.data.files import decoding
+from dp_prior.data.frames import Part
 
 PART_FRAMES = 2048
 """Frames that one thread reads at a time."""
@@ -25,112 +21,67 @@ Blocks = Callable[[int, int], Iterator[np.ndarray]]
 
 
 @dataclass(frozen=True)
+class PictureArray:
+    """An array with one picture per row, of which nothing is read yet.
+
+    Attributes:
+        where: the file (and array) that holds it, for messages.
+    """
+
+    where: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    blocks: Blocks
+
+
 class ArrayFrames:
     """See `FrameSource`."""
 
-    root: Path
-    where: str
-    size: tuple[int, int]
-    channels_first: bool
-    ends: np.ndarray
-    parts: list[Part]
-    blocks: Blocks
-    paths: list[Path]
-    described: dict[str, Any]
+    def __init__(
+        self,
+        array: PictureArray,
+        ends: np.ndarray,
+        root: Path,
+        files: list[Path],
+        format: str,
+        more: dict[str, Any] | None = None,
+        parts: list[Part] | None = None,
+    ):
+        """
+        Args:
+            format, more: of `describe`.
+            parts: episodes that are read together; None groups them by `PART_FRAMES`.
+
+        Raises:
+            DataError: they are no uint8 RGB pictures, one per row.
+        """
+        rows, shape = int(ends[-1]) if len(ends) else 0, array.shape
+        problem = _not_pictures(shape, np.dtype(array.dtype), lambda: next(array.blocks(0, min(rows, 8))))
+        if problem:
+            raise DataError(array.where, [problem])
+        if shape[0] != rows:
+            found = f"holds {shape[0]} frames, but the episodes have {rows} rows; expected one per row"
+            raise DataError(array.where, [found])
+        self.root, self.ends = root, ends
+        self._blocks, self._files, self._channels_first = array.blocks, files, shape[1] == 3 and shape[3] != 3
+        self.size = tuple(shape[2:4] if self._channels_first else shape[1:3])
+        self.parts = _grouped(array.where, ends) if parts is None else parts
+        self._described = {"format": format, "channels_first": self._channels_first, **(more or {})}
 
     def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
         first, stop = part.rows(self.ends)
         with decoding(part.where, f"frames of rows {first} to {stop - 1} cannot be read"):
-            for block in self.blocks(first + skip, stop):
-                yield block.transpose(0, 2, 3, 1) if self.channels_first else block
+            for block in self._blocks(first + skip, stop):
+                yield block.transpose(0, 2, 3, 1) if self._channels_first else block
 
     def files(self) -> list[Path]:
         """See `FrameSource`."""
-        return self.paths
+        return self._files
 
     def describe(self) -> dict[str, Any]:
         """See `FrameSource`."""
-        return self.described
-
-
-def zarr_frames(store: ZarrStore, key: str, ends: np.ndarray) -> ArrayFrames:
-    """The pictures of a replay buffer; chunks are decoded one after another, never the whole array.
-
-    Raises:
-        DataError: they are no uint8 RGB pictures, one per row, or chunks are missing or cut short.
-    """
-    where, array = store.locate(key, 0), store.open(key)
-
-    def blocks(first: int, stop: int) -> Iterator[np.ndarray]:
-        chunk = (array.shards or array.chunks)[0]
-        step = chunk * frames_per_block(chunk * _bytes_per_row(array.shape, array.dtype))
-        for row in range(first - first % step, stop, step):
-            yield np.asarray(array[max(first, row) : min(stop, row + step)])
-
-    return _array_frames(store.path, where, array.shape, array.dtype, ends, blocks, store.files([key]), store)
-
-
-def npz_frames(store: NpzStore, key: str, ends: np.ndarray) -> ArrayFrames:
-    """The pictures of an `.npz` file, decompressed from its beginning to its end, never the whole array at once.
-
-    Raises:
-        DataError: they are no uint8 RGB pictures, one per row.
-    """
-    where, (shape, dtype) = store.locate(key, 0), store.headers[key]
-
-    def blocks(first: int, stop: int) -> Iterator[np.ndarray]:
-        row_bytes = _bytes_per_row(shape, dtype)
-        step = frames_per_block(row_bytes)
-        with zipfile.ZipFile(store.path) as archive, archive.open(f"{key}.npy") as stream:
-            if npy_header(stream)[1]:
-                raise DataError(where, ["is in Fortran order; save np.ascontiguousarray of it"])
-            stream.seek(first * row_bytes, 1)
-            for row in range(first, stop, step):
-                count = min(step, stop - row)
-                block = np.frombuffer(stream.read(count * row_bytes), dtype)
-                yield block.reshape(count, *shape[1:])
-
-    found = _array_frames(store.path, where, shape, dtype, ends, blocks, [store.path], store)
-    # A member of a zip file can only be decompressed from its beginning, so one thread reads all of it.
-    return replace(found, parts=[Part(where, tuple(range(len(ends))))])
-
-
-def robomimic_frames(store: RobomimicStore, key: str, ends: np.ndarray) -> ArrayFrames:
-    """The pictures of robomimic's demonstrations, such as `obs/agentview_image`.
-
-    Raises:
-        DataError: they are no uint8 RGB pictures, one per row, or a demonstration has none or others.
-    """
-    shape, dtype = store.layout(key)
-
-    def blocks(first: int, stop: int) -> Iterator[np.ndarray]:
-        return store.blocks(key, first, stop, frames_per_block(_bytes_per_row(shape, dtype)))
-
-    found = _array_frames(store.path, f"{store.path}[{key}]", shape, dtype, ends, blocks, [store.path], store)
-    return replace(found, described={**found.described, "demonstrations": store.demonstrations})
-
-
-def _array_frames(
-    root: Path,
-    where: str,
-    shape: tuple[int, ...],
-    dtype: np.dtype,
-    ends: np.ndarray,
-    blocks: Blocks,
-    paths: list[Path],
-    store: ZarrStore | NpzStore | RobomimicStore,
-) -> ArrayFrames:
-    rows = int(ends[-1]) if len(ends) else 0
-    problem = _not_pictures(shape, np.dtype(dtype), lambda: next(blocks(0, min(rows, 8))))
-    if problem:
-        raise DataError(where, [problem])
-    if shape[0] != rows:
-        raise DataError(where, [f"holds {shape[0]} frames, but the episodes have {rows} rows; expected one per row"])
-    channels_first = shape[1] == 3 and shape[3] != 3
-    size = shape[2:4] if channels_first else shape[1:3]
-    described = {"format": store.describe()["format"].split(" ")[0], "channels_first": channels_first}
-    return ArrayFrames(root, where, tuple(size), channels_first, ends, _grouped(where, ends), blocks, paths, described)
+        return self._described
 
 
 def _not_pictures(shape: tuple[int, ...], dtype: np.dtype, read_some: Callable[[], np.ndarray]) -> str | None:
@@ -174,5 +125,6 @@ def _grouped(where: str, ends: np.ndarray) -> list[Part]:
     return parts
 
 
-def _bytes_per_row(shape: tuple[int, ...], dtype: np.dtype) -> int:
+def row_bytes(shape: tuple[int, ...], dtype: np.dtype) -> int:
+    """Bytes of one row of an array of this shape."""
     return int(np.prod(shape[1:])) * np.dtype(dtype).itemsize

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from dp_prior.config import Change, Config
-from dp_prior.data.episodes.npz import read_header
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding, npy_header, reading
+from dp_prior.data.formats.npz import read_header
 from dp_prior.data.frames import Part, frames_per_block
 from dp_prior.data.image_sets.decode import as_rgb
 from dp_prior.data.image_sets.source import ImageSource, numbered

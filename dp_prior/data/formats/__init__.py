@@ -1,0 +1,15 @@
+"""Formats of recorded episodes, one per module or folder: a record, how its data are read, and how they are written."""
+
+from __future__ import annotations
+
+from dp_prior.config import family
+from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
+from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior.data.formats.robomimic import RobomimicStoreConfig
+from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
+
+EpisodeStoreConfig = family(
+    "episodes",
+    *(ZarrStoreConfig, NpzStoreConfig, LeRobotStoreConfig, RobomimicStoreConfig),
+    needs=("create", "path", "is_at", "is_remote", "local", "write"),
+)

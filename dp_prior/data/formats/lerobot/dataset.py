@@ -1,0 +1,242 @@
+"""LeRobot data sets, formats v2.0, v2.1 and v3.0: their record, and the columns with numbers or a text per frame.
+
+This is a reader of the published layout; the lerobot package is not needed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+
+from dp_prior.data.errors import DataError
+from dp_prior.data.formats.lerobot.frames import LeRobotPictures, LeRobotVideo, lerobot_frames, videos_of
+from dp_prior.data.formats.lerobot.hub import download
+from dp_prior.data.formats.lerobot.meta import COUNTED, LeRobotMeta, TableFile
+from dp_prior.data.formats.lerobot.tables import read_columns, to_numpy
+from dp_prior.data.formats.lerobot.writer import write_lerobot
+from dp_prior.data.formats.recording import Recording
+from dp_prior.data.formats.store import TASK, EpisodeStore
+from dp_prior.data.formats.store_record import EpisodeStoreRecord
+from dp_prior.data.frames import FrameFile
+
+
+class LeRobotStoreConfig(EpisodeStoreRecord):
+    """A LeRobot data set, format v2.0, v2.1 or v3.0; its meta/info.json says which."""
+
+    type: Literal["lerobot"] = "lerobot"
+
+    path: Path | None = None
+    """The data set's directory, the one that holds meta/ and data/; relative to the working directory, `~` is the home
+    directory. Give either this or `repo`."""
+
+    repo: str | None = None
+    """The data set's name on the Hugging Face Hub, `user/name`; it is downloaded into the cache of the Hub's client."""
+
+    revision: str | None = None
+    """Commit, tag or branch of `repo`. null is the newest commit when the run first starts; the run stores its commit
+    and keeps to it."""
+
+    def faults(self) -> Iterator[str]:
+        if (self.path is None) == (self.repo is None):
+            found = "both path and repo are" if self.repo else "neither path nor repo is"
+            yield f'{found} given; write "path" for a directory, or "repo" for a data set on the Hub'
+        if self.revision is not None and self.repo is None:
+            yield "revision is of a data set on the Hub, but repo is not given"
+
+    @model_serializer(mode="wrap")
+    def _leave_out_where_it_was_downloaded_to(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return write(self) if self.repo is None else {**write(self), "path": None}
+
+    @classmethod
+    def is_at(cls, path: Path) -> bool:
+        """See `EpisodeStoreRecord`."""
+        return (path / "meta" / "info.json").is_file()
+
+    @property
+    def is_remote(self) -> bool:
+        """See `EpisodeStoreRecord`."""
+        return self.repo is not None
+
+    def local(self, pinned: Mapping[str, str], cameras: Collection[str]) -> Self:
+        """See `EpisodeStoreRecord`; with the commit and the directory of a data set on the Hub."""
+        if self.repo is None or self.path is not None:
+            return self
+        videos = [pattern for key in cameras for pattern in (f"videos/{key}/*", f"videos/*/{key}/*")]
+        patterns = ["meta/*", "data/*", *videos]
+        path, commit = download(self.repo, self.revision or pinned.get(self.repo), patterns)
+        return self.model_copy(update={"path": path, "revision": commit})
+
+    def create(self) -> LeRobotStore:
+        """Read the metadata; columns are read when asked for. Of a data set on the Hub, videos are not downloaded.
+
+        Raises:
+            ImportError: pyarrow is not installed.
+        """
+        try:
+            import pyarrow.parquet  # noqa: F401
+        except ImportError:
+            raise ImportError('reading LeRobot data needs pyarrow: pip install "dp_prior[lerobot]"') from None
+        return LeRobotStore(self.local({}, ()).path)
+
+    def write(self, recording: Recording) -> None:
+        """See `EpisodeStoreRecord` and `write_lerobot`."""
+        write_lerobot(recording, self.path)
+
+
+class LeRobotStore(EpisodeStore):
+    """Reads a LeRobot data set column by column. Attributes: meta: what its folder `meta` says."""
+
+    counted, text_key = COUNTED, TASK
+
+    def __init__(self, path: Path):
+        self.path = path.expanduser()
+        self.meta = LeRobotMeta(self.path)
+        self.episode_ends = np.cumsum(np.array(list(self.meta.lengths.values()), dtype=np.int64))
+        self._file_ends = np.cumsum([sum(self.meta.lengths[e] for e in file.episodes) for file in self.meta.tables])
+        self._order_checked = False
+
+    def keys(self) -> dict[str, tuple[int, ...]]:
+        """Shape per frame of every feature, video included."""
+        return {name: tuple(feature.get("shape") or ()) for name, feature in self.meta.features.items()}
+
+    def dtype(self, key: str) -> str:
+        """Type that meta/info.json declares for a feature."""
+        return str(self.meta.features[key].get("dtype"))
+
+    def read(self, key: str) -> np.ndarray:
+        """(N, *shape) all frames of a feature that is a column of numbers.
+
+        Raises:
+            DataError: the feature is video or images; a file is missing or damaged; rows do not match the metadata.
+        """
+        kind = self.dtype(key)
+        if kind in ("video", "image"):
+            numbers = [name for name in self.meta.features if self.dtype(name) not in ("video", "image", "string")]
+            found = f"key {key!r} is {kind}, no column of numbers, which are: {', '.join(sorted(numbers))}"
+            raise DataError(str(self.path), [found])
+        problems: list[str] = []
+        parts = []
+        for file in self.meta.tables:
+            try:
+                parts.append(self._read_file(file, key))
+            except DataError as error:
+                problems += [f"{error.source}: {problem}" for problem in error.problems]
+        widths = {part.shape[1:] for part in parts}
+        if len(widths) > 1:
+            problems.append(f"key {key!r} has different shapes in different files: {sorted(widths)}")
+        if problems:
+            raise DataError(str(self.path), problems)
+        self._order_checked = True
+        return self._as_declared(key, np.concatenate(parts) if parts else np.zeros((0,)))
+
+    def episodes(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """See `EpisodeStore`; only the files that hold these episodes are read."""
+        if len(numbers) == len(ends):
+            return super().episodes(key, ends, numbers)
+        names = list(self.meta.lengths)
+        wanted = {names[number] for number in numbers.tolist()}
+        parts = []
+        for file in self.meta.tables:
+            if wanted.intersection(file.episodes):
+                values = self._read_file(file, key)
+                lengths = [self.meta.lengths[name] for name in file.episodes]
+                parts.append(values[np.repeat([name in wanted for name in file.episodes], lengths)])
+        return self._as_declared(key, np.concatenate(parts))
+
+    def cameras(self) -> dict[str, tuple[int, ...]]:
+        """See `EpisodeStore`; features of videos or pictures too."""
+        arrays, shapes = super().cameras(), self.keys()
+        return {key: shape for key, shape in shapes.items() if self.dtype(key) in ("video", "image") or key in arrays}
+
+    def open_frames(self, key: str, ends: np.ndarray) -> LeRobotVideo | LeRobotPictures:
+        """See `EpisodeStore` and `lerobot_frames`."""
+        return lerobot_frames(self.meta, key, ends)
+
+    def frame_files(self, key: str, ends: np.ndarray) -> list[FrameFile]:
+        """See `EpisodeStore`; the videos that the metadata name.
+
+        Raises:
+            DataError: they have no usable places of the videos.
+        """
+        return videos_of(self.meta, key, np.diff(ends, prepend=0).tolist()) if self.dtype(key) == "video" else []
+
+    def texts(self) -> dict[int, str]:
+        """See `EpisodeStore`; those of meta/tasks. A data set with neither these nor a column of their numbers has
+        none."""
+        return self.meta.tasks() if self.text_files() or TASK in self.meta.features else {}
+
+    def text_files(self) -> list[Path]:
+        """See `EpisodeStore`."""
+        return [self.meta.tasks_file] if self.meta.tasks_file.is_file() else []
+
+    def stored_metadata(self) -> dict[str, Any]:
+        """See `EpisodeStore`; `describe` says it."""
+        return self.describe()
+
+    def locate(self, key: str, row: int) -> str:
+        """The parquet file that holds a row, for messages."""
+        index = int(np.searchsorted(self._file_ends, row, side="right"))
+        return str(self.meta.tables[min(index, len(self.meta.tables) - 1)].path) if self.meta.tables else str(self.path)
+
+    def files(self, keys: Iterable[str]) -> list[Path]:
+        """The columns' files and the metadata, but no video: every column lies in every file."""
+        return sorted({*(file.path for file in self.meta.tables), *self.meta.listings, self.meta.info_file})
+
+    def describe(self) -> dict[str, Any]:
+        """Format, place, frame rate, and the names of the numbers of each feature that has some."""
+        names = {key: found for key, feature in self.meta.features.items() if (found := _names(feature))}
+        return {
+            "format": f"LeRobot {self.meta.version}",
+            "path": str(self.path),
+            "fps": self.meta.info.get("fps"),
+            "names": names,
+        }
+
+    def _as_declared(self, key: str, values: np.ndarray) -> np.ndarray:
+        declared = self.keys()[key]
+        if values.size != len(values) * math.prod(declared):
+            found = f"key {key!r} has shape {values.shape[1:]} per frame, but meta/info.json declares {declared}"
+            raise DataError(str(self.path), [found])
+        return values.reshape(len(values), *declared)
+
+    def _read_file(self, file: TableFile, key: str) -> np.ndarray:
+        """(rows, ...) of one column of one file, its rows checked against the episode list."""
+        checks = () if self._order_checked else ("episode_index", "frame_index")
+        table = read_columns(file.path, [key], checks, ", which meta/info.json declares")
+        lengths = [self.meta.lengths[episode] for episode in file.episodes]
+        if table.num_rows != sum(lengths):
+            expected = f"the episode list gives its episodes {sum(lengths)}"
+            raise DataError(str(file.path), [f"holds {table.num_rows} rows, but {expected}"])
+        expected_columns = {
+            "episode_index": np.repeat(file.episodes, lengths),
+            "frame_index": np.concatenate([np.arange(length) for length in lengths]),
+        }
+        for check in filter(table.column_names.__contains__, checks):
+            values = to_numpy(table.column(check), file.path, check)
+            wrong = np.flatnonzero(values != expected_columns[check])
+            if len(wrong):
+                row = wrong[0]
+                found = f"row {row} has {check} {values[row]}; expected {expected_columns[check][row]}"
+                raise DataError(str(file.path), [f"{found}, by the episode list"])
+        return to_numpy(table.column(key), file.path, key, may_be_text=self.dtype(key) == "string")
+
+
+def _names(feature: dict[str, Any]) -> list[str]:
+    """The names of a vector's numbers, which may be nested in lists and groups; none where LeRobot filled them in."""
+    found, left = [], [feature.get("names")]
+    while left:
+        each = left.pop(0)
+        if isinstance(each, str):
+            found.append(each)
+        elif isinstance(each, dict) and all(isinstance(place, int) for place in each.values()):
+            found += sorted(each, key=each.__getitem__)  # {"delta_x": 0, "delta_y": 1}
+        elif isinstance(each, (dict, list)):
+            left = [*(each.values() if isinstance(each, dict) else each), *left]
+    is_filled_in = all(re.fullmatch(r"motor_\d+", name) for name in found)
+    return [] if is_filled_in or feature.get("shape") != [len(found)] else found

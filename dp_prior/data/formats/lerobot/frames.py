@@ -1,0 +1,202 @@
+"""Frames of LeRobot data sets: video files of formats v2.0, v2.1 and v3.0, and columns of PNG or JPEG pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.files import decoding
+from dp_prior.data.formats.lerobot.meta import LeRobotMeta, as_count, fill
+from dp_prior.data.formats.lerobot.tables import read_columns
+from dp_prior.data.frames import FrameFile, Part, frames_per_block
+from dp_prior.data.frames.pictures import decode_picture
+from dp_prior.data.frames.video import called, read_video, size_of
+from dp_prior.picture_files import import_pillow
+from dp_prior.video_files import import_av
+
+_ROWS_AT_ONCE = 64  # of encoded pictures
+
+
+def lerobot_frames(meta: LeRobotMeta, key: str, ends: np.ndarray) -> LeRobotVideo | LeRobotPictures:
+    """The camera called `key`, from video or from a column of pictures.
+
+    Raises:
+        DataError: it is no camera, or files of it are missing; all of them in one report.
+        ImportError: PyAV or Pillow is not installed.
+    """
+    features = meta.features
+    cameras = sorted(name for name, feature in features.items() if feature.get("dtype") in ("video", "image"))
+    if key not in cameras:
+        found = f"key {key!r} is {features[key].get('dtype')}; expected video or image"
+        raise DataError(str(meta.path), [f"{found}. {nearest_name(key, cameras)}"])
+    info = features[key].get("info") or features[key].get("video_info") or {}
+    if isinstance(info, dict) and info.get("video.is_depth_map"):
+        found = f"key {key!r} is depth (meta/info.json: video.is_depth_map)"
+        raise DataError(str(meta.path), [f"{found}; only RGB is read"])
+    return (LeRobotVideo if features[key]["dtype"] == "video" else LeRobotPictures)(meta, key, ends)
+
+
+class LeRobotVideo:
+    """See `FrameSource`."""
+
+    def __init__(self, meta: LeRobotMeta, key: str, ends: np.ndarray):
+        import_av()
+        self.root, self.ends = meta.path, ends
+        self._key, self._version = key, meta.version
+        self._names = [str(number) for number in meta.lengths]  # by the number in the order of rows
+        self._lengths = np.diff(ends, prepend=0).tolist()
+        videos = videos_of(meta, key, self._lengths)
+        missing = [
+            f"{video.path}: no such file; {key!r} of {called(self._names[one] for one in video.episodes)} belongs there"
+            for video in videos
+            if not video.path.is_file()
+        ]
+        if missing:
+            advice = "copy the videos too, select other episodes, or leave the camera out"
+            raise DataError(str(meta.path), missing, advice)
+        self._videos = {str(video.path): video for video in videos}
+        self.parts = [Part(str(video.path), video.episodes) for video in videos]
+        self.size = size_of(videos[0].path)
+
+    def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
+        """See `FrameSource`."""
+        lengths = {self._names[episode]: self._lengths[episode] for episode in part.episodes}
+        return read_video(self._videos[part.where].path, self.size, lengths, skip)
+
+    def files(self) -> list[Path]:
+        """See `FrameSource`."""
+        return sorted(video.path for video in self._videos.values())
+
+    def describe(self) -> dict[str, Any]:
+        """See `FrameSource`."""
+        return {"format": "lerobot video", "key": self._key}
+
+
+class LeRobotPictures:
+    """See `FrameSource`."""
+
+    def __init__(self, meta: LeRobotMeta, key: str, ends: np.ndarray):
+        import_pillow()
+        self.root, self.ends = meta.path, ends
+        self._key, self._files = key, [file.path for file in meta.tables]
+        numbers = {name: number for number, name in enumerate(meta.lengths)}
+        self.parts = [Part(str(file.path), tuple(numbers[name] for name in file.episodes)) for file in meta.tables]
+        self._lengths = np.diff(ends, prepend=0)
+        first = next(self._pictures(self._files[0]), None)
+        if first is None:
+            raise DataError(str(self._files[0]), [f"key {key!r} has no rows"])
+        self.size = decode_picture(first, f"{self._files[0]}, key {key!r}, row 0", None).shape[:2]
+
+    def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
+        """See `FrameSource`."""
+        expected = int(self._lengths[list(part.episodes)].sum())
+        per_block = frames_per_block(self.size[0] * self.size[1] * 3)
+        block: list[np.ndarray] = []
+        row = -1
+        for row, data in enumerate(self._pictures(Path(part.where))):
+            if skip <= row < expected:
+                block.append(decode_picture(data, f"{part.where}, key {self._key!r}, row {row}", self.size))
+            if block and (len(block) == per_block or row == expected - 1):
+                yield np.stack(block)
+                block = []
+        if row + 1 != expected:
+            raise DataError(part.where, [f"holds {row + 1} rows, but the episode list gives its episodes {expected}"])
+
+    def files(self) -> list[Path]:
+        """See `FrameSource`."""
+        return self._files
+
+    def describe(self) -> dict[str, Any]:
+        """See `FrameSource`."""
+        return {"format": "lerobot pictures", "key": self._key}
+
+    def _pictures(self, path: Path) -> Iterator[bytes]:
+        """The encoded picture of each row."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if not path.exists():
+            raise DataError(str(path), ["no such file, but the episode list names it; the copy is incomplete"])
+        with decoding(path, "is damaged"), pq.ParquetFile(path, page_checksum_verification=True) as file:
+            kind = file.schema_arrow.field(self._key).type if self._key in file.schema_arrow.names else None
+            is_struct = kind is not None and pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+            if not is_struct:
+                found = f"key {self._key!r} is {'missing' if kind is None else kind}"
+                raise DataError(str(path), [f"{found}; expected encoded pictures (struct<bytes, path>)"])
+            batches = file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[self._key])
+            for row, value in enumerate(value for batch in batches for value in batch.column(0).field("bytes")):
+                if not value.is_valid:
+                    found = f"key {self._key!r}, row {row} has no bytes, perhaps only the path of a picture"
+                    raise DataError(str(path), [f"{found}; save the pictures into the parquet files"])
+                yield value.as_buffer().to_pybytes()
+
+
+def videos_of(meta: LeRobotMeta, key: str, lengths: list[int]) -> list[FrameFile]:
+    """The files that the metadata name for a camera, whether they are there or not.
+
+    Args:
+        lengths: steps of each episode.
+
+    Raises:
+        DataError: the metadata have no usable places of its videos.
+    """
+    return _videos_v3(meta, key, lengths) if meta.version == "v3.0" else _videos_v2(meta, key)
+
+
+def _videos_v2(meta: LeRobotMeta, key: str) -> list[FrameFile]:
+    """One file per episode."""
+    template, chunk_size = meta.template("video_path"), meta.info.get("chunks_size", 1000)
+    folder = meta.path / "videos"
+    by_name = {file.name: file for file in folder.glob("*/*/*.mp4") if file.parent.name == key}
+    videos = []
+    for number, name in enumerate(meta.lengths):
+        filled = fill(template, video_key=key, episode_index=name, episode_chunk=name // chunk_size)
+        named = meta.path / filled
+        # Published sets exist whose template names the wrong folder; the file's own name is then unique.
+        videos.append(FrameFile(named if named.is_file() else by_name.get(named.name, named), (number,)))
+    return videos
+
+
+def _videos_v3(meta: LeRobotMeta, key: str, lengths: list[int]) -> list[FrameFile]:
+    """Several episodes per file, in the order of the frames at which they begin.
+
+    Raises:
+        DataError: the episode list has no such columns, or episodes of a file do not follow one another.
+    """
+    before = f"videos/{key}/"
+    columns = ["episode_index", f"{before}chunk_index", f"{before}file_index", f"{before}from_timestamp"]
+    numbers = {name: number for number, name in enumerate(meta.lengths)}
+    by_file: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+    problems = []
+    fps = meta.info.get("fps")
+    if not isinstance(fps, (int, float)) or not 0 < fps < 1e6:
+        raise DataError(str(meta.path / "meta" / "info.json"), [f"fps is {fps!r}; expected frames per second"])
+    for listing in meta.listings:
+        table = read_columns(listing, columns, why=f", so camera {key!r} has no videos").to_pydict()
+        for name, chunk, file, begin in zip(*(table[column] for column in columns), strict=True):
+            try:
+                place = as_count(chunk), as_count(file)
+                frame = round(float(begin) * fps)  # to_timestamp is off by one frame in published sets, so it is unused
+            except (ValueError, TypeError, OverflowError) as error:
+                problems.append(f"{listing}: episode {name} has no usable place in the videos of {key!r}: {error}")
+                continue
+            by_file.setdefault(place, []).append((frame, name, numbers[name]))
+    template = meta.template("video_path")
+    videos = []
+    for (chunk, file), found in by_file.items():
+        path = meta.path / fill(template, video_key=key, chunk_index=chunk, file_index=file)
+        expected = 0
+        for frame, name, number in sorted(found):
+            if frame != expected:
+                found_at = f"episode {name} begins at frame {frame} (from_timestamp x fps)"
+                problems.append(f"{path}: {found_at}; expected {expected}, after the episodes before it in this file")
+                break
+            expected += lengths[number]
+        videos.append(FrameFile(path, tuple(number for _, _, number in sorted(found))))
+    if problems:
+        raise DataError(str(meta.path), problems)
+    return videos

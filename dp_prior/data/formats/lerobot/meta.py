@@ -1,0 +1,200 @@
+"""What the folder `meta` of a LeRobot data set says: its features, its episodes, the files of these, and its tasks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dp_prior.config import an
+from dp_prior.data.errors import DataError
+from dp_prior.data.files import check_count, decoding, reading
+from dp_prior.data.formats.lerobot.tables import read_columns
+from dp_prior.regular_files import SMALL, read_small
+
+VERSIONS = ("v2.0", "v2.1", "v3.0")
+
+COUNTED = ("index", "episode_index", "frame_index", "timestamp")
+"""Columns that follow from the episodes; they are written anew."""
+
+LARGEST_LISTING = 512 << 20
+"""Most bytes of the list of episodes, a line each."""
+
+
+class TableFile(NamedTuple):
+    """A parquet file and the episodes, in order, whose rows it holds."""
+
+    path: Path
+    episodes: list[int]
+
+
+class LeRobotMeta:
+    """The metadata of a data set.
+
+    Attributes:
+        path: the data set.
+        version: of the format.
+        info, features: meta/info.json, and its columns by name.
+        lengths: frames of each episode, by the data set's own number, in the order of the rows.
+        tables: the parquet files of the rows, in order.
+        listings: the files of the list of episodes.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.info_file = info = path / "meta" / "info.json"
+        self.info = _read_json(info)
+        self.version = str(self.info.get("codebase_version"))
+        if self.version not in VERSIONS:
+            found = f"has codebase_version {self.version!r}; this reader knows {', '.join(VERSIONS)}"
+            raise DataError(str(info), [f"{found}. Convert it with LeRobot's own scripts"])
+        self.features: dict[str, dict[str, Any]] = self.info.get("features")
+        if not isinstance(self.features, dict) or not all(map(_is_feature, self.features.values())):
+            raise DataError(str(info), ["has no usable 'features', the list of columns"])
+        check_count(info, len(self.features), "features")
+        lengths, self.tables = self._read_v3() if self.version == "v3.0" else self._read_v2()
+        self.lengths = lengths
+        declared = self.info.get("total_episodes")
+        if declared is not None and declared != len(lengths):
+            found = f"declares {declared} episodes, but the episode list has {len(lengths)}"
+            raise DataError(str(info), [f"{found}; the copy may be incomplete"])
+
+    def tasks(self) -> dict[int, str]:
+        """The texts of meta/tasks by number, which `task_index` names.
+
+        Raises:
+            DataError: there are none, or they cannot be read.
+        """
+        path = self.tasks_file
+        if path.suffix == ".parquet":
+            table = read_columns(path, ["task_index"], ("task", "__index_level_0__"))  # the index, as pandas writes it
+            texts = [name for name in table.column_names if name != "task_index"]
+            found = [table.column(name).to_pylist() for name in ("task_index", *texts[:1])]
+            rows = list(zip(*found, strict=True)) if texts else []
+        else:
+            with decoding(path, "is not a list of tasks"):
+                lines = [json.loads(line) for line in _lines(path) if line.strip()]
+                rows = [(line["task_index"], line["task"]) for line in lines]
+        if not rows or not all(type(number) is int and isinstance(text, str) for number, text in rows):
+            raise DataError(str(path), ["is not a list of tasks: expected a number and a text in each row"])
+        return dict(rows)
+
+    @property
+    def tasks_file(self) -> Path:
+        """Where `tasks` are stored."""
+        return self.path / "meta" / ("tasks.parquet" if self.version == "v3.0" else "tasks.jsonl")
+
+    def _read_v2(self) -> tuple[dict[int, int], list[TableFile]]:
+        """Length of each episode, and the files: one per episode."""
+        listing = self.path / "meta" / "episodes.jsonl"
+        self.listings = [listing]
+        lengths: dict[int, int] = {}
+        for number, line in enumerate(_lines(listing), 1):
+            if line.strip():
+                try:
+                    row = json.loads(line)
+                    lengths[as_count(row["episode_index"])] = as_count(row["length"])
+                except (ValueError, KeyError, TypeError, RecursionError) as error:
+                    raise DataError(f"{listing}, line {number}", [f"is not an episode: {error}"]) from None
+        lengths = dict(sorted(lengths.items()))
+        template = self.template("data_path")
+        chunk_size = self.info.get("chunks_size", 1000)
+        if type(chunk_size) is not int or chunk_size < 1:
+            raise DataError(str(self.info_file), [f"chunks_size is {chunk_size!r}; expected 1 or more"])
+        by_name = {file.name: file for file in sorted((self.path / "data").glob("*/*.parquet"))}
+        files = []
+        for episode in lengths:
+            named = self.path / fill(template, episode_index=episode, episode_chunk=episode // chunk_size)
+            # Published sets exist whose template names the wrong folder; the file's own name is then unique.
+            files.append(TableFile(named if named.is_file() else by_name.get(named.name, named), [episode]))
+        return lengths, files
+
+    def _read_v3(self) -> tuple[dict[int, int], list[TableFile]]:
+        """Length of each episode in the order of the files, and these: several episodes per file."""
+        columns = ["episode_index", "length", "data/chunk_index", "data/file_index"]
+        folder = self.path / "meta" / "episodes"
+        listings = self.listings = sorted(folder.glob("*/*.parquet"))
+        if not listings:
+            raise DataError(str(folder), ["no such episode list (chunk-000/file-000.parquet); the copy is incomplete"])
+        rows: list[dict[str, int]] = []
+        for listing in listings:
+            table = read_columns(listing, columns).to_pylist()
+            try:
+                rows += [{name: as_count(value) for name, value in row.items()} for row in table]
+            except (ValueError, TypeError) as error:
+                raise DataError(str(listing), [f"is not a list of episodes: {error}"]) from None
+        rows.sort(key=lambda row: row["episode_index"])
+        by_file: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for row in rows:
+            by_file[row["data/chunk_index"], row["data/file_index"]].append(row["episode_index"])
+        template = self.template("data_path")
+        files = [
+            TableFile(self.path / fill(template, chunk_index=chunk, file_index=file), episodes)
+            for (chunk, file), episodes in by_file.items()
+        ]
+        lengths = {row["episode_index"]: row["length"] for row in rows}
+        return {episode: lengths[episode] for file in files for episode in file.episodes}, files
+
+    def template(self, field: str) -> str:
+        """The path, with numbers to fill in, that meta/info.json has in a field.
+
+        Raises:
+            DataError: it leads out of the data set.
+        """
+        template = str(self.info.get(field))
+        if template.startswith("/") or ".." in Path(template).parts:
+            raise DataError(str(self.info_file), [f"{field} {template!r} leaves the data set"])
+        return template
+
+
+def _is_feature(feature: Any) -> bool:
+    if not isinstance(feature, dict):
+        return False
+    shape = feature.get("shape") or []
+    return isinstance(shape, list) and all(type(length) is int and 0 <= length < 1 << 31 for length in shape)
+
+
+def as_count(value: Any) -> int:
+    """A number of frames or of an episode.
+
+    Raises:
+        ValueError: it cannot be one.
+    """
+    if type(value) is not int or not 0 <= value < 1 << 31:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _read_text(path: Path, most: int = SMALL) -> str:
+    try:
+        with reading(path):
+            content = read_small(path, most)
+    except DataError as error:
+        raise DataError(str(path.absolute()), [f"{error.problems[0]}; is this a LeRobot data set?"]) from None
+    with decoding(path, "is not text"):
+        return content.decode("utf-8")
+
+
+def _lines(path: Path) -> list[str]:
+    """Of a file of JSON lines; `splitlines` would split texts too, which may hold other ends of a line."""
+    return _read_text(path, LARGEST_LISTING).split("\n")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    with decoding(path, "is not JSON"):
+        found = json.loads(_read_text(path))
+    if not isinstance(found, dict):
+        raise DataError(str(path), [f"holds {an(type(found).__name__)}; expected an object"])
+    return found
+
+
+def fill(template: str, **numbers: int) -> str:
+    """Fill `{name}` and `{name:03d}` in a path template; anything else in braces stays as it is."""
+
+    def replace(match: re.Match[str]) -> str:
+        number = numbers.get(match["name"])
+        return match[0] if number is None else str(number).zfill(int(match["width"] or 0))
+
+    return re.sub(r"\{(?P<name>\w+)(?::0(?P<width>\d)d)?\}", replace, template)

@@ -1,0 +1,69 @@
+"""Columns of LeRobot's parquet files as arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dp_prior.data.errors import DataError
+from dp_prior.data.files import check_memory, decoding, reading
+from dp_prior.regular_files import check_regular
+
+if TYPE_CHECKING:
+    import pyarrow
+
+LARGEST_RATIO = 8000
+"""Bytes of one column that a byte of a file may decode to; run lengths know no bound, but other columns vary."""
+
+
+def read_columns(path: Path, wanted: list[str], others: Iterable[str] = (), why: str = "") -> pyarrow.Table:
+    """The wanted columns of a parquet file, and those of the others that it has; opened once, for files are many."""
+    import pyarrow.parquet as pq
+
+    with decoding(path, "is not a readable parquet file"):
+        if not path.exists():
+            raise DataError(str(path), ["no such file, but the episode list names it; the copy is incomplete"])
+        with reading(path):
+            found = os.stat(path)
+            check_regular(path, found.st_mode)
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+        known = file.schema_arrow.names
+        check_memory(str(path), 8 * file.metadata.num_rows, stored=found.st_size, ratio=LARGEST_RATIO)
+    with file, decoding(path, "is damaged"):
+        missing = [name for name in wanted if name not in known]
+        if missing:
+            raise DataError(str(path), [f"has no column {', '.join(map(repr, missing))}{why}"])
+        return file.read([*wanted, *(name for name in others if name in known and name not in wanted)])
+
+
+def to_numpy(column: pyarrow.ChunkedArray, path: Path, key: str, *, may_be_text: bool = False) -> np.ndarray:
+    """(rows, *lengths of the nested lists) of a column of numbers or of equally long lists of them; or of texts."""
+    import pyarrow as pa
+
+    values, shape = column.combine_chunks(), [len(column)]
+    while True:
+        if values.null_count:
+            row = values.is_null().to_numpy(zero_copy_only=False).argmax() * shape[0] // max(len(values), 1)
+            raise DataError(str(path), [f"key {key!r}, row {row}: is null; every frame needs a value"])
+        kind = values.type
+        if pa.types.is_fixed_size_list(kind):
+            shape.append(kind.list_size)
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            lengths = np.diff(values.offsets.to_numpy())
+            if len(lengths) and (lengths != lengths[0]).any():
+                row = (lengths != lengths[0]).argmax()
+                found = f"has {lengths[row]} elements, row 0 has {lengths[0]}"
+                raise DataError(str(path), [f"key {key!r}, row {row}: {found}; every frame needs the same number"])
+            shape.append(int(lengths[0]) if len(lengths) else 0)
+        else:
+            break
+        values = values.flatten()
+    if may_be_text and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        return np.array(values.to_pylist(), dtype=str).reshape(shape)
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise DataError(str(path), [f"key {key!r} holds {kind}, which is not a number type"])
+    return values.to_numpy(zero_copy_only=False).reshape(shape)

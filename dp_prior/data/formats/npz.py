@@ -1,0 +1,180 @@
+"""Episodes in one `.npz` file: arrays with one row per step, and the end of each episode."""
+
+from __future__ import annotations
+
+import json
+import math
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.lib import format as npy_format
+
+from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.files import check_count, check_is_file, check_memory, decoding, npy_header, reading
+from dp_prior.data.formats.recording import Recording
+from dp_prior.data.formats.store import EpisodeStore, spans
+from dp_prior.data.formats.store_record import EpisodeStoreRecord
+from dp_prior.data.frames import Part, frames_per_block
+from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
+from dp_prior.durable import replacing
+
+META = "meta.json"
+"""Member of the file with what its arrays do not say: `fps`, `tasks` and `names`."""
+
+RATIOS, LARGEST_RATIO = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1100}, 50_000
+"""Bounds on what a byte decodes to, by compression; deflate reaches 1032, bzip2 about 45,000."""
+
+
+class NpzStoreConfig(EpisodeStoreRecord):
+    """One `.npz` file with concatenated episodes. Pickled arrays are never decoded."""
+
+    type: Literal["npz"] = "npz"
+
+    path: Path
+    """The file; relative to the working directory, `~` is the home directory."""
+
+    episode_ends: str = "episode_ends"
+    """Name of the array that holds the exclusive end row of each episode."""
+
+    @classmethod
+    def is_at(cls, path: Path) -> bool:
+        """See `EpisodeStoreRecord`."""
+        return path.suffix == ".npz" and path.is_file()
+
+    def create(self) -> NpzStore:
+        """Open the file and read its headers; arrays are read when asked for."""
+        return NpzStore(**self.arguments())
+
+    def write(self, recording: Recording) -> None:
+        """Write the arrays, compressed one after another, the episode ends, and `meta.json` with rate, tasks and names.
+
+        Raises:
+            DataError: a key has the name of the episode ends.
+        """
+        if self.path.suffix != ".npz":
+            raise DataError(str(self.path), ["is no name of an .npz file; end it with .npz"])
+        if self.episode_ends in {*recording.keys, *recording.cameras}:
+            found = f"has a key {self.episode_ends!r}; rename it with --rename"
+            raise DataError(str(recording.store.describe()["path"]), [found])
+        with replacing(self.path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(META, json.dumps(recording.metadata))
+            _write(archive, self.episode_ends, recording.ends.shape, recording.ends.dtype, [recording.ends])
+            for name in recording.keys:
+                values = recording.read(name)
+                _write(archive, name, values.shape, values.dtype, [values])
+            for name, source in recording.cameras.items():
+                count = frames_per_block(source.size[0] * source.size[1] * 3)
+                shape = (int(recording.ends[-1]), *source.size, 3)
+                _write(archive, name, shape, np.dtype(np.uint8), recording.frames(name, count))
+
+
+class NpzStore(EpisodeStore):
+    """Reads an `.npz` file array by array. Attributes: headers: shape and dtype of each array, by name."""
+
+    format = "npz"
+
+    def __init__(self, path: Path, episode_ends: str):
+        self.path = path = path.expanduser()
+        with reading(path):
+            check_is_file(path, ".npz")
+        with decoding(path, "is not a readable .npz file"), zipfile.ZipFile(path) as archive:
+            check_count(path, len(archive.infolist()), "arrays")
+            members = [name for name in archive.namelist() if name.endswith(".npy")]
+            self.headers = {name.removesuffix(".npy"): read_header(archive, name) for name in members}
+        if episode_ends not in self.headers:
+            hint = nearest_name(episode_ends, self.headers)
+            raise DataError(str(path), [f"has no array {episode_ends!r} with the episode ends. {hint}"])
+        self._episode_ends_key = episode_ends
+        self.episode_ends = self.read(episode_ends)
+
+    def keys(self) -> dict[str, tuple[int, ...]]:
+        """Feature shape of every array that has rows."""
+        return {
+            name: shape[1:]
+            for name, (shape, _) in self.headers.items()
+            if name != self._episode_ends_key and len(shape) > 0
+        }
+
+    def dtype(self, key: str) -> str:
+        """Stored type of an array."""
+        return self.headers[key][1].name
+
+    def read(self, key: str) -> np.ndarray:
+        """(N, *feature_shape) in the stored dtype."""
+        where = self.locate(key, 0)
+        if self.headers[key][1].hasobject:
+            problem = "holds Python objects, which would have to be unpickled; save it as a plain numeric array"
+            raise DataError(where, [problem])
+        with decoding(where), np.load(self.path, allow_pickle=False) as arrays:
+            return arrays[key]
+
+    def episodes(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """See `EpisodeStore`. The array is read, or decompressed, once; only the rows of these episodes are held,
+        unless it is in Fortran order."""
+        where, (shape, dtype) = self.locate(key, 0), self.headers[key]
+        if len(numbers) < len(ends) and shape[0] >= ends[-1]:
+            with decoding(where), zipfile.ZipFile(self.path) as archive, archive.open(f"{key}.npy") as stream:
+                if not npy_header(stream)[1] and not dtype.hasobject:
+                    begin, size, parts, count = stream.tell(), row_bytes(shape, dtype), [], 0
+                    for first, stop in spans(ends, numbers):
+                        stream.seek(begin + first * size)
+                        parts.append(stream.read((stop - first) * size))
+                        count += stop - first
+                    return np.frombuffer(b"".join(parts), dtype).reshape(count, *shape[1:])
+        return super().episodes(key, ends, numbers)
+
+    def open_frames(self, key: str, ends: np.ndarray) -> ArrayFrames:
+        """See `EpisodeStore`. A member of a zip file can only be decompressed from its beginning, so one thread reads
+        all of it, never the whole array at once."""
+        where, (shape, dtype) = self.locate(key, 0), self.headers[key]
+
+        def blocks(first: int, stop: int) -> Iterator[np.ndarray]:
+            size = row_bytes(shape, dtype)
+            step = frames_per_block(size)
+            with zipfile.ZipFile(self.path) as archive, archive.open(f"{key}.npy") as stream:
+                if npy_header(stream)[1]:
+                    raise DataError(where, ["is in Fortran order; save np.ascontiguousarray of it"])
+                stream.seek(first * size, 1)
+                for row in range(first, stop, step):
+                    count = min(step, stop - row)
+                    block = np.frombuffer(stream.read(count * size), dtype)
+                    yield block.reshape(count, *shape[1:])
+
+        array, parts = PictureArray(where, shape, dtype, blocks), [Part(where, tuple(range(len(ends))))]
+        return ArrayFrames(array, ends, self.path, [self.path], self.format, parts=parts)
+
+    def stored_metadata(self) -> Any:
+        """See `EpisodeStore`; of a file that `dp-prior convert` wrote."""
+        with decoding(self.path), zipfile.ZipFile(self.path) as archive:
+            return json.loads(archive.read(META)) if META in archive.namelist() else {}
+
+
+def read_header(archive: zipfile.ZipFile, member: str) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and dtype of an array in the archive, without reading the array.
+
+    Raises:
+        DataError, ValueError: it declares more than is stored, or than the memory of this machine.
+    """
+    with archive.open(member) as stream:
+        shape, _, dtype = npy_header(stream)
+        info = archive.getinfo(member)
+        declared, found = math.prod(shape) * dtype.itemsize, info.file_size - stream.tell()
+    if declared != found and not dtype.hasobject:  # numpy would allocate what is declared
+        raise ValueError(f"{member} holds {found} bytes, but its header declares {declared}")
+    ratio = RATIOS.get(info.compress_type, LARGEST_RATIO)
+    check_memory(f"{archive.filename}[{member}]", declared, stored=info.compress_size, ratio=ratio)
+    return shape, dtype
+
+
+def _write(
+    archive: zipfile.ZipFile, name: str, shape: tuple[int, ...], dtype: np.dtype, blocks: Iterable[np.ndarray]
+) -> None:
+    """One array, given in blocks of rows."""
+    header = {"descr": npy_format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
+        npy_format.write_array_header_1_0(stream, header)
+        for block in blocks:
+            stream.write(np.ascontiguousarray(block).data)

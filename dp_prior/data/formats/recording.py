@@ -1,0 +1,130 @@
+"""Everything that a data set holds, whatever its format: the source of a conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.formats.store import TASK, EpisodeStore
+from dp_prior.data.frames import FrameSource
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Episodes with all their keys, by their new names.
+
+    Attributes:
+        ends: (E,) int64 exclusive end row of each episode.
+        keys: of numbers, in the store, by name.
+        cameras: frames by name.
+        fps: control steps per second; None if the source does not say.
+        tasks: instructions, by the numbers under `TASK`.
+        names: of the numbers of a vector, by the vector's name.
+    """
+
+    store: EpisodeStore
+    ends: np.ndarray
+    keys: Mapping[str, str]
+    cameras: Mapping[str, FrameSource]
+    fps: float | None
+    tasks: list[str]
+    names: Mapping[str, list[str]]
+
+    @classmethod
+    def of(
+        cls, store: EpisodeStore, *, renames: Mapping[str, str], left_out: Collection[str], fps: float | None
+    ) -> Recording:
+        """Open a data set.
+
+        Args:
+            renames: new names by key.
+            left_out: keys that are not converted.
+            fps: replaces what the data set says.
+
+        Raises:
+            DataError: it has other keys than numbers and frames, or such keys cannot be read; all in one report.
+        """
+        ends, problems = store.checked_ends()
+        shapes, pictures = store.keys(), store.cameras()
+        unknown = sorted({*renames, *left_out} - {*shapes})
+        problems += [f"has no key {key!r} to rename or leave out. {nearest_name(key, shapes)}" for key in unknown]
+        keys, cameras = {}, {}
+        for key in shapes:
+            name = renames.get(key, TASK if key == store.text_key else key)
+            if key in left_out or key in store.counted:
+                continue
+            if name in keys or name in cameras:
+                problems.append(f"two keys would be named {name!r}")
+            try:
+                if key in pictures:
+                    cameras[name] = store.frames(key, ends)
+                    _check_order(cameras[name], name)
+                elif store.is_number(key):
+                    keys[name] = key
+                else:
+                    raise DataError(store.locate(key, 0), [f"holds {store.dtype(key)}, which is no number"])
+            except DataError as error:
+                problems += [f"key {key!r}: {problem}; leave it out with --leave-out" for problem in error.problems]
+        if problems:
+            raise DataError(str(store.describe()["path"]), problems)
+        found, texts = store.metadata(), store.texts()
+        if sorted(texts) != list(range(len(texts))):
+            found = f"tasks are numbered {sorted(texts)[:5]}, ...; expected 0, 1, ..."
+            raise DataError(str(store.describe()["path"]), [found])
+        names = {renames.get(key, key): each for key, each in found["names"].items()}
+        tasks = [texts[number] for number in range(len(texts))]
+        return cls(store, ends, keys, cameras, fps or found["fps"], tasks, names)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What arrays do not say; JSON-able."""
+        return {"fps": self.fps, "tasks": self.tasks, "names": dict(self.names)}
+
+    def read(self, name: str) -> np.ndarray:
+        """(N, *shape) numbers, in the stored type.
+
+        Raises:
+            DataError: they cannot be read, or there is not one row for each step.
+        """
+        values, rows = self.store.read(self.keys[name]), int(self.ends[-1])
+        if len(values) < rows:
+            found = f"has {len(values)} rows, the episodes {rows}; leave it out with --leave-out"
+            raise DataError(self.store.locate(self.keys[name], 0), [found])
+        return values[:rows]
+
+    def frames(self, name: str, count: int | None = None) -> Iterator[np.ndarray]:
+        """(k, H, W, 3) uint8 frames of all steps in order.
+
+        Args:
+            count: frames in each block, fewer in the last; None for one block per episode.
+        """
+        source = self.cameras[name]
+        blocks = (block for part in _in_order(source) for block in source.read(part, 0))
+        total = int(self.ends[-1])
+        lengths = np.diff(self.ends, prepend=0) if count is None else np.diff([*range(0, total, count), total])
+        held = np.empty((0, *source.size, 3), np.uint8)
+        for length in lengths.tolist():
+            pieces, have = [held], len(held)
+            while have < length:
+                pieces.append(next(blocks))
+                have += len(pieces[-1])
+            joined = np.concatenate(pieces)
+            held = joined[length:]
+            yield joined[:length]
+        for _ in blocks:  # its end checks that there are no more frames than steps
+            pass
+
+
+def _in_order(source: FrameSource) -> list[Any]:
+    return sorted(source.parts, key=lambda part: part.episodes[0])
+
+
+def _check_order(source: FrameSource, name: str) -> None:
+    """Raises DataError unless the files of a camera can be read one after another in the order of the episodes."""
+    episodes = [episode for part in _in_order(source) for episode in part.episodes]
+    if episodes != list(range(len(source.ends))):
+        raise DataError(str(source.root), [f"files of {name!r} hold episodes in another order than the data"])

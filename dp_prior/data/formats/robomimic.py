@@ -1,0 +1,279 @@
+"""Demonstrations in robomimic's HDF5 layout: `data/demo_N/actions`, `data/demo_N/obs/<key>`, `mask/<filter>`.
+
+Keys are paths below a demonstration (`actions`, `states`, `obs/robot0_eef_pos`); demonstrations are in the order of
+their numbers, demo_10 after demo_9.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.files import check_is_file
+from dp_prior.data.formats.recording import Recording
+from dp_prior.data.formats.store import EpisodeStore, spans
+from dp_prior.data.formats.store_record import EpisodeStoreRecord
+from dp_prior.data.frames import frames_per_block
+from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
+from dp_prior.data.hdf5 import import_h5py, opened_hdf5
+from dp_prior.durable import replacing
+
+if TYPE_CHECKING:
+    import h5py
+
+ENDINGS = (".hdf5", ".h5")
+
+ACTIONS = "actions"
+"""Key that every demonstration has, with one row per step."""
+
+METADATA = "dp_prior"
+"""Attribute of `data` where `dp-prior convert` writes what arrays do not say: `fps`, `tasks` and `names`, in JSON."""
+
+STORED = {"compression": "gzip", "fletcher32": True}
+"""How arrays are written: compressed, with a checksum for each chunk."""
+
+_DEMO = re.compile(r"demo_\d+")
+_BLOCK_ROWS = 4096
+
+
+class RobomimicStoreConfig(EpisodeStoreRecord):
+    """One robomimic `.hdf5` file."""
+
+    type: Literal["robomimic"] = "robomimic"
+
+    path: Path
+    """The file; relative to the working directory, `~` is the home directory."""
+
+    filter: str | None = None
+    """Name of a list under `mask/`, such as `train`: only its demonstrations are read. Null reads all."""
+
+    @classmethod
+    def is_at(cls, path: Path) -> bool:
+        """See `EpisodeStoreRecord`."""
+        return path.suffix in ENDINGS and path.is_file()
+
+    def create(self) -> RobomimicStore:
+        """Open the file and read its layout; arrays are read when asked for.
+
+        Raises:
+            ImportError: h5py is not installed.
+        """
+        import_h5py()
+        return RobomimicStore(**self.arguments())
+
+    def write(self, recording: Recording) -> None:
+        """Write one file; a `/` in a name makes groups, and rate, tasks and names are an attribute of `data`.
+
+        Raises:
+            DataError: `path` is no name of such a file, or the names of the keys are none of the layout.
+            ImportError: h5py is not installed.
+        """
+        h5py = import_h5py()
+        if self.path.suffix not in ENDINGS:
+            raise DataError(str(self.path), ["is no name of a robomimic file; end it with .hdf5"])
+        _check_names(recording)
+        arrays = {name: recording.read(name) for name in recording.keys}
+        frames = {name: recording.frames(name) for name in recording.cameras}
+        bounds = itertools.pairwise([0, *recording.ends.tolist()])
+        with replacing(self.path) as temporary, h5py.File(temporary, "w") as file:
+            data = file.create_group("data")
+            data.attrs["total"] = int(recording.ends[-1])
+            data.attrs[METADATA] = json.dumps(recording.metadata)
+            for number, (begin, end) in enumerate(bounds):
+                demonstration = data.create_group(f"demo_{number}")
+                demonstration.attrs["num_samples"] = end - begin
+                for name, values in arrays.items():
+                    how = STORED if values.size else {}  # a chunk has at least one number
+                    demonstration.create_dataset(name, data=values[begin:end], **how)
+                for name, blocks in frames.items():
+                    block = next(blocks)
+                    demonstration.create_dataset(name, data=block, chunks=(1, *block.shape[1:]), **STORED)
+            for blocks in frames.values():
+                next(blocks, None)  # checks that no frame is left
+
+
+class RobomimicStore(EpisodeStore):
+    """Reads a robomimic file key by key; the file is open only while it is read."""
+
+    format = "robomimic HDF5"
+
+    def __init__(self, path: Path, filter: str | None):
+        self.path = path = path.expanduser()
+        self._filter = filter
+        check_is_file(path, ".hdf5")
+        with opened_hdf5(self.path, "data") as file:
+            group = file.get("data")
+            known = [name for name in group or () if _DEMO.fullmatch(name)]
+            names = sorted(known, key=lambda name: (int(name.removeprefix("demo_")), name))
+            if not names:
+                raise DataError(str(path), ["has no group data/demo_0; expected the layout of robomimic"])
+            if filter is not None:
+                names = _filtered(self.path, file, filter, names)
+            self.demonstrations = names
+            problems, lengths = [], []
+            for name in names:
+                actions = _array(group[name], ACTIONS)
+                if actions is None or not actions.shape:
+                    problems.append(f"data/{name} has no array {ACTIONS!r}; expected one row per step")
+                    continue
+                declared = group[name].attrs.get("num_samples", actions.shape[0])
+                if int(declared) != actions.shape[0]:
+                    found = f"has {actions.shape[0]} actions, but its attribute num_samples is {declared}"
+                    problems.append(f"data/{name} {found}; the file may be incomplete")
+                lengths.append(actions.shape[0])
+            if problems:
+                raise DataError(str(path), problems)
+            self._keys = _arrays_in(group[names[0]])
+        self.episode_ends = np.cumsum(np.array(lengths, dtype=np.int64))
+
+    def keys(self) -> dict[str, tuple[int, ...]]:
+        """Feature shape of every array of the first demonstration that has one row per step."""
+        rows = int(self.episode_ends[0])
+        return {key: shape[1:] for key, (shape, _) in self._keys.items() if shape and shape[0] == rows}
+
+    def dtype(self, key: str) -> str:
+        """Stored type of an array."""
+        return self._keys[key][1].name
+
+    def layout(self, key: str) -> tuple[tuple[int, ...], np.dtype]:
+        """Shape (N, *feature_shape) and dtype of a key over all demonstrations.
+
+        Raises:
+            DataError: a demonstration does not have it, or another one of it.
+        """
+        if key not in self._keys:
+            hint = nearest_name(key, self._keys)
+            raise DataError(str(self.path), [f"data/{self.demonstrations[0]} has no {key!r}. {hint}"])
+        (_, *feature), dtype = self._keys[key]
+        problems = []
+        with opened_hdf5(self.path, key) as file:
+            for name, rows in zip(self.demonstrations, np.diff(self.episode_ends, prepend=0), strict=True):
+                array, expected = _array(file["data"][name], key), (int(rows), *feature)
+                if array is None:
+                    problems.append(f"data/{name} has no {key!r}, but data/{self.demonstrations[0]} has one")
+                elif array.shape != expected or array.dtype != dtype:
+                    found = f"holds {array.dtype} of shape {array.shape}"
+                    problems.append(f"data/{name}/{key} {found}; expected {dtype} of shape {expected}")
+                elif missing := _missing(array):
+                    problems.append(f"data/{name}/{key} {missing}; the file is incomplete, copy or write it again")
+        if dtype.kind not in "biuf":
+            remedy = "; list the text of each demonstration in data.language.*.texts" if dtype.kind in "OS" else ""
+            problems.append(f"key {key!r} holds {dtype}, which is not a number type{remedy}")
+        if problems:
+            raise DataError(str(self.path), problems)
+        return (int(self.episode_ends[-1]), *feature), dtype
+
+    def read(self, key: str) -> np.ndarray:
+        """(N, *feature_shape) in the stored dtype."""
+        shape, dtype = self.layout(key)
+        values, row = np.empty(shape, dtype), 0
+        for block in self.blocks(key, 0, shape[0], _BLOCK_ROWS):
+            values[row : row + len(block)] = block
+            row += len(block)
+        return values
+
+    def episodes(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """See `EpisodeStore`; only the demonstrations of these episodes are read."""
+        self.layout(key)
+        found = (self.blocks(key, begin, end, end - begin) for begin, end in spans(ends, numbers))
+        return np.concatenate([block for blocks in found for block in blocks])
+
+    def open_frames(self, key: str, ends: np.ndarray) -> ArrayFrames:
+        """See `EpisodeStore`; such as those of `obs/agentview_image`."""
+        shape, dtype = self.layout(key)
+
+        def blocks(first: int, stop: int) -> Iterator[np.ndarray]:
+            return self.blocks(key, first, stop, frames_per_block(row_bytes(shape, dtype)))
+
+        array = PictureArray(f"{self.path}[{key}]", shape, dtype, blocks)
+        return ArrayFrames(array, ends, self.path, [self.path], "robomimic", {"demonstrations": self.demonstrations})
+
+    def blocks(self, key: str, first: int, stop: int, step: int) -> Iterator[np.ndarray]:
+        """Rows first to stop - 1 in order, at most `step` at once and never of two demonstrations."""
+        begin = 0
+        for name, end in zip(self.demonstrations, self.episode_ends.tolist(), strict=True):
+            for row in range(max(first, begin), min(stop, end), step):
+                with opened_hdf5(self.path, f"{name}/{key}") as file:
+                    block = file["data"][name][key][row - begin : min(row + step, stop, end) - begin]
+                yield block
+            begin = end
+
+    def locate(self, key: str, row: int) -> str:
+        """The demonstration that holds a row, for messages."""
+        episode = min(int(np.searchsorted(self.episode_ends, row, side="right")), len(self.demonstrations) - 1)
+        return f"{self.path}/data/{self.demonstrations[episode]}/{key}"
+
+    def describe(self) -> dict[str, Any]:
+        """Format, place and filter."""
+        return {**super().describe(), "filter": self._filter}
+
+    def stored_metadata(self) -> Any:
+        """See `EpisodeStore`; of a file that `dp-prior convert` wrote."""
+        with opened_hdf5(self.path, f"attribute {METADATA} of data") as file:
+            return json.loads(file["data"].attrs.get(METADATA, "{}"))
+
+
+def _filtered(path: Path, file: h5py.File, filter: str, names: list[str]) -> list[str]:
+    """The demonstrations of a list under mask/, in the order of their numbers."""
+    masks = file.get("mask", {})
+    if filter not in masks:
+        raise DataError(str(path), [f"has no mask/{filter}. {nearest_name(filter, masks)}"])
+    listed = {name.decode() if isinstance(name, bytes) else str(name) for name in masks[filter][()].tolist()}
+    unknown = sorted(listed - set(names))
+    if unknown or not listed:
+        found = f"names {', '.join(unknown)}, which data/ does not have" if unknown else "is empty"
+        raise DataError(str(path), [f"mask/{filter} {found}"])
+    return [name for name in names if name in listed]
+
+
+def _array(demonstration: h5py.Group, key: str) -> h5py.Dataset | None:
+    import h5py
+
+    found = demonstration.get(key)
+    return found if isinstance(found, h5py.Dataset) else None
+
+
+def _missing(array: h5py.Dataset) -> str | None:
+    """What was declared and never written, which HDF5 reads as zeros."""
+    if array.chunks is None:
+        found = array.id.get_storage_size()
+        return f"holds {found} of {array.nbytes} bytes" if found < array.nbytes else None
+    grid = (-(-size // length) for size, length in zip(array.shape, array.chunks, strict=True))
+    found, expected = array.id.get_num_chunks(), math.prod(grid)
+    return f"holds {found} of {expected} chunks" if found < expected else None
+
+
+def _arrays_in(demonstration: h5py.Group) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    """Shape and dtype of every array below a demonstration, by each of its paths; links to other files are left out."""
+    import h5py
+
+    found: dict[str, tuple[tuple[int, ...], np.dtype]] = {}
+
+    def note(name: str, link: h5py.HardLink | h5py.SoftLink | h5py.ExternalLink) -> None:
+        item = None if isinstance(link, h5py.ExternalLink) else demonstration.get(name)
+        if isinstance(item, h5py.Dataset):
+            found[name] = (item.shape or (), item.dtype)
+
+    demonstration.visititems_links(note)
+    return dict(sorted(found.items()))
+
+
+def _check_names(recording: Recording) -> None:
+    """Raises DataError unless HDF5 can hold all keys and one of them is the actions."""
+    names = [*recording.keys, *recording.cameras]
+    problems = []
+    if ACTIONS not in recording.keys:
+        problems.append(f"has no key {ACTIONS!r}, which the layout needs; rename one with --rename action={ACTIONS}")
+    for name in names:
+        if any(part in ("", ".") for part in name.split("/")) or any(each.startswith(f"{name}/") for each in names):
+            problems.append(f"has a key {name!r}, which HDF5 has for a group; rename it with --rename")
+    if problems:
+        raise DataError(str(recording.store.describe()["path"]), problems)

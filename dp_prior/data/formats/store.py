@@ -1,0 +1,209 @@
+"""What the product asks of recorded episodes, whatever their format: a class for every format to extend.
+
+`keys`, `dtype` and `read` have no default; the others answer for a format that holds numbers in arrays, and a format
+overrides those that it answers otherwise or faster.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.files import decoding
+from dp_prior.data.frames import FrameFile, FrameSource, Part, frames_per_block
+from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
+
+TASK = "task_index"
+"""Key of the number of each step's instruction, as LeRobot calls it and as `dp-prior convert` writes it."""
+
+
+class EpisodeStore(ABC):
+    """Concatenated episodes by key. Methods raise DataError for damaged content and UnreadableError for refusals.
+
+    Attributes:
+        path: the file or directory.
+        format: name of the format, for `describe`.
+        episode_ends: (E,) exclusive end row of each episode, as stored; `checked_ends` checks them.
+        counted: keys whose values follow from the episodes; a conversion leaves them out.
+        text_key: key of the number of each step's instruction among `texts`, or of the instruction itself; None if
+            only a configuration can name it.
+    """
+
+    path: Path
+    format: str
+    episode_ends: np.ndarray
+    counted: Sequence[str] = ()
+    text_key: str | None = None
+
+    @abstractmethod
+    def keys(self) -> dict[str, tuple[int, ...]]:
+        """Feature shape, without the row axis, of every key the data set has."""
+
+    @abstractmethod
+    def dtype(self, key: str) -> str:
+        """Stored type of a key as numpy names it, such as uint8, from the metadata; other text if numpy has no such."""
+
+    @abstractmethod
+    def read(self, key: str) -> np.ndarray:
+        """(N, *feature_shape) all rows of a key, in the stored dtype."""
+
+    def open(self, key: str) -> Any:
+        """Rows of a key as an array that may be read when it is sliced; the default reads all of them."""
+        return self.read(key)
+
+    def episodes(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """(n, *feature_shape) rows of some episodes, one after another, in the stored dtype.
+
+        Args:
+            ends: (E,) exclusive end row of each episode, checked.
+            numbers: (k,) sorted numbers of the episodes.
+
+        Raises:
+            DataError: the key cannot be read, or has not one row for each step.
+        """
+        values = self.open(key)
+        if values.shape[0] < ends[-1]:
+            found = f"has {values.shape[0]} rows; expected one for each of {ends[-1]} steps"
+            raise DataError(self.locate(key, 0), [found])
+        with decoding(self.locate(key, 0)):
+            return np.concatenate([np.asarray(values[begin:end]) for begin, end in spans(ends, numbers)])
+
+    def cameras(self) -> dict[str, tuple[int, ...]]:
+        """Shape of a picture, of every key that has one per step."""
+        arrays = {key: shape for key, shape in self.keys().items() if len(shape) == 3 and 3 in (shape[0], shape[2])}
+        return {key: shape for key, shape in arrays.items() if self.dtype(key) == "uint8"}
+
+    def is_number(self, key: str) -> bool:
+        """Whether the stored type of a key is one of numbers."""
+        try:
+            return np.dtype(self.dtype(key)).kind in "biuf"
+        except (TypeError, ValueError, SyntaxError):  # for some texts that are no type
+            return False
+
+    def frames(self, key: str, ends: np.ndarray) -> FrameSource:
+        """The frames of a camera; pictures beside a data set are `FolderFrames`.
+
+        Args:
+            ends: (E,) exclusive end row of each episode, checked.
+
+        Raises:
+            DataError: there are none, or they are no 8 bit RGB pictures, one per row.
+        """
+        where = str(self.describe()["path"])
+        if not len(ends):
+            raise DataError(where, ["has no episodes"])
+        if key not in self.keys():
+            raise DataError(where, [f"has no key {key!r}. {nearest_name(key, self.keys())}"])
+        return self.open_frames(key, ends)
+
+    def open_frames(self, key: str, ends: np.ndarray) -> FrameSource:
+        """See `frames`, which has checked that there are episodes with this key. The default reads `episodes` one by
+        one."""
+        shape, where = (int(ends[-1]), *self.keys()[key]), self.locate(key, 0)
+        if not self.is_number(key):
+            raise DataError(where, [f"holds {self.dtype(key)}, which are no pictures; expected (N, H, W, 3) uint8"])
+        dtype, lengths = np.dtype(self.dtype(key)), np.diff(ends, prepend=0)
+
+        def blocks(first: int, stop: int) -> Iterator[np.ndarray]:
+            number = int(np.searchsorted(ends, min(first, stop - 1), side="right"))
+            rows, begin = self.episodes(key, ends, np.array([number])), int(ends[number] - lengths[number])
+            step = frames_per_block(row_bytes(shape, dtype))
+            for row in range(first - begin, min(stop - begin, len(rows)), step):
+                yield rows[row : min(row + step, stop - begin)]
+
+        parts = [Part(self.locate(key, int(end) - 1), (number,)) for number, end in enumerate(ends)]
+        array = PictureArray(where, shape, dtype, blocks)
+        return ArrayFrames(array, ends, self.path, self.files([key]), self.format, {"key": key}, parts)
+
+    def frame_files(self, key: str, ends: np.ndarray) -> list[FrameFile]:
+        """The files that hold nothing but frames of a camera, whether they are there or not; most formats have none."""
+        return []
+
+    def texts(self) -> dict[int, str]:
+        """Instructions by the numbers under `text_key`; the default takes the `tasks` of `metadata`.
+
+        Raises:
+            DataError: they cannot be read.
+        """
+        return dict(enumerate(self.metadata()["tasks"]))
+
+    def text_files(self) -> list[Path]:
+        """The files of `texts` that `files` does not name."""
+        return []
+
+    def stored_metadata(self) -> Any:
+        """What the arrays do not say, as it is stored: `fps`, `tasks` and `names`; the default says nothing."""
+        return {}
+
+    def metadata(self) -> dict[str, Any]:
+        """What the arrays do not say; JSON-able.
+
+        What has another form was written by other programs, which may use the same names, and is left out.
+
+        Returns:
+            `fps`, control steps per second or None; `tasks`, a list of instructions; and `names`, of the numbers of a
+            vector, by key.
+
+        Raises:
+            DataError: they are no JSON object.
+        """
+        found = self.stored_metadata()
+        if not isinstance(found, dict):
+            raise DataError(str(self.describe()["path"]), [f"has metadata {str(found)[:50]!r}; expected a JSON object"])
+        fps, tasks, names = (found.get(name) for name in ("fps", "tasks", "names"))
+        return {
+            "fps": fps if isinstance(fps, (int, float)) and 0 < fps < math.inf else None,
+            "tasks": tasks if _are_texts(tasks) else [],
+            "names": {key: each for key, each in names.items() if _are_texts(each)} if isinstance(names, dict) else {},
+        }
+
+    def locate(self, key: str, row: int) -> str:
+        """The file (and array) that holds a row, for messages."""
+        return f"{self.path}[{key}]"
+
+    def files(self, keys: Iterable[str]) -> list[Path]:
+        """The files that hold these keys and the episode ends, those of the format itself included; the default names
+        every file of the data set."""
+        return sorted(filter(Path.is_file, self.path.rglob("*"))) if self.path.is_dir() else [self.path]
+
+    def describe(self) -> dict[str, Any]:
+        """Format, path and other identification of the data set; JSON-able. Names of caches depend on it."""
+        return {"format": self.format, "path": str(self.path)}
+
+    def checked_ends(self) -> tuple[np.ndarray, list[str]]:
+        """Episode ends (E,) int64 and what is wrong with them."""
+        ends = np.asarray(self.episode_ends)
+        if ends.ndim != 1 or ends.dtype.kind not in "iu":
+            found = f"{ends.dtype} of shape {ends.shape}"
+            return np.zeros(0, np.int64), [f"episode ends are {found}; expected integers of shape (episodes,)"]
+        if len(ends) == 0:
+            return np.zeros(0, np.int64), ["the data set is empty: it has 0 episodes"]
+        ends = ends.astype(np.int64)
+        problems = []
+        before = np.concatenate([[0], ends[:-1]])
+        for e in np.flatnonzero(ends <= before)[:5]:
+            problems.append(
+                f"episode {e} ends at row {ends[e]} but begins at row {before[e]}; episode ends must increase strictly"
+            )
+        return ends, problems
+
+
+def spans(ends: np.ndarray, numbers: np.ndarray) -> list[tuple[int, int]]:
+    """First row of each of some episodes, and the row after its last.
+
+    Args:
+        ends: (E,) exclusive end row of each episode.
+        numbers: (k,) numbers of the episodes.
+    """
+    begins = ends - np.diff(ends, prepend=0)
+    return list(zip(begins[numbers].tolist(), ends[numbers].tolist(), strict=True))
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)

@@ -1,0 +1,56 @@
+"""What the record of every episode format declares."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Self
+
+from dp_prior.config import Config
+from dp_prior.data.errors import DataError
+from dp_prior.data.formats.recording import Recording
+from dp_prior.data.formats.store import EpisodeStore
+
+
+class EpisodeStoreRecord(Config):
+    """A recorded data set in one format. A member of the family has a `type`, a `path` and `create`."""
+
+    @classmethod
+    def is_at(cls, path: Path) -> bool:
+        """Whether the files at a path look like this format; the default never says so, and a user names the type."""
+        return False
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the data set is of another machine, and its files here are a copy that a cache may drop."""
+        return False
+
+    def local(self, pinned: Mapping[str, str], cameras: Collection[str]) -> Self:
+        """The record of the data set on this machine, whose files are then there.
+
+        Args:
+            pinned: the commit that the run has used so far, by repository.
+            cameras: keys of the cameras that are read; videos of others are not downloaded.
+
+        Raises:
+            DataError, UnreadableError: it cannot be downloaded.
+        """
+        return self
+
+    @abstractmethod
+    def create(self) -> EpisodeStore:
+        """Open the data set; arrays are read when asked for.
+
+        Raises:
+            ImportError: a package that reads it is not installed.
+        """
+
+    def write(self, recording: Recording) -> None:
+        """Write a new data set at `path`; it appears under its name when it is complete and on disk.
+
+        Raises:
+            DataError: the source is damaged, or the format cannot hold it.
+            ImportError: a package that writes it is not installed.
+        """
+        raise DataError(str(self.path), [f"data of type {self.type!r} are read, but not written"])

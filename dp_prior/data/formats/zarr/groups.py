@@ -1,0 +1,70 @@
+"""The metadata of a zarr group: which arrays there are, without opening the group."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from dp_prior.data.errors import DataError, MissingError
+from dp_prior.data.files import check_count, decoding, raise_error, reading
+from dp_prior.regular_files import SMALL, read_small
+
+
+def read_metadata(path: Path) -> dict[str, dict[str, Any]]:
+    """Metadata of every array, by its name from the top."""
+    with decoding(path, "is not a readable zarr group"), reading(path):
+        if not path.exists():
+            raise MissingError(str(path.absolute()), ["no such file or directory; check data.episodes.path"])
+        documents = _documents_in_zip(path) if path.is_file() else _documents_in(path)
+    check_count(path, len(documents), "arrays and groups")
+    if not {".zgroup", "zarr.json"} & set(documents):
+        raise DataError(str(path), [f"is not a zarr group: it has no .zgroup or zarr.json{_folder_hint(documents)}"])
+    return {name.rpartition("/")[0]: found for name, found in documents.items() if _is_array(found)}
+
+
+def _documents_in_zip(path: Path) -> dict[str, Any]:
+    """Metadata of groups and arrays in a zip file."""
+    with zipfile.ZipFile(path) as archive:
+        found = sorted({info.filename: info for info in archive.infolist() if _is_metadata(info.filename)}.items())
+        check_count(path, len(found), "arrays and groups")
+        for name, info in found:
+            if info.file_size > SMALL:
+                raise DataError(f"{path}/{name}", [f"declares {info.file_size} bytes of metadata"])
+        return {name: json.loads(archive.read(name)) for name, _ in found}
+
+
+def _documents_in(path: Path) -> dict[str, Any]:
+    """Metadata of groups and arrays in a directory; folders of chunks, which may be many, are not looked through."""
+    documents: dict[str, Any] = {}
+    for folder, inside, names in os.walk(path, followlinks=True, onerror=raise_error):
+        inside.sort()
+        here = {name: _read_json(Path(folder, name)) for name in sorted(filter(_is_metadata, names))}
+        documents |= {Path(folder, name).relative_to(path).as_posix(): found for name, found in here.items()}
+        if any(map(_is_array, here.values())):
+            inside.clear()
+    return documents
+
+
+def _read_json(path: Path) -> Any:
+    with reading(path):
+        return json.loads(read_small(path))
+
+
+def _is_metadata(name: str) -> bool:
+    return name.rpartition("/")[2] in (".zgroup", ".zarray", "zarr.json")
+
+
+def _is_array(document: Any) -> bool:
+    shape = document.get("shape") if isinstance(document, dict) else None
+    return isinstance(shape, list) and all(type(length) is int and length >= 0 for length in shape)
+
+
+def _folder_hint(documents: dict[str, Any]) -> str:
+    """What to do when the group lies one or more folders down."""
+    groups = [name.rpartition("/")[0] for name in documents if name.endswith(("/.zgroup", "/zarr.json"))]
+    if not groups:
+        return ""
+    return f". The folder {min(groups, key=len)!r} inside is one: give that as path (unpack it first if this is a zip)"

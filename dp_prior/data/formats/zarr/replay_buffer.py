@@ -1,0 +1,238 @@
+"""Replay buffers as Diffusion Policy writes them: zarr v2 or v3, in a directory or a `.zip` file.
+
+Metadata are read here, so that a damaged array that is not selected does not matter; zarr decodes the chunks. Four
+things that zarr accepts are errors here: missing chunks (it returns the fill value), truncated blosc chunks (it returns
+whatever follows them in memory), arrays that would have to be unpickled, and declared sizes that no stored bytes back.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.files import check_memory, decoding
+from dp_prior.data.formats.recording import Recording
+from dp_prior.data.formats.store import EpisodeStore
+from dp_prior.data.formats.store_record import EpisodeStoreRecord
+from dp_prior.data.formats.zarr.chunks import chunk_lengths, chunks_cut_short, is_hidden, missing_chunks, stored_bytes
+from dp_prior.data.formats.zarr.groups import read_metadata
+from dp_prior.data.frames import frames_per_block
+from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
+from dp_prior.durable import publish, temporary_directory
+
+if TYPE_CHECKING:
+    import zarr
+
+LARGEST_RATIO = 40_000
+"""Bound on what a byte decodes to: zstd writes 128 KB of one value as four bytes."""
+
+MOST_AXES = 32
+
+CHUNK_BYTES = 1 << 20
+"""Of numbers that are written, before compression; frames have the blocks in which they are read."""
+
+
+class ZarrStoreConfig(EpisodeStoreRecord):
+    """A replay buffer: a group of arrays with one row per step, and an array with the end of each episode."""
+
+    type: Literal["zarr"] = "zarr"
+
+    path: Path
+    """Directory or `.zip` file; relative to the working directory, `~` is the home directory."""
+
+    data: str = "data"
+    """Group that holds the arrays; keys are named relative to it. Empty means the top."""
+
+    episode_ends: str = "meta/episode_ends"
+    """Array that holds the exclusive end row of each episode."""
+
+    missing_chunks: Literal["error", "fill"] = "error"
+    """Chunks without a file: `error` treats them as an incomplete copy, `fill` as chunks of the fill value, which
+    zarr 3 does not write by default."""
+
+    @classmethod
+    def is_at(cls, path: Path) -> bool:
+        """See `EpisodeStoreRecord`."""
+        if path.is_file():
+            return path.suffix == ".zip"
+        return any((path / name).is_file() for name in (".zgroup", "zarr.json"))
+
+    def create(self) -> ZarrStore:
+        """Open the store; arrays are read when asked for.
+
+        Raises:
+            ImportError: zarr is not installed.
+        """
+        try:
+            import zarr  # noqa: F401
+        except ImportError:
+            raise ImportError('reading zarr data needs zarr: pip install "dp_prior[zarr]"') from None
+        return ZarrStore(**self.arguments())
+
+    def write(self, recording: Recording) -> None:
+        """Write a replay buffer as Diffusion Policy reads it: a zarr v2 directory, `data/<key>` and
+        `meta/episode_ends`; rate, tasks and names are attributes of the group `meta`.
+
+        Raises:
+            ImportError: zarr is not installed.
+        """
+        try:
+            import zarr
+            from numcodecs import Blosc
+        except ImportError:
+            raise ImportError('writing zarr data needs zarr: pip install "dp_prior[zarr]"') from None
+        with temporary_directory(self.path) as place:
+            root = zarr.open_group(place, mode="w", zarr_format=2)
+            # Chunks of zeros are written too: a missing chunk is then a lost one.
+            how = {"config": {"write_empty_chunks": True}, "compressors": Blosc("zstd", 5, Blosc.BITSHUFFLE)}
+            data, meta = root.create_group("data"), root.create_group("meta")
+            meta.attrs.update(recording.metadata)
+            meta.create_array("episode_ends", data=recording.ends, **how)
+            for name in recording.keys:
+                values = recording.read(name)
+                rows = max(1, CHUNK_BYTES // max(1, values[:1].nbytes))
+                chunks = (min(len(values), rows), *(max(1, length) for length in values.shape[1:]))
+                data.create_array(name, data=values, chunks=chunks, **how)
+            for name, source in recording.cameras.items():
+                shape = (int(recording.ends[-1]), *source.size, 3)
+                count = min(shape[0], frames_per_block(source.size[0] * source.size[1] * 3))
+                array = data.create_array(name, shape=shape, dtype="uint8", chunks=(count, *shape[1:]), **how)
+                row = 0
+                for block in recording.frames(name, count):
+                    array[row : row + len(block)] = block
+                    row += len(block)
+            publish(place, self.path)
+
+
+class ZarrStore(EpisodeStore):
+    """Reads a replay buffer array by array, whole: a small read costs zarr most of a millisecond."""
+
+    def __init__(self, path: Path, data: str, episode_ends: str, missing_chunks: str):
+        self.path = path = path.expanduser()
+        self._fill_missing = missing_chunks == "fill"
+        self._metadata = read_metadata(path)
+        self._root: zarr.Group | None = None
+        group, ends = data.strip("/"), episode_ends.strip("/")
+        self._prefix = f"{group}/" if group else ""
+        self._ends = ends
+        problems = []
+        if not any(name.startswith(self._prefix) for name in self._metadata):
+            problems.append(f"has no arrays in a group {data!r}. {nearest_name(data, self._metadata)}")
+        if ends not in self._metadata:
+            hint = nearest_name(ends, self._metadata)
+            problems.append(f"has no array {episode_ends!r} with the episode ends. {hint}")
+        if problems:
+            raise DataError(str(path), problems)
+        self.episode_ends = self._load(ends)
+
+    def keys(self) -> dict[str, tuple[int, ...]]:
+        """Feature shape of every array that has rows."""
+        return {
+            name.removeprefix(self._prefix): tuple(metadata["shape"][1:])
+            for name, metadata in self._metadata.items()
+            if name.startswith(self._prefix) and name != self._ends and metadata["shape"]
+        }
+
+    def dtype(self, key: str) -> str:
+        """Stored type of an array."""
+        metadata = self._metadata[self._prefix + key]
+        declared = metadata.get("dtype", metadata.get("data_type"))
+        try:
+            return np.dtype(declared).name if isinstance(declared, str) else str(declared)
+        except (TypeError, ValueError, SyntaxError):
+            return str(declared)
+
+    def read(self, key: str) -> np.ndarray:
+        """(N, *feature_shape) in the stored dtype."""
+        return self._load(self._prefix + key)
+
+    def locate(self, key: str, row: int) -> str:
+        """Where a row is stored, for messages."""
+        return f"{self.path}/{self._prefix}{key}"
+
+    def files(self, keys: Iterable[str]) -> list[Path]:
+        """The one zip file, or the chunks and metadata of these arrays and the metadata of the groups around them."""
+        if self.path.is_file():
+            return [self.path]
+        arrays = [self.path / name for name in (self._ends, *(self._prefix + key for key in keys))]
+        found = {file for array in arrays for file in array.rglob("*") if not is_hidden(file)}
+        groups = {group for array in arrays for group in array.parents if group.is_relative_to(self.path)}
+        found |= {group / name for group in groups for name in (".zgroup", "zarr.json")}
+        return sorted(file for file in found if file.is_file())
+
+    def describe(self) -> dict[str, Any]:
+        """Format and place."""
+        version = self._metadata[self._ends].get("zarr_format")
+        return {"format": f"zarr v{version}", "path": str(self.path)}
+
+    def stored_metadata(self) -> dict[str, Any]:
+        """See `EpisodeStore`; the attributes of the group `meta`."""
+        with decoding(f"{self.path}/meta"):
+            return dict(self._open_root()["meta"].attrs) if "meta" in self._open_root() else {}
+
+    def open(self, key: str) -> zarr.Array:
+        """A key's array, none of it decoded yet.
+
+        Raises:
+            DataError: chunks are missing or cut short, or it cannot be decoded safely.
+        """
+        return self._open(self._prefix + key)
+
+    def open_frames(self, key: str, ends: np.ndarray) -> ArrayFrames:
+        """See `EpisodeStore`; chunks are decoded one after another, never the whole array."""
+        array = self.open(key)
+
+        def blocks(first: int, stop: int) -> Iterator[np.ndarray]:
+            chunk = chunk_lengths(array)[0]
+            step = chunk * frames_per_block(chunk * row_bytes(array.shape, array.dtype))
+            for row in range(first - first % step, stop, step):
+                yield np.asarray(array[max(first, row) : min(stop, row + step)])
+
+        pictures = PictureArray(self.locate(key, 0), array.shape, array.dtype, blocks)
+        return ArrayFrames(pictures, ends, self.path, self.files([key]), "zarr")
+
+    def _load(self, name: str) -> np.ndarray:
+        where = f"{self.path}/{name}"
+        with decoding(where):
+            array = self._open(name)
+            stored = None if self._fill_missing else sum(stored_bytes(self.path, name).values())
+            check_memory(where, array.nbytes, stored=stored, ratio=LARGEST_RATIO)
+            return np.asarray(array[...])
+
+    def _open(self, name: str) -> zarr.Array:
+        where, metadata = f"{self.path}/{name}", self._metadata[name]
+        coding = [metadata.get(field) for field in ("dtype", "data_type", "filters", "compressor", "codecs")]
+        is_text = metadata.get("filters") == [{"id": "vlen-utf8"}]
+        if "pickle" in json.dumps(coding) or (metadata.get("dtype") == "|O" and not is_text):
+            raise DataError(where, ["holds Python objects; they are never decoded. Save it as a plain numeric array"])
+        if len(metadata["shape"]) > MOST_AXES:
+            raise DataError(where, [f"shape is {str(metadata['shape'])[:120]}; expected at most {MOST_AXES} axes"])
+        with decoding(where):
+            array, stored = self._open_root()[name], stored_bytes(self.path, name)
+            chunk_bytes = math.prod(chunk_lengths(array)) * array.dtype.itemsize
+            check_memory(where, chunk_bytes, stored=sum(stored.values()), ratio=LARGEST_RATIO)
+            ends = None if name == self._ends else self.episode_ends.ravel()
+            missing = "" if self._fill_missing else missing_chunks(array, stored.keys(), ends)
+            if missing:
+                remedy = "or, if its writer left out chunks of fill values, set data.episodes.missing_chunks to 'fill'"
+                raise DataError(where, [f"{missing}. Copy the data set again; {remedy}"])
+            cut_short = chunks_cut_short(self.path / name, metadata) if self.path.is_dir() else []
+            if cut_short:
+                raise DataError(where, [f"{chunk}. Copy the data set again" for chunk in cut_short])
+            return array
+
+    def _open_root(self) -> zarr.Group:
+        import zarr
+        from zarr.storage import ZipStore
+
+        if self._root is None:
+            store = ZipStore(self.path, mode="r") if self.path.is_file() else str(self.path)
+            # Consolidated metadata are a copy, and stay as they were when episodes are appended.
+            self._root = zarr.open_group(store=store, mode="r", use_consolidated=False)
+        return self._root

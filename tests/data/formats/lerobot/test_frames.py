@@ -1,0 +1,181 @@
+"""Videos and columns of pictures of LeRobot data sets; files and rows that do not belong together are named."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dp_prior.data.errors import DataError
+from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
+from tests.data.frames.recordings import (
+    KEY,
+    pictures,
+    png,
+    write_lerobot,
+    write_video,
+)
+from tests.data.frames.sources import NEEDS, gathered
+
+RECORDED = Path(__file__).parents[4].parent / "shared" / "data"
+
+
+def lerobot(path, *args, **how):
+    for package in NEEDS["lerobot"]:
+        pytest.importorskip(package)
+    return LeRobotStoreConfig(path=write_lerobot(path / "d", *args, **how)).create()
+
+
+def change_parquet(path, change):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = pq.read_table(path).to_pydict()
+    change(columns)
+    pq.write_table(pa.table(columns), path)
+
+
+def test_episodes_without_video_are_all_listed(tmp_path):
+    store = lerobot(tmp_path, pictures(9), [3, 3, 3], "v2.1", "video")
+    for episode in (0, 2):
+        (store.path / f"videos/chunk-000/{KEY}/episode_{episode:06d}.mp4").unlink()
+    with pytest.raises(
+        DataError, match="episode_000000.mp4: no such file; 'image' of episode 0 belongs there"
+    ) as error:
+        store.frames(KEY, store.episode_ends)
+    assert [("episode_000002.mp4" in line) for line in error.value.problems] == [False, True]
+
+
+def test_an_episode_that_begins_at_another_frame_is_named(tmp_path):
+    store = lerobot(tmp_path, pictures(9), [3, 3, 3], "v3.0", "video")
+
+    def shift(columns):
+        columns[f"videos/{KEY}/from_timestamp"][1] += 0.1
+
+    change_parquet(store.path / "meta/episodes/chunk-000/file-000.parquet", shift)
+    with pytest.raises(
+        DataError, match=r"file-000.mp4: episode 1 begins at frame 4 \(from_timestamp x fps\); expected 3"
+    ):
+        store.frames(KEY, store.episode_ends)
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf"), "soon"])
+def test_a_place_that_is_none_is_named(value, tmp_path):
+    store = lerobot(tmp_path, pictures(9), [3, 3, 3], "v3.0", "video")
+
+    def spoil(columns):
+        values = columns[f"videos/{KEY}/from_timestamp"]
+        columns[f"videos/{KEY}/from_timestamp"] = [value] * 3 if value == "soon" else [values[0], value, values[2]]
+
+    change_parquet(store.path / "meta/episodes/chunk-000/file-000.parquet", spoil)
+    with pytest.raises(DataError, match="has no usable place in the videos of 'image'"):
+        store.frames(KEY, store.episode_ends)
+
+
+def test_episodes_may_lie_in_the_video_in_another_order_than_in_the_rows(tmp_path):
+    frames, lengths = pictures(9), [2, 3, 4]
+    store = lerobot(tmp_path, frames, lengths, "v3.0", "video")
+
+    def swap(columns):  # episode 2 first, then 0, then 1
+        columns[f"videos/{KEY}/from_timestamp"] = [0.4, 0.6, 0.0]
+
+    change_parquet(store.path / "meta/episodes/chunk-000/file-000.parquet", swap)
+    write_video(store.path / f"videos/{KEY}/chunk-000/file-000.mp4", np.concatenate([frames[5:], frames[:5]]))
+    np.testing.assert_array_equal(gathered(store.frames(KEY, store.episode_ends)), frames)
+
+
+def test_depth_by_declaration_and_columns_that_are_no_camera_are_refused(tmp_path):
+    store = lerobot(tmp_path, pictures(4), [4], "v2.1", "video", info={"info": {"video.is_depth_map": True}})
+    with pytest.raises(DataError, match="key 'image' is depth .*; only RGB is read"):
+        store.frames(KEY, store.episode_ends)
+    with pytest.raises(DataError, match="key 'action' is float32; expected video or image. .*It has: image"):
+        store.frames("action", store.episode_ends)
+
+
+def test_a_template_that_leaves_the_data_set_is_refused(tmp_path):
+    store = lerobot(tmp_path, pictures(4), [4], "v2.1", "video")
+    info = json.loads((store.path / "meta/info.json").read_text())
+    (store.path / "meta/info.json").write_text(json.dumps({**info, "video_path": "../{video_key}.mp4"}))
+    store = LeRobotStoreConfig(path=store.path).create()
+    with pytest.raises(DataError, match="video_path '../{video_key}.mp4' leaves the data set"):
+        store.frames(KEY, store.episode_ends)
+
+
+@pytest.mark.parametrize(
+    "spoil, message",
+    [
+        (lambda frame: {"bytes": png(frame, "L")}, r"row 2: 1 problem\s+has mode L \(greyscale\); expected 8 bit RGB"),
+        (lambda frame: {"bytes": png(frame, "RGBA")}, r"has mode RGBA \(an alpha channel\)"),
+        (lambda frame: {"bytes": png(frame, "P")}, r"has mode P \(a palette\)"),
+        (lambda frame: {"bytes": png(frame[..., 0].astype(np.uint16))}, r"has mode I;16 \(16 bit, perhaps depth\)"),
+        (lambda frame: {"bytes": png(frame[:-1])}, r"is 23 x 32; expected 24 x 32 as in the other frames"),
+        (lambda frame: {"bytes": png(frame)[:90]}, r"row 2: 1 problem\s+is no readable picture"),
+        (lambda frame: {"bytes": b"GIF"}, r"is no readable picture"),
+        (lambda frame: {"bytes": None}, r"row 2 has no bytes, perhaps only the path of a picture"),
+    ],
+)
+def test_pictures_in_columns_that_are_not_alike_are_named(spoil, message, tmp_path):
+    frames = pictures(4)
+    store = lerobot(tmp_path, frames, [4], "v2.1", "image")
+
+    def change(columns):
+        columns[KEY][2] = {**columns[KEY][2], **spoil(frames[2])}
+
+    change_parquet(store.path / "data/chunk-000/episode_000000.parquet", change)
+    with pytest.raises(DataError, match=message):
+        gathered(store.frames(KEY, store.episode_ends))
+
+
+def test_a_column_with_other_rows_than_the_episode_list_is_named(tmp_path):
+    store = lerobot(tmp_path, pictures(4), [4], "v2.1", "image")
+    change_parquet(
+        store.path / "data/chunk-000/episode_000000.parquet",
+        lambda columns: columns.update({name: values[:3] for name, values in columns.items()}),
+    )
+    with pytest.raises(DataError, match="holds 3 rows, but the episode list gives its episodes 4"):
+        gathered(store.frames(KEY, store.episode_ends))
+    change_parquet(store.path / "data/chunk-000/episode_000000.parquet", lambda columns: columns.pop(KEY))
+    with pytest.raises(DataError, match="key 'image' is missing; expected encoded pictures"):
+        store.frames(KEY, store.episode_ends)
+
+
+def test_a_camera_without_a_place_in_the_episode_list_is_named(tmp_path):
+    store = lerobot(tmp_path, pictures(9), [3, 3, 3], "v3.0", "video")
+    listing = store.path / "meta/episodes/chunk-000/file-000.parquet"
+    change_parquet(listing, lambda columns: columns.pop(f"videos/{KEY}/from_timestamp"))
+    with pytest.raises(DataError, match="has no column 'videos/image/from_timestamp', so camera 'image' has no videos"):
+        store.frames(KEY, store.episode_ends)
+
+
+def test_recorded_video_has_one_frame_per_row_in_every_complete_set():
+    pytest.importorskip("av")
+    pytest.importorskip("pyarrow")
+    sets = {
+        "cr5_banana_plate": ("observation.images.top", (480, 640)),
+        "gr00t_gr1_picknplace": ("observation.images.ego_view", (256, 256)),
+    }
+    for name, (key, size) in sets.items():
+        path = RECORDED / name / "lerobot"
+        if not path.exists():
+            pytest.skip(f"NOT CHECKED against recorded data: {path} is not there")
+        store = LeRobotStoreConfig(path=path).create()
+        source = store.frames(key, store.episode_ends)
+        assert source.size == size
+        part = source.parts[0]
+        assert sum(map(len, source.read(part, 0))) == store.episode_ends[0]
+
+
+def test_cameras_that_recorded_sets_declare_but_do_not_have_are_named():
+    pytest.importorskip("av")
+    pytest.importorskip("pyarrow")
+    for name, key, count in (
+        ("gr00t_gr1_picknplace", "observation.images.egoview", 5),
+        ("lingzu_open50_v30", "image", 48),
+    ):
+        path = RECORDED / name / "lerobot"
+        if not path.exists():
+            pytest.skip(f"NOT CHECKED against recorded data: {path} is not there")
+        store = LeRobotStoreConfig(path=path).create()
+        with pytest.raises(DataError, match="no such file; ") as error:
+            store.frames(key, store.episode_ends)
+        assert len(error.value.problems) == count

@@ -1,0 +1,86 @@
+"""The folder `meta`: versions, lists of episodes and of tasks, and templates of paths that stay in the data set."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.data.formats.lerobot.test_dataset import LENGTHS, STATE, problem_of, store, write_v2, write_v3
+
+
+def test_a_template_naming_the_wrong_folder_is_forgiven(tmp_path):
+    root = write_v2(tmp_path, template="data/chunk-{episode_index:03d}/episode_{episode_index:06d}.parquet")
+    np.testing.assert_array_equal(store(root).read("observation.state"), STATE)
+
+
+def test_episodes_count_in_the_order_of_the_files_that_hold_them(tmp_path):
+    found = store(write_v3(tmp_path, ((0, 2), (1,))))
+    assert found.episode_ends.tolist() == [4, 9, 12]
+    rows = np.concatenate([STATE[:4], STATE[7:], STATE[4:7]])
+    np.testing.assert_array_equal(found.read("observation.state"), rows)
+    assert [found.locate("action", row)[-16:] for row in (8, 9)] == ["file-000.parquet", "file-001.parquet"]
+
+
+def test_a_directory_that_is_no_data_set_is_refused(tmp_path):
+    message = problem_of(lambda: store(tmp_path))
+    assert f"{tmp_path / 'meta' / 'info.json'}: 1 problem" in message
+    assert "cannot be read: No such file or directory; is this a LeRobot data set?" in message
+
+
+@pytest.mark.parametrize("version", ["v1.6", "v4.0", None])
+def test_an_unknown_version_names_the_known_ones(tmp_path, version):
+    message = problem_of(lambda: store(write_v2(tmp_path, version)))
+    assert f"has codebase_version '{version}'; this reader knows v2.0, v2.1, v3.0" in message
+
+
+@pytest.mark.parametrize("content", ["not json", "[]", '{"codebase_version": "v2.1"}'])
+def test_broken_metadata_are_refused(tmp_path, content):
+    root = write_v2(tmp_path)
+    (root / "meta/info.json").write_text(content)
+    assert "info.json: 1 problem" in problem_of(lambda: store(root))
+
+
+@pytest.mark.parametrize("line", ["not json", "{}", '{"episode_index": "x", "length": 3}'])
+def test_a_broken_episode_list_names_the_line(tmp_path, line):
+    root = write_v2(tmp_path)
+    with (root / "meta/episodes.jsonl").open("a") as stream:
+        stream.write(line + "\n")
+    assert "episodes.jsonl, line 4: 1 problem\n  is not an episode" in problem_of(lambda: store(root))
+
+
+def test_a_missing_episode_list_is_named(tmp_path):
+    root = write_v3(tmp_path)
+    (root / "meta/episodes/chunk-000/file-000.parquet").unlink()
+    assert "no such episode list" in problem_of(lambda: store(root))
+
+
+def test_fewer_episodes_than_declared_are_refused(tmp_path):
+    root = write_v2(tmp_path)
+    listing = root / "meta/episodes.jsonl"
+    listing.write_text("\n".join(listing.read_text().splitlines()[:2]))
+    message = problem_of(lambda: store(root))
+    assert "declares 3 episodes, but the episode list has 2; the copy may be incomplete" in message
+
+
+@pytest.mark.parametrize("odd", ["\u2028", "\u0085"])
+def test_a_text_may_hold_what_ends_lines_elsewhere(odd, tmp_path):
+    root, text = write_v2(tmp_path), f"push{odd}the T"
+    rows = [{"episode_index": e, "tasks": [text], "length": length} for e, length in enumerate(LENGTHS)]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]  # as LeRobot writes them
+    (root / "meta/episodes.jsonl").write_text("\r\n".join(lines), encoding="utf-8", newline="")
+    line = json.dumps({"task_index": 0, "task": text}, ensure_ascii=False)
+    (root / "meta/tasks.jsonl").write_text(f"{line}\n", encoding="utf-8")
+    assert list(store(root).meta.lengths.values()) == list(LENGTHS) and store(root).texts() == {0: text}
+
+
+@pytest.mark.promise("K3")
+@pytest.mark.parametrize("template", ["../{episode_index}.parquet", "/etc/{episode_index}.parquet", "a/../../b"])
+def test_paths_that_leave_the_data_set_are_refused(tmp_path, template):
+    assert "leaves the data set" in problem_of(lambda: store(write_v2(tmp_path, template=template)))
+
+
+@pytest.mark.promise("K3")
+def test_nothing_in_a_template_is_evaluated(tmp_path):
+    root = write_v2(tmp_path, template="data/{episode_index.__class__}/{episode_index!r}/{other:03d}.parquet")
+    message = problem_of(lambda: store(root).read("action"))
+    assert "data/{episode_index.__class__}/{episode_index!r}/{other:03d}.parquet" in message

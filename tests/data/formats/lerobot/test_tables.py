@@ -1,0 +1,51 @@
+"""Parquet files that are damaged, and columns that are no arrays of numbers."""
+
+import pytest
+
+from tests.data.formats.lerobot.test_dataset import STATE, columns, problem_of, store, write_table, write_v2, write_v3
+
+pa = pytest.importorskip("pyarrow", reason="NOT CHECKED: LeRobot stores, the extra dp_prior[lerobot] is not installed")
+
+
+@pytest.mark.promise("H1")
+@pytest.mark.parametrize("kept", [0, 0.5, 0.99])
+def test_a_file_cut_short_is_named(tmp_path, kept):
+    root = write_v3(tmp_path)
+    path = root / "data/chunk-000/file-000.parquet"
+    path.write_bytes(path.read_bytes()[: int(kept * path.stat().st_size)])
+    assert f"{path}: is not a readable parquet file" in problem_of(lambda: store(root).read("action"))
+
+
+def test_flipped_bytes_are_noticed_where_the_writer_made_checksums(tmp_path):
+    root = write_v3(tmp_path)
+    path = root / "data/chunk-000/file-000.parquet"
+    content = bytearray(path.read_bytes())
+    where = content.index(STATE[:2].tobytes())
+    content[where + 5] ^= 0xFF
+    path.write_bytes(content)
+    assert f"{path}: is damaged" in problem_of(lambda: store(root).read("observation.state"))
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pa.array([[1.0, 2.0], [1.0], [1.0, 2.0]]), "key 'action', row 1: has 1 elements, row 0 has 2"),
+        (pa.array([[1.0, 2.0], None, [1.0, 2.0]]), "key 'action', row 1: is null; every frame needs a value"),
+        (pa.array([[1.0, 2.0], [3.0, None], [1.0, 2.0]]), "key 'action', row 1: is null; every frame needs a value"),
+        (pa.array(["a", "b", "c"]), "key 'action' holds string, which is not a number type"),
+        (pa.array([[1.0, 2.0, 3.0]] * 3), "key 'action' has different shapes in different files: [(2,), (3,)]"),
+    ],
+)
+def test_columns_that_are_no_arrays_are_explained(tmp_path, column, message):
+    root = write_v2(tmp_path)
+    write_table(root / "data/chunk-000/episode_000001.parquet", {**columns([1]), "action": column})
+    assert message in problem_of(lambda: store(root).read("action"))
+
+
+def test_a_declared_column_that_is_missing_is_named(tmp_path):
+    root = write_v2(tmp_path)
+    table = columns([2])
+    del table["action"]
+    write_table(root / "data/chunk-001/episode_000002.parquet", table)
+    message = problem_of(lambda: store(root).read("action"))
+    assert "episode_000002.parquet: has no column 'action', which meta/info.json declares" in message

@@ -1,0 +1,90 @@
+"""What is written is what LeRobot's own class reads."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dp_prior.data.formats.convert import convert
+from tests.data.formats.conftest import LENGTHS, TASKS, N, arrays
+from tests.data.formats.test_convert import command, read
+from tests.data.frames.recordings import ends_of, pictures
+
+
+def test_lerobot_metadata_say_what_its_own_class_needs(source, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    convert(source, tmp_path / "d", "lerobot")
+    info = json.loads((tmp_path / "d/meta/info.json").read_text())
+    assert (info["codebase_version"], info["fps"], info["total_frames"], info["total_tasks"]) == ("v3.0", 10, N, 2)
+    assert info["features"]["actions"] == {"dtype": "float32", "shape": [2], "names": ["x", "y"]}
+    tasks = pandas.read_parquet(tmp_path / "d/meta/tasks.parquet")
+    assert tasks.index.tolist() == TASKS and tasks["task_index"].tolist() == [0, 1]
+    episodes = pandas.read_parquet(tmp_path / "d/meta/episodes/chunk-000/file-000.parquet")
+    assert [list(each) for each in episodes["tasks"]] == [[TASKS[0]], [TASKS[1]], [TASKS[0]]]
+    assert episodes["dataset_to_index"].tolist() == ends_of(LENGTHS).tolist()
+    rows = pandas.read_parquet(tmp_path / "d/data/chunk-000/file-000.parquet")
+    assert rows["frame_index"].tolist() == [i for length in LENGTHS for i in range(length)]
+    assert rows["index"].tolist() == list(range(N))
+    np.testing.assert_array_equal(rows["timestamp"], (rows["frame_index"] / 10).astype(np.float32))
+    stats = json.loads((tmp_path / "d/meta/stats.json").read_text())
+    np.testing.assert_allclose(stats["state"]["mean"], arrays()["state"].mean(0), atol=1e-12)
+    pixels = pictures(N) / 255
+    for name, value in {
+        "min": pixels.min((0, 1, 2)),
+        "mean": pixels.mean((0, 1, 2)),
+        "std": pixels.std((0, 1, 2)),
+    }.items():
+        np.testing.assert_allclose(np.ravel(stats["front"][name]), value, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_lerobot_s_own_class_reads_what_was_written(source, tmp_path, run_python_with_peers):
+    convert(source, tmp_path / "d", "lerobot")
+    found = run_python_with_peers(
+        """
+        import sys, numpy as np
+        from benchmarks import peers
+        peers.enter()
+        from lerobot.datasets.lerobot_dataset import LeRobotDataset
+        data = LeRobotDataset("me/d", root=sys.argv[1])
+        rows = [data[i] for i in range(len(data))]
+        np.savez(sys.argv[2], tasks=[row["task"] for row in rows], **{
+            key: np.stack([np.asarray(row[key]) for row in rows]) for key in rows[0] if key != "task"})
+        """,
+        tmp_path / "d",
+        tmp_path / "read.npz",
+    )
+    assert found == ""
+    read_there = np.load(tmp_path / "read.npz")
+    for key, values in arrays().items():
+        assert np.array_equal(read_there[key].reshape(values.shape), values.astype(read_there[key].dtype)), key
+    assert np.array_equal(np.round(read_there["front"] * 255).astype(np.uint8), pictures(N).transpose(0, 3, 1, 2))
+    assert read_there["tasks"].tolist() == [TASKS[i] for i in arrays()["task_index"][:, 0]]
+
+
+@pytest.mark.parametrize(
+    ("odd", "problem"),
+    [
+        ({"force": np.zeros((N, 0), np.float32)}, "has a key 'force' of shape (0,), which has no numbers"),
+        ({"force": np.zeros((N, 2, 0), np.float32)}, "has a key 'force' of shape (2, 0), which has no numbers"),
+        ({"task_index": np.zeros((N, 2), np.int64)}, "has task_index that are not numbers of its 0 tasks"),
+        ({"task_index": np.full(N, 0.5)}, "has task_index that are not numbers of its 0 tasks"),
+        ({"task_index": np.full(N, np.nan)}, "has task_index that are not numbers of its 0 tasks"),
+        ({"task_index": np.full(N, -1)}, "has task_index that are not numbers of its 0 tasks"),
+    ],
+)
+def test_what_lerobot_cannot_hold_is_refused(odd, problem, tmp_path):
+    pytest.importorskip("pyarrow")
+    np.savez(tmp_path / "odd.npz", actions=arrays()["actions"], episode_ends=ends_of(LENGTHS), **odd)
+    done = command(tmp_path / "odd.npz", tmp_path / "out", "--to", "lerobot", "--fps", "10")
+    assert done.exit_code == 65 and f"{problem}; leave it out with --leave-out" in done.output
+
+
+def test_numbers_of_the_other_byte_order_become_those_of_this_machine_in_lerobot(tmp_path):
+    pytest.importorskip("pyarrow")
+    actions = arrays()["actions"]
+    swapped = actions.astype(actions.dtype.newbyteorder(">"))
+    np.savez(tmp_path / "d.npz", actions=swapped, episode_ends=ends_of(LENGTHS))
+    convert(tmp_path / "d.npz", tmp_path / "out", "lerobot", fps=5)
+    assert read(tmp_path / "out", "lerobot").read("actions").tobytes() == actions.tobytes()

@@ -1,0 +1,110 @@
+"""Frames that are drawn from recorded states: those of the renderer, found by the states, drawn once."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from dp_prior.data.errors import DataError
+from dp_prior.data.formats import rendered
+from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior.data.formats.rendered import RenderedFrames
+from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
+from dp_prior.data.frames.cache import FrameCache
+from dp_prior.renderers.pusht import PushTRenderer, PushTRendererConfig
+from dp_prior.resize import Fit
+from tests.data.frames.recordings import ends_of, write_zarr
+
+pytest.importorskip("gym_pusht")
+LENGTHS = [3, 7, 1, 4, 5]
+STATES = np.random.default_rng(0).uniform([0, 0, 60, 60, 0], [512, 512, 450, 450, 6], (20, 5)).astype(np.float32)
+SIZE = (24, 32)
+EXPECTED = PushTRendererConfig().create(SIZE)(STATES)
+
+
+def saved(path, states=STATES, lengths=LENGTHS):
+    np.savez(path, state=states, other=states[:, :2], episode_ends=ends_of(lengths))
+    return NpzStoreConfig(path=path).create()
+
+
+def source_of(store, key="state", lengths=LENGTHS):
+    return RenderedFrames(store, key, ends_of(lengths), PushTRendererConfig(), SIZE)
+
+
+def cache_of(tmp_path, store):
+    return FrameCache(source_of(store), Fit(size=SIZE), tmp_path / "caches")
+
+
+@pytest.fixture
+def blocks_of_three(monkeypatch):
+    monkeypatch.setattr(rendered, "frames_per_block", lambda _: 3)
+
+
+@pytest.mark.parametrize("format", ["npz", "zarr"])
+def test_the_frames_of_any_format_are_those_of_the_renderer(tmp_path, format, blocks_of_three):
+    if format == "zarr":
+        pytest.importorskip("zarr")
+        frames = np.zeros((20, 2, 2, 3), np.uint8)
+        store = ZarrStoreConfig(path=write_zarr(tmp_path / "d", frames, LENGTHS, **{"data/state": STATES})).create()
+    else:
+        store = saved(tmp_path / "d.npz")
+    source = source_of(store)
+    for skip in range(21):
+        rest = list(source.read(source.parts[0], skip))
+        assert np.array_equal(np.concatenate([EXPECTED[:0], *rest]), EXPECTED[skip:])
+
+
+def test_the_cache_holds_them_and_a_build_goes_on_where_it_failed(tmp_path, monkeypatch, blocks_of_three):
+    drawn = []
+
+    def failing(self, states, draw=PushTRenderer.__call__):
+        if len(drawn) == 4:
+            raise OSError("no screen")
+        drawn.append(len(states))
+        return draw(self, states)
+
+    store = saved(tmp_path / "d.npz")
+    with monkeypatch.context() as patch:
+        patch.setattr(PushTRenderer, "__call__", failing)
+        with pytest.raises(DataError):
+            cache_of(tmp_path, store).build()
+    progress = []
+    cache = cache_of(tmp_path, store)
+    assert cache.estimate().frames_left == 9  # 12 frames were drawn, which are three episodes and one of four
+    cache.build(2, progress.append)
+    assert progress[-1].frames_done == 20
+    assert np.array_equal(cache.open().rows(torch.arange(20)).numpy(), EXPECTED)
+
+
+def test_the_states_find_the_cache_wherever_their_file_lies(tmp_path):
+    digest = cache_of(tmp_path, saved(tmp_path / "d.npz")).digest
+    shutil.copy(tmp_path / "d.npz", tmp_path / "copy.npz")
+    os.utime(tmp_path / "copy.npz", (1, 1))
+    assert cache_of(tmp_path, NpzStoreConfig(path=tmp_path / "copy.npz").create()).digest == digest
+    changed = STATES.copy()
+    changed[7, 3] += 1e-3
+    assert cache_of(tmp_path, saved(tmp_path / "c.npz", changed)).digest != digest
+
+
+@pytest.mark.parametrize("package", ["gym-pusht", "pymunk", "pygame", "opencv"])
+def test_another_version_of_what_draws_makes_another_cache(tmp_path, monkeypatch, package):
+    store = saved(tmp_path / "d.npz")
+    digest, versions = cache_of(tmp_path, store).digest, PushTRendererConfig().versions()
+    monkeypatch.setattr(PushTRendererConfig, "versions", lambda self: {**versions, package: "0"})
+    assert cache_of(tmp_path, store).digest != digest
+
+
+@pytest.mark.parametrize(
+    "key, states, message",
+    [
+        ("stat", STATES, r"has no key 'stat'. Did you mean 'state'"),
+        ("other", STATES, r"shape \(2,\); renderer 'pusht' draws those of shape \(5,\)"),
+        ("state", STATES[:19], "holds 19 rows of float32; expected 20 of numbers"),
+        ("state", np.where(np.arange(20)[:, None] == 6, np.nan, STATES), "the state of row 6 is not finite"),
+    ],
+)
+def test_states_that_cannot_be_drawn_are_refused(tmp_path, key, states, message):
+    with pytest.raises(DataError, match=message):
+        source_of(saved(tmp_path / "d.npz", states), key)

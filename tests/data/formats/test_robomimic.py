@@ -1,0 +1,209 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dp_prior.config import ConfigError
+from dp_prior.data.errors import DataError
+from dp_prior.data.formats.robomimic import RobomimicStoreConfig
+from dp_prior.data.trajectories import TrajectoriesConfig
+from tests.data.frames.recordings import pictures, write_robomimic
+
+h5py = pytest.importorskip("h5py", reason="NOT CHECKED: h5py is not installed")
+
+LENGTHS = [3, 7, 1, 4, 2, 5, 1, 1, 6, 2, 3, 8]
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = write_robomimic(tmp_path / "demo.hdf5", pictures(sum(LENGTHS)), LENGTHS)
+    with h5py.File(path, "a") as file:
+        file["mask/train"] = np.array([b"demo_10", b"demo_2", b"demo_0"])
+        file["mask/none"] = np.array([], dtype="S8")
+        file["mask/odd"] = np.array([b"demo_0", b"demo_77"])
+    return path
+
+
+def opened(path, **fields):
+    return RobomimicStoreConfig(path=path, **fields).create()
+
+
+def test_demonstrations_come_in_the_order_of_their_numbers(path):
+    store = opened(path)
+    np.testing.assert_array_equal(store.episode_ends, np.cumsum(LENGTHS))
+    np.testing.assert_array_equal(store.read("actions")[:, 0], np.arange(sum(LENGTHS)))
+    np.testing.assert_array_equal(store.read("obs/image"), pictures(sum(LENGTHS)))
+
+
+def test_demonstrations_with_the_same_number_are_all_read(path):
+    with h5py.File(path, "a") as file:
+        file.copy("data/demo_2", "data/demo_02")
+    found = opened(path)
+    assert {"demo_2", "demo_02"} < set(found.demonstrations) and len(found.episode_ends) == len(found.demonstrations)
+
+
+def test_keys_are_the_paths_below_a_demonstration_that_have_one_row_per_step(path):
+    with h5py.File(path, "a") as file:
+        file["data/demo_0/model"] = np.zeros(9)
+    store = opened(path)
+    assert store.keys() == {"actions": (2,), "obs/image": (24, 32, 3), "states": (1,)}
+    assert store.dtype("obs/image") == "uint8" and store.dtype("actions") == "float32"
+    assert store.locate("actions", 3) == f"{path}/data/demo_1/actions"
+    assert store.files(["actions"]) == [path]
+    assert store.describe() == {"format": "robomimic HDF5", "path": str(path), "filter": None}
+
+
+def test_arrays_are_known_by_every_name(path):
+    with h5py.File(path, "a") as file:
+        for demonstration in file["data"].values():
+            demonstration["abs_actions"] = demonstration["actions"]  # a hard link
+            demonstration["soft"] = h5py.SoftLink("actions")
+            demonstration["lost"] = h5py.SoftLink("none")
+            demonstration["elsewhere"] = h5py.ExternalLink("other.hdf5", "/data")
+    store = opened(path)
+    assert list(store.keys()) == ["abs_actions", "actions", "obs/image", "soft", "states"]
+    for key in ("abs_actions", "soft"):
+        np.testing.assert_array_equal(store.read(key), store.read("actions"))
+
+
+def test_a_filter_selects_demonstrations_and_keeps_their_order(path):
+    store = opened(path, filter="train")
+    assert store.demonstrations == ["demo_0", "demo_2", "demo_10"]
+    first = np.cumsum(LENGTHS) - LENGTHS
+    rows = np.concatenate([np.arange(first[n], first[n] + LENGTHS[n]) for n in (0, 2, 10)])
+    np.testing.assert_array_equal(store.read("states")[:, 0], rows)
+
+
+def test_blocks_put_together_are_the_rows_whatever_their_size(path):
+    store = opened(path)
+    expected = store.read("actions")
+    for first, stop, step in ((0, 43, 2), (5, 31, 100), (9, 10, 1), (10, 10, 3)):
+        blocks = list(store.blocks("actions", first, stop, step))
+        assert all(0 < len(block) <= step for block in blocks)
+        np.testing.assert_array_equal(np.concatenate([expected[:0], *blocks]), expected[first:stop])
+
+
+@pytest.mark.parametrize(
+    "filter, message",
+    [
+        ("valid", "has no mask/valid. .*It has: none, odd, train"),
+        ("none", "mask/none is empty"),
+        ("odd", "mask/odd names demo_77, which data/ does not have"),
+    ],
+)
+def test_a_filter_that_selects_nothing_or_the_unknown_is_refused(path, filter, message):
+    with pytest.raises(DataError, match=message):
+        opened(path, filter=filter)
+
+
+def test_damage_is_named(path):
+    with h5py.File(path, "a") as file:
+        file["data/demo_3"].attrs["num_samples"] = 9
+        del file["data/demo_5/actions"]
+    with pytest.raises(DataError, match="data/demo_3 has 4 actions, but its attribute num_samples is 9") as error:
+        opened(path)
+    assert "data/demo_5 has no array 'actions'" in error.value.problems[1]
+
+
+def test_demonstrations_that_are_not_alike_are_listed(path):
+    with h5py.File(path, "a") as file:
+        del file["data/demo_1/states"]
+        del file["data/demo_2/states"]
+        file["data/demo_2/states"] = np.zeros((1, 5), np.float32)
+    store = opened(path)
+    with pytest.raises(DataError, match="data/demo_1 has no 'states', but data/demo_0 has one") as error:
+        store.read("states")
+    assert (
+        "data/demo_2/states holds float32 of shape (1, 5); expected float32 of shape (1, 1)" in error.value.problems[1]
+    )
+    with pytest.raises(DataError, match="has no 'state'. Did you mean 'states'"):
+        store.read("state")
+
+
+def test_what_was_declared_and_never_written_is_no_zeros(path):
+    with h5py.File(path, "a") as file:
+        for number, length in enumerate(LENGTHS):
+            group = file[f"data/demo_{number}"]
+            chunked = group.create_dataset("chunked", (length, 2), "f4", chunks=(1, 2))
+            flat = group.create_dataset("flat", (length, 2), "f4")
+            if number != 4:
+                chunked[:] = flat[:] = 1
+    with pytest.raises(DataError, match="data/demo_4/chunked holds 0 of 2 chunks; the file is incomplete"):
+        opened(path).read("chunked")
+    with pytest.raises(DataError, match="data/demo_4/flat holds 0 of 16 bytes; the file is incomplete"):
+        opened(path).read("flat")
+
+
+FUZZ = """
+import sys
+from pathlib import Path
+import numpy as np
+from dp_prior.data.formats.robomimic import RobomimicStoreConfig
+from dp_prior.data.errors import DataError
+path, whole, generator = Path(sys.argv[1]), Path(sys.argv[1]).read_bytes(), np.random.default_rng(0)
+refused = 0
+for _ in range(400):
+    data = bytearray(whole)
+    for place in generator.integers(0, min(len(data), 20000), generator.integers(1, 9)):
+        data[place] = generator.integers(256)
+    path.write_bytes(data[: generator.integers(len(data))] if generator.integers(4) == 0 else data)
+    try:
+        store = RobomimicStoreConfig(path=path).create()
+        for key in store.keys():
+            assert len(store.read(key)) == store.episode_ends[-1]
+    except DataError:
+        refused += 1
+print(refused)
+"""
+
+
+@pytest.mark.slow
+def test_damaged_files_are_read_or_refused(path):
+    """In a process of its own, since the library is C."""
+    output = subprocess.run([sys.executable, "-c", FUZZ, str(path)], capture_output=True, text=True, timeout=280)
+    assert output.returncode == 0, output.stderr
+    assert int(output.stdout) > 20
+
+
+def test_text_is_refused(path):
+    with h5py.File(path, "a") as file:
+        for number, length in enumerate(LENGTHS):
+            file[f"data/demo_{number}/words"] = np.array([b"lift"] * length)
+    with pytest.raises(DataError, match="key 'words' holds .*which is not a number type; list the text of each"):
+        opened(path).read("words")
+
+
+def test_files_that_are_none_are_refused(tmp_path):
+    with pytest.raises(DataError, match="no such file; check data.episodes.path"):
+        opened(tmp_path / "a.hdf5")
+    with pytest.raises(DataError, match="is a folder; expected one .hdf5 file"):
+        opened(tmp_path)
+    (tmp_path / "a.hdf5").write_bytes(b"no HDF5" * 100)
+    with pytest.raises(DataError, match="data cannot be read"):
+        opened(tmp_path / "a.hdf5")
+    with h5py.File(tmp_path / "b.hdf5", "w") as file:
+        file["x"] = 1
+    with pytest.raises(DataError, match="has no group data/demo_0; expected the layout of robomimic"):
+        opened(tmp_path / "b.hdf5")
+
+
+def test_a_file_cut_short_is_refused(path):
+    data = path.read_bytes()
+    for share in (0.99, 0.5, 0.1):
+        path.write_bytes(data[: int(len(data) * share)])
+        with pytest.raises(DataError, match="cannot be read"):
+            opened(path).read("obs/image")
+
+
+def test_a_data_set_is_described_in_json_and_trained_on(path):
+    record = {
+        "episodes": {"type": "robomimic", "path": str(path)},
+        "obs": {"state": {"key": "states"}},
+        "action": {"key": "actions"},
+    }
+    data = TrajectoriesConfig.from_json(json.dumps(record)).create(horizon=4, n_obs_steps=2, n_action_steps=2)
+    assert data.spec.x_shape == (4, 2) and data.spec.cond_shapes == {"state": (2, 1)}
+    with pytest.raises(ConfigError, match="filters: unknown key. Did you mean 'filter'"):
+        RobomimicStoreConfig.from_json(json.dumps({"path": "x", "filters": "train"}))

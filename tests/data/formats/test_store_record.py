@@ -1,0 +1,27 @@
+"""The defaults of a format's record."""
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from dp_prior.data.errors import DataError
+from dp_prior.data.formats.store_record import EpisodeStoreRecord
+
+
+def test_a_format_that_says_nothing_more_is_on_this_machine_and_not_written(tmp_path):
+    class ReadOnly(EpisodeStoreRecord):
+        """Read only."""
+
+        type: Literal["read_only"] = "read_only"
+
+        path: Path
+        """Nowhere."""
+
+        def create(self):
+            """Nothing."""
+
+    record = ReadOnly(path=tmp_path)
+    assert record.local({}, ()) is record and not record.is_remote and not record.is_at(tmp_path)
+    with pytest.raises(DataError, match="data of type 'read_only' are read, but not written"):
+        record.write(None)

@@ -1,0 +1,94 @@
+"""Chunks that are missing or cut short are errors and never zeros; other files beside them do not matter."""
+
+import zipfile
+
+import numpy as np
+import pytest
+
+from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
+from tests.data.formats.zarr.test_replay_buffer import STATE, problem_of, write, zipped
+
+zarr = pytest.importorskip("zarr", reason="NOT CHECKED: zarr stores, the extra dp_prior[zarr] is not installed")
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_attributes_and_hidden_files_beside_the_chunks_do_not_matter(tmp_path, zarr_format):
+    path = write(tmp_path / "set.zarr", zarr_format)
+    blosc = {2: "numcodecs", 3: "zarr.codecs"}[zarr_format]
+    compressor = getattr(pytest.importorskip(blosc), {2: "Blosc", 3: "BloscCodec"}[zarr_format])()
+    state = zarr.open_group(str(path), mode="a").create_array(
+        "data/state", data=STATE, chunks=(10, 2), compressors=compressor, overwrite=True
+    )
+    state.attrs["converted from"] = "demonstrations.pickle"
+    (path / "data/state/.DS_Store").write_bytes(b"left by a file browser")
+    store = ZarrStoreConfig(path=path).create()
+    np.testing.assert_array_equal(store.read("state"), STATE)
+    assert path / "data/state/.DS_Store" not in store.files(["state"])
+
+
+@pytest.mark.promise("H1")
+@pytest.mark.parametrize(("zarr_format", "chunk"), [(2, "data/state/3.0"), (3, "data/state/c/3/0")])
+def test_a_missing_chunk_is_an_error_and_never_zeros_unless_asked_for(tmp_path, zarr_format, chunk):
+    path = write(tmp_path / "set.zarr", zarr_format)
+    (path / chunk).unlink()
+    message = problem_of(lambda: ZarrStoreConfig(path=path).create().read("state"))
+    name = chunk.removeprefix("data/state/")
+    assert f"1 of 10 chunks are missing: {name} (rows 30 to 39, episode 0). Copy" in message
+    assert "set data.episodes.missing_chunks to 'fill'" in message
+    assert f"{path}/data/state" in message
+    assert (ZarrStoreConfig(path=path, missing_chunks="fill").create().read("state")[30:40] == 0).all()
+
+
+def test_many_missing_chunks_are_counted_and_the_first_named_with_their_episodes(tmp_path):
+    path = write(tmp_path / "set.zarr")
+    for chunk in (1, 3, 4, 7, 9):
+        (path / f"data/obs/points/{chunk}.0.0").unlink()
+    for place in (path, zipped(path)):
+        message = problem_of(lambda place=place: ZarrStoreConfig(path=place).create().read("obs/points"))
+        assert "5 of 10 chunks are missing: 1.0.0 (rows 10 to 19, episode 0), 3.0.0 (rows 30 to 39, " in message
+        assert "4.0.0 (rows 40 to 49, episode 1), .... Copy" in message
+
+
+def test_missing_chunks_of_episode_ends_are_an_error_too(tmp_path):
+    path = write(tmp_path / "set.zarr")
+    (path / "meta/episode_ends/0").unlink()
+    assert "1 of 1 chunks are missing: 0. Copy" in problem_of(lambda: ZarrStoreConfig(path=path).create())
+
+
+CODECS = {
+    "blosc": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0},
+    "zlib": {"id": "zlib", "level": 1},
+}
+
+
+@pytest.mark.promise("H1")
+@pytest.mark.parametrize(("zarr_format", "codec"), [(2, "blosc"), (2, "zlib"), (2, None), (3, "auto")])
+@pytest.mark.parametrize("kept", [0.0, 0.1, 0.25, 0.5, 0.99], ids="{:.0%}".format)
+def test_a_chunk_cut_short_is_an_error(tmp_path, zarr_format, codec, kept):
+    numcodecs = pytest.importorskip("numcodecs")
+    path = write(tmp_path / "set.zarr", zarr_format)
+    if zarr_format == 2:
+        compressor = None if codec is None else numcodecs.get_codec(CODECS[codec])
+        root = zarr.open_group(str(path), mode="a")
+        root.create_array("data/state", data=STATE, chunks=(10, 2), compressors=compressor, overwrite=True)
+    chunk = path / ("data/state/3.0" if zarr_format == 2 else "data/state/c/3/0")
+    content = chunk.read_bytes()
+    length = int(kept * len(content))
+    chunk.write_bytes(content[:length])
+    message = problem_of(lambda: ZarrStoreConfig(path=path).create().read("state"))
+    assert f"{path}/data/state: 1 problem" in message
+    if codec == "blosc":
+        expected = len(content) if length >= 16 else 16
+        assert f"chunk 3.0 is {length} bytes long; expected {expected}. Copy the data set again" in message
+    else:
+        assert "cannot be read" in message
+
+
+def test_a_damaged_zip_member_is_an_error(tmp_path):
+    path = zipped(write(tmp_path / "set.zarr"))
+    with zipfile.ZipFile(path) as archive:
+        offset = archive.getinfo("data/state/3.0").header_offset
+    content = bytearray(path.read_bytes())
+    content[offset + 30 + len("data/state/3.0") + 40] ^= 0xFF
+    path.write_bytes(content)
+    assert "Bad CRC-32" in problem_of(lambda: ZarrStoreConfig(path=path).create().read("state"))

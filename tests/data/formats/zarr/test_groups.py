@@ -1,0 +1,52 @@
+"""Groups are found in directories, links and zip files; what is no group says so."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
+from tests.data.formats.zarr.test_replay_buffer import STATE, STATE_FILES, problem_of, write, zipped
+
+zarr = pytest.importorskip("zarr", reason="NOT CHECKED: zarr stores, the extra dp_prior[zarr] is not installed")
+
+
+@pytest.mark.parametrize("link", ["data", "data/state"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_groups_and_arrays_may_be_links_to_another_disk(tmp_path, zarr_format, link):
+    path = write(tmp_path / "set.zarr", zarr_format)
+    (path / link).rename(tmp_path / "elsewhere")
+    (path / link).symlink_to(tmp_path / "elsewhere")
+    store = ZarrStoreConfig(path=path).create()
+    np.testing.assert_array_equal(store.read("state"), STATE)
+    assert {path / "data/state" / file for file in STATE_FILES[zarr_format]} <= set(store.files(["state"]))
+
+
+def test_a_missing_path_is_named(tmp_path):
+    message = problem_of(lambda: ZarrStoreConfig(path=tmp_path / "none.zarr").create())
+    assert message == f"{tmp_path / 'none.zarr'}: 1 problem\n  no such file or directory; check data.episodes.path"
+
+
+def test_a_directory_that_is_no_group_is_refused(tmp_path):
+    message = problem_of(lambda: ZarrStoreConfig(path=tmp_path).create())
+    assert "is not a zarr group: it has no .zgroup or zarr.json" in message
+
+
+def test_a_broken_zip_is_refused(tmp_path):
+    path = zipped(write(tmp_path / "set.zarr"))
+    path.write_bytes(path.read_bytes()[:-200])
+    assert "is not a readable zarr group" in problem_of(lambda: ZarrStoreConfig(path=path).create())
+
+
+def test_a_zip_with_the_buffer_one_folder_down_says_what_to_do(tmp_path):
+    path = zipped(write(tmp_path / "set.zarr"), "pusht/set.zarr/")
+    message = problem_of(lambda: ZarrStoreConfig(path=path).create())
+    assert "The folder 'pusht/set.zarr' inside is one: give that as path (unpack it first" in message
+
+
+@pytest.mark.promise("H9", "K1")
+@pytest.mark.parametrize("length", ["2", -1, None, 2.0])
+def test_an_array_whose_shape_is_none_is_no_key(tmp_path, length):
+    metadata = write(tmp_path / "set.zarr") / "data/obs/points/.zarray"
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"shape": [100, length]}))
+    assert ZarrStoreConfig(path=tmp_path / "set.zarr").create().keys() == {"state": (2,)}

@@ -1,0 +1,109 @@
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+
+from dp_prior.data.errors import DataError
+from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
+
+zarr = pytest.importorskip("zarr", reason="NOT CHECKED: zarr stores, the extra dp_prior[zarr] is not installed")
+
+STATE = np.arange(1.0, 201.0, dtype=np.float32).reshape(100, 2)
+
+
+STATE_FILES = {2: [".zarray", "0.0", "9.0"], 3: ["zarr.json", "c/0/0", "c/9/0"]}
+
+
+def write(path, zarr_format=2, data="data/", ends="meta/episode_ends", **changes):
+    root = zarr.open_group(str(path), mode="w", zarr_format=zarr_format)
+    arrays = {f"{data}state": STATE, f"{data}obs/points": np.ones((100, 3, 2)), ends: np.array([40, 100]), **changes}
+    for name, values in arrays.items():
+        root.create_array(name, data=values, chunks=(10, *values.shape[1:]))
+    return path
+
+
+def zipped(path, folder=""):
+    with zipfile.ZipFile(f"{path}.zip", "w") as archive:
+        for file in sorted(path.rglob("*")):
+            if file.is_file():
+                archive.write(file, f"{folder}{file.relative_to(path)}")
+    return path.parent / f"{path.name}.zip"
+
+
+def problem_of(action) -> str:
+    with pytest.raises(DataError) as caught:
+        action()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("pack", [lambda path: path, zipped], ids=["directory", "zip"])
+def test_replay_buffers_of_both_formats_are_read_from_directory_and_zip(tmp_path, zarr_format, pack):
+    store = ZarrStoreConfig(path=pack(write(tmp_path / "set.zarr", zarr_format))).create()
+    assert store.keys() == {"state": (2,), "obs/points": (3, 2)}
+    assert store.episode_ends.tolist() == [40, 100]
+    np.testing.assert_array_equal(store.read("state"), STATE)
+    assert store.read("obs/points").shape == (100, 3, 2)
+    assert store.describe()["format"] == f"zarr v{zarr_format}"
+
+
+def test_data_and_episode_ends_may_lie_elsewhere(tmp_path):
+    path = write(tmp_path / "set.zarr", data="", ends="ends")
+    store = ZarrStoreConfig(path=path, data="", episode_ends="ends").create()
+    assert store.keys() == {"state": (2,), "obs/points": (3, 2)} and store.episode_ends.tolist() == [40, 100]
+    assert store.metadata() == {"fps": None, "tasks": [], "names": {}}
+    message = problem_of(lambda: ZarrStoreConfig(path=path).create())
+    assert "2 problems" in message
+    assert "has no arrays in a group 'data'" in message
+    assert "has no array 'meta/episode_ends' with the episode ends. It has: ends, obs/points, state" in message
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+def test_rows_appended_after_metadata_were_consolidated_are_read(tmp_path, zarr_format):
+    path = write(tmp_path / "set.zarr", zarr_format)
+    zarr.consolidate_metadata(str(path))
+    root = zarr.open_group(str(path), mode="a", use_consolidated=False)
+    root["data/state"].append(STATE[:20])
+    root["meta/episode_ends"].append(np.array([120]))
+    for place in (path, zipped(path)):
+        store = ZarrStoreConfig(path=place).create()
+        assert store.episode_ends.tolist() == [40, 100, 120]
+        np.testing.assert_array_equal(store.read("state"), np.concatenate([STATE, STATE[:20]]))
+
+
+def test_an_array_nobody_asks_for_does_not_get_in_the_way(tmp_path):
+    path = write(tmp_path / "set.zarr")
+    (path / "data/names").mkdir()
+    metadata = (path / "data/state/.zarray").read_text().replace('"<f4"', '"|O"')
+    (path / "data/names/.zarray").write_text(metadata)
+    np.testing.assert_array_equal(ZarrStoreConfig(path=path).create().read("state"), STATE)
+    assert "holds Python objects" in problem_of(lambda: ZarrStoreConfig(path=path).create().read("names"))
+
+
+class Payload:
+    decoded = False
+
+    def __reduce__(self):
+        return (setattr, (Payload, "decoded", True))
+
+
+def test_pickled_arrays_are_never_decoded(tmp_path):
+    numcodecs = pytest.importorskip("numcodecs")
+    path = write(tmp_path / "set.zarr")
+    array = path / "data/state"
+    metadata = (array / ".zarray").read_text().replace('"filters": null', '"filters": [{"id": "pickle"}]')
+    assert "pickle" in metadata
+    (array / ".zarray").write_text(metadata)
+    values = np.array([Payload()] * 20, dtype=object).reshape(10, 2)
+    (array / "0.0").write_bytes(numcodecs.Pickle().encode(values))
+    message = problem_of(lambda: ZarrStoreConfig(path=path).create().read("state"))
+    assert "holds Python objects; they are never decoded" in message
+    assert not Payload.decoded
+
+
+def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zarr", None)
+    with pytest.raises(ImportError, match=r'pip install "dp_prior\[zarr\]"'):
+        ZarrStoreConfig(path=tmp_path).create()
