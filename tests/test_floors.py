@@ -40,7 +40,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "numcodecs": ["data/convert/zarr.py"],
     "rich": ["tracking/console.py"],
     "pyarrow": ["data/episodes/lerobot.py", "data/embeddings/", "data/frames/lerobot.py", "data/convert/"]
-    + ["envs/pusht_pictures.py", "data/image_sets/parquet.py"],
+    + ["envs/pusht_pictures.py", "data/pictures/parquet.py"],
     "gymnasium": ["envs/"],
     "metaworld": ["envs/metaworld"],
     "gym_pusht": ["envs/pusht", "renderers/pusht.py"],
@@ -51,7 +51,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "h5py": ["data/episodes/robomimic.py", "data/convert/robomimic.py"],
     "PIL": [
         "data/frames/",
-        "data/image_sets/decode.py",
+        "data/pictures/decode.py",
         "inspection/pictures.py",
         "data/convert/lerobot.py",
         "evaluation/grid.py",
@@ -67,10 +67,10 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "huggingface_hub": ["places/hub.py", "places/card.py", "networks/encoders/vit.py"]
     + ["data/episodes/hub.py", "embedders/transformers.py"],
     "httpx2": ["places/hub.py", "data/episodes/hub.py"],  # huggingface_hub's, for its exceptions
-    "fsspec": ["data/embeddings/", "places/fsspec.py"],
+    "fsspec": ["data/found_files.py", "places/fsspec.py"],
     "embedding_reader": ["data/embeddings/"],
     "transformers": ["inference/text_tower.py", "networks/encoders/vit.py", "embedders/transformers.py"],
-    "sklearn": ["data/image_sets/digits.py"],
+    "sklearn": ["data/pictures/digits.py"],
     "diffusers": ["networks/backbones/unet2d.py"],
     "safetensors": ["networks/encoders/pretrained.py"],
     "msgpack": ["client/wire.py"],

@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -23,6 +23,9 @@ REFUSED = {
     *(errno.ENETDOWN, errno.ENETUNREACH, errno.ECONNREFUSED, errno.ECONNRESET),
 }
 """Errors that say nothing about the content of a file."""
+
+Verify = Literal["sizes", "hashes"]
+"""How files are compared with what was noted of them: by their sizes, or by every byte too."""
 
 MOST_KEYS = 10_000
 """Most arrays or columns of a data set."""

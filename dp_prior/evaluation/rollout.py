@@ -21,6 +21,7 @@ from dp_prior.actions import arm_keys
 from dp_prior.batch import Spec
 from dp_prior.clock import Cadence, Progress
 from dp_prior.config import Config, ConfigError
+from dp_prior.data.split_data import SplitData
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.envs import EnvConfig
 from dp_prior.envs.vector import VectorEnv
@@ -33,7 +34,7 @@ from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, shar
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement, write_report
 from dp_prior.evaluation.models import evaluation_mode, pick_models
 from dp_prior.evaluation.picture import draw_rollouts, import_figure
-from dp_prior.evaluation.samples import SplitData, heartbeat, rank_and_size
+from dp_prior.evaluation.samples import heartbeat, rank_and_size
 from dp_prior.evaluation.shuffle import refuse_shuffling, shuffled
 from dp_prior.evaluation.video import import_av
 from dp_prior.evaluation.view import CameraView, cameras

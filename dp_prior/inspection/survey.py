@@ -12,10 +12,11 @@ import numpy as np
 
 from dp_prior.data.convert.recording import COUNTED, TASK, is_camera, is_number, stored_metadata
 from dp_prior.data.episodes import EpisodeStore
+from dp_prior.data.episodes.ends import checked_ends
 from dp_prior.data.episodes.excerpt import read_episodes
 from dp_prior.data.episodes.lerobot import LeRobotStore
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.selection import KeyConfig, checked_ends
+from dp_prior.data.recorded.selection import KeyConfig
 from dp_prior.normalizer import Statistics
 
 MOST_NUMBERS = 20_000_000

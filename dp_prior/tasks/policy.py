@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -38,9 +38,14 @@ from dp_prior.observations import check_obs
 from dp_prior.randomness import Randomness
 from dp_prior.rotations import Layout
 from dp_prior.slices import slice_faults
-from dp_prior.tasks.model import DiffusionModel, Samples
+from dp_prior.tasks.model import DiffusionModel
 from dp_prior.tasks.prefix import PrefixConfig, marked
 from dp_prior.tasks.pretrained import Pretrained
+
+if TYPE_CHECKING:
+    from dp_prior.data.data_record import DataRecord
+    from dp_prior.data.samples.over_columns import Samples
+    from dp_prior.data.split_data import SplitData
 
 NORMALISED: tuple[Kind, ...] = ("vector", "text")
 """Kinds of observations that are normalised by statistics."""
@@ -143,7 +148,7 @@ class PolicyConfig(Config):
                     f"units; remove it or use identity"
                 )
 
-    def open(self, data: Any) -> Any:
+    def open(self, data: DataRecord) -> SplitData:
         """Open the training windows of the data that a record of `data_types` describes."""
         return data.create(self.horizon, self.n_obs_steps, self.n_action_steps)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.data.episodes import EpisodeStore
+from dp_prior.data.episodes.ends import checked_ends
 from dp_prior.data.episodes.lerobot import LeRobotStore
 from dp_prior.data.episodes.npz import NpzStore
 from dp_prior.data.episodes.robomimic import RobomimicStore
@@ -20,7 +21,6 @@ from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding
 from dp_prior.data.frames import FrameSource
 from dp_prior.data.frames.source import open_source
-from dp_prior.data.selection import checked_ends
 
 COUNTED = ("index", "episode_index", "frame_index", "timestamp")
 """Columns of LeRobot that follow from the episodes; they are written anew."""

@@ -21,13 +21,13 @@ import numpy as np
 import torch
 
 from dp_prior.data.errors import DataError, UnreadableError
+from dp_prior.data.files import Verify
 from dp_prior.data.frames import FrameSource
 from dp_prior.data.frames.build import BuildProgress, Plan, build, duration
 from dp_prior.data.frames.layout import INDEX, JOURNAL, OFFSET_BYTES, CacheIndex, Encoding, read_index
 from dp_prior.data.frames.lock import build_lock
 from dp_prior.data.frames.pictures import decode_picture, need_pillow
 from dp_prior.data.frames.rows import FrameRows
-from dp_prior.data.integrity import Verify
 from dp_prior.durable import sync_directory
 from dp_prior.resize import Fit
 

@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 
 from dp_prior.data.columns import Column
 from dp_prior.data.columns.disk import DiskColumn
-from dp_prior.data.columns.embedding import EmbeddingColumn
 from dp_prior.data.columns.joined import join
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.columns.mirrored import MirroredColumn
+from dp_prior.data.embeddings.embedding_column import EmbeddingColumn
 from dp_prior.data.embeddings.folder import FolderConfig
-from dp_prior.data.loader import Loader
-from dp_prior.data.window_set import WindowSet
-from dp_prior.data.windows import make_windows
+from dp_prior.data.recorded.window_rows import WindowRows
+from dp_prior.data.recorded.windows import make_windows
+from dp_prior.data.samples.loader import Loader
+from dp_prior.data.samples.over_columns import Samples
 from tests.data.embeddings.folders import write_npy
 
 N = 23
@@ -113,7 +114,7 @@ def test_pictures_on_disk_stand_under_windows_beside_states(device):
     reads = []
     rows = camera.rows
     camera.rows = lambda ids: reads.append(len(ids)) or rows(ids)
-    samples = WindowSet.of(columns, windows, n_obs_steps).to(device)
+    samples = Samples(columns, WindowRows.of(windows, n_obs_steps)).to(device)
     loader = Loader(samples, batch_size=5, accumulation=1, seed=0, rank=0, world_size=1, device=device)
     (batch,) = loader.global_batch(0)
     assert reads == [5 * n_obs_steps]  # one gather per batch
@@ -130,13 +131,13 @@ def test_pictures_on_disk_stand_under_windows_beside_states(device):
 
 
 def test_the_largest_columns_stay_where_the_device_has_no_room(tmp_path, monkeypatch):
-    from tests.data.test_trajectories import configure, episodes
+    from tests.data.recorded.test_trajectories import configure, episodes
 
     np.savez(tmp_path / "set.npz", **episodes())
     data = configure(tmp_path / "set.npz").create(16, 2, 8)
     sizes = data._column_bytes()
     room = sum(size for key, size in sizes.items() if key != "points")
-    monkeypatch.setattr("dp_prior.data.split_trajectories._free_bytes", lambda device: 2 * room)
+    monkeypatch.setattr("dp_prior.data.recorded.demonstrations._free_bytes", lambda device: 2 * room)
     moved = data.to("meta").train
     assert {key: column.device.type for key, column in moved.columns.items()} == {
         "agent": "meta", "gripper": "meta", "x": "meta", "points": "cpu"
