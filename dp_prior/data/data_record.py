@@ -5,19 +5,15 @@ A shared setting is a type with its meaning: fields of a base class would come b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
 from dp_prior.config import Change, Config
 from dp_prior.data.files import Verify
 from dp_prior.data.integrity import MANIFEST, Integrity, JointIntegrity
-
-if TYPE_CHECKING:
-    from dp_prior.data.recorded.trajectories import TrajectoriesConfig
-    from dp_prior.data.split_data import SplitData
 
 FRAME_CACHE = """Directory of the frame caches, which runs share; null is `.dp_prior_frames` beside the data set, or
 below ~/.cache where that is read-only."""
@@ -27,7 +23,6 @@ MANIFEST_PLACE = """Manifest of the data set: names, sizes and hashes of its fil
 puts it in the run directory."""
 
 BatchSize = Annotated[int, Change("harmless"), Field(ge=1, description="Samples per rank and micro-batch.")]
-BlockRows = ShuffleBlocks = Annotated[int, Field(ge=1)]
 DataDevice = Annotated[Literal["auto", "cpu"], Change("harmless")]
 FrameCachePlace = Annotated[Path | None, Change("harmless"), Field(description=FRAME_CACHE)]
 ManifestPlace = Annotated[Path | None, Change("harmless"), Field(description=MANIFEST_PLACE)]
@@ -35,15 +30,14 @@ Verified = Annotated[Verify, Change("harmless"), Field(description=VERIFY)]
 
 
 class DataRecord(Config):
-    """The record of a data set. A subclass has the fields `batch_size`, `verify` and `manifest`.
+    """The record of a data set. A subclass has the fields `batch_size`, `verify` and `manifest`, and `create`, which
+    opens the data set, a `SplitData`, and takes what the tasks that learn from it give.
 
     Attributes:
         provides: the data type that this record can stand in for; a task's `data_types` lists those it learns from.
-        create: opens the data set; it takes what the tasks that learn from these data give.
     """
 
     provides: ClassVar[str]
-    create: ClassVar[Callable[..., SplitData]]
 
     def integrity(self, directory: Path) -> Integrity | JointIntegrity:
         """Compares the files of the data set with the manifest of the run in `directory`."""
@@ -66,7 +60,7 @@ class DataRecord(Config):
         """
         return self
 
-    def recorded_sets(self) -> dict[str, TrajectoriesConfig]:
+    def recorded_sets(self) -> Mapping[str, DataRecord]:
         """The sets of recorded episodes by name, each as a data set of its own."""
         return {}
 

@@ -62,9 +62,9 @@ class SplitData:
     def loader(
         self,
         *,
+        seed: int,
         batch_size: int,
         accumulation: int,
-        seed: int,
         rank: int,
         world_size: int,
         device: torch.device | str | None = None,
@@ -72,14 +72,14 @@ class SplitData:
         """The batches of training; see `Loader` for the arguments."""
         return Loader(
             self.training_samples(),
+            order=self.order(seed),
+            augment=self.augment,
+            seed=seed,
             batch_size=batch_size,
             accumulation=accumulation,
-            seed=seed,
             rank=rank,
             world_size=world_size,
             device=device,
-            order=self.order(seed),
-            augment=self.augment,
         )
 
     def training_samples(self) -> Samples:

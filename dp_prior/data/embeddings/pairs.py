@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+from pydantic import Field
+
 from dp_prior.batch import Spec
 from dp_prior.config import Change
 from dp_prior.data.columns import Column
-from dp_prior.data.data_record import BatchSize, BlockRows, DataRecord, ManifestPlace, ShuffleBlocks, Verified
+from dp_prior.data.data_record import BatchSize, DataRecord, ManifestPlace, Verified
 from dp_prior.data.embeddings.embedding_column import EmbeddingColumn
 from dp_prior.data.embeddings.folder import FolderConfig
 from dp_prior.data.embeddings.parts import EmbeddingSplitConfig, Part
@@ -56,10 +58,10 @@ class EmbeddingsConfig(DataRecord):
 
     manifest: ManifestPlace = None
 
-    block_rows: BlockRows = 2048
+    block_rows: int = Field(default=2048, ge=1)
     """Neighbouring rows in a block, which is read in one go; rows are shuffled within it."""
 
-    shuffle_blocks: ShuffleBlocks = 16
+    shuffle_blocks: int = Field(default=16, ge=1)
     """Number of blocks that are mixed; with a multiple of the number of ranks each rank reads its own blocks."""
 
     def faults(self) -> Iterator[str]:

@@ -5,19 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from dp_prior.config import Change, Config
-from dp_prior.data.data_record import (
-    BatchSize,
-    BlockRows,
-    DataDevice,
-    DataRecord,
-    FrameCachePlace,
-    ManifestPlace,
-    ShuffleBlocks,
-    Verified,
-)
+from dp_prior.data.data_record import BatchSize, DataDevice, DataRecord, FrameCachePlace, ManifestPlace, Verified
 from dp_prior.data.episodes import EpisodeStoreConfig
 from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
 from dp_prior.data.recorded.camera import ImageConfig
@@ -153,10 +144,10 @@ class WindowsConfig(DataRecord):
 
     manifest: ManifestPlace = None
 
-    block_rows: BlockRows = 2048
+    block_rows: int = Field(default=2048, ge=1)
     """With embeddings: windows are shuffled in blocks of this many neighbours, and rows are read this many at once."""
 
-    shuffle_blocks: ShuffleBlocks = 16
+    shuffle_blocks: int = Field(default=16, ge=1)
     """With embeddings: number of blocks of windows that are mixed."""
 
 

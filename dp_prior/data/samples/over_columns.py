@@ -43,8 +43,9 @@ class Samples:
 
     def __init__(self, columns: dict[str, Column], rows: RowSelection, cut: Cut | None = None):
         self.columns, self.rows, self.cut = columns, rows, cut
-        is_together = {column.device for column in columns.values()} <= {rows.device}
-        self.device = rows.device if is_together else torch.device("cpu")
+        self._moved = {key for key, column in columns.items() if column.device == rows.device}
+        self._is_together = len(self._moved) == len(columns)
+        self.device = rows.device if self._is_together else torch.device("cpu")
         self._begins = None if rows.begins is None else rows.begins.to(self.device)
         self._views = {key: rows.view(key, column) for key, column in columns.items()}
         self.reads_disk = any(view.on_disk for view in self._views.values())
@@ -71,16 +72,15 @@ class Samples:
         Args:
             read: what `read` found for them; None to read it now.
         """
-        begins, target = self._begin(ids), self.rows.device
+        begins = self._begin(ids)
+        moved = begins if self._is_together else begins.to(self.rows.device, non_blocking=True)
         found = self.read(ids) if read is None and self.reads_disk else read
-        there = {self.device: begins}
-        if self.device != target:
-            there[target] = begins.to(target, non_blocking=True)
         values = {
-            key: found[key] if view.on_disk else view.rows(there[view.device]) for key, view in self._views.items()
+            key: found[key] if view.on_disk else view.rows(moved if key in self._moved else begins)
+            for key, view in self._views.items()
         }
-        batch = Batch(x=values.pop(X), cond=values, mask=self.rows.mask(there[target]), ids=ids)
-        batch = batch if self.device == target else batch.to(target)
+        batch = Batch(x=values.pop(X), cond=values, mask=self.rows.mask(moved), ids=ids)
+        batch = batch if self._is_together else batch.to(self.rows.device)
         return batch if self.cut is None else self.cut(batch)
 
     def seeing(self, keys: Collection[str]) -> Samples:

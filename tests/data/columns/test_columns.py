@@ -15,10 +15,6 @@ from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.columns.mirrored import MirroredColumn
 from dp_prior.data.embeddings.embedding_column import EmbeddingColumn
 from dp_prior.data.embeddings.folder import FolderConfig
-from dp_prior.data.recorded.window_rows import WindowRows
-from dp_prior.data.recorded.windows import make_windows
-from dp_prior.data.samples.loader import Loader
-from dp_prior.data.samples.over_columns import Samples
 from tests.data.embeddings.folders import write_npy
 
 N = 23
@@ -95,39 +91,6 @@ def test_each_kind_is_placed_by_itself(columns, kind):
     moved = column.to("meta")
     assert moved.device.type == ("meta" if kind.startswith("memory") else "cpu")
     assert (column.n_bytes > 0) == kind.startswith("memory")
-
-
-@pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_pictures_on_disk_stand_under_windows_beside_states(device):
-    """uint8 all the way; the pictures stay on disk where the states move to the device."""
-    random, lengths, horizon, n_obs_steps = np.random.default_rng(0), np.array([9, 3, 14]), 6, 2
-    pictures = random.integers(0, 256, (26, 8, 7, 3)).astype(np.uint8)
-    states = random.normal(size=(26, 4)).astype(np.float32)
-    windows = make_windows(lengths, horizon, n_obs_steps - 1, 2)
-    source = torch.from_numpy(windows.source)
-    camera = ArrayOnDisk(pictures)
-    columns = {
-        "state": MemoryColumn(torch.from_numpy(states)).taking(source),
-        "camera": camera.taking(source),
-        "x": MemoryColumn(torch.from_numpy(states[:, :2])).taking(source),
-    }
-    reads = []
-    rows = camera.rows
-    camera.rows = lambda ids: reads.append(len(ids)) or rows(ids)
-    samples = Samples(columns, WindowRows.of(windows, n_obs_steps)).to(device)
-    loader = Loader(samples, batch_size=5, accumulation=1, seed=0, rank=0, world_size=1, device=device)
-    (batch,) = loader.global_batch(0)
-    assert reads == [5 * n_obs_steps]  # one gather per batch
-    assert {part.device.type for part in (batch.x, batch.mask, batch.ids, *batch.cond.values())} == {device}
-    assert batch.cond["camera"].dtype == torch.uint8 and batch.cond["camera"].shape == (5, n_obs_steps, 8, 7, 3)
-    assert samples.device.type == "cpu"
-    if device == "cpu":
-        for row, window in enumerate(batch.ids.tolist()):
-            start = windows.first[window]
-            steps = windows.source[start : start + horizon]
-            assert np.array_equal(batch.cond["camera"][row], pictures[steps[:n_obs_steps]])
-            assert np.array_equal(batch.cond["state"][row], states[steps[:n_obs_steps]])
-            assert np.array_equal(batch.x[row], states[steps, :2])
 
 
 def test_the_largest_columns_stay_where_the_device_has_no_room(tmp_path, monkeypatch):
