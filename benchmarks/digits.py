@@ -18,7 +18,7 @@ from sklearn.svm import SVC
 from dp_prior import load_image
 from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.format import read_checkpoint
-from dp_prior.data.image_sets.images import ImageSet
+from dp_prior.data.samples.over_columns import Samples
 from dp_prior.places.reference import resolve
 from dp_prior.randomness import Randomness
 from dp_prior.run_files.config import TrainConfig
@@ -26,7 +26,7 @@ from dp_prior.run_files.config import TrainConfig
 ENLARGED = 4
 
 
-def arrays(part: ImageSet) -> tuple[np.ndarray, np.ndarray]:
+def arrays(part: Samples) -> tuple[np.ndarray, np.ndarray]:
     """(n, pixels) values from 0 to 1, and (n,) labels."""
     batch = part.fetch(torch.arange(len(part)))
     return batch.x.flatten(1).numpy() / 255, batch.cond["label"].numpy()

@@ -18,7 +18,7 @@ import click
 import numpy as np
 
 from benchmarks import training
-from dp_prior.data.split import SplitConfig
+from dp_prior.data.recorded.split import SplitConfig
 
 ERROR = "action_error/ema/mae[steps=8]"
 CAMERA = {"encoders": {"camera": {"type": "resnet", "width": 32, "blocks": [1, 1, 1], "stem": "patch"}}}

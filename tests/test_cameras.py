@@ -20,7 +20,7 @@ from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.frames.lock import build_lock
 from dp_prior.data.frames.rows import FrameRows
-from dp_prior.data.trajectories import TrajectoriesConfig
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.places.reference import resolve
 from dp_prior.randomness import Randomness
 from dp_prior.resize import Fit
@@ -129,10 +129,10 @@ def test_frames_lie_on_an_accelerator_that_has_room(tmp_path, monkeypatch):
     assert data.to("cpu").train.columns["front"] is on_disk
     sizes = data._column_bytes()
     assert sizes["front"] == sum(len(part.columns["front"]) * 12 * 16 * 3 for part in (data.train, data.val, data.test))
-    monkeypatch.setattr("dp_prior.data.split_trajectories._free_bytes", lambda device: 2 * sum(sizes.values()) - 2)
+    monkeypatch.setattr("dp_prior.data.recorded.demonstrations._free_bytes", lambda device: 2 * sum(sizes.values()) - 2)
     assert data.to("meta").train.columns["front"] is on_disk, "there is room for the actions alone"
     data = data_of(recorded("npz", tmp_path))
-    monkeypatch.setattr("dp_prior.data.split_trajectories._free_bytes", lambda device: 2 * sum(sizes.values()))
+    monkeypatch.setattr("dp_prior.data.recorded.demonstrations._free_bytes", lambda device: 2 * sum(sizes.values()))
     moved = data.to("meta").train
     assert moved.columns["front"].device.type == "meta" and not moved.reads_disk
 
@@ -166,10 +166,10 @@ def test_the_cache_is_built_once_and_shared(tmp_path):
 
 def test_frames_that_do_not_fit_the_memory_are_told(tmp_path, monkeypatch):
     lines, data = [], data_of(recorded("npz", tmp_path))
-    monkeypatch.setattr("dp_prior.data.images.memory_bytes", lambda: 40 * 12 * 16 * 3)
+    monkeypatch.setattr("dp_prior.data.frames.frame_column.memory_bytes", lambda: 40 * 12 * 16 * 3)
     data.build_caches(lines.append)
     assert not any("memory" in line for line in lines)
-    monkeypatch.setattr("dp_prior.data.images.memory_bytes", lambda: 40 * 12 * 16 * 3 - 1)
+    monkeypatch.setattr("dp_prior.data.frames.frame_column.memory_bytes", lambda: 40 * 12 * 16 * 3 - 1)
     data.build_caches(lines.append)
     assert lines[-1] == (
         "  frames        2.3e-05 GB of frames, but 2.3e-05 GB of memory: training reads them from the disk; watch "

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dp_prior.data.loader import Loader
+from dp_prior.data.samples.loader import Loader
 from dp_prior.diffusion.draw import Draw
 from dp_prior.inference.agent import Agent
 from dp_prior.job.ranks import Ranks

@@ -40,7 +40,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "zarr": ["data/formats/zarr/"],
     "numcodecs": ["data/formats/zarr/replay_buffer.py"],
     "rich": ["tracking/console.py"],
-    "pyarrow": ["data/formats/lerobot/", "data/embeddings/", "data/image_sets/parquet.py", "envs/pusht_pictures.py"],
+    "pyarrow": ["data/formats/lerobot/", "data/embeddings/", "data/pictures/parquet.py", "envs/pusht_pictures.py"],
     "gymnasium": ["envs/"],
     "metaworld": ["envs/metaworld"],
     "gym_pusht": ["envs/pusht", "renderers/pusht.py"],
@@ -49,7 +49,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "cv2": ["renderers/pusht.py"],
     "matplotlib": ["evaluation/picture.py", "pages/charts.py", "tracking/accelerate.py"],  # trackio looks into it
     "h5py": ["data/hdf5.py", "data/formats/robomimic.py"],
-    "PIL": ["picture_files.py", "data/image_sets/decode.py"],
+    "PIL": ["picture_files.py", "data/pictures/decode.py"],
     "av": ["video_files.py", "data/frames/video.py"],
     "accelerate": [*AT_THE_TOP["accelerate"], "tracking/accelerate.py"],  # the one adapter over its trackers
     "wandb": ["tracking/wandb.py", "places/wandb.py"],
@@ -59,10 +59,10 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "jinja2": ["places/card.py", "pages/page.py"],
     "huggingface_hub": ["hub_files.py", "places/hub.py", "places/card.py"],
     "httpx2": ["hub_files.py"],  # huggingface_hub's, for its exceptions
-    "fsspec": ["data/embeddings/", "places/fsspec.py"],
+    "fsspec": ["data/found_files.py", "places/fsspec.py"],
     "embedding_reader": ["data/embeddings/"],
     "transformers": ["inference/text_tower.py", "networks/encoders/vit.py", "embedders/transformers.py"],
-    "sklearn": ["data/image_sets/digits.py"],
+    "sklearn": ["data/pictures/digits.py"],
     "diffusers": ["networks/backbones/unet2d.py"],
     "safetensors": ["networks/encoders/pretrained.py"],
     "msgpack": ["client/wire.py"],

@@ -13,7 +13,7 @@ from dp_prior.config import ConfigError
 from dp_prior.run.commands import evaluate_checkpoint
 from dp_prior.run.run import Run
 from dp_prior.run_files.config import TrainConfig
-from tests.data.image_sets.sets import encoded, images, write_folder
+from tests.data.pictures.sets import encoded, images, write_folder
 from tests.tiny import train
 
 N, STORED, SIZE, CLASSES = 64, 10, 8, 3

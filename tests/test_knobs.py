@@ -25,7 +25,7 @@ from dp_prior.training.divergence import DivergedError
 from dp_prior.training.guard import NotFiniteError
 from dp_prior.training.learning_rate import LearningRateConfig
 from dp_prior.training.trainer import PolicyTrainer
-from tests.data.embeddings import test_observations as observations
+from tests.data.recorded import test_frame_embeddings as observations
 from tests.envs import test_pusht_pictures as pictures
 from tests.tiny import experiment, read_rows, state, tiny
 

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from dp_prior import Agent, load_policy
 from dp_prior.batch import Spec
-from dp_prior.data.trajectories import TrajectoriesConfig
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.diffusion.draw import AS_CONFIGURED
 from dp_prior.envs.toy import ToyConfig
 from dp_prior.evaluation.rollout import RolloutConfig

@@ -12,7 +12,7 @@ from dp_prior.batch import Spec
 from dp_prior.envs.pusht_keypoints import keypoints
 from dp_prior.run_files.config import TrainConfig
 from tests.data.frames.recordings import write_video
-from tests.data.image_sets.sets import images, write_folder
+from tests.data.pictures.sets import images, write_folder
 from tests.tiny import train
 
 CONFIGS = Path(__file__).parent.parent / "configs/policy"

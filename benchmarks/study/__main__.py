@@ -31,7 +31,7 @@ from benchmarks.study.measure import AVERAGES, CHEAP, MEASURES, OWN
 from benchmarks.study.page import write_page
 from benchmarks.study.results import Results, Run
 from dp_prior.checkpoints.documents import CONFIG
-from dp_prior.data.mirror import MirrorConfig
+from dp_prior.data.recorded.mirror import MirrorConfig
 from dp_prior.durable import replacing
 from dp_prior.envs.pusht_keypoints import keypoints
 from dp_prior.run_files.config import TrainConfig

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from benchmarks import peers
 from dp_prior.batch import Batch, Spec
 from dp_prior.checkpoints.documents import CONFIG
-from dp_prior.data.loader import Loader
-from dp_prior.data.trajectories import Trajectories
+from dp_prior.data.recorded.trajectories import Trajectories
+from dp_prior.data.samples.loader import Loader
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.sampler import DDPM
 from dp_prior.durable import replacing

@@ -29,9 +29,9 @@ from dp_prior.crop import crop_each
 from dp_prior.data.frames import Part
 from dp_prior.data.frames.cache import FrameCache
 from dp_prior.data.frames.folder import FolderFrames
+from dp_prior.data.frames.frame_column import ImageColumn
 from dp_prior.data.frames.layout import CacheIndex, Encoding
-from dp_prior.data.images import ImageColumn
-from dp_prior.data.trajectories import TrajectoriesConfig
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.durable import seal
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.resize import Fit

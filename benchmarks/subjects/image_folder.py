@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader
 
 from benchmarks import images, peers
 from benchmarks.measure import Case, Options, cpu_seconds, per_second
-from dp_prior.data.image_sets.folder import FolderImagesConfig
-from dp_prior.data.image_sets.images import Images, ImagesConfig
-from dp_prior.data.loader import Loader
+from dp_prior.data.pictures.folder import FolderImagesConfig
+from dp_prior.data.pictures.images import Images, ImagesConfig
+from dp_prior.data.samples.loader import Loader
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.image import PixelRange, mirrored
 

@@ -25,7 +25,7 @@ REFUSED = {
 """Errors that say nothing about the content of a file."""
 
 Verify = Literal["sizes", "hashes"]
-"""What a start compares of files that are known: their sizes, or every byte."""
+"""How files are compared with what was noted of them: by their sizes, or by every byte too."""
 
 MOST_KEYS = 10_000
 """Most arrays or columns of a data set."""

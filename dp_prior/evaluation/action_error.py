@@ -14,12 +14,13 @@ from pydantic import Field
 from torch import Tensor
 
 from dp_prior.clock import Cadence
+from dp_prior.data.split_data import SplitData
 from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
 from dp_prior.evaluation.models import device_of, with_steps
-from dp_prior.evaluation.samples import SplitData, dealt, evenly_spread, pick_samples, rank_and_size
+from dp_prior.evaluation.samples import dealt, evenly_spread, pick_samples, rank_and_size
 from dp_prior.metric_names import Metric
 from dp_prior.metrics import Ranks
 from dp_prior.randomness import Randomness

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from dp_prior.batch import Batch
+from dp_prior.data.samples.over_columns import Samples
 from dp_prior.diffusion.variance import decoder_nll
 from dp_prior.evaluation.models import device_of
 from dp_prior.evaluation.samples import shared_batches
 from dp_prior.metrics import Means, Ranks
-from dp_prior.tasks.model import Samples
 
 MOST_FITTED = 16_384
 LEAST_STD = 1e-3

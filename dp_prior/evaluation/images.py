@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from dp_prior.clock import Cadence, Progress
 from dp_prior.config import ConfigError
+from dp_prior.data.samples.over_columns import Samples
+from dp_prior.data.split_data import SplitData
 from dp_prior.diffusion.draw import Draw
 from dp_prior.embedders import Embedder, EmbedderConfig
 from dp_prior.embedders.transformers import TransformersConfig
@@ -26,14 +28,13 @@ from dp_prior.evaluation.grid import grid, write_png
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
 from dp_prior.evaluation.models import device_of, evaluation_mode, pick_models, with_steps
-from dp_prior.evaluation.samples import SplitData, dealt, evenly_spread, pick_samples, rank_and_size
+from dp_prior.evaluation.samples import dealt, evenly_spread, pick_samples, rank_and_size
 from dp_prior.metric_names import Metric
 from dp_prior.metrics import Ranks
 from dp_prior.picture_files import import_pillow
 from dp_prior.randomness import Randomness
 from dp_prior.tasks import TaskConfig
 from dp_prior.tasks.image import ImageTaskConfig
-from dp_prior.tasks.model import Samples
 
 PIXELS = "pixels"
 NEAREST, PROBED = 3, 8

@@ -15,11 +15,12 @@ import torch
 from pydantic import Field
 
 from dp_prior.clock import Cadence
+from dp_prior.data.split_data import SplitData
 from dp_prior.diffusion.timesteps import ListedTimesteps
 from dp_prior.evaluation.held_out import HeldOutConfig, HeldOutEvaluator
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
 from dp_prior.evaluation.models import device_of
-from dp_prior.evaluation.samples import SplitData, pick_samples, shared_batches
+from dp_prior.evaluation.samples import pick_samples, shared_batches
 from dp_prior.metric_names import Metric
 from dp_prior.metrics import Means, Ranks
 from dp_prior.randomness import Randomness

@@ -15,12 +15,12 @@ from dp_prior.actions import arm_keys
 from dp_prior.batch import Spec
 from dp_prior.clock import Cadence
 from dp_prior.config import Config, ConfigError
+from dp_prior.data.split_data import SplitData
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.envs import EnvConfig
 from dp_prior.evaluation.measurement import EvaluatorName
 from dp_prior.evaluation.picture import import_figure
 from dp_prior.evaluation.rollout_evaluator import RolloutEvaluator, check_fit
-from dp_prior.evaluation.samples import SplitData
 from dp_prior.evaluation.view import cameras
 from dp_prior.inference.chunking import MergeConfig, Prefix, delay_fault
 from dp_prior.inference.instructions import Instructions

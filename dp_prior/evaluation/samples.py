@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from dp_prior.batch import Batch, Spec
+from dp_prior.batch import Batch
 from dp_prior.config import ConfigError
+from dp_prior.data.samples.over_columns import Samples
+from dp_prior.data.split_data import SplitData
 from dp_prior.metrics import Ranks
-from dp_prior.tasks.model import Samples
 
 Part = Literal["train", "val", "test"]
-
-
-class SplitData(Protocol):
-    """A data set in three parts."""
-
-    spec: Spec
-    train: Samples
-    val: Samples
-    test: Samples
-
-
-@runtime_checkable
-class SeveralSets(Protocol):
-    """Data joined from several data sets."""
-
-    sets: Mapping[str, SplitData]
 
 
 @runtime_checkable
@@ -47,11 +32,10 @@ def pick_samples(data: SplitData, split: Part, evaluator: str, data_set: str | N
         ConfigError: the part is empty, or the data set does not exist.
     """
     if data_set is not None:
-        known = data.sets if isinstance(data, SeveralSets) else {}
-        if data_set not in known:
-            found = f"evaluator {evaluator!r} measures data_set {data_set!r}; data.sets has {sorted(known)}"
+        if data_set not in data.sets:
+            found = f"evaluator {evaluator!r} measures data_set {data_set!r}; data.sets has {sorted(data.sets)}"
             raise ConfigError("data", [found])
-        data = known[data_set]
+        data = data.sets[data_set]
     samples = {"train": data.train, "val": data.val, "test": data.test}[split]
     if not len(samples):
         where = "the data" if data_set is None else f"data set {data_set!r}"

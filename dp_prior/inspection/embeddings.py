@@ -11,14 +11,15 @@ import numpy as np
 
 from dp_prior.data.embeddings.folder import Folder
 from dp_prior.data.embeddings.metadata import read_columns
-from dp_prior.data.embeddings.pairs import IMAGE, EmbeddingsConfig
+from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.errors import DataError
+from dp_prior.data.samples.over_columns import X
 from dp_prior.inspection.faults import Finding
 
 MOST_ROWS, BLOCK = 4096, 256
 """Rows that are read, in evenly spread blocks."""
 
-SAME_IMAGE = ("image_id", "image_path")
+SAME_X = ("image_id", "image_path")
 """Columns of metadata that tell which rows have the same image."""
 
 
@@ -48,7 +49,7 @@ def read_rows(record: EmbeddingsConfig) -> list[Rows]:
     Raises:
         DataError: a folder cannot be read, or they have different numbers of rows.
     """
-    folders = {"image" if name == IMAGE else name: each.create() for name, each in record.folders().items()}
+    folders = {"image" if name == X else name: each.create() for name, each in record.folders().items()}
     counts = {folder.path: folder.count for folder in folders.values()}
     if len(set(counts.values())) > 1:
         raise DataError(record.image.path, [f"rows must lie beside each other, but the folders have {counts}"])
@@ -99,7 +100,7 @@ def embeddings_at(place: Path) -> dict[str, Any] | None:
             del groups[group]
     tables = sorted([*place.rglob("*.csv"), *place.rglob("metadata*.parquet")]) if place.is_dir() else []
     for table in tables if "image" in data else []:
-        for column in SAME_IMAGE:
+        for column in SAME_X:
             try:
                 next(read_columns(str(table), [column]))
             except (DataError, StopIteration):

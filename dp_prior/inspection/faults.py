@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from dp_prior.data.errors import first_few
-from dp_prior.data.split_trajectories import HUGE, OUTLIER_WIDTHS
+from dp_prior.data.recorded.odd_values import HUGE, OUTLIER_WIDTHS
 from dp_prior.inspection.survey import Signal, Survey
 from dp_prior.normalizer import Limits, varies_in
 

@@ -14,8 +14,8 @@ import torch
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.npz import NpzStoreConfig
-from dp_prior.data.image_sets.images import ImagesConfig
-from dp_prior.data.image_sets.source import ImageSource
+from dp_prior.data.pictures.images import ImagesConfig
+from dp_prior.data.pictures.source import ImageSource
 from dp_prior.inspection.faults import MOST_NAMED, Finding
 from dp_prior.inspection.pictures import address
 from dp_prior.resize import Fit

@@ -13,10 +13,8 @@ from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.recognition import Episodes, kind_of, known_kind
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
-from dp_prior.data.image_sets.images import ImagesConfig
-from dp_prior.data.mixture import MixtureConfig
-from dp_prior.data.recorded import RecordedConfig
-from dp_prior.data.selection import KeyConfig
+from dp_prior.data.pictures.images import ImagesConfig
+from dp_prior.data.recorded.selection import KeyConfig
 from dp_prior.inspection.cameras import Strip, look
 from dp_prior.inspection.embeddings import Rows, embeddings_at, find_in_rows, read_rows
 from dp_prior.inspection.faults import Finding, find, ranked
@@ -122,17 +120,17 @@ def write_config(found: list[Inspection], path: Path) -> None:
 def _configured(config: TrainConfig) -> list[Inspection]:
     """The data sets of a configuration, by the names that it gives to their keys."""
     data, stored = config.data, json.loads(config.data.model_dump_json(exclude_unset=True))
-    if isinstance(data, EmbeddingsConfig):
+    if data.folders():
         return [_embeddings("data", stored, stored)]
-    if isinstance(data, ImagesConfig):
+    if data.sources():
         return [_images("data", stored, data)]
-    if not isinstance(data, RecordedConfig | MixtureConfig):
+    sets = data.recorded_sets()
+    if not sets:
         expected = "trajectories, embeddings or images"
         raise DataError("data", [f"data of type {data.type!r} cannot be inspected; expected {expected}"])
-    sets = {"data": data} if isinstance(data, RecordedConfig) else data.sets
     found = []
     for name, one in sets.items():
-        own = stored if isinstance(data, RecordedConfig) else stored["sets"][name]
+        own = stored.get("sets", {}).get(name, stored)
         roles: dict[str, tuple[KeyConfig, Role]] = {key: (each, "observation") for key, each in one.obs.items()}
         normalizers: dict[str, NormalizerConfig] = {}
         if isinstance(config.task, PolicyConfig):
@@ -183,11 +181,9 @@ def _embeddings(name: str, data: dict[str, Any], readable: dict[str, Any]) -> In
 def _images(name: str, data: dict[str, Any], given: ImagesConfig | None) -> Inspection:
     """Args: given: the record of a configuration; None to complete `data` by what is found."""
     record = given or _Images.from_json(json.dumps({"data": data}), source=name).data
-    sources = {"source": record.source, "test_source": record.test_source}
     galleries = [
         read_gallery(name, source.create(labelled=record.labels, uniform=False))
-        for name, source in sources.items()
-        if source is not None
+        for name, source in record.sources().items()
     ]
     if given is None:
         data = propose_images(galleries[0], data)

@@ -12,10 +12,10 @@ import numpy as np
 
 from dp_prior.config import ConfigError
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
-from dp_prior.data.image_sets.images import ImagesConfig
-from dp_prior.data.recorded import WindowsConfig
-from dp_prior.data.selection import ACTION
-from dp_prior.data.split import SplitConfig
+from dp_prior.data.pictures.images import ImagesConfig
+from dp_prior.data.recorded.records import WindowsConfig
+from dp_prior.data.recorded.selection import ACTION
+from dp_prior.data.recorded.split import SplitConfig
 from dp_prior.inspection.images import Gallery
 from dp_prior.inspection.survey import Survey
 from dp_prior.run_files.config import TrainConfig

@@ -12,7 +12,7 @@ import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.formats.store import TASK, EpisodeStore
-from dp_prior.data.selection import KeyConfig
+from dp_prior.data.recorded.selection import KeyConfig
 from dp_prior.normalizer import Statistics
 
 MOST_NUMBERS = 20_000_000

@@ -19,8 +19,7 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore, Saved
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.config import PARTS, ConfigError, changed_code
-from dp_prior.data.mixture import MixtureConfig
-from dp_prior.data.recorded import RecordedConfig, pinned_commits
+from dp_prior.data.recorded.records import pinned_commits
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.watch.judge import PATIENCE
 from dp_prior.randomness import derive_seed
@@ -53,8 +52,6 @@ def with_local_data(config: TrainConfig, ranks: Ranks) -> TrainConfig:
         DataError, UnreadableError: they cannot be downloaded.
     """
     data = config.data
-    if not isinstance(data, RecordedConfig | MixtureConfig):
-        return config
     pinned = pinned_commits(read_object(run_directory(config) / CONFIG).get("data"))
     pinned = ranks.decide(lambda: pinned_commits(json.loads(data.downloaded(pinned).model_dump_json())))
     return config.model_copy(update={"data": data.downloaded(pinned)})

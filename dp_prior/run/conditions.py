@@ -14,8 +14,8 @@ from torch import Tensor
 
 from dp_prior.batch import Spec
 from dp_prior.config import ConfigError
+from dp_prior.data.samples.over_columns import Samples
 from dp_prior.randomness import Randomness
-from dp_prior.tasks.model import Samples
 
 LABEL = "label"
 

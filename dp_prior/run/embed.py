@@ -18,11 +18,10 @@ from dp_prior.data.embeddings.metadata import read_table
 from dp_prior.data.embeddings.written import COLUMN, EmbeddingsRecord, Job, write_embeddings
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import reading
+from dp_prior.data.frames.frame_column import build_caches
 from dp_prior.data.frames.pictures import read_rgb
-from dp_prior.data.images import ImageConfig, build_caches
-from dp_prior.data.language import LanguageConfig, read_texts
-from dp_prior.data.selection import ACTION, read_selected
-from dp_prior.data.trajectories import TrajectoriesConfig
+from dp_prior.data.recorded.language import read_texts
+from dp_prior.data.recorded.selection import ACTION, read_selected
 from dp_prior.embedders import Embedder, named
 from dp_prior.picture_files import import_pillow
 from dp_prior.run_files.config import TrainConfig
@@ -103,24 +102,24 @@ def embed_data(
         FileExistsError: see `write_embeddings`.
     """
     config = TrainConfig.from_json_path(config_file, overrides)
-    if not isinstance(config.data, TrajectoriesConfig):
-        remedy = "; embed the instructions of all its sets with --texts" if config.data.type == "mixture" else ""
+    sets = config.data.recorded_sets()
+    if sets.get("data") is not config.data:
+        remedy = "; embed the instructions of all its sets with --texts" if sets else ""
         problem = f"data is {config.data.type!r}; expected recorded trajectories{remedy}"
         raise ConfigError(str(config_file), [problem])
-    records: dict[str, LanguageConfig | ImageConfig] = {**config.data.language, **config.data.images}
-    if key not in records:
-        hint = nearest_name(key, records)
+    known = [*config.data.language, *config.data.images]
+    if key not in known:
+        hint = nearest_name(key, known)
         raise ConfigError(str(config_file), [f"neither data.language nor data.images has {key!r}. {hint}"])
     data = config.data.downloaded({})
     with config.explaining_missing_data():
         store = data.episodes.create()
     _, ends, _ = read_selected(store, {ACTION: data.action})
-    record = records[key]
-    if isinstance(record, LanguageConfig):
+    if record := data.language.get(key):
         texts, _ = read_texts(record, store, ends)
         source = {"texts": record.text, "sha256": hashlib.sha256("\0".join(texts).encode()).hexdigest()}
         return _write(model, out, {record.text: texts}, source, lambda embedder: _texts(embedder, texts), report)
-    column = data.frames(store, ends, {key: record})[key]
+    column = data.frames(store, ends, {key: data.images[key]})[key]
     build_caches({key: column}, 1, report, lambda: None)
     index = column.frames.index
     described = f"{index.fit.model_dump_json()}{index.encoding.model_dump_json()}{''.join(index.digests)}"

@@ -12,8 +12,7 @@ from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.config import Config, ConfigError
 from dp_prior.data import DataConfig
-from dp_prior.data.mixture import MixtureConfig
-from dp_prior.data.recorded import RecordedConfig
+from dp_prior.data.split_data import SplitData
 from dp_prior.job.ranks import Ranks
 from dp_prior.run_files.exit_file import explain
 from dp_prior.tasks import TaskConfig
@@ -32,7 +31,7 @@ class Stored(Config):
     data: DataConfig | None = None
     """null for a model that was saved by itself."""
 
-    def open(self, report: Callable[[str], None], check: Callable[[], None] = lambda: None) -> Any:
+    def open(self, report: Callable[[str], None], check: Callable[[], None] = lambda: None) -> SplitData:
         """Open the data.
 
         Args:
@@ -45,10 +44,7 @@ class Stored(Config):
         """
         if self.data is None:
             raise ConfigError(CONFIG, ["names no data: the model was saved by itself; name a checkpoint of its run"])
-        data = self.data
-        if isinstance(data, RecordedConfig | MixtureConfig):
-            data = data.downloaded({})
-        found = self.task.open(data)
+        found = self.task.open(self.data.downloaded({}))
         found.build_caches(report, check)
         return found
 

@@ -14,6 +14,7 @@ from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.config import Change, Config, members
 from dp_prior.data import DataConfig
 from dp_prior.data.errors import MissingError
+from dp_prior.data.split_data import SplitData
 from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.evaluation.held_out import HeldOutConfig
 from dp_prior.evaluation.loss import LossConfig
@@ -99,7 +100,7 @@ class TrainConfig(Config):
         if isinstance(train, dict) and isinstance(train.get("optimizer"), dict):
             train["optimizer"].setdefault("type", "adamw")
 
-    def open_data(self) -> Any:
+    def open_data(self) -> SplitData:
         """Open the data that the task learns from.
 
         Raises:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -29,8 +29,13 @@ from dp_prior.networks.backbones.unet2d import UNet2DConfig
 from dp_prior.networks.encoders.label import LabelToken
 from dp_prior.normalizer import Statistics
 from dp_prior.randomness import Randomness
-from dp_prior.tasks.model import DiffusionModel, Samples
+from dp_prior.tasks.model import DiffusionModel
 from dp_prior.tasks.pretrained import Pretrained
+
+if TYPE_CHECKING:
+    from dp_prior.data.data_record import DataRecord
+    from dp_prior.data.samples.over_columns import Samples
+    from dp_prior.data.split_data import SplitData
 
 LABEL, LOW_RES = "label", "low_res"
 
@@ -79,7 +84,7 @@ class ImageTaskConfig(Config):
         if isinstance(diffusion.clip, BoundsClip):
             yield "diffusion.clip 'bounds' needs ranges of the data, but those of pixels are -1 to 1; use 'fixed'"
 
-    def open(self, data: Any) -> Any:
+    def open(self, data: DataRecord) -> SplitData:
         """Open the images that a record of `data_types` describes."""
         return data.create()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,10 @@ from dp_prior.normalizer import Normalizer
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tasks.policy_config import PolicyConfig
+
+if TYPE_CHECKING:
+    from dp_prior.data.data_record import DataRecord
+    from dp_prior.data.split_data import SplitData
 
 
 class InpaintingPolicyConfig(PolicyConfig):
@@ -54,7 +58,7 @@ class InpaintingPolicyConfig(PolicyConfig):
                 "beside its trajectory; remove it, or use task 'policy'"
             )
 
-    def open(self, data: Any) -> Any:
+    def open(self, data: DataRecord) -> SplitData:
         """Windows with the observations of the whole horizon; see `PolicyConfig.open`."""
         return data.create(self.horizon, self.n_obs_steps, self.n_action_steps, all_obs=True)
 

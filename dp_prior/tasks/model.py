@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Mapping
-from typing import Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -28,21 +28,8 @@ from dp_prior.normalizer import Normalizer, Statistics
 from dp_prior.randomness import Randomness
 from dp_prior.rich_text import facts_table
 
-
-class Samples(Protocol):
-    """One part of a split data set, for example `Trajectories.val`, fetched by index a batch at a time."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def device(self) -> torch.device:
-        """The device on which samples are gathered."""
-
-    def fetch(self, ids: Tensor) -> Batch:
-        """The samples at ids (B,) int64, which lie on that device."""
-
-    def seeing(self, keys: Collection[str]) -> Samples:
-        """The same samples with these observations only."""
+if TYPE_CHECKING:
+    from dp_prior.data.samples.over_columns import Samples
 
 
 class DiffusionModel(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -17,10 +17,13 @@ from dp_prior.diffusion.target import Target
 from dp_prior.normalizer import Statistics
 from dp_prior.observations import check_obs
 from dp_prior.randomness import Randomness
-from dp_prior.tasks.model import DiffusionModel, Samples
+from dp_prior.tasks.model import DiffusionModel
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tasks.prefix import marked
 from dp_prior.tasks.pretrained import Pretrained
+
+if TYPE_CHECKING:
+    from dp_prior.data.samples.over_columns import Samples
 
 MOST_WINDOWS_FITTED = 200_000
 """Maximum number of windows, evenly spread over the training set, for the statistics of transformed values."""

@@ -26,6 +26,8 @@ from dp_prior.slices import slice_faults
 from dp_prior.tasks.prefix import PrefixConfig
 
 if TYPE_CHECKING:
+    from dp_prior.data.data_record import DataRecord
+    from dp_prior.data.split_data import SplitData
     from dp_prior.tasks.policy import DiffusionPolicy
 
 NORMALISED: tuple[Kind, ...] = ("vector", "text")
@@ -122,7 +124,7 @@ class PolicyConfig(Config):
                     f"units; remove it or use identity"
                 )
 
-    def open(self, data: Any) -> Any:
+    def open(self, data: DataRecord) -> SplitData:
         """Open the training windows of the data that a record of `data_types` describes."""
         return data.create(self.horizon, self.n_obs_steps, self.n_action_steps)
 

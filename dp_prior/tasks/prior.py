@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -26,8 +26,13 @@ from dp_prior.networks.backbones.prior_transformer import PriorTransformerConfig
 from dp_prior.networks.encoders.text import EMBEDDING, ENCODINGS, TextTokens
 from dp_prior.normalizer import Statistics
 from dp_prior.randomness import Randomness
-from dp_prior.tasks.model import DiffusionModel, Samples
+from dp_prior.tasks.model import DiffusionModel
 from dp_prior.tasks.pretrained import Pretrained
+
+if TYPE_CHECKING:
+    from dp_prior.data.data_record import DataRecord
+    from dp_prior.data.samples.over_columns import Samples
+    from dp_prior.data.split_data import SplitData
 
 
 class PriorDiffusionConfig(DiffusionConfig):
@@ -109,7 +114,7 @@ class PriorConfig(Config):
                 f"{self.embedding_scale}; give both the same value (null: the root of the dimension)"
             )
 
-    def open(self, data: Any) -> Any:
+    def open(self, data: DataRecord) -> SplitData:
         """Open the training pairs of the data that a record of `data_types` describes."""
         return data.create()
 

@@ -13,7 +13,7 @@ from dp_prior.checkpoints.documents import PROGRESS
 from dp_prior.checkpoints.format import TRAINING
 from dp_prior.checkpoints.snapshot import MEANS, Snapshot
 from dp_prior.clock import Progress
-from dp_prior.data.loader import Loader
+from dp_prior.data.samples.loader import Loader
 from dp_prior.job.ranks import Ranks
 from dp_prior.metrics import Means
 from dp_prior.tasks.pretrained import weights_file

@@ -20,7 +20,7 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.clock import Cadence, Progress
 from dp_prior.compilation import Compile, compiled
-from dp_prior.data.loader import Loader
+from dp_prior.data.samples.loader import Loader
 from dp_prior.diffusion.process import Loss
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.job.stop import Abandoned

@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from dp_prior.data.embeddings.folder import FolderConfig
 from dp_prior.data.errors import UnreadableError
-from dp_prior.data.trajectories import TrajectoriesConfig
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from tests.data.embeddings.folders import embeddings, write_npy
 from tests.data.formats.lerobot import test_dataset as test_lerobot
 
@@ -22,7 +22,7 @@ PROGRAM = """
 import resource, sys, time
 from dp_prior.data.embeddings.folder import FolderConfig
 from dp_prior.data.errors import DataError, UnreadableError
-from dp_prior.data.trajectories import TrajectoriesConfig
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 import torch, zarr, pyarrow.parquet
 from benchmarks import memory
 limit = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (3 << 30)

@@ -8,7 +8,7 @@ import pytest
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.integrity import Integrity
-from dp_prior.data.trajectories import TrajectoriesConfig
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.durable import seal
 from tests.tiny import state, train, write, write_data
 

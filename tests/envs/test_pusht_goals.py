@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dp_prior.data.trajectories import TrajectoriesConfig
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.pusht_goals import (
     INSTRUCTIONS,

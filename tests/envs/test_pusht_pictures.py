@@ -6,7 +6,7 @@ import torch
 from click.testing import CliRunner
 
 from dp_prior.cli import main
-from dp_prior.data.trajectories import TrajectoriesConfig
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.pusht_pictures import DIMENSION, PX, SIZE, PictureEncoder, draw
 

@@ -22,11 +22,12 @@ from dp_prior.batch import Spec
 from dp_prior.config import Config
 from dp_prior.data.columns.disk import DiskColumn
 from dp_prior.data.columns.memory import MemoryColumn
-from dp_prior.data.integrity import MANIFEST, Integrity
-from dp_prior.data.loader import Loader
-from dp_prior.data.split import SplitConfig
-from dp_prior.data.window_set import WindowSet
-from dp_prior.data.windows import make_windows
+from dp_prior.data.data_record import BatchSize, DataRecord, ManifestPlace, Verified
+from dp_prior.data.recorded.split import SplitConfig
+from dp_prior.data.recorded.window_rows import WindowRows
+from dp_prior.data.recorded.windows import make_windows
+from dp_prior.data.samples.over_columns import Samples
+from dp_prior.data.split_data import SplitData
 from dp_prior.networks.encoders.encoder import Encoder
 from dp_prior.normalizer import Statistics
 
@@ -79,7 +80,7 @@ class MappedColumn(DiskColumn):
         return self.values.index_select(0, ids)
 
 
-class FramesConfig(Config):
+class FramesConfig(DataRecord):
     """A folder with `frames.npy`, uint8, `action.npy` and `ends.npy`."""
 
     type: Literal["toy_frames"] = "toy_frames"
@@ -92,17 +93,20 @@ class FramesConfig(Config):
     split: SplitConfig = SplitConfig()
     """Which episodes are trained on."""
 
-    batch_size: int = 8
-    """Samples per rank and micro-batch."""
+    batch_size: BatchSize = 8
 
-    def integrity(self, directory):
-        return Integrity(directory / MANIFEST, self.path, "sizes")
+    verify: Verified = "sizes"
+
+    manifest: ManifestPlace = None
+
+    def root(self):
+        return self.path
 
     def create(self, horizon, n_obs_steps, n_action_steps, *, all_obs=False):
         return Frames(self, horizon, n_obs_steps, n_action_steps)
 
 
-class Frames:
+class Frames(SplitData):
     def __init__(self, config, horizon, n_obs_steps, n_action_steps):
         self.files = sorted(config.path.glob("*.npy"))
         action, ends = (np.load(config.path / f"{name}.npy") for name in ("action", "ends"))
@@ -113,38 +117,20 @@ class Frames:
             cond_shapes={"camera": (n_obs_steps, *self.frames.shape)},
             kinds={"camera": "image"},
         )
-        self.ids, lengths = config.split.assign(len(ends)).ids(), np.diff(ends, prepend=0)
+        ids, lengths = config.split.assign(len(ends)).ids(), np.diff(ends, prepend=0)
 
         def part(name):
-            own = np.array(self.ids[name], dtype=np.int64)
+            own = np.array(ids[name], dtype=np.int64)
             windows = make_windows(lengths[own], horizon, n_obs_steps - 1, n_action_steps - 1)
             rows = np.concatenate([np.arange(ends[i] - lengths[i], ends[i]) for i in own] or [np.zeros(0, np.int64)])
             index = torch.from_numpy(rows[windows.source])
             columns = {"x": MemoryColumn(self.action[index]), "camera": self.frames.taking(index)}
-            return WindowSet.of(columns, windows, n_obs_steps)
+            return Samples(columns, WindowRows.of(windows, n_obs_steps))
 
         self.train, self.val, self.test = map(part, ("train", "val", "test"))
 
-    def build_caches(self, report, check):
-        """There are none."""
-
     def statistics(self):
         return {"x": Statistics.of(self.train.columns["x"].values.numpy())}
-
-    def loader(self, *, seed, **how):
-        return Loader(self.train, seed=seed, **how)
-
-    def document(self):
-        return {"fingerprint": self.fingerprint, "episodes": self.ids}
-
-    def summary(self):
-        return f"{len(self.train)} windows over frames"
-
-    def to(self, device):
-        return self
-
-    def report(self):
-        return {"warnings": []}
 '''
 ENTRIES = {"encoders.crop": "outside_frames:CropEncoderConfig", "data.frames": "outside_frames:FramesConfig"}
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = examples()
 LOGGER = EXAMPLES["my_logger"]
 TRAINING = ("soft_min_snr", "milestones", "lion")
-TYPES = ("fourier", "gru", "csv_episodes", "ways", "point", "slanted", *TRAINING, "roughness", "lines", "tar")
+TYPES = ("fourier", "gru", "csv_episodes", "ways", "point", "slanted", *TRAINING, "roughness", "lines", "tar", "items")
 IMPORTS = [word for name in EXAMPLES for word in ("--import", name)]
 
 
@@ -68,7 +68,8 @@ def test_every_family_is_in_the_table_and_among_the_entry_points():
 
 
 def test_every_kind_of_part_is_shown_in_at_most_sixty_lines():
-    kinds = ("encoder", "backbone", "episodes", "data", "env", "objective", "training", "evaluator", "logger", "saver")
+    kinds = ("encoder", "backbone", "episodes", "data", "items", "env", "objective")
+    kinds += ("training", "evaluator", "logger", "saver")
     assert [f"my_{kind}" for kind in kinds] == list(EXAMPLES)
     assert max(map(lines_of, EXAMPLES.values())) <= 60
     assert_unknown(*TYPES)
@@ -119,7 +120,7 @@ def test_parts_of_every_kind_train_resume_and_act_when_their_modules_are_importe
     with tarfile.open(place / "best.tar") as archive:
         assert any(name.endswith("model.safetensors") for name in archive.getnames())
     stored = json.loads((place / "run" / "config.json").read_text())
-    assert sorted(stored["$parts"]) == sorted(set(TYPES) - {"csv_episodes"})
+    assert sorted(stored["$parts"]) == sorted(set(TYPES) - {"csv_episodes", "items"})
     assert stored["$parts"]["gru"] == "my_backbone without __version__, module my_backbone"
 
     done = tiny.train(config, "--set", "train.steps=6", *IMPORTS)

@@ -15,10 +15,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from dp_prior.batch import Batch, Spec
+from dp_prior.batch import Spec
 from dp_prior.config import Config
-from dp_prior.data.integrity import MANIFEST, Integrity
-from dp_prior.data.loader import Loader
+from dp_prior.data.columns.memory import MemoryColumn
+from dp_prior.data.data_record import BatchSize, DataRecord, ManifestPlace, Verified
+from dp_prior.data.samples.over_columns import Samples
+from dp_prior.data.samples.row_selection import EachRow
+from dp_prior.data.split_data import SplitData
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.networks.backbones import BackboneConfig
@@ -27,7 +30,7 @@ from dp_prior.normalizer import Normalizer
 from dp_prior.tasks.model import DiffusionModel
 
 
-class PicturesConfig(Config):
+class PicturesConfig(DataRecord):
     """One .npy file of pictures, (N, H, W, C) uint8."""
 
     type: Literal["toy_pictures"] = "toy_pictures"
@@ -37,49 +40,28 @@ class PicturesConfig(Config):
     path: Path
     """The file."""
 
-    batch_size: int = 8
-    """Samples per rank and micro-batch."""
+    batch_size: BatchSize = 8
 
-    def integrity(self, directory):
-        return Integrity(directory / MANIFEST, self.path, "sizes")
+    verify: Verified = "sizes"
+
+    manifest: ManifestPlace = None
+
+    def root(self):
+        return self.path
+
+    def create(self):
+        return Pictures(self.path)
 
 
-class Pictures:
+class Pictures(SplitData):
+    noun = "picture"
+
     def __init__(self, path):
-        self.pixels = torch.from_numpy(np.load(path))
-        self.files, self.device, self.train, self.val, self.test = [path], torch.device("cpu"), self, self, self
-        self.spec = Spec(x_shape=tuple(self.pixels.shape[1:]), cond_shapes={})
-
-    def __len__(self):
-        return len(self.pixels)
-
-    def build_caches(self, report, check):
-        """There are none."""
-
-    def count_valid(self, ids):
-        return len(ids) * self.pixels[0, ..., 0].numel()
-
-    def fetch(self, ids):
-        x = self.pixels[ids] / 127.5 - 1
-        return Batch(x=x, cond={}, mask=torch.ones(x.shape[:-1], dtype=torch.bool), ids=ids)
-
-    def statistics(self):
-        return {}
-
-    def loader(self, *, seed, **how):
-        return Loader(self, seed=seed, **how)
-
-    def document(self):
-        return {"fingerprint": str(int(self.pixels.sum()))}
-
-    def summary(self):
-        return f"{len(self)} pictures"
-
-    def to(self, device):
-        return self
-
-    def report(self):
-        return {"warnings": []}
+        pixels = torch.from_numpy(np.load(path))
+        self.files, self.fingerprint = [path], str(int(pixels.sum()))
+        self.spec = Spec(x_shape=tuple(pixels.shape[1:]), cond_shapes={})
+        samples = Samples({"x": MemoryColumn(pixels / 127.5 - 1)}, EachRow(len(pixels), pixels.shape[1:3]))
+        self.train, self.val, self.test = samples, samples, samples
 
 
 class ConvConfig(BackboneRecord):
@@ -134,7 +116,7 @@ class PictureTask(Config):
         return self
 
     def open(self, data):
-        return Pictures(data.path)
+        return data.create()
 
     def create(self, spec):
         process = self.diffusion.create()

@@ -143,7 +143,7 @@ WRITERS = {
 def write_formats() -> None:
     """The data of all formats, made once; see the module."""
     from tests.data.frames import recordings
-    from tests.data.image_sets import sets
+    from tests.data.pictures import sets
 
     random, n = np.random.default_rng(17), sum(LENGTHS)
     ends = recordings.ends_of(LENGTHS)

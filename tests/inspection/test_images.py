@@ -11,7 +11,7 @@ from dp_prior.inspection import images as looking
 from dp_prior.inspection.inspect import inspect, write_config
 from dp_prior.pages.dataset import write_inspection
 from dp_prior.run_files.config import TrainConfig
-from tests.data.image_sets.sets import CLASSES, encoded, images, write_folder, write_npz, write_parquet
+from tests.data.pictures.sets import CLASSES, encoded, images, write_folder, write_npz, write_parquet
 from tests.inspection.recordings import clean
 from tests.inspection.recordings import write_npz as write_episodes
 from tests.pages.test_report import Outline

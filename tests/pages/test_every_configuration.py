@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from dp_prior.cli import main
 from dp_prior.run_files.config import TrainConfig
-from tests.data.image_sets import sets
+from tests.data.pictures import sets
 from tests.pages.test_report import Outline
 from tests.test_recipes import lerobot_pusht, replay_buffer
 from tests.tiny import train

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from dp_prior.config import ConfigError
-from dp_prior.data.trajectories import TrajectoriesConfig
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.run_files.config import PLACES, TrainConfig
 from dp_prior.training.config import TrainingConfig
 from tests import test_prior

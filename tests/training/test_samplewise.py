@@ -6,7 +6,7 @@ from torch import nn
 
 from dp_prior.batch import Batch
 from dp_prior.clock import Progress
-from dp_prior.data.loader import Loader
+from dp_prior.data.samples.loader import Loader
 from dp_prior.training.config import TrainingConfig
 from dp_prior.training.samplewise import samplewise_loss
 from dp_prior.training.state import take_snapshot

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dp_prior.data.embeddings.files import Files, find_files
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding, reading
+from dp_prior.data.found_files import Files, find_files
 
 if TYPE_CHECKING:
     import pyarrow

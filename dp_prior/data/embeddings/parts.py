@@ -17,7 +17,7 @@ from pydantic import Field
 from dp_prior.config import Config
 from dp_prior.data.embeddings.folder import Folder
 from dp_prior.data.errors import DataError
-from dp_prior.data.split import PARTS, fraction_faults
+from dp_prior.data.split_data import PARTS, fraction_faults
 from dp_prior.randomness import Randomness
 
 CHUNK = 16_384

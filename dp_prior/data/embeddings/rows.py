@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dp_prior.data.embeddings.files import Files
+from dp_prior.data.found_files import Files
 
 
 class Rows(ABC):

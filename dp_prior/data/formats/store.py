@@ -205,5 +205,11 @@ def spans(ends: np.ndarray, numbers: np.ndarray) -> list[tuple[int, int]]:
     return list(zip(begins[numbers].tolist(), ends[numbers].tolist(), strict=True))
 
 
+def step_of(row: int, ends: np.ndarray) -> tuple[int, int]:
+    """Episode and frame of a row. Args: ends: (E,) exclusive end row of each episode."""
+    episode = int(np.searchsorted(ends, row, side="right"))
+    return episode, int(row - (ends[episode - 1] if episode > 0 else 0))
+
+
 def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(text, str) for text in value)

@@ -10,14 +10,11 @@ from hypothesis import strategies as st
 
 from dp_prior.data.columns import Column
 from dp_prior.data.columns.disk import DiskColumn
-from dp_prior.data.columns.embedding import EmbeddingColumn
 from dp_prior.data.columns.joined import join
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.columns.mirrored import MirroredColumn
+from dp_prior.data.embeddings.embedding_column import EmbeddingColumn
 from dp_prior.data.embeddings.folder import FolderConfig
-from dp_prior.data.loader import Loader
-from dp_prior.data.window_set import WindowSet
-from dp_prior.data.windows import make_windows
 from tests.data.embeddings.folders import write_npy
 
 N = 23
@@ -96,47 +93,14 @@ def test_each_kind_is_placed_by_itself(columns, kind):
     assert (column.n_bytes > 0) == kind.startswith("memory")
 
 
-@pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_pictures_on_disk_stand_under_windows_beside_states(device):
-    """uint8 all the way; the pictures stay on disk where the states move to the device."""
-    random, lengths, horizon, n_obs_steps = np.random.default_rng(0), np.array([9, 3, 14]), 6, 2
-    pictures = random.integers(0, 256, (26, 8, 7, 3)).astype(np.uint8)
-    states = random.normal(size=(26, 4)).astype(np.float32)
-    windows = make_windows(lengths, horizon, n_obs_steps - 1, 2)
-    source = torch.from_numpy(windows.source)
-    camera = ArrayOnDisk(pictures)
-    columns = {
-        "state": MemoryColumn(torch.from_numpy(states)).taking(source),
-        "camera": camera.taking(source),
-        "x": MemoryColumn(torch.from_numpy(states[:, :2])).taking(source),
-    }
-    reads = []
-    rows = camera.rows
-    camera.rows = lambda ids: reads.append(len(ids)) or rows(ids)
-    samples = WindowSet.of(columns, windows, n_obs_steps).to(device)
-    loader = Loader(samples, batch_size=5, accumulation=1, seed=0, rank=0, world_size=1, device=device)
-    (batch,) = loader.global_batch(0)
-    assert reads == [5 * n_obs_steps]  # one gather per batch
-    assert {part.device.type for part in (batch.x, batch.mask, batch.ids, *batch.cond.values())} == {device}
-    assert batch.cond["camera"].dtype == torch.uint8 and batch.cond["camera"].shape == (5, n_obs_steps, 8, 7, 3)
-    assert samples.device.type == "cpu"
-    if device == "cpu":
-        for row, window in enumerate(batch.ids.tolist()):
-            start = windows.first[window]
-            steps = windows.source[start : start + horizon]
-            assert np.array_equal(batch.cond["camera"][row], pictures[steps[:n_obs_steps]])
-            assert np.array_equal(batch.cond["state"][row], states[steps[:n_obs_steps]])
-            assert np.array_equal(batch.x[row], states[steps, :2])
-
-
 def test_the_largest_columns_stay_where_the_device_has_no_room(tmp_path, monkeypatch):
-    from tests.data.test_trajectories import configure, episodes
+    from tests.data.recorded.test_trajectories import configure, episodes
 
     np.savez(tmp_path / "set.npz", **episodes())
     data = configure(tmp_path / "set.npz").create(16, 2, 8)
     sizes = data._column_bytes()
     room = sum(size for key, size in sizes.items() if key != "points")
-    monkeypatch.setattr("dp_prior.data.split_trajectories._free_bytes", lambda device: 2 * room)
+    monkeypatch.setattr("dp_prior.data.recorded.demonstrations._free_bytes", lambda device: 2 * room)
     moved = data.to("meta").train
     assert {key: column.device.type for key, column in moved.columns.items()} == {
         "agent": "meta", "gripper": "meta", "x": "meta", "points": "cpu"

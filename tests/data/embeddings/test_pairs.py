@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from dp_prior.config import ConfigError
-from dp_prior.data.columns.embedding import BlockColumn, EmbeddingColumn, read_rows
+from dp_prior.data.embeddings.embedding_column import BlockColumn, EmbeddingColumn, read_rows
 from dp_prior.data.embeddings.folder import Folder
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.embeddings.parts import Part
 from dp_prior.data.errors import DataError
 from tests.data.embeddings.folders import embeddings, write_npy
-from tests.data.test_recorded_sets import FOLDER, need
+from tests.data.recorded.test_recorded_sets import FOLDER, need
 
 N = 60
 
@@ -76,7 +76,7 @@ def epochs(data, world_size=1, samples=None, begin=0):
 def test_rows_of_one_number_belong_together(tmp_path):
     data = make(tmp_path).create()
     assert data.spec.x_shape == (6,) and data.spec.cond_shapes == {"text": (6,)}
-    rows = data._parts["val"].rows(np.arange(len(data.val)))
+    rows = data.parts["val"].rows(np.arange(len(data.val)))
     batch = data.val.fetch(torch.arange(len(data.val)))
     assert np.array_equal(batch.x.numpy(), embeddings(N, 6)[rows])
     assert np.array_equal(batch.cond["text"].numpy(), embeddings(N, 6, seed=1)[rows])
@@ -106,7 +106,7 @@ def test_every_row_once_per_epoch_whatever_the_ranks(tmp_path):
 def test_an_epoch_reads_every_row_once_and_a_seek_no_more_than_a_window():
     rows = Counted(embeddings(4096, 2))
     pool = cached(rows, 64, 8)
-    from dp_prior.data.order import BlockOrder
+    from dp_prior.data.samples.order import BlockOrder
 
     order = BlockOrder(0, 4096, block_rows=64, shuffle_blocks=4)
     for start in range(0, 4096, 32):
@@ -147,7 +147,7 @@ def test_a_read_that_fails_leaves_no_block_behind():
 
 
 def test_rows_from_anywhere_in_any_order_are_read_in_bounded_runs(monkeypatch):
-    monkeypatch.setattr("dp_prior.data.columns.embedding.LONGEST_RUN", 100)
+    monkeypatch.setattr("dp_prior.data.embeddings.embedding_column.LONGEST_RUN", 100)
     rows = Counted(embeddings(5000, 2))
     generator = np.random.default_rng(0)
     for count in (0, 1, 7, 900):
@@ -210,7 +210,7 @@ BAD = {
 
 def spoil(tmp_path, config, part: str, value: float, name: str = "img") -> str:
     """One row of a part is bad; returns how it is named."""
-    row = int(config.create()._parts[part].rows(np.array([3]))[0])
+    row = int(config.create().parts[part].rows(np.array([3]))[0])
     first = 20 if name == "img" else 50
     path = tmp_path / name / ("img_emb_00.npy" if row < first else "img_emb_01.npy")
     at = row if row < first else row - first
@@ -336,7 +336,7 @@ def test_parquet_with_large_row_groups_is_warned_of(tmp_path):
     data = make(tmp_path, image=image, text=text).create()
     assert "a row group has 60 rows" in data.report()["warnings"][0]
     assert np.array_equal(
-        data.train.fetch(torch.arange(5)).x.numpy(), columns["embedding"][data._parts["train"].rows(np.arange(5))]
+        data.train.fetch(torch.arange(5)).x.numpy(), columns["embedding"][data.parts["train"].rows(np.arange(5))]
     )
 
 

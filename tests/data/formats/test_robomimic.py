@@ -8,7 +8,7 @@ import pytest
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.robomimic import RobomimicStoreConfig
-from dp_prior.data.trajectories import TrajectoriesConfig
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from tests.data.frames.recordings import pictures, write_robomimic
 
 h5py = pytest.importorskip("h5py", reason="NOT CHECKED: h5py is not installed")

@@ -15,8 +15,8 @@ from dp_prior.data.embeddings.folder import FolderConfig
 from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior.data.formats.convert import convert
 from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
-from dp_prior.data.mixture import MixtureConfig
-from dp_prior.data.trajectories import TrajectoriesConfig
+from dp_prior.data.recorded.mixture import MixtureConfig
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.envs.toy import demonstrations
 from dp_prior.run.commands import evaluate_checkpoint

@@ -1,0 +1,73 @@
+"""What every record of a data set can be asked, and the settings that several of them share.
+
+A shared setting is a type with its meaning: fields of a base class would come before a record's own in stored files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field
+
+from dp_prior.config import Change, Config
+from dp_prior.data.files import Verify
+from dp_prior.data.integrity import MANIFEST, Integrity, JointIntegrity
+
+FRAME_CACHE = """Directory of the frame caches, which runs share; null is `.dp_prior_frames` beside the data set, or
+below ~/.cache where that is read-only."""
+VERIFY = """What each start compares with the manifest: names and sizes of the files, with "hashes" also every byte of
+local files and frame caches. Embeddings are hashed only if their first start asked for it."""
+MANIFEST_PLACE = """Manifest of the data set: names, sizes and hashes of its files, which several runs may share. null
+puts it in the run directory."""
+
+BatchSize = Annotated[int, Change("harmless"), Field(ge=1, description="Samples per rank and micro-batch.")]
+DataDevice = Annotated[Literal["auto", "cpu"], Change("harmless")]
+FrameCachePlace = Annotated[Path | None, Change("harmless"), Field(description=FRAME_CACHE)]
+ManifestPlace = Annotated[Path | None, Change("harmless"), Field(description=MANIFEST_PLACE)]
+Verified = Annotated[Verify, Change("harmless"), Field(description=VERIFY)]
+
+
+class DataRecord(Config):
+    """The record of a data set. A subclass has the fields `batch_size`, `verify` and `manifest`, and `create`, which
+    opens the data set, a `SplitData`, and takes what the tasks that learn from it give.
+
+    Attributes:
+        provides: the data type that this record can stand in for; a task's `data_types` lists those it learns from.
+    """
+
+    provides: ClassVar[str]
+
+    def integrity(self, directory: Path) -> Integrity | JointIntegrity:
+        """Compares the files of the data set with the manifest of the run in `directory`."""
+        manifest = directory / MANIFEST if self.manifest is None else self.manifest.expanduser()
+        return Integrity(manifest, self.root(), self.verify, self.places())
+
+    def root(self) -> Path | None:
+        """The file or folder of recorded episodes; None if there are none."""
+        return None
+
+    def places(self) -> dict[str, tuple[str, ...]]:
+        """Endings of the other files that are read, by path or URL; see `Integrity`."""
+        return {}
+
+    def downloaded(self, pinned: Mapping[str, str]) -> Self:
+        """The record with its data on this machine, those of the Hub at the commits of `pinned`, by repository.
+
+        Raises:
+            DataError, UnreadableError: they cannot be downloaded.
+        """
+        return self
+
+    def recorded_sets(self) -> Mapping[str, DataRecord]:
+        """The sets of recorded episodes by name, each as a data set of its own."""
+        return {}
+
+    def folders(self) -> Mapping[str, Any]:
+        """The records of the folders of embeddings that samples are made of, by their key in a batch."""
+        return {}
+
+    def sources(self) -> Mapping[str, Any]:
+        """The records of the sources of pictures, by the name of their field."""
+        return {}

@@ -1,1 +1,0 @@
-"""Sets of images, with or without labels. A source reads one format per module; `images` is the data set of a task."""

@@ -1,0 +1,149 @@
+"""Images in a folder: labels from the names of folders or files, or from a CSV beside them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from dp_prior.config import Change, Config
+from dp_prior.data.errors import DataError
+from dp_prior.data.files import decoding, reading
+from dp_prior.data.found_files import find_files
+from dp_prior.data.frames import Part
+from dp_prior.data.pictures.decode import ENDINGS, decode_image
+from dp_prior.data.pictures.source import ImageSource, numbered
+from dp_prior.picture_files import import_pillow
+from dp_prior.regular_files import open_regular
+
+
+class FolderImagesConfig(Config):
+    """Images in a folder and in those inside, in the order of their names; hidden ones are ignored."""
+
+    type: Literal["folder"] = "folder"
+
+    path: Annotated[Path, Change("harmless")]
+    """The folder."""
+
+    labels_from: Literal["folder", "prefix", "csv"] = "folder"
+    """What labels are read from. folder: the folder inside `path` that holds the image. prefix: the file's name up to
+    the first underscore, as in improved-diffusion. csv: see `csv`."""
+
+    csv: Annotated[Path | None, Change("harmless")] = None
+    """A CSV with the columns `file_name`, relative to the folder, and `label`; null for `metadata.csv` in the
+    folder."""
+
+    def faults(self) -> Iterator[str]:
+        if self.csv is not None and self.labels_from != "csv":
+            yield f"csv is given, but labels_from is {self.labels_from!r}; set it to 'csv', or remove csv"
+
+    def places(self) -> dict[str, tuple[str, ...]]:
+        """Endings of the files that are read, by path; see `Integrity`."""
+        found: dict[str, tuple[str, ...]] = {str(self.path): ENDINGS}
+        if self.labels_from == "csv":
+            found[str(self.table)] = (".csv",)
+        return found
+
+    @property
+    def table(self) -> Path:
+        """The CSV."""
+        return self.path / "metadata.csv" if self.csv is None else self.csv
+
+    def create(self, *, labelled: bool, uniform: bool) -> FolderImages:
+        """List the images and read their labels; see `ImagesConfig.create`."""
+        return FolderImages(self, labelled, uniform)
+
+
+class FolderImages(ImageSource):
+    """See `FolderImagesConfig`. Any thread reads any chunk."""
+
+    def __init__(self, config: FolderImagesConfig, labelled: bool, uniform: bool):
+        import_pillow("image")
+        root = config.path.expanduser()
+        if not root.is_dir():
+            raise DataError(str(root.absolute()), ["there is no such folder of images"])
+        found = find_files(str(root), ENDINGS)
+        self._paths = found.paths
+        names = [path[len(found.place) + 1 :] for path in found.paths]
+        labels = None
+        if labelled:
+            read = {"folder": _by_folder, "prefix": _by_prefix, "csv": _by_table}[config.labels_from]
+            labels = numbered(read(root, names, config.table.expanduser()))
+        super().__init__(Path(found.place), [len(names)], [found.place], labels)
+        self.parts = [Part(found.place, (chunk,)) for chunk in range(len(self.ends))]
+        self.size = self._decoded(0, None).shape[:2]
+        self._expected = self.size if uniform else None
+
+    def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
+        """See `FrameSource`."""
+        first, stop = part.rows(self.ends)
+        for number in range(first + skip, stop):
+            yield self._decoded(number, self._expected)[None]
+
+    def files(self) -> list[Path]:
+        """See `FrameSource`."""
+        return [Path(path) for path in self._paths]
+
+    def describe(self) -> dict[str, Any]:
+        """See `FrameSource`."""
+        return {"format": "image files"}
+
+    def locate(self, number: int) -> str:
+        """See `ImageSource`."""
+        return str(Path(self._paths[number]).relative_to(self.root))
+
+    def _decoded(self, number: int, size: tuple[int, int] | None) -> np.ndarray:
+        path = self._paths[number]
+        with reading(path), open_regular(path) as file:
+            data = file.read()
+        return decode_image(data, path, size)
+
+
+def _by_folder(root: Path, names: list[str], table: Path) -> list[str]:
+    """The first folder of each name. Every folder must hold images: an empty class is one that went missing."""
+    loose = [name for name in names if "/" not in name]
+    if loose:
+        advice = "put each class into a folder of its own, or set labels_from"
+        raise DataError(str(root), [f"{name} lies in no folder that names its class; {advice}" for name in loose])
+    found = [name.partition("/")[0] for name in names]
+    empty = sorted({each.name for each in root.iterdir() if each.is_dir() and each.name[0] != "."} - set(found))
+    if empty:
+        raise DataError(str(root), [f"folder {name!r} holds no images; fill it, or remove it" for name in empty])
+    return found
+
+
+def _by_prefix(root: Path, names: list[str], table: Path) -> list[str]:
+    files = [name.rpartition("/")[2] for name in names]
+    odd = [name for name, file in zip(names, files, strict=True) if not file.partition("_")[0] or "_" not in file]
+    if odd:
+        raise DataError(str(root), [f"{name} has no label before an underscore, as in cat_1.png" for name in odd])
+    return [file.partition("_")[0] for file in files]
+
+
+def _by_table(root: Path, names: list[str], path: Path) -> list[str]:
+    with reading(path), open_regular(path) as file:
+        data = file.read()
+    labels: dict[str, str] = {}
+    problems = []
+    with decoding(path):
+        rows = csv.DictReader(io.StringIO(data.decode("utf-8-sig")))
+        missing = {"file_name", "label"} - set(rows.fieldnames or ())
+        if missing:
+            raise DataError(str(path), [f"has columns {rows.fieldnames}; expected 'file_name' and 'label'"])
+        for row in rows:
+            name, label = row["file_name"], row["label"]
+            if not label:
+                problems.append(f"{name} has no label")
+            elif name in labels:
+                problems.append(f"{name} is listed twice")
+            labels[name] = label
+    known = set(names)
+    problems += [f"{name} is listed, but there is no such image" for name in labels if name not in known]
+    problems += [f"{name} is not listed, so it has no label" for name in names if name not in labels]
+    if problems:
+        raise DataError(str(path), problems)
+    return [labels[name] for name in names]

@@ -1,0 +1,112 @@
+"""Images in an .npz file: an array (N, H, W, channels) uint8 and an array of labels, as published sets have them."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from dp_prior.config import Change, Config
+from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.files import decoding, npy_header, reading
+from dp_prior.data.formats.npz import read_header
+from dp_prior.data.frames import Part, frames_per_block
+from dp_prior.data.pictures.decode import as_rgb
+from dp_prior.data.pictures.source import ImageSource, numbered
+from dp_prior.regular_files import check_regular
+
+IMAGES, LABELS = ("images", "arr_0"), ("labels", "arr_1")
+
+
+class NpzImagesConfig(Config):
+    """Images in an .npz file."""
+
+    type: Literal["npz"] = "npz"
+
+    path: Annotated[Path, Change("harmless")]
+    """The file."""
+
+    images: str | None = None
+    """Array of the images, uint8 of (N, H, W) or (N, H, W, 1, 3 or 4); null for `images` or else `arr_0`."""
+
+    labels: str | None = None
+    """Array of the labels, (N,) whole numbers or texts; null for `labels` or else `arr_1`."""
+
+    def places(self) -> dict[str, tuple[str, ...]]:
+        """Endings of the files that are read, by path; see `Integrity`."""
+        return {str(self.path): (".npz",)}
+
+    def create(self, *, labelled: bool, uniform: bool) -> NpzImages:
+        """Open the file and read its headers and labels; see `ImagesConfig.create`."""
+        return NpzImages(self, labelled)
+
+
+class NpzImages(ImageSource):
+    """See `NpzImagesConfig`. One thread reads all: a member of a zip file is decompressed from its beginning."""
+
+    def __init__(self, config: NpzImagesConfig, labelled: bool):
+        path = config.path.expanduser()
+        with reading(path):
+            check_regular(path, path.stat().st_mode)
+        with decoding(path, "is no .npz file"), zipfile.ZipFile(path) as archive:
+            arrays = {name.removesuffix(".npy") for name in archive.namelist()}
+        self._key = _chosen(path, config.images, IMAGES, arrays)
+        self._where = f"{path}[{self._key}]"
+        with decoding(self._where), zipfile.ZipFile(path) as archive, archive.open(f"{self._key}.npy") as stream:
+            self._shape, is_fortran, dtype = npy_header(stream)
+        if dtype != np.uint8 or len(self._shape) not in (3, 4) or self._shape[3:] not in ((), (1,), (3,), (4,)):
+            found = f"holds {dtype.name} of shape {self._shape}"
+            raise DataError(self._where, [f"{found}; expected uint8 of (N, H, W) or (N, H, W, 1, 3 or 4)"])
+        if is_fortran or 0 in self._shape[1:]:
+            problem = "is in Fortran order; save np.ascontiguousarray of it" if is_fortran else "has images of size 0"
+            raise DataError(self._where, [problem])
+        self.size = self._shape[1:3]
+        labels = numbered(_labels(path, _chosen(path, config.labels, LABELS, arrays))) if labelled else None
+        super().__init__(path, [self._shape[0]], [self._where], labels)
+
+    def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
+        """See `FrameSource`."""
+        image_bytes = int(np.prod(self._shape[1:]))
+        step = frames_per_block(image_bytes)
+        with (
+            decoding(self._where, "images cannot be read"),
+            zipfile.ZipFile(self.root) as archive,
+            archive.open(f"{self._key}.npy") as stream,
+        ):
+            npy_header(stream)
+            stream.seek(skip * image_bytes, 1)
+            for row in range(skip, len(self), step):
+                count = min(step, len(self) - row)
+                block = np.frombuffer(stream.read(count * image_bytes), np.uint8).reshape(count, *self._shape[1:])
+                yield as_rgb(block if block.ndim == 4 else block[..., None])
+
+    def files(self) -> list[Path]:
+        """See `FrameSource`."""
+        return [self.root]
+
+    def describe(self) -> dict[str, Any]:
+        """See `FrameSource`."""
+        return {"format": "npz", "key": self._key}
+
+
+def _chosen(path: Path, name: str | None, usual: tuple[str, ...], known: set[str]) -> str:
+    """The name of an array that is there."""
+    found = next((each for each in (usual if name is None else (name,)) if each in known), None)
+    if found is None:
+        wanted = " or ".join(map(repr, usual)) if name is None else repr(name)
+        raise DataError(str(path), [f"has no array {wanted}. {nearest_name(name or usual[0], known)}"])
+    return found
+
+
+def _labels(path: Path, key: str) -> list[str]:
+    """The labels as texts."""
+    where = f"{path}[{key}]"
+    with decoding(where), zipfile.ZipFile(path) as archive:
+        shape, dtype = read_header(archive, f"{key}.npy")
+        if dtype.kind not in "iuU" or not shape or shape[1:] not in ((), (1,)):
+            raise DataError(where, [f"holds {dtype} of shape {shape}; expected (N,) whole numbers or texts"])
+    with np.load(path, allow_pickle=False) as arrays:
+        return [str(label) for label in arrays[key].reshape(-1).tolist()]

@@ -1,0 +1,136 @@
+"""Images in parquet files, in the layout of Hugging Face data sets: a struct with the encoded bytes, and a label."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from dp_prior.config import Change, Config
+from dp_prior.config.errors import short
+from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.files import decoding
+from dp_prior.data.found_files import Files, find_files
+from dp_prior.data.frames import Part
+from dp_prior.data.pictures.decode import decode_image
+from dp_prior.data.pictures.source import ImageSource, numbered
+from dp_prior.picture_files import import_pillow
+
+ROWS_AT_ONCE = 64
+
+
+class ParquetImagesConfig(Config):
+    """Images in parquet files, as Hugging Face data sets store them."""
+
+    type: Literal["parquet"] = "parquet"
+
+    path: Annotated[Path, Change("harmless")]
+    """The file, or a folder whose files are read in the order of their names."""
+
+    image: str = "image"
+    """Column of the images: a struct with the encoded file as `bytes`."""
+
+    label: str = "label"
+    """Column of the labels: numbers, whose names are read from the metadata of the file if it has them, or texts."""
+
+    def places(self) -> dict[str, tuple[str, ...]]:
+        """Endings of the files that are read, by path; see `Integrity`."""
+        return {str(self.path): (".parquet",)}
+
+    def create(self, *, labelled: bool, uniform: bool) -> ParquetImages:
+        """Read footers and labels; see `ImagesConfig.create`."""
+        return ParquetImages(self, labelled, uniform)
+
+
+class ParquetImages(ImageSource):
+    """See `ParquetImagesConfig`. A thread reads one file from its beginning to its end."""
+
+    def __init__(self, config: ParquetImagesConfig, labelled: bool, uniform: bool):
+        import_pillow("image")
+        self._column, self._files = config.image, find_files(str(config.path), (".parquet",))
+        footers = self._files.each(self._footer)
+        for path, (_, columns, _) in zip(self._files.paths, footers, strict=True):
+            for name in (config.image, *([config.label] if labelled else [])):
+                if name not in columns:
+                    raise DataError(path, [f"has no column {name!r}. {nearest_name(name, columns)}"])
+            if f"{config.image}.bytes" not in columns:
+                raise DataError(path, [f"column {config.image!r} is no struct with the encoded image as 'bytes'"])
+        classes = [_class_names(given, config.label) for *_, given in footers]
+        for path, found in zip(self._files.paths, classes, strict=True):
+            if labelled and found != classes[0]:
+                problem = f"names the classes {short(found)} of column {config.label!r}, but {self._files.paths[0]} "
+                raise DataError(path, [f"{problem}{short(classes[0])}; expected the same in all files"])
+        names = classes[0] or []
+        if labelled and not (all(isinstance(name, str) for name in names) and len(names) == len(set(names))):
+            problem = f"names the classes {short(names)} of column {config.label!r}; expected different texts"
+            raise DataError(self._files.paths[0], [problem])
+        labels = _labels(self._files, config.label, classes[0]) if labelled else None
+        super().__init__(Path(self._files.place), [count for count, *_ in footers], self._files.paths, labels)
+        self._expected = None
+        self.size = next(self.read(self.parts[0], 0)).shape[1:3]
+        self._expected = self.size if uniform else None
+
+    def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
+        """See `FrameSource`."""
+        from pyarrow import parquet
+
+        with decoding(part.where), self._files.open(part.where) as file:
+            batches = parquet.ParquetFile(file).iter_batches(ROWS_AT_ONCE, columns=[f"{self._column}.bytes"])
+            rows = (data for batch in batches for data in batch.column(0).field("bytes"))
+            for number, data in itertools.islice(enumerate(rows), skip, None):
+                where = f"{part.where}, row {number}"
+                if not data.is_valid:
+                    raise DataError(where, ["holds no bytes; store the images in the file, not their paths alone"])
+                yield decode_image(data.as_py(), where, self._expected)[None]
+
+    def files(self) -> list[Path]:
+        """See `FrameSource`."""
+        return [Path(path) for path in self._files.paths]
+
+    def describe(self) -> dict[str, Any]:
+        """See `FrameSource`."""
+        return {"format": "parquet", "column": self._column}
+
+    def _footer(self, path: str) -> tuple[int, set[str], Any]:
+        """Rows, columns with the fields of structs, and the JSON of Hugging Face's metadata."""
+        from pyarrow import parquet
+
+        with self._files.open(path) as file:
+            table = parquet.ParquetFile(file)
+            paths = {table.schema.column(index).path for index in range(len(table.schema))}
+            given = json.loads((table.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
+        columns = paths | {path.partition(".")[0] for path in paths}
+        return table.metadata.num_rows, columns, given
+
+
+def _class_names(metadata: Any, column: str) -> list[str] | None:
+    """The classes that Hugging Face's metadata name for a column; None where it is no `ClassLabel`."""
+    for name in ("info", "features", column, "names"):
+        metadata = metadata.get(name) if isinstance(metadata, dict) else None
+    return metadata if isinstance(metadata, list) else None
+
+
+def _labels(files: Files, column: str, classes: list[str] | None) -> tuple[np.ndarray, list[str]]:
+    """Labels and classes of all files."""
+    from pyarrow import parquet
+
+    def read(path: str) -> list[Any]:
+        with files.open(path) as file:
+            return parquet.ParquetFile(file).read(columns=[column]).column(0).to_pylist()
+
+    found = [label for part in files.each(read) for label in part]
+    is_number = type(found[0]) is int if found else False
+    for row, label in enumerate(found):
+        if type(label) is not (int if is_number else str):
+            raise DataError(files.url, [f"row {row}: {column!r} is {label!r}; expected whole numbers, or texts"])
+    if classes is None or not is_number:
+        return numbered([str(label) for label in found])
+    unknown = [(row, label) for row, label in enumerate(found) if not 0 <= label < len(classes)]
+    if unknown:
+        row, label = unknown[0]
+        raise DataError(files.url, [f"row {row}: label {label} is none of the {len(classes)} classes in the metadata"])
+    return np.array(found, np.int64), classes

@@ -1,0 +1,1 @@
+"""Recorded demonstrations: which values and frames of the episodes are read, and the windows over them."""

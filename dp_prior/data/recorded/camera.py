@@ -1,0 +1,103 @@
+"""The record of one camera of a data set, whose frames are read through a frame cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from dp_prior.config import Change, Config
+from dp_prior.data.files import Verify
+from dp_prior.data.formats.rendered import RenderedFrames
+from dp_prior.data.formats.store import EpisodeStore
+from dp_prior.data.frames import FrameSource
+from dp_prior.data.frames.cache import FrameCache, cache_root
+from dp_prior.data.frames.folder import FolderFrames
+from dp_prior.data.frames.frame_column import ImageColumn
+from dp_prior.data.frames.layout import Encoding
+from dp_prior.data.recorded.mirror import FrameMirrorConfig
+from dp_prior.renderers import RendererConfig
+from dp_prior.resize import Fit, Pixels
+
+
+class ImageConfig(Config):
+    """Frames of one camera, which the policy sees as uint8 RGB of (height, width, 3)."""
+
+    key: str | None = None
+    """Their name in the data set, with `render` that of the recorded states; give either this or `folder`."""
+
+    render: RendererConfig | None = None
+    """Draws the frames, at the given size, from the states under `key`, for a data set without pictures; null reads
+    pictures."""
+
+    folder: Annotated[Path | None, Change("harmless")] = None
+    """A folder beside the data set with a video, or a folder of pictures, per episode, in the order of their names."""
+
+    size: tuple[Pixels, Pixels]
+    """Height and width to which frames are resized, in pixels."""
+
+    fit: Literal["resize", "crop", "letterbox"] = "resize"
+    """Where the camera's aspect ratio differs: stretch (resize), cut the longer sides (crop), or add black strips
+    (letterbox)."""
+
+    jpeg_quality: int | None = Field(default=None, ge=1, le=95)
+    """Store the frame cache as JPEG of this quality, in a sixth to a tenth of the space; null keeps every pixel."""
+
+    mirror: FrameMirrorConfig | None = None
+    """How the frames read in the mirror, where `data.mirror` trains on mirror images; null without these."""
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> ImageConfig:
+        if (self.key is None) == (self.folder is None):
+            found = "both key and folder are" if self.key else "neither key nor folder is"
+            raise ValueError(f'{found} given; write "key" for frames in the data set, or "folder" for files beside it')
+        if self.render is not None and self.folder is not None:
+            raise ValueError('render and folder are both given; a renderer reads the states that "key" names')
+        if self.render is not None and self.fit != "resize":
+            raise ValueError(f"fit is {self.fit!r}, but a renderer draws at the given size, so nothing is fitted")
+        return self
+
+    @property
+    def resize(self) -> Fit:
+        """The resize that training and the robot share."""
+        return Fit(size=self.size, how=self.fit)
+
+    def cache(self, store: EpisodeStore, ends: np.ndarray, root: Path) -> FrameCache:
+        """The frame cache of this camera, built or not.
+
+        Args:
+            ends: (E,) exclusive end row of each episode, checked.
+            root: directory of all caches.
+        """
+        quality = self.jpeg_quality
+        encoding = Encoding(type="raw") if quality is None else Encoding(type="jpeg", quality=quality)
+        return FrameCache(self._source(store, ends), self.resize, root, encoding)
+
+    def _source(self, store: EpisodeStore, ends: np.ndarray) -> FrameSource:
+        if self.folder is not None:
+            return FolderFrames(self.folder, ends)
+        if self.render is not None:
+            return RenderedFrames(store, self.key, ends, self.render, self.size)
+        return store.frames(self.key, ends)
+
+
+def open_images(
+    images: Mapping[str, ImageConfig],
+    store: EpisodeStore,
+    ends: np.ndarray,
+    root: Path | None,
+    data_set: Path,
+    verify: Verify,
+) -> dict[str, ImageColumn]:
+    """A column for each camera; nothing is decoded yet.
+
+    Args:
+        root: directory of the frame caches; None for the usual one.
+    """
+    if not images:
+        return {}
+    place = cache_root(root, data_set)
+    return {name: ImageColumn(image.cache(store, ends, place), verify) for name, image in images.items()}

@@ -1,0 +1,87 @@
+"""Embeddings as observations: which row of a folder belongs to which frame of the recorded episodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from dp_prior.config import Change, Config
+from dp_prior.data.embeddings.folder import Folder, FolderConfig
+from dp_prior.data.errors import DataError
+from dp_prior.data.formats.store import step_of
+
+
+class ObservationEmbeddingsConfig(Config):
+    """Where the embeddings of one observation are stored, and which row belongs to which frame."""
+
+    folder: Annotated[FolderConfig, Change("data", {"path": "harmless", "metadata": "harmless"})]
+    """The embeddings and their metadata; a row for every frame of every episode, in any order."""
+
+    episode: str = "episode"
+    """Metadata column with the number of the episode, from 0, in the order of `data.episodes`."""
+
+    frame: str = "frame"
+    """Metadata column with the number of the frame in its episode, from 0."""
+
+    def create(self, ends: np.ndarray) -> FrameEmbeddings:
+        """Open the folder and find the row of every frame.
+
+        Args:
+            ends: (E,) exclusive end row of each episode.
+
+        Raises:
+            DataError: a frame has no row or several, a row has no frame, or rows cannot be trained on.
+        """
+        folder = self.folder.create()
+        folder.scan()
+        return FrameEmbeddings(folder, _rows_of_frames(folder, self.episode, self.frame, ends))
+
+
+@dataclass(frozen=True)
+class FrameEmbeddings:
+    """One observation of every frame, in files.
+
+    Attributes:
+        folder: the embeddings.
+        row_of: (N,) int64 row of the folder for every frame of all episodes, one episode after another.
+    """
+
+    folder: Folder
+    row_of: np.ndarray
+
+
+def _rows_of_frames(folder: Folder, episode: str, frame: str, ends: np.ndarray) -> np.ndarray:
+    starts = np.concatenate([[0], ends[:-1]])
+    lengths = ends - starts
+    row_of = np.full(int(ends[-1]), -1, np.int64)
+    done = 0
+    for part in folder.columns([episode, frame]):
+        e, f = part[episode], part[frame]
+        if e.dtype.kind not in "iu" or f.dtype.kind not in "iu":
+            found = f"{e.dtype} and {f.dtype}"
+            raise DataError(folder.path, [f"columns {episode!r} and {frame!r} hold {found}; expected whole numbers"])
+        e, f = e.astype(np.int64), f.astype(np.int64)  # unsigned 64 bits and signed ones would give floats
+        known = (e >= 0) & (e < len(ends))
+        known &= (f >= 0) & (f < lengths[np.where(known, e, 0)])
+        if not known.all():
+            at = int(np.flatnonzero(~known)[0])
+            found = f"belongs to episode {e[at]}, frame {f[at]}, which the {len(ends)} recorded episodes do not have"
+            raise DataError(folder.path, [f"{folder.rows.locate(done + at)}: {found}"])
+        steps = starts[e] + f
+        is_again = np.ones(len(steps), bool)
+        is_again[np.unique(steps, return_index=True)[1]] = False
+        is_again |= row_of[steps] >= 0
+        if is_again.any():
+            at = int(np.argmax(is_again))
+            found = f"episode {e[at]}, frame {f[at]} has a row already"
+            raise DataError(folder.path, [f"{folder.rows.locate(done + at)}: {found}"])
+        row_of[steps] = np.arange(done, done + len(steps))
+        done += len(steps)
+    missing = np.flatnonzero(row_of < 0)
+    if len(missing):
+        e, f = step_of(missing[0], ends)
+        found = f"{len(missing)} frames have no embedding; the first is episode {e}, frame {f}"
+        raise DataError(folder.path, [found])
+    return row_of

@@ -1,0 +1,224 @@
+"""Instructions: the text of each frame, and its embedding, which was made once (`dp-prior embed`) and is looked up."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from dp_prior.config import Change, Config, ConfigError
+from dp_prior.data.embeddings.embedding_column import read_rows
+from dp_prior.data.embeddings.folder import Folder, FolderConfig
+from dp_prior.data.embeddings.written import read_record
+from dp_prior.data.errors import DataError, first_few, nearest_name
+from dp_prior.data.files import decoding
+from dp_prior.data.formats.store import EpisodeStore, step_of
+from dp_prior.data.samples.order import Share, shares
+
+
+class LanguageConfig(Config):
+    """The instruction of each frame, which the policy sees as the embedding of its text."""
+
+    key: str | None = None
+    """Key in the data set that holds texts, or numbers of texts, for each frame or each episode. null: the one
+    that the format has for them, as LeRobot's `task_index`; in other formats each episode has one text of `texts`, or
+    all have the only one."""
+
+    texts: str | Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """The texts that the numbers stand for, from 0: a list, or the key of an array of them. null: those that the
+    data set has (LeRobot's meta/tasks), or `key` holds texts itself."""
+
+    folder: Annotated[FolderConfig, Change("data", {"path": "harmless", "metadata": "harmless"})]
+    """The embeddings, as `dp-prior embed` writes them, in format parquet; texts that do not occur may be among them."""
+
+    text: str = "text"
+    """Metadata column that holds the text of each embedding."""
+
+    weights: Annotated[
+        Literal["balanced"] | dict[str, Annotated[float, Field(gt=0)]] | None, Change("schedule-changing")
+    ] = None
+    """Weight of each text: its share of the data set's training samples is this over the sum of all weights, exact in
+    every epoch. "balanced" gives all texts the same share. null: every window comes once per epoch."""
+
+    def keys(self) -> set[str]:
+        """The keys of the data set that are named."""
+        return {name for name in (self.key, self.texts) if isinstance(name, str)}
+
+    def create(self, store: EpisodeStore, ends: np.ndarray) -> FrameTexts:
+        """Read the text of every frame and find the embedding of every text.
+
+        Args:
+            ends: (E,) exclusive end row of each episode, checked.
+
+        Raises:
+            DataError: a frame has no text, a text has no embedding, or the embeddings cannot be trained on.
+        """
+        texts, index = read_texts(self, store, ends)
+        folder = self.folder.create()
+        rows = _rows_of(folder, self.text, texts)
+        table = read_rows(folder.rows, rows).astype(np.float32)
+        folder.check(table, rows)
+        record = read_record(Path(self.folder.path).expanduser())
+        embedder = None if record is None else record.embedder
+        weights = self._weights(texts, str(store.describe()["path"]))
+        return FrameTexts(texts, index, table.reshape(len(texts), *folder.shape), embedder, store.text_files(), weights)
+
+    def _weights(self, texts: list[str], source: str) -> list[float] | None:
+        """The weight of each text; None for those that an epoch has without weights."""
+        if self.weights is None or self.weights == "balanced":
+            return None if self.weights is None else [1.0] * len(texts)
+        problems = [
+            f"language.weights names {text!r}, which no frame has. {nearest_name(text, texts)}"
+            for text in sorted(self.weights.keys() - set(texts))
+        ]
+        missing = [text for text in texts if text not in self.weights]
+        if missing:
+            problems.append(f"language.weights has no weight for {_named(missing)}; give every text one")
+        if problems:
+            raise DataError(source, problems)
+        return [self.weights[text] for text in texts]
+
+
+@dataclass(frozen=True)
+class FrameTexts:
+    """The texts of all frames.
+
+    Attributes:
+        texts: K different ones, sorted.
+        index: (N,) int64 number of each frame's text, one episode after another.
+        table: (K, *shape) float32 embedding of each.
+        embedder: record of the model that made them; None if nothing says.
+        files: of the data set, that hold texts.
+        weights: of each text; None if every window comes once per epoch.
+    """
+
+    texts: list[str]
+    index: np.ndarray
+    table: np.ndarray
+    embedder: Any
+    files: list[Path]
+    weights: list[float] | None
+
+    def shares(self, index: np.ndarray, count: int) -> list[Share]:
+        """Divide samples among windows by the weights of their texts; texts without a window have no share.
+
+        Args:
+            index: (n,) number of each window's text.
+            count: samples of an epoch.
+
+        Raises:
+            ConfigError: a text would have no sample.
+        """
+        texts, sizes = np.unique(index, return_counts=True)
+        groups = np.split(np.argsort(index, kind="stable"), np.cumsum(sizes)[:-1])
+        counts = shares(count, [self.weights[number] for number in texts])
+        lost = [self.texts[number] for number, share in zip(texts, counts, strict=True) if not share]
+        if lost:
+            found = f"language.weights give {_named(lost)} none of the {count} samples of an epoch"
+            raise ConfigError("data", [f"{found}; raise them, or leave these episodes out"])
+        return [Share(ids, share) for ids, share in zip(groups, counts, strict=True)]
+
+    def digest(self) -> bytes:
+        """SHA-256 of texts, embeddings and which frame has which."""
+        digest = hashlib.sha256("\0".join(self.texts).encode())
+        digest.update(self.table.astype("<f4").tobytes())
+        digest.update(self.index.astype("<i8").tobytes())
+        return digest.digest()
+
+
+def read_texts(record: LanguageConfig, store: EpisodeStore, ends: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """The K different texts that occur, sorted, and (N,) int64 the number of each frame's.
+
+    Raises:
+        DataError: a key is missing, or a frame has no text.
+    """
+    source = str(store.describe()["path"])
+    key = store.text_key if record.key is None else record.key
+    if key is None:
+        listed = _listed(record, store, source)
+        values = np.zeros(len(ends), np.int64) if len(listed) == 1 else np.arange(len(listed))
+        if len(values) != len(ends):
+            found = f"lists {len(listed)} texts for {len(ends)} episodes"
+            raise DataError(source, [f"language.texts {found}; give one for each, one for all, or the key of numbers"])
+    else:
+        values = _read(store, key, source)
+    lengths = np.diff(ends, prepend=0)
+    if len(values) == len(ends) != ends[-1]:
+        values = np.repeat(values, lengths)
+    elif len(values) < ends[-1]:
+        found = (
+            f"key {key!r} has {len(values)} rows; expected one for each of {ends[-1]} frames or {len(ends)} episodes"
+        )
+        raise DataError(source, [f"language: {found}"])
+    values = values[: ends[-1]]
+    unique, index = np.unique(values, return_inverse=True)
+    if values.dtype.kind in "iu":
+        listed = _listed(record, store, source)
+        unknown = [int(number) for number in unique if number not in listed]
+        if unknown:
+            episode, frame = step_of(int(np.argmax(values == unknown[0])), ends)
+            where = f"episode {episode}, frame {frame}"
+            raise DataError(source, [f"{where}: {key!r} is {unknown[0]}, but the texts are numbered {_span(listed)}"])
+        unique = np.array([listed[int(number)] for number in unique])
+    empty = [number for number, text in enumerate(unique) if not str(text).strip()]
+    if empty:
+        episode, frame = step_of(int(np.argmax(index == empty[0])), ends)
+        where = f"episode {episode}, frame {frame}"
+        raise DataError(source, [f"{where}: the instruction is an empty text; write one, or leave the episode out"])
+    texts, merged = np.unique(unique, return_inverse=True)  # numbers may share a text
+    return [str(text) for text in texts], merged[index.ravel()].astype(np.int64)
+
+
+def _read(store: EpisodeStore, key: str, source: str) -> np.ndarray:
+    """(rows,) numbers or texts of a key."""
+    known = store.keys()
+    if key not in known:
+        raise DataError(source, [f"language: there is no key {key!r}. {nearest_name(key, known)}"])
+    values = store.read(key)
+    values = values.reshape(len(values)) if values.size == len(values) else values
+    if values.dtype.kind == "S":
+        with decoding(store.locate(key, 0), "holds texts that are not UTF-8"):
+            values = np.char.decode(values, "utf-8")
+    if values.ndim != 1 or values.dtype.kind not in "iuUT":
+        found = f"key {key!r} holds {values.dtype} of shape {values.shape}"
+        raise DataError(source, [f"language: {found}; expected a text or the number of a text in each row"])
+    return values
+
+
+def _listed(record: LanguageConfig, store: EpisodeStore, source: str) -> dict[int, str]:
+    """The texts that numbers stand for."""
+    if isinstance(record.texts, tuple):
+        return dict(enumerate(record.texts))
+    if record.texts is not None:
+        return dict(enumerate(map(str, _read(store, record.texts, source))))
+    if found := store.texts():
+        return found
+    raise DataError(source, ["language: nothing says which texts the numbers stand for; list them in language.texts"])
+
+
+def _rows_of(folder: Folder, column: str, texts: Collection[str]) -> np.ndarray:
+    """(K,) row of the embedding of each text, the first if there are several."""
+    rows: dict[str, int] = {}
+    done = 0
+    for part in folder.columns([column], as_text=True):
+        for number, text in enumerate(part[column]):
+            rows.setdefault(text, done + number)
+        done += len(part[column])
+    missing = [text for text in texts if text not in rows]
+    if missing:
+        found = f"{len(missing)} of the {len(texts)} instructions have no embedding: {_named(missing)}"
+        raise DataError(folder.path, [f"{found}; make them with dp-prior embed, in a new folder"])
+    return np.array([rows[text] for text in texts], dtype=np.int64)
+
+
+def _named(texts: list[str]) -> str:
+    return first_few([repr(text) for text in texts], 3)
+
+
+def _span(listed: Collection[int]) -> str:
+    return f"{min(listed)} to {max(listed)}" if listed else "by nothing: there are none"

@@ -1,0 +1,247 @@
+"""Several recorded data sets as one: windows of all of them, each set with a share of the samples of an epoch.
+
+Every set is opened, checked and split by itself, as if it were alone; the windows are then joined, set after set in the
+order of their names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import AfterValidator, Field
+
+from dp_prior.batch import Spec
+from dp_prior.config import Change, ConfigError
+from dp_prior.data.columns.joined import join
+from dp_prior.data.columns.memory import MemoryColumn
+from dp_prior.data.errors import DataError
+from dp_prior.data.integrity import MANIFEST, JointIntegrity
+from dp_prior.data.recorded.demonstrations import Demonstrations
+from dp_prior.data.recorded.records import RecordedConfig, WindowsConfig, good_key
+from dp_prior.data.recorded.selection import ACTION
+from dp_prior.data.recorded.trajectories import Trajectories, TrajectoriesConfig
+from dp_prior.data.recorded.window_rows import WindowRows
+from dp_prior.data.samples.order import Share, shares
+from dp_prior.data.samples.over_columns import Samples
+from dp_prior.data.split_data import PARTS
+
+
+class SetConfig(RecordedConfig):
+    """One of several data sets, and what is read of it by which name."""
+
+    weight: Annotated[float | None, Change("schedule-changing")] = Field(default=None, gt=0)
+    """Its share of the samples is this over the sum of all weights, exact in every epoch. null in all sets: every
+    window comes once per epoch."""
+
+    fps: Annotated[float | None, Change("harmless")] = Field(default=None, gt=0)
+    """Control steps per second, where the files do not say it or are wrong. Sets of different rates are refused."""
+
+    action_names: Annotated[tuple[str, ...] | None, Change("harmless")] = None
+    """Names of the action's dimensions, where the files do not have them or have others. Sets whose names differ are
+    refused."""
+
+
+class MixtureConfig(WindowsConfig):
+    """Windows over several recorded data sets with the same observations and the same action."""
+
+    replaced: ClassVar = {"previous_action": "A mixture does not offer it; record it as an observation of each set."}
+
+    type: Literal["mixture"] = "mixture"
+
+    provides: ClassVar = "trajectories"
+
+    sets: dict[Annotated[str, AfterValidator(good_key)], SetConfig] = Field(min_length=1)
+    """The data sets by a name of your choice. Each has the same names of observations, which its own `obs`,
+    `embeddings`, `images` and `language` map to its keys."""
+
+    def faults(self) -> Iterator[str]:
+        names = {
+            name: sorted([*one.obs, *one.embeddings, *one.images, *one.language]) for name, one in self.sets.items()
+        }
+        first, expected = next(iter(names.items()))
+        for name, found in names.items():
+            if found != expected:
+                yield (
+                    f"sets.{name} has the observations {found}, sets.{first} has {expected}; give each set the same "
+                    f"names, or leave out the observations that not all of them have"
+                )
+        unweighted = [name for name, one in self.sets.items() if one.weight is None]
+        if 0 < len(unweighted) < len(self.sets):
+            yield f"sets {unweighted} have no weight, but others have; give all of them a weight, or none"
+        told = [record for one in self.sets.values() for record in one.language.values() if record.weights is not None]
+        if (not unweighted or told) and any(one.embeddings for one in self.sets.values()):
+            yield "sets have weights and embeddings, which are shuffled in blocks of neighbours; remove the weights"
+
+    def downloaded(self, pinned: Mapping[str, str]) -> Self:
+        """See `RecordedConfig.downloaded`."""
+        return self.model_copy(update={"sets": {name: one.downloaded(pinned) for name, one in self.sets.items()}})
+
+    def recorded_sets(self) -> dict[str, TrajectoriesConfig]:
+        """See `DataRecord`."""
+        return {name: self.set_config(name) for name in self.sets}
+
+    def set_config(self, name: str) -> TrajectoriesConfig:
+        """One of the sets as a data set of its own."""
+        own = {field: getattr(self.sets[name], field) for field in RecordedConfig.model_fields}
+        shared = {field: getattr(self, field) for field in WindowsConfig.model_fields}
+        return TrajectoriesConfig.model_construct(**own, **shared)
+
+    def integrity(self, directory: Path) -> JointIntegrity:
+        """Compares the files of all sets with their manifests, each named after its set."""
+        manifest = directory / MANIFEST if self.manifest is None else self.manifest
+        own = {name: manifest.with_name(f"{manifest.stem}_{name}{manifest.suffix}") for name in self.sets}
+        named = [one.model_copy(update={"manifest": own[name]}) for name, one in self.recorded_sets().items()]
+        return JointIntegrity([one.integrity(directory) for one in named])
+
+    def create(self, horizon: int, n_obs_steps: int, n_action_steps: int, *, all_obs: bool = False) -> Mixture:
+        """Open, check and read the data sets; see `TrajectoriesConfig.create`.
+
+        Raises:
+            DataError: a set cannot be trained on; the problems of all sets in one report.
+            ConfigError: the sets differ in the shape of an observation or in shape, rate or meaning of the action.
+        """
+        sets, problems = {}, []
+        for name in sorted(self.sets):
+            try:
+                sets[name] = self.set_config(name).create(horizon, n_obs_steps, n_action_steps, all_obs=all_obs)
+            except DataError as error:
+                problems += [f"sets.{name}: {error.source}: {problem}" for problem in error.problems]
+        if problems:
+            raise DataError("data", problems)
+        return Mixture(self, sets)
+
+
+class Mixture(Demonstrations):
+    """Checked data sets, joined.
+
+    Attributes:
+        sets: each of them by itself, in the order of their windows.
+    """
+
+    def __init__(self, config: MixtureConfig, sets: dict[str, Trajectories]):
+        """See `MixtureConfig.create`."""
+        super().__init__(config)
+        self.sets = sets
+        problems = [*_different_specs(sets), *_different_actions(config, sets)]
+        sizes = [len(each.train) for each in sets.values()]
+        self._counts, is_weighted = sizes, all(one.weight is not None for one in config.sets.values())
+        if not problems and is_weighted:
+            self._counts = shares(sum(sizes), [config.sets[name].weight for name in sets])
+            problems += [
+                f"sets.{name}.weight {config.sets[name].weight:g} gives it none of the {sum(sizes)} samples of "
+                f"an epoch; raise it, or leave the set out"
+                for name, count in zip(sets, self._counts, strict=True)
+                if not count
+            ]
+        if problems:
+            raise ConfigError("data", problems)
+        parts = list(sets.values())
+        self.spec = parts[0].spec
+        self.files = [file for each in parts for file in each.files]
+        self.images = {f"{name}/{key}": column for name, each in sets.items() for key, column in each.images.items()}
+        episodes = np.cumsum([0, *(sum(map(len, each.split_ids.values())) for each in parts)]).tolist()
+        self.split_ids = {  # episodes are numbered through, set after set
+            part: [first + one for first, each in zip(episodes, parts, strict=False) for one in each.split_ids[part]]
+            for part in (*PARTS, "dropped")
+        }
+        self.counts = {
+            part: {what: sum(each.counts[part][what] for each in parts) for what in parts[0].counts[part]}
+            for part in PARTS
+        }
+        self.is_train_step = np.concatenate([each.is_train_step for each in parts])
+        self.file_warnings = [f"{name}: {warning}" for name, each in sets.items() for warning in each.file_warnings]
+        self.has_embeddings = any(each.has_embeddings for each in parts)
+        self.train, self.val, self.test = (self._joined(part) for part in PARTS)
+        self.shares = None
+        if is_weighted or any(each.shares is not None for each in parts):
+            begins = np.cumsum([0, *sizes])
+            self.shares = [
+                Share(begin + group.ids, group.count)
+                for begin, each, count in zip(begins, parts, self._counts, strict=False)
+                for group in each.divided(count)
+            ]
+
+    def _joined(self, part: Literal["train", "val", "test"]) -> Samples:
+        """A part of all sets; what they hold in memory becomes a view of it."""
+        owns, begin = [getattr(each, part) for each in self.sets.values()], 0
+        columns = {key: join([own.columns[key] for own in owns]) for key in owns[0].columns}
+        for each, own in zip(self.sets.values(), owns, strict=True):
+            shared = {
+                key: MemoryColumn(column.values[begin : begin + own.rows.n_rows])
+                for key, column in columns.items()
+                if isinstance(column, MemoryColumn)
+            }
+            setattr(each, part, Samples({**own.columns, **shared}, own.rows))
+            begin += own.rows.n_rows
+        return Samples(columns, WindowRows.joined([own.rows for own in owns]))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the names and fingerprints of the sets; see `Trajectories.fingerprint`."""
+        prints = {name: each.fingerprint for name, each in self.sets.items()}
+        return hashlib.sha256(json.dumps(prints).encode()).hexdigest()
+
+    def summary(self) -> str:
+        """See `Demonstrations.summary`; with the share of each set in the samples of an epoch."""
+        drawn = zip(self.sets, self._counts, strict=True)
+        listed = ", ".join(f"{name} {count / sum(self._counts):.3g}" for name, count in drawn)
+        return f"{super().summary()}; shares: {listed}"
+
+    def report(self) -> dict[str, Any]:
+        """See `Demonstrations.report`; with the format and place of each set."""
+        return {"sets": {name: each.described for name, each in self.sets.items()}, **super().report()}
+
+
+def _different_specs(sets: dict[str, Trajectories]) -> Iterator[str]:
+    """A line for each shape, kind or fit in which a set differs from the first one."""
+    (first, expected), *others = ((name, _layout(each.spec)) for name, each in sets.items())
+    for name, found in others:
+        for key in expected:
+            if found[key] != expected[key]:
+                yield (
+                    f"{key} of sets.{name} is {found[key]}, of sets.{first} {expected[key]}; map both to the same "
+                    f'numbers, for example with "slice", or train on them apart'
+                )
+
+
+def _layout(spec: Spec) -> dict[str, str]:
+    """What must agree, in words: per step, for the horizon is the same."""
+
+    def rotations(key: str) -> str:
+        found = [f"{one.form} at {list(one.slice)}" for one in spec.rotations.get(key, ())]
+        return f", with rotations {', '.join(found)}" if found else ""
+
+    layouts = {"action": f"of shape {spec.x_shape[1:]}{rotations(ACTION)}"}
+    for key, shape in sorted(spec.cond_shapes.items()):
+        how = rotations(key) + (f", fitted by {spec.fits[key].how}" if key in spec.fits else "")
+        how += f", embedded by {spec.embedders[key].model_dump()}" if key in spec.embedders else ""
+        layouts[f"observation {key!r}"] = f"{spec.kind(key)} of shape {shape[1:]}{how}"
+    return layouts
+
+
+def _different_actions(config: MixtureConfig, sets: dict[str, Trajectories]) -> Iterator[str]:
+    """A line for each rate, or order of named dimensions, in which a set differs from the first that states one."""
+    rates, names = {}, {}
+    for name, each in sets.items():
+        stated, action = config.sets[name], config.sets[name].action
+        rates[name] = stated.fps or each.described.get("fps")
+        known = each.described.get("names", {}).get(action.key, ())
+        names[name] = stated.action_names or tuple(known[slice(*(action.slice or (None,)))])
+        width = each.spec.x_shape[1]
+        if stated.action_names and len(stated.action_names) != width:
+            yield f"sets.{name}.action_names has {len(stated.action_names)} names for an action of {width} dimensions"
+    for field, what, found in (("fps", "a rate of", rates), ("action_names", "dimensions named", names)):
+        stated = {name: value for name, value in found.items() if value}
+        first = next(iter(stated), None)
+        for name, value in stated.items():
+            if value != stated[first]:
+                yield (
+                    f"the action of sets.{name} has {what} {value}, that of sets.{first} {stated[first]}; a policy has "
+                    f"one action. If its files are wrong, say what is true with sets.{name}.{field}"
+                )

@@ -1,0 +1,156 @@
+"""What records of recorded data have in common: what is read of the episodes, and how windows are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, Field
+
+from dp_prior.config import Change, Config
+from dp_prior.data.data_record import BatchSize, DataDevice, DataRecord, FrameCachePlace, ManifestPlace, Verified
+from dp_prior.data.formats import EpisodeStoreConfig
+from dp_prior.data.recorded.camera import ImageConfig
+from dp_prior.data.recorded.frame_embeddings import ObservationEmbeddingsConfig
+from dp_prior.data.recorded.language import LanguageConfig
+from dp_prior.data.recorded.mirror import MirrorConfig
+from dp_prior.data.recorded.selection import ACTION, KeyConfig
+from dp_prior.data.recorded.split import SplitConfig
+
+
+def good_key(value: str) -> str:
+    """The name of an observation or data set, or ValueError."""
+    if value == ACTION or not value.replace("_", "a").replace("-", "a").isalnum():
+        raise ValueError(
+            f"name {value!r} cannot be used; take letters, digits, _ and -, and not {ACTION!r} (the action). "
+            f'The name is yours: the name in the data set goes into "key"'
+        )
+    return value
+
+
+class RecordedConfig(Config):
+    """Recorded episodes, and what is read of them by which name."""
+
+    episodes: Annotated[EpisodeStoreConfig, Change("harmless")]
+    """The recorded data set."""
+
+    obs: dict[Annotated[str, AfterValidator(good_key)], KeyConfig] = {}
+    """Observations: the policy's name of each one, and its key in the data set."""
+
+    embeddings: dict[Annotated[str, AfterValidator(good_key)], ObservationEmbeddingsConfig] = {}
+    """Further observations from folders of embeddings, by the policy's name. They are read from disk during training,
+    which then shuffles its windows in blocks."""
+
+    images: dict[Annotated[str, AfterValidator(good_key)], ImageConfig] = {}
+    """Further observations that are camera frames, by the policy's name. They are decoded and resized once, into the
+    frame cache, and read from there during training."""
+
+    language: dict[Annotated[str, AfterValidator(good_key)], LanguageConfig] = {}
+    """Further observations that are instructions, by the policy's name: embeddings of texts."""
+
+    action: KeyConfig
+    """The action: one vector per step."""
+
+    mirror: dict[str, MirrorConfig] = {}
+    """Train on the mirror image of each training episode too: how each observation of `obs` reads in the mirror, by the
+    policy's name, and how the action does, as `action`; a camera says it in its own `mirror`. Empty: on the recorded
+    episodes alone."""
+
+    def faults(self) -> Iterator[str]:
+        names = [*self.obs, *self.embeddings, *self.images]
+        both = [*names, *self.language]
+        repeated = sorted({name for name in both if both.count(name) > 1})
+        if repeated or not names:
+            found = f"name {repeated} twice" if repeated else "are empty"
+            where = "obs, embeddings, images and language" if repeated else "obs, embeddings and images"
+            yield f"{where} {found}; a policy needs observations with different names"
+        yield from self._mirror_faults()
+        weighted = [name for name, record in self.language.items() if record.weights is not None]
+        if len(weighted) > 1:
+            yield f"language {weighted} all have weights; a window has one share, so give them to one of these"
+        if weighted and self.embeddings:
+            yield (
+                f"language.{weighted[0]} has weights, but embeddings are shuffled in blocks of neighbours; "
+                f"remove the weights"
+            )
+
+    def _mirror_faults(self) -> Iterator[str]:
+        mirrored = [name for name, image in self.images.items() if image.mirror is not None]
+        if not self.mirror:
+            for name in mirrored:
+                yield f"images.{name}.mirror is given, but mirror is empty; it says how action and obs read there"
+            return
+        if unmirrored := [*self.embeddings, *self.language]:
+            yield f"mirror is given, but {unmirrored} are embeddings, which have no mirror image; remove them or mirror"
+        for name in sorted(self.images.keys() - mirrored):
+            yield f'mirror is given, but images.{name} does not say how its frames read there; give it a "mirror"'
+        for name in mirrored:
+            yield from self._camera_faults(name)
+        wanted = [*self.obs, "action"]
+        if "action" in self.obs:
+            yield "mirror cannot tell the observation 'action' from the action; give the observation another name"
+        elif sorted(self.mirror) != sorted(wanted):
+            yield f"mirror has {sorted(self.mirror)}; expected an entry for each of {wanted}"
+
+    def _camera_faults(self, name: str) -> Iterator[str]:
+        """Why the frames of a camera, mirrored twice, would not be the frames again."""
+        image, where = self.images[name], f"images.{name}.mirror"
+        flip, other = image.mirror.flip, image.mirror.camera or name
+        if flip.endswith("diagonal") and image.size[0] != image.size[1]:
+            yield f"{where}.flip is {flip!r}, which needs a square; size is {list(image.size)}"
+        if other not in self.images:
+            yield f"{where}.camera is {other!r}; expected one of {sorted(self.images)}"
+            return
+        back = self.images[other].mirror
+        if back is not None and (back.camera or other, back.flip) != (name, flip):
+            own, theirs = f"{other!r}, flip {flip!r}", f"{back.camera or other!r}, flip {back.flip!r}"
+            yield f"mirrored twice, camera {name!r} is another one: it takes {own}, and {other!r} takes {theirs}"
+        for field in ("size", "fit"):
+            own, theirs = getattr(image, field), getattr(self.images[other], field)
+            if own != theirs:
+                yield f"{where}.camera is {other!r}, whose {field} is {theirs}; give it that of images.{name}, {own}"
+
+    def downloaded(self, pinned: Mapping[str, str]) -> Self:
+        """The record with the episodes on this machine, those of the Hub at one commit; see `pinned_commits`.
+
+        Raises:
+            DataError, UnreadableError: they cannot be downloaded.
+        """
+        cameras = [image.key for image in self.images.values() if image.key is not None]
+        episodes = self.episodes.local(pinned, cameras)
+        return self if episodes is self.episodes else self.model_copy(update={"episodes": episodes})
+
+
+class WindowsConfig(DataRecord):
+    """How windows are made of recorded episodes, divided, stored and shuffled."""
+
+    frame_cache: FrameCachePlace = None
+
+    split: SplitConfig = SplitConfig()
+    """Split of the episodes into training, validation and test parts."""
+
+    batch_size: BatchSize = 256
+
+    mask_padding: bool = True
+    """Repeated actions before and after an episode carry no loss; false trains on them, as Diffusion Policy does."""
+
+    device: DataDevice = "auto"
+    """Device of the data: auto moves columns to the training device, smallest first, into half its free memory."""
+
+    verify: Verified = "sizes"
+
+    manifest: ManifestPlace = None
+
+    block_rows: int = Field(default=2048, ge=1)
+    """With embeddings: windows are shuffled in blocks of this many neighbours, and rows are read this many at once."""
+
+    shuffle_blocks: int = Field(default=16, ge=1)
+    """With embeddings: number of blocks of windows that are mixed."""
+
+
+def pinned_commits(data: Any) -> dict[str, str]:
+    """The commits of data sets on the Hub, by repository, in the JSON of the data of a stored configuration."""
+    given = data if isinstance(data, dict) else {}
+    sets = [given, *(given["sets"].values() if isinstance(given.get("sets"), dict) else ())]
+    records = [one["episodes"] for one in sets if isinstance(one, dict) and isinstance(one.get("episodes"), dict)]
+    return {record["repo"]: record["revision"] for record in records if record.get("repo") and record.get("revision")}

@@ -1,0 +1,277 @@
+"""Recorded episodes as training samples: an action chunk, given the observations before it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import AfterValidator
+
+from dp_prior.batch import Spec
+from dp_prior.data.columns import Column
+from dp_prior.data.columns.joined import join
+from dp_prior.data.columns.lookup import LookupColumn
+from dp_prior.data.columns.memory import MemoryColumn
+from dp_prior.data.columns.mirrored import MirroredColumn
+from dp_prior.data.embeddings.embedding_column import EmbeddingColumn
+from dp_prior.data.formats.store import EpisodeStore
+from dp_prior.data.frames.cache import USER_CACHE
+from dp_prior.data.frames.frame_column import ImageColumn
+from dp_prior.data.recorded.camera import ImageConfig, open_images
+from dp_prior.data.recorded.demonstrations import Demonstrations
+from dp_prior.data.recorded.frame_embeddings import FrameEmbeddings
+from dp_prior.data.recorded.language import FrameTexts
+from dp_prior.data.recorded.mirror import with_images
+from dp_prior.data.recorded.previous import central_action, previous_actions
+from dp_prior.data.recorded.records import RecordedConfig, WindowsConfig, good_key
+from dp_prior.data.recorded.selection import ACTION, read_selected
+from dp_prior.data.recorded.window_rows import WindowRows
+from dp_prior.data.recorded.windows import Windows, make_windows
+from dp_prior.data.samples.order import Share
+from dp_prior.data.samples.over_columns import Samples
+from dp_prior.data.split_data import PARTS
+
+
+class TrajectoriesConfig(RecordedConfig, WindowsConfig):
+    """Windows over recorded episodes: observations as condition, an action chunk as the diffused variable."""
+
+    replaced: ClassVar = {
+        **dict.fromkeys(("abs_action", "rotation_rep"), "Name rotations in data.action.rotations."),
+        **dict.fromkeys(("pad_before", "pad_after"), "They follow from task.n_obs_steps and task.n_action_steps."),
+        "zarr_path": "Set data.episodes.path.",
+        "repo_id": "Set data.episodes.repo.",
+        "val_ratio": "Set data.split.val.",
+    }  # Diffusion Policy, LeRobot
+
+    type: Literal["trajectories"] = "trajectories"
+
+    provides: ClassVar = "trajectories"
+
+    previous_action: Annotated[str, AfterValidator(good_key)] | None = None
+    """Name of a further observation: the action of the step before, in data units, which agents fill in themselves. At
+    the first step of an episode it is the training action nearest to their mean. null: past actions are not seen."""
+
+    def faults(self) -> Iterator[str]:
+        yield from super().faults()
+        if self.previous_action in {"action", *self.obs, *self.embeddings, *self.images, *self.language}:
+            yield (
+                f"previous_action is {self.previous_action!r}, the name of the action or of another observation; take "
+                f"another name, such as 'previous_action'"
+            )
+
+    def root(self) -> Path:
+        """See `DataRecord`."""
+        return self.episodes.path.expanduser()
+
+    def places(self) -> dict[str, tuple[str, ...]]:
+        """See `DataRecord`: those of embeddings."""
+        folders = [record.folder for record in (*self.embeddings.values(), *self.language.values())]
+        return {place: endings for folder in folders for place, endings in folder.places().items()}
+
+    def recorded_sets(self) -> dict[str, TrajectoriesConfig]:
+        """See `DataRecord`."""
+        return {"data": self}
+
+    def frames(
+        self, store: EpisodeStore, ends: np.ndarray, images: Mapping[str, ImageConfig]
+    ) -> dict[str, ImageColumn]:
+        """The frames of some cameras; see `open_images`. Caches of data on the Hub lie apart from its client's files.
+
+        Args:
+            store, ends: the episodes, which are on this machine, and the exclusive end row of each.
+        """
+        cache = self.frame_cache or (USER_CACHE if self.episodes.is_remote else None)
+        return open_images(images, store, ends, cache, self.episodes.path, self.verify)
+
+    def create(self, horizon: int, n_obs_steps: int, n_action_steps: int, *, all_obs: bool = False) -> Trajectories:
+        """Open, check and read the data set.
+
+        Args:
+            all_obs: give each sample the observations of the whole horizon, of which a policy sees the first
+                n_obs_steps; otherwise these alone.
+
+        Raises:
+            DataError: the data set cannot be trained on; all problems in one report.
+        """
+        return Trajectories(self.downloaded({}), horizon, n_obs_steps, n_action_steps, all_obs=all_obs)
+
+
+class Trajectories(Demonstrations):
+    """A checked data set, split by episode.
+
+    Attributes:
+        described: format, place and whatever else the episode store says about itself.
+    """
+
+    def __init__(
+        self, config: TrajectoriesConfig, horizon: int, n_obs_steps: int, n_action_steps: int, *, all_obs: bool
+    ):
+        """See `TrajectoriesConfig.create`."""
+        super().__init__(config)
+        self._horizon, steps = horizon, horizon if all_obs else n_obs_steps
+        store, wanted = config.episodes.create(), {**config.obs, ACTION: config.action}
+        self.described = store.describe()
+        arrays, ends, self.file_warnings = read_selected(store, wanted)
+        split = config.split.assign(len(ends)).ids()
+        self.split_ids, self._numbers = split, {part: np.array(split[part], np.int64) for part in PARTS}
+        self.images = config.frames(store, ends, config.images)
+        if config.mirror:
+            self._numbers["train"] = np.concatenate([self._numbers["train"], len(ends) + self._numbers["train"]])
+            arrays, ends = with_images(config.mirror, wanted, arrays, ends)
+        self._embeddings = {key: record.create(ends) for key, record in config.embeddings.items()}
+        self._language = {key: record.create(store, ends) for key, record in config.language.items()}
+        keys = {each.key for each in wanted.values()}.union(*(record.keys() for record in config.language.values()))
+        self.files = [*store.files(keys), *(path for found in self._language.values() for path in found.files)]
+        self._ends, self._lengths = ends, np.diff(ends, prepend=0)
+        self._digest = _digest(arrays, ends, self._embeddings, self._language)
+        starts: dict[str, tuple[float, ...]] = {}
+        if config.previous_action is not None:
+            name = config.previous_action
+            start = central_action(arrays[ACTION][self._rows("train")], config.action.rotations)
+            wanted[name], arrays[name] = config.action, previous_actions(arrays[ACTION], ends, start)
+            starts[name] = tuple(start.tolist())
+        self.spec = Spec(
+            x_shape=(horizon, *arrays[ACTION].shape[1:]),
+            cond_shapes={key: (steps, *arrays[key].shape[1:]) for key in wanted if key != ACTION}
+            | {key: (steps, *found.folder.shape) for key, found in self._embeddings.items()}
+            | {key: (steps, *column.shape) for key, column in self.images.items()}
+            | {key: (steps, *found.table.shape[1:]) for key, found in self._language.items()},
+            kinds={key: "image" for key in config.images} | {key: "text" for key in config.language},
+            fits={key: image.resize for key, image in config.images.items()},
+            rotations={key: each.rotations for key, each in wanted.items() if each.rotations},
+            embedders={key: found.embedder for key, found in self._language.items() if found.embedder is not None},
+            previous_actions=starts,
+        )
+        self.has_embeddings, self.counts = bool(self._embeddings), {}
+        sets = {}
+        for name in PARTS:
+            windows = make_windows(self._lengths[self._numbers[name]], horizon, n_obs_steps - 1, n_action_steps - 1)
+            source = self._rows(name)[windows.source]
+            rows = WindowRows.of(windows, steps, config.mask_padding)
+            sets[name] = Samples(self._columns(arrays, source), rows)
+            self.counts[name] = self._counted(name, windows)
+            if name == "train":
+                self.is_train_step = windows.is_real
+                newest = source[windows.first + n_obs_steps - 1]
+        self.train, self.val, self.test = (sets[name] for name in PARTS)
+        weighted = next((found for found in self._language.values() if found.weights is not None), None)
+        self._weighted, self._newest = weighted, newest
+        self.shares = None if weighted is None else self.divided(len(self.train))
+
+    def _rows(self, part: str) -> np.ndarray:
+        """Rows of the episodes of a part, one episode after another."""
+        numbers = self._numbers[part]
+        return np.concatenate(
+            [np.arange(0), *map(np.arange, (self._ends - self._lengths)[numbers], self._ends[numbers])]
+        )
+
+    def _columns(self, arrays: Mapping[str, np.ndarray], source: np.ndarray) -> dict[str, Column]:
+        """Every key by its storage. Args: source: (m,) row of the data set for each row of the columns."""
+        columns: dict[str, Column] = {
+            key: MemoryColumn(torch.from_numpy(array[source])) for key, array in arrays.items()
+        }
+        for key, found in self._embeddings.items():
+            columns[key] = EmbeddingColumn(found.folder).taking(torch.from_numpy(found.row_of[source]))
+        for key in self.images:
+            columns[key] = self._camera(key).taking(torch.from_numpy(source))
+        for key, found in self._language.items():
+            index = MemoryColumn(torch.from_numpy(found.index[source]))
+            columns[key] = LookupColumn(torch.from_numpy(found.table), index)
+        return columns
+
+    def _camera(self, key: str) -> Column:
+        """The frames of a camera, and behind them those of the mirror images."""
+        rule = self._config.images[key].mirror
+        if rule is None:
+            return self.images[key]
+        return join([self.images[key], MirroredColumn(self.images[rule.camera or key], rule.flip)])
+
+    def _counted(self, part: str, windows: Windows) -> dict[str, int]:
+        lengths = self._lengths[self._numbers[part]]
+        return {
+            "episodes": len(lengths),
+            "steps": int(lengths.sum()),
+            "windows": len(windows),
+            "padded_positions": int(len(windows) * self._horizon - windows.valid_counts.sum()),
+            "short_episodes": int((lengths < self._horizon).sum()),
+        }
+
+    def divided(self, count: int) -> list[Share]:
+        """`count` samples of an epoch, divided by the weights of instructions: of the newest observation of a window.
+
+        Raises:
+            ConfigError: an instruction would have no sample.
+        """
+        if self._weighted is None:
+            return [Share(np.arange(len(self.train)), count)]
+        return self._weighted.shares(self._weighted.index[self._newest], count)
+
+    def summary(self) -> str:
+        """See `Demonstrations.summary`; with mirror images, and the shares of instructions that have weights."""
+        if self._config.mirror:
+            return f"{super().summary()}; half of those to train on are mirror images"
+        if self.shares is None:
+            return super().summary()
+        counts = sorted(share.count / len(self.train) for share in self.shares)
+        return f"{super().summary()}; {len(counts)} instructions, shares {counts[0]:.3g} to {counts[-1]:.3g}"
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the selected arrays, the episode ends and the pixels; equal for equal content in any file format.
+
+        With images it needs the frame caches, which are built if they are not complete.
+        """
+        digest = self._digest.copy()
+        for key in sorted(self.images):
+            index, rule = self.images[key].frames.index, self._config.images[key].mirror
+            digest.update(b"" if rule is None else rule.model_dump_json().encode())
+            text = f"{key}{index.fit.model_dump_json()}{index.encoding.model_dump_json()}{''.join(index.digests)}"
+            digest.update(text.encode())
+        return digest.hexdigest()
+
+    def report(self) -> dict[str, Any]:
+        """See `Demonstrations.report`; with lengths of episodes."""
+        recorded = self._lengths[: sum(map(len, self.split_ids.values()))]
+        return {
+            **self.described,
+            "episodes": len(recorded),
+            "steps": int(recorded.sum()),
+            "episode_lengths": {"min": int(recorded.min()), "max": int(recorded.max())},
+            "horizon": self._horizon,
+            **super().report(),
+        }
+
+    def warnings(self) -> list[str]:
+        """See `Demonstrations`; with instructions that are always the same."""
+        return super().warnings() + [
+            f"{key!r} is {language.texts[0]!r} in every frame, so it tells the policy nothing"
+            for key, language in self._language.items()
+            if len(language.texts) == 1
+        ]
+
+
+def _digest(
+    arrays: dict[str, np.ndarray],
+    ends: np.ndarray,
+    embeddings: dict[str, FrameEmbeddings],
+    language: dict[str, FrameTexts],
+) -> Any:
+    """SHA-256 of everything but images."""
+    digest = hashlib.sha256(np.ascontiguousarray(ends, dtype="<i8").tobytes())
+    for key in sorted(arrays):
+        array = np.ascontiguousarray(arrays[key], dtype="<f4")
+        digest.update(f"{key}{array.shape}".encode())
+        digest.update(array.data)
+    for key in sorted(embeddings):
+        digest.update(f"{key}{embeddings[key].folder.fingerprint()}".encode())
+        rows = embeddings[key].row_of
+        if (np.diff(rows, prepend=-1) != 1).any():  # in recorded order the folder's fingerprint says it all
+            digest.update(rows.astype("<i8").tobytes())
+    for key in sorted(language):
+        digest.update(f"{key}".encode() + language[key].digest())
+    return digest

@@ -1,0 +1,180 @@
+"""The order of training, a pure function of (seed, samples_seen), and the batches it makes.
+
+The loader has no state: any position is computed directly. Every rank knows the global order and takes every
+`world_size`-th row of it, so the number of ranks decides which rank computes a sample, never which sample comes next.
+
+Samples on disk are read in a thread while the loop trains on those before them; samples in memory need no thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from dp_prior.batch import Batch
+from dp_prior.config import ConfigError
+from dp_prior.data.samples.order import FullOrder, Order
+from dp_prior.data.samples.over_columns import Samples
+from dp_prior.randomness import Randomness
+
+T = TypeVar("T")
+
+READ_AHEAD = 2
+"""Global batches that are read before they are asked for."""
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A global batch before an accelerator sees it.
+
+    Attributes:
+        ids: (G,) on the CPU.
+        valid: number of valid positions in it.
+        parts: what was read from disk for each micro-batch of this rank; None where all is in memory.
+    """
+
+    samples_seen: int
+    ids: Tensor
+    valid: int
+    parts: list[dict[str, Tensor] | None]
+
+
+class Loader:
+    """Batches of the training set for one rank, from any position on.
+
+    Args:
+        order: of the samples; None for a full shuffle.
+        augment: makes the batch to train on of a batch of the data set, given a random row for each sample, which is a
+            function of seed and position; None leaves it.
+        batch_size: samples per rank and micro-batch.
+        accumulation: micro-batches per optimizer step.
+        device: of the batches; None for that of the data set.
+    """
+
+    def __init__(
+        self,
+        dataset: Samples,
+        *,
+        batch_size: int,
+        accumulation: int = 1,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        device: torch.device | str | None = None,
+        order: Order | None = None,
+        augment: Callable[[Batch, Randomness], Batch] | None = None,
+    ):
+        self.dataset = dataset
+        self._seed, self._augment = seed, augment
+        self.order = FullOrder(seed, len(dataset)) if order is None else order
+        self.batch_size = batch_size
+        self.accumulation = accumulation
+        self.rank = rank
+        self.world_size = world_size
+        self.device = torch.device(dataset.device if device is None else device)
+        self.global_batch_size = batch_size * accumulation * world_size
+        if len(dataset) < self.global_batch_size:
+            ranks = f"{world_size} rank" + ("s" if world_size != 1 else "")
+            raise ConfigError(
+                "data",
+                [
+                    f"one step takes batch_size {batch_size} x accumulation {accumulation} x {ranks} = "
+                    f"{self.global_batch_size} samples, but the training set has {len(dataset)}. "
+                    f"Lower batch_size or train on more data"
+                ],
+            )
+        self._length = len(dataset)
+        self._disk = dataset if dataset.reads_disk else None
+        self._reading = threading.Lock()  # a data set may keep the blocks that it has read
+
+    def __len__(self) -> int:
+        """Samples in one epoch, over all ranks."""
+        return self._length
+
+    def from_sample(self, samples_seen: int) -> Iterator[list[Batch]]:
+        """Endless iterator over the micro-batches of each global batch, from sample `samples_seen` on.
+
+        Where samples lie on disk, the `READ_AHEAD` next ones are read meanwhile. An error there is raised here, when
+        the batch that it belongs to is asked for.
+        """
+        starts = itertools.count(samples_seen, self.global_batch_size)
+        read = map(self._read, starts) if self._disk is None else _ahead(self._read, starts, READ_AHEAD)
+        return map(self._finish, read)
+
+    def global_batch(self, samples_seen: int) -> list[Batch]:
+        """This rank's micro-batches of the global batch that begins at sample `samples_seen`."""
+        return self._finish(self._read(samples_seen))
+
+    def ids(self, samples_seen: int) -> Tensor:
+        """(global_batch_size,) int64 ids, on all ranks, of the batch that begins after `samples_seen` samples."""
+        return self._span(samples_seen).to(self.dataset.device, non_blocking=True)
+
+    def _read(self, samples_seen: int) -> _Read:
+        """Everything about a global batch that needs no accelerator."""
+        ids = self._span(samples_seen)
+        parts: list[dict[str, Tensor] | None] = [None] * self.accumulation
+        if self._disk is not None:
+            with self._reading:
+                parts = [self._pinned(self._disk.read(ids[rows])) for rows in self._rows()]
+        return _Read(samples_seen, ids, int(self.dataset.count_valid(ids)), parts)
+
+    def _pinned(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The same in memory that a GPU copies from while the host goes on."""
+        if self.device.type != "cuda":
+            return found
+        with torch.cuda.device(self.device):  # a new thread begins with the first GPU, whose memory other ranks use
+            return {key: value.pin_memory() for key, value in found.items()}
+
+    def _finish(self, read: _Read) -> list[Batch]:
+        ids = read.ids.to(self.dataset.device, non_blocking=True)
+        denominator = read.valid / (self.world_size * self.accumulation)
+        batches = []
+        for rows, part in zip(self._rows(), read.parts, strict=True):
+            batch = self.dataset.fetch(ids[rows]) if self._disk is None else self._disk.fetch(ids[rows], part)
+            if batch.x.device != self.device:
+                batch = batch.to(self.device)
+            first, stop = read.samples_seen + rows.start, read.samples_seen + rows.stop
+            positions = torch.arange(first, stop, self.world_size, device=self.device)
+            shared = torch.full((), denominator, dtype=torch.float32, device=self.device)
+            if self._augment is not None:
+                batch = self._augment(batch, Randomness.from_counts(self._seed, "augmentation", positions))
+            batches.append(replace(batch, positions=positions, denominator=shared))
+        return batches
+
+    def _rows(self) -> list[slice]:
+        """Where in a global batch each micro-batch of this rank lies."""
+        size = self.batch_size * self.world_size
+        return [
+            slice(begin + self.rank, begin + size, self.world_size) for begin in range(0, self.global_batch_size, size)
+        ]
+
+    def _span(self, samples_seen: int) -> Tensor:
+        """Ids (G,), on the CPU, of a global batch, which may reach into the next epoch."""
+        epoch, begin = divmod(samples_seen, self._length)
+        end = begin + self.global_batch_size
+        ids = torch.from_numpy(self.order.ids(epoch, begin, min(end, self._length)))
+        if end > self._length:
+            ids = torch.cat([ids, torch.from_numpy(self.order.ids(epoch + 1, 0, end - self._length))])
+        return ids
+
+
+def _ahead(read: Callable[[int], T], starts: Iterable[int], count: int) -> Iterator[T]:
+    """`read` of each start, in order; up to `count` of them are read in a thread before they are asked for."""
+    starts = iter(starts)
+    pool = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
+    try:
+        waiting = deque(pool.submit(read, start) for start in itertools.islice(starts, count))
+        while waiting:
+            found = waiting.popleft().result()
+            waiting.extend(pool.submit(read, start) for start in itertools.islice(starts, 1))
+            yield found
+    finally:
+        pool.shutdown(cancel_futures=True)

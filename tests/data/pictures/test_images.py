@@ -1,0 +1,342 @@
+"""A set of images: one content in every format, its split, its batches, and what it refuses."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from dp_prior.config import ConfigError
+from dp_prior.data.errors import DataError
+from dp_prior.data.frames.layout import greyscale
+from dp_prior.data.pictures.cut import reduced
+from dp_prior.data.pictures.images import ImagesConfig
+from dp_prior.data.samples.order import epoch_order
+from dp_prior.data.samples.over_columns import Samples
+from tests.data.pictures.sets import CLASSES, encoded, images, write_folder, write_npz, write_parquet
+
+pytest.importorskip("PIL", reason="needs the extra image")
+
+SPLIT = {"train": 0.7, "val": 0.3}
+
+
+def opened(place, source, **change):
+    config = {"source": source, "labels": True, "split": SPLIT, "frame_cache": str(place / "frames"), **change}
+    data = ImagesConfig.from_json(json.dumps(config)).create()
+    data.build_caches(lambda line: None)
+    return data
+
+
+def everything(data, part="train"):
+    samples = getattr(data, part)
+    return samples.fetch(torch.arange(len(samples)))
+
+
+def test_every_format_gives_the_same_samples(tmp_path):
+    pytest.importorskip("pyarrow", reason="needs the extra lerobot")
+    pixels, labels = images()
+    records = [write_npz(tmp_path / "a.npz", pixels, labels), write_parquet(tmp_path / "one", pixels, labels, (12,))]
+    records += [write_folder(tmp_path / name, pixels, labels, name) for name in ("folder", "prefix", "csv")]
+    records.append(write_parquet(tmp_path / "several", pixels, labels))
+    found = [opened(tmp_path, record) for record in records]
+    for data in found:
+        assert data.spec == found[0].spec and data.spec.classes == {"label": CLASSES}
+        assert data is found[-1] or data.fingerprint == found[0].fingerprint  # several files are several chunks
+        assert len(data.train) + len(data.val) == 12 and len(data.train) and len(data.val)
+        rows = data.parts["train"].rows(np.arange(len(data.train)))
+        batch = everything(data)
+        assert (
+            np.array_equal(batch.x.numpy(), pixels[rows]) and batch.mask.all() and batch.mask.shape == (len(rows), 6, 4)
+        )
+        assert [CLASSES[i] for i in batch.cond["label"]] == [labels[row] for row in rows]
+
+
+def test_labels_are_read_only_where_they_are_wanted(tmp_path):
+    pixels, labels = images()
+    record = write_npz(tmp_path / "a.npz", pixels, labels)
+    data = opened(tmp_path, record, labels=False)
+    assert data.spec.cond_shapes == {} == everything(data).cond and data.spec.kinds == {}
+    assert data.fingerprint != opened(tmp_path, record).fingerprint
+    np.savez(tmp_path / "bare.npz", images=pixels)
+    assert opened(tmp_path, {"type": "npz", "path": str(tmp_path / "bare.npz")}, labels=False)
+    with pytest.raises(DataError, match="has no array 'labels' or 'arr_1'"):
+        opened(tmp_path, {"type": "npz", "path": str(tmp_path / "bare.npz")})
+
+
+def test_order_of_training_is_that_of_every_data_set(tmp_path):
+    data = opened(tmp_path, write_npz(tmp_path / "a.npz", *images()))
+    loader = data.loader(seed=3, batch_size=2, accumulation=1, rank=0, world_size=1)
+    stream = loader.from_sample(0)
+    n = len(data.train)
+    found = torch.cat([next(stream)[0].ids for _ in range(n)])
+    assert found[:n].tolist() == epoch_order(3, 0, n).tolist()
+
+
+def test_split_is_a_hash_of_the_row(tmp_path):
+    pixels, labels = images(60)
+    few = opened(tmp_path, write_npz(tmp_path / "few.npz", pixels[:40], labels[:40]), labels=False)
+    many = opened(tmp_path, write_npz(tmp_path / "many.npz", pixels, labels), labels=False)
+    rows = [data.parts["val"].rows(np.arange(len(data.val))).tolist() for data in (few, many)]
+    assert rows[0] == [row for row in rows[1] if row < 40] and rows[1][-1] >= 40
+    other = opened(
+        tmp_path, write_npz(tmp_path / "few.npz", pixels[:40], labels[:40]), split={**SPLIT, "seed": 1}, labels=False
+    )
+    assert other.parts["val"].rows(np.arange(len(other.val))).tolist() != rows[0]
+
+
+def test_resized_cropped_grey_and_reduced(tmp_path):
+    pixels, labels = images(size=(8, 4))
+    record = write_npz(tmp_path / "a.npz", pixels, labels)
+    cropped = opened(tmp_path, record, size=[4, 4])
+    rows = cropped.parts["train"].rows(np.arange(len(cropped.train)))
+    assert np.array_equal(everything(cropped).x.numpy(), pixels[rows][:, 2:6])
+    stretched = opened(tmp_path, record, size=[4, 4], fit="resize")
+    assert not torch.equal(everything(stretched).x, everything(cropped).x)
+    one_channel = opened(tmp_path, record, channels=1)
+    grey = everything(one_channel).x
+    (directory,) = one_channel.cache_directories()
+    assert (directory / "frames.u8").stat().st_size == pixels.size // 3
+    assert grey.shape[1:] == (8, 4, 1) and torch.equal(grey, greyscale(torch.from_numpy(pixels[rows])))
+    batch = everything(opened(tmp_path, record, low_res=[4, 2]))
+    assert torch.equal(batch.cond["low_res"], reduced(batch.x, (4, 2)))
+    assert opened(tmp_path, record, low_res=[4, 2]).spec.kinds == {"label": "label", "low_res": "image"}
+
+
+def test_greyscale_is_pillows():
+    from PIL import Image
+
+    pixels = np.random.default_rng(0).integers(256, size=(50, 40, 3), dtype=np.uint8)
+    expected = np.asarray(Image.fromarray(pixels).convert("L"))
+    assert np.array_equal(greyscale(torch.from_numpy(pixels))[..., 0].numpy(), expected)
+    grey = torch.arange(256, dtype=torch.uint8)[:, None].expand(-1, 3)
+    assert torch.equal(greyscale(grey)[:, 0], torch.arange(256, dtype=torch.uint8))
+
+
+WINDOWED = {"crop": [4, 2], "low_res": [2, 1], "split": {"train": 1.0, "val": 0.0}}
+HOW = {"seed": 5, "batch_size": 3, "accumulation": 2, "rank": 0, "world_size": 1}
+
+
+def trained_on(loader, first=0):
+    """The batches of a step as one: what a loader gives from a sample on."""
+    batches = loader.global_batch(first)
+    order = torch.cat([batch.positions for batch in batches]).argsort()
+    x, low_res, ids = (
+        torch.cat([of(batch) for batch in batches])[order]
+        for of in (lambda batch: batch.x, lambda batch: batch.cond["low_res"], lambda batch: batch.ids)
+    )
+    return x, low_res, ids, torch.stack([batch.denominator for batch in batches])
+
+
+def test_the_centre_is_cut_out_and_training_sees_random_windows(tmp_path):
+    pixels, labels = images()
+    record = write_npz(tmp_path / "a.npz", pixels, labels)
+    data = opened(tmp_path, record, **WINDOWED)
+    assert data.spec.x_shape == (4, 2, 3) and data.spec.cond_shapes["low_res"] == (2, 1, 3)
+    batch = everything(data)
+    assert np.array_equal(batch.x.numpy(), pixels[:, 1:5, 1:3]) and batch.mask.shape == (12, 4, 2)
+    assert torch.equal(batch.cond["low_res"], reduced(batch.x, (2, 1)))
+    x, low_res, ids, denominators = trained_on(data.loader(**HOW))
+    assert torch.equal(low_res, reduced(x, (2, 1))) and (denominators == 3 * 4 * 2).all()
+    windows = torch.from_numpy(pixels)[ids].unfold(1, 4, 1).unfold(2, 2, 1).permute(0, 1, 2, 4, 5, 3)  # (6, 3, 3, ...)
+    places = [(window == one).flatten(2).all(2).nonzero().tolist() for window, one in zip(windows, x, strict=True)]
+    assert all(len(place) == 1 for place in places) and len({tuple(place[0]) for place in places}) > 2
+
+
+def test_a_window_is_a_function_of_seed_and_position_alone(tmp_path):
+    data = opened(tmp_path, write_npz(tmp_path / "a.npz", *images()), **WINDOWED)
+    expected = trained_on(data.loader(**HOW), 6)
+    for change in ({"batch_size": 6, "accumulation": 1}, {"batch_size": 1, "accumulation": 6}):
+        assert all(map(torch.equal, trained_on(data.loader(**HOW | change), 6)[:3], expected[:3])), change
+    ranks = [trained_on(data.loader(**HOW | {"accumulation": 1, "rank": rank, "world_size": 2}), 6) for rank in (0, 1)]
+    for found, whole in zip(zip(*ranks, strict=True), expected[:3], strict=False):
+        assert torch.equal(torch.stack(found, 1).flatten(0, 1), whole)
+    later = next(data.loader(**HOW).from_sample(6))  # read ahead in a thread, from where a run was stopped
+    assert torch.equal(torch.cat([batch.x for batch in later]), expected[0])
+    assert not torch.equal(trained_on(data.loader(**HOW | {"seed": 6}), 6)[0], expected[0])
+    again = trained_on(data.loader(**HOW), 6 + 12)  # an epoch later
+    both = [(i, j) for i in range(6) for j in range(6) if expected[2][i] == again[2][j]]
+    assert any(not torch.equal(expected[0][i], again[0][j]) for i, j in both) and both
+
+
+def test_a_window_of_the_whole_image_is_no_window(tmp_path):
+    record = write_npz(tmp_path / "a.npz", *images())
+    for channels in (1, 3):
+        change = WINDOWED | {"channels": channels}
+        whole, cropped = (opened(tmp_path, record, **change | {"crop": crop}) for crop in (None, [6, 4]))
+        assert whole.spec == cropped.spec and whole.fingerprint == cropped.fingerprint
+        assert all(map(torch.equal, trained_on(whole.loader(**HOW)), trained_on(cropped.loader(**HOW))))
+        assert torch.equal(everything(whole).x, everything(cropped).x)
+
+
+def test_a_window_larger_than_the_images_is_refused(tmp_path):
+    with pytest.raises(
+        DataError, match=r"a.npz: 1 problem\s+crop \[4, 5\] is larger than \[6, 4\]; lower it, or set a"
+    ):
+        opened(tmp_path, write_npz(tmp_path / "a.npz", *images()), crop=[4, 5])
+
+
+def test_the_test_part_may_have_a_source_of_its_own(tmp_path):
+    pytest.importorskip("pyarrow", reason="needs the extra lerobot")
+    (pixels, labels), (tested, names) = images(), images(seed=1)
+    record = write_npz(tmp_path / "a.npz", pixels, labels)
+    other = write_parquet(tmp_path / "test", tested, names, classes=CLASSES[::-1])  # classes of other numbers
+    plain, data = opened(tmp_path, record), opened(tmp_path, record, test_source=other, crop=[4, 2], channels=3)
+    found = everything(data, "test")
+    assert np.array_equal(found.x.numpy(), tested[:, 1:5, 1:3])
+    assert [CLASSES[i] for i in found.cond["label"]] == names and data.spec.classes == plain.spec.classes
+    assert torch.equal(everything(data).x, everything(plain).x[:, 1:5, 1:3]), "the split of the others stays"
+    assert data.report()["images"] == 24 and data.report()["parts"] == {**plain.report()["parts"], "test": 12}
+    assert len(data.cache_directories()) == 2 and data.cache_directories() > plain.cache_directories()
+    fingerprints = {plain.fingerprint}
+    for seed, classes in ((1, names), (2, names), (1, names[::-1])):
+        here = write_npz(tmp_path / f"{seed}{classes[0]}.npz", images(seed=seed)[0], classes)
+        fingerprints.add(opened(tmp_path, record, test_source=here).fingerprint)
+    assert len(fingerprints) == 4
+
+
+def test_the_manifest_covers_the_files_of_the_test_part(tmp_path):
+    pixels, labels = images()
+    record, other = (write_folder(tmp_path / name, pixels, labels) for name in ("train", "test"))
+    config = ImagesConfig.from_json(json.dumps({"source": record, "test_source": other}))
+    config.integrity(tmp_path).note([])
+    (tmp_path / "test/cat/000.png").unlink()
+    with pytest.raises(DataError, match=r"test/cat/000.png is missing"):
+        config.integrity(tmp_path).check()
+
+
+@pytest.mark.parametrize(
+    ("size", "names", "message"),
+    [
+        (
+            (4, 4),
+            CLASSES,
+            r"test images are 4 x 4, but those of \S*a.npz 6 x 4; set data.size, to which all are resized",
+        ),
+        ((6, 4), ("cat", "dog"), r"class 'eel' is in \S*a.npz, but not in \S*b.npz; both need the same"),
+        ((6, 4), (*CLASSES, "yak"), r"class 'yak' is in \S*b.npz, but not in \S*a.npz; both need the same"),
+    ],
+)
+def test_a_test_source_of_other_images_is_refused(size, names, message, tmp_path):
+    pixels, labels = images()
+    record = write_npz(tmp_path / "a.npz", pixels, labels)
+    other = write_npz(tmp_path / "b.npz", images(size=size)[0], [names[i % len(names)] for i in range(12)])
+    with pytest.raises(DataError, match=r"b.npz: 1 problem\s+" + message):
+        opened(tmp_path, record, test_source=other)
+
+
+def test_a_test_source_that_is_trained_on_or_split_as_well_is_refused(tmp_path):
+    record = write_npz(tmp_path / "a.npz", *images())
+    with pytest.raises(DataError, match="test_source names the images of data.source, which are trained on"):
+        opened(tmp_path, record, test_source=record)
+    with pytest.raises(ConfigError, match="test_source is given, but split.test is 0.1; set it to 0, or remove"):
+        opened(tmp_path, record, test_source=record, split={"train": 0.8, "val": 0.1, "test": 0.1})
+
+
+def test_the_cache_is_found_by_what_decides_about_the_pixels(tmp_path):
+    pixels, labels = images()
+    record = write_folder(tmp_path / "folder", pixels, labels)
+    one, again = opened(tmp_path, record), opened(tmp_path, record)
+    assert (
+        one.cache_directories()
+        == again.cache_directories()
+        != opened(tmp_path, record, size=[2, 2]).cache_directories()
+    )
+    assert opened(tmp_path, record, batch_size=3).cache_directories() == one.cache_directories()
+    (tmp_path / "folder/cat/000.png").write_bytes(encoded(255 - pixels[0]))
+    changed = opened(tmp_path, record)
+    assert changed.cache_directories() != one.cache_directories() and changed.fingerprint != one.fingerprint
+
+
+def test_manifest_finds_what_has_changed(tmp_path):
+    pixels, labels = images()
+    record = write_folder(tmp_path / "folder", pixels, labels)
+    for verify, manifest in (("sizes", None), ("hashes", str(tmp_path / "shared.json"))):
+        config = ImagesConfig.from_json(json.dumps({"source": record, "verify": verify, "manifest": manifest}))
+        (tmp_path / verify).mkdir()
+        config.integrity(tmp_path / verify).note([])
+        config.integrity(tmp_path / verify).check()
+        assert (tmp_path / "shared.json" if manifest else tmp_path / verify / "data_manifest.json").exists()
+    file = tmp_path / "folder/dog/005.png"
+    data = file.read_bytes()
+    file.write_bytes(data[:-1] + b"\0")
+    with pytest.raises(DataError, match=r"005.png has the right size, but not the SHA-256"):
+        config.integrity(tmp_path / "hashes").check()
+    file.unlink()
+    with pytest.raises(DataError, match=r"dog/005.png is missing"):
+        config.integrity(tmp_path / "hashes").check()
+
+
+def test_part_that_moved_to_another_device_gives_the_same_samples(tmp_path):
+    data = opened(tmp_path, write_npz(tmp_path / "a.npz", *images()), low_res=[3, 2])
+    assert data.train.reads_disk and data.to("cpu") is data
+    moved = data.train.to("meta")
+    assert not moved.reads_disk and moved.device.type == "meta" and moved.columns["label"].device.type == "meta"
+    kept = data.train.seeing(["label"])
+    assert set(kept.fetch(torch.arange(2)).cond) == {"label"}
+    assert set(data.train.seeing(["low_res"]).fetch(torch.arange(2)).cond) == {"low_res"}
+
+
+def test_an_accelerator_with_room_for_twice_the_images_holds_them(tmp_path, monkeypatch):
+    record, moved = write_npz(tmp_path / "a.npz", *images()), []
+    monkeypatch.setattr(Samples, "to", lambda part, device: moved.append(device) or part)
+    every = 12 * 6 * 4
+    for change, free, count in (
+        ({}, 2 * 3 * every, 3),
+        ({}, 2 * 3 * every - 1, 0),
+        ({"channels": 1}, 2 * every, 3),
+        ({"device": "cpu"}, 1 << 40, 0),
+        ({"test_source": write_npz(tmp_path / "b.npz", *images(seed=1))}, 4 * 3 * every - 1, 0),
+    ):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, free))
+        moved.clear()
+        opened(tmp_path, record, **change).to("cuda")
+        assert len(moved) == count, change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"low_res": [3, 4], "size": [8, 8]}, r"low_res \[3, 4\] does not divide \[8, 8\]"),
+        ({"low_res": [4, 4], "crop": [6, 8], "size": [8, 8]}, r"low_res \[4, 4\] does not divide \[6, 8\]"),
+        (
+            {"crop": [9, 8], "size": [8, 8]},
+            r"crop \[9, 8\] is larger than \[8, 8\]; lower it, or set a larger data.size",
+        ),
+        ({"crop": [0, 8]}, "greater than or equal to 1"),
+        ({"split": {"train": 0.5, "val": 0.1}}, "the fractions must sum to 1"),
+        ({"channels": 4}, "1 or 3"),
+        ({"device": "cuda"}, "'auto' or 'cpu'"),
+    ],
+)
+def test_settings_that_contradict_each_other(change, message):
+    with pytest.raises(ConfigError, match=message):
+        ImagesConfig.from_json(json.dumps({"source": {"type": "npz", "path": "x"}, **change}))
+
+
+def test_low_res_must_divide_images_of_their_own_size(tmp_path):
+    with pytest.raises(DataError, match=r"low_res \[4, 4\] does not divide \[6, 4\]"):
+        opened(tmp_path, write_npz(tmp_path / "a.npz", *images()), low_res=[4, 4])
+
+
+def test_class_without_a_trained_image_is_refused(tmp_path):
+    pixels, labels = images()
+    record = write_npz(tmp_path / "a.npz", pixels, [*labels[:-1], "yak"])
+    for seed in range(50):
+        try:
+            opened(tmp_path, record, split={"train": 0.5, "val": 0.5, "seed": seed})
+        except DataError as error:
+            if "'yak'" in str(error):
+                assert "no image of class 'yak' is trained on, of 1 in all; add images, leave the class" in str(error)
+                return
+    raise AssertionError("some split leaves the only yak to validation")
+
+
+def test_description_and_warnings(tmp_path):
+    pixels, labels = images()
+    data = opened(tmp_path, write_npz(tmp_path / "a.npz", pixels, labels), split={"train": 1.0, "val": 0.0})
+    assert data.summary() == "12 train images of 6 x 4 x 3, 0 val, 0 test, 3 classes"
+    report = json.loads(json.dumps(data.report()))
+    assert report["warnings"] == ["no image is left to validate on: val metrics will be missing"]
+    assert report["parts"] == {"train": 12, "val": 0, "test": 0} and report["images"] == 12
+    assert len(data.document()["fingerprint"]) == len(hashlib.sha256().hexdigest())

@@ -1,0 +1,82 @@
+"""Images in .npz files: published layouts, and one line for each thing that is wrong."""
+
+import numpy as np
+import pytest
+
+from dp_prior.data.errors import DataError
+from dp_prior.data.pictures.npz import NpzImagesConfig
+from tests.data.pictures.sets import images
+
+
+def source(path, arrays, **config):
+    np.savez_compressed(path / "a.npz", **arrays)
+    return NpzImagesConfig(path=path / "a.npz", **config).create(labelled="label" in "".join(arrays), uniform=True)
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (5, 4, 1), (5, 4, 3), (5, 4, 4)])
+def test_greyscale_rgb_and_alpha(shape, tmp_path, monkeypatch):
+    monkeypatch.setattr("dp_prior.data.pictures.source.CHUNK", 3)
+    monkeypatch.setattr("dp_prior.data.frames.BLOCK_BYTES", 200)
+    pixels = np.random.default_rng(0).integers(256, size=(7, *shape), dtype=np.uint8)
+    found = source(tmp_path, {"images": pixels})
+    assert len(found) == 7 and found.size == (5, 4) and found.ends.tolist() == [3, 6, 7] and len(found.parts) == 1
+    expected = pixels if len(shape) == 3 else pixels[..., None]
+    if shape[2:] == (4,):
+        alpha = pixels[..., 3:] / 255
+        expected = np.round(pixels[..., :3] * alpha + 255 * (1 - alpha)).astype(np.uint8)
+    for skip in (0, 4):
+        blocks = np.concatenate(list(found.read(found.parts[0], skip)))
+        assert np.array_equal(blocks, np.broadcast_to(expected, (7, 5, 4, 3))[skip:])
+
+
+def test_arrays_are_those_named_or_those_of_published_files(tmp_path):
+    pixels, labels = images(6)
+    arrays = {"images": pixels, "labels": np.arange(6)[:, None] % 2, "arr_0": pixels[:4], "arr_1": np.array(labels[:4])}
+    assert source(tmp_path, arrays).classes == ("0", "1")
+    found = source(tmp_path, arrays, images="arr_0", labels="arr_1")
+    assert len(found) == 4 and found.classes == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "config", "message"),
+    [
+        ({"x": np.zeros(3)}, {}, "has no array 'images' or 'arr_0'. It has: x"),
+        ({"images": np.zeros((3, 4, 4), np.uint8)}, {"images": "image"}, "has no array 'image'. Did you mean 'images'"),
+        ({"images": np.zeros((3, 4, 4, 3))}, {}, r"holds float64 of shape \(3, 4, 4, 3\); expected uint8 of"),
+        ({"images": np.zeros((3, 3, 4, 4, 1), np.uint8)}, {}, r"holds uint8 of shape \(3, 3, 4, 4, 1\)"),
+        ({"images": np.zeros((3, 2, 4, 4), np.uint16)}, {}, "holds uint16 of shape"),
+        ({"images": np.zeros((0, 4, 4), np.uint8)}, {}, "holds no images"),
+        ({"images": np.zeros((2, 0, 4), np.uint8)}, {}, "has images of size 0"),
+        ({"images": np.asfortranarray(np.zeros((2, 4, 4), np.uint8))}, {}, "is in Fortran order"),
+        (
+            {"images": np.zeros((2, 4, 4), np.uint8), "labels": np.arange(3)},
+            {},
+            "holds 3 labels for 2 images; expected one each",
+        ),
+        (
+            {"images": np.zeros((2, 4, 4), np.uint8), "labels": np.zeros((2, 3), int)},
+            {},
+            r"holds int64 of shape \(2, 3\); expected \(N,\) whole numbers or texts",
+        ),
+        ({"images": np.zeros((2, 4, 4), np.uint8), "labels": np.array(3)}, {}, r"holds int64 of shape \(\); expected"),
+        ({"images": np.zeros((2, 4, 4), np.uint8), "labels": np.array([None, 1])}, {}, "holds object of shape"),
+    ],
+)
+def test_files_that_are_refused(arrays, config, message, tmp_path):
+    with pytest.raises(DataError, match=message):
+        source(tmp_path, arrays, **config)
+
+
+def test_damaged_and_missing_files_are_named(tmp_path):
+    found = source(tmp_path, {"images": images(200)[0]})
+    path = tmp_path / "a.npz"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 255
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"a.npz\[images\]: 1 problem\s+images cannot be read: "):
+        list(found.read(found.parts[0], 0))
+    path.write_bytes(data[:100])
+    with pytest.raises(DataError, match=r"a.npz: 1 problem\s+is no .npz file"):
+        NpzImagesConfig(path=path).create(labelled=False, uniform=True)
+    with pytest.raises(DataError, match="cannot be read: No such file"):
+        NpzImagesConfig(path=tmp_path / "b.npz").create(labelled=False, uniform=True)

@@ -1,0 +1,380 @@
+"""Instructions of every format become the embeddings of their texts, frame by frame."""
+
+import json
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dp_prior.config import ConfigError
+from dp_prior.data.embeddings.written import EmbeddingsRecord, Job, write_embeddings
+from dp_prior.data.errors import DataError
+from dp_prior.data.recorded.language import LanguageConfig, read_texts
+from dp_prior.data.recorded.mixture import MixtureConfig
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
+from dp_prior.embedders.hashed import HashedConfig
+from dp_prior.run_files.changes import kind_of
+from tests.data.formats.lerobot import test_dataset as lerobot
+from tests.data.recorded.test_recorded_sets import FOLDER, need
+
+ENDS = np.array([4, 7, 12])
+TEXTS = ("go left", "go right", "stop")
+PER_FRAME = np.array([0, 0, 1, 1, 2, 2, 2, 0, 0, 0, 1, 1])
+
+
+def embed(folder: Path, texts=TEXTS, column="text", dimension=8) -> dict:
+    """Embeddings of texts, and the record of their folder."""
+    model = HashedConfig(dimension=dimension)
+    record = EmbeddingsRecord(embedder=model, source={"texts": column}, rows=len(texts))
+    values = model.create().texts(texts)
+    write_embeddings(folder, Job(record, {column: list(texts)}, lambda first, stop: values[first:stop]))
+    return {"path": str(folder), "format": "parquet"}
+
+
+def write_npz(path: Path, **arrays) -> dict:
+    numbers = np.random.default_rng(0).normal(size=(12, 2)).astype(np.float32)
+    np.savez(path, state=numbers, action=numbers, episode_ends=ENDS, **arrays)
+    return {"type": "npz", "path": str(path)}
+
+
+def texts_of(episodes: dict, folder: dict, **fields) -> list[str]:
+    """The text of every frame."""
+    config = TrajectoriesConfig.from_json(
+        json.dumps(
+            {"episodes": episodes, "obs": {"s": {"key": "state"}}, "action": {"key": "action"}}
+            | {"language": {"told": {"folder": folder, **fields}}}
+        )
+    )
+    texts, index = read_texts(config.language["told"], config.episodes.create(), ENDS)
+    return [texts[number] for number in index]
+
+
+EXPECTED = [TEXTS[number] for number in PER_FRAME]
+BY_EPISODE = [TEXTS[number] for number, length in enumerate(np.diff(ENDS, prepend=0)) for _ in range(length)]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "fields", "expected"),
+    [
+        ({"told": np.array(EXPECTED)}, {"key": "told"}, EXPECTED),
+        ({"told": np.array(EXPECTED)[:, None]}, {"key": "told"}, EXPECTED),
+        ({"told": np.char.encode(np.array(TEXTS))}, {"key": "told"}, BY_EPISODE),
+        ({"number": PER_FRAME, "list": np.array(TEXTS)}, {"key": "number", "texts": "list"}, EXPECTED),
+        ({"number": PER_FRAME.astype(np.uint8)}, {"key": "number", "texts": TEXTS}, EXPECTED),
+        ({"number": np.array([0, 1, 2])}, {"key": "number", "texts": TEXTS}, BY_EPISODE),
+        ({"number": np.array([2, 1, 0] * 5)}, {"key": "number", "texts": ["stop"] * 3}, ["stop"] * 12),  # rows behind
+        ({}, {"texts": TEXTS}, BY_EPISODE),
+        ({}, {"texts": ["stop"]}, ["stop"] * 12),
+    ],
+)
+def test_texts_are_read_from_keys_and_lists(tmp_path, arrays, fields, expected):
+    assert texts_of(write_npz(tmp_path / "d.npz", **arrays), embed(tmp_path / "e"), **fields) == expected
+
+
+def test_texts_that_a_conversion_stored_need_no_list(tmp_path):
+    episodes = write_npz(tmp_path / "d.npz", task_index=PER_FRAME)
+    with pytest.raises(DataError, match="nothing says which texts the numbers stand for"):
+        texts_of(episodes, embed(tmp_path / "e"), key="task_index")
+    with zipfile.ZipFile(tmp_path / "d.npz", "a") as archive:
+        archive.writestr("meta.json", json.dumps({"tasks": TEXTS}))
+    assert texts_of(episodes, {"path": str(tmp_path / "e"), "format": "parquet"}, key="task_index") == EXPECTED
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("dtype", [str, "U8"])
+@pytest.mark.filterwarnings("ignore:The data type")  # zarr: U8 has no specification in v3
+def test_texts_of_zarr_may_be_of_any_length(tmp_path, version, dtype):
+    zarr = pytest.importorskip("zarr")
+    group = zarr.open_group(tmp_path / "d.zarr", mode="w", zarr_format=version)
+    numbers = np.random.default_rng(0).normal(size=(12, 2))
+    for key, values in (("data/state", numbers), ("data/action", numbers), ("meta/episode_ends", ENDS)):
+        group.create_array(key, data=values)
+    group.create_array("data/told", shape=(12,), chunks=(5,), dtype=dtype)[:] = np.array(EXPECTED)
+    episodes = {"type": "zarr", "path": str(tmp_path / "d.zarr")}
+    assert texts_of(episodes, embed(tmp_path / "e"), key="told") == EXPECTED
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+@pytest.mark.parametrize("column", ["task", "__index_level_0__"])
+def test_texts_of_lerobot_are_its_tasks(tmp_path, version, column, monkeypatch):
+    added = {"task_index": {"dtype": "int64", "shape": [1]}, "words": {"dtype": "string", "shape": [1]}}
+    monkeypatch.setattr(lerobot, "FEATURES", {**lerobot.FEATURES, **added})
+    plain = lerobot.columns
+
+    def columns(episodes):
+        own = np.isin(np.repeat(np.arange(3), lerobot.LENGTHS), episodes)
+        words = lerobot.pa.array([f"{TEXTS[number]}!" for number in PER_FRAME[own]])
+        return {**plain(episodes), "task_index": lerobot.pa.array(PER_FRAME[own] + 5), "words": words}
+
+    monkeypatch.setattr(lerobot, "columns", columns)
+    root = lerobot.WRITERS[version](tmp_path)
+    if version == "v3.0":
+        lerobot.write_table(root / "meta/tasks.parquet", {"task_index": [5, 6, 7], column: list(TEXTS)})
+    else:
+        lines = [json.dumps({"task_index": 5 + number, "task": text}) for number, text in enumerate(TEXTS)]
+        (root / "meta/tasks.jsonl").write_text("\n".join(lines))
+    folder, episodes = embed(tmp_path / "e"), {"type": "lerobot", "path": str(root)}
+    assert texts_of(episodes, folder) == texts_of(episodes, folder, key="task_index") == EXPECTED
+    assert texts_of(episodes, folder, key="words") == [f"{text}!" for text in EXPECTED]
+    record = {"told": {"folder": folder}}
+    config = {"episodes": episodes, "obs": {"s": {"key": "observation.state"}}, "action": {"key": "action"}}
+    data = TrajectoriesConfig.from_json(json.dumps({**config, "language": record})).create(4, 2, 2)
+    assert [path.name for path in data.files if path.stem == "tasks"] == [
+        f"tasks.{'jsonl' if version != 'v3.0' else 'parquet'}"
+    ]
+    for path in (root / "meta").glob("tasks.*"):
+        path.unlink()
+    with pytest.raises(DataError, match="tasks"):
+        texts_of(episodes, folder)
+
+
+def make(tmp_path, folder, **fields):
+    episodes = write_npz(tmp_path / "d.npz", number=PER_FRAME)
+    record = {
+        "episodes": episodes,
+        "obs": {"state": {"key": "state"}},
+        "language": {"told": {"key": "number", "texts": TEXTS, "folder": folder, **fields}},
+        "action": {"key": "action"},
+        "split": {"train": 0.7, "val": 0.3, "test": 0.0},
+    }
+    return TrajectoriesConfig.from_json(json.dumps(record)).create(4, 2, 2)
+
+
+def test_samples_hold_the_embeddings_of_their_frames(tmp_path):
+    folder = embed(tmp_path / "e", ("unused", *TEXTS[::-1], "stop"))
+    data = make(tmp_path, folder)
+    model = HashedConfig(dimension=8)
+    assert data.spec.kind("told") == "text" and data.spec.cond_shapes["told"] == (2, 8)
+    assert data.spec.embedders == {"told": model}
+    table = torch.from_numpy(model.create().texts(EXPECTED))
+    state = np.load(tmp_path / "d.npz")["state"]
+    for part in (data.train, data.val):
+        batch = part.fetch(torch.arange(len(part)))
+        row = [[int(np.argmin(np.abs(state - one).sum(1))) for one in two] for two in batch.cond["state"].numpy()]
+        assert torch.equal(batch.cond["told"], table[torch.tensor(row)])
+    assert set(data.statistics()) == {"state", "told", "x"}
+    assert data.loader(seed=0, batch_size=4, accumulation=1, rank=0, world_size=1).global_batch(0)
+
+
+def test_other_texts_or_embeddings_are_other_data(tmp_path):
+    prints = {
+        make(tmp_path, embed(tmp_path / "a")).fingerprint,
+        make(tmp_path, embed(tmp_path / "b", dimension=16)).fingerprint,
+        make(tmp_path, embed(tmp_path / "c"), texts=TEXTS[::-1]).fingerprint,
+    }
+    assert len(prints) == 3
+    assert make(tmp_path, embed(tmp_path / "d", ("unused", *TEXTS))).fingerprint in prints  # the same numbers
+
+
+def test_the_column_of_texts_may_have_another_name(tmp_path):
+    folder = embed(tmp_path / "e", column="caption")
+    expected = make(tmp_path, embed(tmp_path / "t"))
+    assert make(tmp_path, folder, text="caption").fingerprint == expected.fingerprint
+    with pytest.raises(DataError, match="there is no column 'text'. Did you mean .*caption|It has: caption"):
+        make(tmp_path, folder)
+    assert set(LanguageConfig.model_fields) == {"key", "texts", "folder", "text", "weights"}
+
+
+NUMBERS = {"key": "n", "texts": TEXTS}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "fields", "message"),
+    [
+        ({}, {"key": "no"}, "language: there is no key 'no'"),
+        ({}, {}, "nothing says which texts the numbers stand for; list them in language.texts"),
+        ({}, {"texts": TEXTS[:2]}, "lists 2 texts for 3 episodes"),
+        ({"n": PER_FRAME + 1}, NUMBERS, "episode 1, frame 0: 'n' is 3, but the texts are numbered 0 to 2"),
+        ({"n": PER_FRAME * 0.5}, NUMBERS, "key 'n' holds float64 .*expected a text or the number"),
+        ({"n": PER_FRAME[:5]}, NUMBERS, "has 5 rows; expected one for each of 12 frames or 3 episodes"),
+        ({"t": np.array([b"gr\xfcn"] * 12)}, {"key": "t"}, "holds texts that are not UTF-8: 'utf-8' codec can't"),
+        ({"t": np.array(["a", " ", "c"])}, {"key": "t"}, "episode 1, frame 0: the instruction is an empty text"),
+        ({"t": np.array(["stop", "jump", "run"])}, {"key": "t"}, "2 of the 3 instructions have no embedding: 'jump', "),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_one_clear_line(tmp_path, arrays, fields, message):
+    config = {
+        "episodes": write_npz(tmp_path / "d.npz", **arrays),
+        "obs": {"s": {"key": "state"}},
+        "action": {"key": "action"},
+        "language": {"told": {"folder": embed(tmp_path / "e"), **fields}},
+    }
+    with pytest.raises(DataError, match=message):
+        TrajectoriesConfig.from_json(json.dumps(config)).create(4, 2, 2)
+
+
+WEIGHTED = {"go left": 1, "go right": 3, "stop": 2}
+LENGTHS = (20, 9, 14, 30, 6)
+SAID = (2, 0, 1, 0, 2)  # number of each episode's text
+
+
+def weighted(place, weights, said=SAID, lengths=LENGTHS, **fields) -> dict:
+    """A set whose episodes are told `said`, as JSON; windows of 8 steps, 2 observations and 4 actions."""
+    place.mkdir(exist_ok=True)
+    numbers = np.random.default_rng(0).normal(size=(sum(lengths), 2)).astype(np.float32)
+    np.savez(place / "d.npz", state=numbers, action=numbers, episode_ends=np.cumsum(lengths), said=said, **fields)
+    told = {"key": "said", "texts": TEXTS, "folder": embed(place / "e"), "weights": weights}
+    keys = {"obs": {"state": {"key": "state"}}, "language": {"told": told}, "action": {"key": "action"}}
+    return {"episodes": {"type": "npz", "path": str(place / "d.npz")}, **keys}
+
+
+def opened(record: dict, kind=TrajectoriesConfig):
+    return kind.from_json(json.dumps({**record, "split": {"train": 1.0, "val": 0.0}})).create(8, 2, 4)
+
+
+def drawn(data, epochs) -> Counter:
+    """How often each window comes."""
+    loader = data.loader(batch_size=1, accumulation=1, seed=5, rank=0, world_size=1)
+    return Counter(np.concatenate([loader.order.ids(epoch, 0, len(loader)) for epoch in range(epochs)]).tolist())
+
+
+def texts_of_windows(data) -> list[str]:
+    """What the newest observation of each window is told, by its embedding."""
+    told = data.train.fetch(torch.arange(len(data.train))).cond["told"][:, 1]
+    return [
+        TEXTS[int(k)] for k in (told @ torch.from_numpy(HashedConfig(dimension=8).create().texts(TEXTS)).T).argmax(1)
+    ]
+
+
+@pytest.mark.parametrize("weights", ["balanced", WEIGHTED])
+def test_each_text_has_its_exact_share_of_every_epoch_and_all_its_windows_come_in_turn(tmp_path, weights):
+    data = opened(weighted(tmp_path, weights))
+    texts, n = texts_of_windows(data), len(data.train)
+    given = dict.fromkeys(TEXTS, 1) if weights == "balanced" else weights
+    for epochs in (1, 2, 5):
+        counts = drawn(data, epochs)
+        for text in TEXTS:
+            of = [counts[i] for i in range(n) if texts[i] == text]
+            assert abs(sum(of) / epochs - n * given[text] / sum(given.values())) < 1 and max(of) - min(of) <= 1
+    assert "3 instructions, shares 0." in data.summary()
+    how = {"batch_size": 4, "accumulation": 1, "seed": 3, "rank": 0, "world_size": 1}
+    ranks = [data.loader(**how | {"batch_size": 2, "rank": rank, "world_size": 2}) for rank in range(2)]
+    for start in (0, 8, 500 * 4):  # any position, whatever the ranks
+        found = torch.stack([torch.cat([batch.ids for batch in one.global_batch(start)]) for one in ranks], 1)
+        assert torch.equal(found.flatten(), data.loader(**how).global_batch(start)[0].ids)
+
+
+def test_weights_like_the_numbers_of_windows_change_no_window_s_number(tmp_path):
+    data = opened(weighted(tmp_path / "a", None))
+    assert data.shares is None
+    counts = Counter(texts_of_windows(data))
+    every = opened(weighted(tmp_path / "b", {text: counts[text] for text in TEXTS}))
+    equal = opened(weighted(tmp_path / "c", "balanced", said=(0, 1, 2), lengths=(9, 9, 9)))
+    for one in (data, every, equal):
+        assert set(drawn(one, 1).values()) == {1} and set(drawn(one, 3).values()) == {3}
+
+
+def test_weights_of_texts_are_those_of_sets_with_one_text_each(tmp_path):
+    """Bit for bit: the windows of a text are those of its set."""
+    one = opened(weighted(tmp_path / "one", {"go left": 1, "go right": 3}, said=(0, 0, 1), lengths=(20, 9, 14)))
+    whole = np.load(tmp_path / "one/d.npz")
+    sets = {}
+    for name, rows, said, lengths in (("a", slice(29), (0, 0), (20, 9)), ("b", slice(29, None), (1,), (14,))):
+        sets[name] = weighted(tmp_path / name, None, said, lengths) | {"weight": 1 if name == "a" else 3}
+        arrays = {key: whole[key][rows] for key in ("state", "action")}
+        np.savez(tmp_path / name / "d.npz", **arrays, said=said, episode_ends=np.cumsum(lengths))
+    many = opened({"sets": sets}, MixtureConfig)
+    how = {"batch_size": 4, "accumulation": 1, "seed": 3, "rank": 0, "world_size": 1}
+    for start in range(0, 400, 4):
+        (found,), (expected,) = one.loader(**how).global_batch(start), many.loader(**how).global_batch(start)
+        assert torch.equal(found.ids, expected.ids) and torch.equal(found.x, expected.x)
+        assert torch.equal(found.cond["told"], expected.cond["told"])
+
+
+@pytest.mark.parametrize("weight", [None, 1])
+def test_in_a_mixture_texts_divide_the_share_of_their_set(tmp_path, weight):
+    sets = {
+        name: weighted(tmp_path / name, weights, said, lengths) | {"weight": weight and weight * more}
+        for name, weights, said, lengths, more in (
+            ("a", "balanced", SAID, LENGTHS, 1), ("b", None, (0, 1), (12, 40), 3)
+        )
+    }  # fmt: skip
+    data = opened({"sets": sets}, MixtureConfig)
+    n, (first, second) = len(data.train), (len(each.train) for each in data.sets.values())
+    texts, counts = texts_of_windows(data), drawn(data, 2)
+    of_a = first if weight is None else n / 4
+    for text in TEXTS:
+        assert abs(sum(counts[i] for i in range(first) if texts[i] == text) / 2 - of_a / 3) <= 1
+    of_b = [counts[i] for i in range(first, n)]
+    assert abs(sum(of_b) / 2 - (n - of_a)) <= 1 and max(of_b) - min(of_b) <= 1 and len(of_b) == second
+
+
+def test_a_text_that_is_not_trained_on_has_no_share_and_new_weights_may_be_resumed_with(tmp_path):
+    record = weighted(tmp_path, "balanced") | {"split": {"train": 0.4, "val": 0.6}}
+    data = TrajectoriesConfig.from_json(json.dumps(record)).create(8, 2, 4)
+    assert len(data.shares) == len(set(texts_of_windows(data))) < 3
+    assert sum(share.count for share in data.shares) == len(data.train)
+    assert kind_of("data.language.told.weights.go left. Now.") == "schedule-changing"
+    assert kind_of("data.language.told.texts") == "data"
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({**WEIGHTED, "go up": 1}, "language.weights names 'go up', which no frame has. Did you mean "),
+        ({"stop": 1}, "language.weights has no weight for 'go left', 'go right'; give every text one"),
+        ({**WEIGHTED, "stop": 1e-9}, "language.weights give 'stop' none of the .* samples of an epoch; raise them"),
+        ({**WEIGHTED, "stop": 0}, "greater than 0"),
+        ("equal", "balanced"),
+    ],
+)
+def test_weights_that_fit_no_data_are_one_clear_line(tmp_path, weights, message):
+    with pytest.raises((ConfigError, DataError), match=message):
+        opened(weighted(tmp_path, weights))
+
+
+def test_weights_of_two_instructions_or_beside_embeddings_are_refused(tmp_path):
+    record = weighted(tmp_path, "balanced")
+    two = {"told": record["language"]["told"], "also": record["language"]["told"]}
+    with pytest.raises(ConfigError, match=r"language \['told', 'also'\] all have weights; a window has one share"):
+        opened({**record, "language": two})
+    stored = {"embeddings": {"view": {"folder": {"path": "x"}}}}
+    with pytest.raises(ConfigError, match="language.told has weights, but embeddings are shuffled in blocks"):
+        opened({**record, **stored})
+    plain = weighted(tmp_path, None)
+    mapped = {**plain, **stored, "obs": {}}
+    with pytest.raises(ConfigError, match="sets have weights and embeddings"):
+        opened({"sets": {"a": {**record, "obs": {"view": {"key": "state"}}}, "b": mapped}}, MixtureConfig)
+
+
+def test_names_are_told_apart_and_an_instruction_alone_is_no_observation(tmp_path):
+    config = {
+        "episodes": write_npz(tmp_path / "d.npz"),
+        "action": {"key": "action"},
+        "language": {"told": {"folder": embed(tmp_path / "e"), "texts": TEXTS}},
+    }
+    with pytest.raises(ConfigError, match="obs, embeddings and images are empty"):
+        TrajectoriesConfig.from_json(json.dumps(config))
+    with pytest.raises(ConfigError, match=r"obs, embeddings, images and language name \['told'\] twice"):
+        TrajectoriesConfig.from_json(json.dumps({**config, "obs": {"told": {"key": "state"}}}))
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "action", "n_texts", "first"),
+    [
+        ("gr00t_gr1_picknplace", "observation.state", "action", 5, "pick the pear from the counter and place it"),
+        ("lingzu_open50_v30", "state", "actions", 1, "lingzu teleoperation"),
+        ("g1_yellow_bottle", "observation.state", "action", 1, "Pick up the yellow bottle on the table."),
+    ],
+)
+def test_instructions_of_recorded_robots(tmp_path, name, state, action, n_texts, first):
+    root = FOLDER / name / "lerobot"
+    need(root)
+    config = {
+        "episodes": {"type": "lerobot", "path": str(root)},
+        "obs": {"state": {"key": state}},
+        "action": {"key": action},
+        "language": {"told": {"folder": {"path": "none"}}},
+    }
+    record = TrajectoriesConfig.from_json(json.dumps(config))
+    store = record.episodes.create()
+    texts, index = read_texts(record.language["told"], store, store.episode_ends)
+    assert len(texts) == n_texts and texts[index[0]].startswith(first)
+    config["language"]["told"]["folder"] = embed(tmp_path / "e", texts)
+    data = TrajectoriesConfig.from_json(json.dumps(config)).create(16, 2, 8)
+    assert data.train.fetch(torch.arange(3)).cond["told"].shape == (3, 2, 8)
+    warned = any("in every frame, so it tells the policy nothing" in line for line in data.report()["warnings"])
+    assert warned == (n_texts == 1)

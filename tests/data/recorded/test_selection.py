@@ -1,0 +1,218 @@
+import json
+
+import numpy as np
+import pytest
+
+from dp_prior.data.errors import DataError
+from dp_prior.data.formats.npz import NpzStore
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
+
+LENGTHS = (20, 30, 25)
+
+
+def good() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        "state": rng.normal(size=(75, 5)).astype(np.float32),
+        "action": rng.normal(size=(75, 2)).astype(np.float32),
+        "episode_ends": np.cumsum(LENGTHS),
+    }
+
+
+def create(tmp_path, arrays, obs=None, action="action"):
+    np.savez(tmp_path / "set.npz", **arrays)
+    record = {
+        "episodes": {"type": "npz", "path": str(tmp_path / "set.npz")},
+        "obs": obs or {"agent": {"key": "state"}},
+        "action": {"key": action},
+    }
+    return TrajectoriesConfig.from_json(json.dumps(record)).create(16, 2, 8)
+
+
+def problems_of(*arguments, **options) -> list[str]:
+    with pytest.raises(DataError) as caught:
+        create(*arguments, **options)
+    return caught.value.problems
+
+
+def test_a_good_set_is_accepted(tmp_path):
+    create(tmp_path, good())
+
+
+def test_a_missing_key_names_the_nearest_and_all_there_are(tmp_path):
+    (problem,) = problems_of(tmp_path, good(), action="actions")
+    assert problem == "action: the data set has no key 'actions'. Did you mean 'action'? It has: action, state"
+
+
+def test_a_key_like_no_other_lists_what_there_is(tmp_path):
+    (problem,) = problems_of(tmp_path, good(), obs={"agent": {"key": "zzz"}})
+    assert problem == "obs.agent: the data set has no key 'zzz'. It has: action, state"
+
+
+@pytest.mark.promise("H4")
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_are_named_by_file_episode_frame_and_key(tmp_path, value):
+    arrays = good()
+    arrays["state"][27, 3] = value
+    first, last = problems_of(tmp_path, arrays)
+    assert first == (
+        f"obs.agent: {tmp_path / 'set.npz'}[state]: key 'state', episode 1, frame 7, dimension 3 is {value}"
+    )
+    assert "cannot be trained on" in last
+
+
+def test_many_bad_rows_are_counted(tmp_path):
+    arrays = good()
+    arrays["action"][40:] = np.nan
+    problems = problems_of(tmp_path, arrays)
+    assert len(problems) == 7
+    assert problems[5] == "action: key 'action': 30 more rows are not finite"
+
+
+def test_values_outside_a_selected_slice_do_not_matter(tmp_path):
+    arrays = good()
+    arrays["state"][3, 4] = np.nan
+    create(tmp_path, arrays, obs={"agent": {"key": "state", "slice": [0, 4]}})
+
+
+def test_a_value_too_large_for_float32_is_named(tmp_path):
+    arrays = {**good(), "state": np.ones((75, 5))}
+    arrays["state"][0, 0] = 1e300
+    first, _ = problems_of(tmp_path, arrays)
+    assert first.endswith("episode 0, frame 0, dimension 0 is inf (too large for float32)")
+
+
+@pytest.mark.promise("H7")
+@pytest.mark.parametrize(
+    ("ends", "message"),
+    [
+        (np.array([20, 20, 75]), "episode 1 ends at row 20 but begins at row 20; episode ends must increase strictly"),
+        (np.array([20, 10, 75]), "episode 1 ends at row 10 but begins at row 20; episode ends must increase strictly"),
+        (np.array([0, 20, 75]), "episode 0 ends at row 0 but begins at row 0; episode ends must increase strictly"),
+        (np.array([20, 50, 80]), "the last episode ends at row 80, but there are only 75 rows"),
+        (np.array([], dtype=int), "the data set is empty: it has 0 episodes"),
+        (np.array([20.0, 75.0]), "episode ends are float64 of shape (2,); expected integers of shape (episodes,)"),
+        (np.array([[20, 75]]), "episode ends are int64 of shape (1, 2); expected integers of shape (episodes,)"),
+    ],
+)
+def test_bad_episode_ends_are_explained(tmp_path, ends, message):
+    assert message in problems_of(tmp_path, {**good(), "episode_ends": ends})
+
+
+def test_rows_after_the_last_episode_are_left_out_with_a_warning(tmp_path):
+    data = create(tmp_path, {**good(), "episode_ends": np.array([20, 50])})
+    assert data.report()["warnings"][0] == "25 rows after the last episode's end, row 50, are not used"
+    assert data.report()["steps"] == 50
+
+
+def test_keys_of_different_length_are_refused(tmp_path):
+    arrays = {**good(), "action": good()["action"][:-1]}
+    first, second = problems_of(tmp_path, arrays)
+    assert first == "keys have different numbers of rows: 'action' 74, 'state' 75; every key needs one row per step"
+    assert second == "the last episode ends at row 75, but there are only 74 rows"
+
+
+@pytest.mark.promise("H7")
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({"action": np.zeros((75, 2, 3))}, {}, "'action' has shape (2, 3) per step; an action has one axis"),
+        ({"state": np.zeros((75, 0))}, {}, "'state' has shape (0,) per step, which is empty"),
+        (
+            {},
+            {"obs": {"agent": {"key": "state", "slice": [3, 6]}}},
+            "slice [3, 6] reaches past the 5 elements of 'state'",
+        ),
+        ({"state": np.full((75, 5), "a")}, {}, "holds <U1, which is not a number type"),
+        ({"state": np.zeros((75, 5), complex)}, {}, "holds complex128, which is not a number type"),
+    ],
+)
+def test_wrong_dimensions_and_types_are_explained(tmp_path, change, options, message):
+    (problem,) = problems_of(tmp_path, {**good(), **change}, **options)
+    assert message in problem and str(tmp_path / "set.npz") in problem
+
+
+@pytest.mark.promise("H7")
+def test_everything_wrong_is_in_one_report(tmp_path):
+    arrays = {**good(), "episode_ends": np.array([30, 20, 80])}
+    arrays["state"][3, 1] = np.nan
+    obs = {"agent": {"key": "state"}, "wrong": {"key": "stat"}, "wide": {"key": "state", "slice": [0, 9]}}
+    with pytest.raises(DataError) as caught:
+        create(tmp_path, arrays, obs=obs, action="actoin")
+    report = str(caught.value)
+    assert report.startswith(f"{tmp_path / 'set.npz'}: 7 problems\n")
+    for part in (
+        "episode 1 ends at row 20",
+        "obs.wrong: the data set has no key 'stat'. Did you mean 'state'?",
+        "obs.wide: ",
+        "action: the data set has no key 'actoin'. Did you mean 'action'?",
+        "the last episode ends at row 80, but there are only 75 rows",
+        "frame 3, dimension 1 is nan",
+    ):
+        assert part in report
+
+
+def test_a_long_report_is_cut_but_keeps_all_problems():
+    error = DataError("set", [f"fault {i}" for i in range(50)])
+    assert len(error.problems) == 50
+    assert str(error).endswith("fault 19\n  ... and 30 more")
+
+
+@pytest.mark.parametrize("kind", ["npz", "zarr"])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_a_picture_under_obs_is_refused_before_it_is_read(tmp_path, kind, channels, monkeypatch):
+    """It would become tens of thousands of numbers without a word."""
+    arrays = {**good(), "camera": np.zeros((75, 6, 8, channels), np.uint8)}
+    if kind == "npz":
+        np.savez(tmp_path / "set.npz", **arrays)
+        monkeypatch.setattr(NpzStore, "read", lambda self, key: arrays[key] if key != "camera" else pytest.fail("read"))
+    else:
+        zarr = pytest.importorskip("zarr")
+        group = zarr.open_group(str(tmp_path / "set.zarr"), mode="w", zarr_format=2)
+        for name, array in arrays.items():
+            group.create_array(f"meta/{name}" if name == "episode_ends" else f"data/{name}", data=array)
+    record = {
+        "episodes": {"type": kind, "path": str(tmp_path / f"set.{kind}")},
+        "obs": {"agent": {"key": "state"}, "camera": {"key": "camera", "slice": [0, 2]}},
+        "action": {"key": "action"},
+    }
+    with pytest.raises(DataError) as caught:
+        TrajectoriesConfig.from_json(json.dumps(record)).create(16, 2, 8)
+    (problem,) = caught.value.problems
+    assert f"'camera' holds uint8 of shape (6, 8, {channels}) per step, which is a picture" in problem
+    assert '"images": {"camera": {"key": "camera", "size": [6, 8]}}' in problem
+
+
+def test_numbers_of_several_axes_that_are_no_picture_are_a_state(tmp_path):
+    arrays = {**good(), "grid": np.ones((75, 6, 8, 3), np.float32), "bits": np.ones((75, 4, 4), np.uint8)}
+    data = create(tmp_path, arrays, obs={"grid": {"key": "grid"}, "bits": {"key": "bits"}})
+    assert data.spec.cond_shapes == {"grid": (2, 6, 8, 3), "bits": (2, 4, 4)} and data.spec.kinds == {}
+
+
+def test_rotations_are_slices_of_what_is_taken_and_numbers_that_are_none_are_named(tmp_path):
+    arrays, obs = good(), {"agent": {"key": "state", "slice": [1, 5]}}
+    arrays["state"][:, 1:] /= np.linalg.norm(arrays["state"][:, 1:], axis=1, keepdims=True)
+    obs["agent"]["rotations"] = [{"slice": [0, 4], "form": "quaternion_xyzw"}]
+    data = create(tmp_path, arrays, obs)
+    assert data.spec.layout("agent").width_inside == 6 and data.spec.layout("x") is None
+    assert data.spec.from_json(data.spec.model_dump_json()) == data.spec
+    assert "rotations" not in create(tmp_path, good()).spec.model_dump()
+    fingerprint = create(tmp_path, arrays, {"agent": {"key": "state", "slice": [1, 5]}}).fingerprint
+    assert data.fingerprint == fingerprint  # the data stay as they are
+    arrays["state"][[27, 28], 1:] *= 0.5
+    (problem,) = problems_of(tmp_path, arrays, obs)
+    assert problem.startswith(
+        f"obs.agent.rotations.0: {tmp_path / 'set.npz'}[state]: key 'state', slice [0, 4], episode 1, frame 7: ["
+    )
+    assert problem.endswith("its length is 0.5; expected 1 (2 such rows)")
+    for slices, words in (
+        ([[2, 6]], "slice [2, 6] reaches past the 4 elements"),
+        ([[0, 4], [0, 4]], "slices [0, 4] and [0, 4] overlap"),
+    ):
+        obs["agent"]["rotations"] = [{"slice": each, "form": "quaternion_xyzw"} for each in slices]
+        assert words in problems_of(tmp_path, arrays, obs)[0]
+    arrays["state"] = arrays["state"][:, :4, None].repeat(2, -1)
+    assert (
+        "rotations are slices of a vector"
+        in problems_of(tmp_path, arrays, {"agent": {**obs["agent"], "slice": None}})[0]
+    )

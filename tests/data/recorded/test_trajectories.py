@@ -1,0 +1,289 @@
+import json
+import subprocess
+import sys
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dp_prior.config import ConfigError
+from dp_prior.data.errors import DataError
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
+from dp_prior.data.samples.loader import Loader
+from dp_prior.normalizer import Statistics
+
+
+def episodes(lengths=(20, 5, 30, 17, 9, 12, 25, 3, 14, 21), seed=0) -> dict[str, np.ndarray]:
+    n = sum(lengths)
+    rng = np.random.default_rng(seed)
+    return {
+        "state": rng.normal(size=(n, 5)).astype(np.float32),
+        "points": rng.normal(size=(n, 3, 2)),
+        "gripper": rng.integers(0, 2, size=n),
+        "action": rng.normal(size=(n, 2)).astype(np.float32),
+        "episode_ends": np.cumsum(lengths),
+    }
+
+
+CONFIG = {
+    "obs": {"agent": {"key": "state", "slice": [1, 3]}, "points": {"key": "points"}, "gripper": {"key": "gripper"}},
+    "action": {"key": "action"},
+    "split": {"train": 0.6, "val": 0.2, "test": 0.2},
+}
+
+
+@pytest.fixture
+def path(tmp_path):
+    np.savez(tmp_path / "set.npz", **episodes())
+    return tmp_path / "set.npz"
+
+
+def configure(path, **changes) -> TrajectoriesConfig:
+    record = {"episodes": {"type": "npz", "path": str(path)}, **CONFIG, **changes}
+    return TrajectoriesConfig.from_json(json.dumps(record))
+
+
+def fetch_all(window_set):
+    return window_set.fetch(torch.arange(len(window_set)))
+
+
+def brute_force(arrays, episode_ids, horizon, n_obs_steps, n_action_steps):
+    """Every sample of the given episodes, one frame at a time."""
+    ends = arrays["episode_ends"]
+    for e in episode_ids:
+        start, stop = (ends[e - 1] if e else 0), ends[e]
+        offsets = range(-(n_obs_steps - 1), stop - start - horizon + n_action_steps)
+        for offset in offsets or [-(n_obs_steps - 1)]:
+            rows = [min(max(start + offset + i, start), stop - 1) for i in range(horizon)]
+            mask = [0 <= offset + i < stop - start for i in range(horizon)]
+            cond = {
+                "agent": arrays["state"][rows[:n_obs_steps], 1:3],
+                "points": arrays["points"][rows[:n_obs_steps]],
+                "gripper": arrays["gripper"][rows[:n_obs_steps], None],
+            }
+            yield arrays["action"][rows], cond, mask
+
+
+@pytest.mark.parametrize(("horizon", "n_obs_steps", "n_action_steps"), [(16, 2, 8), (4, 1, 1), (8, 3, 6), (1, 1, 1)])
+def test_samples_equal_the_brute_force_version(path, horizon, n_obs_steps, n_action_steps):
+    data = configure(path).create(horizon, n_obs_steps, n_action_steps)
+    for name in ("train", "val", "test"):
+        window_set, arrays = getattr(data, name), episodes()
+        expected = list(brute_force(arrays, data.split_ids[name], horizon, n_obs_steps, n_action_steps))
+        assert len(window_set) == len(expected) > 0
+        batch = fetch_all(window_set)
+        for i, (x, cond, mask) in enumerate(expected):
+            assert np.array_equal(batch.x[i], x)
+            assert batch.mask[i].tolist() == mask
+            assert all(np.array_equal(batch.cond[key][i], value.astype(np.float32)) for key, value in cond.items())
+        assert window_set.rows.valid_counts.tolist() == batch.mask.sum(1).tolist()
+        assert batch.x.dtype == torch.float32 and {c.dtype for c in batch.cond.values()} == {torch.float32}
+        assert batch.ids.tolist() == list(range(len(expected))) and batch.positions is None
+
+
+@settings(max_examples=50, deadline=None)
+@given(lengths=st.lists(st.integers(1, 12), min_size=1, max_size=8), seed=st.integers(0, 100))
+def test_samples_equal_the_brute_force_version_for_any_episode_lengths(tmp_path_factory, lengths, seed):
+    path, arrays = tmp_path_factory.mktemp("set") / "set.npz", episodes(lengths)
+    np.savez(path, **arrays)
+    data = configure(path, split={"train": 0.7, "val": 0.3, "test": 0.0, "seed": seed}).create(6, 2, 3)
+    expected = list(brute_force(arrays, data.split_ids["train"], 6, 2, 3))
+    batch = fetch_all(data.train)
+    assert np.array_equal(batch.x, np.stack([x for x, *_ in expected]))
+    assert np.array_equal(batch.mask, np.array([mask for *_, mask in expected]))
+
+
+def test_spec_gives_the_shapes_of_one_sample(path):
+    data = configure(path).create(16, 2, 8)
+    assert data.spec.x_shape == (16, 2)
+    assert data.spec.cond_shapes == {"agent": (2, 2), "points": (2, 3, 2), "gripper": (2, 1)}
+    batch = data.train.fetch(torch.tensor([3, 0, 3]))
+    assert batch.x.shape == (3, *data.spec.x_shape)
+    assert {key: value.shape[1:] for key, value in batch.cond.items()} == data.spec.cond_shapes
+
+
+def test_statistics_see_every_train_frame_once_and_nothing_else(path):
+    data = configure(path).create(16, 2, 8)
+    arrays = episodes()
+    starts = np.concatenate([[0], arrays["episode_ends"]])
+    rows = np.concatenate([np.arange(starts[e], starts[e + 1]) for e in data.split_ids["train"]])
+    expected = {"x": arrays["action"], "agent": arrays["state"][:, 1:3], "points": arrays["points"].astype(np.float32)}
+    for key, values in expected.items():
+        found, wanted = data.statistics()[key], Statistics.of(values[rows])
+        assert found.count == wanted.count == len(rows)
+        for name in ("min", "max", "mean", "std", "q01", "q99"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
+    assert list(data.statistics()) == ["agent", "points", "gripper", "x"]
+
+
+def test_statistics_ignore_what_is_in_other_episodes(path, tmp_path):
+    before = configure(path).create(16, 2, 8)
+    arrays, starts = episodes(), np.concatenate([[0], episodes()["episode_ends"]])
+    for e in before.split_ids["val"] + before.split_ids["test"]:
+        arrays["action"][starts[e] : starts[e + 1]] = 1e9
+    np.savez(tmp_path / "other.npz", **arrays)
+    after = configure(tmp_path / "other.npz").create(16, 2, 8)
+    np.testing.assert_array_equal(before.statistics()["x"].max, after.statistics()["x"].max)
+    assert before.fingerprint != after.fingerprint
+
+
+def test_padding_can_be_left_unmasked(path):
+    data = configure(path, mask_padding=False).create(16, 2, 8)
+    assert fetch_all(data.train).mask.all()
+    assert (data.train.rows.valid_counts == 16).all()
+    assert not fetch_all(configure(path).create(16, 2, 8).train).mask.all()
+
+
+def test_the_fingerprint_is_of_what_is_selected(path, tmp_path):
+    base = configure(path).create(16, 2, 8).fingerprint
+    assert len(base) == 64
+    assert configure(path, split={"seed": 5}, batch_size=3).create(8, 1, 4).fingerprint == base
+    arrays = episodes()
+    for change in (
+        {"action": arrays["action"] + np.float32(1e-3)},
+        {"episode_ends": arrays["episode_ends"] - np.array([1] * 9 + [0])},
+        {"points": arrays["points"][:, :2]},
+    ):
+        np.savez(tmp_path / "other.npz", **{**arrays, **change})
+        assert configure(tmp_path / "other.npz").create(16, 2, 8).fingerprint != base
+    np.savez(tmp_path / "other.npz", **{**arrays, "state": arrays["state"].astype(np.float64), "unused": np.zeros(3)})
+    assert configure(tmp_path / "other.npz").create(16, 2, 8).fingerprint == base
+
+
+def test_data_move_to_the_training_device_unless_told_to_stay(path):
+    assert configure(path).create(16, 2, 8).to("meta").train.device.type == "meta"
+    assert configure(path, device="cpu").create(16, 2, 8).to("meta").train.device.type == "cpu"
+    moved = configure(path).create(16, 2, 8).to("cpu")
+    assert torch.equal(fetch_all(moved.val).x, fetch_all(configure(path).create(16, 2, 8).val).x)
+
+
+def test_the_report_counts_and_is_plain_json(path):
+    report = json.loads(json.dumps(configure(path, split={"max_train_episodes": 6}).create(16, 2, 8).report()))
+    parts = report["parts"]
+    assert report["episodes"] == 10 and report["steps"] == 156 and report["dropped_train_episodes"] == 3
+    assert report["format"] == "npz" and report["episode_lengths"] == {"min": 3, "max": 30}
+    assert (parts["train"]["episodes"], parts["val"]["episodes"], parts["test"]["episodes"]) == (6, 1, 0)
+    data = configure(path, split={"max_train_episodes": 6}).create(16, 2, 8)
+    assert parts["train"]["windows"] == len(data.train)
+    assert parts["train"]["padded_positions"] == int((~fetch_all(data.train).mask).sum())
+    lengths = np.array([20, 5, 30, 17, 9, 12, 25, 3, 14, 21])[data.split_ids["train"]]
+    assert parts["train"]["short_episodes"] == (lengths < 16).sum()
+    assert report["keys"]["x"]["shape"] == [2] and report["warnings"] == []
+    assert report["fingerprint"] == data.fingerprint
+
+
+@pytest.mark.promise("H5", "H6")
+def test_the_report_warns_of_outliers_huge_values_constant_dimensions_and_a_missing_val_part(tmp_path):
+    arrays = episodes((100, 100))
+    arrays["state"][7, 1] = -9999
+    arrays["state"][:, 2] = 3
+    arrays["action"][:, 1] *= 1e8
+    np.savez(tmp_path / "set.npz", **arrays)
+    data = configure(tmp_path / "set.npz", split={"train": 1.0, "val": 0.0}).create(16, 2, 8)
+    report = data.report()
+    assert report["keys"]["agent"]["constant_dimensions"] == [1]
+    first, constant, second, third = report["warnings"]
+    assert constant == (
+        "'agent', dimensions 1 (1 of 2): constant over the train episodes, or within a millionth of their size; "
+        "they tell the policy nothing"
+    )
+    assert first.startswith("no episode is left to validate on")
+    assert second.startswith("'agent', dimension 0: values reach from -9999 to ") and "98 % of them lie in" in second
+    assert third.startswith("action, dimension 1: values reach from ")
+
+
+def test_batches_of_the_loader_are_those_of_the_set(path):
+    data = configure(path).create(16, 2, 8)
+    loader = Loader(data.train, batch_size=8, accumulation=2, seed=0, rank=0, world_size=1)
+    batches = loader.global_batch(5)
+    expected = data.train.fetch(torch.cat([batch.ids for batch in batches]))
+    assert torch.equal(torch.cat([batch.x for batch in batches]), expected.x)
+    assert batches[0].denominator.item() == pytest.approx(expected.mask.sum().item() / 2)
+
+
+def test_making_batches_never_waits_for_the_device(path):
+    """A tensor on the meta device has no values, so whatever read one back on the host would fail."""
+    data = configure(path).create(16, 2, 8).to("meta")
+    loader = Loader(data.train, batch_size=8, accumulation=2, seed=0, rank=1, world_size=2)
+    for batches in islice(loader.from_sample(0), 3 * len(loader) // loader.global_batch_size):
+        for batch in batches:
+            assert batch.x.shape == (8, 16, 2) and batch.mask.shape == (8, 16)
+            assert {t.device.type for t in (batch.x, batch.ids, batch.positions, batch.denominator)} == {"meta"}
+
+
+def test_formats_not_in_use_are_not_imported():
+    code = "import sys, dp_prior.data; print({'zarr', 'pyarrow', 'numcodecs'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"obs": {"agent": {"key": "state"}}},
+        {"obs": {**CONFIG["obs"], "agent": {"key": "state", "slice": [0, 2]}}},
+        {"action": {"key": "state"}},
+        {"action": {"key": "action", "slice": [1, 2]}},
+        {"split": {"train": 0.5, "val": 0.5}},
+        {"mask_padding": False},
+        {"device": "cpu"},
+        {"previous_action": "before"},
+    ],
+    ids=json.dumps,
+)
+def test_every_knob_changes_the_data(path, change):
+    def seen(data):
+        batch = fetch_all(data.train)
+        parts = [batch.x, batch.mask, *(value for _, value in sorted(batch.cond.items()))]
+        return data.spec, [part.tolist() for part in parts], data.to("meta").train.device
+
+    assert seen(configure(path, **change).create(16, 2, 8)) != seen(configure(path).create(16, 2, 8))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"obs": {}}, "obs, embeddings and images are empty; a policy needs observations"),
+        ({"obs": {"x": {"key": "state"}}}, "name 'x' cannot be used"),
+        ({"obs": {"observation.state": {"key": "state"}}}, "name 'observation.state' cannot be used"),
+        ({"action": {"key": "action", "slice": [2, 2]}}, "slice [2, 2] is empty or negative; expected 0 <="),
+        ({"action": {"key": "action", "slice": [-1, 2]}}, "slice [-1, 2] is empty or negative"),
+        ({"episodes": {"type": "hdf5", "path": "a"}}, "expected one of 'zarr', 'npz', 'lerobot'"),
+        ({"batch_size": 0}, "batch_size: "),
+        ({"previous_action": "agent"}, "previous_action is 'agent', the name of the action or of another observation"),
+        ({"previous_action": "action"}, "previous_action is 'action', the name of the action or of another"),
+        ({"previous_action": "a b"}, "name 'a b' cannot be used"),
+    ],
+)
+def test_a_wrong_configuration_is_refused_with_its_path(path, change, message):
+    with pytest.raises(ConfigError) as caught:
+        configure(path, **change)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["npz", "zarr", "lerobot"])
+def test_a_tilde_is_the_home_directory(path, tmp_path, monkeypatch, kind):
+    pytest.importorskip({"npz": "numpy", "zarr": "zarr", "lerobot": "pyarrow"}[kind])
+    monkeypatch.setenv("HOME", str(tmp_path))
+    elsewhere = configure(path, episodes={"type": kind, "path": "~/none"})
+    with pytest.raises(DataError, match=f"{tmp_path}/none"):
+        elsewhere.episodes.create()
+    configure("~/set.npz", manifest="~/kept.json").integrity(tmp_path / "run").note([path])
+    assert (tmp_path / "kept.json").exists() and len(configure("~/set.npz").create(4, 1, 1).train)
+
+
+def test_verify_and_manifest_decide_what_is_compared_with_what(path, tmp_path):
+    kept = tmp_path / "a folder" / "of them" / "kept.json"
+    plain, careful = configure(path, manifest=str(kept)), configure(path, manifest=str(kept), verify="hashes")
+    plain.integrity(tmp_path / "one").note([path])
+    assert kept.exists()
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    plain.integrity(tmp_path / "other").check()
+    configure(path, verify="hashes").integrity(tmp_path / "other").check()  # whose manifest would lie there
+    with pytest.raises(DataError, match="set.npz has the right size, but not the SHA-256"):
+        careful.integrity(tmp_path / "other").check()

@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dp_prior.data.recorded.windows import make_windows
+
+
+def brute_force(lengths, horizon, pad_before, pad_after):
+    """Per window: the step of the data set at each position, and which are real."""
+    found, start = [], 0
+    for length in lengths:
+        offsets = range(-pad_before, length - horizon + pad_after + 1)
+        for offset in offsets or [-pad_before]:
+            steps = range(offset, offset + horizon)
+            rows = [start + min(max(step, 0), length - 1) for step in steps]
+            found.append((rows, [0 <= step < length for step in steps]))
+        start += length
+    return found
+
+
+@st.composite
+def window_problems(draw):
+    horizon = draw(st.integers(1, 8))
+    pads = st.integers(0, horizon - 1)
+    return draw(st.lists(st.integers(1, 20), max_size=6)), horizon, draw(pads), draw(pads)
+
+
+@settings(max_examples=300, deadline=None)
+@given(window_problems())
+def test_windows_equal_the_brute_force_version(problem):
+    lengths, horizon, *_ = problem
+    windows, expected = make_windows(np.array(lengths, dtype=np.int64), *problem[1:]), brute_force(*problem)
+    assert len(windows) == len(expected)
+    for first, (rows, is_real) in zip(windows.first, expected, strict=True):
+        assert windows.source[first : first + horizon].tolist() == rows
+        assert windows.is_real[first : first + horizon].tolist() == is_real
+    assert windows.valid_counts.tolist() == [sum(is_real) for _, is_real in expected]
+    assert (windows.valid_counts >= 1).all()
+
+
+@settings(max_examples=200, deadline=None)
+@given(window_problems())
+def test_windows_equal_the_published_sampler_where_it_keeps_the_episode(problem):
+    """Diffusion Policy's index table has four columns: buffer start and stop, sample start and stop."""
+    lengths, horizon, pad_before, pad_after = problem
+    expected, start = [], 0
+    for length in lengths:
+        for offset in range(-pad_before, length - horizon + pad_after + 1):
+            begin, end = max(offset, 0), min(offset + horizon, length)
+            expected.append((start + begin, start + end, begin - offset, horizon - (offset + horizon - end)))
+        start += length
+    windows = make_windows(np.array(lengths, dtype=np.int64), horizon, pad_before, pad_after)
+    found, ends = [], np.cumsum(lengths)
+    for first in windows.first:
+        (inside,) = np.nonzero(windows.is_real[first : first + horizon])
+        begin, last = windows.source[first + inside[[0, -1]]].tolist()
+        if lengths[np.searchsorted(ends, begin, side="right")] + pad_before + pad_after >= horizon:
+            found.append((begin, last + 1, int(inside[0]), int(inside[-1]) + 1))
+    assert found == expected
+
+
+def test_every_step_lies_among_the_padded_rows_exactly_once_as_real():
+    windows = make_windows(np.array([1, 5, 30]), horizon=16, pad_before=1, pad_after=7)
+    assert windows.source[windows.is_real].tolist() == list(range(36))
+
+
+def test_window_before_first_frame_repeats_it_and_is_masked():
+    windows = make_windows(np.array([4]), horizon=4, pad_before=1, pad_after=0)
+    assert windows.source[windows.first[0] :][:4].tolist() == [0, 0, 1, 2]
+    assert windows.is_real[windows.first[0] :][:4].tolist() == [False, True, True, True]
+
+
+def test_an_episode_shorter_than_any_window_gets_one_padded_window():
+    windows = make_windows(np.array([2]), horizon=8, pad_before=1, pad_after=1)
+    assert len(windows) == 1
+    assert windows.source.tolist() == [0, 0, 1, 1, 1, 1, 1, 1]
+    assert windows.valid_counts.tolist() == [2]
+
+
+@pytest.mark.parametrize(("horizon", "before", "after"), [(0, 0, 0), (4, 4, 0), (4, 0, 4), (4, -1, 0)])
+def test_impossible_padding_is_refused(horizon, before, after):
+    message = f"windows of {horizon} steps cannot be padded by {before} before and {after} after"
+    with pytest.raises(ValueError, match=message):
+        make_windows(np.array([3]), horizon, before, after)
