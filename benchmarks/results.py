@@ -34,9 +34,9 @@ def cell(value: Any) -> str:
         case None:
             return ""
         case {"score": score, "interval": [low, high]}:
-            return f"{score:.3f} ({low:.3f} to {high:.3f})"
+            return f"{score:.3f} {within(f'{low:.3f}', f'{high:.3f}')}"
         case {"percent": percent, "interval": [low, high]}:
-            return f"{percent} ({low} to {high})"
+            return f"{percent} {within(low, high)}"
         case {"percent": percent}:
             return str(percent)
         case float():
@@ -44,6 +44,11 @@ def cell(value: Any) -> str:
         case int():
             return f"{value:,}"
     return value
+
+
+def within(low: object, high: object) -> str:
+    """An interval that stays on one line of a narrow cell."""
+    return f"({low} to {high})".replace(" ", "\N{NO-BREAK SPACE}")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.results import within
 from benchmarks.study.design import (
     FACTORS,
     MAIN_JOB,
@@ -84,7 +85,7 @@ def _stacked(pairs: list[tuple[dict, np.ndarray]]) -> tuple[list[dict], np.ndarr
 
 def _with_interval(value: float, draws: np.ndarray) -> str:
     low, high = interval(draws)
-    return f"{value:.3f} ({low:.3f} to {high:.3f})"
+    return f"{value:.3f} {within(f'{low:.3f}', f'{high:.3f}')}"
 
 
 def _differences(found: list[tuple[float, np.ndarray]]) -> list[str]:
@@ -233,7 +234,7 @@ def relations(rows: list[Measured]) -> Iterator[str]:
             known = np.array([(found, score) for line, score in pairs if np.isfinite(found := value(line))])
             if len(known) >= 4:
                 rho, low, high = spearman(*known.T)
-                yield [name, str(len(known)), f"{rho:.2f} ({low:.2f} to {high:.2f})"]
+                yield [name, str(len(known)), f"{rho:.2f} {within(f'{low:.2f}', f'{high:.2f}')}"]
 
     yield from _table(["measure", "trainings", "Spearman's rank correlation with the score"], cells())
 
