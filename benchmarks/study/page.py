@@ -126,7 +126,7 @@ def codes(panels: dict[Setting, list[Measured]]) -> Iterator[str]:
                 title = TITLES.get(row.name, row.name)
                 yield [", ".join(setting), title, str(len(row.scores)), *values, above, _cpu(row)]
 
-    head = ["data", "policy", "trainings", *COLUMNS, "main job above by", "training, CPU s"]
+    head = ["data", "policy", "trainings", *COLUMNS, "main job above by", "CPU s"]
     yield from _table(head, cells())
 
 
@@ -191,7 +191,7 @@ def probes(panels: dict[Setting, list[Measured]]) -> Iterator[str]:
                 found = [_difference(row, base, statistic) for statistic in STATISTICS.values()]
                 yield [", ".join(setting), row.name, str(len(row.scores)), *_differences(found), _cpu(row)]
 
-    yield from _table(["data", "change", "trainings", *DIFFERENCES, "training, CPU s"], cells())
+    yield from _table(["data", "change", "trainings", *DIFFERENCES, "CPU s"], cells())
 
 
 def ways(panels: dict[Setting, list[Measured]], results: Results) -> Iterator[str]:
