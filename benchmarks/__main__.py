@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import shlex
 import sys
@@ -26,7 +27,7 @@ from benchmarks.subjects import SUBJECTS
 @click.option("--image-batch", default=64, help="Batch of the image policy; the published one is 64.")
 @click.option("--unet2d-batch", default=8, help="Batch of the network of CIFAR-10; the published one is 128.")
 @click.option("--output", type=Path, default=Path("runs/benchmarks.json"), help="Where the JSON goes.")
-@click.option("--page", type=Path, help="Write the table as Markdown, too.")
+@click.option("--section", help="Replace this section of docs/benchmarks.md, and its record beside it.")
 def main(
     subjects: tuple[str, ...],
     quick: bool,
@@ -36,7 +37,7 @@ def main(
     image_batch: int,
     unet2d_batch: int,
     output: Path,
-    page: Path | None,
+    section: str | None,
 ) -> None:
     os.environ.setdefault("ACCELERATE_USE_CPU", "true")  # the baseline is one for the CPU
     if threads:
@@ -54,9 +55,11 @@ def main(
         results[name] = importlib.import_module(f"benchmarks.subjects.{name}").run(options)
     about = report.machine()
     report.show(results, about, console)
-    report.write(output, results, about)
-    if page is not None:
-        page.write_text(report.page(results, about, shlex.join(sys.argv[1:])), encoding="utf-8")
+    measured = report.document(results, about, shlex.join(sys.argv[1:]))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(measured, indent=1) + "\n")
+    if section is not None:
+        report.keep(section, measured)
     console.print(f"written to {output}")
 
 

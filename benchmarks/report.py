@@ -1,4 +1,4 @@
-"""Results as a table to read and JSON to keep."""
+"""Results as a table to read, JSON to keep, and a section of docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import platform
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from rich.table import Table
 
 from benchmarks.measure import Case, Timing, compare, cpu_seconds
 from dp_prior.networks.kernels.products import product
+
+PAGE = Path("docs/benchmarks.md")
 
 
 def machine() -> dict[str, Any]:
@@ -79,55 +82,18 @@ def show(results: dict[str, list[Case]], about: dict[str, Any], console: Console
             console.print(f"{case.name}: {case.note}", style="dim")
 
 
-def page(results: dict[str, list[Case]], about: dict[str, Any], command: str) -> str:
-    """The same as Markdown.
+def document(results: dict[str, list[Case]], about: dict[str, Any], command: str) -> dict[str, Any]:
+    """Everything measured, single repeats included, as JSON.
 
     Args:
-        command: the arguments of the call that writes it.
+        command: the arguments of the call that measured it.
     """
-    lines = [
-        "# Benchmarks",
-        "",
-        f"Written by `python -m benchmarks {command}`. Where nothing else is named, the baseline is "
-        "`benchmarks/baseline.py`: the "
-        "same network as plain `nn.Conv1d`, the schedulers and the EMA of diffusers, a `Dataset` of single windows, "
-        "default AdamW and `torch.save`. The variants of a row were measured in turns, unless its note says "
-        "otherwise; times better is against the first of them. Compare ratios, not milliseconds, between machines.",
-        "",
-        _summary(about) + f". {about['date']}.",
-        "",
-        "| What | Variant | Median | Quartiles | Unit | Times better |",
-        "|---|---|---:|---:|---|---:|",
-    ]
-    cases = list(itertools.chain(*results.values()))
-    for case in cases:
-        for index, (name, timing) in enumerate(case.variants.items()):
-            low, high = map(_number, timing.quartiles)
-            what, ratio = ("", f"{case.ratio(name):.2f}") if index else (case.name, "")
-            lines.append(f"| {what} | {name} | {_number(timing.median)} | {low} .. {high} | {case.unit} | {ratio} |")
-    lines += ["", *(f"- {case.name}: {case.note}" for case in cases if case.note), ""]
-    return "\n".join(lines)
-
-
-def _summary(about: dict[str, Any]) -> str:
-    return (
-        f"{about['processor']}, {about['threads']} threads, torch {about['torch']}; "
-        f"{about['fp32_gflops']} GFLOP/s fp32, {about['bf16_gflops']} bf16, copy {about['copy_gb_per_s']} GB/s; "
-        f"heap {'kept' if about['heap_kept'] else 'as glibc has it'}"
-    )
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def write(path: Path, results: dict[str, list[Case]], about: dict[str, Any]) -> None:
-    """Everything measured, single repeats included."""
 
     def timing(found: Timing) -> dict[str, Any]:
         return {"median": found.median, "quartiles": found.quartiles, "values": found.values}
 
-    document = {
+    return {
+        "command": command,
         "machine": about,
         "subjects": {
             subject: [
@@ -144,5 +110,61 @@ def write(path: Path, results: dict[str, list[Case]], about: dict[str, Any]) -> 
             for subject, cases in results.items()
         },
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def keep(section: str, measured: dict[str, Any], page: Path = PAGE) -> None:
+    """Replace a section of the page and its record, without single repeats, in the `.json` beside the page."""
+    path = page.with_suffix(".json")
+    records = json.loads(path.read_text(encoding="utf-8"))
+    records[section] = json.loads(json.dumps(measured))
+    for case in itertools.chain(*records[section]["subjects"].values()):
+        for timing in case["variants"].values():
+            del timing["values"]
+    path.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+    page.write_text(markdown(records), encoding="utf-8")
+
+
+def markdown(records: dict[str, Any]) -> str:
+    """The page of all records, a section each."""
+    lines = [
+        "# Benchmarks",
+        "",
+        "Speed and memory beside plain public libraries. Each section and its record in `docs/benchmarks.json` are "
+        "written by the command it names; do not edit. Where nothing else is named, the baseline is "
+        "`benchmarks/baseline.py`: the same network as plain `nn.Conv1d`, the schedulers and the EMA of diffusers, a "
+        "`Dataset` of single windows, default AdamW and `torch.save`. The variants of a row were measured in turns, "
+        "unless its note says otherwise; times better is against the first of them. Compare ratios, not milliseconds, "
+        "between machines.",
+    ]
+    for section, record in records.items():
+        cases = list(itertools.chain(*record["subjects"].values()))
+        lines += ["", f"## {section}", "", f"`python -m benchmarks {record['command']}`", ""]
+        lines += [f"{_summary(record['machine'])}. {record['machine']['date']}.", ""]
+        lines += ["| What | Variant | Median | Quartiles | Unit | Times better |", "|---|---|---:|---:|---|---:|"]
+        for case in cases:
+            lines += _rows(case)
+        lines += ["", *(f"- {case['name']}: {case['note']}" for case in cases if case["note"])]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _rows(case: dict[str, Any]) -> Iterator[str]:
+    for index, (name, timing) in enumerate(case["variants"].items()):
+        low, high = map(_number, timing["quartiles"])
+        what, ratio = ("", f"{case['times_better'][name]:.2f}") if index else (case["name"], "")
+        yield f"| {what} | {name} | {_number(timing['median'])} | {low} .. {high} | {case['unit']} | {ratio} |"
+
+
+def _summary(about: dict[str, Any]) -> str:
+    return (
+        f"{about['processor']}, {about['threads']} threads, torch {about['torch']}; "
+        f"{about['fp32_gflops']} GFLOP/s fp32, {about['bf16_gflops']} bf16, copy {about['copy_gb_per_s']} GB/s; "
+        f"heap {'kept' if about['heap_kept'] else 'as glibc has it'}"
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(markdown(json.loads(PAGE.with_suffix(".json").read_text(encoding="utf-8"))), encoding="utf-8")

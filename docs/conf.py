@@ -35,4 +35,6 @@ def adapt(app: Sphinx, page: str, source: list[str]) -> None:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("source-read", adapt)
+    # Browsers refuse to fetch() from file://. The index is a script and loads; only the excerpts of pages are fetched.
+    app.add_js_file(None, body='DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = location.protocol !== "file:";')
     return {"parallel_read_safe": True}

@@ -33,7 +33,7 @@ def test_description_names_command_hardware_duration_and_a_score_that_the_docume
     assert re.search(r"\d min|\d minutes|Duration: not measured", said)
     score = said.partition("Score: ")[2]
     assert re.match(r"not measured|.*\d\.\d", score), "a score, or that there is none"
-    pages = ("results.md", "prior.md", "few_steps.md", "images.md")
+    pages = ("results.md", "study.md", "prior.md", "few_steps.md", "images.md")
     documents = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in pages)
     for number in re.findall(r"\b\d\.\d{3}\b", said):
         assert number in documents, f"{number} is in no document"

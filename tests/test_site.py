@@ -1,5 +1,6 @@
 """The pages become a site: strictly, and without a request to another host."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -10,6 +11,8 @@ import pytest
 
 for package in ("sphinx", "myst_parser", "furo"):
     pytest.importorskip(package, reason="NOT CHECKED: the extra dp_prior[docs] is not installed")
+
+from sphinx.search.en import SearchEnglish  # noqa: E402
 
 DOCS = Path(__file__).parent.parent / "docs"
 LOADED = re.compile(r'<(?:script|link|img|iframe|video|source)\b[^>]*?\b(?:src|href)="([^"]*)"')
@@ -23,10 +26,27 @@ def build(pages: Path, site: Path) -> tuple[int, list[str]]:
     return done.returncode, [line for line in done.stderr.splitlines() if "WARNING" in line or "ERROR" in line]
 
 
+def found(site: Path, words: str) -> set[str]:
+    """Names of the pages that a search for all these words finds."""
+    text = (site / "searchindex.js").read_text(encoding="utf-8")
+    index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
+    pages = [set(index["docnames"])]
+    for stem in map(SearchEnglish({}).stem, words.lower().split()):
+        places = [index[part].get(stem, []) for part in ("terms", "titleterms")]
+        numbers = {number for place in places for number in (place if isinstance(place, list) else [place])}
+        pages.append({index["docnames"][number] for number in numbers})
+    return set.intersection(*pages)
+
+
 def test_all_pages_become_a_site_that_asks_no_other_host(tmp_path):
     assert build(DOCS, tmp_path) == (0, [])
     assert {path.stem for path in DOCS.glob("*.md")} < {path.stem for path in tmp_path.glob("*.html")}
-    assert "coverag" in (tmp_path / "searchindex.js").read_text(encoding="utf-8")  # the stem of a word in results.md
+    search = (tmp_path / "search.html").read_text(encoding="utf-8")
+    assert '<script src="searchindex.js"' in search, "an index that is fetched is not read from file://"
+    assert search.index("documentation_options.js") < search.index("SHOW_SEARCH_SUMMARY = location.protocol")
+    assert "processes" in found(tmp_path, "multi GPU") and "results" in found(tmp_path, "coverage")
+    for words in ("early stopping", "running time", "memory GPU", "shell completion", "message cause remedy"):
+        assert "troubleshooting" in found(tmp_path, words), words
     pages = "".join(path.read_text(encoding="utf-8") for path in tmp_path.glob("*.html"))
     styles = "".join(path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.css"))
     loaded = {*LOADED.findall(pages), *STYLED.findall(pages + styles)}

@@ -26,7 +26,7 @@ import torch
 
 from benchmarks import peers, training
 from benchmarks.report import processor
-from benchmarks.study.design import HORIZON, MIRRORED, Row, Settings, rows
+from benchmarks.study.design import HORIZON, MIRRORED, WITH_MIRRORED, Row, Settings, rows
 from benchmarks.study.measure import AVERAGES, CHEAP, MEASURES, OWN
 from benchmarks.study.page import write_page
 from benchmarks.study.results import Results, Run
@@ -222,7 +222,7 @@ def main(
     if not sets and not mirrored:
         sets = ("scripted=demonstrations/pusht.npz",)
     sources = dict(one.partition("=")[::2] for one in sets)
-    images = {f"{name} with mirror images": path for name, _, path in (one.partition("=") for one in mirrored)}
+    images = {f"{name}{WITH_MIRRORED}": path for name, _, path in (one.partition("=") for one in mirrored)}
     unknown = sorted(set(names) - {row.name for row in rows()})
     if unknown:
         raise click.UsageError(f"--row names {unknown}; the rows are {', '.join(row.name for row in rows())}")

@@ -118,6 +118,9 @@ _GENERATOR = (1, 1, -1, 1, 1, 1, -1, -1, -1, 1, -1)
 WITH_SHORT = " with a horizon of 8"
 """In names of rows; they execute 4 actions."""
 
+WITH_MIRRORED = " with mirror images"
+"""In names of rows and of data sets."""
+
 MAIN_JOB = "main job"
 """The row of the configuration with the horizon of the others, beside the codes."""
 
@@ -130,7 +133,7 @@ MAIN_JOB_ADAMW = "main job with two observations and AdamW"
 MAIN_JOB_SHORT = f"{MAIN_JOB}{WITH_SHORT}"
 """The configuration as it is."""
 
-MAIN_JOB_MIRRORED = "main job with mirror images"
+MAIN_JOB_MIRRORED = f"{MAIN_JOB}{WITH_MIRRORED}"
 """The main job on twice as many episodes: each training episode and its mirror image."""
 
 MIRRORED: Settings = {  # at the diagonal through the goal, along which its stem points: x + y = 512

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.results import within
 from benchmarks.study.design import (
     FACTORS,
     MAIN_JOB,
@@ -19,6 +21,7 @@ from benchmarks.study.design import (
     MAIN_JOB_SHORT,
     MAIN_JOB_TWO,
     PEERS,
+    WITH_MIRRORED,
     WITH_SHORT,
 )
 from benchmarks.study.design import rows as design_rows
@@ -26,14 +29,21 @@ from benchmarks.study.measure import MEASURES, OWN
 from benchmarks.study.results import Results
 from benchmarks.study.statistics import STATISTICS, Statistic, bootstrap, interval, lenth_margin, mean, spearman
 from dp_prior.durable import replacing
-from dp_prior.evaluation.picture import INK, import_figure
+from dp_prior.evaluation.picture import INK, MEAN, import_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MAIN_JOBS = (MAIN_JOB, MAIN_JOB_SHORT, MAIN_JOB_MIRRORED, MAIN_JOB_TWO, MAIN_JOB_ADAMW)
-TITLES = {name: f"ours, the {name}" for name in MAIN_JOBS} | {"ours": "ours, the same settings"}
-TITLES |= {f"{code}{WITH_SHORT}": f"{TITLES.get(code, f'`{code}`')}{WITH_SHORT}" for code in PEERS}
+TITLES = {  # of names that the raw results write out
+    MAIN_JOB_SHORT: "main job, horizon 8",
+    MAIN_JOB_MIRRORED: "main job, mirror images",
+    MAIN_JOB_TWO: "main job, 2 observations",
+    MAIN_JOB_ADAMW: "main job, 2 observations, AdamW",
+    **{f"{code}{WITH_SHORT}": f"{code}, horizon 8" for code in PEERS},
+    "noise between the evaluations (eta 1)": "eta 1",
+}
+COLUMNS = ["score", "solved, %", "worst tenth"]
+DIFFERENCES = [f"{name}: change" for name in COLUMNS]
 BEGIN, END = "<!-- python -m benchmarks.study --page -->", "<!-- end -->"
 
 
@@ -75,32 +85,67 @@ def _stacked(pairs: list[tuple[dict, np.ndarray]]) -> tuple[list[dict], np.ndarr
 
 def _with_interval(value: float, draws: np.ndarray) -> str:
     low, high = interval(draws)
-    return f"{value:.3f} ({low:.3f} to {high:.3f})"
+    return f"{value:.3f} {within(f'{low:.3f}', f'{high:.3f}')}"
 
 
-def _table(head: list[str], rows: Iterator[list[str]]) -> list[str]:
-    cells = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join(row) + " |" for row in cells]
+def _differences(found: list[tuple[float, np.ndarray]]) -> list[str]:
+    """Cells of the differences in score, share solved and worst tenth, each with its draws."""
+    score, (solved, _), (worst, _) = found
+    return [_with_interval(*score), f"{_percent(solved):+d}", f"{round(worst, 2) + 0.0:+.2f}"]
 
 
-def codes(rows: list[Measured]) -> Iterator[str]:
-    """Rows of the main job and of several codes at equal settings, and their paired differences from ours."""
-    names = [row.name for row in rows]
-    ours = names.index("ours") if "ours" in names else None
-    found = [bootstrap([row.scores for row in rows], statistic) for statistic in STATISTICS.values()]
+def _percent(share: float) -> int:
+    """Halves rounded up, which 200 episodes often give."""
+    return math.floor(100 * share + 0.5 + 1e-9)
+
+
+def _cpu(row: Measured) -> str:
+    return f"{np.mean([training['cpu_s'] for training in row.trainings]):,.0f}"
+
+
+def _table(head: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
+    """Markdown; a first cell equal to the one above is left out."""
+    yield f"| {' | '.join(head)} |"
+    yield "|---" * len(head) + "|"
+    above = None
+    for cells in rows:
+        first, above = "" if cells[0] == above else cells[0], cells[0]
+        yield f"| {' | '.join([first, *cells[1:]])} |"
+
+
+def codes(panels: dict[Setting, list[Measured]]) -> Iterator[str]:
+    """The main job in several forms, several codes at equal settings, and by how much the main job is above them."""
 
     def cells() -> Iterator[list[str]]:
-        for index, row in enumerate(rows):
-            values = [_with_interval(value[index], draws[:, index]) for value, draws in found]
-            value, draws = found[0]
-            difference = "" if ours in (None, index) else _with_interval(
-                value[index] - value[ours], draws[:, index] - draws[:, ours]
-            )  # fmt: skip
-            cost = np.mean([one["cpu_s"] for one in row.trainings])
-            yield [TITLES.get(row.name, f"`{row.name}`"), str(len(row.scores)), *values, difference, f"{cost:,.0f}"]
+        for setting, rows in panels.items():
+            for row in (row for row in rows if row.group == "peers"):
+                (score, draws), (solved, _), (worst, _) = (bootstrap([row.scores], one) for one in STATISTICS.values())
+                values = [_with_interval(score[0], draws[:, 0]), str(_percent(solved[0])), f"{worst[0]:.3f}"]
+                base = rival(row, setting, panels)
+                above = "" if base is None else _with_interval(*_difference(base, row, mean))
+                title = TITLES.get(row.name, row.name)
+                yield [", ".join(setting), title, str(len(row.scores)), *values, above, _cpu(row)]
 
-    head = ["policy", "trainings", *STATISTICS, "score against ours", "training, CPU s"]
+    head = ["data", "policy", "trainings", *COLUMNS, "main job above by", "CPU s"]
     yield from _table(head, cells())
+
+
+def rival(row: Measured, setting: Setting, panels: dict[Setting, list[Measured]]) -> Measured | None:
+    """The main job of the same data, samples and horizon as a row of another code, if it was trained."""
+    if row.name.removesuffix(WITH_SHORT) not in PEERS:
+        return None
+    data, budget = setting
+    wanted = [(setting, MAIN_JOB_SHORT if row.name.endswith(WITH_SHORT) else MAIN_JOB)]
+    if data.endswith(WITH_MIRRORED):
+        wanted.append(((data.removesuffix(WITH_MIRRORED), budget), MAIN_JOB_MIRRORED))
+    found = (one for place, name in wanted for one in panels.get(place, []) if one.name == name)
+    return next(found, None)
+
+
+def _difference(first: Measured, second: Measured, statistic: Statistic) -> tuple[float, np.ndarray]:
+    """The first row minus the second, and its bootstrap draws."""
+    value, draws = bootstrap([first.scores, second.scores], statistic)
+    return float(value[0] - value[1]), draws[:, 0] - draws[:, 1]
 
 
 def effects(rows: list[Measured], statistic: Statistic) -> dict[str, tuple[float, np.ndarray]]:
@@ -122,62 +167,53 @@ def complete(rows: list[Measured]) -> list[Measured]:
 
 def screen(rows: list[Measured]) -> Iterator[str]:
     """Effects of the factors."""
-    found = [effects(rows, statistic) for statistic in STATISTICS.values()]
-    margin = lenth_margin(np.array([value for value, _ in found[0].values()]))
+    found = effects(rows, mean)
+    margin = lenth_margin(np.array([value for value, _ in found.values()]))
 
     def cells() -> Iterator[list[str]]:
         for factor, levels in FACTORS.items():
             first, second = list(levels)[:2]
-            yield [f"{factor}: {second} for {first}", *(_with_interval(*one[factor]) for one in found)]
+            yield [f"{factor}: {second} for {first}", _with_interval(*found[factor])]
 
     half = "both halves" if len(rows) > 12 else "one half, where interactions of two factors are mixed into the effects"
-    seeds = len(rows[0].scores)
-    yield f"{len(rows)} rows ({half}), {seeds} training seed{'s' * (seeds > 1)} each."
-    yield f"Of the score, effects smaller than {margin:.3f} are within the noise of training by Lenth's margin (95 %),"
-    yield "which supposes that most factors have no effect."
+    yield f"{len(rows)} rows ({half}). Lenth's margin of noise for the score (95 %) is {margin:.3f}."
     yield ""
-    yield from _table(["change", *STATISTICS], cells())
+    yield from _table(["change", DIFFERENCES[0]], cells())
 
 
-def probes(rows: list[Measured]) -> Iterator[str]:
+def probes(panels: dict[Setting, list[Measured]]) -> Iterator[str]:
     """Single changes of the main job."""
-    base = next(row for row in rows if row.name == MAIN_JOB)
-    others = [row for row in rows if row.group == "probe"]
-    found = [bootstrap([base.scores, *(row.scores for row in others)], one) for one in STATISTICS.values()]
 
     def cells() -> Iterator[list[str]]:
-        for index, row in enumerate(others, start=1):
-            cost = np.mean([one["cpu_s"] for one in row.trainings])
-            yield [
-                row.name,
-                str(len(row.scores)),
-                _with_interval(found[0][0][index], found[0][1][:, index]),
-                *(
-                    _with_interval(value[index] - value[0], draws[:, index] - draws[:, 0])
-                    for value, draws in found
-                ),
-                f"{cost:,.0f}",
-            ]  # fmt: skip
+        for setting, rows in panels.items():
+            base = next((row for row in rows if row.name == MAIN_JOB), None)
+            for row in (row for row in rows if row.group == "probe" and base is not None):
+                found = [_difference(row, base, statistic) for statistic in STATISTICS.values()]
+                yield [", ".join(setting), row.name, str(len(row.scores)), *_differences(found), _cpu(row)]
 
-    differences = [f"{name}, difference" for name in STATISTICS]
-    yield f"The main job scores {_with_interval(found[0][0][0], found[0][1][:, 0])}."
-    yield ""
-    yield from _table(["change of the main job", "trainings", "score", *differences, "training, CPU s"], cells())
+    yield from _table(["data", "change", "trainings", *DIFFERENCES, "CPU s"], cells())
 
 
-WAYS = ["way of running", "trainings", *(f"{name}, difference" for name in STATISTICS)]
-
-
-def ways(results: Results, rows: list[Measured]) -> Iterator[list[str]]:
+def ways(panels: dict[Setting, list[Measured]], results: Results) -> Iterator[str]:
     """Ways of running the same weights: paired differences over the trainings that were measured so."""
-    for name in list(MEASURES)[1:]:
-        pairs = []
-        for row in rows:
-            for line, own in zip(row.trainings, row.scores, strict=True):
-                if (other := results.scores(line["run"], name)) is not None:
-                    pairs.append((own, other))
-        if pairs:
-            yield [name, str(len(pairs)), *(_with_interval(*_paired(pairs, one)) for one in STATISTICS.values())]
+
+    def cells() -> Iterator[list[str]]:
+        for setting, rows in panels.items():
+            chosen = {TITLES.get(row.name, row.name): [row] for row in rows if row.group == "peers"}
+            chosen["rows of the screen"] = [row for row in rows if row.group in ("screen", "mirror")]
+            for (title, weights), name in itertools.product(chosen.items(), list(MEASURES)[1:]):
+                if pairs := _run_otherwise(results, weights, name):
+                    found = _differences([_paired(pairs, one) for one in STATISTICS.values()])
+                    yield [f"{', '.join(setting)}: {title}", TITLES.get(name, name), str(len(pairs)), *found]
+
+    yield from _table(["weights", "way of running", "trainings", *DIFFERENCES], cells())
+
+
+def _run_otherwise(results: Results, rows: list[Measured], measure: str) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(own scores, scores of this measure) of each training that has both."""
+    pairs = ((line["run"], own) for row in rows for line, own in zip(row.trainings, row.scores, strict=True))
+    both = ((own, results.scores(run, measure)) for run, own in pairs)
+    return [(own, other) for own, other in both if other is not None]
 
 
 def _paired(pairs: list[tuple[np.ndarray, np.ndarray]], statistic: Statistic) -> tuple[float, np.ndarray]:
@@ -198,7 +234,7 @@ def relations(rows: list[Measured]) -> Iterator[str]:
             known = np.array([(found, score) for line, score in pairs if np.isfinite(found := value(line))])
             if len(known) >= 4:
                 rho, low, high = spearman(*known.T)
-                yield [name, str(len(known)), f"{rho:.2f} ({low:.2f} to {high:.2f})"]
+                yield [name, str(len(known)), f"{rho:.2f} {within(f'{low:.2f}', f'{high:.2f}')}"]
 
     yield from _table(["measure", "trainings", "Spearman's rank correlation with the score"], cells())
 
@@ -232,62 +268,51 @@ def objective_of(line: dict[str, Any]) -> str:
 
 
 def tables(results: Results) -> Iterator[str]:
-    """All that can be told from what is finished."""
-    for (data, budget), rows in measured(results).items():
-        episodes = rows[0].scores.shape[1]
-        machines = sorted({line["machine"] for row in rows for line in row.trainings})
-        yield from ("", f"## {data}, {budget}, {episodes} test seeds", "")
-        count = sum(len(row.scores) for row in rows)
-        yield f"{count} training{'s' * (count > 1)} on {' and '.join(machines)}, one thread each."
-        peers = [row for row in rows if row.group == "peers"]
-        ours = [row for row in rows if row.group != "peers"]
-        halves = complete(ours)
-        if peers:
-            yield from ("", "### The main job, and three codes at equal settings", "", *codes(peers))
-        if halves:
-            yield from ("", "### The screen", "", *screen(halves))
-        if any(row.group == "probe" for row in ours) and any(row.name == MAIN_JOB for row in peers):
-            yield from ("", "### One change of the main job at a time", "", *probes(rows))
-        for title, which in (*((f"the {row.name}", [row]) for row in peers), ("the rows of the screen", ours)):
-            if others := list(ways(results, which)):
-                yield from ("", f"### Without training again: {title}", "", *_table(WAYS, iter(others)))
-        if halves:
-            yield from ("", "### Cheap measures", "", *relations(rows))
-
-
-def draw(path: Path, results: Results) -> None:
-    """Every row's score with its interval, a panel for each data set and budget: the tallest left, the others right."""
+    """One table per question, from all that is finished."""
     panels = measured(results)
-    tallest = max(panels, key=lambda setting: len(panels[setting]))
-    lines = {setting: len(rows) + 5 for setting, rows in panels.items()}  # of text, with title and axis
-    others = [setting for setting in panels if setting != tallest]
-    height = 0.17 * max(lines[tallest], sum(lines[setting] for setting in others))
-    figure = import_figure()(figsize=(13 if others else 6.5, height), dpi=110, layout="constrained")
-    columns = figure.add_gridspec(1, 2 if others else 1)
-    places = {tallest: columns[0]}
-    if others:
-        right = columns[1].subgridspec(len(others), 1, height_ratios=[lines[setting] for setting in others])
-        places |= {setting: right[index] for index, setting in enumerate(others)}
-    for setting, place in places.items():
-        _draw_scores(figure.add_subplot(place), panels[setting])
-        figure.axes[-1].set_title(", ".join(setting), fontsize=9, loc="right", color=INK)
+    machines = sorted({line["machine"] for rows in panels.values() for row in rows for line in row.trainings})
+    count = sum(len(row.scores) for rows in panels.values() for row in rows)
+    episodes = max(results.episodes())
+    yield f"{count} trainings, one thread each, {episodes} test seeds;"
+    yield f"{' and '.join(machines)}."
+    yield from ("", "## The main job and other codes", "", *codes(panels))
+    if any(row.group == "probe" for rows in panels.values() for row in rows):
+        yield from ("", "## One change of the main job", "", "![Scores](media/study.png)", "", *probes(panels))
+    yield from ("", "## The same weights, run otherwise", "", *ways(panels, results))
+    for setting, rows in panels.items():
+        if halves := complete(rows):
+            yield from ("", f"## The screen: {', '.join(setting)}", "", *screen(halves))
+            yield from ("", "## Cheap measures", "", "![Scores and measures](media/study_measures.png)", "")
+            yield from relations(rows)
+
+
+def draw(path: Path, panels: dict[Setting, list[Measured]]) -> None:
+    """Scores of the main job and of its single changes, with their intervals, where most changes were measured."""
+    setting, rows = max(panels.items(), key=lambda panel: sum(row.group == "probe" for row in panel[1]))
+    rows = [row for row in rows if row.group == "probe" or row.name == MAIN_JOB]
+    figure = import_figure()(figsize=(8, 0.26 * len(rows) + 1), dpi=130, layout="constrained")
+    axes = figure.subplots()
+    _draw_scores(axes, rows)
+    axes.set_title(", ".join(setting), fontsize=11, loc="left", color=INK)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png")
 
 
 def _draw_scores(axes: Axes, rows: list[Measured]) -> None:
-    """One panel, the best row on top."""
+    """The best row on top; the main job in colour, with a line through it."""
     value, draws = bootstrap([row.scores for row in rows], mean)
     order = np.argsort(value)
     low, high = np.quantile(draws[:, order], [0.025, 0.975], axis=0)
     places = np.arange(len(rows))
-    axes.hlines(places, low, high, color=INK, linewidth=1)
-    axes.plot(value[order], places, "o", color=INK, markersize=3)
-    axes.set_yticks(places, [rows[index].name for index in order], fontsize=7)
+    colours = [MEAN if rows[index].name == MAIN_JOB else INK for index in order]
+    axes.axvline(next(value[index] for index in order if rows[index].name == MAIN_JOB), color=MEAN, linewidth=0.8)
+    axes.hlines(places, low, high, color=colours, linewidth=1.5)
+    axes.scatter(value[order], places, color=colours, s=18, zorder=3)
+    axes.set_yticks(places, [rows[index].name for index in order], fontsize=10)
     axes.set_ylim(-0.7, len(rows) - 0.3)
-    axes.set_xlabel("score, mean and 95 % interval", fontsize=8)
-    axes.tick_params(axis="x", labelsize=8)
+    axes.set_xlabel("score, mean and 95 % interval", fontsize=10)
+    axes.tick_params(axis="x", labelsize=10)
     axes.locator_params(axis="x", nbins=6)
     axes.grid(alpha=0.25, axis="x")
     axes.spines[["top", "right"]].set_visible(False)
@@ -317,13 +342,18 @@ def draw_relations(path: Path, panels: dict[Setting, list[Measured]]) -> None:
 
 def write_page(page: Path, results: Results) -> None:
     """Replace what is between the markers of the page, and draw its figures in `media` beside it."""
-    if not measured(results):
+    panels = measured(results)
+    if not panels:
         raise ValueError(f"{results.path} holds no scores; run the study first")
-    draw(page.parent / "media/study.png", results)
-    head = ["![Scores of all rows](media/study.png)"]
-    if screens := {setting: rows for setting, rows in measured(results).items() if complete(rows)}:
+    if any(row.group == "probe" for rows in panels.values() for row in rows):
+        draw(page.parent / "media/study.png", panels)
+    if screens := {setting: rows for setting, rows in panels.items() if complete(rows)}:
         draw_relations(page.parent / "media/study_measures.png", screens)
-        head += ["", "![Scores of all trainings against cheap measures](media/study_measures.png)"]
-    text = "\n".join(itertools.chain(head, tables(results)))
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    page.write_text(with_tables(page.read_text(encoding="utf-8"), results), encoding="utf-8")
+
+
+def with_tables(text: str, results: Results) -> str:
+    """The text of the page with the tables of these results between its markers."""
+    before, _, rest = text.partition(BEGIN)
+    made = "\n".join(tables(results))
+    return f"{before}{BEGIN}\n{made}\n{END}{rest.partition(END)[2]}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import measure
+from benchmarks import measure, report
 from benchmarks.baseline import UNet, WindowDataset
 from benchmarks.measure import Case, Options, Timing, compare, per_second
 from benchmarks.setting import HORIZON, N_ACTION_STEPS, N_OBS_STEPS, arrays, trajectories
@@ -80,6 +80,27 @@ def test_both_sides_read_the_same_windows():
             low, high = (torch.from_numpy(bound).float() for bound in (statistics[key].min, statistics[key].max))
             normalised = 2 * (values[row] - low) / (high - low) - 1
             torch.testing.assert_close(theirs[index][name], normalised, rtol=0, atol=1e-5)
+
+
+def test_the_page_in_the_repository_is_made_of_its_records():
+    page = Path(__file__).parents[2] / report.PAGE
+    records = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))
+    assert page.read_text(encoding="utf-8") == report.markdown(records), "run: python -m benchmarks.report"
+
+
+def test_a_section_is_replaced_and_the_others_stay(tmp_path):
+    page, about = tmp_path / "page.md", {"date": "today", "processor": "one", "threads": 1, "torch": "2"}
+    about |= {"fp32_gflops": 1, "bf16_gflops": 2, "copy_gb_per_s": 3.5, "heap_kept": True}
+    page.with_suffix(".json").write_text("{}")
+    for section, median in (("A", 1.0), ("B", 2.0), ("A", 3.0)):
+        case = Case("a step", "ms", {"plain": Timing([4.0]), "ours": Timing([median])}, note="small")
+        measured = report.document({"training_step": [case]}, about, f"--section {section}")
+        report.keep(section, measured, page)
+        assert measured["subjects"]["training_step"][0]["variants"]["ours"]["values"] == [median]
+    text = page.read_text()
+    assert text.count("## ") == 2 and "`python -m benchmarks --section B`" in text and "- a step: small" in text
+    assert "|  | ours | 3 | 3 .. 3 | ms | 1.33 |" in text and "|  | ours | 2 | 2 .. 2 | ms | 2.00 |" in text
+    assert "|  | ours | 1 |" not in text and "values" not in page.with_suffix(".json").read_text()
 
 
 def test_every_subject_is_measured_once():

@@ -11,7 +11,19 @@ from click.testing import CliRunner
 
 from benchmarks.study import __main__ as study
 from benchmarks.study import page
-from benchmarks.study.design import FACTORS, HORIZON, PROBED, SHORT, plackett_burman, rows, sign
+from benchmarks.study.design import (
+    FACTORS,
+    HORIZON,
+    MAIN_JOB,
+    MAIN_JOB_MIRRORED,
+    MAIN_JOB_SHORT,
+    PROBED,
+    SHORT,
+    WITH_SHORT,
+    plackett_burman,
+    rows,
+    sign,
+)
 from benchmarks.study.measure import CHEAP, MEASURES, OWN, fits, thousandths
 from benchmarks.study.results import Results, Run
 from benchmarks.study.statistics import (
@@ -220,12 +232,29 @@ def test_the_page_is_made_from_the_file_alone(tmp_path):
     assert "old" not in pages[0]
     assert all((tmp_path / f"media/{name}.png").stat().st_size > 1000 for name in ("study", "study_measures"))
     for text in (
-        *("`lerobot` | 2 |", "ours, the same settings", "24 rows (both halves)", "network: DiT for UNet"),
-        *("| network: MLP |", "| no average | 48 |", "| validation loss, eps | 38 |", "| action error | 118 |"),
-        *("| lower quartile of the action error | 118 |", "| validation loss, v, min-SNR | 68 |"),
-        *("Without training again: the main job", "| noise between the evaluations (eta 1) | 2 |"),
+        *("| lerobot | 2 |", "|  | ours | 2 |", "24 rows (both halves)", "| network: DiT for UNet | ", "| eta 1 | 2 |"),
+        *("|  | network: MLP | 2 |", "| no average | 48 |", "| validation loss, eps | 38 |", "| action error | 118 |"),
+        *("| lower quartile of the action error | 118 |", "| validation loss, v, min-SNR | 68 |", ": main job | "),
     ):
         assert text in pages[0], text
+
+
+def test_the_tables_in_the_repository_are_made_of_its_results():
+    text = (ROOT / "docs/study.md").read_text(encoding="utf-8")
+    current = page.with_tables(text, Results(ROOT / "docs/study.jsonl"))
+    assert text == current, "run: python -m benchmarks.study --page docs/study.md"
+
+
+def test_other_codes_are_compared_with_the_main_job_of_their_data_samples_and_horizon():
+    def row(name: str) -> page.Measured:
+        return page.Measured(name, "peers", {}, [], np.zeros((1, 1)))
+
+    names = (MAIN_JOB, MAIN_JOB_SHORT, MAIN_JOB_MIRRORED, "ours", "lerobot", f"lerobot{WITH_SHORT}")
+    panels = {("human", "many"): [row(name) for name in names], ("human with mirror images", "many"): [row("lerobot")]}
+    rivals = [page.rival(one, setting, panels) for setting, rows in panels.items() for one in rows]
+    expected = [None, None, None, MAIN_JOB, MAIN_JOB, MAIN_JOB_SHORT, MAIN_JOB_MIRRORED]
+    assert [one and one.name for one in rivals] == expected
+    assert page.rival(row("lerobot"), ("human", "few"), panels) is None
 
 
 def test_thousandths_keep_what_is_solved():

@@ -1,0 +1,56 @@
+"""`python -m benchmarks.results`: write the tables of docs/results.md from docs/results.json.
+
+The JSON has a record for each row: what was measured, with its interval, seeds, samples, machine and command. A table
+shows some of these as columns; `shared` holds what all its rows have in common.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+PAGE = Path("docs/results.md")
+MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def with_tables(text: str, records: dict[str, Any]) -> str:
+    """The text of the page with each marked place filled from the records of its name."""
+    return MARKED.sub(lambda found: f"{found[1]}{table(records[found[2]])}\n{found[3]}", text)
+
+
+def table(record: dict[str, Any]) -> str:
+    """Markdown of one question: a line for each row."""
+    columns = record["columns"]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    lines += [f"| {' | '.join(cell(row.get(column)) for column in columns)} |" for row in record["rows"]]
+    return "\n".join(lines)
+
+
+def cell(value: Any) -> str:
+    """A number with its interval, a count with commas, or the text; scores are floats, shares whole percents."""
+    match value:
+        case None:
+            return ""
+        case {"score": score, "interval": [low, high]}:
+            return f"{score:.3f} {within(f'{low:.3f}', f'{high:.3f}')}"
+        case {"percent": percent, "interval": [low, high]}:
+            return f"{percent} {within(low, high)}"
+        case {"percent": percent}:
+            return str(percent)
+        case float():
+            return f"{value:.3f}"
+        case int():
+            return f"{value:,}"
+    return value
+
+
+def within(low: object, high: object) -> str:
+    """An interval that stays on one line of a narrow cell."""
+    return f"({low} to {high})".replace(" ", "\N{NO-BREAK SPACE}")
+
+
+if __name__ == "__main__":
+    records = json.loads(PAGE.with_suffix(".json").read_text(encoding="utf-8"))
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), records), encoding="utf-8")
