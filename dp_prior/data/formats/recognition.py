@@ -13,7 +13,7 @@ from dp_prior.data.formats.store_record import EpisodeStoreRecord
 
 
 class Episodes(Config):
-    """A recorded data set, as the data of a configuration hold it."""
+    """A recorded data set, as `data` of a configuration names it."""
 
     episodes: EpisodeStoreConfig
 

@@ -1,7 +1,7 @@
 """What the product asks of recorded episodes, whatever their format: a class for every format to extend.
 
-`keys`, `dtype` and `read` have no default; the others answer for a format that holds numbers in arrays, and a format
-overrides those that it answers otherwise or faster.
+`keys`, `dtype` and `read` have no default. The other methods have one that holds for plain arrays; a format overrides a
+method to answer differently or faster.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ class EpisodeStore(ABC):
         format: name of the format, for `describe`.
         episode_ends: (E,) exclusive end row of each episode, as stored; `checked_ends` checks them.
         counted: keys whose values follow from the episodes; a conversion leaves them out.
-        text_key: key of the number of each step's instruction among `texts`, or of the instruction itself; None if
-            only a configuration can name it.
+        text_key: key of the number of each step's instruction among `texts`; None if only a configuration can say.
     """
 
     path: Path
@@ -103,8 +102,7 @@ class EpisodeStore(ABC):
         return self.open_frames(key, ends)
 
     def open_frames(self, key: str, ends: np.ndarray) -> FrameSource:
-        """See `frames`, which has checked that there are episodes with this key. The default reads `episodes` one by
-        one."""
+        """See `frames`, which has checked key and episodes. The default reads `episodes`, one at a time."""
         shape, where = (int(ends[-1]), *self.keys()[key]), self.locate(key, 0)
         if not self.is_number(key):
             raise DataError(where, [f"holds {self.dtype(key)}, which are no pictures; expected (N, H, W, 3) uint8"])
@@ -122,7 +120,7 @@ class EpisodeStore(ABC):
         return ArrayFrames(array, ends, self.path, self.files([key]), self.format, {"key": key}, parts)
 
     def frame_files(self, key: str, ends: np.ndarray) -> list[FrameFile]:
-        """The files that hold nothing but frames of a camera, whether they are there or not; most formats have none."""
+        """The files of nothing but frames of a camera, missing ones too; empty for a format without such files."""
         return []
 
     def texts(self) -> dict[int, str]:
@@ -138,13 +136,13 @@ class EpisodeStore(ABC):
         return []
 
     def stored_metadata(self) -> Any:
-        """What the arrays do not say, as it is stored: `fps`, `tasks` and `names`; the default says nothing."""
+        """What the arrays do not say, as stored: `fps`, `tasks` and `names`. The default is empty."""
         return {}
 
     def metadata(self) -> dict[str, Any]:
         """What the arrays do not say; JSON-able.
 
-        What has another form was written by other programs, which may use the same names, and is left out.
+        Values of another form are left out: other programs may use the same names.
 
         Returns:
             `fps`, control steps per second or None; `tasks`, a list of instructions; and `names`, of the numbers of a

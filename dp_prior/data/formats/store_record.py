@@ -18,12 +18,12 @@ class EpisodeStoreRecord(Config):
 
     @classmethod
     def is_at(cls, path: Path) -> bool:
-        """Whether the files at a path look like this format; the default never says so, and a user names the type."""
+        """Whether the files at a path look like this format. The default is False: the user then names the type."""
         return False
 
     @property
     def is_remote(self) -> bool:
-        """Whether the data set is of another machine, and its files here are a copy that a cache may drop."""
+        """Whether the data set lives on another machine; the files here are then a downloaded copy."""
         return False
 
     def local(self, pinned: Mapping[str, str], cameras: Collection[str]) -> Self:

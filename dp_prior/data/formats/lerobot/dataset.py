@@ -167,8 +167,7 @@ class LeRobotStore(EpisodeStore):
         return videos_of(self.meta, key, np.diff(ends, prepend=0).tolist()) if self.dtype(key) == "video" else []
 
     def texts(self) -> dict[int, str]:
-        """See `EpisodeStore`; those of meta/tasks. A data set with neither these nor a column of their numbers has
-        none."""
+        """Instructions by number, of meta/tasks; none where both this file and the column `task_index` are missing."""
         return self.meta.tasks() if self.text_files() or TASK in self.meta.features else {}
 
     def text_files(self) -> list[Path]:
