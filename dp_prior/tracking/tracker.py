@@ -111,7 +111,7 @@ class Tracker:
             background: slow loggers, each called from a thread of its own, which `begin` starts.
         """
         self.data_path = data_path
-        self._asked = {"run_id": record.run_id, "name": record.run_name}
+        self._run_id, self._run_name = record.run_id, record.run_name
         self._patience_s = record.patience_s
         how = {"report": self._announce, "retry_s": record.retry_s}
         most = record.max_failures
@@ -141,9 +141,10 @@ class Tracker:
         """
         with self._lock:
             self._has_begun = True
-            identity, config = identity or claim_identity(self.data_path, **self._asked), config or {}
+            if identity is None:
+                identity = claim_identity(self.data_path, run_id=self._run_id, name=self._run_name)
             for logger in (*self._direct, *self._queued):
-                run = Run(self.data_path, identity, config, self._patience_s, logger.remark, metrics)
+                run = Run(self.data_path, identity, config or {}, self._patience_s, logger.remark, metrics)
                 logger.begin(lambda part, run=run: part.begin(run))
 
     def log(self, metrics: dict[str, Any], progress: Progress | int) -> None:

@@ -205,7 +205,7 @@ def test_background_loggers_get_the_same_calls_in_the_same_order_after_who_the_r
 def test_a_background_logger_that_never_begins_is_never_called(tmp_path):
     silent = Recorder("silent")
     tracker = tracker_of(tmp_path, [Recorder()], background=[silent])
-    tracker.log({"loss": 1}, at(1))
+    tracker.log_error("before anything was logged")
     assert tracker.close() == [] and silent.calls == []
 
 

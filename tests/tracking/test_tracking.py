@@ -134,7 +134,7 @@ def test_asking_for_an_id_or_a_name_changes_who_the_run_is(tmp_path):
 def test_a_logger_that_is_configured_and_never_begun_touches_nothing(tmp_path, text):
     pytest.importorskip("tensorboard")
     tracker = create(TrackerConfig.from_json(f'{{"log": [{{"type": "{text}"}}]}}'), tmp_path)
-    tracker.log({"a": 1}, Progress(1, 1))
+    tracker.log_error("before anything was logged")
     assert tracker.close() == []
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["events.jsonl", "metrics.jsonl"]
 
