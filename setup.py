@@ -48,8 +48,8 @@ setup(
         "dp_prior": ["py.typed"],
         "dp_prior.configs": ["*.json", "*/*.json"],
         "dp_prior.places": ["card.md"],
-        "dp_prior.pages": ["page.html", "style.css"],
-        "dp_prior.watching": ["*.html", "watch.css", "watch.js"],
+        "dp_prior.reports.pages": ["page.html", "style.css"],
+        "dp_prior.reports.watching": ["*.html", "watch.css", "watch.js"],
     },
     python_requires=">=3.11",
     install_requires=[

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from dp_prior import load_image
+from dp_prior.commands.stored import read_stored
 from dp_prior.evaluation.distance import kernel_distance
-from dp_prior.evaluation.images import nearest
+from dp_prior.evaluation.image_quality import nearest
 from dp_prior.places.reference import resolve
-from dp_prior.randomness import Randomness
-from dp_prior.run.stored import read_stored
+from dp_prior.tensors.randomness import Randomness
 
 SCALES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0)
 

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dp_prior.batch import Batch, Spec
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.networks.backbones.unet1d import rename_published as rename_unet
 from dp_prior.networks.encoders.resnet import rename_published as rename_encoder
-from dp_prior.normalizer import Statistics
-from dp_prior.run_files.config import TrainConfig
+from dp_prior.run.files.config import TrainConfig
 from dp_prior.tasks.model import DiffusionModel
 from dp_prior.tasks.policy import DiffusionPolicy
+from dp_prior.tensors.batch import Batch, Spec
+from dp_prior.tensors.normalizer import Statistics
 from dp_prior.training.trainer import PolicyTrainer
 
 RECIPES = Path(__file__).parent.parent / "configs/policy"

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.image_policy import bare_trainer
-from dp_prior.batch import Batch, Spec
-from dp_prior.run_files.config import TrainConfig
+from dp_prior.run.files.config import TrainConfig
 from dp_prior.tasks.image import ImageDiffusion
+from dp_prior.tensors.batch import Batch, Spec
 from dp_prior.training.trainer import PolicyTrainer
 
 RECIPE = Path(__file__).parent.parent / "configs/image/cifar10_iddpm.json"

@@ -25,7 +25,7 @@ from dp_prior.diffusion.table import NoiseTable
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.evaluation.picture import INK, import_figure
 from dp_prior.evaluation.rollout import RolloutConfig
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 EVALUATIONS = (4, 8, 16, 32, 100)
 POLICY_EVALUATIONS = (1, 2, 4, 8, 16, 32, 100)

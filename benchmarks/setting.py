@@ -20,8 +20,8 @@ from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.networks.backbones.unet1d import UNet1DConfig, rename_published
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tasks.policy_config import PolicyConfig
-from dp_prior.training.config import TrainingConfig
 from dp_prior.training.trainer import PolicyTrainer
+from dp_prior.training.training_config import TrainingConfig
 
 HORIZON, N_OBS_STEPS, N_ACTION_STEPS = 16, 2, 8
 STATE_DIM, ACTION_DIM = 5, 2

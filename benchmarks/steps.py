@@ -101,7 +101,7 @@ def _plain_step(
 def products(kind: str, widths: tuple[int, ...], batch_size: int, precision: str, device: str) -> Step:
     """As much arithmetic as our step has, in products of matrices alone."""
     from benchmarks import arithmetic, image_policy
-    from dp_prior.randomness import Randomness
+    from dp_prior.tensors.randomness import Randomness
 
     spec = image_policy.STATE_SPEC if kind == "state" else image_policy.SPEC
     policy = image_policy.policy(image_policy.record(widths, (), RECIPES[kind]), spec).train()

@@ -13,8 +13,8 @@ from typing import Any
 import click
 
 from dp_prior.checkpoints.documents import CONFIG
-from dp_prior.regular_files import read_object
-from dp_prior.run_files.scores import RESULT
+from dp_prior.files.regular_files import read_object
+from dp_prior.run.files.scores import RESULT
 
 ROOT = Path(__file__).parent.parent
 ENVIRONMENT = {"ACCELERATE_USE_CPU": "true"}

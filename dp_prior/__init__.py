@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from dp_prior.config import ConfigError
     from dp_prior.inference.agent import Agent
     from dp_prior.inference.load import load_image, load_policy, load_prior
-    from dp_prior.metrics import pad_gather_reduce
+    from dp_prior.run.files.config import TrainConfig
     from dp_prior.run.run import train
-    from dp_prior.run_files.config import TrainConfig
+    from dp_prior.tensors.metrics import pad_gather_reduce
     from dp_prior.tracking import TrackerConfig
     from dp_prior.tracking.tracker import Tracker
     from dp_prior.training.trainer import PolicyTrainer
@@ -42,11 +42,11 @@ _HOMES = {
     "PolicyTrainer": "dp_prior.training.trainer",
     "Tracker": "dp_prior.tracking.tracker",
     "TrackerConfig": "dp_prior.tracking",
-    "TrainConfig": "dp_prior.run_files.config",
+    "TrainConfig": "dp_prior.run.files.config",
     "load_image": "dp_prior.inference.load",
     "load_policy": "dp_prior.inference.load",
     "load_prior": "dp_prior.inference.load",
-    "pad_gather_reduce": "dp_prior.metrics",
+    "pad_gather_reduce": "dp_prior.tensors.metrics",
     "train": "dp_prior.run.run",
 }
 

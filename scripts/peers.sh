@@ -3,7 +3,7 @@
 # comparisons with ours:
 #
 #     scripts/peers.sh /tmp/peers
-#     DP_PRIOR_PEERS=/tmp/peers python -m pytest -m slow tests/benchmarks/test_peers.py tests/published/test_peers.py
+#     DP_PRIOR_PEERS=/tmp/peers python -m pytest -m slow tests/benchmarks/test_peers.py tests/inference/foreign/test_peers.py
 #     DP_PRIOR_PEERS=/tmp/peers python -m pytest tests/benchmarks/test_state_peers.py
 #     DP_PRIOR_PEERS=/tmp/peers python -m pytest tests/benchmarks/test_image_peers.py
 #     DP_PRIOR_PEERS=/tmp/peers python -m benchmarks image_step

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.config import Config, members
+from dp_prior.config.schema import json_schema
 from dp_prior.evaluation import EvaluatorConfig
-from dp_prior.metric_names import Metric
-from dp_prior.metric_names import page as metrics_page
-from dp_prior.schema import json_schema
+from dp_prior.tracking.metric_names import Metric
+from dp_prior.tracking.metric_names import page as metrics_page
 from dp_prior.training.measured import METRICS
 
 SCHEMA_PATH = "configs/train_config.schema.json"
@@ -155,6 +155,6 @@ def _type(field: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    from dp_prior.run_files.config import TrainConfig
+    from dp_prior.run.files.config import TrainConfig
 
     write(Path(), TrainConfig)

@@ -18,13 +18,13 @@ from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.cli import main
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
-from dp_prior.data.frames.lock import build_lock
-from dp_prior.data.frames.rows import FrameRows
+from dp_prior.data.frames.build_lock import build_lock
+from dp_prior.data.frames.frame_rows import FrameRows
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
+from dp_prior.pixels.resize import Fit
 from dp_prior.places.reference import resolve
-from dp_prior.randomness import Randomness
-from dp_prior.resize import Fit
-from dp_prior.run_files.changes import kind_of
+from dp_prior.run.files.changes import kind_of
+from dp_prior.tensors.randomness import Randomness
 from tests.chaos import Launched
 from tests.data.frames.recordings import (
     ends_of,

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from dp_prior.batch import Spec
 from dp_prior.cli import main
 from dp_prior.data.errors import DataError
-from dp_prior.run_files.config import TrainConfig
+from dp_prior.run.files.config import TrainConfig
+from dp_prior.tensors.batch import Spec
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted((ROOT / "configs").glob("*/*.json"))

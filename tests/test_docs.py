@@ -23,9 +23,9 @@ from dp_prior import load_policy
 from dp_prior.cli import main
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.run.assembly import Assembly
+from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.plan import plan
 from dp_prior.run.run import Run
-from dp_prior.run_files.config import TrainConfig
 from dp_prior.tracking.tracker import Tracker
 from tests import test_image, test_prior
 from tests.embedders.models import save_model

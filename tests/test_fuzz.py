@@ -22,8 +22,8 @@ from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
 from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
 from dp_prior.data.integrity import Integrity
-from dp_prior.durable import seal, unseal
-from dp_prior.run_files.config import TrainConfig
+from dp_prior.files.durable import seal, unseal
+from dp_prior.run.files.config import TrainConfig
 from tests.tiny import tiny, write_data
 
 LONGER = int(os.environ.get("FUZZ", "1"))

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 import torch
 
-from dp_prior.crop import Crop
 from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.envs.toy import demonstrations
 from dp_prior.job.ranks import Ranks
-from dp_prior.randomness import Randomness
+from dp_prior.pixels.crop import Crop
 from dp_prior.run.assembly import Assembly
-from dp_prior.run_files.config import TrainConfig
+from dp_prior.run.files.config import TrainConfig
+from dp_prior.tensors.randomness import Randomness
 from dp_prior.training.trainer import PolicyTrainer
 from tests.test_device import Accelerator
 from tests.tiny import assert_equal, state, tiny, write

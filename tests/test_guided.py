@@ -18,8 +18,8 @@ from dp_prior.envs.toy import ToyConfig
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.load import load_policy, load_prior
-from dp_prior.randomness import Randomness
 from dp_prior.tasks.policy_config import PolicyConfig
+from dp_prior.tensors.randomness import Randomness
 from tests.diffusion.test_guidance import RANDOM, network
 from tests.evaluation.fakes import NOW
 from tests.inference.test_agent import Fake

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from dp_prior.durable import seal
+from dp_prior.files.durable import seal
 from tests.tiny import experiment, tiny, write
 
 WATCH = r"""
@@ -32,7 +32,7 @@ from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.cli import main
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
-from dp_prior.run_files.config import TrainConfig
+from dp_prior.run.files.config import TrainConfig
 from dp_prior.inference.load import load_policy
 
 place = Path(sys.argv[1])

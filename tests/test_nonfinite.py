@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from dp_prior.evaluation.loss import LossEvaluator
-from dp_prior.metrics import Means
 from dp_prior.places.local import LocalSaver
+from dp_prior.tensors.metrics import Means
 from dp_prior.training.guard import NotFiniteError
 from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import assert_equal, experiment, rows, state, tiny, train, train_and_die, write

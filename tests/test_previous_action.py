@@ -9,17 +9,17 @@ from torch import nn
 from torch.testing import assert_close
 
 from dp_prior import Agent, load_policy
-from dp_prior.batch import Spec
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.diffusion.draw import AS_CONFIGURED
 from dp_prior.envs.toy import ToyConfig
 from dp_prior.evaluation.rollout import RolloutConfig
-from dp_prior.export.agent import ExportAgent
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.chunking import Ensemble, Guided, Naive, Synchronous
-from dp_prior.rotations import Layout
+from dp_prior.inference.export.exported_agent import ExportAgent
+from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.rotations import Layout
 from tests.evaluation.fakes import NOW
-from tests.export.policies import ByTorch, build
+from tests.inference.export.policies import ByTorch, build
 from tests.tiny import experiment, read_rows, tiny
 
 BEFORE = "before"

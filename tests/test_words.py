@@ -10,10 +10,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "dp_prior"
 MOST = 1
 WORDED = [
-    *("actions.py", "batch.py", "checkpoints", "cli", "clock.py", "compilation.py", "config", "crop.py", "durable.py"),
-    *("embedders", "envs", "evaluation", "export", "job", "metric_names.py", "metrics.py", "networks", "normalizer.py"),
-    *("pages", "places", "published", "randomness.py", "redact.py", "renderers", "resize.py", "rich_text.py"),
-    *("rotations.py", "run_files", "schema.py", "slices.py", "tracking", "watching"),
+    *("checkpoints", "cli", "clock.py", "config", "embedders", "envs", "evaluation", "job", "networks", "places"),
+    *("files/durable.py", "files/redact.py", "inference/export", "inference/foreign", "pixels/crop.py"),
+    *("pixels/renderers", "pixels/resize.py", "reports/pages", "reports/watching", "run/files", "tracking"),
+    *(f"tensors/{name}.py" for name in ("actions", "batch", "compilation", "metrics", "normalizer", "randomness")),
+    *("tensors/rotations.py", "tensors/slices.py"),
 ]
 """Files and folders of the package whose docstrings and comments have been reworded."""
 

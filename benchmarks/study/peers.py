@@ -18,17 +18,17 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import peers
-from dp_prior.batch import Batch, Spec
 from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.data.recorded.trajectories import Trajectories
 from dp_prior.data.samples.loader import Loader
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.sampler import DDPM
-from dp_prior.durable import replacing
-from dp_prior.normalizer import Statistics
-from dp_prior.randomness import Randomness
-from dp_prior.run_files.config import TrainConfig
+from dp_prior.files.durable import replacing
+from dp_prior.run.files.config import TrainConfig
 from dp_prior.tasks.policy_config import PolicyConfig
+from dp_prior.tensors.batch import Batch, Spec
+from dp_prior.tensors.normalizer import Statistics
+from dp_prior.tensors.randomness import Randomness
 
 SAVES = 8
 """Checkpoints of a training, evenly spread."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.study.design import Row
-from dp_prior.durable import append
+from dp_prior.files.durable import append
 
 
 class Run(NamedTuple):

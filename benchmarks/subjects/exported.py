@@ -15,16 +15,16 @@ from torch import nn
 
 from benchmarks.image_policy import RECIPES, policy
 from benchmarks.measure import Case, Options, compare
-from dp_prior.batch import Spec
 from dp_prior.diffusion.sampler import DDIM
-from dp_prior.export import randomness
-from dp_prior.export.policy import OnnxPolicy
-from dp_prior.export.torch_policy import TorchExportPolicy
-from dp_prior.export.write import observations, write_export
+from dp_prior.inference.export import numpy_randomness
+from dp_prior.inference.export.exported_policy import OnnxPolicy
+from dp_prior.inference.export.torch_policy import TorchExportPolicy
+from dp_prior.inference.export.write import observations, write_export
 from dp_prior.networks.convolution import Convolution
-from dp_prior.randomness import Randomness
-from dp_prior.run_files.config import TrainConfig
+from dp_prior.run.files.config import TrainConfig
 from dp_prior.tasks.policy import DiffusionPolicy
+from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.randomness import Randomness
 
 COMPILE_LIMIT_S = 300
 SAMPLER = DDIM(steps=8)
@@ -53,7 +53,7 @@ def _config(name: str) -> TrainConfig:
 
 def _acting(name: str, policy: DiffusionPolicy, options: Options, place: Path) -> Case:
     obs, random = observations(policy, 0, 1), Randomness.from_counts(0, "benchmark", torch.arange(1))
-    arrays, noise = {k: v.numpy() for k, v in obs.items()}, randomness.Randomness.from_counts(0, "benchmark", [0])
+    arrays, noise = {k: v.numpy() for k, v in obs.items()}, numpy_randomness.Randomness.from_counts(0, "benchmark", [0])
     half = _half(policy)
     variants: dict[str, Callable[[], object]] = {
         "eager": lambda: policy.predict(obs, random, SAMPLER),

@@ -25,18 +25,18 @@ import torch
 
 from benchmarks import peers
 from benchmarks.measure import Case, Options, Timing, per_second
-from dp_prior.crop import crop_each
 from dp_prior.data.frames import Part
-from dp_prior.data.frames.cache import FrameCache
 from dp_prior.data.frames.folder import FolderFrames
+from dp_prior.data.frames.frame_cache import FrameCache
 from dp_prior.data.frames.frame_column import ImageColumn
 from dp_prior.data.frames.layout import CacheIndex, Encoding
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
-from dp_prior.durable import seal
+from dp_prior.files.durable import seal
 from dp_prior.job.ranks import Ranks, make_accelerator
-from dp_prior.resize import Fit
+from dp_prior.pixels.crop import crop_each
+from dp_prior.pixels.resize import Fit
 from dp_prior.run.assembly import Assembly
-from dp_prior.run_files.config import TrainConfig
+from dp_prior.run.files.config import TrainConfig
 
 BATCH, STEPS, SIDE, CROP = 256, 2, 96, 84
 RECORDED = Path(__file__).parents[3] / "shared" / "data"
@@ -275,7 +275,7 @@ import sys
 from pathlib import Path
 import numpy as np, torch
 from benchmarks import memory
-from dp_prior.data.frames.rows import FrameRows
+from dp_prior.data.frames.frame_rows import FrameRows
 torch.set_num_threads(1)
 place, is_ours, batches = Path(sys.argv[1]), sys.argv[2] == "dp_prior", int(sys.argv[3])
 rows = FrameRows(place)

@@ -20,8 +20,8 @@ from benchmarks.measure import Case, Options, cpu_seconds, per_second
 from dp_prior.data.pictures.folder import FolderImagesConfig
 from dp_prior.data.pictures.images import Images, ImagesConfig
 from dp_prior.data.samples.loader import Loader
-from dp_prior.randomness import Randomness
 from dp_prior.tasks.image import PixelRange, mirrored
+from dp_prior.tensors.randomness import Randomness
 
 BATCH = 128
 

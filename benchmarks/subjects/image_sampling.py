@@ -12,7 +12,7 @@ from benchmarks import image_peers, images
 from benchmarks.measure import Case, Options, compare, cpu_seconds
 from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.sampler import DDIM, DDPM
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 SHAPE, COUNT = (32, 32, 3), 16
 STEPS = 50

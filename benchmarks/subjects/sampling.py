@@ -11,7 +11,7 @@ from benchmarks import baseline, setting
 from benchmarks.measure import Case, Options, compare
 from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.sampler import DDIM, DDPM
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 
 def run(options: Options) -> list[Case]:

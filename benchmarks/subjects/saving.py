@@ -24,7 +24,7 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.clock import Progress
-from dp_prior.training.state import take_snapshot
+from dp_prior.training.trainer_state import take_snapshot
 
 
 def run(options: Options) -> list[Case]:

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks import setting
 from benchmarks.measure import Case, Options, Timing, compare
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 from dp_prior.training.optimizer import update
 
 STEPS = 10

@@ -38,8 +38,8 @@ from dp_prior.checkpoints.snapshot import (
 )
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.durable import encode_document, seal, sync_directory, temporary_beside, temporary_directory, unseal
-from dp_prior.regular_files import open_regular, read_small
+from dp_prior.files.durable import encode_document, seal, sync_directory, temporary_beside, temporary_directory, unseal
+from dp_prior.files.regular_files import open_regular, read_small
 
 FORMAT = 1
 MANIFEST = "manifest.json"

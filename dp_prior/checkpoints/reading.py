@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dp_prior.checkpoints.errors import CheckpointError, DamagedError, GoneError, NewerFormatError, UnreadableError
-from dp_prior.regular_files import UnfitError
+from dp_prior.files.regular_files import UnfitError
 
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV)
 _WAITS_S = (0.05, 0.25, 0.7)

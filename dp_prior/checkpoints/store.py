@@ -21,13 +21,13 @@ from pathlib import Path
 from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.errors import CheckpointError, DamagedError, GoneError
 from dp_prior.checkpoints.format import Manifest, delete_checkpoint, read_manifest, unused, verify, write_checkpoint
-from dp_prior.checkpoints.lock import RunLock
 from dp_prior.checkpoints.reading import holds_links
 from dp_prior.checkpoints.retention import Mode, RetentionConfig, ranked
+from dp_prior.checkpoints.run_lock import RunLock
 from dp_prior.checkpoints.scan import STEP, Stored, names_in, scan
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.clock import Progress
-from dp_prior.durable import encode_document, finite, is_alive, remove_leftovers, replace_file, sync_directory
+from dp_prior.files.durable import encode_document, finite, is_alive, remove_leftovers, replace_file, sync_directory
 
 INDEX = "index.json"
 SET_ASIDE = "damaged_"

@@ -17,9 +17,9 @@ from dp_prior.cli.command import Command, FiniteRange, modules_option, new_names
 @overrides_option
 def inspect(place: str, html: Path | None, write_config: Path | None, overrides: tuple[str, ...]) -> None:
     """Show a data set and its faults, given a path, user/name on the Hub, or a configuration (docs/pages.md)."""
-    from dp_prior.inspection.inspect import inspect as look
-    from dp_prior.inspection.inspect import write_config as propose
-    from dp_prior.pages.dataset import summary, write_inspection
+    from dp_prior.reports.inspection.inspect import inspect as look
+    from dp_prior.reports.inspection.inspect import write_config as propose
+    from dp_prior.reports.pages.data_page import summary, write_inspection
 
     if html is not None and html.expanduser().absolute() == Path(place).expanduser().absolute():
         raise click.UsageError(f"--html {html} is the data set; name another file for the page")
@@ -45,7 +45,7 @@ def cache(
     remove_stale: bool,
 ) -> None:
     """Decode and resize the camera frames of configurations ahead of training. Stop and repeat it at any time."""
-    from dp_prior.run.frame_caches import build_frame_caches, unused_frame_caches
+    from dp_prior.commands.frame_caches import build_frame_caches, unused_frame_caches
 
     if not stale and not remove_stale:
         for config_file in config_files:
@@ -121,7 +121,7 @@ def embed(
 ) -> None:
     """Embed texts, pictures or camera frames once, for training to read (docs/language.md). Stop and repeat it at any
     time."""
-    from dp_prior.run.embed import embed_data, embed_pictures, embed_texts
+    from dp_prior.commands.embed import embed_data, embed_pictures, embed_texts
 
     if [texts, images, config_file].count(None) != 2 or (config_file is None) != (key is None):
         raise click.UsageError("give --texts, --images, or --config_file and --key")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from dp_prior.cli.command import Command, import_modules, late_modules_option, modules_option, new_names, say
-from dp_prior.redact import redact
+from dp_prior.files.redact import redact
 
 if TYPE_CHECKING:
     from dp_prior.inference.chunking import Policy
@@ -51,10 +51,10 @@ def sample(checkpoint: str, n: int, out: Path, labels: str | None, modules: tupl
     stop, is_launched = Stop(), "LOCAL_RANK" in os.environ
     with stop_on_signal(stop, LAUNCHER_ECHO_S if is_launched else ECHO_S):
         ignore_repeats_at_exit()
+        from dp_prior.commands.sample import Request, draw
+        from dp_prior.commands.stored import TIMEOUT_S
         from dp_prior.job.ranks import Ranks, make_accelerator
-        from dp_prior.run.sample import Request, draw
-        from dp_prior.run.stored import TIMEOUT_S
-        from dp_prior.run_files.exit_file import STOPPED
+        from dp_prior.run.files.exit_file import STOPPED
 
         import_modules(modules)
         request = Request(n, out, labels=tuple(filter(None, (labels or "").split(","))), **options)
@@ -87,9 +87,9 @@ def sample(checkpoint: str, n: int, out: Path, labels: str | None, modules: tupl
 @click.option("--seed", default=0, show_default=True, help="Of the fixed noise of each sample.")
 def likelihood(checkpoint: str, **options: object) -> None:
     """Measure the bits per dimension of a model, and of simple baselines for comparison (docs/sampling.md)."""
+    from dp_prior.commands.likelihood import measure_likelihood
+    from dp_prior.commands.stored import TIMEOUT_S
     from dp_prior.job.ranks import Ranks, make_accelerator
-    from dp_prior.run.likelihood import measure_likelihood
-    from dp_prior.run.stored import TIMEOUT_S
 
     ranks = Ranks(make_accelerator("fp32", TIMEOUT_S))
     found = measure_likelihood(checkpoint, ranks, say if ranks.is_main_process else lambda line: None, **options)
@@ -158,8 +158,8 @@ def serve(
     from dp_prior.config import ConfigError
     from dp_prior.inference.chunking import Guided, Prefix
     from dp_prior.inference.instructions import Instructions
-    from dp_prior.serving.listener import bind
-    from dp_prior.serving.server import Limits, PolicyServer, most_bytes, read_token
+    from dp_prior.inference.serving.policy_server import Limits, PolicyServer, most_bytes, read_token
+    from dp_prior.job.listener import bind
 
     token = None if token_file is None else read_token(token_file)
     remedy = "give --token-file, whose key clients must show, or say --insecure"
@@ -181,8 +181,8 @@ def serve(
 def _served(checkpoint: str, guidance_scale: float | None, device: str) -> Policy:
     """The policy of a checkpoint or of an export."""
     from dp_prior.config import ConfigError
-    from dp_prior.export.policy import POLICY, ExportError
-    from dp_prior.export.torch_policy import AgentPolicy
+    from dp_prior.inference.export.exported_policy import POLICY, ExportError
+    from dp_prior.inference.export.torch_policy import AgentPolicy
     from dp_prior.inference.load import load_policy
 
     try:
@@ -232,7 +232,7 @@ def average(run: str, relative_width: float, out: Path, max_error: float) -> Non
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change task.sampler in a graph format.")
 def export(checkpoint: str, directory: Path, whole: bool, layout: str, overrides: tuple[str, ...]) -> None:
     """Copy a checkpoint, or a run's best checkpoint, to a directory that loads by itself."""
-    from dp_prior.run.commands import export_checkpoint, export_policy
+    from dp_prior.commands.export import export_checkpoint, export_policy
 
     if layout != "checkpoint":
         if whole:
@@ -258,7 +258,7 @@ def import_policy(
     source: str, out: Path, layout: Literal["lerobot", "diffusion_policy"] | None, rename: tuple[str, ...]
 ) -> None:
     """Convert a policy of LeRobot (a directory, or user/name on the Hub) or of Diffusion Policy to a run."""
-    from dp_prior.run import imported
+    from dp_prior.commands import imported
 
     click.echo(imported.import_policy(source, out, layout, new_names(rename)))
     click.echo(f"next\n  dp-prior train --config_file {out / 'config.json'} --set data.episodes.path=...")

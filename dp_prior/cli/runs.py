@@ -26,8 +26,8 @@ from dp_prior.cli.command import (
 )
 
 if TYPE_CHECKING:
+    from dp_prior.run.files.config import TrainConfig
     from dp_prior.run.run import Outcome
-    from dp_prior.run_files.config import TrainConfig
 
 
 @click.command(cls=Command)
@@ -72,10 +72,10 @@ def train(
         from dp_prior.job.ranks import Ranks, make_accelerator
         from dp_prior.job.slurm import SlurmJob
         from dp_prior.run.check import check as check_run
+        from dp_prior.run.files.config import TrainConfig
+        from dp_prior.run.files.configurations import find_configuration
+        from dp_prior.run.files.exit_file import STOPPED
         from dp_prior.run.run import Run
-        from dp_prior.run_files.config import TrainConfig
-        from dp_prior.run_files.configurations import find_configuration
-        from dp_prior.run_files.exit_file import STOPPED
 
         import_modules(modules)
         config = TrainConfig.from_json_path(find_configuration(config_file), overrides)
@@ -120,10 +120,10 @@ def sweep(
     """Train every combination of settings, one run after another; after a stop the same command continues."""
     import_modules(modules)
     from dp_prior.checkpoints.documents import CONFIG
-    from dp_prior.pages.report import write_report
-    from dp_prior.run.sweep import run_trials, trials
-    from dp_prior.run_files.config import run_directory
-    from dp_prior.run_files.configurations import find_configuration
+    from dp_prior.commands.sweep import run_trials, trials
+    from dp_prior.reports.pages.report import write_report
+    from dp_prior.run.files.config import run_directory
+    from dp_prior.run.files.configurations import find_configuration
 
     found = trials(find_configuration(config_file), varied, seeds, overrides)
     if only_print:
@@ -143,7 +143,7 @@ def sweep(
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for reports, videos and pictures; must be empty.")
 def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> None:
     """Repeat the evaluations of a checkpoint, or of a run's best checkpoint, and compare with the stored numbers."""
-    from dp_prior.run.commands import evaluate_checkpoint
+    from dp_prior.commands.evaluate import evaluate_checkpoint
 
     for name, now, stored in evaluate_checkpoint(checkpoint, overrides, out):
         verdict = ""
@@ -159,8 +159,8 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> N
 @click.option("--html", type=click.Path(path_type=Path), help="The page; by default report.html in the one run.")
 def report(runs: tuple[Path, ...], html: Path | None) -> None:
     """Write one HTML page about a run, or about several runs side by side; runs may be in progress."""
-    from dp_prior.pages.report import write_report
-    from dp_prior.run_files.scores import PAGE
+    from dp_prior.reports.pages.report import write_report
+    from dp_prior.run.files.scores import PAGE
 
     if html is None and len(runs) > 1:
         raise click.UsageError("--html says where the page of several runs goes")
@@ -178,9 +178,9 @@ def watch(runs: Path, host: str, port: int, insecure: bool, modules: tuple[str, 
     with contextlib.suppress(KeyboardInterrupt):
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         import_modules(modules)
-        from dp_prior.serving.listener import bind
-        from dp_prior.watching.runs import Runs
-        from dp_prior.watching.server import WatchServer
+        from dp_prior.job.listener import bind
+        from dp_prior.reports.watching.page_server import WatchServer
+        from dp_prior.reports.watching.run_list import Runs
 
         if not runs.is_dir():
             raise FileNotFoundError(f"there is no directory {runs}")
@@ -199,8 +199,8 @@ def watch(runs: Path, host: str, port: int, insecure: bool, modules: tuple[str, 
 )
 def push(run: Path, repo: str | None, limit_s: float) -> None:
     """Upload the checkpoints in the outbox of a run."""
-    from dp_prior.run.commands import push_run
-    from dp_prior.run_files.exit_file import UNAVAILABLE
+    from dp_prior.commands.push import push_run
+    from dp_prior.run.files.exit_file import UNAVAILABLE
 
     missing = push_run(run, repo, limit_s, report=click.echo)
     if missing:
@@ -211,8 +211,8 @@ def push(run: Path, repo: str | None, limit_s: float) -> None:
 @modules_option
 def schema() -> None:
     """Print the JSON Schema of a configuration, with the parts of imported and installed packages, for editors."""
-    from dp_prior.run_files.config import TrainConfig
-    from dp_prior.schema import json_schema
+    from dp_prior.config.schema import json_schema
+    from dp_prior.run.files.config import TrainConfig
 
     click.echo(json.dumps(json_schema(TrainConfig), indent=2))
 
@@ -220,7 +220,7 @@ def schema() -> None:
 @click.command(cls=Command)
 def configs() -> None:
     """List the configurations that come with the package, each with its file; `train` takes their names."""
-    from dp_prior.run_files.configurations import configurations
+    from dp_prior.run.files.configurations import configurations
 
     for name, path in configurations().items():
         click.echo(f"{name:<24} {path}")

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from dp_prior.config.errors import MOST_PROBLEMS, ConfigError, short
 from dp_prior.config.fields import Record
-from dp_prior.config.layers import Layers
+from dp_prior.config.layering import Layers
 from dp_prior.config.origins import PARTS, origins_of
 from dp_prior.config.overrides import apply_override, rank_of_override
 from dp_prior.config.problems import describe

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from dp_prior.data.errors import DataError, MissingError, UnreadableError
-from dp_prior.regular_files import UnfitError
+from dp_prior.files.regular_files import UnfitError
 
 REFUSED = {
     *(errno.EACCES, errno.EPERM, errno.EIO, errno.EREMOTEIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from dp_prior.data.errors import DataError, MissingError
 from dp_prior.data.files import raise_error, reading
-from dp_prior.regular_files import check_regular, open_regular
+from dp_prior.files.regular_files import check_regular, open_regular
 
 PARALLEL_FILES = 32
 """Headers that are read at the same time: on a remote store latency dominates."""

@@ -19,8 +19,8 @@ from dp_prior.config import Config
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import Verify, reading
 from dp_prior.data.found_files import find_files
-from dp_prior.durable import replace_file, seal, unseal
-from dp_prior.regular_files import open_regular, read_small
+from dp_prior.files.durable import replace_file, seal, unseal
+from dp_prior.files.regular_files import open_regular, read_small
 
 MANIFEST = "data_manifest.json"
 

@@ -9,14 +9,14 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from dp_prior.batch import Batch, Spec
+from dp_prior.config.rich_text import facts_table
 from dp_prior.data.frames.frame_column import ImageColumn, build_caches
 from dp_prior.data.samples.loader import Loader
 from dp_prior.data.samples.order import Order
 from dp_prior.data.samples.over_columns import Samples
-from dp_prior.normalizer import Statistics
-from dp_prior.randomness import Randomness
-from dp_prior.rich_text import facts_table
+from dp_prior.tensors.batch import Batch, Spec
+from dp_prior.tensors.normalizer import Statistics
+from dp_prior.tensors.randomness import Randomness
 
 PARTS = ("train", "val", "test")
 

@@ -21,7 +21,7 @@ from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import States, last_state
 from dp_prior.diffusion.timesteps import LossAwareSampler
 from dp_prior.diffusion.variance import Learned, LearnedRange, decoder_nll, normal_kl
-from dp_prior.randomness import Randomness, derive_seed
+from dp_prior.tensors.randomness import Randomness, derive_seed
 
 
 class Loss(NamedTuple):

@@ -16,12 +16,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dp_prior.compilation import Compile
 from dp_prior.config import Config
 from dp_prior.diffusion.denoiser import Denoise, Denoiser
 from dp_prior.diffusion.spacing import Spacing, spaced_timesteps
 from dp_prior.diffusion.table import NoiseTable
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.compilation import Compile
+from dp_prior.tensors.randomness import Randomness
 
 Path = list[tuple[int, int]]
 States = Iterator[tuple[Tensor, Tensor]]

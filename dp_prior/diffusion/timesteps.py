@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.config import Config
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 """2^64 divided by the golden ratio, as int64: its multiples fill the circle evenly however many are taken."""

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from dp_prior.config import Config
-from dp_prior.hub_files import HubError, locate
+from dp_prior.files.hub_files import HubError, locate
 
 FILES = ("*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*.json")
 """Patterns of the files of a model's folder that are read and hashed."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dp_prior.envs.demonstrations import record
+from dp_prior.envs.expert_demonstrations import record
 from dp_prior.envs.metaworld import SeededTask
 
 DISTURBANCE_RATE = 0.04  # probability per step that a disturbance begins

@@ -12,7 +12,7 @@ from pydantic import Field
 from dp_prior.config import Config
 from dp_prior.envs.lockstep import Lockstep
 from dp_prior.envs.pusht_keypoints import KEYPOINTS, keypoints
-from dp_prior.renderers.pusht import PushTRendererConfig
+from dp_prior.pixels.renderers.pusht import PushTRendererConfig
 
 OBS_SHAPES = {"agent_pos": (2,), "block_pos": (2,), "block_angle": (1,), "state": (5,), "keypoint": KEYPOINTS.shape}
 

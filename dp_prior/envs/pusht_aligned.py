@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dp_prior.envs.demonstrations import read_demonstrations, refuse_same_file, write_episodes
+from dp_prior.envs.expert_demonstrations import read_demonstrations, refuse_same_file, write_episodes
 
 GOAL, GOAL_ANGLE = np.array([256.0, 256.0]), np.pi / 4  # of the block, in px and radians
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dp_prior.envs.demonstrations import record
+from dp_prior.envs.expert_demonstrations import record
 from dp_prior.envs.pusht_expert import (
     AGENT_RADIUS,
     GOAL_TURN,

@@ -12,11 +12,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from dp_prior.envs.demonstrations import read_demonstrations, refuse_same_file, write_episodes
+from dp_prior.envs.expert_demonstrations import read_demonstrations, refuse_same_file, write_episodes
 from dp_prior.envs.lockstep import Lockstep
 from dp_prior.envs.pusht import OBS_SHAPES, PushTConfig, read_state, repeatable_env
 from dp_prior.envs.pusht_keypoints import keypoints
-from dp_prior.renderers.pusht import SCREEN, PushTWithoutGoalRendererConfig
+from dp_prior.pixels.renderers.pusht import SCREEN, PushTWithoutGoalRendererConfig
 
 INSTRUCTIONS = tuple(
     f"push the T onto its goal with the stem to the {corner}"

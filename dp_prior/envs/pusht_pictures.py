@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dp_prior.durable import replacing
-from dp_prior.envs.demonstrations import read_demonstrations
-from dp_prior.randomness import Randomness
+from dp_prior.envs.expert_demonstrations import read_demonstrations
+from dp_prior.files.durable import replacing
+from dp_prior.tensors.randomness import Randomness
 
 SIZE = 32
 DIMENSION = 256

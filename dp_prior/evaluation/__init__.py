@@ -6,7 +6,7 @@ settings that do not fit a task; `trial` gives a small version of the same measu
 
 from dp_prior.config import family
 from dp_prior.evaluation.action_error import ActionErrorConfig
-from dp_prior.evaluation.images import DrawnImagesConfig
+from dp_prior.evaluation.image_quality import DrawnImagesConfig
 from dp_prior.evaluation.likelihood import LikelihoodConfig
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.evaluation.rollout import RolloutConfig

@@ -18,12 +18,12 @@ from dp_prior.data.split_data import SplitData
 from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
+from dp_prior.evaluation.measured_models import device_of, with_steps
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
-from dp_prior.evaluation.models import device_of, with_steps
 from dp_prior.evaluation.samples import dealt, evenly_spread, pick_samples, rank_and_size
-from dp_prior.metric_names import Metric
-from dp_prior.metrics import Ranks
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.metrics import Ranks
+from dp_prior.tensors.randomness import Randomness
+from dp_prior.tracking.metric_names import Metric
 
 CONSTANT = 1e-6
 """A dimension counts as constant if its deviation is at most this fraction of its largest magnitude."""

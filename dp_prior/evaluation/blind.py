@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dp_prior.batch import Spec
+from dp_prior.tensors.batch import Spec
 
 GREY = 128
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from dp_prior.evaluation.samples import rank_and_size
-from dp_prior.metrics import Ranks, pad_gather_reduce
+from dp_prior.tensors.metrics import Ranks, pad_gather_reduce
 
 _NONE, _FAILED = -1.0, -2.0  # in place of an episode
 

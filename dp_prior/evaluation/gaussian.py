@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dp_prior.batch import Batch
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.diffusion.variance import decoder_nll
-from dp_prior.evaluation.models import device_of
+from dp_prior.evaluation.measured_models import device_of
 from dp_prior.evaluation.samples import shared_batches
-from dp_prior.metrics import Means, Ranks
+from dp_prior.tensors.batch import Batch
+from dp_prior.tensors.metrics import Means, Ranks
 
 MOST_FITTED = 16_384
 LEAST_STD = 1e-3

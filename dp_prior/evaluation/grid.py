@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dp_prior.durable import replacing
-from dp_prior.picture_files import import_pillow
+from dp_prior.files.durable import replacing
+from dp_prior.pixels.picture_files import import_pillow
 
 SIDE = 64
 """Images are enlarged by the largest whole factor that keeps their height at most this many pixels."""

@@ -11,12 +11,12 @@ from torch import nn
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
+from dp_prior.evaluation.measured_models import evaluation_mode, pick_models
 from dp_prior.evaluation.measurement import Measurement, write_report
-from dp_prior.evaluation.models import evaluation_mode, pick_models
 from dp_prior.evaluation.samples import rank_and_size
-from dp_prior.metric_names import Metric
-from dp_prior.metrics import Ranks
 from dp_prior.tasks import TaskConfig
+from dp_prior.tensors.metrics import Ranks
+from dp_prior.tracking.metric_names import Metric
 
 
 class HeldOutConfig(Config):
@@ -29,7 +29,7 @@ class HeldOutConfig(Config):
     """Supported kinds of tasks; None for all."""
 
     metrics: ClassVar[tuple[Metric, ...]]
-    """Descriptions of the metrics; see `dp_prior.metric_names`."""
+    """Descriptions of the metrics; see `dp_prior.tracking.metric_names`."""
 
     reports: ClassVar[bool] = True
     """Whether the evaluator writes files, named by evaluator and step."""

@@ -18,13 +18,13 @@ from dp_prior.clock import Cadence
 from dp_prior.data.split_data import SplitData
 from dp_prior.diffusion.timesteps import ListedTimesteps
 from dp_prior.evaluation.held_out import HeldOutConfig, HeldOutEvaluator
+from dp_prior.evaluation.measured_models import device_of
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
-from dp_prior.evaluation.models import device_of
 from dp_prior.evaluation.samples import pick_samples, shared_batches
-from dp_prior.metric_names import Metric
-from dp_prior.metrics import Means, Ranks
-from dp_prior.randomness import Randomness
 from dp_prior.tasks import TaskConfig
+from dp_prior.tensors.metrics import Means, Ranks
+from dp_prior.tensors.randomness import Randomness
+from dp_prior.tracking.metric_names import Metric
 
 _TOTALS = {  # by name: better, meaning
     "bits_per_dim": ("lower", "Upper bound on the negative log likelihood of normalised values."),

@@ -12,16 +12,16 @@ from typing import Any, ClassVar, Literal
 import torch
 from pydantic import Field
 
-from dp_prior.batch import Batch
 from dp_prior.clock import Cadence
 from dp_prior.data.split_data import SplitData
 from dp_prior.evaluation.held_out import HeldOutConfig, HeldOutEvaluator
+from dp_prior.evaluation.measured_models import device_of
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
-from dp_prior.evaluation.models import device_of
 from dp_prior.evaluation.samples import pick_samples, shared_batches
-from dp_prior.metric_names import Metric
-from dp_prior.metrics import Means, Ranks, by_quartile
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.batch import Batch
+from dp_prior.tensors.metrics import Means, Ranks, by_quartile
+from dp_prior.tensors.randomness import Randomness
+from dp_prior.tracking.metric_names import Metric
 
 
 class LossConfig(HeldOutConfig):

@@ -11,7 +11,7 @@ from pydantic import AfterValidator
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.durable import encode_document, replace_file, replacing
+from dp_prior.files.durable import encode_document, replace_file, replacing
 
 
 def _names_a_file(name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dp_prior.durable import replacing
+from dp_prior.files.durable import replacing
 
 MEAN, INK = "#1f4e8c", "#2b2f36"
 _OUTCOMES = {True: ("solved", "#2ea043"), False: ("not solved", "#cf4b42"), None: ("outcome unknown", "#9aa4b2")}

@@ -11,8 +11,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from dp_prior.actions import arm_keys
-from dp_prior.batch import Spec
 from dp_prior.clock import Cadence
 from dp_prior.config import Config, ConfigError
 from dp_prior.data.split_data import SplitData
@@ -24,11 +22,13 @@ from dp_prior.evaluation.rollout_evaluator import RolloutEvaluator, check_fit
 from dp_prior.evaluation.view import cameras
 from dp_prior.inference.chunking import MergeConfig, Prefix, delay_fault
 from dp_prior.inference.instructions import Instructions
-from dp_prior.metric_names import Metric
-from dp_prior.networks.encoders.camera import CameraEncoderConfig
+from dp_prior.networks.encoders.camera_encoder import CameraEncoderConfig
 from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
+from dp_prior.pixels.video_files import import_av
 from dp_prior.tasks.policy_config import PolicyConfig
-from dp_prior.video_files import import_av
+from dp_prior.tensors.actions import arm_keys
+from dp_prior.tensors.batch import Spec
+from dp_prior.tracking.metric_names import Metric
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from dp_prior.batch import Spec
 from dp_prior.clock import Progress
 from dp_prior.envs.vector import VectorEnv
 from dp_prior.envs.workers import Workers, cores, is_divisible
@@ -23,15 +22,16 @@ from dp_prior.evaluation.blind import blinded, refuse_blinding
 from dp_prior.evaluation.blocks import run_blocks
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval
+from dp_prior.evaluation.measured_models import evaluation_mode, pick_models
 from dp_prior.evaluation.measurement import Measurement, write_report
-from dp_prior.evaluation.models import evaluation_mode, pick_models
 from dp_prior.evaluation.picture import draw_rollouts
 from dp_prior.evaluation.samples import heartbeat, rank_and_size
 from dp_prior.evaluation.shuffle import refuse_shuffling, shuffled
 from dp_prior.evaluation.view import CameraView
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.instructions import Instructions
-from dp_prior.metrics import Ranks
+from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.metrics import Ranks
 
 if TYPE_CHECKING:
     from dp_prior.evaluation.rollout import RolloutConfig

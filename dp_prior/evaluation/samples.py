@@ -8,11 +8,11 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from dp_prior.batch import Batch
 from dp_prior.config import ConfigError
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import SplitData
-from dp_prior.metrics import Ranks
+from dp_prior.tensors.batch import Batch
+from dp_prior.tensors.metrics import Ranks
 
 Part = Literal["train", "val", "test"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dp_prior.batch import Spec
+from dp_prior.tensors.batch import Spec
 
 
 def refuse_shuffling(spec: Spec, keys: Sequence[str]) -> None:

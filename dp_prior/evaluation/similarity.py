@@ -23,12 +23,12 @@ from dp_prior.data.split_data import SplitData
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.interval import mean_interval
+from dp_prior.evaluation.measured_models import device_of, evaluation_mode, pick_models, with_steps
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
-from dp_prior.evaluation.models import device_of, evaluation_mode, pick_models, with_steps
 from dp_prior.evaluation.samples import evenly_spread, gather_dealt, heartbeat, pick_samples, rank_and_size
-from dp_prior.metric_names import Metric
-from dp_prior.metrics import Ranks
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.metrics import Ranks
+from dp_prior.tensors.randomness import Randomness
+from dp_prior.tracking.metric_names import Metric
 
 TEXT = "text"
 RECALL_AT = (1, 5, 10)

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dp_prior.batch import Spec
-from dp_prior.crop import Crop
-from dp_prior.evaluation.models import device_of
+from dp_prior.evaluation.measured_models import device_of
 from dp_prior.networks.encoders.encoder import Encoder
 from dp_prior.networks.encoders.observation import ObservationEncoder
 from dp_prior.networks.encoders.resnet import ResNetEncoder
 from dp_prior.networks.encoders.spatial_softmax import SpatialSoftmax
 from dp_prior.networks.encoders.vit import VitEncoder
+from dp_prior.pixels.crop import Crop
 from dp_prior.tasks.policy import DiffusionPolicy
+from dp_prior.tensors.batch import Spec
 
 SIDE = 288
 """Frames are enlarged by the largest whole factor that keeps their height at most this many pixels."""

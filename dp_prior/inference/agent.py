@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from dp_prior.inference.chunking import MergeConfig, Policy, Prefix, check_unfinished, held
 from dp_prior.inference.instructions import Instructions
 from dp_prior.inference.plans import Plans
-from dp_prior.observations import check_obs, obs_spec
 from dp_prior.onboard.broker import ChunkBroker
+from dp_prior.tensors.observations import check_obs, obs_spec
 
 if TYPE_CHECKING:
     from dp_prior.diffusion.sampler import SamplerConfig

@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from dp_prior.batch import Spec
 from dp_prior.config import Config
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.target import Target
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.randomness import Randomness
 
 
 class Policy(Protocol):

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dp_prior.batch import Spec
 from dp_prior.embedders import Embedder, TransformersConfig
+from dp_prior.tensors.batch import Spec
 
 LONGEST = 4096
 """Most characters of an instruction."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dp_prior.diffusion.draw import Draw
 from dp_prior.inference.chunking import MergeConfig, Naive, Policy, delay_fault, held, next_chunk
 from dp_prior.inference.instructions import Instructions
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 if TYPE_CHECKING:
     from dp_prior.diffusion.sampler import SamplerConfig

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 _LEVELS = 2**16  # an element is decided by 16 bits, so one 64-bit number serves four
 

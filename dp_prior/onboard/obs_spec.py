@@ -24,7 +24,7 @@ class Reads(NamedTuple):
     """Its type in numpy. For float32 any real numbers are taken."""
 
     kind: str = "vector"
-    """See `dp_prior.batch.Kind`."""
+    """See `dp_prior.tensors.batch.Kind`."""
 
     rotations: Sequence[tuple[int, int, str]] = ()
     """Start, stop and form of the elements that are rotations."""

@@ -15,7 +15,7 @@ MOST_RADIANS = 4 * math.pi
 
 
 def is_rotation(value: np.ndarray, form: str) -> np.ndarray:
-    """(..., width) of a form of `dp_prior.rotations` -> (...) bool, within `NOT_UNIT` and `MOST_RADIANS`."""
+    """(..., width) of a form of `dp_prior.tensors.rotations` -> (...) bool, within `NOT_UNIT` and `MOST_RADIANS`."""
     value = np.where(np.isfinite(value), value, 1e9).astype(np.float64)  # whose squares do not overflow
     if form.startswith("quaternion"):
         return np.abs(np.linalg.norm(value, axis=-1) - 1) <= NOT_UNIT

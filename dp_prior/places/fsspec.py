@@ -18,14 +18,14 @@ from typing import Literal
 from pydantic import field_validator
 
 from dp_prior.checkpoints.format import LARGEST_MANIFEST, MANIFEST, FileEntry
-from dp_prior.durable import replace_file, sync_directory, sync_file
+from dp_prior.files.durable import replace_file, sync_directory, sync_file
+from dp_prior.files.redact import without_password
 from dp_prior.places.destination import Report, delivered, folders
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.pointer import LARGEST_POINTER, Pointer, movable
 from dp_prior.places.source import PIECE, RemoteError, StreamedSource
 from dp_prior.places.upload import UploadConfig
 from dp_prior.places.worker import Worker
-from dp_prior.redact import without_password
 
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "oci", "oss"}
 _REFUSED = ("NoCredentialsError", "DefaultCredentialsError", "ImportError", "ModuleNotFoundError", "NoSuchBucket")

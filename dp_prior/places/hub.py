@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES
-from dp_prior.durable import link_or_copy
-from dp_prior.hub_files import REPO, HubError, HubRepository, too_large
+from dp_prior.files.durable import link_or_copy
+from dp_prior.files.hub_files import REPO, HubError, HubRepository, too_large
 from dp_prior.places.card import model_card
 from dp_prior.places.destination import Report, delivered, folders
 from dp_prior.places.parcel import Parcel

@@ -30,7 +30,7 @@ from dp_prior.checkpoints.format import (
 from dp_prior.checkpoints.store import INDEX, Saved
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.durable import (
+from dp_prior.files.durable import (
     exchange,
     remove_leftovers,
     replace_file,
@@ -38,9 +38,9 @@ from dp_prior.durable import (
     temporary_directory,
     try_writing,
 )
+from dp_prior.files.regular_files import read_object, read_small
 from dp_prior.places.saver import Saver
 from dp_prior.places.source import is_intact
-from dp_prior.regular_files import read_object, read_small
 
 FIELDS = ("step", "samples_seen", "metric")
 

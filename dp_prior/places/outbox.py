@@ -18,7 +18,7 @@ from typing import Any
 
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, DamagedError, delete_checkpoint, parse_manifest
 from dp_prior.checkpoints.scan import STEP
-from dp_prior.durable import (
+from dp_prior.files.durable import (
     link_or_copy,
     remove_leftovers,
     replace_file,
@@ -27,9 +27,9 @@ from dp_prior.durable import (
     temporary_directory,
     unseal,
 )
-from dp_prior.locks import FileLock, NoLocksError
+from dp_prior.files.locks import FileLock, NoLocksError
+from dp_prior.files.regular_files import read_small
 from dp_prior.places.parcel import CARD, INTENT, Parcel
-from dp_prior.regular_files import read_small
 
 OUTBOX = "outbox"
 _STATE = "state.json"

@@ -16,9 +16,9 @@ from dp_prior.checkpoints.format import (
     read_manifest,
     verify,
 )
-from dp_prior.durable import unseal
+from dp_prior.files.durable import unseal
+from dp_prior.files.regular_files import read_small
 from dp_prior.places.pointer import Pointer
-from dp_prior.regular_files import read_small
 
 INTENT = "intent.json"  # in an outbox entry: name, step, scores
 CARD = "card"  # folder with pictures for the model card

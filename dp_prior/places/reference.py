@@ -20,8 +20,8 @@ from typing import Any
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, read_manifest
 from dp_prior.checkpoints.retention import monitored, ranked
 from dp_prior.checkpoints.scan import STEP, Stored, scan
-from dp_prior.hub_files import HubRepository
-from dp_prior.places.cache import CACHE, Prefer, cached, fetch
+from dp_prior.files.hub_files import HubRepository
+from dp_prior.places.checkpoint_cache import CACHE, Prefer, cached, fetch
 from dp_prior.places.fsspec import Folder
 from dp_prior.places.hub import HubSource
 from dp_prior.places.source import Source

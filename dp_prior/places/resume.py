@@ -10,7 +10,7 @@ from pydantic import field_validator
 from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.format import MANIFEST
 from dp_prior.config import Config
-from dp_prior.redact import without_password
+from dp_prior.files.redact import without_password
 
 
 class LocalResumeConfig(Config):

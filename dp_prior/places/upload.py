@@ -22,11 +22,11 @@ from pydantic import Field
 from dp_prior.checkpoints.format import MODEL_FILES
 from dp_prior.checkpoints.store import Saved
 from dp_prior.config import Config
-from dp_prior.locks import FileLock
+from dp_prior.files.locks import FileLock
 from dp_prior.places.destination import Destination, Report
 from dp_prior.places.outbox import OUTBOX, Outbox
 from dp_prior.places.saver import Saver
-from dp_prior.places.schedule import Schedule
+from dp_prior.places.upload_schedule import Schedule
 from dp_prior.places.worker import Worker
 
 CHECK_S = 60.0  # longest time for `check`

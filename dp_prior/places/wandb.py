@@ -18,12 +18,12 @@ from typing import Any, Literal
 from pydantic import Field
 
 from dp_prior.checkpoints.format import MANIFEST
+from dp_prior.files.regular_files import UnfitError, read_small
 from dp_prior.places.destination import Report, delivered
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.pointer import Pointer, movable
 from dp_prior.places.source import NoPlaceError, RemoteError
 from dp_prior.places.upload import UploadConfig
-from dp_prior.regular_files import UnfitError, read_small
 
 _TIMEOUT_S = 30
 

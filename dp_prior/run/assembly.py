@@ -20,16 +20,16 @@ from dp_prior.checkpoints.store import CheckpointStore, Saved
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.config import PARTS, ConfigError, changed_code
 from dp_prior.data.recorded.records import pinned_commits
+from dp_prior.files.regular_files import read_object
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.watch.judge import PATIENCE
-from dp_prior.randomness import derive_seed
-from dp_prior.regular_files import read_object
-from dp_prior.run_files.changes import check_changes
-from dp_prior.run_files.config import TrainConfig, run_directory
-from dp_prior.run_files.directory import RunDirectory
-from dp_prior.run_files.exit_file import ExitFile, explain
-from dp_prior.run_files.scores import MEDIA
+from dp_prior.run.files.changes import check_changes
+from dp_prior.run.files.config import TrainConfig, run_directory
+from dp_prior.run.files.directory import RunDirectory
+from dp_prior.run.files.exit_file import ExitFile, explain
+from dp_prior.run.files.scores import MEDIA
 from dp_prior.tasks.bounded import build_bounded
+from dp_prior.tensors.randomness import derive_seed
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.trainer import PolicyTrainer
 

@@ -11,19 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dp_prior.batch import Batch
 from dp_prior.checkpoints.documents import CONFIG, DATA, PROGRESS
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.clock import Progress
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.watch.judge import PATIENCE
 from dp_prior.places.reference import resolve
-from dp_prior.randomness import Randomness
 from dp_prior.run.assembly import Assembly, with_local_data
+from dp_prior.run.files.config import TrainConfig, run_directory
+from dp_prior.run.files.directory import RunDirectory
 from dp_prior.run.plan import plan
 from dp_prior.run.start import initialise
-from dp_prior.run_files.config import TrainConfig, run_directory
-from dp_prior.run_files.directory import RunDirectory
+from dp_prior.tensors.batch import Batch
+from dp_prior.tensors.randomness import Randomness
 from dp_prior.training.measure import measure
 
 

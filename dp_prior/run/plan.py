@@ -6,7 +6,7 @@ from pathlib import Path
 from textwrap import shorten
 
 from dp_prior.run.assembly import Assembly
-from dp_prior.run_files.config import TrainConfig, run_directory
+from dp_prior.run.files.config import TrainConfig, run_directory
 from dp_prior.training.trainer import PolicyTrainer
 
 

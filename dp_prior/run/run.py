@@ -16,24 +16,24 @@ from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.clock import Progress
-from dp_prior.durable import replace_file
+from dp_prior.config.rich_text import facts_table
 from dp_prior.evaluation.curve import draw_learning_curve
-from dp_prior.evaluation.video import write_gif
+from dp_prior.evaluation.video_writer import write_gif
+from dp_prior.files.durable import replace_file
 from dp_prior.job.deadline import Deadline
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.job.signals import stop_on_signal
 from dp_prior.job.stop import TIME_LIMIT, Abandoned, Stop
-from dp_prior.pages.report import write_last_page
 from dp_prior.places.reference import resolve
-from dp_prior.rich_text import facts_table
+from dp_prior.reports.pages.report import write_last_page
 from dp_prior.run.assembly import Assembly, Services
+from dp_prior.run.files.config import TrainConfig, run_directory
+from dp_prior.run.files.configurations import find_configuration
+from dp_prior.run.files.directory import RunDirectory
+from dp_prior.run.files.exit_file import DONE, EXIT, STOPPED, recorded
+from dp_prior.run.files.scores import has_result_of, read_result, shown_on_card, write_result
 from dp_prior.run.plan import plan
 from dp_prior.run.start import Resume, find_checkpoint, initialise
-from dp_prior.run_files.config import TrainConfig, run_directory
-from dp_prior.run_files.configurations import find_configuration
-from dp_prior.run_files.directory import RunDirectory
-from dp_prior.run_files.exit_file import DONE, EXIT, STOPPED, recorded
-from dp_prior.run_files.scores import has_result_of, read_result, shown_on_card, write_result
 from dp_prior.tasks.pretrained import Pretrained
 from dp_prior.tracking.console import show
 from dp_prior.tracking.identity import IDENTITY, claim_identity

@@ -14,14 +14,14 @@ from dp_prior.checkpoints.format import read_checkpoint, read_manifest
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.config import ConfigError
 from dp_prior.job.ranks import Ranks
-from dp_prior.networks.encoders.pretrained import load_pretrained
+from dp_prior.networks.encoders.published_weights import load_pretrained
 from dp_prior.places import ResumeConfig
 from dp_prior.places.local import copy_checkpoint
 from dp_prior.places.reference import resolve
 from dp_prior.places.resume import LocalResumeConfig
 from dp_prior.places.source import NoPlaceError, RemoteError
-from dp_prior.run_files.changes import completed
-from dp_prior.run_files.config import TrainConfig
+from dp_prior.run.files.changes import completed
+from dp_prior.run.files.config import TrainConfig
 from dp_prior.tasks.pretrained import load_checkpoint
 
 Resume = Literal["auto", "never", "must"]

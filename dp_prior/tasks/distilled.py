@@ -17,7 +17,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dp_prior.batch import Batch
 from dp_prior.checkpoints.format import read_manifest
 from dp_prior.config import Change, ConfigError
 from dp_prior.diffusion.process import Loss
@@ -26,9 +25,10 @@ from dp_prior.diffusion.sampler import DDIM
 from dp_prior.diffusion.timesteps import ListedTimesteps
 from dp_prior.networks.dropout import dropout_rows
 from dp_prior.places.reference import resolve
-from dp_prior.randomness import Randomness
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tasks.policy_config import PolicyConfig
+from dp_prior.tensors.batch import Batch
+from dp_prior.tensors.randomness import Randomness
 
 WEIGHTS = "model.safetensors"
 

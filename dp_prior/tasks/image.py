@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.batch import Batch, Spec
 from dp_prior.config import Change, Config, ConfigError
 from dp_prior.diffusion.denoiser import Network
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
@@ -27,10 +26,11 @@ from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.networks.backbones import ImageBackboneConfig
 from dp_prior.networks.backbones.unet2d import UNet2DConfig
 from dp_prior.networks.encoders.label import LabelToken
-from dp_prior.normalizer import Statistics
-from dp_prior.randomness import Randomness
 from dp_prior.tasks.model import DiffusionModel
 from dp_prior.tasks.pretrained import Pretrained
+from dp_prior.tensors.batch import Batch, Spec
+from dp_prior.tensors.normalizer import Statistics
+from dp_prior.tensors.randomness import Randomness
 
 if TYPE_CHECKING:
     from dp_prior.data.data_record import DataRecord

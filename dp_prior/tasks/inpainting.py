@@ -16,13 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dp_prior.batch import Spec
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.networks.backbones.unet1d import LocalUNet1DConfig
-from dp_prior.normalizer import Normalizer
-from dp_prior.randomness import Randomness
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tasks.policy_config import PolicyConfig
+from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.normalizer import Normalizer
+from dp_prior.tensors.randomness import Randomness
 
 if TYPE_CHECKING:
     from dp_prior.data.data_record import DataRecord

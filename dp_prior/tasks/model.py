@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from dp_prior.batch import Batch, Spec
-from dp_prior.compilation import compiled
 from dp_prior.config import ConfigError
+from dp_prior.config.rich_text import facts_table
 from dp_prior.diffusion.criterion import ElementMean
 from dp_prior.diffusion.denoiser import Denoiser, Network
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
@@ -24,9 +23,10 @@ from dp_prior.diffusion.guidance import Guidance
 from dp_prior.diffusion.process import BitsPerDim, DiffusionProcess, Loss
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.networks.dropout import dropout_rows
-from dp_prior.normalizer import Normalizer, Statistics
-from dp_prior.randomness import Randomness
-from dp_prior.rich_text import facts_table
+from dp_prior.tensors.batch import Batch, Spec
+from dp_prior.tensors.compilation import compiled
+from dp_prior.tensors.normalizer import Normalizer, Statistics
+from dp_prior.tensors.randomness import Randomness
 
 if TYPE_CHECKING:
     from dp_prior.data.samples.over_columns import Samples

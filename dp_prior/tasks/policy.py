@@ -14,13 +14,13 @@ from dp_prior.diffusion.denoiser import Network
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.diffusion.target import Target
-from dp_prior.normalizer import Statistics
-from dp_prior.observations import check_obs
-from dp_prior.randomness import Randomness
 from dp_prior.tasks.model import DiffusionModel
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tasks.prefix import marked
 from dp_prior.tasks.pretrained import Pretrained
+from dp_prior.tensors.normalizer import Statistics
+from dp_prior.tensors.observations import check_obs
+from dp_prior.tensors.randomness import Randomness
 
 if TYPE_CHECKING:
     from dp_prior.data.samples.over_columns import Samples

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.actions import ArmConfig, OffsetArm, Transforms, arm_faults
-from dp_prior.batch import Kind, Spec
 from dp_prior.config import Change, Config, ConfigError
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.networks.backbones import BackboneConfig
 from dp_prior.networks.backbones.unet1d import UNet1DConfig
 from dp_prior.networks.encoders import EncoderConfig
-from dp_prior.networks.encoders.camera import CameraEncoderConfig
+from dp_prior.networks.encoders.camera_encoder import CameraEncoderConfig
 from dp_prior.networks.encoders.observation import ObservationEncoder
 from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
-from dp_prior.networks.encoders.state import StateEncoderConfig
-from dp_prior.normalizer import Gaussian, Identity, Limits, Normalizer, NormalizerConfig, SliceConfig, Slices
-from dp_prior.rotations import Layout
-from dp_prior.slices import slice_faults
+from dp_prior.networks.encoders.state_encoder import StateEncoderConfig
 from dp_prior.tasks.prefix import PrefixConfig
+from dp_prior.tensors.actions import ArmConfig, OffsetArm, Transforms, arm_faults
+from dp_prior.tensors.batch import Kind, Spec
+from dp_prior.tensors.normalizer import Gaussian, Identity, Limits, Normalizer, NormalizerConfig, SliceConfig, Slices
+from dp_prior.tensors.rotations import Layout
+from dp_prior.tensors.slices import slice_faults
 
 if TYPE_CHECKING:
     from dp_prior.data.data_record import DataRecord

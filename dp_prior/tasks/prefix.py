@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dp_prior.config import Config
 from dp_prior.diffusion.denoiser import Network
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 
 class PrefixConfig(Config):

@@ -16,16 +16,16 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from dp_prior.batch import Spec
 from dp_prior.checkpoints.errors import GoneError
 from dp_prior.checkpoints.format import Manifest, Snapshot, read_checkpoint, read_manifest, write_checkpoint
 from dp_prior.config import PARTS, Config, an, changed_code, members, unknown_type
-from dp_prior.hub_files import HubRepository
+from dp_prior.files.hub_files import HubRepository
 from dp_prior.places.hub import publish
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import RemoteError
 from dp_prior.tasks.bounded import UnbuildableError, build_bounded
+from dp_prior.tensors.batch import Spec
 
 TRAINING = "training.safetensors"
 

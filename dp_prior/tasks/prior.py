@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.batch import Spec
 from dp_prior.config import Change, Config, ConfigError
 from dp_prior.diffusion.denoiser import Network
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
@@ -24,10 +23,11 @@ from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.networks.backbones.prior_transformer import PriorTransformerConfig
 from dp_prior.networks.encoders.text import EMBEDDING, ENCODINGS, TextTokens
-from dp_prior.normalizer import Statistics
-from dp_prior.randomness import Randomness
 from dp_prior.tasks.model import DiffusionModel
 from dp_prior.tasks.pretrained import Pretrained
+from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.normalizer import Statistics
+from dp_prior.tensors.randomness import Randomness
 
 if TYPE_CHECKING:
     from dp_prior.data.data_record import DataRecord

@@ -17,8 +17,8 @@ from pydantic import Field, JsonValue, field_validator
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.durable import remove_leftovers, temporary_directory
-from dp_prior.redact import is_secret_name
+from dp_prior.files.durable import remove_leftovers, temporary_directory
+from dp_prior.files.redact import is_secret_name
 from dp_prior.tracking.logger import Logger, Run
 from dp_prior.tracking.media import VIDEOS, pixels
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.durable import replace_file
+from dp_prior.files.durable import replace_file
 from dp_prior.tracking.jsonl import iterate_rows
 from dp_prior.tracking.logger import Logger, Run
 

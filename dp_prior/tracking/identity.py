@@ -14,8 +14,8 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from dp_prior.durable import encode_document, replace_file
-from dp_prior.regular_files import read_small
+from dp_prior.files.durable import encode_document, replace_file
+from dp_prior.files.regular_files import read_small
 
 IDENTITY = "run.json"
 ID = r"[A-Za-z0-9_-]{1,64}"

@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.durable import append, replace_file, sync_directory
-from dp_prior.regular_files import open_regular
+from dp_prior.files.durable import append, replace_file, sync_directory
+from dp_prior.files.regular_files import open_regular
 from dp_prior.tracking.logger import Logger
 
 ROWS = "metrics.jsonl"

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.clock import Progress
-from dp_prior.metric_names import Metric
 from dp_prior.tracking.identity import Identity
+from dp_prior.tracking.metric_names import Metric
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dp_prior.picture_files import import_pillow, opened_picture
-from dp_prior.video_files import opened_video
+from dp_prior.pixels.picture_files import import_pillow, opened_picture
+from dp_prior.pixels.video_files import opened_video
 
 PICTURES = (".png", ".jpg", ".jpeg", ".gif")
 VIDEOS = (".mp4", ".webm", ".mkv", ".mov", ".avi")

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.durable import append
+from dp_prior.files.durable import append
 from dp_prior.tracking.logger import Logger, Run
 from dp_prior.tracking.media import picture_bytes
 

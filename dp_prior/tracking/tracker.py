@@ -23,12 +23,12 @@ from torch import Tensor
 
 from dp_prior.checkpoints.store import Saved
 from dp_prior.clock import Progress
-from dp_prior.metric_names import Metric
+from dp_prior.files.redact import redact
 from dp_prior.places.saver import Saver
-from dp_prior.redact import redact
 from dp_prior.tracking.identity import Identity, claim_identity
 from dp_prior.tracking.isolation import Background, Isolated, Message
 from dp_prior.tracking.logger import Logger, Run
+from dp_prior.tracking.metric_names import Metric
 
 if TYPE_CHECKING:
     from dp_prior.tracking import TrackerConfig

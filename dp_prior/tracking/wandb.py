@@ -17,10 +17,10 @@ from pydantic import Field
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.metric_names import find_metric
-from dp_prior.redact import redact
+from dp_prior.files.redact import redact
 from dp_prior.tracking.logger import Logger, Run
 from dp_prior.tracking.media import VIDEOS, picture_bytes
+from dp_prior.tracking.metric_names import find_metric
 
 SHOWN = (".mp4", ".webm", ".gif")  # videos that W&B's page plays
 LAUNCH_S = 5.0  # time limit for launching the client's process

@@ -1,6 +1,6 @@
 """The metrics that the trainer logs, over the samples since the row before."""
 
-from dp_prior.metric_names import Metric
+from dp_prior.tracking.metric_names import Metric
 
 METRICS = (
     Metric("train/loss", "1", "lower", "The training objective, weighted as configured; mean over valid elements."),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from dp_prior.config import Change, Config
-from dp_prior.networks.encoders.pretrained import FineTuned
+from dp_prior.networks.encoders.published_weights import FineTuned
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 

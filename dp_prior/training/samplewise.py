@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dp_prior.batch import Batch
 from dp_prior.diffusion.process import Loss
+from dp_prior.tensors.batch import Batch
 
 
 class Undiffused:

@@ -15,30 +15,30 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dp_prior.batch import Batch
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.clock import Cadence, Progress
-from dp_prior.compilation import Compile, compiled
 from dp_prior.data.samples.loader import Loader
 from dp_prior.diffusion.process import Loss
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.job.stop import Abandoned
-from dp_prior.metrics import Means, by_quartile
-from dp_prior.randomness import Randomness, derive_seed, seed_torch
+from dp_prior.tensors.batch import Batch
+from dp_prior.tensors.compilation import Compile, compiled
+from dp_prior.tensors.metrics import Means, by_quartile
+from dp_prior.tensors.randomness import Randomness, derive_seed, seed_torch
 from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.best import Best
-from dp_prior.training.config import TrainingConfig
 from dp_prior.training.divergence import DivergedError, Divergence, LossSum
 from dp_prior.training.ema import EMA
 from dp_prior.training.guard import Guard, NotFiniteError
 from dp_prior.training.measure import Evaluator, measure
 from dp_prior.training.optimizer import set_learning_rate, update
 from dp_prior.training.samplewise import UNDIFFUSED, samplewise_loss
-from dp_prior.training.state import read_state, take_snapshot
 from dp_prior.training.stopwatch import Stopwatch
 from dp_prior.training.throughput import Throughput
+from dp_prior.training.trainer_state import read_state, take_snapshot
+from dp_prior.training.training_config import TrainingConfig
 
 log = logging.getLogger(__name__)
 

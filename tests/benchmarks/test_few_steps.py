@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from benchmarks import few_steps
 from benchmarks.training import ROOT, assignments
-from dp_prior.run_files.config import TrainConfig
+from dp_prior.run.files.config import TrainConfig
 
 
 def test_all_policies_have_the_optimizer_that_the_table_was_measured_with():

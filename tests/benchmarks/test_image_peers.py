@@ -11,8 +11,8 @@ from benchmarks import image_peers, images
 from benchmarks.subjects import image_folder
 from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.sampler import DDIM
-from dp_prior.randomness import Randomness
 from dp_prior.tasks.image import PixelRange
+from dp_prior.tensors.randomness import Randomness
 
 pytest.importorskip("diffusers", reason="needs the extra image")
 pytestmark = pytest.mark.skipif(image_peers.missing() is not None, reason=f"NOT CHECKED: {image_peers.missing()}")

@@ -12,7 +12,7 @@ from torch import nn
 from benchmarks import image_policy, peers
 from dp_prior.networks.encoders.resnet import load_published
 from dp_prior.networks.encoders.spatial_softmax import MeanPool
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 pytestmark = [
     pytest.mark.slow,

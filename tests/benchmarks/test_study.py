@@ -37,7 +37,7 @@ from benchmarks.study.statistics import (
     worst_tenth,
 )
 from benchmarks.training import ROOT, assignments
-from dp_prior.run_files.config import TrainConfig
+from dp_prior.run.files.config import TrainConfig
 
 SCREEN = [row for row in rows() if row.group in ("screen", "mirror")]
 

@@ -17,12 +17,12 @@ from benchmarks import memory
 from dp_prior.checkpoints.documents import parse_document
 from dp_prior.checkpoints.errors import DamagedError
 from dp_prior.checkpoints.format import MANIFEST, read_checkpoint
-from dp_prior.checkpoints.lock import LOCK, RunLock
 from dp_prior.checkpoints.retention import RetentionConfig
+from dp_prior.checkpoints.run_lock import LOCK, RunLock
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import INDEX, CheckpointStore
 from dp_prior.clock import Progress
-from dp_prior.durable import seal
+from dp_prior.files.durable import seal
 from tests.checkpoints.documents import progress_of
 
 DATA = {"fingerprint": "f" * 64, "episodes": {"train": [0, 1], "val": []}}

@@ -25,7 +25,7 @@ from dp_prior.checkpoints.format import (
     write_checkpoint,
 )
 from dp_prior.checkpoints.snapshot import Snapshot
-from dp_prior.durable import seal, unseal
+from dp_prior.files.durable import seal, unseal
 from tests.checkpoints.documents import progress_of
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2]

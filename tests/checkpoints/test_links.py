@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from dp_prior.checkpoints.format import CheckpointError, read_checkpoint
-from dp_prior.checkpoints.lock import LOCK, RunLock
 from dp_prior.checkpoints.retention import RetentionConfig
+from dp_prior.checkpoints.run_lock import LOCK, RunLock
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import INDEX, CheckpointStore
 from dp_prior.checkpoints.upkeep import repair, superfluous, take_stock

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, read_checkpoint, read_manifest
-from dp_prior.checkpoints.lock import LockedError
 from dp_prior.checkpoints.retention import RetentionConfig
+from dp_prior.checkpoints.run_lock import LockedError
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import INDEX, CheckpointStore
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.durable import encode_document, temporary_beside
-from dp_prior.run_files.exit_file import UNSAVED, classify
+from dp_prior.files.durable import encode_document, temporary_beside
+from dp_prior.run.files.exit_file import UNSAVED, classify
 from tests.checkpoints.documents import progress_of, recover
 from tests.limits import file_sizes_up_to
 
@@ -302,7 +302,7 @@ def test_a_deletion_that_was_killed_is_finished_by_the_next_lock(store, monkeypa
 
     with monkeypatch.context() as patch:
         patch.setattr(os, call, die)
-        patch.setattr("dp_prior.durable._host", lambda: "container-1")
+        patch.setattr("dp_prior.files.durable._host", lambda: "container-1")
         with pytest.raises(Killed):
             save(store, 3)
     assert any(name.startswith(".tmp_container-1_") for name in names(store))

@@ -21,8 +21,8 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.cli import main
 from dp_prior.clock import Progress
-from dp_prior.durable import seal
-from dp_prior.run_files.exit_file import UNSAVED, classify
+from dp_prior.files.durable import seal
+from dp_prior.run.files.exit_file import UNSAVED, classify
 from dp_prior.training.trainer import PolicyTrainer
 from tests.checkpoints.documents import progress_of
 from tests.tiny import train, write

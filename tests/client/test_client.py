@@ -9,16 +9,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dp_prior.batch import Spec
 from dp_prior.client import PolicyClient, ServerError, client
 from dp_prior.client.realtime import RealtimeAgent
 from dp_prior.client.wire import OWN_FIELDS, pack
 from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import Prefix
-from dp_prior.rotations import RotationSlice
-from dp_prior.serving.server import Limits
-from tests.serving.running import Continuing, Fake, observations, running
+from dp_prior.inference.serving.policy_server import Limits
+from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.rotations import RotationSlice
+from tests.inference.serving.running import Continuing, Fake, observations, running
 
 pytest.importorskip("websockets", reason="websockets is not installed: the policy server is NOT tested")
 pytest.importorskip("msgpack", reason="msgpack is not installed: the policy server is NOT tested")

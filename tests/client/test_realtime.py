@@ -20,7 +20,7 @@ from dp_prior.client.realtime import RealtimeAgent, interpolated
 from dp_prior.diffusion.draw import AS_CONFIGURED
 from dp_prior.inference.agent import Agent, VectorAgent
 from dp_prior.inference.chunking import Naive, Prefix, next_chunk
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 from tests.inference.test_agent import Fake, stream
 
 PERIOD = 0.1

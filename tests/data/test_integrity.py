@@ -9,7 +9,7 @@ import pytest
 from dp_prior.data.errors import DataError
 from dp_prior.data.integrity import Integrity
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
-from dp_prior.durable import seal
+from dp_prior.files.durable import seal
 from tests.tiny import state, train, write, write_data
 
 FORMATS = ["npz", "zarr v2", "zarr v3", "zarr zip", "lerobot v2.1", "lerobot v3.0"]

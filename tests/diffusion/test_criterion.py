@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from dp_prior.diffusion.criterion import L1, L2, ElementMean, Huber
 from dp_prior.diffusion.process_config import DiffusionConfig
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 RANDOM = Randomness.from_counts(0, "test", torch.arange(6))
 OUTPUT, TARGET = torch.randn(2, 6, 5, 2, generator=torch.Generator().manual_seed(0)) * 2

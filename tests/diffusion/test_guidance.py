@@ -10,7 +10,7 @@ from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.guidance import BoundsClip, DynamicClip, FixedClip, Guidance, L2NormClip, fixed_values
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDPM, SamplerConfig
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 MEMBERS = [member() for member in get_args(get_args(SamplerConfig)[0])]
 RANDOM = Randomness.from_counts(0, "test", torch.arange(3))

@@ -10,8 +10,8 @@ from dp_prior.config import ConfigError
 from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, DDPM, DPMSolver, Heun
-from dp_prior.randomness import Randomness
 from dp_prior.tasks.prior import PriorDiffusionConfig
+from dp_prior.tensors.randomness import Randomness
 
 OBJECTIVES = ["eps", "x0", "v", "flow"]
 

@@ -12,7 +12,7 @@ from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, DDPM, DPMSolver, Euler, Heun, SamplerConfig, UniPC, step_noise
 from dp_prior.diffusion.schedule import Cosine, Flow, Linear
 from dp_prior.diffusion.table import NoiseTable
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 MEMBERS = [member() for member in get_args(get_args(SamplerConfig)[0])]
 MEANS, STDS, SHARES = torch.tensor([-0.7, 0.6]).double(), torch.tensor([0.2, 0.3]).double(), torch.tensor([0.3, 0.7])
@@ -489,7 +489,7 @@ CHANGES = {
 def test_every_field_changes_the_sample(member):
     process, random = DiffusionConfig(clip={"type": "fixed", "bound": 0.3}).create(), rows(2)
     changes = {"steps": 7, "spacing": "linspace", "renoise": 0.8, **CHANGES[member.type]}
-    assert set(changes) | {"compile"} == set(member.arguments())  # tests/test_compilation.py shows that one
+    assert set(changes) | {"compile"} == set(member.arguments())  # tests/tensors/test_compilation.py shows that one
     base = member.model_copy(update={"steps": 10})
 
     def sample(sampler):

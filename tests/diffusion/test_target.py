@@ -14,7 +14,7 @@ from dp_prior.diffusion.sampler import DDIM, DDPM, DPMSolver, Euler, SamplerConf
 from dp_prior.diffusion.schedule import Cosine, Flow, NoiseScheduleConfig
 from dp_prior.diffusion.table import NoiseTable
 from dp_prior.diffusion.target import Target
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 SAMPLERS = [member() for member in get_args(get_args(SamplerConfig)[0])]
 SCHEDULES = [member() for member in get_args(get_args(NoiseScheduleConfig)[0])]

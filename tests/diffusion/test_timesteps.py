@@ -8,7 +8,7 @@ from torch.distributions import Normal
 
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.timesteps import ListedTimesteps, LogitNormal, LossSecondMoment, UniformTimesteps
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 COUNT = 100_000
 RANDOM = Randomness.from_counts(0, "test", torch.arange(COUNT))

@@ -11,7 +11,7 @@ from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDPM, step_noise
 from dp_prior.diffusion.schedule import Cosine, Flow, Linear
 from dp_prior.diffusion.variance import FixedLarge, FixedSmall, Learned, LearnedRange, decoder_nll, normal_kl
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 
 def rows(count: int) -> Randomness:

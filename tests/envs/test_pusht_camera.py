@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dp_prior.envs.pusht import PushTConfig
-from dp_prior.renderers.pusht import PushTRendererConfig
+from dp_prior.pixels.renderers.pusht import PushTRendererConfig
 
 pytest.importorskip("gym_pusht")
 RECORDED = Path(__file__).parents[2].parent / "shared/data/pusht"

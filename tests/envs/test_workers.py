@@ -10,13 +10,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dp_prior.batch import Spec
 from dp_prior.envs.gym import GymConfig
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.toy import ToyConfig
 from dp_prior.envs.workers import WorkerError, Workers, is_divisible
 from dp_prior.evaluation import rollout_evaluator
 from dp_prior.evaluation.rollout import RolloutConfig
+from dp_prior.tensors.batch import Spec
 
 gymnasium = pytest.importorskip("gymnasium")
 

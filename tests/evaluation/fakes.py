@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from dp_prior.batch import Batch, Spec
 from dp_prior.clock import Progress
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM
-from dp_prior.video_files import import_av
+from dp_prior.pixels.video_files import import_av
+from dp_prior.tensors.batch import Batch, Spec
 
 NOW = Progress(samples_seen=1600, global_step=100)
 

@@ -11,7 +11,7 @@ from dp_prior.config import ConfigError
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.sampler import DDIM, DDPM
 from dp_prior.evaluation.action_error import ActionErrorConfig, with_steps
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 from tests.evaluation.fakes import NOW, TinyPolicy, data, on_ranks
 
 MODELS = {"ema": TinyPolicy(0), "online": TinyPolicy(1)}

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from dp_prior.batch import Batch
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.evaluation.gaussian import gaussian_bits, uniform_bits
+from dp_prior.tensors.batch import Batch
 from tests.evaluation.fakes import on_ranks
 
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from dp_prior.batch import Batch, Spec
 from dp_prior.envs.toy import ToyConfig, demonstrations
 from dp_prior.evaluation.rollout import RolloutConfig
-from dp_prior.normalizer import Statistics
-from dp_prior.randomness import Randomness
 from dp_prior.tasks.policy_config import PolicyConfig
+from dp_prior.tensors.batch import Batch, Spec
+from dp_prior.tensors.normalizer import Statistics
+from dp_prior.tensors.randomness import Randomness
 from tests.evaluation.fakes import NOW
 
 HORIZON, N_OBS = 8, 2

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from dp_prior.evaluation.likelihood import LikelihoodConfig
-from dp_prior.randomness import Randomness
 from dp_prior.tasks.policy_config import PolicyConfig
+from dp_prior.tensors.randomness import Randomness
 from tests.diffusion.test_process import MIP
 from tests.evaluation.fakes import NOW, TinyPolicy, data, on_ranks
 

@@ -8,8 +8,8 @@ import torch
 
 from dp_prior.config import ConfigError
 from dp_prior.evaluation.loss import LossConfig
-from dp_prior.randomness import Randomness
 from dp_prior.tasks.policy import DiffusionPolicy
+from dp_prior.tensors.randomness import Randomness
 from tests.evaluation.fakes import NOW, Samples, TinyPolicy, data, on_ranks
 from tests.tiny import experiment, rows, tiny
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from dp_prior.batch import Spec
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.draw import AS_CONFIGURED
 from dp_prior.diffusion.sampler import DDIM
@@ -21,8 +20,9 @@ from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.chunking import Ensemble, Guided, Naive, Prefix, Synchronous
 from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
-from dp_prior.normalizer import Normalizer, Statistics
 from dp_prior.tasks.policy_config import PolicyConfig
+from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.normalizer import Normalizer, Statistics
 from tests.evaluation.fakes import NOW, TinyPolicy, on_ranks
 
 KEYS = {"agent_pos": (2,), "goal": (2,)}

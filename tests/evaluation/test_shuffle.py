@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dp_prior.batch import Spec
 from dp_prior.evaluation.shuffle import refuse_shuffling, shuffled
+from dp_prior.tensors.batch import Spec
 
 SPEC = Spec(x_shape=(4, 2), cond_shapes={"a": (1, 3), "told": (1, 8)}, kinds={"told": "text"})
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dp_prior.batch import Batch, Spec
 from dp_prior.config import ConfigError
 from dp_prior.evaluation.similarity import SimilarityConfig, margin, recalls
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.job.stop import Abandoned
-from dp_prior.randomness import Randomness
 from dp_prior.tasks.prior import PriorConfig
+from dp_prior.tensors.batch import Batch, Spec
+from dp_prior.tensors.randomness import Randomness
 from tests.evaluation.fakes import NOW, on_ranks
 
 DIM, N = 6, 23

@@ -5,13 +5,13 @@ import pytest
 import torch
 from torch import nn
 
-from dp_prior.batch import Spec
 from dp_prior.evaluation.view import CameraView
 from dp_prior.networks.backbones.unet1d import UNet1DConfig
 from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
-from dp_prior.networks.encoders.state import StateEncoderConfig
-from dp_prior.resize import Fit
+from dp_prior.networks.encoders.state_encoder import StateEncoderConfig
+from dp_prior.pixels.resize import Fit
 from dp_prior.tasks.policy_config import PolicyConfig
+from dp_prior.tensors.batch import Spec
 from tests.evaluation.fakes import TinyPolicy
 
 SMALL = {"width": 16, "blocks": (1,), "stem": "patch", "keypoints": 4}

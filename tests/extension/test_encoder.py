@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from dp_prior.batch import Spec
+from dp_prior.tensors.batch import Spec
 from dp_prior.config import Config
 from dp_prior.data.columns.disk import DiskColumn
 from dp_prior.data.columns.memory import MemoryColumn
@@ -29,7 +29,7 @@ from dp_prior.data.recorded.windows import make_windows
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import SplitData
 from dp_prior.networks.encoders.encoder import Encoder
-from dp_prior.normalizer import Statistics
+from dp_prior.tensors.normalizer import Statistics
 
 
 class CropEncoderConfig(Config):
@@ -195,7 +195,7 @@ def test_encoder_and_data_set_of_100_lines_train_resume_and_act(tmp_path, tiny):
 def test_crop_is_a_function_of_the_sample_alone(tmp_path, tiny):
     import outside_frames
 
-    from dp_prior.randomness import Randomness
+    from dp_prior.tensors.randomness import Randomness
 
     encoder = outside_frames.CropEncoderConfig().create((8, 8, 3))
     value = torch.from_numpy(write_frames(tmp_path / "toy_frames")[:4, None].repeat(2, 1))

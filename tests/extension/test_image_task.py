@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from dp_prior.batch import Spec
+from dp_prior.tensors.batch import Spec
 from dp_prior.config import Config
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.data_record import BatchSize, DataRecord, ManifestPlace, Verified
@@ -25,8 +25,8 @@ from dp_prior.data.split_data import SplitData
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.networks.backbones import BackboneConfig
-from dp_prior.networks.backbones.record import BackboneRecord
-from dp_prior.normalizer import Normalizer
+from dp_prior.networks.backbones.backbone_record import BackboneRecord
+from dp_prior.tensors.normalizer import Normalizer
 from dp_prior.tasks.model import DiffusionModel
 
 
@@ -148,7 +148,7 @@ def test_pictures_in_120_lines_train_resume_and_are_drawn(tmp_path, tiny):
 
     from dp_prior.checkpoints.format import read_checkpoint
     from dp_prior.places.reference import resolve
-    from dp_prior.randomness import Randomness
+    from dp_prior.tensors.randomness import Randomness
 
     assert lines_of(PACKAGE) <= 120
     assert_unknown("toy_pictures", "toy_picture", "toy_conv")

@@ -5,12 +5,12 @@ import pytest
 import torch
 from torch import nn
 
-from dp_prior.batch import Spec
 from dp_prior.diffusion.draw import AS_CONFIGURED
 from dp_prior.diffusion.sampler import DPMSolver
 from dp_prior.inference.agent import Agent, VectorAgent
 from dp_prior.inference.chunking import Ensemble, Guided, Naive, Prefix
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.randomness import Randomness
 
 
 class Fake(nn.Module):

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from dp_prior.batch import Spec
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.inference.agent import Agent, VectorAgent
 from dp_prior.inference.chunking import Ensemble, Guided, Naive, Prefix, Synchronous, next_chunk, soft_weights
-from dp_prior.randomness import Randomness
-from dp_prior.rotations import RotationSlice, matrix_of, to_6d
+from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.randomness import Randomness
+from dp_prior.tensors.rotations import RotationSlice, matrix_of, to_6d
 from tests.inference.test_agent import Fake, stream
 from tests.tasks.test_prefix import X0, batch, build, rows
 

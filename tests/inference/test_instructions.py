@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from dp_prior.batch import Spec
 from dp_prior.config import ConfigError
 from dp_prior.data.embeddings.written import EmbeddingsRecord, Job, write_embeddings
 from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.embedders.transformers import TransformersConfig
 from dp_prior.inference.agent import Agent, VectorAgent
 from dp_prior.inference.instructions import Instructions
+from dp_prior.tensors.batch import Spec
 from tests.inference.test_agent import Fake
 
 MODEL = HashedConfig(dimension=8)
@@ -158,8 +158,8 @@ def test_a_server_and_its_client_pass_texts_on():
     from dp_prior.client import PolicyClient, ServerError
     from dp_prior.client.realtime import RealtimeAgent
     from dp_prior.client.wire import pack, unpack
-    from dp_prior.serving.session import Session
-    from tests.serving.running import running
+    from dp_prior.inference.serving.session import Session
+    from tests.inference.serving.running import running
 
     told = [{"a": np.full(3, i, float), "b": "go left" if i < 5 else "stop"} for i in range(12)]
     agent, policy = Agent(Told()), Told()

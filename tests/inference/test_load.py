@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from dp_prior.batch import Spec
 from dp_prior.checkpoints.format import CheckpointError, Manifest, Snapshot, write_checkpoint
 from dp_prior.config import ConfigError
 from dp_prior.inference.agent import Agent, VectorAgent
 from dp_prior.inference.chunking import Guided
 from dp_prior.inference.load import load_policy
-from dp_prior.normalizer import Statistics
-from dp_prior.randomness import Randomness
 from dp_prior.tasks import pretrained
 from dp_prior.tasks.policy_config import PolicyConfig
+from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.normalizer import Statistics
+from dp_prior.tensors.randomness import Randomness
 
 SPEC = Spec(x_shape=(8, 2), cond_shapes={"position": (2, 2), "angle": (2, 1)})
 TASK = PolicyConfig.from_json(

@@ -41,8 +41,8 @@ def test_captions_become_what_a_prior_reads(folder):
 
 
 def test_a_prior_predicts_from_captions(folder):
-    from dp_prior.batch import Spec
     from dp_prior.tasks.prior import PriorConfig
+    from dp_prior.tensors.batch import Spec
 
     config = PriorConfig.from_json(
         '{"backbone": {"embed_dim": 16, "n_layers": 1, "n_heads": 2}, "sampler": {"type": "ddim", "steps": 2}}'

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dp_prior.config import ConfigError
 from dp_prior.job.deadline import Deadline, parse_duration
 from dp_prior.job.stop import TIME_LIMIT, Stop
-from dp_prior.training.config import TrainingConfig
+from dp_prior.training.training_config import TrainingConfig
 from tests.training.test_trainer import Listener, build
 
 

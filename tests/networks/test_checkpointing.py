@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dp_prior.networks.dropout import dropout_rows
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 from tests.networks.backbones import test_dit2d, test_unet2d
 
 

@@ -12,7 +12,7 @@ from dp_prior.networks.backbones.mlp import MLPConfig
 from dp_prior.networks.backbones.prior_transformer import PriorTransformerConfig
 from dp_prior.networks.backbones.transformer import TransformerConfig
 from dp_prior.networks.dropout import Dropout, dropout_rows
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 ROWS = 64
 BACKBONES = {

@@ -8,16 +8,16 @@ import pytest
 import torch
 
 from dp_prior import Agent
-from dp_prior.batch import Spec
 from dp_prior.client import PolicyClient
 from dp_prior.client.realtime import RealtimeAgent
-from dp_prior.export.agent import ExportAgent
+from dp_prior.inference.export.exported_agent import ExportAgent
 from dp_prior.onboard.broker import ChunkBroker
-from dp_prior.randomness import Randomness
-from dp_prior.rotations import RotationSlice
+from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.randomness import Randomness
+from dp_prior.tensors.rotations import RotationSlice
 from tests.client.test_client import AtOnce
-from tests.export.policies import ByTorch, build
-from tests.serving.running import running
+from tests.inference.export.policies import ByTorch, build
+from tests.inference.serving.running import running
 
 pytest.importorskip("websockets", reason="websockets is not installed: the policy server is NOT tested")
 pytest.importorskip("msgpack", reason="msgpack is not installed: the policy server is NOT tested")

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_prior import Agent
-from dp_prior.batch import Spec
-from dp_prior.observations import check_obs, obs_spec
 from dp_prior.onboard.obs_spec import ObsSpec
-from dp_prior.resize import Fit
-from dp_prior.rotations import RotationSlice
-from tests.export.policies import CAMERA, ByTorch, build
+from dp_prior.pixels.resize import Fit
+from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.observations import check_obs, obs_spec
+from dp_prior.tensors.rotations import RotationSlice
+from tests.inference.export.policies import CAMERA, ByTorch, build
 
 SPEC = Spec(
     x_shape=(8, 2),

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from dp_prior.config import ConfigError
-from dp_prior.hub_files import HubRepository
+from dp_prior.files.hub_files import HubRepository
 from dp_prior.places.destination import Report
 from dp_prior.places.hub import HubDestination, HubSource, HuggingFaceSaverConfig
 from dp_prior.places.source import RemoteError

@@ -18,8 +18,8 @@ from dp_prior.config import ConfigError
 from dp_prior.places import worker
 from dp_prior.places.destination import Report
 from dp_prior.places.hub import HuggingFaceSaverConfig
-from dp_prior.places.schedule import FIRST_WAIT_S, LONGEST_WAIT_S, Schedule
 from dp_prior.places.upload import UploadConfig, UploadSaver
+from dp_prior.places.upload_schedule import FIRST_WAIT_S, LONGEST_WAIT_S, Schedule
 from dp_prior.places.worker import Worker
 from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.tracker import Tracker

@@ -17,9 +17,9 @@ from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.draw import Draw
 from dp_prior.evaluation.loss import LossConfig
-from dp_prior.randomness import Randomness
+from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.run import Run, train
-from dp_prior.run_files.config import TrainConfig
+from dp_prior.tensors.randomness import Randomness
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import assert_equal, experiment, rows, state, tiny, write

@@ -12,8 +12,8 @@ from dp_prior.clock import Progress
 from dp_prior.places.local import copy_checkpoint
 from dp_prior.places.resume import RemoteResumeConfig
 from dp_prior.run import start
+from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.start import find_checkpoint
-from dp_prior.run_files.config import TrainConfig
 from tests.tiny import experiment, tiny
 
 

@@ -11,19 +11,19 @@ from dp_prior import Agent, load_policy
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.target import Target
 from dp_prior.evaluation.blind import blinded
-from dp_prior.export.agent import ExportAgent
-from dp_prior.export.randomness import Randomness as ExportedRandomness
-from dp_prior.export.write import POLICIES, write_export
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.chunking import Ensemble
+from dp_prior.inference.export.exported_agent import ExportAgent
+from dp_prior.inference.export.numpy_randomness import Randomness as ExportedRandomness
+from dp_prior.inference.export.write import POLICIES, write_export
 from dp_prior.inference.plans import _Plan
-from dp_prior.normalizer import Identity, SliceConfig, Slices, Statistics
-from dp_prior.randomness import Randomness
-from dp_prior.rotations import from_6d, matrix_of, to_6d
 from dp_prior.tasks.inpainting import InpaintingPolicyConfig
 from dp_prior.tasks.policy_config import PolicyConfig
-from tests.export.policies import SMALL, ByTorch
-from tests.test_actions import two_arms
+from dp_prior.tensors.normalizer import Identity, SliceConfig, Slices, Statistics
+from dp_prior.tensors.randomness import Randomness
+from dp_prior.tensors.rotations import from_6d, matrix_of, to_6d
+from tests.inference.export.policies import SMALL, ByTorch
+from tests.tensors.test_actions import two_arms
 from tests.tiny import experiment, tiny
 
 QUATERNION = [{"slice": [0, 4], "form": "quaternion_xyzw"}]

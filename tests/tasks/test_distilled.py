@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 from dp_prior import load_policy
-from dp_prior.batch import Batch, Spec
+from dp_prior.commands.evaluate import evaluate_checkpoint
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import DDIM
-from dp_prior.randomness import Randomness
-from dp_prior.run.commands import evaluate_checkpoint
-from dp_prior.run_files.changes import kind_of
+from dp_prior.run.files.changes import kind_of
 from dp_prior.tasks.distilled import DistilledPolicy, DistilledPolicyConfig
 from dp_prior.tasks.policy_config import PolicyConfig
+from dp_prior.tensors.batch import Batch, Spec
+from dp_prior.tensors.randomness import Randomness
 from tests.tasks.test_policy import statistics
 from tests.test_elastic import assert_one_run, go
 from tests.test_resume import assert_same_run

@@ -7,11 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dp_prior.batch import Batch, Spec
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.process_config import DiffusionConfig
-from dp_prior.randomness import Randomness
 from dp_prior.tasks.image import ImageDiffusion, ImageTaskConfig, PixelRange, mirrored
+from dp_prior.tensors.batch import Batch, Spec
+from dp_prior.tensors.randomness import Randomness
 
 SIZE, CLASSES = (4, 6), ("cat", "dog", "eel")
 BACKBONE = {"type": "dit2d", "embed_dim": 16, "n_layers": 1, "n_heads": 2, "step_embed_dim": 8}

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from dp_prior import Agent, load_policy, load_prior
+from dp_prior.commands.evaluate import evaluate_checkpoint
 from dp_prior.config import ConfigError
 from dp_prior.inference.agent import VectorAgent
-from dp_prior.normalizer import Identity, Normalizer, Statistics
-from dp_prior.randomness import Randomness
-from dp_prior.run.commands import evaluate_checkpoint
 from dp_prior.tasks.inpainting import InpaintingPolicy, InpaintingPolicyConfig, JoinedNormalizer
 from dp_prior.tasks.policy import DiffusionPolicy
+from dp_prior.tensors.normalizer import Identity, Normalizer, Statistics
+from dp_prior.tensors.randomness import Randomness
 from tests.test_resume import assert_same_run
 from tests.tiny import experiment, tiny, train, train_and_die, write
 

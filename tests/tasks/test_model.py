@@ -3,18 +3,18 @@
 import pytest
 import torch
 
-from dp_prior.batch import Batch, Spec
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.networks.encoders.encoder import Encoder
 from dp_prior.networks.encoders.observation import ObservationEncoder
-from dp_prior.networks.encoders.state import StateEncoderConfig
-from dp_prior.randomness import Randomness
+from dp_prior.networks.encoders.state_encoder import StateEncoderConfig
 from dp_prior.tasks.inpainting import InpaintingPolicyConfig
 from dp_prior.tasks.model import DiffusionModel
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tasks.prior import PriorConfig
+from dp_prior.tensors.batch import Batch, Spec
+from dp_prior.tensors.randomness import Randomness
 from tests.tasks.test_policy import SMALL, statistics
 
 SPEC = Spec(x_shape=(4, 2), cond_shapes={"state": (2, 3), "goal": (2, 3)})

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from dp_prior.batch import Batch, Spec
 from dp_prior.config import ConfigError
-from dp_prior.normalizer import Statistics
-from dp_prior.randomness import Randomness
 from dp_prior.tasks.policy_config import PolicyConfig
+from dp_prior.tensors.batch import Batch, Spec
+from dp_prior.tensors.normalizer import Statistics
+from dp_prior.tensors.randomness import Randomness
 
 SPEC = Spec(x_shape=(4, 2), cond_shapes={"agent_pos": (2, 2), "angle": (2, 1)})
 MLP = {"type": "mlp", "hidden_dim": 16, "n_blocks": 1, "step_embed_dim": 8}

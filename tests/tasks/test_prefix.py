@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from dp_prior.batch import Batch, Spec
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.target import Target
-from dp_prior.randomness import Randomness
 from dp_prior.tasks.inpainting import InpaintingPolicyConfig
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tasks.prefix import PrefixConfig
+from dp_prior.tensors.batch import Batch, Spec
+from dp_prior.tensors.randomness import Randomness
 from tests.tasks.test_policy import statistics
 
 SPEC = Spec(x_shape=(8, 2), cond_shapes={"agent_pos": (2, 2), "goal": (2, 1)})

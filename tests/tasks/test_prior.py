@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dp_prior.batch import Batch, Spec
 from dp_prior.config import ConfigError
-from dp_prior.randomness import Randomness
 from dp_prior.tasks.prior import PriorConfig
+from dp_prior.tensors.batch import Batch, Spec
+from dp_prior.tensors.randomness import Randomness
 
 DIM = 6
 SPEC = Spec(x_shape=(DIM,), cond_shapes={"text": (DIM,)})

@@ -29,7 +29,7 @@ PROGRAM = """
 import json, os, subprocess, sys, time
 from pathlib import Path
 from dp_prior.clock import Progress
-from dp_prior.metric_names import Metric
+from dp_prior.tracking.metric_names import Metric
 from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.identity import Identity
 directory, record, config = Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
-from dp_prior.training.config import TrainingConfig
 from dp_prior.training.divergence import FACTOR, MEMORY, ROW, DivergedError, Divergence, LossSum
 from dp_prior.training.readback import LAG
 from dp_prior.training.trainer import PolicyTrainer
+from dp_prior.training.training_config import TrainingConfig
 from tests.tiny import assert_equal, experiment, rows, state, tiny, train, write
 from tests.training.test_readback import LateReadback
 from tests.training.test_trainer import Listener, build

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dp_prior.config import ConfigError
-from dp_prior.networks.encoders.pretrained import FineTuned
+from dp_prior.networks.encoders.published_weights import FineTuned
 from dp_prior.training.optimizer import (
     AdamWConfig,
     decay_groups,

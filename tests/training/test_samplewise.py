@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from dp_prior.batch import Batch
 from dp_prior.clock import Progress
 from dp_prior.data.samples.loader import Loader
-from dp_prior.training.config import TrainingConfig
+from dp_prior.tensors.batch import Batch
 from dp_prior.training.samplewise import samplewise_loss
-from dp_prior.training.state import take_snapshot
 from dp_prior.training.trainer import PolicyTrainer
+from dp_prior.training.trainer_state import take_snapshot
+from dp_prior.training.training_config import TrainingConfig
 
 
 class Pairs:

@@ -4,8 +4,8 @@ import pytest
 
 from dp_prior.clock import Cadence, Progress
 from dp_prior.job.stop import REQUEST
-from dp_prior.training.state import read_state, take_snapshot
 from dp_prior.training.stopwatch import Stopwatch
+from dp_prior.training.trainer_state import read_state, take_snapshot
 from tests.training.test_trainer import Listener, Score, build
 
 MINUTES = {"log_every": {"steps": 1}, "save_every": {"minutes": 1}}

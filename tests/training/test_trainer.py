@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from dp_prior.batch import Batch
 from dp_prior.clock import Cadence, Progress
 from dp_prior.diffusion.process import Loss
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.job.stop import REQUEST
-from dp_prior.training.config import TrainingConfig
+from dp_prior.tensors.batch import Batch
 from dp_prior.training.ema import ConstantDecay
-from dp_prior.training.state import take_snapshot
 from dp_prior.training.trainer import PolicyTrainer
+from dp_prior.training.trainer_state import take_snapshot
+from dp_prior.training.training_config import TrainingConfig
 
 
 class Line(nn.Module):

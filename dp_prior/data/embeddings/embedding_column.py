@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from dp_prior.data.columns.disk import DiskColumn
+from dp_prior.data.embeddings.file_rows import Rows
 from dp_prior.data.embeddings.folder import Folder
 from dp_prior.data.embeddings.parts import Part
-from dp_prior.data.embeddings.rows import Rows
 
 LARGEST_GAP = 64
 """Rows no further apart than this are read in one go."""

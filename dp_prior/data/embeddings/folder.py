@@ -11,10 +11,10 @@ import numpy as np
 from pydantic import Field
 
 from dp_prior.config import Config
+from dp_prior.data.embeddings.file_rows import Rows
 from dp_prior.data.embeddings.metadata import count_rows, read_columns
 from dp_prior.data.embeddings.npy import NpyRows
 from dp_prior.data.embeddings.parquet import ParquetRows
-from dp_prior.data.embeddings.rows import Rows
 from dp_prior.data.errors import DataError
 from dp_prior.data.found_files import find_files
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dp_prior.data.embeddings.rows import Rows
+from dp_prior.data.embeddings.file_rows import Rows
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import npy_header, reading
 from dp_prior.data.found_files import Files
-from dp_prior.regular_files import open_regular
+from dp_prior.files.regular_files import open_regular
 
 WINDOW_BYTES, WINDOW_FILES = 32 << 20, 16
 """Most bytes, as float32, and files of one call of embedding-reader. A file's share is one piece, each with a thread;

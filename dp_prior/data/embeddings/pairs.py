@@ -15,7 +15,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dp_prior.batch import Spec
 from dp_prior.config import Change
 from dp_prior.data.columns import Column
 from dp_prior.data.data_record import BatchSize, DataRecord, ManifestPlace, Verified
@@ -28,6 +27,7 @@ from dp_prior.data.samples.order import BlockOrder, Order
 from dp_prior.data.samples.over_columns import Samples, X
 from dp_prior.data.samples.row_selection import EachRow
 from dp_prior.data.split_data import PARTS, SplitData
+from dp_prior.tensors.batch import Spec
 
 TEXT = "text"
 

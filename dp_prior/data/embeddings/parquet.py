@@ -6,8 +6,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from dp_prior.data.embeddings.file_rows import Rows
 from dp_prior.data.embeddings.metadata import check_columns
-from dp_prior.data.embeddings.rows import Rows
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import reading
 from dp_prior.data.found_files import Files

@@ -18,7 +18,7 @@ from dp_prior.config import Config
 from dp_prior.data.embeddings.folder import Folder
 from dp_prior.data.errors import DataError
 from dp_prior.data.split_data import PARTS, fraction_faults
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 CHUNK = 16_384
 CHUNKS_KEPT = 128

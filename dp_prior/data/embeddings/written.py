@@ -18,9 +18,9 @@ from pydantic import ValidationError
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import reading
-from dp_prior.durable import make_directory, replace_file, replacing, seal, sync_directory, unseal
 from dp_prior.embedders import EmbedderConfig
-from dp_prior.regular_files import read_small
+from dp_prior.files.durable import make_directory, replace_file, replacing, seal, sync_directory, unseal
+from dp_prior.files.regular_files import read_small
 
 RECORD = "embedder.json"
 COLUMN = "embedding"

@@ -14,12 +14,12 @@ from numpy.lib import format as npy_format
 
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import check_count, check_is_file, check_memory, decoding, npy_header, reading
+from dp_prior.data.formats.episode_store import EpisodeStore, spans
 from dp_prior.data.formats.recording import Recording
-from dp_prior.data.formats.store import EpisodeStore, spans
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.frames import Part, frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
-from dp_prior.durable import replacing
+from dp_prior.files.durable import replacing
 
 META = "meta.json"
 """Member of the file with what its arrays do not say: `fps`, `tasks` and `names`."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.formats.store import TASK, EpisodeStore
+from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.frames import FrameSource
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.formats.store import EpisodeStore
+from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.frames import Part, frames_per_block
-from dp_prior.renderers import RendererConfig
+from dp_prior.pixels.renderers import RendererConfig
 
 
 class RenderedFrames:

@@ -18,13 +18,13 @@ import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import check_is_file
+from dp_prior.data.formats.episode_store import EpisodeStore, spans
 from dp_prior.data.formats.recording import Recording
-from dp_prior.data.formats.store import EpisodeStore, spans
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.frames import frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
 from dp_prior.data.hdf5 import import_h5py, opened_hdf5
-from dp_prior.durable import replacing
+from dp_prior.files.durable import replacing
 
 if TYPE_CHECKING:
     import h5py

@@ -9,8 +9,8 @@ from typing import Self
 
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.formats.recording import Recording
-from dp_prior.data.formats.store import EpisodeStore
 
 
 class EpisodeStoreRecord(Config):

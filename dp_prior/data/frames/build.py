@@ -30,8 +30,8 @@ from dp_prior.data.frames.layout import (
     StoredEpisode,
     read_journal,
 )
-from dp_prior.durable import replace_file, seal, sync_directory
-from dp_prior.resize import Fit
+from dp_prior.files.durable import replace_file, seal, sync_directory
+from dp_prior.pixels.resize import Fit
 
 SYNC_EVERY_S = 1.0
 

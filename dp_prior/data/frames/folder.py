@@ -12,11 +12,11 @@ import numpy as np
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import reading
 from dp_prior.data.frames import Part, frames_per_block
-from dp_prior.data.frames.pictures import decode_picture
-from dp_prior.data.frames.video import read_video, size_of
-from dp_prior.picture_files import import_pillow
-from dp_prior.regular_files import open_regular
-from dp_prior.video_files import import_av
+from dp_prior.data.frames.picture_frames import decode_picture
+from dp_prior.data.frames.video_frames import read_video, size_of
+from dp_prior.files.regular_files import open_regular
+from dp_prior.pixels.picture_files import import_pillow
+from dp_prior.pixels.video_files import import_av
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 VIDEOS = (".mp4", ".mkv", ".webm", ".avi", ".mov")

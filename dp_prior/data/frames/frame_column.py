@@ -11,8 +11,8 @@ from torch import Tensor
 from dp_prior.data.columns.disk import DiskColumn
 from dp_prior.data.files import Verify, memory_bytes
 from dp_prior.data.frames.build import BuildProgress
-from dp_prior.data.frames.cache import FrameCache
-from dp_prior.data.frames.rows import FrameRows
+from dp_prior.data.frames.frame_cache import FrameCache
+from dp_prior.data.frames.frame_rows import FrameRows
 
 REPORT_EVERY_S = 10.0
 

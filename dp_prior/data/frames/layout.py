@@ -21,9 +21,9 @@ from torch import Tensor
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import raise_refusal
-from dp_prior.durable import unseal
-from dp_prior.picture_files import import_pillow
-from dp_prior.resize import Fit
+from dp_prior.files.durable import unseal
+from dp_prior.pixels.picture_files import import_pillow
+from dp_prior.pixels.resize import Fit
 
 INDEX, JOURNAL = "cache.json", "episodes.jsonl"
 RAW, JPEG, OFFSETS = "frames.u8", "frames.jpeg", "offsets.u64"

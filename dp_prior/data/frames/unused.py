@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dp_prior.data.errors import DataError
+from dp_prior.data.frames.build_lock import build_lock
 from dp_prior.data.frames.layout import INDEX, JOURNAL, read_index
-from dp_prior.data.frames.lock import build_lock
 
 _NAME = re.compile("[0-9a-f]{32}")
 

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dp_prior.batch import Batch
-from dp_prior.crop import Crop
-from dp_prior.randomness import Randomness
+from dp_prior.pixels.crop import Crop
+from dp_prior.tensors.batch import Batch
+from dp_prior.tensors.randomness import Randomness
 
 LOW_RES = "low_res"
 

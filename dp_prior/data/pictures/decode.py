@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dp_prior.data.errors import DataError
-from dp_prior.picture_files import PictureError, opened_picture
+from dp_prior.pixels.picture_files import PictureError, opened_picture
 
 ENDINGS = tuple(
     ending

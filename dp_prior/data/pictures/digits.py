@@ -14,8 +14,8 @@ import numpy as np
 
 from dp_prior.config import Config
 from dp_prior.data.frames import Part
-from dp_prior.data.frames.cache import USER_CACHE
-from dp_prior.data.pictures.source import ImageSource
+from dp_prior.data.frames.frame_cache import USER_CACHE
+from dp_prior.data.pictures.image_source import ImageSource
 
 
 class DigitsConfig(Config):

@@ -16,9 +16,9 @@ from dp_prior.data.files import decoding, reading
 from dp_prior.data.found_files import find_files
 from dp_prior.data.frames import Part
 from dp_prior.data.pictures.decode import ENDINGS, decode_image
-from dp_prior.data.pictures.source import ImageSource, numbered
-from dp_prior.picture_files import import_pillow
-from dp_prior.regular_files import open_regular
+from dp_prior.data.pictures.image_source import ImageSource, numbered
+from dp_prior.files.regular_files import open_regular
+from dp_prior.pixels.picture_files import import_pillow
 
 
 class FolderImagesConfig(Config):

@@ -14,28 +14,28 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import torch
 
-from dp_prior.batch import Kind, Spec
 from dp_prior.config import family
-from dp_prior.crop import Crop
 from dp_prior.data.columns import Column
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.data_record import BatchSize, DataDevice, DataRecord, FrameCachePlace, ManifestPlace, Verified
 from dp_prior.data.embeddings.parts import EmbeddingSplitConfig, Part
 from dp_prior.data.errors import DataError
-from dp_prior.data.frames.cache import FrameCache, cache_root
+from dp_prior.data.frames.frame_cache import FrameCache, cache_root
 from dp_prior.data.frames.frame_column import ImageColumn
 from dp_prior.data.frames.layout import Encoding
 from dp_prior.data.pictures.cut import LOW_RES, PictureCut
 from dp_prior.data.pictures.digits import DigitsConfig
 from dp_prior.data.pictures.folder import FolderImagesConfig
+from dp_prior.data.pictures.image_source import ImageSource
 from dp_prior.data.pictures.npz import NpzImagesConfig
 from dp_prior.data.pictures.parquet import ParquetImagesConfig
-from dp_prior.data.pictures.source import ImageSource
 from dp_prior.data.pictures.stored_images import StoredImages, check_classes
 from dp_prior.data.samples.over_columns import Samples, X
 from dp_prior.data.samples.row_selection import EachRow
 from dp_prior.data.split_data import PARTS, SplitData
-from dp_prior.resize import Fit, Pixels
+from dp_prior.pixels.crop import Crop
+from dp_prior.pixels.resize import Fit, Pixels
+from dp_prior.tensors.batch import Kind, Spec
 
 LABEL = "label"
 

@@ -15,8 +15,8 @@ from dp_prior.data.files import decoding, npy_header, reading
 from dp_prior.data.formats.npz import read_header
 from dp_prior.data.frames import Part, frames_per_block
 from dp_prior.data.pictures.decode import as_rgb
-from dp_prior.data.pictures.source import ImageSource, numbered
-from dp_prior.regular_files import check_regular
+from dp_prior.data.pictures.image_source import ImageSource, numbered
+from dp_prior.files.regular_files import check_regular
 
 IMAGES, LABELS = ("images", "arr_0"), ("labels", "arr_1")
 

@@ -17,8 +17,8 @@ from dp_prior.data.files import decoding
 from dp_prior.data.found_files import Files, find_files
 from dp_prior.data.frames import Part
 from dp_prior.data.pictures.decode import decode_image
-from dp_prior.data.pictures.source import ImageSource, numbered
-from dp_prior.picture_files import import_pillow
+from dp_prior.data.pictures.image_source import ImageSource, numbered
+from dp_prior.pixels.picture_files import import_pillow
 
 ROWS_AT_ONCE = 64
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.frames.frame_column import ImageColumn
-from dp_prior.data.pictures.source import ImageSource
+from dp_prior.data.pictures.image_source import ImageSource
 
 
 @dataclass(frozen=True, eq=False)

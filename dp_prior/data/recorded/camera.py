@@ -11,16 +11,16 @@ from pydantic import Field, model_validator
 
 from dp_prior.config import Change, Config
 from dp_prior.data.files import Verify
+from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.formats.rendered import RenderedFrames
-from dp_prior.data.formats.store import EpisodeStore
 from dp_prior.data.frames import FrameSource
-from dp_prior.data.frames.cache import FrameCache, cache_root
 from dp_prior.data.frames.folder import FolderFrames
+from dp_prior.data.frames.frame_cache import FrameCache, cache_root
 from dp_prior.data.frames.frame_column import ImageColumn
 from dp_prior.data.frames.layout import Encoding
 from dp_prior.data.recorded.mirror import FrameMirrorConfig
-from dp_prior.renderers import RendererConfig
-from dp_prior.resize import Fit, Pixels
+from dp_prior.pixels.renderers import RendererConfig
+from dp_prior.pixels.resize import Fit, Pixels
 
 
 class ImageConfig(Config):

@@ -12,7 +12,7 @@ from dp_prior.data.recorded.records import WindowsConfig
 from dp_prior.data.samples.order import BlockOrder, Order, Share, WeightedOrder
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import SplitData
-from dp_prior.normalizer import Statistics
+from dp_prior.tensors.normalizer import Statistics
 
 MOST_EMBEDDINGS_FITTED = 4096
 

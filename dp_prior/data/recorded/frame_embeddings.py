@@ -10,7 +10,7 @@ import numpy as np
 from dp_prior.config import Change, Config
 from dp_prior.data.embeddings.folder import Folder, FolderConfig
 from dp_prior.data.errors import DataError
-from dp_prior.data.formats.store import step_of
+from dp_prior.data.formats.episode_store import step_of
 
 
 class ObservationEmbeddingsConfig(Config):

@@ -17,7 +17,7 @@ from dp_prior.data.embeddings.folder import Folder, FolderConfig
 from dp_prior.data.embeddings.written import read_record
 from dp_prior.data.errors import DataError, first_few, nearest_name
 from dp_prior.data.files import decoding
-from dp_prior.data.formats.store import EpisodeStore, step_of
+from dp_prior.data.formats.episode_store import EpisodeStore, step_of
 from dp_prior.data.samples.order import Share, shares
 
 

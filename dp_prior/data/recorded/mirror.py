@@ -16,7 +16,7 @@ from dp_prior.data.columns.mirrored import Flip
 from dp_prior.data.errors import DataError
 from dp_prior.data.recorded.selection import ACTION, KeyConfig
 from dp_prior.onboard.rotation_check import is_rotation, not_a_rotation
-from dp_prior.rotations import RotationSlice
+from dp_prior.tensors.rotations import RotationSlice
 
 Sign = Literal[-1, 1]
 

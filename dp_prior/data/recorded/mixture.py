@@ -16,7 +16,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from dp_prior.batch import Spec
 from dp_prior.config import Change, ConfigError
 from dp_prior.data.columns.joined import join
 from dp_prior.data.columns.memory import MemoryColumn
@@ -30,6 +29,7 @@ from dp_prior.data.recorded.window_rows import WindowRows
 from dp_prior.data.samples.order import Share, shares
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import PARTS
+from dp_prior.tensors.batch import Spec
 
 
 class SetConfig(RecordedConfig):

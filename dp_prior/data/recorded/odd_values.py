@@ -9,7 +9,7 @@ import numpy as np
 
 from dp_prior.data.errors import first_few
 from dp_prior.data.recorded.selection import ACTION
-from dp_prior.normalizer import Limits, Statistics, varies_in
+from dp_prior.tensors.normalizer import Limits, Statistics, varies_in
 
 HUGE = 1e6
 """Larger magnitudes are worth a warning: they are more often a sentinel or a broken sensor than a measurement."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from dp_prior.rotations import Layout, RotationSlice
+from dp_prior.tensors.rotations import Layout, RotationSlice
 
 
 def previous_actions(actions: np.ndarray, ends: np.ndarray, start: np.ndarray) -> np.ndarray:

@@ -8,10 +8,10 @@ import numpy as np
 
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.formats.store import EpisodeStore, step_of
+from dp_prior.data.formats.episode_store import EpisodeStore, step_of
 from dp_prior.onboard.rotation_check import is_rotation, not_a_rotation
-from dp_prior.rotations import RotationSlice
-from dp_prior.slices import Slice, slice_faults
+from dp_prior.tensors.rotations import RotationSlice
+from dp_prior.tensors.slices import Slice, slice_faults
 
 ACTION = "x"
 """Key of the action among columns, statistics and normalizers; the action is the diffused variable."""

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from dp_prior.config import Config
 from dp_prior.data.split_data import fraction_faults
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,14 @@ import numpy as np
 import torch
 from pydantic import AfterValidator
 
-from dp_prior.batch import Spec
 from dp_prior.data.columns import Column
 from dp_prior.data.columns.joined import join
 from dp_prior.data.columns.lookup import LookupColumn
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.columns.mirrored import MirroredColumn
 from dp_prior.data.embeddings.embedding_column import EmbeddingColumn
-from dp_prior.data.formats.store import EpisodeStore
-from dp_prior.data.frames.cache import USER_CACHE
+from dp_prior.data.formats.episode_store import EpisodeStore
+from dp_prior.data.frames.frame_cache import USER_CACHE
 from dp_prior.data.frames.frame_column import ImageColumn
 from dp_prior.data.recorded.camera import ImageConfig, open_images
 from dp_prior.data.recorded.demonstrations import Demonstrations
@@ -35,6 +34,7 @@ from dp_prior.data.recorded.windows import Windows, make_windows
 from dp_prior.data.samples.order import Share
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import PARTS
+from dp_prior.tensors.batch import Spec
 
 
 class TrajectoriesConfig(RecordedConfig, WindowsConfig):

@@ -19,11 +19,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from dp_prior.batch import Batch
 from dp_prior.config import ConfigError
 from dp_prior.data.samples.order import FullOrder, Order
 from dp_prior.data.samples.over_columns import Samples
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.batch import Batch
+from dp_prior.tensors.randomness import Randomness
 
 T = TypeVar("T")
 

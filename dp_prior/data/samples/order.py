@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 
 class Order(Protocol):

@@ -38,7 +38,7 @@ from dp_prior.job.watch.judge import (
     judge,
     silent,
 )
-from dp_prior.job.watch.process import end_with_stacks, has_ended, pid_namespace
+from dp_prior.job.watch.rank_process import end_with_stacks, has_ended, pid_namespace
 from dp_prior.job.watch.stacks import Stacks
 
 _GRACE_S = 5.0  # for the main thread to end by itself

@@ -13,8 +13,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from dp_prior.networks.backbones.backbone_record import ImageBackboneRecord, Sizes, heads_faults
 from dp_prior.networks.backbones.dit import DiT, DiTConfig
-from dp_prior.networks.backbones.record import ImageBackboneRecord, Sizes, heads_faults
 
 
 class DiT2DConfig(ImageBackboneRecord, DiTConfig):

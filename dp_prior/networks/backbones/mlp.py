@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.networks.backbones.record import BackboneRecord, Sizes
+from dp_prior.networks.backbones.backbone_record import BackboneRecord, Sizes
 from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.layers import FiLM, Linear, StepEmbedding, compute_dtype, mish
 

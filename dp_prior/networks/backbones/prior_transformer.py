@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.networks.attention import RotaryPositions, attend, join_heads, split_heads
-from dp_prior.networks.backbones.record import BackboneRecord, Sizes, heads_faults
+from dp_prior.networks.backbones.backbone_record import BackboneRecord, Sizes, heads_faults
 from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.layers import Linear, SinusoidalEmbedding, compute_dtype
 

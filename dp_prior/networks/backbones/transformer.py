@@ -15,9 +15,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.networks.attention import Attention
-from dp_prior.networks.backbones.record import BackboneRecord, Sizes, heads_faults
+from dp_prior.networks.backbones.backbone_record import BackboneRecord, Sizes, heads_faults
 from dp_prior.networks.dropout import Dropout
-from dp_prior.networks.encoders.pretrained import rename
+from dp_prior.networks.encoders.published_weights import rename
 from dp_prior.networks.layers import Linear, Mish, SinusoidalEmbedding, compute_dtype
 
 

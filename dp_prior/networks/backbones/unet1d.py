@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.networks.backbones.record import BackboneRecord, Sizes
+from dp_prior.networks.backbones.backbone_record import BackboneRecord, Sizes
 from dp_prior.networks.convolution import Conv1d, Downsample1d, PointwiseConv1d, Upsample1d
-from dp_prior.networks.encoders.pretrained import rename
+from dp_prior.networks.encoders.published_weights import rename
 from dp_prior.networks.layers import FiLM, GroupNorm, StepEmbedding, compute_dtype, mish
 
 PUBLISHED_HEAD_GROUPS = 8

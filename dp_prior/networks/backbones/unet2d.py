@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.networks.backbones.record import ImageBackboneRecord, Sizes
+from dp_prior.networks.backbones.backbone_record import ImageBackboneRecord, Sizes
 from dp_prior.networks.checkpointing import recomputed
 from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.layers import compute_dtype

@@ -8,7 +8,7 @@ from dp_prior.config import family
 from dp_prior.networks.encoders.angle import AngleEncoderConfig
 from dp_prior.networks.encoders.planar import PlanarEncoderConfig
 from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
-from dp_prior.networks.encoders.state import StateEncoderConfig
+from dp_prior.networks.encoders.state_encoder import StateEncoderConfig
 from dp_prior.networks.encoders.vit import VitEncoderConfig
 
 EncoderConfig = family(

@@ -8,10 +8,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from dp_prior.batch import Kind
 from dp_prior.config import Config
 from dp_prior.networks.encoders.encoder import Encoder
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.batch import Kind
+from dp_prior.tensors.randomness import Randomness
 
 
 class AngleEncoderConfig(Config):

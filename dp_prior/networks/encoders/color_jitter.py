@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.config import Config
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 _LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, as in Pillow's conversion to grey
 _YIQ = (_LUMA, (0.596, -0.274, -0.322), (0.211, -0.523, 0.312))  # NTSC: luma and two chroma axes

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 
 class Encoder(nn.Module):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dp_prior.networks.encoders.encoder import Encoder
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 
 class ObservationEncoder(nn.Module):

@@ -12,10 +12,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dp_prior.batch import Kind
 from dp_prior.config import Config
 from dp_prior.networks.encoders.encoder import Encoder
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.batch import Kind
+from dp_prior.tensors.randomness import Randomness
 
 
 class PlanarEncoderConfig(Config):

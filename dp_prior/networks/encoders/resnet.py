@@ -16,11 +16,18 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.networks.encoders.camera import Camera, CameraEncoderConfig, PositiveRgb, Rgb
-from dp_prior.networks.encoders.pretrained import FineTuned, Pretrained, Renaming, load_parts, read_weights, rename
+from dp_prior.networks.encoders.camera_encoder import Camera, CameraEncoderConfig, PositiveRgb, Rgb
+from dp_prior.networks.encoders.published_weights import (
+    FineTuned,
+    Pretrained,
+    Renaming,
+    load_parts,
+    read_weights,
+    rename,
+)
 from dp_prior.networks.encoders.spatial_softmax import MeanPool, SpatialSoftmax
 from dp_prior.networks.layers import Linear, compute_dtype
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 CHANNELS_PER_GROUP = 16  # of the group norm, as in Diffusion Policy
 _EXPANSION = 4  # channels of a bottleneck's output, as a multiple of its middle

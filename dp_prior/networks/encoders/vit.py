@@ -18,12 +18,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.config import an
-from dp_prior.hub_files import HubError, HubRepository, locate
-from dp_prior.networks.encoders.camera import Camera, CameraEncoderConfig, PositiveRgb, Rgb
-from dp_prior.networks.encoders.pretrained import FineTuned, Pretrained
+from dp_prior.files.hub_files import HubError, HubRepository, locate
+from dp_prior.files.regular_files import SMALL, read_small
+from dp_prior.networks.encoders.camera_encoder import Camera, CameraEncoderConfig, PositiveRgb, Rgb
+from dp_prior.networks.encoders.published_weights import FineTuned, Pretrained
 from dp_prior.networks.layers import Linear, compute_dtype
-from dp_prior.randomness import Randomness
-from dp_prior.regular_files import SMALL, read_small
+from dp_prior.tensors.randomness import Randomness
 
 _CONFIG = "config.json"
 

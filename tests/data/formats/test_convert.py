@@ -17,7 +17,7 @@ from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
 from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.formats.robomimic import RobomimicStoreConfig
 from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
-from dp_prior.durable import is_temporary
+from dp_prior.files.durable import is_temporary
 from tests.data.formats.conftest import LENGTHS, TASKS, N, arrays
 from tests.data.frames.recordings import ends_of, pictures, write_lerobot, write_robomimic
 
@@ -266,7 +266,7 @@ def test_a_conversion_that_dies_leaves_no_data_set(source, tmp_path, target):
     path = place(tmp_path, target)
     child = os.fork()
     if child == 0:
-        from dp_prior import durable
+        from dp_prior.files import durable
 
         def die(*_):
             os._exit(9)

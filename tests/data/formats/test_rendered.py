@@ -12,9 +12,9 @@ from dp_prior.data.formats import rendered
 from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.formats.rendered import RenderedFrames
 from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
-from dp_prior.data.frames.cache import FrameCache
-from dp_prior.renderers.pusht import PushTRenderer, PushTRendererConfig
-from dp_prior.resize import Fit
+from dp_prior.data.frames.frame_cache import FrameCache
+from dp_prior.pixels.renderers.pusht import PushTRenderer, PushTRendererConfig
+from dp_prior.pixels.resize import Fit
 from tests.data.frames.recordings import ends_of, write_zarr
 
 pytest.importorskip("gym_pusht")

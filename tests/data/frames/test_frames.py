@@ -14,10 +14,10 @@ import torch
 
 from dp_prior.data import frames as frames_module
 from dp_prior.data.errors import DataError, UnreadableError
-from dp_prior.data.frames.cache import FrameCache
 from dp_prior.data.frames.folder import FolderFrames
-from dp_prior.data.frames.video import read_video, size_of
-from dp_prior.resize import Fit
+from dp_prior.data.frames.frame_cache import FrameCache
+from dp_prior.data.frames.video_frames import read_video, size_of
+from dp_prior.pixels.resize import Fit
 from tests.data.frames.recordings import (
     ends_of,
     pictures,

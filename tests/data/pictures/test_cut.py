@@ -5,10 +5,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dp_prior.batch import Batch
-from dp_prior.crop import Crop
 from dp_prior.data.pictures.cut import PictureCut, reduced
-from dp_prior.randomness import Randomness
+from dp_prior.pixels.crop import Crop
+from dp_prior.tensors.batch import Batch
+from dp_prior.tensors.randomness import Randomness
 
 
 def test_the_reduced_image_is_a_mean_over_blocks():

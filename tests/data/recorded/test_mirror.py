@@ -17,8 +17,8 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.recorded.mirror import MirrorConfig
 from dp_prior.data.recorded.mixture import MixtureConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
-from dp_prior.rotations import from_6d
-from dp_prior.run_files.config import TrainConfig
+from dp_prior.run.files.config import TrainConfig
+from dp_prior.tensors.rotations import from_6d
 
 SPLIT = {"train": 0.6, "val": 0.2, "test": 0.2}
 MIRROR = {
@@ -324,7 +324,7 @@ def test_push_t_is_the_same_task_in_its_mirror():
 def test_the_camera_of_push_t_sees_the_mirror_image():
     """The renderer draws mirrored states as it draws states, turned over at the diagonal of the goal."""
     pytest.importorskip("gym_pusht", reason="gym-pusht is not installed: the mirror of Push-T is NOT tested")
-    from dp_prior.renderers.pusht import PushTRendererConfig
+    from dp_prior.pixels.renderers.pusht import PushTRendererConfig
 
     rule = MirrorConfig.model_validate(MIRRORED["data.mirror"]["state"])
     states = np.random.default_rng(0).uniform([60, 60, 120, 120, 0], [450, 450, 390, 390, 6.28], (20, 5))

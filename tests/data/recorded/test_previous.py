@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_prior.data.recorded.previous import central_action, previous_actions
-from dp_prior.rotations import RotationSlice, from_6d
+from dp_prior.tensors.rotations import RotationSlice, from_6d
 
 TURN = (RotationSlice(slice=(1, 5), form="quaternion_xyzw"),)
 

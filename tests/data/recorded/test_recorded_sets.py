@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from dp_prior.actions import arm_faults
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.data.samples.loader import Loader
 from dp_prior.tasks.policy_config import PolicyConfig
+from dp_prior.tensors.actions import arm_faults
 
 FOLDER = Path(__file__).parents[3].parent / "shared" / "data"
 PUSHT = FOLDER / "pusht"

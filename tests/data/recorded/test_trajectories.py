@@ -13,7 +13,7 @@ from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.data.samples.loader import Loader
-from dp_prior.normalizer import Statistics
+from dp_prior.tensors.normalizer import Statistics
 
 
 def episodes(lengths=(20, 5, 30, 17, 9, 12, 25, 3, 14, 21), seed=0) -> dict[str, np.ndarray]:

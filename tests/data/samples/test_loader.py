@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_prior.batch import Batch
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.samples.loader import READ_AHEAD, Loader
 from dp_prior.data.samples.order import epoch_order
+from dp_prior.tensors.batch import Batch
 
 
 class Numbers:

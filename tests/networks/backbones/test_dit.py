@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from dp_prior.networks.attention import RotaryPositions
 from dp_prior.networks.backbones.dit import DiTConfig
 from dp_prior.networks.dropout import dropout_rows
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 SMALL = {"embed_dim": 16, "n_layers": 2, "n_heads": 4, "step_embed_dim": 8}
 HORIZON, ACTION, TOKENS, FEATURES = 7, 3, 2, 5

@@ -6,7 +6,7 @@ import torch
 from dp_prior.networks.attention import RotaryPositions
 from dp_prior.networks.backbones.dit2d import DiT2DConfig
 from dp_prior.networks.dropout import dropout_rows
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 SMALL = {"embed_dim": 16, "n_layers": 2, "n_heads": 2, "step_embed_dim": 8}
 SHAPE = (4, 6, 3)

@@ -3,7 +3,7 @@ import torch
 
 from dp_prior.networks.backbones.mlp import MLPConfig
 from dp_prior.networks.dropout import dropout_rows
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 SMALL = {"hidden_dim": 16, "n_blocks": 2, "step_embed_dim": 8}
 

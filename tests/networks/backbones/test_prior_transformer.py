@@ -5,7 +5,7 @@ import torch
 
 from dp_prior.networks.backbones.prior_transformer import PriorTransformerConfig
 from dp_prior.networks.dropout import dropout_rows
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 DIM, TOKENS = 6, 3
 SMALL = {"embed_dim": 16, "n_layers": 2, "n_heads": 2}

@@ -6,7 +6,7 @@ from torch import nn
 
 from dp_prior.networks.backbones.transformer import TransformerConfig, rename_published
 from dp_prior.networks.dropout import dropout_rows
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 SMALL = {"embed_dim": 16, "n_layers": 2, "n_heads": 4, "dropout": 0.0}
 HORIZON, ACTION, TOKENS, FEATURES = 7, 3, 2, 5

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from dp_prior.networks.backbones.unet2d import UNet2DConfig
 from dp_prior.networks.dropout import dropout_rows
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 pytest.importorskip("diffusers", reason="needs the extra image")
 

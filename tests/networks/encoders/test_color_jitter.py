@@ -6,7 +6,7 @@ import torch
 from PIL import Image, ImageEnhance
 
 from dp_prior.networks.encoders.color_jitter import ColorJitterConfig
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 OFF = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.0, "hue": 0.0}
 LUMA = np.array([0.299, 0.587, 0.114])

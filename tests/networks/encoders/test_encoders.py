@@ -5,7 +5,7 @@ from pydantic import TypeAdapter
 from dp_prior.networks.encoders import EncoderConfig
 from dp_prior.networks.encoders.angle import AngleEncoderConfig
 from dp_prior.networks.encoders.observation import ObservationEncoder
-from dp_prior.networks.encoders.state import StateEncoderConfig
+from dp_prior.networks.encoders.state_encoder import StateEncoderConfig
 
 
 def build(shape=(4,), **fields):

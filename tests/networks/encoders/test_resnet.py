@@ -8,9 +8,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from dp_prior.networks.encoders.color_jitter import ColorJitterConfig
-from dp_prior.networks.encoders.pretrained import FineTuned, load_pretrained
+from dp_prior.networks.encoders.published_weights import FineTuned, load_pretrained
 from dp_prior.networks.encoders.resnet import ResNet, ResNetEncoderConfig, load_published, rename_published
-from dp_prior.randomness import Randomness
+from dp_prior.tensors.randomness import Randomness
 
 TINY = {"width": 16, "blocks": (1, 1), "keypoints": 4, "output_dim": 6}
 SHAPE = (32, 40, 3)

@@ -15,13 +15,13 @@ import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.formats.lerobot.frames import LeRobotPictures, LeRobotVideo, lerobot_frames, videos_of
 from dp_prior.data.formats.lerobot.hub import download
+from dp_prior.data.formats.lerobot.lerobot_writer import write_lerobot
 from dp_prior.data.formats.lerobot.meta import COUNTED, LeRobotMeta, TableFile
 from dp_prior.data.formats.lerobot.tables import read_columns, to_numpy
-from dp_prior.data.formats.lerobot.writer import write_lerobot
 from dp_prior.data.formats.recording import Recording
-from dp_prior.data.formats.store import TASK, EpisodeStore
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.frames import FrameFile
 

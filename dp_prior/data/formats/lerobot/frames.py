@@ -13,10 +13,10 @@ from dp_prior.data.files import decoding
 from dp_prior.data.formats.lerobot.meta import LeRobotMeta, as_count, fill
 from dp_prior.data.formats.lerobot.tables import read_columns
 from dp_prior.data.frames import FrameFile, Part, frames_per_block
-from dp_prior.data.frames.pictures import decode_picture
-from dp_prior.data.frames.video import called, read_video, size_of
-from dp_prior.picture_files import import_pillow
-from dp_prior.video_files import import_av
+from dp_prior.data.frames.picture_frames import decode_picture
+from dp_prior.data.frames.video_frames import called, read_video, size_of
+from dp_prior.pixels.picture_files import import_pillow
+from dp_prior.pixels.video_files import import_av
 
 _ROWS_AT_ONCE = 64  # of encoded pictures
 

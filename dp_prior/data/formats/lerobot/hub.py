@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dp_prior.data.errors import DataError, UnreadableError
-from dp_prior.hub_files import HubError, HubRepository
+from dp_prior.files.hub_files import HubError, HubRepository
 
 _ADVICE = {
     "no revision": "; check data.episodes.revision",

@@ -12,7 +12,7 @@ from dp_prior.config import an
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import check_count, decoding, reading
 from dp_prior.data.formats.lerobot.tables import read_columns
-from dp_prior.regular_files import SMALL, read_small
+from dp_prior.files.regular_files import SMALL, read_small
 
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import check_memory, decoding, reading
-from dp_prior.regular_files import check_regular
+from dp_prior.files.regular_files import check_regular
 
 if TYPE_CHECKING:
     import pyarrow

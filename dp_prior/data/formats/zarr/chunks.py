@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dp_prior.data.files import raise_error, reading
-from dp_prior.regular_files import check_regular, open_regular
+from dp_prior.files.regular_files import check_regular, open_regular
 
 if TYPE_CHECKING:
     import zarr

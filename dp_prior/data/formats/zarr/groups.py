@@ -10,7 +10,7 @@ from typing import Any
 
 from dp_prior.data.errors import DataError, MissingError
 from dp_prior.data.files import check_count, decoding, raise_error, reading
-from dp_prior.regular_files import SMALL, read_small
+from dp_prior.files.regular_files import SMALL, read_small
 
 
 def read_metadata(path: Path) -> dict[str, dict[str, Any]]:

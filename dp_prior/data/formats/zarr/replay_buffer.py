@@ -17,14 +17,14 @@ import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import check_memory, decoding
+from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.formats.recording import Recording
-from dp_prior.data.formats.store import EpisodeStore
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.formats.zarr.chunks import chunk_lengths, chunks_cut_short, is_hidden, missing_chunks, stored_bytes
 from dp_prior.data.formats.zarr.groups import read_metadata
 from dp_prior.data.frames import frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
-from dp_prior.durable import publish, temporary_directory
+from dp_prior.files.durable import publish, temporary_directory
 
 if TYPE_CHECKING:
     import zarr

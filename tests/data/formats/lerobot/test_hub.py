@@ -11,6 +11,8 @@ from pydantic import ValidationError
 pytest.importorskip("huggingface_hub")
 pytest.importorskip("pyarrow")
 
+from dp_prior.commands.embed import embed_data
+from dp_prior.commands.evaluate import evaluate_checkpoint
 from dp_prior.data.embeddings.folder import FolderConfig
 from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior.data.formats.convert import convert
@@ -19,8 +21,6 @@ from dp_prior.data.recorded.mixture import MixtureConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.envs.toy import demonstrations
-from dp_prior.run.commands import evaluate_checkpoint
-from dp_prior.run.embed import embed_data
 from tests.data.frames.recordings import pictures, write_lerobot
 from tests.tiny import tiny, train, write
 
@@ -196,7 +196,7 @@ def test_frames_of_a_repository_are_embedded(hub, tmp_path, monkeypatch):
     contents = files(tmp_path / "d")
     hub.create(REPO, files=contents)
     key = next(path for path in contents if path.endswith(".mp4")).split("/")[1]
-    monkeypatch.setattr("dp_prior.run.embed.named", lambda model: FirstPixel())
+    monkeypatch.setattr("dp_prior.commands.embed.named", lambda model: FirstPixel())
     found = []
     for name, episodes in (("hub", {"repo": REPO}), ("disk", {"path": str(tmp_path / "d")})):
         data = {

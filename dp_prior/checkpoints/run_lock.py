@@ -1,0 +1,85 @@
+"""One run per directory: an exclusive lock, which the kernel releases when the holder dies, even by kill -9."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from dp_prior.checkpoints.errors import CheckpointError
+from dp_prior.checkpoints.held import HeldDirectory
+from dp_prior.files.durable import make_directory
+from dp_prior.files.locks import POLL_S, FileLock, NoLocksError, holder_of
+
+LOCK = "run.lock"
+
+
+class LockedError(CheckpointError):
+    """Another process works in the run directory."""
+
+
+class RunLock(HeldDirectory):
+    """Holds the exclusive lock of a run directory until released. The file stays; only the kernel's lock counts.
+
+    Worker processes forked by the holder keep the lock until they end. `RunLock` therefore waits if the holder is
+    dead, and raises at once if the holder is alive.
+    """
+
+    def __init__(self, directory: Path, wait_s: float = 10.0):
+        """
+        Args:
+            directory: the run directory; created if missing.
+            wait_s: how long to wait for the orphans of a dead holder.
+
+        Raises:
+            LockedError: another process holds the lock.
+            CheckpointError: the directory cannot be created, written or locked.
+        """
+        super().__init__(directory)
+        self._lock: FileLock | None = None
+        try:
+            make_directory(directory)
+            self.open()
+            self._lock = self._take(directory / LOCK, time.monotonic() + wait_s)
+        except NoLocksError as error:
+            raise CheckpointError(
+                f"cannot lock {error.filename}: {error.strerror}. The file system does not support flock, "
+                "so that two runs in one directory would not be noticed; use a file system that supports it."
+            ) from None
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot write in run directory {directory}: {error.strerror} ({error.filename or directory / LOCK}). "
+                "Make it writable, free space, or choose another."
+            ) from None
+        finally:
+            if self._lock is None:
+                super().close()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this object holds the lock."""
+        return self._descriptor is not None
+
+    def _take(self, path: Path, deadline: float) -> FileLock:
+        while (lock := FileLock.take(path)) is None:
+            holder, is_dead = holder_of(path)
+            if not is_dead or time.monotonic() >= deadline:
+                orphans = " That process is dead, but one of its worker processes is still running." if is_dead else ""
+                raise LockedError(
+                    f"run directory {self.path} is in use by {holder}.{orphans} "
+                    "Stop that run, or choose another directory for this one."
+                )
+            time.sleep(POLL_S)
+        return lock
+
+    def release(self) -> None:
+        """Release the lock. Releasing twice is allowed."""
+        self._lock.release()
+        super().close()
+
+    close = release
+
+    def __enter__(self) -> RunLock:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()

@@ -1,0 +1,118 @@
+"""The conditions of drawn samples: rows of a data set or a file in turn, and labels."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dp_prior.config import ConfigError
+from dp_prior.data.samples.over_columns import Samples
+from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.randomness import Randomness
+
+LABEL = "label"
+
+
+class Conditions:
+    """Conditions of samples by index; these are of a model without any.
+
+    Attributes:
+        identity: equal for equal conditions; JSON.
+    """
+
+    identity: dict[str, Any] = {}
+
+    def rows(self, ids: Tensor) -> dict[str, Tensor]:
+        """(B, *shape) by key, data units, for the samples ids (B,) int64."""
+        return {}
+
+    def labels(self, ids: Tensor) -> Tensor | None:
+        """(B,) int64 the labels among them, for the target; None where there are none to tell."""
+        return None
+
+
+class HeldOut(Conditions):
+    """Conditions of the samples of a data set, in turn."""
+
+    def __init__(self, samples: Samples, identity: dict[str, Any]):
+        self._samples, self.identity = samples, identity
+
+    def rows(self, ids: Tensor) -> dict[str, Tensor]:
+        """See `Conditions`."""
+        return self._samples.fetch((ids % len(self._samples)).to(self._samples.device)).to(ids.device).cond
+
+
+class Given(Conditions):
+    """Conditions from a file, in turn."""
+
+    def __init__(self, path: Path, spec: Spec):
+        """
+        Raises:
+            FileNotFoundError: there is no such file.
+            ConfigError: it does not hold the conditions that the model reads.
+        """
+        self.identity = {"conditions": hashlib.sha256(path.read_bytes()).hexdigest()}
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                self._arrays = {key: arrays[key] for key in arrays.files}
+        except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            raise ConfigError(f"--conditions {path}", [f"is no .npz file of arrays: {error}"]) from None
+        wanted, found = spec.cond_shapes, {key: value.shape[1:] for key, value in self._arrays.items()}
+        counts = {len(value) if value.ndim else 0 for value in self._arrays.values()}
+        is_numeric = all(value.dtype.kind in "biuf" for value in self._arrays.values())
+        if found != wanted or len(counts) != 1 or 0 in counts or not is_numeric:
+            shapes = {key: f"{value.dtype} {value.shape}" for key, value in self._arrays.items()}
+            problem = f"holds {shapes}; expected numbers (m, *shape) with one m above 0 for the shapes {dict(wanted)}"
+            raise ConfigError(f"--conditions {path}", [problem])
+        for key, names in spec.classes.items():
+            if not np.isin(self._arrays[key], np.arange(len(names))).all():
+                problem = f"{key} holds other numbers than those of the classes, 0 to {len(names) - 1}"
+                raise ConfigError(f"--conditions {path}", [problem])
+        self._count, self._dtypes = counts.pop(), {key: spec.dtype(key) for key in wanted}
+
+    def rows(self, ids: Tensor) -> dict[str, Tensor]:
+        """See `Conditions`."""
+        chosen = (ids % self._count).cpu().numpy()
+        return {
+            key: torch.from_numpy(np.ascontiguousarray(value[chosen])).to(ids.device, self._dtypes[key])
+            for key, value in self._arrays.items()
+        }
+
+    def labels(self, ids: Tensor) -> Tensor | None:
+        """See `Conditions`."""
+        return self.rows(ids)[LABEL] if LABEL in self._dtypes else None
+
+
+class Labelled(Conditions):
+    """Other conditions with labels that are given in turn, or drawn uniformly by seed and index."""
+
+    def __init__(self, others: Conditions, classes: Sequence[str], labels: Sequence[str], seed: int):
+        """
+        Raises:
+            ConfigError: a label is neither the name nor the number of a class.
+        """
+        numbers = {name: number for number, name in enumerate(classes)}
+        numbers = {str(number): number for number in range(len(classes))} | numbers
+        if unknown := [label for label in labels if label not in numbers]:
+            known = f"0 to {len(classes) - 1}, or a name of {list(classes[:20])}"
+            raise ConfigError("--labels", [f"{unknown[0]!r} is no class; expected {known}"])
+        self._others, self._seed, self._n_classes = others, seed, len(classes)
+        self._labels = torch.tensor([numbers[label] for label in labels], dtype=torch.int64)
+        self.identity = {**others.identity, "labels": self._labels.tolist()}
+
+    def rows(self, ids: Tensor) -> dict[str, Tensor]:
+        """See `Conditions`."""
+        return {**self._others.rows(ids), LABEL: self.labels(ids)}
+
+    def labels(self, ids: Tensor) -> Tensor:
+        """See `Conditions`."""
+        if len(self._labels):
+            return self._labels.to(ids.device)[ids % len(self._labels)]
+        return Randomness.from_counts(self._seed, LABEL, ids).integers(self._n_classes)

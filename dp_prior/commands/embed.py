@@ -1,0 +1,169 @@
+"""`dp-prior embed`: embeddings of the texts or pictures of a table, or of the instructions or camera frames of a
+configuration."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dp_prior.config import Config, ConfigError, an
+from dp_prior.data.embeddings.metadata import read_table
+from dp_prior.data.embeddings.written import COLUMN, EmbeddingsRecord, Job, write_embeddings
+from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.files import reading
+from dp_prior.data.frames.frame_column import build_caches
+from dp_prior.data.frames.picture_frames import read_rgb
+from dp_prior.data.recorded.language import read_texts
+from dp_prior.data.recorded.selection import ACTION, read_selected
+from dp_prior.embedders import Embedder, named
+from dp_prior.pixels.picture_files import import_pillow
+from dp_prior.run.files.config import TrainConfig
+
+PICTURES_REMEMBERED = 64
+"""Captions of one picture are near each other."""
+
+
+def embed_texts(model: str, out: Path, table: Path, column: str, report: Callable[[str], None]) -> bool:
+    """Embed the texts of a file, row by row: a text file with one in each line, or a column of a CSV or parquet file,
+    whose other columns are kept as metadata. Returns False if that was done already.
+
+    Raises:
+        DataError: the file cannot be read, or a text is empty.
+        ConfigError: the model cannot be loaded, or does not read these texts.
+        FileExistsError: see `write_embeddings`.
+    """
+    columns, texts = _read(table, column)
+    source = {"texts": column, "sha256": hashlib.sha256(table.read_bytes()).hexdigest()}
+    return _write(model, out, columns, source, lambda embedder: _texts(embedder, texts), report)
+
+
+def embed_pictures(model: str, out: Path, table: Path, column: str, report: Callable[[str], None]) -> bool:
+    """Embed the pictures whose files a table names, relative to itself, row by row; otherwise like `embed_texts`.
+
+    Raises:
+        DataError: the table cannot be read, or a path is empty or of no picture.
+        FileExistsError: see `write_embeddings`.
+        ImportError: Pillow is not installed.
+    """
+    import_pillow()
+    columns, names = _read(table, column)
+    missing = [(row, path) for row, name in enumerate(names) if not (path := table.parent / name).is_file()]
+    if missing:
+        raise DataError(str(table), [f"row {row}: there is no file {path}" for row, path in missing])
+    digest = hashlib.sha256(table.read_bytes())
+    for path in dict.fromkeys(table.parent / name for name in names):
+        with reading(path):
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+
+    def pictures(embedder: Embedder) -> Callable[[int, int], np.ndarray]:
+        one = lru_cache(PICTURES_REMEMBERED)(lambda name: embedder.frames(read_rgb(table.parent / name)[None])[0])
+        return lambda first, stop: np.stack([one(name) for name in names[first:stop]])
+
+    return _write(model, out, columns, {"images": column, "sha256": digest.hexdigest()}, pictures, report)
+
+
+def _read(table: Path, column: str) -> tuple[dict[str, Any], list[str]]:
+    """All columns of a file by name, and the texts of one of them.
+
+    Raises:
+        DataError: it cannot be read, or a text is empty or no text.
+    """
+    columns = read_table(table, column)
+    if COLUMN in columns:
+        raise DataError(str(table), [f"has a column {COLUMN!r}, which is the name of what is written; rename it"])
+    odd = [row for row, text in enumerate(columns[column]) if isinstance(text, (bytes, list, dict))]
+    if odd:
+        kind = type(columns[column][odd[0]]).__name__
+        raise DataError(str(table), [f"row {odd[0]}: the {column} is {an(kind)}; expected a text in UTF-8"])
+    found = ["" if text is None else str(text) for text in columns[column]]
+    empty = [row for row, text in enumerate(found) if not text.strip()]
+    if empty or not found:
+        problem = f"row {empty[0]}: the {column} is empty; leave it out" if empty else "has no rows"
+        raise DataError(str(table), [problem])
+    return columns, found
+
+
+def embed_data(
+    model: str, out: Path, config_file: Path, overrides: Iterable[str], key: str, report: Callable[[str], None]
+) -> bool:
+    """Embed what `data.language` or `data.images` of a configuration calls `key`: each different instruction once, or
+    every frame. Returns False if that was done already.
+
+    Raises:
+        ConfigError: the configuration has no such key.
+        DataError: the data set cannot be read.
+        FileExistsError: see `write_embeddings`.
+    """
+    config = TrainConfig.from_json_path(config_file, overrides)
+    sets = config.data.recorded_sets()
+    if sets.get("data") is not config.data:
+        remedy = "; embed the instructions of all its sets with --texts" if sets else ""
+        problem = f"data is {config.data.type!r}; expected recorded trajectories{remedy}"
+        raise ConfigError(str(config_file), [problem])
+    known = [*config.data.language, *config.data.images]
+    if key not in known:
+        hint = nearest_name(key, known)
+        raise ConfigError(str(config_file), [f"neither data.language nor data.images has {key!r}. {hint}"])
+    data = config.data.downloaded({})
+    with config.explaining_missing_data():
+        store = data.episodes.create()
+    _, ends, _ = read_selected(store, {ACTION: data.action})
+    if record := data.language.get(key):
+        texts, _ = read_texts(record, store, ends)
+        source = {"texts": record.text, "sha256": hashlib.sha256("\0".join(texts).encode()).hexdigest()}
+        return _write(model, out, {record.text: texts}, source, lambda embedder: _texts(embedder, texts), report)
+    column = data.frames(store, ends, {key: data.images[key]})[key]
+    build_caches({key: column}, 1, report, lambda: None)
+    index = column.frames.index
+    described = f"{index.fit.model_dump_json()}{index.encoding.model_dump_json()}{''.join(index.digests)}"
+    episode = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
+    frame = np.arange(len(episode)) - np.concatenate([[0], ends])[episode]
+    source = {"frames": key, "sha256": hashlib.sha256(described.encode()).hexdigest()}
+
+    def frames(embedder: Embedder) -> Callable[[int, int], np.ndarray]:
+        return lambda first, stop: embedder.frames(column.rows(torch.arange(first, stop)).numpy())
+
+    return _write(model, out, {"episode": episode, "frame": frame}, source, frames, report)
+
+
+def _texts(embedder: Embedder, texts: list[str]) -> Callable[[int, int], np.ndarray]:
+    return lambda first, stop: embedder.texts(texts[first:stop])
+
+
+def _write(
+    model: str,
+    out: Path,
+    columns: dict[str, Any],
+    source: dict[str, str],
+    embed: Callable[[Embedder], Callable[[int, int], np.ndarray]],
+    report: Callable[[str], None],
+) -> bool:
+    record: Config = named(model).resolve()
+    count = len(next(iter(columns.values())))
+    described = EmbeddingsRecord(embedder=record, source=source, rows=count)
+    with _refusing(model):
+        rows = embed(record.create())
+
+    def embedded(first: int, stop: int) -> np.ndarray:
+        with _refusing(model):
+            return rows(first, stop)
+
+    return write_embeddings(out, Job(described, columns, embedded), report)
+
+
+@contextlib.contextmanager
+def _refusing(model: str) -> Iterator[None]:
+    """Report what an embedder refuses: files that are no model, frames for a model of texts, a text without a word."""
+    try:
+        yield
+    except DataError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"--model {model}", [str(error)]) from error

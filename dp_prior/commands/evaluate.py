@@ -1,0 +1,81 @@
+"""`dp-prior evaluate`: measure a checkpoint again with the evaluators of its own configuration."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+from dp_prior.checkpoints.documents import CONFIG, PROGRESS
+from dp_prior.checkpoints.format import MODEL_FILES, read_checkpoint, read_manifest
+from dp_prior.commands.imported import SOURCE
+from dp_prior.config import ConfigError
+from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.places.reference import resolve
+from dp_prior.run.assembly import Assembly
+from dp_prior.run.files.config import TrainConfig
+from dp_prior.run.files.scores import has_result_of, read_result
+from dp_prior.run.start import take_weights
+from dp_prior.tasks.bounded import UnbuildableError
+from dp_prior.tracking.tracker import Tracker
+from dp_prior.training.measure import measure
+
+
+def evaluate_checkpoint(
+    reference: str, overrides: tuple[str, ...] = (), out: Path | None = None
+) -> list[tuple[str, float, float | None]]:
+    """Run the evaluators of a checkpoint's own configuration on it again.
+
+    Args:
+        reference: path of a checkpoint or a run.
+        overrides: changes to the configuration, for example other data or more episodes.
+        out: folder for reports, films and pictures; None for nowhere.
+
+    Returns:
+        (metric, value now, value stored in the checkpoint, or in the result of its run, or None) for all evaluators,
+        those of `test` last; empty on other ranks than the first.
+
+    Raises:
+        FileExistsError: `out` is not empty.
+        ConfigError: the checkpoint holds no training state.
+    """
+    directory = resolve(reference)
+    manifest = read_manifest(directory)
+    is_imported = SOURCE in manifest.files
+    if not is_imported and not manifest.can_be_resumed:
+        problem = "holds only the files for inference; name the checkpoint, or a copy by `dp-prior export --whole`"
+        raise ConfigError(str(directory), [problem])
+    snapshot = read_checkpoint(directory)
+    source = str(directory / CONFIG)
+    config = TrainConfig.from_json(json.dumps(snapshot.documents[CONFIG]), overrides, source=source)
+    with tempfile.TemporaryDirectory(prefix="dp_prior_evaluate_") as place:
+        small = {  # no step is taken, so the data may be fewer than one, or the ranks more
+            "data": config.data.model_copy(update={"batch_size": 1}),
+            "train": config.train.model_copy(update={"accumulation": 1}),
+        }
+        unmeasured = config.model_copy(update={"evaluate": (), "test": (), **small})
+        ranks = Ranks(make_accelerator(config.train.precision, config.train.dist_timeout))
+        weights = snapshot.tensors[MODEL_FILES[0]].values()
+        try:
+            parts = Assembly(unmeasured, ranks, report=lambda line: None, directory=Path(place), weights=weights)
+        except UnbuildableError as error:
+            raise ConfigError(source, [str(error)]) from error
+        ranks.decide(lambda: _check_empty(out))
+        evaluators = [record.create(parts.data, out) for record in (*config.evaluate, *config.test)]
+        if is_imported:
+            take_weights(parts.model, str(directory), ranks)
+        trainer = parts.trainer(Tracker(Path(place), config.tracker), None)
+        if not is_imported:
+            parts.restore(trainer, snapshot, allow_changes=("data", "seed"))  # measuring on other data is allowed
+        with parts.watched():
+            metrics, _ = measure(evaluators, trainer.models, ranks, trainer.progress, "evaluation")
+        ranks.end()
+    stored, run = snapshot.documents.get(PROGRESS, {"metrics": {}})["metrics"], directory.parent.parent
+    if has_result_of(run, directory):
+        stored |= read_result(run)["test"]
+    return [(name, value, stored.get(name)) for name, value in metrics.items()] if ranks.is_main_process else []
+
+
+def _check_empty(folder: Path | None) -> None:
+    if folder is not None and folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty; choose another folder, so that no file is overwritten")

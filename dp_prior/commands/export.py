@@ -1,0 +1,56 @@
+"""`dp-prior export`: copy a checkpoint, or write a policy as graphs."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES
+from dp_prior.commands.stored import read_stored
+from dp_prior.config import ConfigError, an
+from dp_prior.inference.export.graphs import Format
+from dp_prior.inference.export.write import write_export
+from dp_prior.places.local import copy_checkpoint
+from dp_prior.places.reference import resolve
+from dp_prior.tasks.policy import DiffusionPolicy
+
+
+def export_checkpoint(reference: str, directory: Path, *, whole: bool) -> tuple[Path, str]:
+    """Copy a checkpoint to a directory that `load_policy` reads.
+
+    Args:
+        whole: include what is needed to continue training.
+
+    Returns:
+        The directory that was copied, and the SHA-256 of the copy's manifest.
+
+    Raises:
+        FileExistsError: `directory` exists and is not such a copy.
+    """
+    source = resolve(reference, whole=whole)
+    copy_checkpoint(source, directory, None if whole else MODEL_FILES)
+    return source, hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
+
+
+def export_policy(reference: str, directory: Path, layout: Format, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Export a policy as graphs; see `write_export`.
+
+    Args:
+        overrides: changes to `task.sampler` of the configuration.
+
+    Raises:
+        ConfigError: it is no policy, or an override changes something else.
+    """
+    source = resolve(reference, whole=False)
+    if not all(one.startswith("task.sampler") for one in overrides):
+        raise ConfigError("--set", ["only task.sampler can be changed in an export; the rest is trained"])
+    task = read_stored(source, overrides, with_data=False).task
+    if task.kind != "policy":
+        advice = "leave --format out to copy the checkpoint, or draw from it by dp-prior sample"
+        raise ConfigError(str(source), [f"holds {an(task.type)}, but only policies become graphs; {advice}"])
+    try:
+        policy = DiffusionPolicy.from_pretrained(source)
+    except ValueError as error:
+        raise ConfigError(str(source), [str(error)]) from None
+    return write_export(policy, directory, layout, source=str(source), sampler=task.sampler)

@@ -1,0 +1,75 @@
+"""Writes a published policy as a run at step 0, which acts, is evaluated, uploaded and fine-tuned as others are."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal
+
+from dp_prior.checkpoints.documents import CONFIG, SPEC
+from dp_prior.checkpoints.format import Manifest, Snapshot, write_checkpoint
+from dp_prior.files.durable import encode_document, replace_file
+from dp_prior.inference.foreign import diffusion_policy, lerobot
+from dp_prior.inference.foreign.foreign_files import PublishedFiles
+from dp_prior.inference.foreign.foreign_policy import Published
+from dp_prior.run.files.config import TrainConfig
+from dp_prior.tasks.pretrained import vacant
+
+SOURCE = "source.json"
+"""The origin of an imported policy, in its checkpoint instead of a training state: format, place, revision, hashes."""
+
+Format = Literal["lerobot", "diffusion_policy"]
+READERS: dict[Format, Callable[[PublishedFiles], Published]] = {
+    "lerobot": lerobot.read,
+    "diffusion_policy": diffusion_policy.read,
+}
+
+
+def import_policy(
+    reference: str, out: Path, layout: Format | None = None, names: Mapping[str, str] | None = None
+) -> str:
+    """Write a published policy to `out`, a run whose only checkpoint has its weights and normalizer.
+
+    Its configuration fine-tunes it in another directory, once `data.episodes.path` is given.
+
+    Args:
+        reference: a directory, or a repository of the Hub; see `PublishedFiles`.
+        layout: of the files; None for Diffusion Policy's if there is a `diffusion_policy.json`, else LeRobot's.
+        names: of observations here, by their key in the source.
+
+    Returns:
+        A line that describes the policy.
+
+    Raises:
+        FileNotFoundError: there is no such place, or a file is missing.
+        FileExistsError: `out` is not empty.
+        RemoteError: the Hub cannot be reached.
+        ConfigError: the policy, or a part of it, has no counterpart here. Nothing is written.
+    """
+    files = PublishedFiles(reference)
+    if layout is None:
+        layout = "diffusion_policy" if files.has(diffusion_policy.CONFIG) else "lerobot"
+    found = READERS[layout](files).renamed(names or {})
+    model, parts = found.create(), found.configuration()
+    place = f"{files.place}@{files.revision}" if files.revision else files.place
+    config = {
+        "description": f"{found.library}'s policy, imported from {place}.",
+        "task": parts["task"],
+        "data": {**parts["data"], "episodes": {**parts["data"]["episodes"], "path": "data"}},
+        "train": {**parts["train"], "init_from": str(out.expanduser().resolve())},
+        "tracker": {"data_path": f"{out}_tuned"},
+    }
+    whole = json.loads(TrainConfig.from_json(json.dumps(config), source=f"{files.place}, converted").model_dump_json())
+    origin = {"format": layout, "place": files.place, "revision": files.revision, "files": files.hashes, **found.origin}
+    documents = {CONFIG: whole, SPEC: json.loads(model.spec.model_dump_json()), SOURCE: origin}
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    manifest = Manifest(sequence=1, step=0, samples_seen=0, world_size=1, saved_at=now)
+    out = vacant(out)
+    directory = out / "checkpoints" / "step_00000000"
+    directory.parent.mkdir(parents=True)
+    write_checkpoint(directory, Snapshot({"model.safetensors": model.state_dict()}, documents), manifest)
+    replace_file(out / CONFIG, encode_document(whole))
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return f"imported {found.library}'s policy, {count / 1e6:.2f} M parameters, from {place} to {out}"

@@ -1,0 +1,93 @@
+"""What a checkpoint holds for commands that draw or measure without training: its model, its task and its data."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from dp_prior.checkpoints.documents import CONFIG
+from dp_prior.checkpoints.format import read_checkpoint
+from dp_prior.config import Config, ConfigError
+from dp_prior.data import DataConfig
+from dp_prior.data.split_data import SplitData
+from dp_prior.job.ranks import Ranks
+from dp_prior.run.files.exit_file import explain
+from dp_prior.tasks import TaskConfig
+from dp_prior.tasks.pretrained import Pretrained
+
+TIMEOUT_S = 120.0
+"""Limit of a collective, and of a rank without progress."""
+
+
+class Stored(Config):
+    """A trained task, and the data it was trained on."""
+
+    task: TaskConfig
+    """As it was trained, but for changes of `sampler`."""
+
+    data: DataConfig | None = None
+    """null for a model that was saved by itself."""
+
+    def open(self, report: Callable[[str], None], check: Callable[[], None] = lambda: None) -> SplitData:
+        """Open the data.
+
+        Args:
+            report: receives the progress of a frame cache that has to be built.
+            check: leaves that work, see `Ranks.check_before_training`.
+
+        Raises:
+            ConfigError: the checkpoint names no data.
+            DataError: they cannot be read.
+        """
+        if self.data is None:
+            raise ConfigError(CONFIG, ["names no data: the model was saved by itself; name a checkpoint of its run"])
+        found = self.task.open(self.data.downloaded({}))
+        found.build_caches(report, check)
+        return found
+
+
+def read_stored(directory: Path, overrides: Iterable[str] = (), *, with_data: bool = True) -> Stored:
+    """Read the configuration of a checkpoint.
+
+    Args:
+        overrides: changes of `task.sampler` and of `data`, as of --set.
+        with_data: False leaves the data out, which then may be of a type that is not installed.
+
+    Raises:
+        ConfigError: it is none of this version, or an override changes what was trained.
+    """
+    source, overrides = str(directory / CONFIG), tuple(overrides)
+    given = read_checkpoint(directory, [CONFIG]).documents[CONFIG]
+    kept = {key: given[key] for key in ("task", "data") if key in given and (with_data or key == "task")}
+    found = Stored.from_json(json.dumps(kept), overrides, source=source)
+    trained = Stored.from_json(json.dumps(kept), source=source).task if overrides else found.task
+    if found.task.model_copy(update={"sampler": trained.sampler}) != trained:
+        raise ConfigError("--set", ["of the task only task.sampler can be changed; the rest is trained"])
+    return found
+
+
+def load_model(directory: Path, ranks: Ranks, *, weights: str | None, guidance_scale: float | None) -> Any:
+    """The model of any task, on the device of this rank; see `Pretrained.from_pretrained`.
+
+    Raises:
+        ConfigError: it cannot be loaded, or not guided.
+    """
+    try:
+        how = {"weights": weights, "guidance_scale": guidance_scale, "device": ranks.device}
+        return Pretrained.from_pretrained(directory, **how)
+    except ConfigError:
+        raise
+    except ValueError as error:  # for example, there are no such weights
+        raise ConfigError(str(directory), [str(error)]) from None
+
+
+def watched(ranks: Ranks, stacks: Path) -> contextlib.AbstractContextManager[None]:
+    """Inside, several ranks exchange heartbeats and end together.
+
+    Args:
+        stacks: folder for the stacks of ranks that fail or hang.
+    """
+    return ranks.watched(TIMEOUT_S, stacks, lambda error: explain(error, ranks.process_index), lambda verdict: None)

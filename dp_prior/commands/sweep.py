@@ -1,0 +1,126 @@
+"""`dp-prior sweep`: one configuration with some settings varied, each with several seeds, one run after another.
+
+A trial is named by what it varies, so the same command finds its runs again and each goes on where it was.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from dp_prior.config import ConfigError
+from dp_prior.run.files.config import TrainConfig, run_directory
+from dp_prior.run.files.exit_file import STOPPED, classify
+from dp_prior.run.run import Run
+
+LONGEST = 150
+"""Characters of what is told of a trial in the name of its directory; file systems allow 255 bytes for a whole name."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a sweep.
+
+    Attributes:
+        overrides: changes to the configuration, the run directory among them.
+    """
+
+    config_file: Path
+    config: TrainConfig
+    overrides: tuple[str, ...]
+
+    def command(self, modules: Iterable[str] = ()) -> str:
+        """The command line that trains it."""
+        words = ["dp-prior", "train", *(f"--import={module}" for module in modules)]
+        words += ["--config_file", str(self.config_file), *(f"--set={override}" for override in self.overrides)]
+        return shlex.join(words)
+
+
+def trials(config_file: Path, varied: Iterable[str], seeds: int, overrides: Iterable[str] = ()) -> list[Trial]:
+    """The grid of all values, each with every seed, which count up from the configuration's own.
+
+    Args:
+        varied: `key=value,value`, such as train.lr.peak=1e-4,1e-3; values are JSON, commas in brackets belong to them.
+        overrides: further changes to all trials.
+
+    Raises:
+        ConfigError: a value is wrong, a key is named twice, or two trials would have the same directory.
+    """
+    base, overrides = TrainConfig.from_json_path(config_file, overrides), tuple(overrides)
+    values = dict(_parse(text) for text in varied)
+    repeated = [key for key in values if sum(text.startswith(f"{key}=") for text in varied) > 1]
+    reserved = [key for key in values if key in ("seed", "tracker.data_path")]
+    problems = [f"names {key} twice; give all its values at once" for key in repeated]
+    problems += [f"names {key}; use --seeds, and directories are named by the sweep" for key in reserved]
+    if problems:
+        raise ConfigError("--vary", problems)
+    short = {key: key.rpartition(".")[2] for key in values}
+    names = {key: name if list(short.values()).count(name) == 1 else key for key, name in short.items()}
+    found: list[Trial] = []
+    for chosen in itertools.product(*values.values()):
+        for seed in range(base.seed, base.seed + seeds):
+            told = [f"{names[key]}={value}" for key, value in zip(values, chosen, strict=True)]
+            place = _place("_".join([*told, f"seed={seed}"]))
+            own = [f"{key}={value}" for key, value in zip(values, chosen, strict=True)]
+            own += [f"seed={seed}", f"tracker.data_path={json.dumps(f'{base.tracker.data_path}_{place}')}"]
+            changes = (*overrides, *own)
+            found.append(Trial(config_file, TrainConfig.from_json_path(config_file, changes), changes))
+    places = [run_directory(trial.config) for trial in found]
+    double = [place for place in places if places.count(place) > 1]
+    if double:
+        raise ConfigError("--vary", [f"two trials would lie in {double[0]}; name each value once"])
+    return found
+
+
+def run_trials(found: list[Trial], report: Callable[[str], None]) -> int:
+    """Run trials one after another; finished ones are complete at once. An error of one does not end the others.
+
+    Returns:
+        Exit code: 0, that of the first error, or `STOPPED`; a stop ends the sweep.
+    """
+    code = 0
+    for number, trial in enumerate(found, 1):
+        report(f"trial {number} of {len(found)}: {run_directory(trial.config)}")
+        try:
+            outcome = Run(trial.config, report=report).run()
+        except Exception as error:  # of one trial, told and kept in the exit code
+            code = code or classify(error)[1]
+            report(f"error: {type(error).__name__}: {error}")
+            continue
+        report(f"{outcome.status}: {outcome.progress.samples_seen:,} samples")
+        if outcome.status == "stopped":
+            return STOPPED
+    return code
+
+
+def _place(told: str) -> str:
+    """What is told of a trial as a part of a file name; a long one is cut and ends with a hash of all of it."""
+    place = re.sub(r"[^A-Za-z0-9.=+-]+", "_", told)
+    return place if len(place) <= LONGEST else f"{place[:LONGEST]}_{sha256(told.encode()).hexdigest()[:12]}"
+
+
+def _parse(text: str) -> tuple[str, list[str]]:
+    """Key and values of `key=value,value`."""
+    key, equals, rest = text.partition("=")
+    values = list(_split(rest))
+    if not equals or not key or "" in values:
+        raise ConfigError("--vary", [f"is {text!r}; expected KEY.KEY=VALUE,VALUE"])
+    return key, values
+
+
+def _split(text: str) -> Iterator[str]:
+    """The parts between commas that lie in no brackets and no quotes."""
+    depth, is_quoted, begin = 0, False, 0
+    for place, letter in enumerate(text):
+        is_quoted ^= letter == '"'
+        depth += 0 if is_quoted else (letter in "[{") - (letter in "]}")
+        if letter == "," and not depth and not is_quoted:
+            yield text[begin:place].strip()
+            begin = place + 1
+    yield text[begin:].strip()

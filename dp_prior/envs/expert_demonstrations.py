@@ -1,0 +1,103 @@
+"""Files of demonstrations: recorded from scripted experts in several processes, written, and read."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+from dp_prior.config import ConfigError
+from dp_prior.files.durable import replacing
+
+Demonstrate = Callable[[int], tuple[np.ndarray, np.ndarray, bool]]
+"""Plays the episode of a seed; returns states (T, state), actions (T, action), and whether the episode is solved."""
+
+
+def record(
+    path: str | Path,
+    demonstrate: Demonstrate,
+    episodes: int,
+    seed: int,
+    workers: int | None,
+    progress: Callable[[int, int], None] = lambda done, seeds_tried: None,
+) -> int:
+    """Write the first `episodes` solved episodes of the seeds from `seed` on as one compressed npz.
+
+    An episode depends only on its seed.
+
+    Args:
+        path: file to write, replaced durably at the end; see `write_episodes`.
+        demonstrate: must be picklable.
+        workers: number of processes, None for one per core; does not affect the result.
+        progress: called after every seed with the number of solved episodes and of seeds tried.
+
+    Returns:
+        Number of seeds tried.
+    """
+    if episodes < 1:
+        raise ValueError(f"episodes is {episodes}; a set needs at least 1.")
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)  # so that a missing permission fails early
+    solved: list[tuple[np.ndarray, np.ndarray]] = []
+    tried = 0
+    with get_context("spawn").Pool(workers) as pool:
+        while len(solved) < episodes:
+            wave = range(seed + tried, seed + tried + episodes - len(solved))
+            for state, action, is_solved in pool.imap(demonstrate, wave):
+                tried += 1
+                if is_solved:
+                    solved.append((state, action))
+                progress(len(solved), tried)
+    write_episodes(path, solved)
+    return tried
+
+
+def write_episodes(path: Path, episodes: Sequence[tuple[np.ndarray, np.ndarray]], **more: np.ndarray) -> None:
+    """Write one compressed npz in the layout of a replay buffer: `state`, `action` and `episode_ends`.
+
+    Args:
+        path: file to write, replaced durably. A missing directory is created.
+        episodes: states (T, state) and actions (T, action) of each episode.
+        more: further arrays, by name.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    states, actions = zip(*episodes, strict=True)
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        np.savez_compressed(
+            file,
+            state=np.concatenate(states),
+            action=np.concatenate(actions),
+            episode_ends=np.cumsum([len(state) for state in states]),
+            **more,
+        )
+
+
+def refuse_same_file(demonstrations: Path, path: Path) -> None:
+    """Raise ConfigError if the output `path` is the input `demonstrations`."""
+    if path.absolute() == demonstrations.absolute():
+        raise ConfigError(str(path), ["would replace the demonstrations that it is made of; choose another file"])
+
+
+def read_demonstrations(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """State (N, 5), action (N, 2) and episode ends of Push-T demonstrations.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        ConfigError: the file does not hold demonstrations of Push-T.
+    """
+    wanted = "expected demonstrations of Push-T as `dp-prior make-demonstrations` writes them"
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            states, actions, ends = file["state"], file["action"], file["episode_ends"]
+    except (AttributeError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise ConfigError(str(path), [f"cannot be read ({error or type(error).__name__}); {wanted}"]) from None
+    if states.ndim != 2 or states.shape[1] != 5 or actions.shape != (len(states), 2):
+        found = f"has state {states.shape} and action {actions.shape}"
+        raise ConfigError(str(path), [f"{found}; {wanted}, with 5 and 2 numbers a step"])
+    if ends.ndim != 1 or not len(ends) or ends[-1] != len(states) or (np.diff(ends, prepend=0) < 1).any():
+        raise ConfigError(str(path), [f"has episode ends that do not rise to {len(states)}, its steps; {wanted}"])
+    return states, actions, ends

@@ -1,0 +1,81 @@
+"""Videos: h264 written frame by frame, so that memory does not grow with length; and conversion to GIFs."""
+
+from __future__ import annotations
+
+import contextlib
+import fractions
+import itertools
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from dp_prior.files.durable import replacing
+from dp_prior.pixels.picture_files import import_pillow
+from dp_prior.pixels.video_files import import_av, opened_video
+
+GIF_WIDTH, GIF_STRIDE, GIF_FRAMES = 320, 2, 400
+
+
+class VideoWriter:
+    """Writes an .mp4, which appears under its name, durably, once complete. Use in a `with` statement."""
+
+    def __init__(self, path: Path, fps: float):
+        self.path = path
+        self.fps = fps
+        self._container: Any = None
+        self._file = contextlib.ExitStack()
+
+    def write(self, frame: np.ndarray) -> None:
+        """Append a frame (height, width, 3) uint8; all have the size of the first."""
+        av = import_av()
+        if self._container is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self._file.enter_context(replacing(self.path))
+            self._container = av.open(str(temporary), "w", format="mp4", options={"movflags": "+faststart"})
+            rate = fractions.Fraction(self.fps).limit_denominator(1000)
+            # crf: 18 is visually lossless, 28 small. With macroblock trees (mbtree) x264's output is sometimes not
+            # reproducible, at widths such as 260: the bytes depend on uninitialised memory.
+            options = {"crf": "23", "preset": "veryfast", "x264-params": "mbtree=0"}
+            self._stream = self._container.add_stream("h264", rate=rate, options=options)
+            self._stream.height, self._stream.width = frame.shape[0] // 2 * 2, frame.shape[1] // 2 * 2
+            self._stream.pix_fmt = "yuv420p"  # the only format that every player supports; needs even sides
+            self._stream.codec_context.thread_count = 1  # the other cores are training
+        even = np.ascontiguousarray(frame[: self._stream.height, : self._stream.width])
+        self._container.mux(self._stream.encode(av.VideoFrame.from_ndarray(even, format="rgb24")))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        with self._file:  # closed last; syncs and renames, or deletes
+            if self._container is not None:
+                with contextlib.closing(self._container):
+                    if error is None:
+                        self._container.mux(self._stream.encode())
+            if error is not None:
+                raise error
+
+
+def write_gif(video: Path, path: Path) -> None:
+    """Convert a video to an endlessly repeating GIF, for pages that cannot show videos.
+
+    Takes every `GIF_STRIDE`-th frame, at most `GIF_FRAMES`, scaled to `GIF_WIDTH` pixels.
+    """
+    image_of = import_pillow()
+    with opened_video(video) as (container, stream):
+        fps, size = float(stream.average_rate), (GIF_WIDTH, round(stream.height * GIF_WIDTH / stream.width))
+        frames = itertools.islice(container.decode(stream), 0, GIF_STRIDE * GIF_FRAMES, GIF_STRIDE)
+        arrays = (frame.to_ndarray(format="rgb24") for frame in frames)
+        pictures = [image_of.fromarray(array).resize(size, image_of.Resampling.LANCZOS) for array in arrays]
+    # One palette for all frames, taken from a sheet of several, keeps colours from flickering.
+    picked = pictures[:: max(1, len(pictures) // 8)]
+    sheet = image_of.fromarray(np.concatenate([np.asarray(picture) for picture in picked]))
+    palette = sheet.quantize(colors=128, method=image_of.Quantize.MEDIANCUT)
+    indexed = [picture.quantize(palette=palette, dither=image_of.Dither.NONE) for picture in pictures]
+    duration_ms = max(20, round(1000 * GIF_STRIDE / fps))  # browsers slow down GIFs with less than 20 ms per frame
+    path.parent.mkdir(parents=True, exist_ok=True)
+    looped = {"duration": duration_ms, "loop": 0, "optimize": True}
+    with replacing(path) as temporary:
+        indexed[0].save(temporary, format="GIF", save_all=True, append_images=indexed[1:], **looped)

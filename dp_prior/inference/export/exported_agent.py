@@ -1,0 +1,53 @@
+"""An agent without torch, on an exported policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dp_prior.inference.export.exported_policy import ExportedPolicy
+from dp_prior.inference.export.numpy_randomness import Randomness
+from dp_prior.onboard.broker import ChunkBroker
+
+
+class ExportAgent(ChunkBroker):
+    """Acts as `dp_prior.Agent` does, with the same noise: `reset()` once per episode, `act(obs)` per control step."""
+
+    def __init__(self, policy: ExportedPolicy, n_action_steps: int | None = None, seed: int = 0):
+        """
+        Args:
+            n_action_steps: actions executed before the next prediction; None for the policy's setting.
+            seed: determines all noise, together with the episode's number and step.
+
+        Raises:
+            ValueError: n_action_steps does not fit into the chunk.
+        """
+        room = policy.horizon - policy.n_obs_steps + 1
+        n_action_steps = policy.n_action_steps if n_action_steps is None else n_action_steps
+        if not 1 <= n_action_steps <= room:
+            raise ValueError(f"n_action_steps is {n_action_steps}, but the chunk leaves room for 1 to {room} actions")
+        self.policy, self.seed = policy, seed
+        super().__init__(policy.reads, policy.n_obs_steps, n_action_steps)
+
+    def infer(
+        self, obs: Mapping[str, Any], prefix: np.ndarray | None = None, delay: int = 0, *, step: int | None = None
+    ) -> dict[str, np.ndarray]:
+        """See `ChunkBroker.infer`; an export continues no prefix: the robot jumps to the new chunk.
+
+        Raises:
+            ValueError: an observation is refused, see `ObsSpec.check`.
+            RuntimeError: an action is not finite, which a robot must never execute.
+        """
+        next_step = self._next_step
+        step = next_step[0] if step is None else step
+        random = Randomness.from_counts(self.seed, "agent", [self.episode]).stream("chunk", step)
+        chunk = self.policy.predict(self._row(obs), random)[0]
+        wrong = chunk[~np.isfinite(chunk).all(-1)]
+        if len(wrong):
+            raise RuntimeError(
+                f"the policy's action is {wrong[0].tolist()}, which is not finite: the weights are damaged"
+            )
+        next_step[0] = step + self.n_action_steps
+        return {"chunk": chunk}

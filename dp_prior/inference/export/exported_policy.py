@@ -1,0 +1,219 @@
+"""Runs an exported policy without torch: `OnnxPolicy.load(directory).predict(observations, seed)`.
+
+An export is a directory. The sealed `policy.json` holds shapes, units, the sampler's steps, and the SHA-256 hashes of
+the graphs: `encoder` and `denoiser`, for arms and rotations also `actions` and `inside`. `parity.json` reports how far
+the export's actions differed from the original policy's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from dp_prior.files.durable import unseal
+from dp_prior.files.regular_files import UnfitError, open_regular, read_small
+from dp_prior.inference.export.numpy_randomness import Randomness, step_noise
+from dp_prior.onboard.obs_spec import ObsSpec, Reads
+
+FORMATS = (1, 2)  # without and with graphs of arms and rotations, which older versions would leave out
+POLICY, PARITY = "policy.json", "parity.json"
+
+Graph = Callable[[dict[str, np.ndarray]], list[np.ndarray]]
+"""Maps a graph's inputs, by name, to its outputs, in order."""
+
+
+class ExportError(RuntimeError):
+    """A directory is no export, or the export is damaged."""
+
+
+class ExportedPolicy:
+    """An exported policy; a subclass loads and runs the graphs.
+
+    Attributes:
+        document: content of `policy.json`.
+        reads: the observations; frames of cameras have the size of training.
+    """
+
+    extension: str
+    """Suffix of the graphs' files."""
+
+    def __init__(
+        self,
+        document: dict[str, Any],
+        encoder: Graph,
+        denoiser: Graph,
+        actions: Graph | None = None,
+        inside: Graph | None = None,
+    ):
+        self.document = document
+        self.horizon: int = document["horizon"]
+        self.n_obs_steps: int = document["n_obs_steps"]
+        self.n_action_steps: int = document["n_action_steps"]
+        self.action_dim: int = document["action_dim"]
+        self.reads = _reads(document)
+        self._encoder, self._denoiser, self._actions, self._inside = encoder, denoiser, actions, inside
+        transforms = document.get("transforms") or {"x_dim": self.action_dim, "references": []}
+        self._x_dim, self._references = transforms["x_dim"], transforms["references"]
+        action = {name: document["action"][name] for name in ("offset", "scale", "inverse")}
+        self._action = {name: np.asarray(value, np.float32) for name, value in action.items()}
+
+    @classmethod
+    def load(cls, directory: str | Path, **options: Any) -> Self:
+        """Load an export after comparing the hashes of its files.
+
+        Args:
+            options: see `graph`.
+
+        Raises:
+            FileNotFoundError: `policy.json` is missing.
+            ExportError: a file is missing or damaged, is of a newer format, or belongs to another subclass.
+            ImportError: the library that runs the graphs is not installed.
+        """
+        directory = Path(directory)
+        document = _document(directory)
+        graphs = []
+        names = ("encoder", "denoiser", *(("actions", "inside") if document.get("transforms") else ()))
+        for name in (f"{name}{cls.extension}" for name in names):
+            if name not in document["files"]:
+                found = ", ".join(document["files"])
+                raise ExportError(f"{directory} has no {name}, which {cls.__name__} runs; it has {found}")
+            graphs.append(cls.graph(_verified(directory, name, document["files"][name]), **options))
+        return cls(document, *graphs)
+
+    @classmethod
+    def graph(cls, data: bytes, **options: Any) -> Graph:
+        """A graph from the content of its file."""
+        raise NotImplementedError
+
+    def predict(
+        self, obs: Mapping[str, Any], random: Randomness | int, *, previous: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Predict action chunks; see `DiffusionPolicy.predict`, from which the result differs by rounding.
+
+        Args:
+            obs: (B, n_obs_steps, *shape) by key, data units, newest last; other keys are ignored. Camera frames have
+                the size in `reads`: resize them as the policy's `fits` say.
+            random: B rows, or a seed.
+            previous: (B, horizon, action_dim) chunks to start from, such as the last chunks shifted to now.
+
+        Returns:
+            (B, horizon, action_dim) float32 in data units; the executed slice starts at index n_obs_steps - 1.
+
+        Raises:
+            ValueError: an observation is refused, see `ObsSpec.check`.
+        """
+        rows = next((len(obs[key]) for key in self.reads.observations if np.ndim(obs.get(key))), 0)
+        if not isinstance(random, Randomness):
+            random = Randomness.from_counts(random, "predict", range(rows))
+        obs = self.reads.check(obs, rows=len(random), steps=[self.n_obs_steps])
+        tokens = self._encoder({f"obs.{key}": value for key, value in obs.items()})[0]
+        values = {"start": random.stream("start").normal(self.horizon, self._x_dim)}
+        if previous is not None:
+            values["previous"] = self._normalized(np.asarray(previous, np.float32), obs)
+        x_0 = self._sample(self.document["warm" if previous is not None else "cold"], values, random, tokens)
+        if self._actions is not None:
+            return self._actions({"x": x_0, **self._reference_inputs(obs)})[0]
+        actions = self._action["offset"] + x_0 * self._action["inverse"]
+        return actions if self._position(obs) is None else actions + self._position(obs)
+
+    def _sample(
+        self, steps: dict[str, Any], values: dict[str, np.ndarray], random: Randomness, tokens: np.ndarray
+    ) -> np.ndarray:
+        """Normalised chunks, by the steps that `export.steps` recorded; `values` holds the summands so far."""
+        shape = values["start"].shape
+        values |= {f"noise {i}": one for i, one in enumerate(step_noise(random, shape[1:], steps["draws"]))}
+        known = {"estimate": np.zeros(shape, np.float32)} if self.document["self_condition"] else {}
+        for i, evaluation in enumerate(steps["evaluations"]):
+            x_t = values[f"x {i}"] = _sum(evaluation["x"], values, shape)
+            t = np.full(len(x_t), evaluation["t"], np.int64)
+            found = self._denoiser({"x_t": x_t, "t": t, "tokens": tokens, **known})
+            values[f"x_0 {i}"], values[f"unclipped {i}"] = found
+            known = dict.fromkeys(known, found[0])
+        return _sum(steps["result"], values, shape)
+
+    def _normalized(self, actions: np.ndarray, obs: dict[str, np.ndarray]) -> np.ndarray:
+        """Actions in data units -> normalised actions; relative if the policy was trained on relative actions."""
+        if self._inside is not None:
+            return self._inside({"actions": actions, **self._reference_inputs(obs)})[0]
+        position, clip = self._position(obs), self.document["action"]["clip"]
+        actions = actions if position is None else actions - position
+        normalized = (actions - self._action["offset"]) * self._action["scale"]
+        return normalized if clip is None else np.clip(normalized, -np.float32(clip), np.float32(clip))
+
+    def _reference_inputs(self, obs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The reference observations of relative actions, as inputs of a graph."""
+        return {f"obs.{key}": obs[key] for key in self._references}
+
+    def _position(self, obs: dict[str, np.ndarray]) -> np.ndarray | None:
+        """The position that relative actions are added to, (B, 1, action_dim); None for absolute actions."""
+        key = self.document["action"]["relative_to"]
+        return None if key is None else obs[key][:, -1:]
+
+
+class OnnxPolicy(ExportedPolicy):
+    """An exported policy on onnxruntime."""
+
+    extension = ".onnx"
+
+    @classmethod
+    def graph(cls, data: bytes, *, threads: int = 0) -> Graph:
+        """Args: threads: number of threads per graph; 0 lets onnxruntime choose, one per core."""
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise ImportError(f'exported policies need onnxruntime ({error}): pip install "dp_prior[onnx]"') from error
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        return lambda inputs: session.run(None, inputs)
+
+
+def _reads(document: dict[str, Any]) -> ObsSpec:
+    """The observations of an export."""
+    spec, found = document["spec"], {}
+    kinds, rotations, starts = (spec.get(name, {}) for name in ("kinds", "rotations", "previous_actions"))
+    for key, one in document["obs"].items():
+        turns = [(*each["slice"], each["form"]) for each in rotations.get(key, ())]
+        found[key] = Reads(tuple(one["shape"][1:]), one["dtype"], kinds.get(key, "vector"), turns, starts.get(key))
+    return ObsSpec(found)
+
+
+def _sum(multiples: dict[str, float], values: dict[str, np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    total = np.zeros(shape, np.float32)
+    for name, multiple in multiples.items():
+        total += np.float32(multiple) * values[name]
+    return total
+
+
+def _document(directory: Path) -> dict[str, Any]:
+    """The content of `policy.json`; see `ExportedPolicy.load` for the errors."""
+    try:
+        document = unseal(read_small(directory / POLICY))
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(
+            f"{directory} is no exported policy: it has no {POLICY}. Write one: dp-prior export RUN DIRECTORY "
+            f"--format onnx"
+        ) from None
+    except ValueError as error:
+        raise ExportError(f"{directory / POLICY} cannot be used: {error}. Export the policy again") from None
+    if (found := document.get("format")) not in FORMATS:
+        raise ExportError(
+            f"{directory / POLICY} has format {found}, but this dp_prior reads {FORMATS[-1]}; install another"
+        )
+    return document
+
+
+def _verified(directory: Path, name: str, sha256: str) -> bytes:
+    """The content of a graph's file, after comparing its hash."""
+    try:
+        with open_regular(directory / name) as file:
+            data = file.read()
+    except (FileNotFoundError, UnfitError) as error:
+        raise ExportError(f"export {directory} is damaged: {error}. Export the policy again") from None
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise ExportError(f"export {directory} is damaged: {name} does not have the hash in {POLICY}; export it again")
+    return data

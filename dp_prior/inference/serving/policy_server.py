@@ -1,0 +1,367 @@
+"""The policy server: websockets in an event loop, predictions one at a time in a thread beside it.
+
+Each request gets one answer, in order: a binary frame with actions, or a text frame with one line that says why there
+are none. Of the requests that arrive while an earlier one is predicted only the newest is, since a robot has no use for
+actions from old observations; the others are answered as superseded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import math
+import signal
+import socket
+import stat
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dp_prior.client.wire import OWN_FIELDS, pack
+from dp_prior.config import ConfigError
+from dp_prior.files.regular_files import UnfitError, read_small
+from dp_prior.inference.chunking import MergeConfig, Policy
+from dp_prior.inference.instructions import Instructions
+from dp_prior.inference.serving.session import History, Session, blank, metadata
+from dp_prior.inference.serving.telemetry import Telemetry
+from dp_prior.job.listener import authority
+from dp_prior.tensors.batch import Spec
+
+SEND_S = 10.0
+"""Seconds after which a client that does not read its answer is disconnected."""
+
+DRAIN_S = 30.0
+"""Seconds after which a stop drops the requests whose prediction has not begun."""
+
+MOST_UNREAD = 64 << 20
+"""Bytes of answers waiting for a client at which the next frame from it ends the connection."""
+
+LEAST_TOKEN = 16
+"""Characters of a token below which it can be guessed."""
+
+LARGEST_FRAME = 1920 * 1200 * 3
+"""Bytes of the largest camera frame of a policy that resizes frames, in the default limit of a message."""
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What clients may use up."""
+
+    connections: int = 16
+    message_bytes: int = 1 << 20
+    idle_s: float = 3600.0
+    """Seconds without a request after which a connection is closed."""
+
+
+def most_bytes(spec: Spec) -> int:
+    """Default limit of a message: twice what the policy reads, in float64 and full HD, and 1 MiB for other keys."""
+    total = 0
+    for key, shape in spec.cond_shapes.items():
+        size = shape[0] * LARGEST_FRAME if key in spec.fits else math.prod(shape)
+        total += size if spec.kind(key) == "image" else 8 * size
+    return (1 << 20) + 2 * total
+
+
+class PolicyServer:
+    """Serves one policy until it is told to stop."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        name: str = "policy",
+        seed: int = 0,
+        history: History = "client",
+        merge: MergeConfig | None = None,
+        instructions: Instructions | None = None,
+        token: str | None = None,
+        limits: Limits | None = None,
+        report: Callable[[str], None] = lambda line: None,
+    ):
+        """
+        Args:
+            name: of the policy, for its clients.
+            seed, history, merge, instructions: see `Session`.
+            token: what clients must show; None for nothing.
+            limits: None for the defaults, with room for the policy's observations.
+            report: receives lines for the operator.
+
+        Raises:
+            ConfigError: the policy reads an observation whose name the protocol uses.
+        """
+        if OWN_FIELDS in policy.spec.cond_shapes:
+            raise ConfigError("the policy", [f"reads an observation {OWN_FIELDS!r}, which is a name of the protocol"])
+        self.policy = policy
+        self.telemetry = Telemetry()
+        self._metadata = pack(metadata(policy, name, history, merge))
+        instructions = instructions or Instructions(policy.spec)
+        self._session = {"seed": seed, "history": history, "merge": merge, "instructions": instructions}
+        self._token = token
+        self._limits = limits or Limits(message_bytes=most_bytes(policy.spec))
+        self._report = report
+        self._inboxes: dict[asyncio.Task[None], _Inbox] = {}  # by the task of the connection
+        self._is_ready = self._is_stopping = self._is_late = False
+
+    async def run(self, listener: socket.socket, stop: asyncio.Event) -> None:
+        """Serve on a bound socket until `stop` is set; then answer what has arrived and close with 1001.
+
+        Raises:
+            ImportError: websockets is missing.
+            ConfigError: the policy refuses observations of zeros, or cannot merge chunks in this way.
+            RuntimeError: it fails on them.
+        """
+        try:
+            from websockets.asyncio.server import serve
+        except ImportError as error:
+            raise ImportError(f'the server needs websockets ({error}): pip install "dp_prior[serve]"') from error
+        silent = logging.getLogger(f"{__name__}.websockets")
+        silent.setLevel(logging.CRITICAL)  # else port scanners fill the log with tracebacks
+        with ThreadPoolExecutor(1, "predict") as self._worker:
+            async with serve(
+                self._converse,
+                sock=listener,
+                process_request=self._respond,
+                create_connection=_get_only(),
+                compression=None,  # a bomb of a few kB would unpack to gigabytes
+                max_size=self._limits.message_bytes,
+                max_queue=2,
+                origins=[None],  # browsers name one: no page may talk to a server on loopback
+                close_timeout=5,
+                server_header=None,
+                logger=silent,
+            ):
+                request = blank(self.policy, self._session["merge"])
+                try:
+                    await self._work(Session(self.policy, **self._session).answer, request)
+                except ValueError as error:
+                    raise ConfigError("the policy", [str(error)]) from None
+                refusal = await self._work(self._session["instructions"].warm_up)
+                if refusal is not None:
+                    self._report(f"only embeddings are answered: {refusal}")
+                self._is_ready = True
+                self._report(f"ready: ws://{authority(listener)}")
+                await stop.wait()
+                self._is_ready, self._is_stopping = False, True
+                for inbox in self._inboxes.values():
+                    inbox.close()
+                if self._inboxes:
+                    await asyncio.wait(set(self._inboxes), timeout=DRAIN_S)
+                    self._is_late = True
+
+    async def run_until_signal(self, listener: socket.socket) -> None:
+        """`run` until SIGTERM or SIGINT; a second SIGINT raises KeyboardInterrupt."""
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def ask() -> None:
+            stop.set()
+            loop.remove_signal_handler(signal.SIGINT)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, ask)
+        await self.run(listener, stop)
+
+    async def _work(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run in the one thread that predicts, in the order of asking."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
+
+    def _respond(self, connection: Any, request: Any) -> Any:
+        """The answer to an HTTP request; None to go on to a websocket."""
+        path = request.path.partition("?")[0]
+        if path == "/healthz":
+            return connection.respond(200, "OK\n")
+        if path == "/readyz":
+            state = "shutting down" if self._is_stopping else "ready" if self._is_ready else "warming up"
+            return connection.respond(200 if self._is_ready else 503, f"{state}\n")
+        if self._token is not None:
+            given = [value.encode(errors="surrogateescape") for value in request.headers.get_all("Authorization")]
+            if len(given) != 1 or not hmac.compare_digest(given[0], f"Api-Key {self._token}".encode()):
+                refusal = connection.respond(
+                    401, "expected the header `Authorization: Api-Key KEY` with this server's key\n"
+                )
+                refusal.headers["WWW-Authenticate"] = "Api-Key"
+                return refusal
+        if path == "/metrics":
+            return connection.respond(200, self.telemetry.text(connections=len(self._inboxes), is_ready=self._is_ready))
+        if self._is_stopping:
+            return connection.respond(503, "shutting down\n")
+        if len(self._inboxes) >= self._limits.connections:
+            line = f"{len(self._inboxes)} clients are connected, which is the limit (--max-connections)\n"
+            return connection.respond(503, line)
+        return None
+
+    async def _converse(self, connection: Any) -> None:
+        """One connection, from metadata to close."""
+        from websockets.exceptions import ConnectionClosed
+
+        inbox, task = _Inbox(), asyncio.current_task()
+        self._inboxes[task] = inbox
+        reader = asyncio.create_task(inbox.fill(connection))
+        try:
+            await self._send(connection, self._metadata)
+            await self._answer_all(connection, inbox)
+            if self._is_stopping:
+                await connection.close(1001, "the server is shutting down")
+        except ConnectionClosed:
+            pass
+        except _IdleError:
+            await connection.close(1000, f"no request for {self._limits.idle_s:g} s")
+        except TimeoutError:
+            connection.transport.abort()  # it does not read, so it would not read a farewell either
+        finally:
+            reader.cancel()
+            del self._inboxes[task]
+
+    async def _answer_all(self, connection: Any, inbox: _Inbox) -> None:
+        session, timing = Session(self.policy, **self._session), {}
+        while (request := await inbox.take(self._limits.idle_s)) is not None:
+            for _ in range(request.superseded):
+                self.telemetry.requests["superseded"] += 1
+                await self._send(connection, "superseded: a newer request arrived before this one was predicted")
+            reply = await self._work(self._answer, session, request, timing, inbox)
+            start = time.perf_counter()
+            await self._send(connection, reply)
+            end = time.perf_counter()
+            self.telemetry.took("send", end - start)
+            timing = {"prev_total_ms": 1e3 * (end - request.arrived)}
+
+    def _answer(self, session: Session, request: _Request, timing: dict[str, float], inbox: _Inbox) -> bytes | str:
+        """The answer to one request; runs in the predicting thread."""
+        if self._is_late or inbox.is_gone:  # a client that waited too long asks again, on another connection
+            return "nobody waits for this answer"
+        wait = time.perf_counter() - request.arrived
+        try:
+            answer = session.answer(request.message, {**timing, "wait_ms": 1e3 * wait})
+        except ValueError as error:
+            self.telemetry.requests["refused"] += 1
+            return " ".join(str(error).split())[:1000]
+        except Exception as error:  # a failure of the policy must neither end the server nor leave the machine
+            self.telemetry.requests["failed"] += 1
+            _LOG.exception("the policy failed")
+            return f"the policy failed: {type(error).__name__}; the log of the server has more"
+        self.telemetry.requests["answered"] += 1
+        for stage, seconds in {"wait": wait, **answer.seconds}.items():
+            self.telemetry.took(stage, seconds)
+        return answer.reply
+
+    async def _send(self, connection: Any, message: bytes | str) -> None:
+        async with asyncio.timeout(SEND_S):
+            await connection.send(message)
+
+
+class _IdleError(Exception):
+    """There was no request for too long."""
+
+
+@dataclass(frozen=True)
+class _Request:
+    """The newest request, when it arrived, and how many unanswered ones it superseded."""
+
+    message: bytes | str
+    arrived: float
+    superseded: int
+
+
+class _Inbox:
+    """Reads a connection ahead of the answers and keeps only the newest request, however many arrive.
+
+    Attributes:
+        is_gone: whether the client has hung up.
+    """
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+        self._newest: _Request | None = None
+        self._is_closed = False
+        self.is_gone = False
+
+    async def fill(self, connection: Any) -> None:
+        """Read until the connection closes."""
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            while True:
+                message = await connection.recv()
+                if self._is_closed:
+                    continue
+                superseded = 0 if self._newest is None else self._newest.superseded + 1
+                self._newest = _Request(message, time.perf_counter(), superseded)
+                self._changed.set()
+        except ConnectionClosed:
+            self._newest, self.is_gone = None, True
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Accept no more requests."""
+        self._is_closed = True
+        self._changed.set()
+
+    async def take(self, idle_s: float) -> _Request | None:
+        """The newest request, or None when there is none and will be none.
+
+        Raises:
+            _IdleError: there is none for so long.
+        """
+        try:
+            async with asyncio.timeout(idle_s):
+                await self._changed.wait()
+        except TimeoutError:
+            raise _IdleError from None
+        if not self._is_closed:
+            self._changed.clear()
+        request, self._newest = self._newest, None
+        return request
+
+
+def _get_only() -> type:
+    """The class of connections. websockets itself hangs up on other methods than GET without a word, and queues answers
+    to pings without limit."""
+    from websockets.asyncio.server import ServerConnection
+
+    line = b"expected a websocket, or GET /healthz, /readyz or /metrics\n"
+
+    class GetOnly(ServerConnection):
+        has_begun = False
+
+        def data_received(self, data: bytes) -> None:
+            if not self.has_begun and not data.startswith(b"GET "[: len(data)]):
+                head = (
+                    b"HTTP/1.1 405 Method Not Allowed\r\nAllow: GET\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+                )
+                self.transport.write(head % len(line) + line)
+                self.transport.close()
+                return
+            self.has_begun = True
+            if self.transport.get_write_buffer_size() > MOST_UNREAD:  # pings, whose answers it does not read
+                self.transport.abort()
+                return
+            super().data_received(data)
+
+    return GetOnly
+
+
+def read_token(path: Path) -> str:
+    """The key in a token file, without surrounding white space.
+
+    Raises:
+        ConfigError: other users can read the file, it is no regular file, or it does not hold one long word.
+        FileNotFoundError: there is none.
+    """
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        raise ConfigError(str(path), [f"other users may use it (mode {mode:03o}); chmod 600 {path}"])
+    try:
+        token = read_small(path, 4096).decode("ascii", "replace").strip()
+    except UnfitError as error:
+        raise ConfigError(str(path), [error.problem]) from None
+    if len(token) < LEAST_TOKEN or not token.isprintable() or " " in token or "\ufffd" in token:
+        problem = f"expected one word of at least {LEAST_TOKEN} ASCII characters, for example of `openssl rand -hex 32`"
+        raise ConfigError(str(path), [problem])
+    return token

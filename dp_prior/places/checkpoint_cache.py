@@ -1,0 +1,133 @@
+"""Remote checkpoints as directories in a cache on this machine, named by the SHA-256 of their manifest.
+
+Only files that the manifest lists are downloaded, under plain names. A file gets its final name after its size and hash
+were compared with the manifest, and is never executed. A checkpoint in the cache is never downloaded again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Literal
+
+from dp_prior.checkpoints.format import (
+    LARGEST_MANIFEST,
+    MANIFEST,
+    MODEL_FILES,
+    DamagedError,
+    FileEntry,
+    parse_manifest,
+    read_manifest,
+)
+from dp_prior.checkpoints.scan import STEP
+from dp_prior.files.durable import replace_file, sync_directory
+from dp_prior.files.locks import POLL_S, FileLock
+from dp_prior.places.pointer import LARGEST_POINTER, Pointer
+from dp_prior.places.source import NoPlaceError, RemoteError, Source, is_intact
+
+CACHE = Path("~/.cache/dp_prior")
+
+Prefer = Literal["best", "latest"]
+
+
+def fetch(source: Source, text: str, which: str | None, prefer: Prefer, *, whole: bool, cache: Path) -> Path:
+    """The directory of a checkpoint of a remote place, downloaded if it is not in the cache.
+
+    Args:
+        text: the reference, for messages.
+        which: `best`, `latest` or the name of a folder; None if the reference does not say.
+        prefer: the default for `which`.
+        whole: False for the files for inference only.
+
+    Raises:
+        FileNotFoundError: the place does not exist or has no checkpoint.
+        RemoteError: the place cannot be reached, refuses access, or has unexpected content.
+        DamagedError: the manifest is invalid.
+    """
+    folder, data = _locate(source, text, which, prefer, whole)
+    manifest = parse_manifest(data, text)
+    wanted = manifest if whole else manifest.only(MODEL_FILES)
+    digest = hashlib.sha256(data).hexdigest()
+    found = cached(cache, digest, whole)
+    if found is not None:
+        return found
+    is_whole = wanted.files.keys() == manifest.files.keys()
+    target = cache / (digest if is_whole else f"{digest}_model")
+    cache.mkdir(parents=True, exist_ok=True)
+    part = cache / f"part_{target.name}"
+    with _locked(cache / f"{target.name}.lock"):
+        if target.exists():  # another process was faster, or the entry is damaged
+            with contextlib.suppress(DamagedError):
+                read_manifest(target)
+                return target
+            shutil.rmtree(target)
+        part.mkdir(exist_ok=True)
+        for name, entry in wanted.files.items():
+            if not (part / name).exists() or (part / name).stat().st_size != entry.size:
+                _download(source, f"{folder}/{name}".lstrip("/"), entry, part / name)
+        for leftover in part.glob("*.part"):
+            leftover.unlink()
+        replace_file(part / MANIFEST, data if is_whole else wanted.encode())
+        os.rename(part, target)
+        sync_directory(cache)
+    return target
+
+
+def _download(source: Source, path: str, entry: FileEntry, target: Path) -> None:
+    """Download to `TARGET.part`, compare the hash, rename. A damaged download is fetched again, once."""
+    part = target.with_name(f"{target.name}.part")
+    for anew in (False, True):
+        source.download(path, entry.size, part, anew=anew)
+        if is_intact(part, entry):
+            os.rename(part, target)
+            return
+        part.unlink()
+    raise RemoteError(f"{path} does not have the SHA-256 of its manifest; it was deleted")
+
+
+def cached(cache: Path, digest: str, whole: bool) -> Path | None:
+    """The checkpoint in the cache whose manifest has this SHA-256; None if missing or damaged."""
+    for name in (digest,) if whole else (digest, f"{digest}_model"):
+        with contextlib.suppress(DamagedError):
+            if (cache / name).is_dir():
+                read_manifest(cache / name)
+                return cache / name
+    return None
+
+
+def _locate(source: Source, text: str, which: str | None, prefer: Prefer, whole: bool) -> tuple[str, bytes]:
+    """Folder of the checkpoint, and the content of its manifest."""
+    if which is not None and STEP.fullmatch(which):
+        return f"checkpoints/{which}", source.read(f"checkpoints/{which}/{MANIFEST}", LARGEST_MANIFEST)
+    names = [f"{kind}.json" for kind in ([which] if which else [prefer, "best", "latest"])] + [MANIFEST]
+    if (which or prefer) == "best" and not whole:  # the files for inference lie at the root as well
+        names.insert(0, MANIFEST)
+    for name in names:
+        try:
+            data = source.read(name, LARGEST_MANIFEST if name == MANIFEST else LARGEST_POINTER)
+        except NoPlaceError:
+            raise
+        except FileNotFoundError:
+            continue
+        return ("", data) if name == MANIFEST else _follow(source, text, Pointer.parse(data))
+    what = f"no {which} checkpoint" if which else f"no checkpoint: neither {MANIFEST} nor best.json nor latest.json"
+    raise FileNotFoundError(f"{text} holds {what}")
+
+
+def _follow(source: Source, text: str, pointer: Pointer | None) -> tuple[str, bytes]:
+    if pointer is None or not pointer.folder.startswith("checkpoints/"):
+        raise RemoteError(f"{text}: its pointer does not name a checkpoint")
+    data = source.read(f"{pointer.folder}/{MANIFEST}", LARGEST_MANIFEST)
+    if hashlib.sha256(data).hexdigest() != pointer.manifest_sha256:
+        raise RemoteError(f"{text}: {pointer.folder}/{MANIFEST} is not the one that its pointer names")
+    return pointer.folder, data
+
+
+def _locked(path: Path) -> FileLock:
+    while (lock := FileLock.take(path)) is None:
+        time.sleep(POLL_S)
+    return lock

@@ -1,0 +1,148 @@
+"""Frames of a camera: a few of some episodes to look at, and whether they are dark or frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dp_prior.data.errors import DataError, first_few
+from dp_prior.data.frames import FrameSource, Part
+from dp_prior.pixels.picture_files import import_pillow
+from dp_prior.pixels.resize import Fit
+from dp_prior.reports.inspection.data_urls import address
+from dp_prior.reports.inspection.faults import MOST_NAMED, Finding
+from dp_prior.reports.inspection.survey import Survey
+
+EPISODES, STILLS, STILL_HEIGHT = 3, 8, 120
+MOST_FRAMES, CLIP_FRAMES = 400, 100
+"""Frames that are decoded of an episode, for files are decoded from their beginning; and frames of a clip at most."""
+
+DARK, FROZEN = 8, 15
+"""Mean brightness (of 255) of a dark camera, and equal frames one after another of a frozen one."""
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The beginning of an episode as one camera saw it.
+
+    Attributes:
+        size: height and width of the recorded frames.
+        frames: number of each still in the episode.
+        stills: (k, h, w, 3) uint8.
+        clip: (n, h, w, 3) uint8, evenly spread; none but of the first episode of a camera.
+        stride: frames of the episode from one of the clip to the next.
+        frozen: first frame and length of the longest run of equal frames.
+        brightness: mean of all frames that were decoded, of 255.
+    """
+
+    camera: str
+    size: tuple[int, int]
+    episode: int
+    frames: list[int]
+    stills: np.ndarray
+    clip: np.ndarray
+    stride: int
+    frozen: tuple[int, int]
+    brightness: float
+
+    @property
+    def picture(self) -> str:
+        """The stills side by side, as an address that holds a JPEG."""
+        return address(np.concatenate(list(self.stills), axis=1))
+
+
+def look(seen: Survey, keys: Collection[str], *, are_named: bool) -> tuple[list[Strip], list[Finding], list[str]]:
+    """Strips of these cameras, what is wrong with them, and a line for each camera that cannot be read.
+
+    Args:
+        are_named: by a configuration, so that training refuses what cannot be read. Otherwise that is no fault, for
+            example of a copy without its videos, unless only some of the videos are missing.
+    """
+    strips, findings, gaps = [], [], []
+    for key in keys:
+        try:
+            if missing := list(_missing_videos(seen, key, are_named)):
+                findings += missing
+                continue
+            import_pillow()
+            source = seen.store.frames(key, seen.ends)
+            parts = _spread(source.parts)
+            found = [_strip(key, source, part, seen, has_clip=part is parts[0]) for part in parts]
+        except DataError as error:
+            if are_named:
+                findings += [Finding("error", f"{key}: {problem}") for problem in error.problems[:MOST_NAMED]]
+            else:
+                gaps.append(f"{key}: {error.problems[0]}")
+        except ImportError as error:
+            gaps.append(f"{key}: {error}")
+        else:
+            strips += found
+            findings += [finding for strip in found for finding in _faults(strip, seen)]
+    return strips, findings, gaps
+
+
+def _missing_videos(seen: Survey, key: str, is_named: bool) -> Iterator[Finding]:
+    """Videos that the metadata of a data set name, but that are not there."""
+    videos = seen.store.frame_files(key, seen.ends) if key in seen.cameras else []
+    lost = [video for video in videos if not video.path.is_file()]
+    if lost and (is_named or len(lost) < len(videos)):
+        count = sum(len(video.episodes) for video in lost)
+        files = first_few([video.path.relative_to(seen.store.path) for video in lost])
+        text = f"{key}: {len(lost)} of {len(videos)} video files are missing, with all frames of {count} of "
+        yield Finding("error", f"{text}{len(seen.lengths)} episodes: {files}", min(lost[0].episodes))
+
+
+def _spread(parts: list[Part]) -> list[Part]:
+    count = min(EPISODES, len(parts))
+    return [parts[number * len(parts) // count] for number in range(count)]
+
+
+def _strip(camera: str, source: FrameSource, part: Part, seen: Survey, has_clip: bool) -> Strip:
+    """Of the first episode in a part."""
+    length = min(int(seen.lengths[part.episodes[0]]), MOST_FRAMES)
+    chosen = sorted({number * (length - 1) // max(1, STILLS - 1) for number in range(STILLS)})
+    stride = -(-length // CLIP_FRAMES)
+    in_clip = range(0, length if has_clip else 0, stride)
+    fit = Fit(size=_small(source.size), how="resize")
+    small, sums, repeats, previous = {}, 0.0, np.zeros(length, np.int64), None
+    frames = (frame for block in source.read(part, 0) for frame in block)
+    for number, frame in zip(range(length), frames, strict=False):
+        if previous is not None and np.array_equal(frame, previous):
+            repeats[number] = repeats[number - 1] + 1
+        previous = frame
+        sums += float(frame[::4, ::4].mean())
+        if number in chosen or number in in_clip:
+            small[number] = fit.apply(torch.from_numpy(np.array(frame))[None])[0].numpy()
+    last = int(repeats.argmax())
+    frozen = (last - int(repeats[last]), int(repeats[last]) + 1)
+    stills, clip = (np.array([small[number] for number in which], np.uint8) for which in (chosen, in_clip))
+    return Strip(camera, source.size, part.episodes[0], chosen, stills, clip, stride, frozen, sums / length)
+
+
+def _small(size: tuple[int, int]) -> tuple[int, int]:
+    height = min(STILL_HEIGHT, size[0])
+    return height, max(1, round(size[1] * height / size[0]))
+
+
+def _faults(strip: Strip, seen: Survey) -> Iterator[Finding]:
+    if strip.brightness < DARK:
+        text = f"{strip.camera}: frames are dark, {strip.brightness:.1f} of 255 on average"
+        yield Finding("warning", text, strip.episode)
+    first, count = strip.frozen
+    if count >= FROZEN and _moves(seen, strip.episode, first, first + count):
+        text = f"{strip.camera}: {count} equal frames one after another while the robot moves; the camera hung"
+        yield Finding("warning", text, strip.episode, first)
+
+
+def _moves(seen: Survey, episode: int, first: int, stop: int) -> bool:
+    """Whether an observation changes between two frames of an episode; True if that episode was not read."""
+    if episode not in seen.episodes:
+        return True
+    begin = int(seen.bounds[int(np.searchsorted(seen.episodes, episode))])
+    return any(
+        (np.ptp(signal.values[begin + first : begin + stop], axis=0) > 0.02 * np.ptp(signal.values, axis=0)).any()
+        for signal in seen.of("observation")
+    )

@@ -1,0 +1,34 @@
+"""Pictures and clips inside a page."""
+
+from __future__ import annotations
+
+import base64
+import io
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from dp_prior.evaluation.video_writer import VideoWriter
+from dp_prior.pixels.picture_files import import_pillow
+
+
+def address(picture: np.ndarray) -> str:
+    """(H, W, 3) uint8 -> an address that holds it as a JPEG."""
+    stream = io.BytesIO()
+    import_pillow().fromarray(picture).save(stream, "JPEG", quality=80)
+    return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
+
+
+def film_address(frames: np.ndarray, fps: float) -> str:
+    """(n, H, W, 3) uint8 -> an address that holds them as an h264 video.
+
+    Raises:
+        ImportError: PyAV is not installed.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "clip.mp4"
+        with VideoWriter(path, fps) as video:
+            for frame in frames:
+                video.write(frame)
+        return f"data:video/mp4;base64,{base64.b64encode(path.read_bytes()).decode()}"

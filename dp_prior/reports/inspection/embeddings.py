@@ -1,0 +1,117 @@
+"""Folders of embeddings: counts, lengths, copies, and whether texts belong to their images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dp_prior.data.embeddings.folder import Folder
+from dp_prior.data.embeddings.metadata import read_columns
+from dp_prior.data.embeddings.pairs import EmbeddingsConfig
+from dp_prior.data.errors import DataError
+from dp_prior.data.samples.over_columns import X
+from dp_prior.reports.inspection.faults import Finding
+
+MOST_ROWS, BLOCK = 4096, 256
+"""Rows that are read, in evenly spread blocks."""
+
+SAME_X = ("image_id", "image_path")
+"""Columns of metadata that tell which rows have the same image."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one folder.
+
+    Attributes:
+        numbers: (n,) of the rows that were read.
+        values: (n, dimension) float32.
+    """
+
+    name: str
+    folder: Folder
+    numbers: np.ndarray
+    values: np.ndarray
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(n,) of the embeddings."""
+        return np.linalg.norm(self.values.astype(np.float64), axis=1)
+
+
+def read_rows(record: EmbeddingsConfig) -> list[Rows]:
+    """Some rows of every folder, the same ones of each.
+
+    Raises:
+        DataError: a folder cannot be read, or they have different numbers of rows.
+    """
+    folders = {"image" if name == X else name: each.create() for name, each in record.folders().items()}
+    counts = {folder.path: folder.count for folder in folders.values()}
+    if len(set(counts.values())) > 1:
+        raise DataError(record.image.path, [f"rows must lie beside each other, but the folders have {counts}"])
+    total = next(iter(counts.values()))
+    n_blocks = min(-(-total // BLOCK), MOST_ROWS // BLOCK)
+    begins = [number * -(-total // BLOCK) // n_blocks * BLOCK for number in range(n_blocks)]
+    spans = [(begin, min(begin + BLOCK, total)) for begin in begins]
+    numbers = np.concatenate([np.arange(*span) for span in spans])
+    return [
+        Rows(name, folder, numbers, np.concatenate([folder.rows.read(*span) for span in spans]).astype(np.float32))
+        for name, folder in folders.items()
+    ]
+
+
+def find_in_rows(found: list[Rows], record: EmbeddingsConfig) -> Iterator[Finding]:
+    """What is wrong with embeddings."""
+    for rows in found:
+        bad = np.flatnonzero(~np.isfinite(rows.lengths) | (rows.lengths == 0) & (rows.name != "text_encodings"))
+        if len(bad):
+            text = f"{rows.name}: {len(bad):,} of {len(rows.numbers):,} rows are zero or not finite, first row"
+            yield Finding(
+                "error", f"{text} {rows.numbers[bad[0]]}: {rows.folder.rows.locate(int(rows.numbers[bad[0]]))}"
+            )
+    by_name = {rows.name: rows.values for rows in found}
+    image, text = by_name["image"], by_name.get("text")
+    copies = len(image) - len(np.unique(image, axis=0))
+    if copies and record.split.by is None:
+        found_copies = f"image: {copies:,} of {len(image):,} rows repeat another one"
+        yield Finding("warning", f"{found_copies}; name the column of the image in data.split.by, or they leak")
+    if text is not None and text.shape == image.shape and len(image) > 1:
+        own, other = _cosine(image, text), _cosine(image, np.roll(text, len(text) // 2, axis=0))
+        if own.mean() <= other.mean() + 2 * other.std() / len(other) ** 0.5:
+            numbers = f"cosine {own.mean():.3f} on average, {other.mean():.3f} with that of another row"
+            yield Finding("warning", f"texts fit their images no better than those of other rows ({numbers})")
+
+
+def embeddings_at(place: Path) -> dict[str, Any] | None:
+    """`data` of a configuration for .npy files at a place; None if there are none."""
+    files = sorted(place.rglob("*.npy")) if place.is_dir() else [place] * (place.suffix == ".npy" and place.is_file())
+    if not files:
+        return None
+    groups = dict.fromkeys(file if file.parent == place or file == place else file.parent for file in files)
+    data: dict[str, Any] = {"type": "embeddings"}
+    for kind, words in (("text", ("text", "txt", "caption")), ("image", ("img", "image", ""))):
+        group = next((one for one in groups if any(word in one.name.lower() for word in words)), None)
+        if group is not None:
+            data[kind] = {"path": str(group)}
+            del groups[group]
+    tables = sorted([*place.rglob("*.csv"), *place.rglob("metadata*.parquet")]) if place.is_dir() else []
+    for table in tables if "image" in data else []:
+        for column in SAME_X:
+            try:
+                next(read_columns(str(table), [column]))
+            except (DataError, StopIteration):
+                continue
+            where = table if table.parent == place else table.parent
+            return data | {"image": data["image"] | {"metadata": str(where)}, "split": {"by": column}}
+    return data
+
+
+def _cosine(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """(n,) of rows."""
+    one, other = one.astype(np.float64), other.astype(np.float64)
+    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+    return (one * other).sum(1) / np.where(lengths > 0, lengths, 1)

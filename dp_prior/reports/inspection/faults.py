@@ -1,0 +1,339 @@
+"""What is wrong, or worth a look, in a data set: one function for each kind of fault, which yields findings."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from dp_prior.data.errors import first_few
+from dp_prior.data.recorded.odd_values import HUGE, OUTLIER_WIDTHS
+from dp_prior.reports.inspection.survey import Signal, Survey
+from dp_prior.tensors.normalizer import Limits, varies_in
+
+Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+
+AT_A_LIMIT = 0.02
+"""Share of values that equal the largest or smallest one, from which a dimension counts as clipped."""
+
+FEW_VALUES = 50
+"""A dimension with fewer different values, such as a gripper, is no continuous one: it jumps and rests at limits."""
+
+FAR, NOISE, FEW_MOVES, STILL = 8.0, 0.01, 20, 1e-3
+"""A jump is this many times farther than 95 % of the moves. A change by less than `NOISE` of the middle 98 % is no
+move, and a dimension with fewer moves, or a range below `STILL` of the vector's median range, is not judged."""
+
+MOST_NAMED = 5
+LAGS = range(-10, 11)
+"""Steps by which actions are shifted against states to see which fits best."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A fault.
+
+    Attributes:
+        severity: error, it cannot be trained on; warning, training goes on but learns something wrong; note, good to
+            know.
+        episode, frame: where it is first seen.
+    """
+
+    severity: Severity
+    text: str
+    episode: int | None = None
+    frame: int | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.episode is None else f" (episode {self.episode}"
+        where += "" if self.episode is None else ")" if self.frame is None else f", frame {self.frame})"
+        return f"{self.text}{where}"
+
+
+def find(seen: Survey) -> list[Finding]:
+    """All findings, the most severe first."""
+    found = [Finding("error", problem) for problem in seen.problems]
+    return ranked([*found, *(finding for check in CHECKS for finding in check(seen))])
+
+
+def ranked(found: Iterable[Finding]) -> list[Finding]:
+    """The most severe first."""
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def not_finite(seen: Survey) -> Iterator[Finding]:
+    """NaN and infinity, which training refuses."""
+    for signal in seen.signals:
+        bad = np.argwhere(~np.isfinite(signal.values))
+        if len(bad):
+            (row, dimension), rows = bad[0], len(np.unique(bad[:, 0]))
+            text = f"{signal.name}: {rows:,} steps are not finite, the first in dimension {signal.called(dimension)}"
+            yield Finding("note" if signal.role == "other" else "error", text, *seen.place(row))
+
+
+def constant(seen: Survey) -> Iterator[Finding]:
+    """Dimensions that never change."""
+    for signal in seen.of("observation", "action"):
+        is_constant = ~_varies(signal)
+        effect = "the policy always gives these values" if signal.role == "action" else "they tell the policy nothing"
+        if is_constant.any():
+            yield Finding("note", f"{_listed(signal, is_constant)}: constant, {effect}")
+
+
+def clipped(seen: Survey) -> Iterator[Finding]:
+    """Dimensions that often have exactly their largest or smallest value."""
+    for signal in seen.of("observation", "action"):
+        share = np.zeros(signal.values.shape[1])
+        for dimension in np.flatnonzero(_is_continuous(signal)):
+            values = signal.values[:, dimension]
+            share[dimension] = max((values == values.max()).mean(), (values == values.min()).mean())
+        if (share >= AT_A_LIMIT).any():
+            text = f"{_listed(signal, share >= AT_A_LIMIT)}: exactly at a limit in up to {share.max():.0%} of the steps"
+            yield Finding("note", f"{text}; clipped, at a stop, or at rest there")
+
+
+def outliers(seen: Survey) -> Iterator[Finding]:
+    """Values far outside the range of almost all others, which squeeze these together in the normalizer."""
+    for signal in seen.of("observation", "action"):
+        found = signal.statistics()
+        width = found.q99 - found.q01
+        reach = np.maximum(found.max - found.q99, found.q01 - found.min)
+        is_far = (width > 0) & (reach > OUTLIER_WIDTHS * width) & _is_continuous(signal)
+        for dimension in np.flatnonzero(is_far | (np.maximum(abs(found.min), abs(found.max)) > HUGE)):
+            values, low, high = signal.values[:, dimension], found.q01[dimension], found.q99[dimension]
+            text = (
+                f"{signal.name}, dimension {signal.called(dimension)}: values reach from {found.min[dimension]:g} to "
+                f"{found.max[dimension]:g}, but 98 % of them lie in [{low:g}, {high:g}]; look for sentinels, or use "
+                f"the quantile normalizer"
+            )
+            yield Finding("warning", text, *seen.place(int(np.nanargmax(abs(values - (low + high) / 2)))))
+
+
+def jumps(seen: Survey) -> Iterator[Finding]:
+    """Observations that change within a step by far more than they usually do; angles that wrap around."""
+    for signal in seen.of("observation"):
+        found = signal.statistics()
+        reaches = found.max - found.min
+        least = STILL * np.median(reaches[_varies(signal)]) if _varies(signal).any() else 0.0
+        for dimension in np.flatnonzero(_is_continuous(signal) & (reaches >= least)):
+            size = abs(seen.steps(signal.values[:, dimension]))
+            width = (found.q99 - found.q01)[dimension]
+            moves = size[size > NOISE * width]
+            if len(moves) < FEW_MOVES:
+                continue
+            usual = np.quantile(moves, 0.95)
+            far = np.flatnonzero(size > max(FAR * usual, 0.3 * width))
+            if not len(far):
+                continue
+            turn = next((turn for turn in (2 * np.pi, 360.0) if abs(reaches[dimension] / turn - 1) < 0.02), None)
+            text = f"{signal.name}, dimension {signal.called(dimension)}: {len(far):,} steps"
+            if turn is not None and (abs(size[far] / turn - 1) < 0.2).all():
+                remedy = "an angle that wraps around; give it the encoder `angle`, or cosine and sine"
+                yield Finding("warning", f"{text} change by {turn:.4g}: {remedy}", *seen.place(int(far[0])))
+            else:
+                largest = int(np.nanargmax(size))
+                text = f"{text} jump by up to {size[largest]:.4g}, where 95 % of the moves are below {usual:.2g}"
+                yield Finding("warning", text, *seen.place(largest))
+
+
+def time(seen: Survey) -> Iterator[Finding]:
+    """Gaps in the timestamps, timestamps that do not increase, and another rate than the data set declares."""
+    if seen.clock is None:
+        return
+    steps = seen.steps(seen.clock)
+    period = np.nanmedian(steps) if np.isfinite(steps).any() else np.nan
+    backwards, gaps = np.flatnonzero(steps <= 0), np.flatnonzero(steps > 1.5 * period)
+    if len(backwards):
+        yield Finding("warning", f"timestamps do not increase in {len(backwards):,} steps", *seen.place(backwards[0]))
+    if len(gaps) and period > 0:
+        text = f"{len(gaps):,} gaps in time, of up to {np.nanmax(steps):.3g} s, where a step takes {period:.3g} s"
+        yield Finding("warning", f"{text}: steps are missing", *seen.place(gaps[0]))
+    if seen.fps is not None and period > 0 and abs(period * seen.fps - 1) > 0.05:
+        yield Finding(
+            "warning", f"timestamps say {1 / period:.3g} steps per second, the data set declares {seen.fps:g}"
+        )
+
+
+def alignment(seen: Survey) -> Iterator[Finding]:
+    """Actions that states do not follow: in no dimension, in some episodes, or because they come too late."""
+    actions, states = seen.of("action"), seen.of("observation")
+    if not actions or not states:
+        return
+    action = actions[0].values
+    state = np.concatenate([signal.values for signal in states], axis=1)
+    if not (action.size and state.size and np.isfinite(action).all() and np.isfinite(state).all()):
+        return
+    margin = max(LAGS) + 1
+    middle = np.concatenate(
+        [np.arange(begin + margin, end - margin) for begin, end in zip(seen.bounds, seen.bounds[1:], strict=False)]
+    )
+    if len(middle) < 100:
+        return
+    now, after = state[middle], state[middle + 1]
+    place = np.maximum(*(abs(_correlation(action[middle], there)) for there in (now, after)))
+    most = max(place.max(), abs(_correlation(action[middle], after - now)).max())
+    if most < 0.2:
+        text = f"no dimension of the action correlates with where states are or go, {most:.2f} at most"
+        yield Finding("warning", f"{text}; do actions and states belong together?")
+        return
+    pairs = [(i, int(j)) for i, j in enumerate(place.argmax(1)) if place[i, j] > 0.9]
+    if not pairs:
+        return
+    which = np.array(pairs)
+    fit = {lag: _unexplained(action[middle][:, which[:, 0]], state[middle + lag][:, which[:, 1]]) for lag in LAGS}
+    misfit = {lag: np.median(fit[lag], axis=0).mean() for lag in LAGS}  # jumps of a few steps do not count
+    best = min(misfit, key=misfit.__getitem__)
+    if best <= 0 and misfit[best] < 0.5 * misfit[1]:
+        when = "of the same step" if best == 0 else f"of {-best} steps before"
+        text = f"actions agree best with the states {when}, not with later ones"
+        yield Finding("warning", f"{text}; the action of a step is the command given after its observations")
+        return
+    lag = max(1, best)
+    wrong = fit[lag].mean(1)
+    episode = np.searchsorted(seen.bounds, middle, side="right") - 1
+    count = np.bincount(episode, minlength=len(seen.episodes))
+    mean = np.bincount(episode, wrong, minlength=len(seen.episodes)) / np.maximum(count, 1)
+    strange = np.flatnonzero((mean > 10 * np.median(mean[count > 0])) & (mean > 0.3))
+    if len(strange):
+        text = f"states do not follow the actions in episodes {first_few(seen.episodes[strange])} as in the others"
+        yield Finding("warning", text, int(seen.episodes[strange[0]]))
+
+
+def duplicates(seen: Survey) -> Iterator[Finding]:
+    """Episodes with the same numbers as an earlier one."""
+    signals = seen.of("observation", "action")
+    first: dict[bytes, int] = {}
+    copies: list[tuple[int, int]] = []
+    if not signals:
+        return
+    for number, begin, end in zip(seen.episodes.tolist(), seen.bounds, seen.bounds[1:], strict=False):
+        digest = hashlib.sha256()
+        for signal in signals:
+            digest.update(signal.values[begin:end].tobytes())
+        original = first.setdefault(digest.digest(), number)
+        if original != number:
+            copies.append((number, original))
+    if copies:
+        listed = first_few([f"{one} of {other}" for one, other in copies])
+        text = f"{len(copies)} episodes are copies: {listed}; a split may put them into training and validation"
+        yield Finding("warning", text, copies[0][0])
+
+
+def idle(seen: Survey) -> Iterator[Finding]:
+    """Long times in which neither states nor actions change."""
+    signals = [signal for signal in seen.of("observation", "action") if _varies(signal).any()]
+    if not signals:
+        return
+    moves = np.zeros(len(signals[0].values) - 1, bool)
+    for signal in signals:
+        found, varies = signal.statistics(), _varies(signal)
+        width = np.maximum(found.q99 - found.q01, 1e-3 * (found.max - found.min))[varies]
+        moves |= (abs(seen.steps(signal.values[:, varies])) > 1e-3 * width).any(1)
+    whole, ends = [], []
+    for number, begin, end in zip(seen.episodes.tolist(), seen.bounds, seen.bounds[1:], strict=False):
+        moving = np.flatnonzero(moves[begin : end - 1])
+        if end - begin < 2:
+            continue
+        if not len(moving):
+            whole.append(number)
+        elif (rest := max(moving[0], end - begin - 2 - moving[-1])) > max(10, 0.2 * (end - begin)):
+            ends.append((number, int(rest)))
+    if whole:
+        yield Finding("warning", f"nothing moves in episodes {first_few(whole)}", whole[0])
+    if ends:
+        text = f"{len(ends)} of {len(seen.episodes)} episodes begin or end with more than a fifth of their time at rest"
+        longest = max(ends, key=lambda one: one[1])
+        text = f"{text}, up to {longest[1]} steps; a policy learns to wait there"
+        yield Finding("note" if len(ends) < 0.2 * len(seen.episodes) else "warning", text, longest[0])
+
+
+def strange_lengths(seen: Survey) -> Iterator[Finding]:
+    """Episodes that are far shorter or longer than usual."""
+    median = np.median(seen.lengths)
+    for what, strange in (("shorter", seen.lengths < median / 5), ("longer", seen.lengths > median * 5)):
+        numbers = np.flatnonzero(strange)
+        if len(numbers):
+            found = f"{seen.lengths[numbers].min():,} to {seen.lengths[numbers].max():,} steps"
+            text = f"far {what} than the others ({found}, the median is {median:,.0f}): episodes {first_few(numbers)}"
+            yield Finding("warning", text, int(numbers[0]))
+
+
+def strange_episodes(seen: Survey) -> Iterator[Finding]:
+    """Episodes whose mean in some dimension lies far from those of all others."""
+    if len(seen.episodes) < 10:
+        return
+    for signal in seen.of("observation", "action"):
+        sums = np.add.reduceat(signal.values.astype(np.float64), seen.bounds[:-1], axis=0)
+        means = sums / np.diff(seen.bounds)[:, None]
+        low, middle, high = np.quantile(means, [0.1, 0.5, 0.9], axis=0)
+        spread = np.maximum(high - low, 0.05 * np.ptp(signal.values, axis=0))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            away = np.where(spread > 0, abs(means - middle) / spread, 0)
+        strange = np.flatnonzero((away > 5).any(1))
+        if len(strange):
+            worst, dimension = np.unravel_index(np.nanargmax(away), away.shape)
+            found = f"{means[worst, dimension]:.4g} on average, the others {middle[dimension]:.4g}"
+            listed = first_few(seen.episodes[strange])
+            text = f"{signal.name} differs in episodes {listed}: dimension {signal.called(dimension)} is {found}"
+            yield Finding("note", text, int(seen.episodes[worst]))
+
+
+def instructions(seen: Survey) -> Iterator[Finding]:
+    """Empty instructions, and those that differ only in case and blanks."""
+    if "" in seen.texts or any(not text.strip() for text in seen.texts):
+        yield Finding("warning", "some episodes have an empty instruction")
+    groups: dict[str, list[str]] = {}
+    for text in seen.texts:
+        groups.setdefault(" ".join(text.lower().split()).rstrip("."), []).append(text)
+    for group in groups.values():
+        if len(group) > 1:
+            text = f"{' and '.join(map(repr, group[:MOST_NAMED]))} are different instructions to a policy"
+            yield Finding("warning", f"{text}; write them alike")
+
+
+CHECKS: tuple[Callable[[Survey], Iterator[Finding]], ...] = (
+    not_finite, time, alignment, jumps, outliers, duplicates, idle, strange_lengths, instructions, strange_episodes,
+    clipped, constant,
+)  # fmt: skip
+
+
+def _varies(signal: Signal) -> np.ndarray:
+    """(width,) bool: by the rule of the normalizer."""
+    found = signal.statistics()
+    return varies_in(found.min, found.max, Limits().range_eps)
+
+
+def _is_continuous(signal: Signal) -> np.ndarray:
+    """(width,) bool: dimensions with many different values, all finite."""
+    values = signal.values[:: max(1, len(signal.values) // 20_000)]
+    return np.array([np.isfinite(column).all() and len(np.unique(column)) > FEW_VALUES for column in values.T], bool)
+
+
+def _listed(signal: Signal, which: np.ndarray) -> str:
+    """The dimensions, by name if they are few, else in ranges."""
+    found = np.flatnonzero(which)
+    runs = np.split(found, np.flatnonzero(np.diff(found) > 1) + 1)
+    named = [f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
+    if len(found) <= MOST_NAMED:
+        named = [signal.called(dimension) for dimension in found]
+    return f"{signal.name}, dimension{'s' * (len(found) > 1)} {', '.join(named)} ({len(found)} of {len(which)})"
+
+
+def _standard(values: np.ndarray) -> np.ndarray:
+    """(n, width) with mean 0 and variance 1; constant dimensions are 0."""
+    centred = values - values.mean(0, dtype=np.float64)
+    deviation = centred.std(0)
+    return np.where(deviation > 1e-6 * abs(values).max(0), centred / np.where(deviation > 0, deviation, 1), 0)
+
+
+def _correlation(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return _standard(one).T @ _standard(other) / len(one)
+
+
+def _unexplained(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """(n, pairs) squared residual of each column of `one` on that of `other`, in units of its variance."""
+    one, other = _standard(one), _standard(other)
+    return (one - other * (one * other).mean(0)) ** 2

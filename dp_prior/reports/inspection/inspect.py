@@ -1,0 +1,196 @@
+"""Looks at a data set that a path, a name on the Hub or a configuration gives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dp_prior.config import Config, ConfigError
+from dp_prior.data.embeddings.pairs import EmbeddingsConfig
+from dp_prior.data.errors import DataError
+from dp_prior.data.formats.recognition import Episodes, kind_of, known_kind
+from dp_prior.data.formats.store_record import EpisodeStoreRecord
+from dp_prior.data.pictures.images import ImagesConfig
+from dp_prior.data.recorded.selection import KeyConfig
+from dp_prior.reports.inspection.cameras import Strip, look
+from dp_prior.reports.inspection.embeddings import Rows, embeddings_at, find_in_rows, read_rows
+from dp_prior.reports.inspection.faults import Finding, find, ranked
+from dp_prior.reports.inspection.image_survey import Gallery, find_in_images, images_at, read_gallery
+from dp_prior.reports.inspection.proposal import propose, propose_data, propose_images
+from dp_prior.reports.inspection.survey import Role, Survey, survey
+from dp_prior.run.files.config import TrainConfig
+from dp_prior.tasks.policy_config import PolicyConfig
+from dp_prior.tensors.normalizer import Limits, NormalizerConfig
+
+
+class _Embeddings(Config):
+    data: EmbeddingsConfig
+
+
+class _Images(Config):
+    data: ImagesConfig
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found in one data set.
+
+    Attributes:
+        name: of the set in a mixture, or of the place.
+        survey: of recorded episodes; None for embeddings and images.
+        rows: of embeddings.
+        galleries: of images, one for each source.
+        normalizers: of each signal that has one.
+        data: the JSON that names its keys.
+    """
+
+    name: str
+    survey: Survey | None
+    rows: list[Rows]
+    findings: list[Finding]
+    strips: list[Strip]
+    gaps: list[str]
+    normalizers: dict[str, NormalizerConfig] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    galleries: list[Gallery] = field(default_factory=list)
+
+
+def inspect(place: str, overrides: Iterable[str] = ()) -> list[Inspection]:
+    """Look at a data set; at several if a configuration mixes them.
+
+    Args:
+        place: a path, `user/name` of a LeRobot data set on the Hub, or a configuration (.json).
+        overrides: changes to the configuration.
+
+    Raises:
+        ConfigError: the configuration is wrong.
+        DataError, UnreadableError: there is no data set, or it cannot be read.
+    """
+    path = Path(place).expanduser()
+    if path.suffix == ".json":
+        return _configured(TrainConfig.from_json_path(path, overrides))
+    if overrides := list(overrides):
+        problem = f"--set {overrides[0]} changes a configuration, but {place} is a data set; leave it out"
+        raise ConfigError(place, [problem])
+    kind = known_kind(path)
+    embeddings = embeddings_at(path) if kind is None else None
+    if embeddings is not None:
+        if "image" not in embeddings or "text" not in embeddings:  # nothing to pair them with; they are looked at alone
+            alone = embeddings.get("image") or embeddings["text"]
+            return [_embeddings(path.name, {"image": alone}, {"image": alone, "text": alone})]
+        return [_embeddings(path.name, embeddings, embeddings)]
+    images = images_at(path) if kind in (None, "npz") else None
+    if images is not None:
+        return [_images(path.name, images, None)]
+    is_on_hub = not path.exists() and place.count("/") == 1 and not place.startswith((".", "/", "~"))
+    episodes = {"type": "lerobot", "repo": place} if is_on_hub else {"type": kind_of(path), "path": str(path)}
+    record = Episodes.from_json(json.dumps({"episodes": episodes}), source=place).episodes
+    return [_recorded(path.name, record, None, {})]
+
+
+def write_config(found: list[Inspection], path: Path) -> None:
+    """Write a configuration that trains on the data set.
+
+    Raises:
+        ConfigError: there are several data sets, or no action or observation among the keys.
+        DataError: it cannot be trained on.
+        FileExistsError: there is such a file.
+    """
+    if len(found) > 1:
+        raise ConfigError("--write-config", ["takes one data set; this is a configuration of several already"])
+    one, errors = found[0], [str(finding) for finding in found[0].findings if finding.severity == "error"]
+    if errors:
+        advice = "training would refuse this, so no configuration is written: repair the data, or write one by hand"
+        raise DataError(one.name, errors, advice)
+    size = one.galleries[0].source.size if one.galleries else None
+    fps, n_episodes = (None, None) if one.survey is None else (one.survey.fps, len(one.survey.lengths))
+    counts = [*(rows.folder.count for rows in one.rows), *(len(seen.source) for seen in one.galleries)]
+    n_samples = counts[0] if counts else None
+    proposal = propose(one.name, one.data, fps, size, is_one_episode=n_episodes == 1, n_samples=n_samples)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(json.dumps(proposal, indent=2) + "\n")
+    except FileExistsError:
+        raise FileExistsError(f"{path} exists; name another file, or delete it") from None
+
+
+def _configured(config: TrainConfig) -> list[Inspection]:
+    """The data sets of a configuration, by the names that it gives to their keys."""
+    data, stored = config.data, json.loads(config.data.model_dump_json(exclude_unset=True))
+    if data.folders():
+        return [_embeddings("data", stored, stored)]
+    if data.sources():
+        return [_images("data", stored, data)]
+    sets = data.recorded_sets()
+    if not sets:
+        expected = "trajectories, embeddings or images"
+        raise DataError("data", [f"data of type {data.type!r} cannot be inspected; expected {expected}"])
+    found = []
+    for name, one in sets.items():
+        own = stored.get("sets", {}).get(name, stored)
+        roles: dict[str, tuple[KeyConfig, Role]] = {key: (each, "observation") for key, each in one.obs.items()}
+        normalizers: dict[str, NormalizerConfig] = {}
+        if isinstance(config.task, PolicyConfig):
+            normalizers = {key: config.task.normalizer_of(key) for key in roles}
+            normalizers["action"] = config.task.normalizer.get("action", Limits())
+        roles["action"] = (one.action, "action")
+        place = one.downloaded({}).episodes
+        cameras = [each.key for each in one.images.values() if each.key is not None and each.render is None]
+        found.append(_recorded(name, place, roles, own, normalizers, cameras))
+    return found
+
+
+def _recorded(
+    name: str,
+    record: EpisodeStoreRecord,
+    wanted: dict[str, tuple[KeyConfig, Role]] | None,
+    data: dict[str, Any],
+    normalizers: dict[str, NormalizerConfig] | None = None,
+    cameras: list[str] | None = None,
+) -> Inspection:
+    """Args: wanted, data, normalizers, cameras: those of a configuration; None for all keys."""
+    seen = survey(record.create(), wanted)
+    is_remote = record.is_remote and cameras is None
+    keys = list(seen.cameras if cameras is None else cameras)
+    missing = [key for key in keys if is_remote and seen.store.dtype(key) == "video"]
+    strips, findings, gaps = look(seen, [key for key in keys if key not in missing], are_named=cameras is not None)
+    gaps += [f"{key}: videos on the Hub are downloaded if a configuration names them" for key in missing]
+    found = ranked([*find(seen), *findings])
+    if normalizers is None:
+        normalizers = {signal.name: Limits() for signal in seen.of("observation", "action")}
+    if not data:
+        episodes = json.loads(record.model_dump_json(exclude_unset=True))
+        episodes = {name: value for name, value in episodes.items() if value is not None}  # the path of one on the Hub
+        data = propose_data(seen, episodes, {strip.camera: strip.size for strip in strips})
+    return Inspection(name, seen, [], found, strips, [*seen.gaps, *gaps], normalizers, data)
+
+
+def _embeddings(name: str, data: dict[str, Any], readable: dict[str, Any]) -> Inspection:
+    """Args: readable: `data` that a record of pairs accepts."""
+    text = json.dumps({"data": {**readable, "type": "embeddings"}})
+    record = _Embeddings.from_json(text, source=name).data
+    rows = read_rows(record)
+    if "text" not in data and "text_encodings" not in data:
+        rows = rows[:1]
+    return Inspection(name, None, rows, ranked(find_in_rows(rows, record)), [], [], {}, data)
+
+
+def _images(name: str, data: dict[str, Any], given: ImagesConfig | None) -> Inspection:
+    """Args: given: the record of a configuration; None to complete `data` by what is found."""
+    record = given or _Images.from_json(json.dumps({"data": data}), source=name).data
+    galleries = [
+        read_gallery(name, source.create(labelled=record.labels, uniform=False))
+        for name, source in record.sources().items()
+    ]
+    if given is None:
+        data = propose_images(galleries[0], data)
+        record = _Images.from_json(json.dumps({"data": data}), source=name).data
+    findings = list(find_in_images(galleries, record))
+    try:
+        record.create()
+    except DataError as error:
+        findings += [Finding("error", problem) for problem in error.problems]
+    return Inspection(name, None, [], ranked(findings), [], [], {}, data, galleries)

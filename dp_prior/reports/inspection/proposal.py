@@ -1,0 +1,191 @@
+"""A configuration that trains on a data set: where own data begin."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from dp_prior.config import ConfigError
+from dp_prior.data.embeddings.pairs import EmbeddingsConfig
+from dp_prior.data.pictures.images import ImagesConfig
+from dp_prior.data.recorded.records import WindowsConfig
+from dp_prior.data.recorded.selection import ACTION
+from dp_prior.data.recorded.split import SplitConfig
+from dp_prior.reports.inspection.image_survey import Gallery
+from dp_prior.reports.inspection.survey import Survey
+from dp_prior.run.files.config import TrainConfig
+
+PICTURE = 96
+"""Pixels of the shorter side of a frame as the network sees it."""
+
+LARGEST_IMAGE, LEVELS = 64, 4
+"""Pixels of the shorter side of an image that is modelled, and what divides both: the network halves them twice."""
+
+MOST_ACTIONS = 32
+"""Largest `n_action_steps` that is proposed; an episode has about so many windows fewer than steps."""
+
+USUAL_RATE = 10.0
+"""Control steps per second at which a horizon of 16 is usual."""
+
+CAMERA_BATCH = 64
+"""Samples of a batch with cameras, whose encoder takes most of a step."""
+
+_SMALL_CAMERA = {"type": "resnet", "width": 32, "blocks": [1, 1, 1], "stem": "patch"}
+
+
+def propose_data(seen: Survey, episodes: dict[str, Any], cameras: dict[str, tuple[int, int]]) -> dict[str, Any]:
+    """`data` of a configuration: every observation, the action and these cameras.
+
+    Args:
+        episodes: `data.episodes`.
+        cameras: height and width of the frames that can be read, by key.
+    """
+    observations = [signal.key for signal in seen.of("observation")]
+    names = _names([*observations, *cameras])
+    data: dict[str, Any] = {"episodes": episodes}
+    if observations:
+        data["obs"] = {names[key]: {"key": key} for key in observations}
+    if cameras:
+        data["images"] = {names[key]: {"key": key, "size": _reduced(size)} for key, size in cameras.items()}
+    for signal in seen.of("action"):
+        data["action"] = {"key": signal.key}
+    windows = np.maximum(seen.lengths - MOST_ACTIONS, 1)
+    trained = int(min(windows.sum() // 2, windows[SplitConfig().assign(len(windows)).train].sum()))
+    usual = WindowsConfig.model_fields["batch_size"].default
+    return data | _batch_size(CAMERA_BATCH if cameras else usual, trained, usual)
+
+
+def propose_images(seen: Gallery, data: dict[str, Any]) -> dict[str, Any]:
+    """`data` of a configuration of images, with what follows from them: one channel without colour, and a size where
+    they have several, one that a network of three levels does not halve, or a larger one than first settings should."""
+    (height, width), count = Counter(map(tuple, seen.sizes.tolist())).most_common(1)[0]
+    scale = min(1.0, LARGEST_IMAGE / min(height, width))
+    size = [max(2 * LEVELS, round(side * scale / LEVELS) * LEVELS) for side in (height, width)]
+    if count < len(seen.sizes) or size != [height, width]:
+        data = data | {"size": size}
+    return data | {"channels": 1} if seen.is_grey.all() else data
+
+
+def propose(
+    name: str,
+    data: dict[str, Any],
+    fps: float | None,
+    size: tuple[int, int] | None = None,
+    is_one_episode: bool = False,
+    n_samples: int | None = None,
+) -> dict[str, Any]:
+    """A whole configuration around `data`.
+
+    Args:
+        is_one_episode: nothing can be held out; the evaluators measure what is trained on.
+        size: height and width of images, where `data` leave them as they are.
+        n_samples: number of images, or of rows of embeddings.
+
+    Raises:
+        ConfigError: it names no action or no observation, so nothing can be trained.
+    """
+    metric, extra, optimizer, peak = "validation/ema/loss", [], "adamw", 1e-3
+    part, named = ({"split": "train"}, {"name": "training"}) if is_one_episode else ({}, {})
+    if data.get("type") == "embeddings":
+        task, every = _prior(), 20_000
+        data = _batch_size(EmbeddingsConfig.model_fields["batch_size"].default, n_samples // 2) | data
+    elif data.get("type") == "images":
+        height, width = data.get("size") or size
+        data = _batch_size(ImagesConfig.model_fields["batch_size"].default, n_samples // 2) | data
+        task, every = _image(height, "labels" in data), 50_000
+        extra = [{"type": "images", "every": {"samples": 250_000}, "n_samples": 64, "eval_timesteps": [50]}]
+    else:
+        missing = [what for what in ("action",) if what not in data] + ["obs"] * (not {"obs", "images"} & data.keys())
+        if missing:
+            problem = f"no key looks like {' or '.join(missing)}; name it in data.{missing[0]} yourself (docs/data.md)"
+            raise ConfigError(name, [problem])
+        task, every = _policy(data, fps), 100_000
+        extra = [{"type": "action_error", "every": {"samples": every}, "eval_timesteps": [8], **part}]
+        metric = "action_error/ema/lower_quartile[steps=8]"  # docs/study.md
+        optimizer, peak = "muon", 5e-3  # docs/training.md
+    proposal = {
+        "description": f"First settings for {name}, by dp-prior inspect.",
+        "task": task,
+        "data": data,
+        "train": {
+            "samples": 1_000_000,
+            "optimizer": {"type": optimizer},
+            "lr": {"type": "cosine", "peak": peak, "warmup_steps": 200},
+            "monitor": {"metric": metric},
+            "save_every": {"samples": 100_000},
+        },
+        "evaluate": [{"type": "loss", **named, "every": {"samples": every}, **part}, *extra],
+        "tracker": {"data_path": f"runs/{_plain(name)}"},
+    }
+    TrainConfig.from_json(json.dumps(proposal), source=name)
+    return proposal
+
+
+def _batch_size(most: int, trained: int, default: int | None = None) -> dict[str, int]:
+    """`batch_size` unless it is the default: `most`, or a power of two that `trained` samples fill."""
+    found = min(most, 2 ** max(0, trained.bit_length() - 1))
+    return {} if found == (default or most) else {"batch_size": found}
+
+
+def _prior() -> dict[str, Any]:
+    """Its `task` for embeddings."""
+    backbone = {"type": "prior_transformer", "embed_dim": 256, "n_layers": 2, "n_heads": 4, "dropout": 0.2}
+    return {"type": "prior", "backbone": backbone}
+
+
+def _image(height: int, has_labels: bool) -> dict[str, Any]:
+    """Its `task` for images, whose attention is at the lowest resolution."""
+    return {
+        "type": "image",
+        "backbone": {
+            "type": "unet2d",
+            "channels": 32,
+            "channel_mult": [1, 2, 4],
+            "n_res_blocks": 1,
+            "attention_resolutions": [height // LEVELS],
+            "head_dim": 32,
+            "n_groups": 8,
+        },
+        "diffusion": {"schedule": {"type": "cosine", "steps": 1000}, "objective": {"type": "v"}},
+        "sampler": {"type": "ddim", "steps": 50},
+        "label_dropout": 0.1 if has_labels else 0.0,
+    }
+
+
+def _policy(data: dict[str, Any], fps: float | None) -> dict[str, Any]:
+    """Its `task` for episodes, with a horizon of about as many seconds as is usual."""
+    steps = 2 ** min(2, max(0, round(math.log2((fps or USUAL_RATE) / USUAL_RATE))))
+    task = {
+        "horizon": 16 * steps,
+        "n_obs_steps": 2,
+        "n_action_steps": 8 * steps,
+        "backbone": {"type": "unet1d", "down_dims": [32, 64, 128], "step_embed_dim": 64},
+        "diffusion": {"objective": {"type": "v"}, "weighting": {"type": "min_snr"}},
+        "sampler": {"type": "ddim", "steps": 8},
+    }
+    if data.get("images"):
+        task["encoders"] = dict.fromkeys(data["images"], _SMALL_CAMERA)
+        task["diffusion"]["draws"] = 4  # docs/cameras.md
+    return task
+
+
+def _names(keys: list[str]) -> dict[str, str]:
+    """The policy's name of each key: its last part, or all of it where two would be the same."""
+    short = {key: _plain(re.split(r"[./]", key)[-1]) for key in keys}
+    taken = [*short.values(), ACTION]
+    return {key: name if taken.count(name) == 1 else _plain(f"obs_{key}") for key, name in short.items()}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_") or "data"
+
+
+def _reduced(size: tuple[int, int]) -> list[int]:
+    """Height and width at which the shorter side has at most `PICTURE` pixels."""
+    scale = min(1.0, PICTURE / min(size))
+    return [max(1, round(length * scale)) for length in size]

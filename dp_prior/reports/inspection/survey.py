@@ -1,0 +1,218 @@
+"""What is looked at of a data set: all lengths, and the numbers of as many episodes as are read in bounded time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.formats.episode_store import TASK, EpisodeStore
+from dp_prior.data.recorded.selection import KeyConfig
+from dp_prior.tensors.normalizer import Statistics
+
+MOST_NUMBERS = 20_000_000
+"""Numbers that are read; of larger data sets evenly spread episodes are read."""
+
+MOST_EPISODES = 500
+"""Episodes that are read at most, for each may be a file of its own."""
+
+WIDEST = 1024
+"""A key with more numbers in a step is no vector that a policy reads as it is; it is named and not read."""
+
+Role = Literal["observation", "action", "other"]
+
+
+@dataclass(frozen=True)
+class Signal:
+    """The numbers of a key.
+
+    Attributes:
+        name: in the configuration, or the key.
+        values: (n, width) float32, the steps of the episodes that were read.
+        columns: what the data set calls each number; empty if it does not say.
+    """
+
+    name: str
+    key: str
+    role: Role
+    values: np.ndarray
+    columns: list[str]
+
+    def called(self, dimension: int) -> str:
+        """A dimension in messages."""
+        return f"{dimension} ({self.columns[dimension]})" if self.columns else str(dimension)
+
+    def statistics(self) -> Statistics:
+        """Over the finite steps, as a normalizer would be fitted."""
+        finite = self.values[np.isfinite(self.values).all(1)]
+        return Statistics.of(finite if len(finite) else np.zeros((1, self.values.shape[1])))
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A data set as far as it was looked at.
+
+    Attributes:
+        lengths: (E,) steps of every episode.
+        episodes: (k,) numbers of those that were read.
+        clock: (n,) float64 seconds of each step that was read; None if the data set has none.
+        texts: the instructions, and how many of the episodes that were read begin with each.
+        cameras: keys of pictures, and their shape.
+        gaps: what was not looked at, a line each.
+    """
+
+    store: EpisodeStore
+    described: dict[str, Any]
+    lengths: np.ndarray
+    episodes: np.ndarray
+    signals: list[Signal]
+    clock: np.ndarray | None
+    texts: dict[str, int]
+    cameras: dict[str, tuple[int, ...]]
+    problems: list[str] = field(default_factory=list)
+    gaps: list[str] = field(default_factory=list)
+
+    @property
+    def ends(self) -> np.ndarray:
+        """(E,) exclusive end row of each episode."""
+        return np.cumsum(self.lengths)
+
+    @property
+    def bounds(self) -> np.ndarray:
+        """(k + 1,) where each episode that was read begins in the arrays, and their length."""
+        return np.concatenate([[0], np.cumsum(self.lengths[self.episodes])])
+
+    @property
+    def fps(self) -> float | None:
+        """Control steps per second that the data set declares."""
+        found = self.described["fps"]
+        return None if found is None else float(found)
+
+    def of(self, *roles: Role) -> list[Signal]:
+        """The signals with one of these roles."""
+        return [signal for signal in self.signals if signal.role in roles]
+
+    def place(self, row: int) -> tuple[int, int]:
+        """Episode and frame of a row of the arrays."""
+        number = int(np.searchsorted(self.bounds, row, side="right")) - 1
+        return int(self.episodes[number]), int(row - self.bounds[number])
+
+    def steps(self, values: np.ndarray) -> np.ndarray:
+        """(n - 1, ...) differences of neighbouring rows, NaN from one episode to the next."""
+        found = np.diff(values, axis=0)
+        found[self.bounds[1:-1] - 1] = np.nan
+        return found
+
+
+def survey(store: EpisodeStore, wanted: Mapping[str, tuple[KeyConfig, Role]] | None = None) -> Survey:
+    """Look at a data set.
+
+    Args:
+        wanted: what a configuration reads of it, by name; None for all keys, by roles that follow from their names.
+
+    Raises:
+        DataError: it has no usable episodes.
+    """
+    ends, problems = store.checked_ends()
+    if problems:
+        raise DataError(str(store.describe()["path"]), problems)
+    shapes, lengths = store.keys(), np.diff(ends, prepend=0)
+    cameras = store.cameras()
+    wanted = _all_numbers(store, cameras) if wanted is None else wanted
+    width = {name: int(np.prod(shapes.get(each.key, ()))) for name, (each, _) in wanted.items()}
+    gaps = [f"{name}: {n:,} numbers in a step, more than {WIDEST:,}" for name, n in width.items() if n > WIDEST]
+    wanted = {name: each for name, each in wanted.items() if width[name] <= WIDEST}
+    episodes = _chosen(lengths, sum(width[name] for name in wanted))
+    described = {**store.describe(), **store.metadata()}
+    read = lru_cache(1)(lambda key: _read(store, key, ends, episodes))
+    signals, clock, texts = [], None, {}
+    for name, (each, role) in wanted.items():
+        try:
+            signals.append(_signal(name, each, role, read(each.key), described["names"].get(each.key, [])))
+        except DataError as error:
+            found = [f"{name}: {problem}" for problem in error.problems]
+            (gaps if role == "other" else problems).extend(found)
+    try:
+        if shapes.get("timestamp") in ((), (1,)):
+            clock = read("timestamp")[:, 0].astype(np.float64)
+    except DataError as error:
+        gaps += [f"timestamps: {problem}" for problem in error.problems]
+    try:
+        if shapes.get(task := store.text_key or TASK) in ((), (1,)):
+            texts = _texts(store.texts(), read(task)[:, 0], lengths[episodes])
+    except DataError as error:
+        gaps += [f"instructions: {problem}" for problem in error.problems]
+    return Survey(store, described, lengths, episodes, signals, clock, texts, cameras, problems, gaps)
+
+
+def _all_numbers(store: EpisodeStore, cameras: Collection[str]) -> dict[str, tuple[KeyConfig, Role]]:
+    """Every key of numbers, by roles that follow from the names."""
+    others = {*cameras, *store.counted, store.text_key}
+    shapes = {key: shape for key, shape in store.keys().items() if store.is_number(key) and key not in others}
+    return {key: (KeyConfig(key=key), role) for key, role in roles_of(shapes).items()}
+
+
+def _read(store: EpisodeStore, key: str, ends: np.ndarray, episodes: np.ndarray) -> np.ndarray:
+    """(n, width) numbers of some episodes.
+
+    Raises:
+        DataError: there is no such key, it holds no numbers, or it cannot be read.
+    """
+    known = store.keys()
+    if key not in known:
+        raise DataError(str(store.describe()["path"]), [f"has no key {key!r}. {nearest_name(key, known)}"])
+    values = store.episodes(key, ends, episodes)
+    if values.dtype.kind not in "biuf":
+        raise DataError(store.locate(key, 0), [f"holds {values.dtype}, which is not a number type"])
+    return values.reshape(len(values), -1)
+
+
+def _signal(name: str, wanted: KeyConfig, role: Role, values: np.ndarray, columns: list[str]) -> Signal:
+    """Args: columns: names of all numbers of the key, or of others."""
+    width = values.shape[1]
+    start, stop = wanted.slice or (0, width)
+    if stop > width:
+        raise DataError(wanted.key, [f"slice {[start, stop]} reaches past the {width} elements of {wanted.key!r}"])
+    with np.errstate(over="ignore"):
+        numbers = values[:, start:stop].astype(np.float32)
+    return Signal(name, wanted.key, role, numbers, columns[start:stop] if len(columns) == width else [])
+
+
+def roles_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Role]:
+    """Which keys of numbers are probably the action and the observations, by what data sets usually call them."""
+    action = next((key for key in ("action", "actions") if len(shapes.get(key, (0, 0))) <= 1), None)
+    last = {key: key.replace("/", ".").rpartition(".")[2] for key in shapes}
+    for test in (
+        lambda key: key.startswith("obs/"),  # robomimic's, whose `states` are those of the simulator
+        lambda key: last[key].startswith("state") or key == "observation" or key.endswith("_state"),
+        lambda key: key.startswith(("observation", "obs.")),
+        lambda key: len(shapes[key]) == 1 and shapes[key][0] > 1,
+    ):
+        observations = [key for key in shapes if key != action and len(shapes[key]) <= 1 and test(key)]
+        if observations:
+            break
+    return {key: "action" if key == action else "observation" if key in observations else "other" for key in shapes}
+
+
+def _chosen(lengths: np.ndarray, width: int) -> np.ndarray:
+    """Numbers of evenly spread episodes that hold at most `MOST_NUMBERS` numbers; at least one."""
+    most = min(MOST_EPISODES, max(1, int(MOST_NUMBERS / max(1.0, lengths.mean() * width))))
+    count = min(len(lengths), most)
+    return np.arange(count) * len(lengths) // count
+
+
+def _texts(texts: Mapping[int, str], numbers: np.ndarray, lengths: np.ndarray) -> dict[str, int]:
+    """Instructions, and how many episodes begin with each.
+
+    Args:
+        texts: instructions by number.
+        numbers: (n,) of the instruction of each step.
+        lengths: (k,) steps of each episode.
+    """
+    found = [texts.get(number, "") for number in numbers[np.cumsum(lengths) - lengths].tolist()]
+    return dict(Counter(found).most_common()) if any(found) else {}

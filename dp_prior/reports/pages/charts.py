@@ -1,0 +1,124 @@
+"""Charts as SVG inside a page: matplotlib draws, the page's style sheet colours text and axes.
+
+matplotlib is a dependency already, for the pictures of a run; an SVG needs no script and can be printed.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dp_prior.evaluation.curve import COLOURS, dress, logarithmic
+from dp_prior.evaluation.picture import INK, import_figure, take_literally
+from dp_prior.reports.pages.page import Markup
+
+MOST_MARKED = 500
+"""Longest line with a dot at each point; on longer lines the dots would take most of the page's bytes."""
+
+_GRID = "#e4e7ec"
+
+
+def svg(figure: Any, title: str) -> str:
+    """A figure as an SVG element as wide as its place on the page; `title` is the alternative text."""
+    import matplotlib
+
+    take_literally(figure)
+    file = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": title, "text.parse_math": False}):
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Title": title})
+    text = file.getvalue()
+    text = re.sub(r'(<svg [^>]*?) width="[^"]*"', r'\1 role="img"', text[text.index("<svg") :], count=1)
+    text = re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", text, count=1)
+    prefix = re.sub(r"\W+", "_", title)
+    text = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{prefix}_", text)  # ids must be unique on the whole page
+    for colour, name in ((INK, "ink"), (_GRID, "line"), (COLOURS[0], "blue")):
+        text = text.replace(colour, f"var(--{name})")
+    return text
+
+
+def bars(values: Sequence[float], labels: Sequence[str], title: str, ylabel: str, xlabel: str) -> Any:
+    """A bar for each value."""
+    figure = import_figure()(figsize=(5, 3), layout="constrained")
+    axes = figure.subplots()
+    axes.bar(range(len(values)), values, color=COLOURS[0], width=0.8)
+    stride = max(1, len(labels) // 12)
+    axes.set_xticks(range(0, len(labels), stride), labels[::stride])
+    dress(axes, xlabel)
+    axes.set_ylabel(ylabel, fontsize=9, color=INK)
+    axes.set_title(title, fontsize=8, loc="left", color=INK)
+    return figure
+
+
+Line = tuple[str, np.ndarray, np.ndarray]
+"""Label, (n,) x, and y: (n,) values, or (3, n) values, lower and upper ends of intervals."""
+
+
+def overlay(lines: Iterable[Line], ylabel: str, xlabel: str, *, log: bool) -> Any:
+    """Lines of several runs in one chart, in the order of the page's colours."""
+    figure = import_figure()(figsize=(5, 3.4), layout="constrained")
+    axes = figure.subplots()
+    for index, (label, x, y) in enumerate(lines):
+        colour, marker = COLOURS[index % len(COLOURS)], "o" if len(x) <= MOST_MARKED else None
+        if y.ndim == 2:
+            y, *band = y
+            axes.fill_between(x, *band, color=colour, alpha=0.16, linewidth=0)
+        axes.plot(x, y, color=colour, linewidth=1.5, marker=marker, markersize=2.5, label=label)
+    if log:
+        logarithmic(axes)
+    dress(axes, xlabel)
+    axes.set_ylabel(ylabel, fontsize=9, color=INK)
+    drawn = axes.get_lines()  # given explicitly, since matplotlib skips labels that begin with an underscore
+    axes.legend(drawn, [line.get_label() for line in drawn], frameon=False, fontsize=8, labelcolor=INK)
+    return figure
+
+
+def sampled(chunks: np.ndarray, label: str, stride: int, executed: tuple[int, int] | None) -> Any:
+    """A recorded chunk drawn over sampled chunks: each dimension by index in the chunk, and the path of 2-D actions.
+
+    Args:
+        chunks: (1 + draws, horizon, D), the recorded chunk first; NaN is padding.
+        stride: only every n-th action is drawn.
+        executed: first and last index of the executed actions, which are shaded; None if unknown.
+    """
+    _, horizon, dimensions = chunks.shape
+    steps = np.arange(0, horizon, stride)
+    chunks = np.where(np.isfinite(chunks), chunks, np.nan)[:, steps]
+    across, is_plane = 1 + (dimensions > 3) + (dimensions > 8), dimensions == 2
+    down = -(-dimensions // across)
+    figure = import_figure()(figsize=(5, max(2.2, 1.0 * down) + 0.7), layout="constrained")
+    grid = figure.add_gridspec(down, across + is_plane)
+    panels = []
+    for number in range(dimensions):
+        axes = figure.add_subplot(grid[number // across, number % across])
+        panels.append((axes, np.broadcast_to(steps, chunks.shape[:2]), chunks[..., number], f"dimension {number}"))
+        dress(axes, "index in the chunk" if number + across >= dimensions else "")
+        if executed is not None:
+            axes.axvspan(executed[0] - 0.5, executed[1] + 0.5, color=_GRID, linewidth=0)
+    if is_plane:
+        axes = figure.add_subplot(grid[:, across])
+        panels.append((axes, chunks[..., 0], chunks[..., 1], "dimension 1"))
+        dress(axes, "dimension 0")
+        axes.set_aspect("equal", adjustable="datalim")
+    for axes, x, y, name in panels:
+        dots = {"marker": "o", "markersize": 2} if len(steps) == 1 else {}
+        drawn = axes.plot(x[1:].T, y[1:].T, color=COLOURS[0], linewidth=0.8, alpha=0.5, **dots)
+        recorded = axes.plot(x[0], y[0], color=COLOURS[1], linewidth=1.8, marker="o", markersize=2)
+        axes.set_ylabel(name, fontsize=8, color=INK)
+        axes.tick_params(labelsize=7)
+    style = {"loc": "outside lower center", "ncols": 2, "frameon": False, "fontsize": 8, "labelcolor": INK}
+    figure.legend([recorded[0], drawn[0]], ["recorded", f"{len(drawn)} sampled"], **style)
+    figure.suptitle(label, x=0.01, ha="left", fontsize=8, color=INK)
+    return figure
+
+
+def spark(counts: np.ndarray) -> Markup:
+    """A histogram that fits a cell of a table, without axes."""
+    heights = np.round(20 * counts / max(1, counts.max())).astype(int)
+    bars = "".join(f"M{4 * place} 20v-{height}h3v{height}z" for place, height in enumerate(heights) if height)
+    return Markup(
+        f'<svg class="spark" viewBox="0 0 {4 * len(counts)} 20" preserveAspectRatio="none"><path d="{bars}"/></svg>'
+    )

@@ -1,0 +1,166 @@
+"""The page of several runs: curves in one chart, scores paired by seed, and differing settings."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from dp_prior.evaluation.interval import mean_interval
+from dp_prior.reports.pages.charts import overlay, svg
+from dp_prior.reports.pages.page import Page
+from dp_prior.reports.pages.run_page import headlines, points, short, timed
+from dp_prior.reports.pages.story import Story, is_number
+
+
+def comparison_page(stories: list[Story]) -> Page:
+    """The page of several runs."""
+    names = _distinct(stories)
+    groups = _configurations(names, stories)
+    single = [(name, [story]) for name, story in zip(names, stories, strict=True)]  # their hours differ
+    keys = dict.fromkeys(itertools.chain(*(story.settings for story in stories)))
+    differing = [
+        key for key in keys
+        if key not in ("description", "tracker.data_path")
+        and any(story.settings.get(key) != stories[0].settings.get(key) for story in stories)
+    ]  # fmt: skip
+    sections = [
+        ("Over samples", _overlays(groups, "samples_seen", "samples seen")),
+        ("Over time, without evaluations", _overlays(single, "hours", "hours of training")),
+    ]
+    rows = [
+        (name, story.state, f"{_seen(story):,}", *_scores(story)) for name, story in zip(names, stories, strict=True)
+    ]
+    differences = [(key, *(short(story.settings.get(key)) for story in stories)) for key in differing]
+    return Page(
+        title=f"{len(stories)} runs",
+        summaries=[
+            ("Runs", ("run", "state", "samples", "score", "solved"), rows),
+            ("Configurations, over seeds of training", ("configuration", "seeds", "metric", "mean"), _folded(groups)),
+            ("Paired by seed", ("run", "against", "metric", "seeds", "difference"), _paired(names, stories)),
+        ],
+        sections=[section for section in sections if section[1]],
+        tables=[("Settings that differ", ("setting", *names), differences)],
+        gaps=[f"{name}: {gap}" for name, story in zip(names, stories, strict=True) for gap in story.gaps],
+    )
+
+
+def _distinct(stories: list[Story]) -> list[str]:
+    """Names of the runs; the directory in place of a name that several runs share."""
+    names = [story.name for story in stories]
+    return [
+        name if names.count(name) == 1 else str(story.directory) for name, story in zip(names, stories, strict=True)
+    ]
+
+
+def _seen(story: Story) -> int:
+    return story.rows[-1]["samples_seen"] if story.rows else 0
+
+
+def _scores(story: Story) -> tuple[str, str]:
+    counts = "" if story.tested is None else f"{story.tested.name}: "
+    known = [one for one in headlines(story) if one[0].startswith(counts)]
+    found = {name.rpartition(": ")[2]: f"{value} ({interval})" for name, value, interval in reversed(known)}
+    return found.get("score", ""), found.get("solved", "")
+
+
+def _configurations(names: list[str], stories: list[Story]) -> list[tuple[str, list[Story]]]:
+    """Groups of runs that differ in `seed` alone, each labelled by the settings that distinguish the group."""
+    groups: dict[str, list[tuple[str, Story]]] = {}
+    kept: dict[str, dict[str, Any]] = {}
+    for name, story in zip(names, stories, strict=True):
+        own = {key: value for key, value in story.settings.items() if key not in ("seed", "description")}
+        own = {key: value for key, value in own.items() if not key.startswith("tracker.")}
+        digest = json.dumps(own, sort_keys=True) if own else name
+        groups.setdefault(digest, []).append((name, story))
+        kept[digest] = own
+    if len(groups) == len(stories):
+        return [(name, [story]) for [(name, story)] in groups.values()]
+    keys = dict.fromkeys(itertools.chain(*kept.values()))
+    differing = [key for key in keys if len({json.dumps(own.get(key)) for own in kept.values()}) > 1]
+    found = []
+    for digest, group in groups.items():
+        told = ", ".join(f"{key}={short(kept[digest].get(key))}" for key in differing)
+        found.append((told or ", ".join(name for name, _ in group), [story for _, story in group]))
+    return found
+
+
+def _overlays(groups: list[tuple[str, list[Story]]], x: str, label: str) -> list[tuple[str, str]]:
+    """A chart for each loss and score measured during training, with a line for each group of runs."""
+    charts = []
+    runs = [(name, [timed(story) for story in group]) for name, group in groups]
+    for metric in dict.fromkeys(itertools.chain(*(row for _, group in runs for rows in group for row in rows))):
+        if metric == "train/loss" or metric.endswith(("ema/loss", "/score")):
+            lines = [(name, *_mean_line([points(rows, x, metric) for rows in group])) for name, group in runs]
+            if any(len(line[1]) > 1 for line in lines):
+                title = f"{metric}, over {label}"
+                is_log = metric.endswith("loss") and all((y > 0).all() for _, _, y in lines)
+                charts.append((title, svg(overlay(lines, metric, label, log=is_log), title)))
+    return charts
+
+
+def _mean_line(points: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """The points of one run; for several runs mean and interval, at the places where every run was measured."""
+    if len(points) == 1:
+        return points[0]
+    common = functools.reduce(np.intersect1d, [x for x, _ in points])
+    values = np.array([y[np.searchsorted(x, common)] for x, y in points])
+    ends = np.array([mean_interval(column) for column in values.T]).reshape(-1, 2).T
+    return common, np.stack([values.mean(0), *ends])
+
+
+def _folded(groups: list[tuple[str, list[Story]]]) -> list[tuple[str, str, str, str]]:
+    """The mean result of each configuration, with an interval over training seeds; empty without repeated seeds.
+
+    Averages only the metric that most runs of a configuration have, so that values measured during training are not
+    mixed with test scores.
+    """
+    rows = []
+    for label, group in groups:
+        values = [found for story in group if (found := _value(story)) is not None]
+        if values:
+            metric = Counter(name for name, _ in values).most_common(1)[0][0]
+            numbers = np.array([value for name, value in values if name == metric])
+            low, high = mean_interval(numbers)
+            interval = f" ({low:.4g} to {high:.4g})" if len(numbers) > 1 else ""
+            broken = f"none: {np.isnan(numbers).sum()} of the runs have episodes without a score"
+            mean = broken if np.isnan(numbers).any() else f"{numbers.mean():.4g}{interval}"
+            rows.append((label, str(len(numbers)), metric, mean))
+    return rows if any(len(group) > 1 for _, group in groups) else []
+
+
+def _value(story: Story) -> tuple[str, float] | None:
+    """Name and mean of a run's scores, NaN if one is missing; else the monitored metric of the best weights."""
+    if scores := _by_seed(story):
+        return f"{story.tested.name}/score", float(np.mean(list(scores.values())))
+    metric, best = story.settings.get("train.monitor.metric"), story.result.get("best")
+    found = best.get("metrics") if isinstance(best, dict) else None
+    value = found.get(metric) if isinstance(found, dict) else None
+    return (str(metric), float(value)) if is_number(value) else None
+
+
+def _paired(names: list[str], stories: list[Story]) -> list[tuple[str, str, str, str, str]]:
+    """Each run against the first run, over the seeds that both measured with the same evaluator."""
+    first = _by_seed(stories[0])
+    rows = []
+    for name, story in zip(names[1:], stories[1:], strict=True):
+        other = _by_seed(story)
+        common = sorted(first.keys() & other.keys())
+        if len(common) > 1 and story.tested.name == stories[0].tested.name:
+            difference = np.array([other[seed] - first[seed] for seed in common])
+            low, high = mean_interval(difference)
+            text = f"{difference.mean():+.3f} ({low:+.3f} to {high:+.3f})"
+            broken = np.isnan(difference).sum()
+            text = f"none: {broken} of the seeds have no score" if broken else text
+            rows.append((name, names[0], f"{story.tested.name}/score", str(len(common)), text))
+    return rows
+
+
+def _by_seed(story: Story) -> dict[int, float]:
+    """Scores by seed, of `Story.tested`; NaN for an episode without a score."""
+    rows = [] if story.tested is None else story.tested.episodes
+    return {row["seed"]: row["score"] for row in rows}

@@ -1,0 +1,43 @@
+"""`dp-prior report`: one run, or several side by side, as one HTML file."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from dp_prior.evaluation.picture import import_figure
+from dp_prior.reports.pages.comparison import comparison_page
+from dp_prior.reports.pages.run_page import run_page
+from dp_prior.reports.pages.story import read_story
+from dp_prior.run.files.scores import PAGE
+
+
+def write_report(runs: Sequence[Path], output: Path) -> Path:
+    """Write the page of a run, or of several.
+
+    Raises:
+        FileNotFoundError: a directory holds no run.
+        ImportError: a library of the extra `plots` is not installed.
+        OSError: the page cannot be written.
+    """
+    import_figure()
+    stories = [read_story(run) for run in runs]
+    page = run_page(stories[0], output) if len(stories) == 1 else comparison_page(stories)
+    return page.write(output)
+
+
+def write_last_page(run: Path) -> Path:
+    """Write the page of a run that is about to end; the page says `finished`, though `exit.json` still says `running`.
+
+    The page is uploaded with the weights, so the name of the machine is left out.
+
+    Raises:
+        FileNotFoundError, ImportError, OSError: see `write_report`.
+    """
+    import_figure()
+    story, output = read_story(run), run / PAGE
+    now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    ending = {**story.ending, "ended": now, "host": None}
+    return run_page(replace(story, state="finished", ending=ending), output).write(output)

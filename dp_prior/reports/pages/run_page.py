@@ -1,0 +1,228 @@
+"""The page of one run: scores, films, learning curves, errors, settings and events."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dp_prior.evaluation.curve import learning_curves
+from dp_prior.evaluation.picture import draw_scores, import_figure
+from dp_prior.reports.pages.charts import bars, overlay, sampled, svg
+from dp_prior.reports.pages.page import Page
+from dp_prior.reports.pages.story import Report, Story, is_number
+
+LARGEST_FILMS = 6 << 20
+"""Bytes of films embedded in a page; further films are links to their files."""
+
+MOST_POINTS = 50_000
+"""Most numbers of sampled chunks drawn in a page; beyond this only every n-th action is drawn."""
+
+_NAMES = {"score": "score", "success_rate": "solved"}
+
+
+def run_page(story: Story, output: Path) -> Page:
+    """The page of one run. Addresses of films are relative to `output`, the future file of the page."""
+    room = LARGEST_FILMS
+    films = []
+    for report in reversed([report for report in story.reports if report.film]):
+        film, text = report.film, f"{report.name} at step {report.step:,}: {_scored(report)}"
+        room -= film.stat().st_size
+        source = f"data:video/mp4;base64,{_encoded(film)}" if room > 0 else None
+        films.append({"text": text, "source": source, "file": _relative(film, output)})
+    sections = [
+        ("Learning over samples", _learning(story, "samples_seen", "samples seen")),
+        ("Learning over time, without evaluations", _learning(story, "hours", "hours of training")),
+        ("Episodes", _episodes(story)),
+        ("Sampled beside recorded chunks", _chunks(story)),
+        ("Errors by place", _tables(story)),
+        ("Speed", _speed(story)),
+    ]
+    last = story.rows[-1] if story.rows else {}
+    facts = {
+        "samples": f"{last['samples_seen']:,}" if last else "none",
+        "steps": f"{last['step']:,}" if last else "none",
+        "last start": story.ending.get("started"),
+        "time since": _duration(story),
+        "ranks": story.ending.get("ranks"),
+        "machine": story.ending.get("host"),
+        "directory": str(story.directory),
+    }
+    happened = [(event["step"], event.get("message", "")) for event in story.events if event.get("event") == "error"]
+    if story.state in ("failed", "stopped", "killed"):
+        happened.append((last.get("step", 0), story.ending.get("message", "")))
+    return Page(
+        title=story.name,
+        state=story.state,
+        description=story.settings.get("description", ""),
+        headline=headlines(story),
+        facts={name: value for name, value in facts.items() if value not in (None, "")},
+        films=films,
+        strips=_pictures(story),
+        sections=[section for section in sections if section[1]],
+        tables=[
+            ("What happened", ("step", "message"), happened),
+            ("Settings that differ from the defaults", ("setting", "value"), _listed(story.changed)),
+            ("Scores of the best weights", ("metric", "value"), [(n, f"{v:.6g}") for n, v in story.test.items()]),
+        ],
+        details=[("All settings", ("setting", "value"), _listed(story.settings))],
+        commands=_commands(story),
+        gaps=story.gaps,
+    )
+
+
+def headlines(story: Story) -> list[tuple[str, str, str]]:
+    """(name, value, interval) of the test scores; before a test, of the newest row with a score of `Story.tested`."""
+    counts = "/score" if story.tested is None else f"{story.tested.name}/score"
+    source = story.test or next((row for row in reversed(story.rows) if any(k.endswith(counts) for k in row)), {})
+    found = []
+    for name, value in source.items():
+        group, _, kind = name.rpartition("/")
+        if kind in _NAMES and value is not None:
+            bound = f"{group}/{'success' if kind == 'success_rate' else kind}"
+            low, high = source.get(f"{bound}_ci_low"), source.get(f"{bound}_ci_high")
+            shown = (lambda v: f"{v:.0%}") if kind == "success_rate" else (lambda v: f"{v:.3f}")
+            interval = "" if low is None or high is None else f"{shown(low)} to {shown(high)}"
+            found.append((f"{group}: {_NAMES[kind]}", shown(value), interval))
+    return found
+
+
+def _pictures(story: Story) -> list[tuple[str, str]]:
+    """The pictures of samples in the newest report of each evaluator."""
+    newest = {report.name: report for report in story.reports}
+    return [
+        (
+            f"{report.name}, {picture.stem.removeprefix(f'{report.path.stem}_')}, at step {report.step:,}",
+            f"data:image/png;base64,{_encoded(picture)}",
+        )
+        for report in newest.values()
+        for picture in report.pictures
+    ]
+
+
+def _encoded(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()
+
+
+def _learning(story: Story, x: str, label: str) -> list[tuple[str, str]]:
+    """The learning curves."""
+    figures = learning_curves(timed(story), x, label)
+    titles = [f"{figure.axes[0].get_title(loc='left')}, over {label}" for figure in figures]
+    return [(title, svg(figure, title)) for title, figure in zip(titles, figures, strict=True)]
+
+
+def timed(story: Story) -> list[dict[str, Any]]:
+    """The rows, each with the hours of training so far, computed from the logged speeds; without evaluations."""
+    rows, seen, seconds = [], 0, 0.0
+    for row in story.rows:
+        rate = row.get("train/samples_per_second")
+        if rate:
+            seconds += (row["samples_seen"] - seen) / rate
+            seen = row["samples_seen"]
+        rows.append({**row, "hours": seconds / 3600})
+    return rows
+
+
+def points(rows: list[dict[str, Any]], x: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) of `x` and (n,) of a metric, both float64, from the rows with a finite value of the metric."""
+    found = [(row[x], row[metric]) for row in rows if row.get(metric) is not None]
+    return tuple(np.array(found, dtype=float).reshape(-1, 2).T)
+
+
+def _episodes(story: Story) -> list[tuple[str, str]]:
+    """Scores of `Story.tested`, from the worst episode to the best."""
+    report = story.tested
+    if report is None:
+        return []
+    figure = import_figure()(figsize=(9, 2.6), layout="constrained")
+    draw_scores(figure.subplots(), report.episodes)
+    title = f"{report.name} at step {report.step:,}, scores of {len(report.episodes)} episodes"
+    return [(title, svg(figure, title))]
+
+
+def _chunks(story: Story) -> list[tuple[str, str]]:
+    """Sampled and recorded chunks at some held-out moments, at most `MOST_POINTS` numbers in all."""
+    stride = -(-sum(chunks.size for chunks in story.chunks.values()) // MOST_POINTS)
+    n_obs_steps, n_action_steps = (story.settings.get(f"task.{key}") for key in ("n_obs_steps", "n_action_steps"))
+    executed = None
+    if isinstance(n_obs_steps, int) and isinstance(n_action_steps, int):
+        executed = n_obs_steps - 1, n_obs_steps + n_action_steps - 2
+    charts = []
+    for name, moments in story.chunks.items():
+        for number, chunks in enumerate(moments, 1):
+            label = f"{name}, moment {number} of {len(moments)}"
+            charts.append((label, svg(sampled(chunks, label, stride, executed), label)))
+    return charts
+
+
+def _tables(story: Story) -> list[tuple[str, str]]:
+    """The tables of the newest report of each evaluator, such as the action error at each index of the chunk."""
+    newest = {report.name: report for report in story.reports if not report.episodes}
+    charts = []
+    for report in newest.values():
+        for name, rows in report.tables.items():
+            for metric in [key for key in (rows[0] if rows else {}) if key not in _place(rows)]:
+                values = [row.get(metric) for row in rows]
+                if len(rows) > 1 and metric != "n" and all(map(is_number, values)):
+                    title = f"{name}: {metric}"
+                    labels = [" ".join(str(row.get(key, "")) for key in _place(rows)) for row in rows]
+                    charts.append((title, svg(bars(values, labels, title, metric, " ".join(_place(rows))), title)))
+    return charts
+
+
+def _place(rows: list[dict[str, Any]]) -> list[str]:
+    """The columns that identify a row: the first column, and columns of text."""
+    first = next(iter(rows[0]))
+    return [key for key in rows[0] if key == first or isinstance(rows[0][key], str)]
+
+
+def _speed(story: Story) -> list[tuple[str, str]]:
+    charts = []
+    for metric, label in (("train/samples_per_second", "samples/s"), ("train/data_share", "waiting for data, share")):
+        x, y = points(story.rows, "samples_seen", metric)
+        if len(x):
+            charts.append((label, svg(overlay([(label, x, y)], label, "samples seen", log=False), label)))
+    return charts
+
+
+def _scored(report: Report) -> str:
+    rows = report.episodes
+    solved = sum(row["success"] is True for row in rows)
+    return f"{len(rows)} episodes, {solved} solved; the first are filmed"
+
+
+def _listed(settings: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(key, short(value)) for key, value in settings.items() if key != "description"]
+
+
+def short(value: Any) -> str:
+    """A setting in one line: a text unchanged, "" for null, JSON for other values."""
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value)
+
+
+def _duration(story: Story) -> str | None:
+    try:
+        begun, ended = (datetime.datetime.fromisoformat(story.ending[key]) for key in ("started", "ended"))
+        return str(ended - begun)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _commands(story: Story) -> list[str]:
+    task = story.settings.get("task.type")
+    kind = task if task in ("prior", "image") else "policy"
+    run = str(story.directory)
+    load = f"from dp_prior import load_{kind}\n{kind} = load_{kind}({run!r})"
+    return [shlex.join(["dp-prior", "evaluate", run]), load]
+
+
+def _relative(path: Path, output: Path) -> str:
+    try:
+        return path.resolve().relative_to(output.resolve().parent).as_posix()
+    except ValueError:
+        return path.resolve().as_uri()

@@ -1,0 +1,236 @@
+"""Reads a run directory: configuration, logged rows, reports, films, and how the run ended.
+
+Reads any run: finished, running, killed, moved, of an older version. Missing or damaged parts are left out and listed
+in `gaps`; the rest has the types that `Story` and `Report` declare.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import math
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dp_prior.checkpoints.documents import CONFIG
+from dp_prior.config import ConfigError
+from dp_prior.data.errors import first_few
+from dp_prior.files.durable import is_alive
+from dp_prior.files.regular_files import UnfitError, open_regular, read_small
+from dp_prior.run.files.changes import flat
+from dp_prior.run.files.config import TrainConfig
+from dp_prior.run.files.directory import refuse_checkpoint
+from dp_prior.run.files.exit_file import EXIT, RUNNING
+from dp_prior.run.files.scores import MEDIA, RESULT
+from dp_prior.tracking.identity import IDENTITY
+from dp_prior.tracking.jsonl import EVENTS, ROWS, iterate_rows, parse_row
+
+BY_SEED = "/by_seed"
+CHUNKS = "_chunks.npy"
+_ENDINGS = {"finished": "finished", "complete": "finished", "preempted": "stopped", "interrupted": "stopped"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report of an evaluator: `media/NAME_STEP.json`."""
+
+    path: Path
+    name: str
+    step: int
+    samples: int
+    settings: dict[str, Any]
+    tables: dict[str, list[dict[str, Any]]]
+
+    @property
+    def episodes(self) -> list[dict[str, Any]]:
+        """seed, score, success and steps of each episode of a rollout, NaN for no score; empty for other reports."""
+        rows = next((rows for name, rows in self.tables.items() if name.endswith(BY_SEED)), [])
+        return [{**row, "score": math.nan if row["score"] is None else row["score"]} for row in rows]
+
+    @property
+    def film(self) -> Path | None:
+        """The video of the episodes."""
+        path = self.path.with_suffix(".mp4")
+        return path if path.is_file() else None
+
+    @property
+    def pictures(self) -> list[Path]:
+        """The pictures of samples."""
+        return self._beside("*.png")
+
+    @property
+    def chunks(self) -> list[Path]:
+        """A file of sampled chunks for each model whose action error was measured."""
+        return self._beside(f"*{CHUNKS}")
+
+    def model(self, path: Path) -> str:
+        """Name of the model whose chunks are in a file."""
+        return path.name.removeprefix(f"{self.path.stem}_").removesuffix(CHUNKS)
+
+    def _beside(self, ending: str) -> list[Path]:
+        return sorted(self.path.parent.glob(f"{glob.escape(self.path.stem)}_{ending}"))
+
+
+@dataclass(frozen=True)
+class Story:
+    """See the module.
+
+    Attributes:
+        state: finished, stopped, running, killed, failed or unknown.
+        settings: the configuration by dotted key.
+        changed: the settings that differ from the defaults.
+        rows: of `metrics.jsonl`, with `step`, `samples_seen` and metrics; None for a metric that was not finite.
+        reports: of the evaluators, ordered by step.
+        chunks: recorded and sampled chunks of the newest reports, by evaluator and model, see `ActionErrorEvaluator`.
+        gaps: one line for each part that could not be read.
+    """
+
+    directory: Path
+    name: str
+    state: str = "unknown"
+    ending: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    changed: dict[str, Any] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    result: dict[str, Any] = field(default_factory=dict)
+    reports: list[Report] = field(default_factory=list)
+    chunks: dict[str, np.ndarray] = field(default_factory=dict)
+    gaps: list[str] = field(default_factory=list)
+
+    @property
+    def test(self) -> dict[str, float]:
+        """The scores of the best weights; empty before the run has finished."""
+        found = self.result.get("test")
+        return {name: value for name, value in found.items() if is_number(value)} if isinstance(found, dict) else {}
+
+    @property
+    def tested(self) -> Report | None:
+        """The newest rollout of the main evaluator: the first evaluator in `test`, else the evaluator of the monitored
+        metric, else the first evaluator that ran."""
+        rollouts = {report.name: report for report in self.reports if report.episodes}  # the newest of each name
+        candidates = [*self.test, str(self.settings.get("train.monitor.metric"))]
+        named = [name for metric in candidates if (name := metric.removesuffix("/score")) in rollouts]
+        return rollouts.get(named[0] if named else next(iter(rollouts), ""))
+
+
+def read_story(directory: Path) -> Story:
+    """Read a run directory.
+
+    Raises:
+        FileNotFoundError: the directory holds no run.
+    """
+    refuse_checkpoint(directory)
+    if not any((directory / name).is_file() for name in (CONFIG, ROWS, EXIT)):
+        raise FileNotFoundError(f"there is no run at {directory}: it has neither {CONFIG} nor {ROWS} nor {EXIT}")
+    gaps: list[str] = []
+
+    def read(name: str, needed: bool = False) -> dict[str, Any]:
+        path = directory / name
+        if not path.is_file():
+            gaps.extend([f"{name} is missing"] * needed)
+            return {}
+        try:
+            found = json.loads(read_small(path))
+            if isinstance(found, dict):
+                return found
+            gaps.append(f"{name} is no JSON object")
+        except (OSError, ValueError, RecursionError, UnfitError) as error:
+            gaps.append(f"{name} cannot be read: {error}")
+        return {}
+
+    config, ending = read(CONFIG, needed=True), read(EXIT)
+    settings, changed = _settings(config, gaps)
+    events = [parse_row(line) for line in _lines(directory / EVENTS)]
+    found = [report for path in sorted((directory / MEDIA).glob("*.json")) if (report := _report(path, gaps))]
+    reports = sorted(found, key=lambda report: (report.step, report.name))
+    return Story(
+        directory, str(read(IDENTITY).get("name") or directory.resolve().name), state_of(ending), ending, settings,
+        changed, _rows(directory, gaps), [event for event in events if event], read(RESULT),
+        reports, _chunks(reports, gaps), gaps,
+    )  # fmt: skip
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value from an unchecked file is a finite number."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
+def _rows(directory: Path, gaps: list[str]) -> list[dict[str, Any]]:
+    logged = list(iterate_rows(directory)) if (directory / ROWS).is_file() else []
+    rows = [row for row in logged if type(row.get("samples_seen")) is int and 0 <= row["samples_seen"] < 1 << 63]
+    if len(rows) < len(logged):
+        gaps.append(f"{len(logged) - len(rows)} rows of {ROWS} do not say how many samples were seen")
+    found = [{name: value for name, value in row.items() if value is None or is_number(value)} for row in rows]
+    odd = {name for row, kept in zip(rows, found, strict=True) for name in row.keys() - kept.keys()} - {"nonfinite"}
+    if odd:
+        gaps.append(f"{ROWS} holds values that are no finite numbers, of {first_few(sorted(odd))}")
+    return found
+
+
+def _settings(config: dict[str, Any], gaps: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings by dotted key, and the subset that differs from the defaults."""
+    try:
+        record = TrainConfig.from_json(json.dumps(config))
+    except ConfigError:
+        gaps.append(f"{CONFIG} is of a version that this one does not read; its settings are shown as stored")
+        return flat(config), {}
+    settings = flat(json.loads(record.model_dump_json()))
+    chosen = flat(json.loads(record.model_dump_json(exclude_defaults=True)))  # without any `type`
+    records = {".".join(parts[:end]) for parts in (key.split(".") for key in chosen) for end in range(len(parts) + 1)}
+    types = {f"{record}.type" for record in records}
+    return settings, {key: value for key, value in settings.items() if key in chosen or key in types}
+
+
+def _report(path: Path, gaps: list[str]) -> Report | None:
+    try:
+        found = json.loads(read_small(path))
+        name = found["settings"].get("name") or found["settings"]["type"]
+        is_whole = isinstance(name, str) and type(found["global_step"]) is type(found["samples_seen"]) is int
+        for table, rows in found["tables"].items():
+            is_whole &= all(_is_episode(row) if table.endswith(BY_SEED) else isinstance(row, dict) for row in rows)
+        if not is_whole:
+            raise ValueError("it lacks columns")
+        return Report(path, name, found["global_step"], found["samples_seen"], found["settings"], found["tables"])
+    except (OSError, ValueError, RecursionError, UnfitError, KeyError, TypeError, AttributeError):
+        gaps.append(f"{MEDIA}/{path.name} is no report")
+        return None
+
+
+def _is_episode(row: dict[str, Any]) -> bool:
+    has_score = row["score"] is None or is_number(row["score"])
+    return has_score and type(row["seed"]) is int and row["success"] in (True, False, None)
+
+
+def _chunks(reports: list[Report], gaps: list[str]) -> dict[str, np.ndarray]:
+    """The chunks of the newest report of each evaluator, (moments, 1 + draws, horizon, D), not yet read from disk."""
+    chunks = {}
+    for report in {report.name: report for report in reports}.values():
+        for path in report.chunks:
+            try:
+                open_regular(path).close()
+                found = np.load(path, mmap_mode="r", allow_pickle=False)
+                if found.ndim != 4 or found.dtype != np.float32 or found.shape[1] < 2 or not found.size:
+                    raise ValueError(f"it holds {found.dtype} {found.shape}")
+                chunks[f"{report.name}/{report.model(path)}"] = found
+            except (OSError, ValueError, EOFError) as error:
+                gaps.append(f"{MEDIA}/{path.name} cannot be read: {error}")
+    return chunks
+
+
+def _lines(path: Path) -> list[bytes]:
+    return path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+
+
+def state_of(ending: dict[str, Any]) -> str:
+    """`Story.state` from the content of `exit.json`; `killed` if the process ran on this machine and is gone."""
+    reason = ending.get("reason")
+    if reason != RUNNING:
+        return "unknown" if reason is None else _ENDINGS.get(str(reason), "failed")
+    pid = ending.get("pid")
+    is_dead = isinstance(pid, int) and is_alive(str(ending.get("host")), pid) is False
+    return "killed" if is_dead else "running"

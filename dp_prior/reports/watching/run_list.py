@@ -1,0 +1,185 @@
+"""Finds the runs below a directory, and reads a run again when its files have changed.
+
+Nothing outside the directory is read: links to folders are not followed, and a run with a link that leads out of the
+directory is shown as unreadable.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from dp_prior.checkpoints.documents import CONFIG
+from dp_prior.reports.pages.run_page import run_page
+from dp_prior.reports.pages.story import read_story
+from dp_prior.reports.watching.summary import Summary, summarise
+from dp_prior.run.files.exit_file import EXIT
+from dp_prior.run.files.scores import MEDIA, PAGE, RESULT
+from dp_prior.tracking.identity import IDENTITY
+from dp_prior.tracking.jsonl import EVENTS, ROWS
+
+PAGES_KEPT = 16
+"""Pages kept in memory; a page with films takes up to 8 MB."""
+
+SHARE = 0.05
+"""Largest share of the server's time spent searching for runs."""
+
+_FILES = (CONFIG, EXIT, IDENTITY, ROWS, EVENTS, RESULT, MEDIA)
+
+Version = tuple[tuple[str, int, int, int], ...]
+"""Names, inodes, sizes and times of the files of a run; differs once a file has changed."""
+
+
+class _Page(NamedTuple):
+    """A rendered page, with the time at which rendering began and the run's state at this time."""
+
+    begun: float
+    state: tuple[Version, str]
+    html: str
+
+
+class Runs:
+    """The runs below a directory. Safe to call from several threads.
+
+    A run is named by its place: the path relative to the directory, with `/`; empty for the directory itself.
+    """
+
+    def __init__(self, root: Path):
+        """Args: root: the directory."""
+        self.root = root.resolve()
+        self._lock, self._drawing = threading.Lock(), threading.Lock()  # for summaries, and for pages
+        self._places: tuple[str, ...] = ()
+        self._next_search = 0.0
+        self._known: dict[str, tuple[Version | None, Summary]] = {}
+        self._pages: dict[str, _Page] = {}  # the least recently opened first
+
+    def summaries(self) -> dict[str, Summary]:
+        """The summary of every run, by place."""
+        with self._lock:
+            self._search()
+            self._known = {place: found for place in self._places if (found := self._read(place)) is not None}
+            return {place: summary for place, (_, summary) in self._known.items()}
+
+    def one(self, place: str) -> tuple[Version | None, Summary]:
+        """The version of a run's files, None if the run may not be read; and the run's summary.
+
+        Raises:
+            FileNotFoundError: there is no such run.
+        """
+        with self._lock:
+            if place not in self._places:
+                self._search()
+            found = self._read(place) if place in self._places else None
+            if found is None:
+                raise FileNotFoundError(f"there is no run {place!r} below {self.root}")
+            self._known[place] = found
+            return found
+
+    def page(self, place: str) -> str:
+        """The page of a run, as HTML.
+
+        Raises:
+            FileNotFoundError: there is no such run.
+            PermissionError: the run may not be read.
+            Exception: any error that damaged files cause.
+        """
+        asked = time.monotonic()
+        with self._drawing:
+            begun, state = time.monotonic(), self._allowed(place)
+            known = self._pages.pop(place, None)
+            was_made_meanwhile = known is not None and known.begun >= asked
+            if known is None or not (known.state == state or was_made_meanwhile):
+                run = self.root / place
+                known = _Page(begun, state, run_page(read_story(run), run / PAGE).render())
+            self._pages[place] = known
+            if len(self._pages) > PAGES_KEPT:
+                del self._pages[next(iter(self._pages))]
+            return known.html
+
+    def media(self, place: str, name: str) -> Path:
+        """The path of a film or picture of a run.
+
+        Raises:
+            FileNotFoundError: the run or the file does not exist.
+            PermissionError: the run may not be read.
+        """
+        self._allowed(place)
+        folder = self.root / place / MEDIA
+        if name not in os.listdir(folder):  # refuses names with a separator, and `..`
+            raise FileNotFoundError(f"there is no film or picture {name!r} of the run {place!r}")
+        return folder / name
+
+    def _allowed(self, place: str) -> tuple[Version, str]:
+        """The version and the state of a run.
+
+        Raises:
+            PermissionError: the run may not be read.
+        """
+        version, summary = self.one(place)
+        if version is None:
+            raise PermissionError(summary.problem)
+        return version, summary.state
+
+    def _search(self) -> None:
+        """Find the places of all runs; at most `SHARE` of the time is spent here."""
+        begin = time.monotonic()
+        if begin >= self._next_search:
+            self._places = tuple(self._find())
+            end = time.monotonic()
+            self._next_search = end + (end - begin) / SHARE
+
+    def _find(self) -> Iterator[str]:
+        """The places of all runs; does not search inside runs or hidden folders."""
+        for folder, inside, files in os.walk(self.root):
+            inside[:] = sorted(name for name in inside if not name.startswith("."))
+            if ROWS in files or EXIT in files:
+                inside.clear()
+                yield "" if Path(folder) == self.root else Path(folder).relative_to(self.root).as_posix()
+
+    def _read(self, place: str) -> tuple[Version | None, Summary] | None:
+        """As `one`; None if the run is gone."""
+        name = (self.root / place).name
+        try:
+            version = self._version(place)
+        except PermissionError as error:
+            return None, Summary(name, problem=str(error))
+        except OSError:
+            return None
+        known = self._known.get(place)
+        if known is not None and known[0] == version:
+            return known
+        try:
+            return version, summarise(read_story(self.root / place))
+        except Exception as error:  # files of a run may hold anything; other runs are still shown
+            return version, Summary(name, problem=f"{type(error).__name__}: {error}")
+
+    def _version(self, place: str) -> Version:
+        """The present version of a run's files.
+
+        Raises:
+            PermissionError: a file is a link that leads out of the directory, or may not be read.
+            OSError: the run is gone.
+        """
+        run, found = self.root / place, []
+        if os.path.realpath(run) != str(run):  # replaced by a link since the search
+            raise PermissionError(f"{place} is a link; the run is not read")
+        with os.scandir(run) as entries:
+            for entry in entries:
+                if entry.name in _FILES:
+                    self._check_link(entry)
+                    told = entry.stat(follow_symlinks=False)
+                    found.append((entry.name, told.st_ino, told.st_size, told.st_mtime_ns))
+        if (run / MEDIA).is_dir():
+            with os.scandir(run / MEDIA) as entries:
+                for entry in entries:
+                    self._check_link(entry)
+        return tuple(sorted(found))
+
+    def _check_link(self, entry: os.DirEntry[str]) -> None:
+        if entry.is_symlink() and not Path(os.path.realpath(entry.path)).is_relative_to(self.root):
+            where = Path(entry.path).relative_to(self.root)
+            raise PermissionError(f"{where} is a link that leads out of {self.root}; the run is not read")

@@ -1,0 +1,156 @@
+"""`Batch`: the diffused variable (`x`) and its conditions (`cond`). `Spec`: shape and kind of each of its keys.
+
+Nothing below `tasks/` knows more about the data than this file says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+from torch import Tensor
+
+from dp_prior.config import Config
+from dp_prior.embedders import EmbedderConfig
+from dp_prior.pixels.resize import Fit
+from dp_prior.tensors.rotations import Layout, RotationSlice
+from dp_prior.tensors.slices import slice_faults
+
+Kind = Literal["vector", "image", "tokens", "label", "text"]
+"""vector: numbers with a unit, such as a state; image: pixels (height, width, 1, 3 or 4 channels); tokens: numbers of
+words; label: the number of a class; text: the embedding of a text, such as an instruction."""
+
+DTYPES: dict[Kind, torch.dtype] = {
+    "vector": torch.float32,
+    "image": torch.uint8,
+    "tokens": torch.int64,
+    "label": torch.int64,
+    "text": torch.float32,
+}
+
+
+_OMITTED = ("kinds", "fits", "embedders", "rotations", "classes", "previous_actions")
+"""Fields of a spec that are not written while they are empty."""
+
+
+class Spec(Config):
+    """Shapes and kinds of one sample, without the batch axis. It comes from the data and is saved with the weights."""
+
+    x_shape: tuple[int, ...]
+    """Shape of the diffused variable; (horizon, action_dim) for a policy."""
+
+    cond_shapes: dict[str, tuple[int, ...]]
+    """Shape of each conditioning input by key; (n_obs_steps, ...) for a policy's observations."""
+
+    kinds: dict[str, Kind] = {}
+    """Kind of each conditioning input that is not a vector."""
+
+    fits: dict[str, Fit] = {}
+    """How camera frames of any size become those of `cond_shapes`, by the key of an image."""
+
+    embedders: dict[str, EmbedderConfig] = {}
+    """Model that embeds texts, by the key of a text; a key that has none is given as embeddings only."""
+
+    rotations: dict[str, tuple[RotationSlice, ...]] = {}
+    """Elements of vectors that are rotations, by the key of a conditioning input, or "x"."""
+
+    classes: dict[str, tuple[str, ...]] = {}
+    """Names of the classes, in the order of their numbers, by the key of a label."""
+
+    previous_actions: dict[str, tuple[float, ...]] = {}
+    """Value at the first step of an episode, before any action, in data units, by the key of an observation that is the
+    action of the step before. Agents fill it in."""
+
+    def faults(self) -> Iterator[str]:
+        odd = sorted(key for key in self.classes if self.kind(key) != "label")
+        if odd:
+            yield f"classes name {odd}, which are not of kind 'label'"
+        for key, rotations in self.rotations.items():
+            shape = self.feature_shape(key)
+            if self.kind(key) != "vector" or len(shape) != 1:
+                yield f"rotations.{key}: {key!r} is of kind {self.kind(key)!r} and shape {shape}; expected a vector"
+            else:
+                slices = [one.slice for one in rotations]
+                yield from (f"rotations.{key}: {fault}" for fault in slice_faults(slices, shape[0]))
+        for key, fit in self.fits.items():
+            if self.kind(key) != "image" or self.cond_shapes.get(key, ())[-3:-1] != fit.size:
+                yield (
+                    f"fits.{key} makes images of size {list(fit.size)}, but {key!r} is of kind {self.kind(key)!r} and "
+                    f"shape {self.cond_shapes.get(key)}"
+                )
+        odd = sorted(key for key in self.embedders if self.kind(key) != "text")
+        if odd:
+            yield f"embedders name {odd}, which are not of kind 'text'"
+        for key, start in self.previous_actions.items():
+            found, action = self.feature_shape(key), self.feature_shape("x")
+            if key not in self.cond_shapes or not found == action == (len(start),):
+                yield f"previous_actions.{key} has {len(start)} numbers, {key!r} shape {found}, an action {action}"
+        unknown = sorted(set(self.kinds) - set(self.cond_shapes))
+        if unknown:
+            yield f"kinds name {unknown}, which are not among the keys {sorted(self.cond_shapes)}"
+        for key, shape in self.cond_shapes.items():
+            if self.kind(key) == "image" and (len(shape) < 3 or shape[-1] not in (1, 3, 4)):
+                yield f"{key!r} is an image of shape {shape}; expected (..., height, width, 1, 3 or 4)"
+
+    @model_serializer(mode="wrap")
+    def _leave_out_vectors(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """`spec.json` of vectors alone is the one of versions that knew nothing else."""
+        return {name: value for name, value in write(self).items() if name not in _OMITTED or value}
+
+    def kind(self, key: str) -> Kind:
+        """Kind of a conditioning input."""
+        return self.kinds.get(key, "vector")
+
+    def feature_shape(self, key: str) -> tuple[int, ...]:
+        """Shape of a conditioning input, or of "x", without the axis of time; () for an unknown key."""
+        return (self.x_shape if key == "x" else self.cond_shapes.get(key, ()))[1:]
+
+    def layout(self, key: str) -> Layout | None:
+        """Where the rotations of a key lie, or of "x"; None for a key without any."""
+        rotations = self.rotations.get(key)
+        return Layout(*self.feature_shape(key), rotations) if rotations else None
+
+    def dtype(self, key: str) -> torch.dtype:
+        """Type of the values of a conditioning input, which follows from its kind."""
+        return DTYPES[self.kind(key)]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B samples on one device, in data units until the model normalises them.
+
+    Attributes:
+        x: (B, *x_shape) float32; uint8 for images.
+        cond: (B, *shape) by key, in the type of its kind, see `Spec.dtype`.
+        mask: (B, *x_shape[:-1]) bool, True where x is real rather than padding; (B, horizon) for a policy.
+        ids: (B,) int64 index of each sample in its data set; the key of random numbers that must not depend on order.
+        positions: (B,) int64 position of each sample in the order of training; None outside training.
+        denominator: () float32, divisor of a mean over this batch; None for the number of valid positions in `mask`.
+            Micro-batches of a global batch share the divisor, so that their losses add up to the global mean.
+    """
+
+    x: Tensor
+    cond: dict[str, Tensor]
+    mask: Tensor
+    ids: Tensor
+    positions: Tensor | None = None
+    denominator: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.x.shape[0]
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on another device."""
+        own = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        moved = {name: value.to(device, non_blocking=True) for name, value in own.items()}
+        cond = {key: value.to(device, non_blocking=True) for key, value in self.cond.items()}
+        return replace(self, cond=cond, **moved)
+
+    def __getitem__(self, rows: slice | Tensor) -> Batch:
+        """The samples at `rows`; the denominator stays."""
+        cond = {key: value[rows] for key, value in self.cond.items()}
+        positions = None if self.positions is None else self.positions[rows]
+        return replace(self, x=self.x[rows], cond=cond, mask=self.mask[rows], ids=self.ids[rows], positions=positions)

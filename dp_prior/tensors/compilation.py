@@ -1,0 +1,52 @@
+"""torch.compile as a setting: off, or a mode of torch.compile.
+
+Compiled code computes the same numbers up to rounding. No name of a weight and no state of a run changes, so a run may
+be compiled from one start to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from dp_prior.config import ConfigError
+from dp_prior.tensors.randomness import derive_seed
+
+Compile = Literal["off", "default", "reduce-overhead", "max-autotune"]
+
+CUDA_GRAPHS: tuple[Compile, ...] = ("reduce-overhead", "max-autotune")
+"""Modes that record CUDA graphs on a GPU. A graph writes its results to the same memory every time."""
+
+
+def compiled(function: Callable[..., Any], mode: Compile, setting: str, *, dynamic: bool | None = None) -> Callable:
+    """The function, compiled at the first call; unchanged if `mode` is "off".
+
+    Args:
+        setting: path of the setting that requests compilation, for the error.
+        dynamic: as in `torch.compile`; False compiles again for every shape.
+
+    Raises:
+        ConfigError: at the first call, where there is no compiler or it fails.
+    """
+    if mode == "off":
+        return function
+    torch.compiler.assume_constant_result(derive_seed)  # a hash of names, which the compiler cannot trace
+    fast = torch.compile(function, mode=mode, dynamic=dynamic)
+    from torch._dynamo.exc import BackendCompilerFailed
+
+    def call(*arguments: Any) -> Any:
+        try:
+            found = fast(*arguments)
+        except BackendCompilerFailed as error:
+            cause = str(error).partition("\n")[0].rstrip(".: ")
+            problem = (
+                f"is {mode!r}, but torch cannot compile here: {cause}. It needs a C++ compiler, and Triton on a GPU"
+            )
+            raise ConfigError(setting, [f"{problem}; install them, or set it to 'off'"]) from error
+        return tree_map_only(Tensor, torch.clone, found) if mode in CUDA_GRAPHS else found
+
+    return call

@@ -1,0 +1,80 @@
+"""The check of observations on tensors; what an observation is, and what is wrong with one, says `ObsSpec`.
+
+Everything that hands observations to a policy calls `check_obs` first and stores only what it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dp_prior.onboard.obs_spec import ObsSpec, Reads
+from dp_prior.tensors.batch import Spec
+
+
+def obs_spec(spec: Spec, normalizer: nn.Module | None = None) -> ObsSpec:
+    """What a policy reads.
+
+    Args:
+        normalizer: of the policy, which knows the range of vectors in training.
+    """
+    ranges = dict(normalizer.named_buffers()) if normalizer is not None else {}
+    found = {}
+    for key, shape in spec.cond_shapes.items():
+        low, high = (ranges.get(f"{key}/{end}") for end in ("min", "max"))
+        found[key] = Reads(
+            shape=(None, None, shape[-1]) if key in spec.fits else shape[1:],
+            dtype=str(spec.dtype(key)).removeprefix("torch."),
+            kind=spec.kind(key),
+            rotations=[(*one.slice, one.form) for one in spec.rotations.get(key, ())],
+            start=spec.previous_actions.get(key),
+            range=None if low is None else (low.cpu().numpy(), high.cpu().numpy()),
+        )
+    return ObsSpec(found)
+
+
+def check_obs(
+    obs: Mapping[str, Any],
+    spec: Spec,
+    *,
+    rows: int,
+    steps: Collection[int] = (),
+    active: Sequence[int] | np.ndarray | None = None,
+) -> dict[str, Tensor]:
+    """Check the observations that a policy reads and bring them into the types of their kinds, see `ObsSpec.check`.
+
+    Args:
+        obs: (rows, *shape) by key, or (rows, steps, *shape); arrays, tensors or nested lists. Other keys are ignored.
+        spec: of the policy; its shapes begin with the axis of observation steps.
+
+    Returns:
+        The keys of `spec`. Tensors stay on their device and are not copied if their type is right. Camera frames of any
+        size are resized as those of training were.
+    """
+    reads, checked = obs_spec(spec), {}
+    reads.check_names(obs)
+    for key, shape in spec.cond_shapes.items():
+        value = _tensor(key, obs[key], spec.dtype(key), reads)
+        reads.check_shape(key, value.shape, rows, steps)
+        if key in spec.fits and value.shape[-3:] != shape[-3:]:
+            frames = spec.fits[key].apply(value.cpu().reshape(-1, *value.shape[-3:]))  # see `Fit` for other kernels
+            value = frames.view(*value.shape[:-3], *shape[-3:]).to(value.device)
+        checked[key] = value
+    read = None if active is None else np.asarray(active, np.int64)
+    for key, value in checked.items():
+        is_read_here = value.device.type == "cpu" or reads.observations[key].rotations
+        if is_read_here or (value.is_floating_point() and (~value.isfinite()).any()):
+            reads.check_values(key, value.cpu().numpy(), read)
+    return checked
+
+
+def _tensor(key: str, value: Any, wanted: torch.dtype, reads: ObsSpec) -> Tensor:
+    if not isinstance(value, Tensor):
+        return torch.from_numpy(reads.array(key, value))
+    if value.dtype != wanted and (wanted != torch.float32 or value.is_complex()):
+        raise reads.wrong_type(key, value.dtype)
+    return value.detach().to(wanted)

@@ -1,0 +1,144 @@
+"""Budget, optimizer and cadences of training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from dp_prior.clock import Cadence, Progress
+from dp_prior.config import Change, Config, family
+from dp_prior.job.deadline import Duration
+from dp_prior.tensors.compilation import CUDA_GRAPHS, Compile
+from dp_prior.training.best import MonitorConfig
+from dp_prior.training.ema import DecayConfig, PowerDecay
+from dp_prior.training.learning_rate import CosineLearningRate, LearningRateConfig
+from dp_prior.training.muon import MuonConfig
+from dp_prior.training.optimizer import AdamWConfig
+
+OptimizerConfig = family("optimizers", AdamWConfig, MuonConfig)
+
+_UNITS = ("samples", "epochs", "steps")
+_START = Progress()
+
+
+class TrainingConfig(Config):
+    """The budget, the optimizer and the cadences of a run. Give exactly one of samples, epochs, steps."""
+
+    replaced: ClassVar = {
+        "num_epochs": "Set train.epochs.",
+        "gradient_accumulate_every": "Set train.accumulation.",
+        "learning_rate": "Set train.lr.peak.",
+        "lr_warmup_steps": "Set train.lr.warmup_steps.",
+        "use_ema": "Set train.ema.",
+        "checkpoint_every": "Set train.save_every.",
+        "batch_size": "Set data.batch_size.",
+    }  # Diffusion Policy, LeRobot
+
+    samples: int | None = Field(default=None, ge=1)
+    """Budget in training samples over all ranks."""
+
+    epochs: float | None = Field(default=None, gt=0)
+    """Budget in passes over the training set."""
+
+    steps: int | None = Field(default=None, ge=1)
+    """Budget in optimizer steps."""
+
+    accumulation: Annotated[int, Change("harmless")] = Field(default=1, ge=1)
+    """Micro-batches per optimizer step; k of them give the same step as one batch k times as large."""
+
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Autocast precision of the network; losses, normalizer, optimizer and averages stay fp32. fp16 needs a GPU."""
+
+    compile: Annotated[Compile, Change("harmless")] = "off"
+    """How torch compiles a micro-batch up to its loss: off, or a mode of `torch.compile`. reduce-overhead and
+    max-autotune record CUDA graphs on a GPU. Compiling takes a minute or more at the first step of every start."""
+
+    optimizer: OptimizerConfig = AdamWConfig()
+    """The optimizer; its `type` defaults to adamw."""
+
+    lr: LearningRateConfig = CosineLearningRate()
+    """Learning rate as a function of the optimizer step."""
+
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Maximum global norm of the gradient; a larger gradient is clipped."""
+
+    ema: Annotated[dict[str, DecayConfig], Change("architecture")] = {"ema": PowerDecay()}
+    """Averages of the weights by name; the first is the exported model. Empty for none."""
+
+    init_from: Annotated[str | None, Change("harmless")] = None
+    """Checkpoint whose weights and normalizer a fresh run starts from: a path, `hf://...`, or another reference that
+    `load_policy` reads. All tensors must match. Ignored when a run continues from its own checkpoint."""
+
+    monitor: Annotated[MonitorConfig, Change("harmless")] = MonitorConfig()
+    """The metric that selects the best checkpoint."""
+
+    log_every: Annotated[Cadence, Change("harmless")] = Cadence(steps=50)
+    """How often training metrics are logged; the only time the loop waits for the device."""
+
+    save_every: Annotated[Cadence, Change("harmless")] = Cadence(epochs=10)
+    """How often a checkpoint is saved, besides at a new best and at the end."""
+
+    nonfinite_limit: Annotated[int, Change("harmless")] = Field(default=10, ge=1)
+    """Steps in a row with a non-finite gradient after which the run stops; each of them is skipped and counted."""
+
+    rollback: Annotated[int, Change("harmless")] = Field(default=0, ge=0)
+    """How many times a run that would stop for `nonfinite_limit` or `divergence` instead restores the
+    weights of its last good checkpoint and skips the samples seen since; 0 for never."""
+
+    divergence: Annotated[Literal["warn", "stop", "roll back"] | None, Change("harmless")] = "warn"
+    """What to do when the loss has been more than 10 times its lowest running mean for 20 steps in a row: `warn` in the
+    console and in events.jsonl, `stop` with exit code 65, `roll back` as `rollback` says, or null to ignore it."""
+
+    dist_timeout: Annotated[Duration, Change("harmless")] = 120.0
+    """Time without progress after which a rank is lost and the run ends, in seconds or for example "5m". The rank is
+    named and every rank writes its stacks. Work that cannot report progress, such as a save, may take 10 times that."""
+
+    max_runtime: Annotated[Duration | None, Change("harmless")] = None
+    """Time limit in seconds or for example "47h": the run saves and ends with exit code 75 before it. null for no
+    limit other than that of SLURM."""
+
+    requeue: Annotated[bool, Change("harmless")] = False
+    """Whether to requeue the SLURM job when it ends because of its time limit or SIGUSR1."""
+
+    @field_validator("ema")
+    @classmethod
+    def _names(cls, ema: dict[str, DecayConfig]) -> dict[str, DecayConfig]:
+        for name in ema:
+            if name == "online" or not name.isidentifier():
+                raise ValueError(f"{name!r} cannot name an average; use an identifier other than 'online'")
+        return ema
+
+    def faults(self) -> Iterator[str]:
+        given = [name for name in _UNITS if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = f"{', '.join(given)}; set the others to null" if given else "none"
+            yield f"a run needs exactly one of samples, epochs, steps; found {found}"
+        if self.compile in CUDA_GRAPHS and self.accumulation > 1:
+            yield (
+                f"compile is {self.compile!r}, whose CUDA graphs overwrite the gradient of the micro-batch before, but "
+                f"accumulation is {self.accumulation}; set accumulation to 1, or compile to 'default'"
+            )
+        if self.divergence == "roll back" and self.rollback == 0:
+            yield "divergence is 'roll back', but rollback is 0; set rollback to the most rollbacks allowed"
+
+    @property
+    def unit(self) -> str:
+        """Unit of the budget: samples, epochs or steps."""
+        return next(name for name in _UNITS if getattr(self, name) is not None)
+
+    def total_samples(self, dataset_length: int, global_batch_size: int, progress: Progress = _START) -> int:
+        """The budget in samples. A budget in steps depends on `progress`: past steps may have had other batch sizes."""
+        if self.samples is not None:
+            return self.samples
+        if self.steps is not None:
+            return progress.samples_seen + (self.steps - progress.global_step) * global_batch_size
+        return max(1, round(self.epochs * dataset_length))
+
+    def spent(self, dataset_length: int, global_batch_size: int, progress: Progress) -> tuple[int, int]:
+        """The spent part of the budget and the total, both in optimizer steps of this global batch size."""
+        if self.steps is not None:
+            return progress.global_step, self.steps
+        total = self.total_samples(dataset_length, global_batch_size)
+        return progress.samples_seen // global_batch_size, -(-total // global_batch_size)

@@ -1,0 +1,105 @@
+"""The lock of a run directory, tried by real processes."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from dp_prior.checkpoints.format import CheckpointError
+from dp_prior.checkpoints.run_lock import LOCK, LockedError, RunLock
+
+
+def hold_in_child(directory, fork_again=False):
+    """A child process that holds the lock until killed; with `fork_again` also a grandchild that inherits it.
+
+    Returns:
+        (pid of the holder, pid of the grandchild or None), once the lock is held.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            held = RunLock(directory)
+            orphan = os.fork() if fork_again else None
+            if orphan == 0:
+                time.sleep(60)
+                os._exit(0)
+            os.write(writing, f"{orphan or 0}\n".encode())
+            time.sleep(60)
+            held.release()
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        orphan = int(pipe.readline())
+    return child, orphan or None
+
+
+def kill(pid, is_child=True):
+    os.kill(pid, signal.SIGKILL)
+    if is_child:
+        os.waitpid(pid, 0)
+
+
+@pytest.mark.promise("A7")
+def test_second_run_is_refused_at_once_naming_the_holder_and_let_in_after_kill_9(tmp_path, monkeypatch):
+    child, _ = hold_in_child(tmp_path)
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it waits"))
+    try:
+        with pytest.raises(LockedError) as refusal:
+            RunLock(tmp_path, wait_s=30)
+    finally:
+        kill(child)
+    started = json.loads((tmp_path / LOCK).read_text())["started"]
+    assert str(refusal.value) == (
+        f"run directory {tmp_path} is in use by process {child} on host {os.uname().nodename}, started {started}. "
+        "Stop that run, or choose another directory for this one."
+    )
+    RunLock(tmp_path, wait_s=0).release()
+
+
+def test_the_same_process_is_refused_too(tmp_path):
+    with RunLock(tmp_path), pytest.raises(LockedError, match=f"process {os.getpid()} on host"):
+        RunLock(tmp_path)
+
+
+def test_release_lets_others_in_even_while_a_forked_worker_lives(tmp_path):
+    lock = RunLock(tmp_path)
+    worker = os.fork()
+    if worker == 0:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        assert lock.is_held
+        lock.release()
+        lock.release()
+        assert not lock.is_held
+        RunLock(tmp_path, wait_s=0).release()
+    finally:
+        kill(worker)
+
+
+@pytest.mark.promise("A7")
+def test_orphans_of_a_dead_holder_are_waited_for(tmp_path):
+    child, orphan = hold_in_child(tmp_path, fork_again=True)
+    kill(child)
+    try:
+        with pytest.raises(LockedError, match="dead, but one of its worker processes is still running"):
+            RunLock(tmp_path, wait_s=0.1)
+    finally:
+        kill(orphan, is_child=False)
+    RunLock(tmp_path, wait_s=10).release()
+
+
+def test_what_stands_in_the_lock_file_does_not_matter(tmp_path):
+    for text in ["", "not json", "[1]", '{"host": 1, "pid": "x"}', '{"host": "elsewhere", "pid": 1}']:
+        (tmp_path / LOCK).write_text(text)
+        RunLock(tmp_path, wait_s=0).release()
+
+
+def test_a_path_that_cannot_be_a_directory_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=r"cannot write in run directory .*/file/run: Not a directory"):
+        RunLock(tmp_path / "file" / "run")

@@ -1,0 +1,120 @@
+"""`dp-prior sample` of images: the layouts that published evaluators read, and labels."""
+
+import json
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from dp_prior.inference.load import load_image
+from dp_prior.tasks.image import ImageTaskConfig
+from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.randomness import Randomness
+from tests import test_image as images
+from tests.commands.test_sample import command, drawn
+
+pytest.importorskip("diffusers", reason="diffusers is not installed: drawing images is NOT tested")
+
+
+def saved(place, channels=3, label_dropout=0.2, **spec):
+    """An untrained model of 8 x 8 pixels, saved by itself; without `spec` its labels are a, b and c."""
+    torch.manual_seed(0)
+    task = images.tiny(place, task__label_dropout=label_dropout)["task"]
+    classes = {"cond_shapes": {"label": ()}, "kinds": {"label": "label"}, "classes": {"label": ("a", "b", "c")}}
+    spec = Spec(x_shape=(8, 8, channels), **(spec or classes))
+    if "label" not in spec.cond_shapes:
+        task["label_dropout"] = 0.0
+    model = ImageTaskConfig.from_json(json.dumps(task)).create(spec)
+    with torch.no_grad():
+        for index, weight in enumerate(model.parameters()):  # an untrained network would draw noise, whatever the label
+            weight.add_(0.1 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(index)))
+    model.save_pretrained(place / "model")
+    return place / "model"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return saved(tmp_path_factory.mktemp("images"))
+
+
+def test_the_npz_is_that_of_guided_diffusion(model, tmp_path):
+    assert drawn(model, tmp_path / "a.npz", n=50, batch_size=50, seed=0)
+    with np.load(tmp_path / "a.npz", allow_pickle=False) as arrays:
+        assert arrays.files == ["arr_0", "arr_1"]
+        x, labels = arrays["arr_0"], arrays["arr_1"]
+    assert x.shape == (50, 8, 8, 3) and x.dtype == np.uint8 and labels.dtype == np.int64
+    assert np.array_equal(x, load_image(model).predict(torch.from_numpy(labels)).numpy()), "the same noise as predict"
+    assert np.bincount(labels, minlength=3).min() > 6, "labels are drawn uniformly"
+    with (
+        zipfile.ZipFile(tmp_path / "a.npz") as archive,
+        archive.open("arr_0.npy") as file,
+    ):  # evaluator.py reads a stream
+        assert np.lib.format.read_magic(file) == (1, 0)
+        assert np.lib.format.read_array_header_1_0(file) == ((50, 8, 8, 3), False, np.dtype(np.uint8))
+        assert file.read() == x.tobytes()
+
+
+def test_labels_are_given_by_name_or_number_in_turn(model, tmp_path):
+    assert drawn(model, tmp_path / "a.npz", n=5, labels=("c", "0"))
+    with np.load(tmp_path / "a.npz") as arrays:
+        assert arrays["arr_1"].tolist() == [2, 0, 2, 0, 2]
+    found = command(model, "--n", "5", "--out", tmp_path / "b.npz", "--labels", "c,d")
+    assert found.exit_code == 64 and "'d' is no class; expected 0 to 2, or a name of ['a', 'b', 'c']" in found.output
+
+
+@pytest.mark.parametrize("label", [3, -1, 0.5, np.nan])
+def test_given_labels_that_are_no_classes_are_refused(model, tmp_path, label):
+    np.savez(tmp_path / "cond.npz", label=np.array([0, label]))
+    found = command(model, "--n", "2", "--out", tmp_path / "a.npz", "--conditions", tmp_path / "cond.npz")
+    assert found.exit_code == 64
+    assert "label holds other numbers than those of the classes, 0 to 2" in found.output
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_folder_holds_png_files_and_the_labels_as_edm_has_them(tmp_path, channels):
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: PNG files are NOT tested")
+    model = saved(tmp_path, channels) if channels == 3 else saved(tmp_path, channels, cond_shapes={})
+    assert drawn(model, tmp_path / "folder", n=6) and drawn(model, tmp_path / "a.npz", n=6)
+    with np.load(tmp_path / "a.npz") as arrays:
+        expected, labels = arrays["arr_0"], arrays.get("arr_1")
+    names = [f"{index:06d}.png" for index in range(6)]
+    listed = ["dataset.json"] if channels == 3 else []
+    assert sorted(path.name for path in (tmp_path / "folder").iterdir()) == names + listed
+    for name, pixels in zip(names, expected, strict=True):
+        assert np.array_equal(np.asarray(image.open(tmp_path / "folder" / name)).reshape(8, 8, channels), pixels)
+    if channels == 3:
+        found = json.loads((tmp_path / "folder" / "dataset.json").read_text())["labels"]
+        assert found == [list(pair) for pair in zip(names, labels.tolist(), strict=True)]
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_an_image_of_lower_resolution_comes_from_a_file(tmp_path):
+    model = saved(tmp_path, cond_shapes={"low_res": (4, 4, 3)}, kinds={"low_res": "image"})
+    low_res = np.random.default_rng(0).integers(0, 256, (2, 4, 4, 3), dtype=np.uint8)
+    np.savez(tmp_path / "cond.npz", low_res=low_res)
+    assert drawn(model, tmp_path / "a.npz", n=4, conditions=tmp_path / "cond.npz")
+    expected = load_image(model).predict(4, low_res=torch.from_numpy(low_res[[0, 1, 0, 1]]))
+    with np.load(tmp_path / "a.npz") as arrays:
+        assert arrays.files == ["arr_0"] and np.array_equal(arrays["arr_0"], expected.numpy())
+
+
+def test_images_are_guided_by_their_label_alone(model, tmp_path):
+    loaded, random = load_image(model), Randomness.from_counts(0, "test", torch.arange(3))
+    plain = loaded.predict([0, 1, 2], random=random)
+    guided = loaded.predict([0, 1, 2], random=random, guidance_scale=8.0)
+    assert torch.equal(loaded.predict([0, 1, 2], random=random, guidance_scale=1.0), plain)
+    assert not torch.equal(guided, plain)
+    assert torch.equal(load_image(model, guidance_scale=8.0).predict([0, 1, 2], random=random), guided)
+    place = tmp_path / "unconditional"
+    place.mkdir()
+    found = command(saved(place, cond_shapes={}), "--n", "1", "--out", tmp_path / "a.npz", "--guidance-scale", "3")
+    assert found.exit_code == 64 and "this one has none to drop" in found.output
+
+
+def test_labels_that_are_always_there_cannot_be_amplified(tmp_path):
+    model = saved(tmp_path, label_dropout=0.0)
+    before = sorted(tmp_path.iterdir())
+    found = command(model, "--n", "1", "--out", tmp_path / "a.npz", "--guidance-scale", "3")
+    assert found.exit_code == 64 and "its training never dropped ['label']; train with dropout" in found.output
+    assert "Traceback" not in found.output and sorted(tmp_path.iterdir()) == before

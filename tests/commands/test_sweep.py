@@ -1,0 +1,139 @@
+"""A sweep runs the grid, finds its runs again, and its page folds seeds."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dp_prior.cli import main
+from dp_prior.commands import sweep as sweeping
+from dp_prior.commands.sweep import run_trials, trials
+from dp_prior.config import ConfigError
+from dp_prior.run.files.exit_file import DATA, STOPPED
+from dp_prior.training.guard import NotFiniteError
+from tests.reports.pages.test_report import Outline
+from tests.tiny import rows, write
+
+
+def settings(found):
+    return [(trial.config.train.lr.peak, trial.config.train.steps, trial.config.seed) for trial in found]
+
+
+def test_the_grid_is_every_value_with_every_seed(tmp_path):
+    found = trials(write(tmp_path, seed=5), ["train.lr.peak=1e-4,1e-3", "train.steps=2,3"], 2, ["data.batch_size=4"])
+    assert settings(found) == [(peak, steps, seed) for peak in (1e-4, 1e-3) for steps in (2, 3) for seed in (5, 6)]
+    assert all(trial.config.data.batch_size == 4 for trial in found)
+    assert found[0].config.tracker.data_path == f"{tmp_path}/run_peak=1e-4_steps=2_seed=5"
+    assert len({trial.config.tracker.data_path for trial in found}) == 8
+    assert settings(trials(write(tmp_path), [], 1)) == [(1e-3, 24, 0)]
+
+
+def test_values_may_be_lists_and_records(tmp_path):
+    text = 'train.lr={"type": "constant", "peak": 0.1},{"type": "cosine", "peak": 0.2}'
+    found = trials(write(tmp_path), [text, "data.split.seed=1,2"], 1)
+    assert [trial.config.train.lr.type for trial in found] == ["constant", "constant", "cosine", "cosine"]
+
+
+def test_directories_of_long_values_can_be_made_and_differ_by_what_is_cut(tmp_path):
+    values = {
+        "task.backbone": {"type": "mlp", "hidden_dim": 8, "n_blocks": 1},
+        "train.ema": {"ema": {"type": "power", "max_decay": 0.9, "power": 0.5}},
+        "train.lr": {"type": "cosine", "peak": 0.001, "warmup_steps": 200},
+        "train.monitor": {"metric": "validation/ema/loss", "mode": "min"},
+    }
+    varied = [f"{key}={json.dumps(value)}" for key, value in values.items()]
+    found, again = (trials(write(tmp_path), varied, 2) for _ in range(2))
+    first, second = (Path(trial.config.tracker.data_path) for trial in found)
+    assert found == again and first != second
+    assert len(first.name) == len(second.name) == len("run_") + 150 + len("_") + 12
+    first.mkdir()
+
+
+def test_printed_commands_are_those_runs(tmp_path):
+    config = write(tmp_path)
+    arguments = [
+        "sweep",
+        str(config),
+        "--vary",
+        'train.lr={"type": "constant", "peak": 0.1}',
+        "--seeds",
+        "2",
+        "--print",
+    ]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0 and not list(tmp_path.glob("run*"))
+    found = trials(config, ['train.lr={"type": "constant", "peak": 0.1}'], 2)
+    lines = [shlex.split(line) for line in result.output.splitlines()]
+    assert len(lines) == 2 and all(line[:2] == ["dp-prior", "train"] for line in lines)
+    _, train, *options = lines[1]
+    assert CliRunner().invoke(main, [train, *options, "--set=train.steps=2"]).exit_code == 0
+    assert rows(tmp_path / found[1].config.tracker.data_path.rpartition("/")[2])
+
+
+@pytest.mark.parametrize(
+    ("varied", "message"),
+    [
+        (["train.lr.peek=1,2"], "train.lr.peek"),
+        (["train.lr.peak"], "expected KEY.KEY=VALUE,VALUE"),
+        (["train.lr.peak=1,,2"], "expected KEY.KEY=VALUE,VALUE"),
+        (["seed=1,2"], "names seed; use --seeds"),
+        (["train.steps=1", "train.steps=2"], "names train.steps twice; give all its values at once"),
+        (["train.lr.peak=1e-3,1e-3"], "two trials would lie in .*run_peak=1e-3_seed=0"),
+    ],
+)
+def test_a_wrong_grid_is_refused_before_anything_runs(tmp_path, varied, message):
+    with pytest.raises(ConfigError, match=message):
+        trials(write(tmp_path), varied, 1)
+
+
+def test_a_sweep_in_which_no_run_begins_ends_with_the_code_of_the_first(tmp_path):
+    config, page = write(tmp_path, train__steps=2), tmp_path / "page.html"
+    (tmp_path / "toy.npz").unlink()
+    result = CliRunner().invoke(main, ["sweep", str(config), "--seeds", "2", "--html", str(page)])
+    assert result.exit_code == 65 and result.output.count("toy.npz: 1 problem") == 2
+    assert f"{page} is not written: no trial began to train" in result.output and not page.exists()
+
+
+def test_a_sweep_goes_on_where_it_was_and_its_page_folds_seeds(tmp_path, monkeypatch):
+    config, page = write(tmp_path, train__steps=4), tmp_path / "page.html"
+    arguments = ["sweep", str(config), "--vary", "train.lr.peak=1e-4,1e-3", "--seeds", "2", "--html", str(page)]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    assert result.output.count("finished: 32 samples") == 4
+    runs = sorted(tmp_path.glob("run_*"))
+    written = [(run / "metrics.jsonl").read_bytes() for run in runs]
+    texts = Outline(page.read_text(encoding="utf-8")).texts
+    for peak in ("0.0001", "0.001"):
+        assert f"train.lr.peak={peak}" in texts
+    best = [json.loads((run / "result.json").read_text())["best"]["metrics"]["validation/ema/loss"] for run in runs]
+    assert any(text.startswith(f"{(best[0] + best[1]) / 2:.4g} (") for text in texts)
+    again = CliRunner().invoke(main, arguments[:-2])
+    assert again.exit_code == 0 and again.output.count("complete: 32 samples") == 4
+    assert [(run / "metrics.jsonl").read_bytes() for run in runs] == written
+
+
+def test_an_error_of_one_trial_does_not_end_the_others_but_a_stop_does(tmp_path, monkeypatch):
+    class Outcome:
+        status, progress = "finished", type("P", (), {"samples_seen": 1})
+
+    class Fake:
+        done: list = []
+
+        def __init__(self, config, report):
+            self.config = config
+
+        def run(self):
+            self.done.append(self.config.seed)
+            if self.config.seed == 1:
+                raise NotFiniteError("the loss is NaN", first_step=1)
+            outcome = Outcome()
+            outcome.status = "stopped" if self.config.seed == 3 else "finished"
+            return outcome
+
+    monkeypatch.setattr(sweeping, "Run", Fake)
+    found, lines = trials(write(tmp_path), [], 5), []
+    assert run_trials(found[:3], lines.append) == DATA and Fake.done == [0, 1, 2]
+    assert "error: NotFiniteError: the loss is NaN" in lines
+    assert run_trials(found, lines.append) == STOPPED and Fake.done[3:] == [0, 1, 2, 3]

@@ -1,0 +1,191 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dp_prior.data.errors import DataError
+from dp_prior.data.frames.frame_cache import FrameCache
+from dp_prior.data.frames.frame_rows import FrameRows
+from dp_prior.data.frames.layout import Encoding, greyscale
+from dp_prior.pixels.resize import Fit
+from tests.data.frames.recordings import MadeFrames
+
+LENGTHS = [4, 1, 7, 5, 9, 2]
+N = sum(LENGTHS)
+HEIGHT, WIDTH = 12, 16
+
+
+@pytest.fixture(scope="module", params=["raw", "grey", "jpeg"])
+def cached(request, tmp_path_factory):
+    """The rows of a cache, and all frames in it read one by one."""
+    if request.param == "jpeg":
+        pytest.importorskip("PIL")
+    path = tmp_path_factory.mktemp("cached")
+    (path / "set").mkdir()
+    source = MadeFrames(path / "set", LENGTHS, [range(6)])
+    rows = FrameCache(source, Fit(size=(HEIGHT, WIDTH)), path / "caches", encoding=Encoding(type=request.param)).open()
+    return rows, torch.cat([rows.rows(torch.tensor([row])) for row in range(N)])
+
+
+def test_raw_frames_are_the_resized_pixels_and_jpegs_near_them(cached):
+    rows, frames = cached
+    expected = Fit(size=(HEIGHT, WIDTH)).apply(
+        torch.from_numpy(MadeFrames(Path(rows.index.source), LENGTHS, []).frames)
+    )
+    if rows.index.encoding.type == "grey":
+        expected = greyscale(expected)
+    difference = (frames.int() - expected.int()).abs()
+    assert difference.max() <= (40 if rows.index.encoding.type == "jpeg" else 0)  # noise is the worst case of JPEG
+
+
+ids = st.lists(st.integers(0, N - 1), max_size=40)
+windows = st.lists(st.tuples(st.integers(0, N - 4), st.integers(1, 4)), max_size=10).map(
+    lambda runs: [first + step for first, length in runs for step in range(length)]
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.one_of(ids, windows))
+def test_any_rows_in_any_order_are_those_frames(cached, wanted):
+    rows, frames = cached
+    wanted = torch.tensor(wanted, dtype=torch.int64)
+    found = rows.rows(wanted)
+    assert torch.equal(found, frames[wanted]) and found.is_contiguous()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot tell what is cached")
+def test_rows_that_are_not_in_the_page_cache_are_requested_before_the_first_is_waited_for(cached, monkeypatch):
+    """Every second run is missing, or read in part."""
+    rows, frames = cached
+    calls, preadv, advise = [], os.preadv, os.posix_fadvise
+
+    def cold(file, buffers, offset, flags=0):
+        if flags == os.RWF_NOWAIT:
+            if offset // 100 % 3 == 0:
+                raise BlockingIOError
+            if offset // 100 % 3 == 1:
+                return preadv(file, [buffers[0][:50]], offset)
+        elif offset // 100 % 3 < 2:
+            calls.append("wait")
+        return preadv(file, buffers, offset)
+
+    def request(*arguments):
+        calls.append("request")
+        advise(*arguments)
+
+    monkeypatch.setattr(os, "preadv", cold)
+    monkeypatch.setattr(os, "posix_fadvise", request)
+    wanted = torch.tensor([3, 4, 20, 21, 9, 10, 0, 1, 13])
+    assert torch.equal(rows.rows(wanted), frames[wanted])
+    assert "wait" in calls and "request" not in calls[calls.index("wait") :]
+
+
+def test_rows_beyond_the_frames_are_refused(cached):
+    rows, _ = cached
+    with pytest.raises(IndexError, match="rows 0 to 28 of 28 frames"):
+        rows.rows(torch.tensor([0, 28]))
+    with pytest.raises(IndexError, match="rows -1 to 3 of 28 frames"):
+        rows.rows(torch.tensor([3, -1]))
+
+
+@pytest.fixture
+def fresh(tmp_path):
+    (tmp_path / "set").mkdir()
+    source = MadeFrames(tmp_path / "set", LENGTHS, [range(6)])
+    return FrameCache(source, Fit(size=(HEIGHT, WIDTH)), tmp_path / "caches").open()
+
+
+def test_a_cache_that_is_changed_under_a_run_is_an_error(fresh):
+    path, ids = fresh._path, torch.arange(4)
+    fresh.rows(ids)
+    with open(path, "r+b") as file:
+        file.write(b"x")
+    os.utime(path)  # the clock of a file system may be too coarse to tell
+    with pytest.raises(DataError, match="frames.u8: 1 problem\n  was changed while it was in use; start again"):
+        fresh.rows(ids)
+
+
+def test_a_cache_that_is_cut_short_under_a_run_is_an_error_and_no_crash(fresh, monkeypatch):
+    os.truncate(fresh._path, 1000)
+    with pytest.raises(DataError, match="was changed while it was in use"):
+        fresh.rows(torch.tensor([20]))
+    monkeypatch.setattr(FrameRows, "_changing", lambda self: self._status)  # cut after the comparison, before the read
+    with pytest.raises(DataError, match="was cut short while it was in use"):
+        fresh.rows(torch.tensor([20]))
+
+
+def test_a_cache_that_is_deleted_under_a_run_still_gives_its_pixels(fresh):
+    before = fresh.rows(torch.arange(N))
+    for file in fresh._path.parent.iterdir():
+        file.unlink()
+    assert torch.equal(fresh.rows(torch.arange(N)), before)
+    with pytest.raises(DataError, match="cache.json cannot be read"):
+        FrameRows(fresh._path.parent)
+
+
+def test_offsets_that_lead_beyond_the_file_are_an_error(tmp_path):
+    pytest.importorskip("PIL")
+    (tmp_path / "set").mkdir()
+    cache = FrameCache(
+        MadeFrames(tmp_path / "set", LENGTHS, [range(6)]),
+        Fit(size=(12, 16)),
+        tmp_path / "caches",
+        encoding=Encoding(type="jpeg"),
+    )
+    cache.build()
+    offsets = np.fromfile(cache.directory / "offsets.u64", "<u8").reshape(-1, 2)
+    offsets[3], offsets[4] = [5, 1 << 62], [90, 95]
+    offsets.tofile(cache.directory / "offsets.u64")
+    with pytest.raises(DataError, match="row 3 lies at bytes 5 to 4611686018427387904, beyond the file"):
+        cache.open().rows(torch.tensor([3]))
+    with pytest.raises(DataError, match="row 4: 1 problem\n  is no readable picture"):
+        cache.open().rows(torch.tensor([4]))
+    assert cache.open(verify="hashes").damage() is None
+
+
+LARGE = """
+import sys
+from pathlib import Path
+import torch
+from benchmarks import memory
+from dp_prior.data.frames.frame_rows import FrameRows
+torch.set_num_threads(1)
+rows = FrameRows(Path(sys.argv[1]))
+generator = torch.Generator().manual_seed(0)
+seen = 0
+while seen < 6 << 30:
+    first = torch.randint(0, len(rows) - 1, (64,), generator=generator)
+    ids = torch.stack([first, first + 1], dim=1).flatten()
+    seen += rows.rows(ids).numel()
+print(memory.peak())
+"""
+
+
+@pytest.mark.slow
+def test_random_batches_of_a_20_gb_cache_stay_below_a_gigabyte_and_a_half(tmp_path):
+    """Sparse, so that it takes no disk; 6 GB of different rows are read."""
+    from dp_prior.data.frames.layout import CacheIndex, Encoding
+    from dp_prior.files.durable import seal
+
+    count = 20 * 10**9 // (96 * 96 * 3)
+    with open(tmp_path / "frames.u8", "wb") as file:
+        file.truncate(count * 96 * 96 * 3)
+    index = CacheIndex(
+        source="none",
+        fit=Fit(size=(96, 96)),
+        encoding=Encoding(type="raw"),
+        ends=[count],
+        sizes={"frames.u8": count * 96 * 96 * 3},
+        digests=["0" * 64],
+    )
+    (tmp_path / "cache.json").write_bytes(seal(index.model_dump(mode="json")))
+    command = [sys.executable, "-c", LARGE, str(tmp_path)]
+    output = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=Path(__file__).parents[3])
+    assert output.returncode == 0, output.stderr
+    assert int(output.stdout) < 1.5e9

@@ -1,0 +1,300 @@
+"""Files that appear whole or not at all."""
+
+import ctypes
+import errno
+import io
+import json
+import os
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dp_prior.files.durable import (
+    encode_document,
+    exchange,
+    is_alive,
+    is_temporary,
+    make_directory,
+    owner_of,
+    replace_file,
+    seal,
+    sync_directory,
+    temporary_beside,
+    unseal,
+)
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def test_a_file_is_replaced_whole_and_its_mode_obeys_the_umask(tmp_path):
+    path = tmp_path / "index.json"
+    replace_file(path, b"old")
+    replace_file(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o666 & ~_umask()
+    assert os.listdir(tmp_path) == ["index.json"]
+
+
+def _umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename"])
+def test_a_failed_replacement_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, call):
+    path = tmp_path / "index.json"
+    replace_file(path, b"old")
+
+    def broken(*arguments):
+        raise OSError("no")
+
+    monkeypatch.setattr(os, call, broken)
+    with pytest.raises(OSError, match="no"):
+        replace_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["index.json"]
+
+
+def test_a_temporary_name_tells_whose_it_is(tmp_path):
+    path = temporary_beside(tmp_path / "step_00000001")
+    assert is_temporary(path) and path.parent == tmp_path
+    host, pid = owner_of(path)
+    assert pid == os.getpid() and is_alive(host, pid)
+    assert not is_temporary(tmp_path / "step_00000001")
+    assert temporary_beside(path) != temporary_beside(path)
+
+
+def test_a_dead_process_is_dead_and_one_elsewhere_is_unknown(tmp_path):
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    host, _ = owner_of(temporary_beside(tmp_path))
+    assert is_alive(host, child) is False
+    assert is_alive("elsewhere", child) is None
+    assert is_alive(host, 1) is True
+
+
+@pytest.mark.parametrize("can_swap", [True, False])
+def test_exchange_swaps_directories(tmp_path, monkeypatch, can_swap):
+    if not can_swap:
+        monkeypatch.setattr("ctypes.CDLL", lambda *arguments, **options: object())
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    exchange(tmp_path / "one", tmp_path / "other")
+    assert (tmp_path / "one" / "file").read_text() == "other"
+    assert (tmp_path / "other" / "file").read_text() == "one"
+    assert sorted(os.listdir(tmp_path)) == ["one", "other"]
+
+
+@given(st.dictionaries(st.text().filter(lambda key: key != "sha256"), JSON, max_size=4))
+def test_unseal_reverses_seal_and_seal_is_plain_json(content):
+    data = seal(content)
+    assert unseal(data) == content
+    assert json.loads(data).keys() == {*content, "sha256"}
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"null", b"[" * 100_000, b'{"sha256": 1}', b"\xff"])
+def test_what_is_not_sealed_is_refused(data):
+    with pytest.raises(ValueError, match="sealed|hash it states"):
+        unseal(data)
+
+
+def test_numbers_that_json_lacks_become_null():
+    assert json.loads(encode_document({"a": [float("nan"), (1, float("inf"))]})) == {"a": [None, [1, None]]}
+
+
+def intercept(patch, call, instead):
+    """Call `instead` of one step of `replace_file`. Returns the step's function in `os`."""
+    if call == "open":
+        patch.setattr("dp_prior.files.durable.open", instead, raising=False)
+    elif call == "write":
+        patch.setattr("dp_prior.files.durable.open", type("Broken", (io.FileIO,), {"write": instead}), raising=False)
+    else:
+        function = getattr(os, call)
+        patch.setattr(os, call, instead)
+        return function
+
+
+CODES = [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EXDEV, errno.EBUSY, errno.EFBIG]
+
+
+@pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
+@pytest.mark.parametrize("call", ["open", "write", "fsync", "rename"])
+@pytest.mark.parametrize("can_clean", [True, False])
+def test_an_error_names_the_file_that_was_meant_and_keeps_the_old_content(tmp_path, monkeypatch, call, code, can_clean):
+    path = tmp_path / "index.json"
+    replace_file(path, b"old")
+
+    def broken(*arguments):
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        intercept(patch, call, broken)
+        if not can_clean:
+            patch.setattr(os, "unlink", lambda path: os.rmdir("/nowhere"))
+        with pytest.raises(OSError, match=os.strerror(code)) as failure:
+            replace_file(path, b"new")
+    assert (failure.value.errno, failure.value.filename) == (code, str(path))
+    assert path.read_bytes() == b"old"
+    assert not can_clean or os.listdir(tmp_path) == ["index.json"]
+
+
+def test_a_link_is_replaced_and_what_it_points_to_is_not_touched(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"mine")
+    for target in (precious, tmp_path / "nowhere", tmp_path / "link"):
+        (tmp_path / "link").unlink(missing_ok=True)
+        (tmp_path / "link").symlink_to(target)
+        replace_file(tmp_path / "link", b"new")
+        assert not (tmp_path / "link").is_symlink() and (tmp_path / "link").read_bytes() == b"new"
+    assert precious.read_bytes() == b"mine" and sorted(os.listdir(tmp_path)) == ["link", "precious"]
+
+
+def test_a_directory_in_the_way_is_an_error_and_stays(tmp_path):
+    (tmp_path / "index.json").mkdir()
+    with pytest.raises(IsADirectoryError) as failure:
+        replace_file(tmp_path / "index.json", b"new")
+    assert failure.value.filename == str(tmp_path / "index.json")
+    assert os.listdir(tmp_path) == ["index.json"]
+    with pytest.raises(FileNotFoundError, match="nowhere/index.json"):
+        replace_file(tmp_path / "nowhere" / "index.json", b"new")
+
+
+def test_signals_interrupt_no_write(tmp_path):
+    """EINTR at any call: the file is whole all the same."""
+    rang = []
+    before = signal.signal(signal.SIGALRM, lambda *arguments: rang.append(True))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+        for number in range(50):
+            replace_file(tmp_path / "file", bytes([number]) * 1_000_000)
+            assert (tmp_path / "file").read_bytes() == bytes([number]) * 1_000_000
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert rang and os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("call", ["open", "write", "fsync", "rename"])
+def test_an_exception_in_a_signal_handler_leaves_no_temporary_file(tmp_path, monkeypatch, call):
+    def interrupted(*arguments):
+        if call not in ("open", "write"):
+            function(*arguments)
+        raise KeyboardInterrupt
+
+    function = intercept(monkeypatch, call, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        replace_file(tmp_path / "file", b"new")
+    assert os.listdir(tmp_path) == (["file"] if call == "rename" else [])
+
+
+ODD = [
+    *[b"a b", b"-rf", b"new\nline", b"\xff\xfe", "\u00e4\u4e2d".encode(), b"%s", b".tmp_a_1_01234567_b"],
+    *[b"x" * 255, "\u4e2d".encode() * 85],
+]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_names_of_any_bytes_and_length(tmp_path, name):
+    path = tmp_path / os.fsdecode(name)
+    replace_file(path, b"new")
+    assert os.listdir(os.fsencode(tmp_path)) == [name]
+    temporary = temporary_beside(path)
+    assert is_temporary(temporary) and owner_of(temporary)[1] == os.getpid()
+    assert len(os.fsencode(temporary.name)) <= 255 and os.fsencode(temporary.name).endswith(name[-20:])
+    make_directory(temporary)
+    document = {"path": str(path)}
+    assert json.loads(encode_document(document)) == document == unseal(seal(document))
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS], ids=errno.errorcode.get)
+def test_a_file_system_that_cannot_sync_directories_is_used_all_the_same(tmp_path, monkeypatch, code):
+    fsync = os.fsync
+
+    def refuse(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(code, os.strerror(code))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    replace_file(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT], ids=errno.errorcode.get)
+def test_a_directory_that_cannot_be_synced_is_an_error_that_names_it(tmp_path, monkeypatch, code):
+    def refuse(descriptor):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match=os.strerror(code)) as failure:
+        sync_directory(tmp_path)
+    assert (failure.value.errno, failure.value.filename) == (code, str(tmp_path))
+
+
+def test_every_new_directory_is_made_durable_in_its_parent(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("dp_prior.files.durable.sync_directory", synced.append)
+    make_directory(tmp_path / "a" / "b" / "c")
+    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+    make_directory(tmp_path / "a" / "b" / "c")
+    assert len(synced) == 3
+    (tmp_path / "file").touch()
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+    for path in ("file", "file/a", "nowhere", "nowhere/a"):
+        with pytest.raises(OSError, match="File exists|Not a directory"):
+            make_directory(tmp_path / path)
+
+
+@pytest.mark.parametrize("code", [errno.EXDEV, errno.EIO, errno.EACCES, errno.EBUSY], ids=errno.errorcode.get)
+@pytest.mark.parametrize("can_swap", [True, False])
+def test_an_exchange_that_fails_leaves_both_names(tmp_path, monkeypatch, can_swap, code):
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    rename = os.rename
+
+    def broken(source, target):
+        if Path(source).name == "one":
+            raise OSError(code, os.strerror(code))
+        rename(source, target)
+
+    class Library:
+        def renameat2(self, *arguments):
+            ctypes.set_errno(code)
+            return -1
+
+    monkeypatch.setattr(os, "rename", broken)
+    monkeypatch.setattr("ctypes.CDLL", lambda *arguments, **options: Library() if can_swap else object())
+    with pytest.raises(OSError, match=os.strerror(code)) as failure:
+        exchange(tmp_path / "one", tmp_path / "other")
+    assert failure.value.errno == code
+    assert {name: (tmp_path / name / "file").read_text() for name in os.listdir(tmp_path)} == {
+        "one": "one",
+        "other": "other",
+    }
+
+
+@pytest.mark.parametrize("pid", [0, -1, -(10**30), 2**31, 2**63, 10**30])
+def test_a_number_that_no_process_can_have_is_dead(tmp_path, pid):
+    host, _ = owner_of(temporary_beside(tmp_path))
+    assert is_alive(host, pid) is False
+
+
+def test_a_damaged_document_is_not_parsed(monkeypatch):
+    data = seal({"a": 1})
+    monkeypatch.setattr("json.loads", None)
+    for damaged in (data.replace(b"1,", b"2,"), data[:-1], data + b" ", b" " + data):
+        with pytest.raises(ValueError, match="hash it states|does not end with"):
+            unseal(damaged)

@@ -1,0 +1,108 @@
+"""Files of the Hub, from a Hub on loopback."""
+
+import errno
+
+import pytest
+
+from dp_prior.files.hub_files import HubError, HubRepository, locate
+
+FILES = {"config.json": b"{}", "deep/weights.bin": b"12345", "other.txt": b"?"}
+
+
+@pytest.fixture
+def repository(hub):
+    hub.create("me/x", files=FILES)
+    return HubRepository("me/x")
+
+
+def test_a_reference_is_user_and_name_and_perhaps_a_revision(tmp_path):
+    for text in ("me/x", "me/x@v1", "me/x@refs/pr/1", "a.b/c-d_e"):
+        assert str(HubRepository.parse(text)) == text
+    assert HubRepository.parse("me/x@") == HubRepository("me/x")
+    for text in ("", "nowhere", "/nowhere/at/all", "../a/b", "./x", "a/..", "a/b/c", "@me/x", "hf://me/x", "me/x y"):
+        assert HubRepository.parse(text) is None
+        with pytest.raises(FileNotFoundError, match="weights: '.*' is no folder, and no Hub id user/name"):
+            locate(text, "weights:")
+
+
+def test_a_folder_wins_over_a_repository(tmp_path, monkeypatch):
+    (tmp_path / "me" / "x").mkdir(parents=True)
+    assert locate("me/x", "model") == HubRepository("me/x")
+    monkeypatch.chdir(tmp_path)
+    assert locate("me/x", "model").is_dir()
+
+
+def test_a_snapshot_holds_what_matches_at_one_commit(repository, hub):
+    first = repository.snapshot(["*.json", "deep/*"])
+    assert first.name == hub.repos["me/x"].head
+    found = {path.relative_to(first).as_posix(): path.read_bytes() for path in first.rglob("*") if path.is_file()}
+    assert found == {name: content for name, content in FILES.items() if name != "other.txt"}
+    hub.repos["me/x"].commit({"config.json": (b"[]", False)}, "change")
+    assert (repository.snapshot(["*.json"]) / "config.json").read_bytes() == b"[]"
+    assert HubRepository("me/x", first.name).snapshot(["*.json"]) == first
+
+
+def test_a_file_that_is_too_large_is_not_downloaded(repository, hub):
+    assert repository.file("deep/weights.bin", 5).read_bytes() == b"12345"
+    hub.requests.clear()
+    with pytest.raises(HubError, match="me/x has 2 bytes in config.json; expected at most 1") as error:
+        repository.file("config.json", 1)
+    assert error.value.reason == "too large"
+    assert not [request for request in hub.requests if request.method == "GET"]
+
+
+@pytest.mark.parametrize(
+    ("reference", "fault", "reason", "message"),
+    [
+        ("me/nothing", {}, "no repository", "me/nothing is no repository on the Hub, or hidden from this token"),
+        ("a/" + "b" * 200, {}, "no repository", "is no repository on the Hub; its name must be user/name"),
+        ("me/x@v9", {}, "no revision", "me/x@v9 has no such revision"),
+        ("me/x", {"status": 403, "headers": {"X-Error-Code": "GatedRepo"}}, "gated", "me/x is gated; accept its"),
+    ],
+)
+@pytest.mark.parametrize("way", ["file", "snapshot"])
+def test_every_failure_has_its_reason_and_one_line(repository, hub, reference, fault, reason, message, way):
+    if fault:
+        hub.fail("any", times=999, **fault)
+    asked = HubRepository.parse(reference)
+    with pytest.raises(HubError) as error:
+        asked.file("config.json", 9) if way == "file" else asked.snapshot(["*.json"])
+    assert error.value.reason == reason and message in str(error.value) and "\n" not in str(error.value)
+    assert error.value.status == fault.get("status", error.value.status)
+
+
+def test_a_missing_file_and_a_missing_network_are_told_apart(repository, hub):
+    with pytest.raises(HubError, match=r"me/x has no none\.json$") as error:
+        repository.file("none.json", 9)
+    assert (error.value.reason, error.value.status) == ("no file", 404)
+    hub.fail("any", times=9999, reset=True)
+    with pytest.raises(HubError, match="in the local cache, and the Hub|cannot be reached on the Hub") as error:
+        repository.file("config.json", 9)
+    assert error.value.reason in ("uncached", "unreachable")
+    with pytest.raises(HubError, match="is not in the local cache, and the Hub cannot be reached") as error:
+        repository.snapshot(["*.json"])
+    assert error.value.reason == "uncached"
+    hub.heal()
+    found = repository.snapshot(["*.json"])
+    hub.fail("any", times=9999, reset=True)
+    assert repository.snapshot(["*.json"]) == found, "the cache answers without a network"
+
+
+def test_another_answer_is_told_by_its_number_also_from_a_thread_of_the_client(repository):
+    import httpx2
+    from huggingface_hub.errors import HfHubHTTPError
+
+    answer = httpx2.Response(429, headers={"Retry-After": "7"}, request=httpx2.Request("GET", "http://hub/secret"))
+    error = HfHubHTTPError("secret", response=answer)
+    for raised, cause in ((error, None), (RuntimeError("in a thread"), error)):
+        message = r"^me/x cannot be read: the Hub answered 429$"
+        with pytest.raises(HubError, match=message) as told, repository.translated():
+            raise raised from cause
+        assert (told.value.reason, told.value.status, told.value.retry_after) == ("answer", 429, 7.0)
+
+
+def test_an_error_of_the_system_and_one_of_our_own_pass_unchanged(repository):
+    for error in (OSError(errno.ENOSPC, "No space left on device", "/cache"), RuntimeError("own"), ValueError("own")):
+        with pytest.raises(type(error)) as caught, repository.translated():
+            raise error
+        assert caught.value is error

@@ -1,0 +1,235 @@
+"""An export runs without torch, says of a bad observation what the policy says, and is read whole or not at all."""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dp_prior import Agent
+from dp_prior.diffusion.draw import Draw
+from dp_prior.files.durable import seal, unseal
+from dp_prior.inference.agent import VectorAgent
+from dp_prior.inference.export.exported_agent import ExportAgent
+from dp_prior.inference.export.exported_policy import ExportError, OnnxPolicy
+from dp_prior.inference.export.torch_policy import AgentPolicy, TorchExportPolicy
+from dp_prior.inference.export.write import write_export
+from tests.inference.export.policies import CAMERA, ByTorch, as_numpy, build, error, inputs
+
+ROOT = Path(__file__).parents[4]
+LIBRARIES = ("onnx", "onnxscript", "onnxruntime")
+MISSING = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
+needs_onnx = pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} not installed: pip install -e '.[onnx]'")
+TASK = {"relative_to": "position", "sampler": {"type": "ddim", "steps": 4, "eta": 0.5, "renoise": 0.5}}
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return build(**TASK)
+
+
+@pytest.fixture(scope="module")
+def exported(policy, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("export") / "onnx"
+    write_export(policy, directory, "onnx", source="a test")
+    return directory
+
+
+def steps(policy, count=9, seed=0):
+    """Observations of `count` control steps."""
+    return [{key: value[0, -1] for key, value in as_numpy(inputs(policy, 1, seed + i)).items()} for i in range(count)]
+
+
+def actions(agent, observations):
+    agent.reset(4)
+    return torch.tensor(np.array([agent.act(obs) for obs in observations]))
+
+
+@needs_onnx
+def test_agents_act_alike_with_and_without_torch(policy, exported):
+    expected = actions(Agent(policy, seed=2), steps(policy))
+    assert error(policy, actions(Agent(AgentPolicy.load(exported), seed=2), steps(policy)), expected) < 1e-5
+    loaded = OnnxPolicy.load(exported, threads=1)
+    assert error(policy, actions(ExportAgent(loaded, seed=2), steps(policy)), expected) < 1e-5
+    assert error(policy, actions(ExportAgent(loaded, seed=3), steps(policy)), expected) > 1e-3
+
+
+@needs_onnx
+def test_several_rows_and_warm_starts_through_an_agent(policy, exported):
+    found = []
+    for one in (policy, AgentPolicy.load(exported)):
+        agent = VectorAgent(one, warm_start=True)
+        agent.reset(range(5))
+        observations = [{key: np.repeat(value[None], 5, 0) for key, value in obs.items()} for obs in steps(policy)]
+        found.append(torch.tensor(np.array([agent.act(obs) for obs in observations])))
+    assert error(policy, *found) < 1e-5
+
+
+@needs_onnx
+def test_a_robot_needs_neither_torch_nor_pydantic(policy, exported, tmp_path):
+    observations = steps(policy)
+    names = list(observations[0])
+    arrays = {f"{key}{i}": value for i, obs in enumerate(observations) for key, value in obs.items()}
+    np.savez(tmp_path / "obs.npz", **arrays)
+    program = f"""
+import sys
+for name in ("torch", "pydantic", "safetensors", "onnx", "accelerate", "click"):
+    sys.modules[name] = None
+import numpy as np
+from dp_prior.inference.export.exported_agent import ExportAgent
+from dp_prior.inference.export.exported_policy import OnnxPolicy
+agent = ExportAgent(OnnxPolicy.load({str(exported)!r}, threads=1), seed=2)
+agent.reset(4)
+obs = np.load({str(tmp_path / "obs.npz")!r})
+acted = [agent.act({{key: obs[f"{{key}}{{i}}"] for key in {names!r}}}) for i in range({len(observations)})]
+np.save({str(tmp_path / "acted.npy")!r}, acted)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    expected = actions(Agent(policy, seed=2), observations)
+    assert error(policy, np.load(tmp_path / "acted.npy"), expected) < 1e-5
+
+
+def test_torch_export_has_the_same_actions(policy, tmp_path):
+    report = write_export(policy, tmp_path / "pt2", "torch_export", source="a test")
+    assert report["largest_error"] < 1e-5
+    assert {case["rows"] for case in report["cases"]} == {1, 3} and report["versions"]["torch"] == torch.__version__
+    loaded = AgentPolicy(TorchExportPolicy.load(tmp_path / "pt2"))
+    acted = actions(Agent(loaded, seed=2), steps(policy))
+    assert error(policy, acted, actions(Agent(policy, seed=2), steps(policy))) < 1e-5
+    with pytest.raises(ExportError, match=r"has no encoder.onnx, which OnnxPolicy runs; it has encoder.pt2"):
+        OnnxPolicy.load(tmp_path / "pt2")
+
+
+@needs_onnx
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spec", "task"),
+    [
+        (None, {"backbone": {"type": "unet1d", "down_dims": [16, 32], "step_embed_dim": 16}}),
+        (None, {"backbone": {"type": "unet1d_local", "down_dims": [16, 32], "step_embed_dim": 16}}),
+        (None, {"backbone": {"type": "dit", "embed_dim": 32, "n_layers": 2, "n_heads": 2, "step_embed_dim": 16}}),
+        (None, {"backbone": {"type": "transformer", "embed_dim": 32, "n_layers": 2, "n_heads": 2}}),
+        (CAMERA, {"encoders": {"camera": {"type": "resnet", "width": 16, "blocks": [1, 1], "stem": "conv"}}}),
+    ],
+    ids=["unet1d", "unet1d_local", "dit", "transformer", "camera"],
+)
+def test_every_network_is_exported(spec, task, tmp_path):
+    policy = build(**({} if spec is None else {"spec": spec}), **task)
+    for layout in ("onnx", "torch_export"):
+        report = write_export(policy, tmp_path / layout, layout, source="a test")
+        assert report["largest_error"] < 1e-5, layout
+
+
+@pytest.mark.parametrize("layout", [OnnxPolicy, TorchExportPolicy])
+def test_a_directory_that_is_no_export_is_refused(layout, tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match="is no exported policy: it has no policy.json. Write one: dp-prior exp"
+    ):
+        layout.load(tmp_path)
+    (tmp_path / "policy.json").write_text("{}")
+    with pytest.raises(ExportError, match="policy.json cannot be used: not a sealed JSON document"):
+        layout.load(tmp_path)
+
+
+@needs_onnx
+def test_a_damaged_export_is_refused(exported, tmp_path):
+    def copy(name):
+        return Path(shutil.copytree(exported, tmp_path / name))
+
+    changed = copy("changed")
+    content = bytearray((changed / "denoiser.onnx").read_bytes())
+    content[len(content) // 2] ^= 1
+    (changed / "denoiser.onnx").write_bytes(content)
+    with pytest.raises(ExportError, match="is damaged: denoiser.onnx does not have the hash in policy.json"):
+        OnnxPolicy.load(changed)
+    missing = copy("missing")
+    (missing / "encoder.onnx").unlink()
+    with pytest.raises(ExportError, match="is damaged: .*No such file.*encoder.onnx"):
+        OnnxPolicy.load(missing)
+    altered = copy("altered")
+    (altered / "policy.json").write_text((altered / "policy.json").read_text().replace('"horizon": 8', '"horizon": 9'))
+    with pytest.raises(ExportError, match="does not have the hash it states"):
+        OnnxPolicy.load(altered)
+    newer = copy("newer")
+    document = unseal((newer / "policy.json").read_bytes())
+    (newer / "policy.json").write_bytes(seal({**document, "format": 3}))
+    with pytest.raises(ExportError, match="has format 3, but this dp_prior reads 2; install another"):
+        OnnxPolicy.load(newer)
+
+
+def refused(policy, obs):
+    with pytest.raises(ValueError) as caught:
+        policy.predict(obs, 0)
+    return str(caught.value)
+
+
+def test_bad_observations_are_refused_by_name(policy):
+    exported, good = ByTorch.of(policy), as_numpy(inputs(policy, 2))
+    assert exported.predict({**good, "another": None}, 0).shape == (2, 8, 2)
+    assert np.array_equal(exported.predict(good, 5), exported.predict(good, 5))
+    found = refused(exported, {"positon": good["position"], "embedding": good["embedding"]})
+    assert found.startswith("observation 'position' is missing; the policy reads position (2,), embedding (6,), found ")
+    assert found.endswith("Is 'positon' meant? Name it 'position'.")
+    found = refused(exported, {**good, "position": good["position"][:, :1]})
+    assert found == "observation 'position' has shape (1, 2) per row; the policy reads (2, 2)"
+    found = refused(exported, {**good, "embedding": good["embedding"][:1]})
+    assert "observation 'embedding' has 1 rows; expected 2" in found
+    assert "holds <U1; expected numbers" in refused(exported, {**good, "position": np.full((2, 2, 2), "a")})
+    bad = good["position"].astype(np.float64)
+    bad[1, 0, 1] = 1e300
+    assert "row 1, element [0, 1] is inf; expected a finite number" in refused(exported, {**good, "position": bad})
+
+
+def test_frames_have_the_type_and_size_of_training(tmp_path):
+    encoder = {"type": "resnet", "width": 16, "blocks": [1], "stem": "patch", "keypoints": 4}
+    exported = ByTorch.of(build(CAMERA, encoders={"camera": encoder}))
+    good = {"camera": np.zeros((1, 2, 16, 16, 3), np.uint8), "position": np.zeros((1, 2, 2))}
+    assert exported.predict(good, 0).shape == (1, 8, 2)
+    found = refused(exported, {**good, "camera": good["camera"] / 255})
+    assert found.startswith("observation 'camera' holds float64; a policy reads uint8 for kind 'image'")
+    found = refused(exported, {**good, "camera": np.zeros((1, 2, 32, 32, 3), np.uint8)})
+    assert found.startswith("observation 'camera' has shape (32, 32, 3) per frame; the policy reads uint8 (16, 16, 3)")
+
+
+def test_the_agent_refuses_what_agents_refuse(policy):
+    agent = ExportAgent(ByTorch.of(policy))
+    with pytest.raises(ValueError, match="observation 'embedding' is missing"):
+        agent.act({"position": [0, 0]})
+    with pytest.raises(ValueError, match="n_action_steps is 8, but the chunk leaves room for 1 to 7 actions"):
+        ExportAgent(ByTorch.of(policy), n_action_steps=8)
+    broken = ByTorch.of(policy)
+    broken.predict = lambda obs, random: np.full((1, 8, 2), np.nan)
+    with pytest.raises(RuntimeError, match="which is not finite: the weights are damaged"):
+        ExportAgent(broken).act(steps(policy)[0])
+
+
+def test_the_steps_of_an_export_are_fixed(policy):
+    fixed = AgentPolicy(ByTorch.of(policy))
+    with pytest.raises(ValueError, match="an export has the steps of its own sampler.*--set task.sampler"):
+        VectorAgent(fixed, sampler=policy.sampler).policy.draw(inputs(policy, 1), None, Draw(policy.sampler))
+    with pytest.raises(ValueError, match="an export cannot be given prefix; load the policy from its checkpoint"):
+        fixed.draw(inputs(policy, 1), None, Draw(prefix=torch.zeros(1, 2, 2)))
+
+
+@needs_onnx
+def test_without_onnxruntime_the_extra_is_named(exported, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ImportError, match=r'need onnxruntime .*pip install "dp_prior\[onnx\]"'):
+        OnnxPolicy.load(exported)
+
+
+@needs_onnx
+def test_parity_and_numbers_are_plain_json(exported):
+    assert sorted(path.name for path in exported.iterdir()) == [
+        "denoiser.onnx", "encoder.onnx", "parity.json", "policy.json",
+    ]  # fmt: skip
+    assert json.loads((exported / "parity.json").read_text())["largest_error"] < 1e-5
+    document = json.loads((exported / "policy.json").read_text())
+    assert document["sampler"]["steps"] == 4 and len(document["cold"]["evaluations"]) == 4
+    assert document["source"] == "a test" and document["spec"]["x_shape"] == [8, 2]

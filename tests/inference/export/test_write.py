@@ -1,0 +1,126 @@
+"""What cannot be exported is refused by name, and leaves nothing behind."""
+
+import json
+import re
+import sys
+
+import pytest
+import torch
+
+from dp_prior.checkpoints.format import Manifest, Snapshot, write_checkpoint
+from dp_prior.config import ConfigError
+from dp_prior.inference.export.write import write_export
+from dp_prior.tasks.image import ImageTaskConfig
+from dp_prior.tasks.inpainting import InpaintingPolicyConfig
+from dp_prior.tensors.batch import Spec
+from tests.inference.export.policies import SMALL, SPEC, build
+from tests.test_cli import command
+
+
+def refused(policy, directory, kind=ConfigError, layout="torch_export"):
+    before = sorted(directory.parent.iterdir())
+    with pytest.raises(kind) as caught:
+        write_export(policy, directory, layout, source="run")
+    assert sorted(directory.parent.iterdir()) == before
+    return str(caught.value)
+
+
+def test_an_inpainting_policy_is_refused(tmp_path):
+    values = {**SMALL, "type": "inpainting_policy", "n_obs_steps": 2}
+    spec = SPEC.model_copy(update={"cond_shapes": {"position": (8, 2)}})
+    policy = InpaintingPolicyConfig.model_validate(values).create(spec)
+    assert "it diffuses observations with its actions (task inpainting_policy)" in refused(policy, tmp_path / "out")
+
+
+def test_noise_scaled_by_the_network_is_refused(tmp_path):
+    policy = build(sampler={"type": "ddpm"}, diffusion={"variance": {"type": "learned_range"}})
+    assert "sampler 'ddpm' scales its noise by the learned variance, which is no number; use 'ddim'" in refused(
+        policy, tmp_path / "out"
+    )
+
+
+class Branching(torch.nn.Linear):
+    """A part that torch cannot trace: Python decides by a value."""
+
+    def forward(self, x):
+        return super().forward(x) if x.sum() > 0 else x
+
+
+class Drawing(torch.nn.Linear):
+    """A part that draws numbers of its own."""
+
+    def forward(self, x):
+        return super().forward(x) + torch.rand_like(super().forward(x))
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (Branching, "torch cannot export its denoiser: .*"),
+        (Drawing, r"the exported policy differs by .* in normalised units.*a part draws numbers of its own"),
+    ],
+)
+def test_a_part_of_a_plug_in_that_cannot_be_exported_is_refused(part, message, tmp_path):
+    policy = build(diffusion={"objective": {"type": "x0"}})
+    old = policy.backbone.input
+    policy.backbone.input = part(old.in_features, old.out_features)
+    assert re.search(message, refused(policy.requires_grad_(False), tmp_path / "out"))
+
+
+@pytest.mark.slow
+def test_damaged_weights_are_refused(tmp_path):
+    policy = build()
+    policy.backbone.output.bias[0] = torch.nan
+    assert "the exported policy differs by nan in normalised units" in refused(policy, tmp_path / "out")
+
+
+def test_guidance_and_self_conditioning_are_in_the_graphs(tmp_path):
+    diffusion = {"objective": {"type": "v"}, "guidance": {"scale": 2.0}, "self_condition": 0.5}
+    policy = build(diffusion=diffusion, cond_dropout={"position": 0.1, "embedding": 0.1})
+    assert write_export(policy, tmp_path / "out", "torch_export", source="run")["largest_error"] < 1e-5
+
+
+def test_a_model_that_is_no_policy_is_refused_with_what_to_do_instead(tmp_path):
+    image = ImageTaskConfig.from_json('{"backbone": {"type": "dit2d", "embed_dim": 16, "n_layers": 1, "n_heads": 2}}')
+    source = image.create(Spec(x_shape=(4, 4, 3), cond_shapes={})).save_pretrained(tmp_path / "image")
+    done = command("export", source, tmp_path / "out", "--format", "onnx")
+    assert done.exit_code == 64 and done.output.endswith(
+        "holds an image, but only policies become graphs; leave --format out to copy the checkpoint, or draw from it "
+        "by dp-prior sample\n"
+    )
+
+
+def test_nothing_is_overwritten(tmp_path):
+    (tmp_path / "out").mkdir()
+    assert "out exists; choose another directory for the export" in refused(build(), tmp_path / "out", FileExistsError)
+
+
+def test_without_the_packages_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    assert 'pip install "dp_prior[onnx]"' in refused(build(), tmp_path / "out", ImportError, "onnx")
+
+
+def test_the_command_exports_a_run_and_changes_its_sampler(tmp_path):
+    source = build().save_pretrained(tmp_path / "saved")
+    done = command("export", source, tmp_path / "out", "--format", "torch_export", "--set", "task.sampler.steps=2")
+    assert done.exit_code == 0 and f"exported {source} to {tmp_path / 'out'}; largest error" in done.output
+    assert json.loads((tmp_path / "out" / "policy.json").read_text())["sampler"]["steps"] == 2
+    again = command("export", source, tmp_path / "out", "--format", "torch_export")
+    assert again.exit_code == 64 and "exists; choose another directory" in again.output
+    for change in ("task.n_action_steps=2", "data.batch_size=2"):
+        other = command("export", source, tmp_path / "b", "--format", "onnx", "--set", change)
+        assert other.exit_code == 64 and "only task.sampler can be changed in an export" in other.output
+    misspelt = command("export", source, tmp_path / "b", "--format", "onnx", "--set", "task.sampler.stepz=2")
+    assert misspelt.exit_code == 64 and "stepz" in misspelt.output
+    assert command("export", source, tmp_path / "b", "--format", "onnx", "--whole").exit_code == 2
+    assert command("export", source, tmp_path / "b", "--set", "task.sampler.steps=2").exit_code == 2
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_prior_is_refused(tmp_path):
+    documents = {"config.json": {"task": {"type": "prior"}}, "spec.json": {"x_shape": [4], "cond_shapes": {}}}
+    manifest = Manifest(sequence=1, step=0, samples_seen=0, world_size=1, saved_at="2025-01-01T00:00:00+00:00")
+    snapshot = Snapshot({"model.safetensors": {"weight": torch.ones(1)}}, documents)
+    source, _ = write_checkpoint(tmp_path / "prior", snapshot, manifest)
+    done = command("export", source, tmp_path / "b", "--format", "onnx")
+    assert done.exit_code == 64 and "prior" in done.output and not (tmp_path / "b").exists()

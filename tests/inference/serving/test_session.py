@@ -1,0 +1,196 @@
+"""Requests become the actions of `Agent`, bit for bit, and hostile ones become one line."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dp_prior.client.wire import OWN_FIELDS, pack, unpack
+from dp_prior.inference.agent import Agent
+from dp_prior.inference.chunking import Prefix
+from dp_prior.inference.serving.session import Session, blank, metadata
+from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.rotations import FORMS, RotationSlice
+from tests.inference.serving.running import Continuing, Fake, observations
+
+pytest.importorskip("msgpack", reason="msgpack is not installed: the policy server is NOT tested")
+CAMERA = (6, 8)
+
+
+def ask(session, obs, **fields):
+    return unpack(session.answer(pack({**obs, **({OWN_FIELDS: fields} if fields else {})})).reply)
+
+
+def stacked(seen, step, n=2):
+    """The last n observations at a step, the first repeated before the start."""
+    past = [seen[max(i, 0)] for i in range(step - n + 1, step + 1)]
+    return {key: np.stack([one[key] for one in past]) for key in past[0]}
+
+
+@pytest.mark.parametrize("n_obs_steps", [1, 2, 3])
+def test_full_histories_give_the_chunks_of_the_agent(n_obs_steps):
+    policy = Fake(n_obs_steps=n_obs_steps, camera=CAMERA)
+    session, agent, seen = Session(policy, seed=3), Agent(policy, seed=3), observations(12, camera=CAMERA)
+    for episode in (0, 1, 5):
+        agent.reset(episode)
+        expected = [agent.act(obs) for obs in seen]
+        found = [
+            ask(session, stacked(seen, step, n_obs_steps), episode=episode, step=step)["actions"] for step in (0, 4, 8)
+        ]
+        np.testing.assert_array_equal(np.concatenate(found), expected)
+        again = ask(session, stacked(seen, 4, n_obs_steps), step=4)  # the answer is a function of the request
+        np.testing.assert_array_equal(again["actions"], found[1])
+        np.testing.assert_array_equal(again["chunk"][n_obs_steps - 1 :][:4], found[1])
+        assert len(again["chunk"]) == 8
+
+
+def test_steps_and_episode_are_counted_for_clients_that_do_not_say_them():
+    session, agent, seen = Session(Fake()), Agent(Fake()), observations(12)
+    expected = [agent.act(obs) for obs in seen]
+    found = [ask(session, stacked(seen, step))["actions"] for step in (0, 4, 8)]
+    np.testing.assert_array_equal(np.concatenate(found), expected)
+    agent.reset(7)
+    np.testing.assert_array_equal(ask(session, seen[0], episode=7)["actions"][0], agent.act(seen[0]))
+
+
+def test_a_client_that_asks_at_every_step_gets_the_actions_of_the_agent():
+    session, agent = Session(Fake(), history="server"), Agent(Fake())
+    for episode in range(3):
+        agent.reset(episode)
+        for obs in observations(11, episode):
+            np.testing.assert_array_equal(ask(session, obs, episode=episode)["actions"], agent.act(obs)[None])
+    seen = observations(1)
+    assert len(ask(session, stacked(seen, 0), step=0)["actions"]) == 4  # a full history is welcome, too
+    with pytest.raises(ValueError, match="gives a step, but this server counts the steps: --history server"):
+        ask(session, seen[0], step=3)
+
+
+def test_one_observation_for_a_policy_of_two_is_repeated_and_said_once():
+    session, seen = Session(Fake()), observations(1)
+    first, second = ask(session, seen[0]), ask(session, seen[0], step=0)
+    assert "reads 2 observations and was given 1, which is repeated" in first.pop("warning")
+    np.testing.assert_array_equal(first["actions"], second["actions"])
+    np.testing.assert_array_equal(first["actions"], ask(session, stacked(seen, 0), step=0)["actions"])
+    assert "warning" not in second
+    assert "warning" not in ask(Session(Fake(n_obs_steps=1)), seen[0])
+
+
+def test_frames_of_any_size_are_fitted_as_in_training():
+    policy, seen = Fake(camera=CAMERA), observations(1, camera=(60, 80))
+    agent = Agent(policy)
+    np.testing.assert_array_equal(ask(Session(policy), seen[0])["actions"][0], agent.act(seen[0]))
+    assert metadata(policy, "p", "client", None)["obs"]["cam.front"] == {
+        "shape": [None, None, 3], "dtype": "uint8", "kind": "image",
+    }  # fmt: skip
+
+
+def test_lists_and_numbers_are_observations_too():
+    obs = observations(1)[0]
+    expected = ask(Session(Fake()), obs)["actions"]
+    found = ask(Session(Fake()), {**{key: value.tolist() for key, value in obs.items()}, "prompt": "x", "other": None})
+    np.testing.assert_array_equal(found["actions"], expected)
+
+
+GOOD = observations(1)[0]
+
+
+@pytest.mark.parametrize(
+    ("request_", "line"),
+    [
+        ({"pos": GOOD["pos"]}, r"observation 'a b/c' is missing; the policy reads pos \(3,\), a b/c \(1,\), found pos"),
+        ({**GOOD, "pos": np.zeros(4)}, r"observation 'pos' has shape .*4"),
+        ({**GOOD, "pos": np.zeros((5, 3))}, r"observation 'pos' has shape \(5, 3\) per row; the policy reads \(2, 3\)"),
+        ({**GOOD, "pos": np.zeros((2, 3))}, r"observation 'a b/c' has shape \(1,\) per row; the policy reads \(2, 1\)"),
+        ({**GOOD, "pos": [np.nan, 0, 0]}, r"observation 'pos', row 0, element .* is nan"),
+        ({**GOOD, "pos": np.full(3, 1e300)}, "observation 'pos', row 0, element .* is inf"),
+        ({**GOOD, "pos": "text"}, "observation 'pos' holds <U4; expected numbers"),
+        ({**GOOD, "pos": [[1], [2, 3]]}, "observation 'pos' is not an array"),
+        ({**GOOD, "pos": {"x": 1}}, "observation 'pos' holds object"),
+        ({**GOOD, OWN_FIELDS: 3}, "'dp_prior' is an int; expected a map with episode, step"),
+        ({**GOOD, OWN_FIELDS: {"steps": 3}}, "'dp_prior' has 'steps', which this server does not know; known: "),
+        ({**GOOD, OWN_FIELDS: {"step": True}}, "'dp_prior' gives True for step; expected a number from 0"),
+        ({**GOOD, OWN_FIELDS: {"episode": -1}}, "'dp_prior' gives -1 for episode"),
+        ({**GOOD, OWN_FIELDS: {"prefix": [[0, 0]], "delay": 1}}, "'dp_prior' gives a list for prefix; expected an arr"),
+        ({**GOOD, OWN_FIELDS: {"delay": 1.5}}, "'dp_prior' gives 1.5 for delay; expected a number from 0"),
+    ],
+)  # fmt: skip
+def test_wrong_requests_are_refused_with_one_line_and_change_nothing(request_, line):
+    for history in ("client", "server"):
+        session = Session(Fake(), history=history)
+        with pytest.raises(ValueError, match=line) as found:
+            session.answer(pack(request_))
+        assert "\n" not in str(found.value)
+        expected = ask(Session(Fake(), history=history), GOOD)["actions"]
+        np.testing.assert_array_equal(ask(session, GOOD)["actions"], expected)
+
+
+def test_a_request_continues_the_chunk_under_way_in_the_way_of_the_server():
+    history = {"pos": np.ones((2, 3)), "a b/c": np.zeros((2, 1))}
+    prefix = np.arange(8.0).reshape(4, 2).astype(np.float32)
+    found = ask(Session(Continuing(), merge=Prefix()), history, step=4, prefix=prefix, delay=1)["chunk"]
+    expected = Agent(Continuing(), merge=Prefix()).infer(history, prefix, 1, step=4)["chunk"]
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(found[:2], prefix[:2])
+    naive = ask(Session(Fake()), history, step=4, prefix=prefix, delay=1)["chunk"]
+    np.testing.assert_array_equal(naive, Agent(Fake()).infer(history, step=4)["chunk"])
+    for change, line in (
+        ({"prefix": prefix[:1]}, "the unfinished chunk has shape"),
+        ({"prefix": prefix * np.nan}, "holds a number that is not finite"),
+        ({"delay": 2}, "the prefix has 3 actions; expected 2"),
+        ({"delay": 9}, "delay is 9, but a chunk has 7 actions from the present on"),
+    ):
+        with pytest.raises(ValueError, match=line):
+            ask(Session(Continuing(), merge=Prefix()), history, **{"step": 4, "prefix": prefix, "delay": 1, **change})
+
+
+@pytest.mark.parametrize("form", ["axis_angle", "quaternion_xyzw", "matrix", "6d_rows", "euler_xyz_degrees"])
+def test_the_first_request_of_the_server_itself_is_one_that_the_policy_reads(form):
+    policy, width = Continuing(camera=CAMERA), FORMS[form]
+    where = {"pose": (RotationSlice(slice=(3, 3 + width), form=form),)}
+    shapes = {**policy.spec.cond_shapes, "pose": (2, 4 + width)}
+    policy.spec = Spec(**{**dict(policy.spec), "cond_shapes": shapes, "rotations": where})
+    for merge in (None, Prefix()):
+        assert unpack(Session(policy, merge=merge).answer(blank(policy, merge)).reply)["chunk"].shape == (8, 2)
+
+
+def test_text_frames_are_refused():
+    with pytest.raises(ValueError, match="the request is a text frame; expected one binary frame with a msgpack map"):
+        Session(Fake()).answer("hello")
+
+
+def test_strange_frames_of_a_camera_are_answered():
+    """Any size but none is fitted; the memory it takes is a small multiple of the frame's."""
+    policy = Fake(camera=CAMERA)
+    for shape in ((1, 1, 3), (1, 100_000, 3), (100_000, 1, 3)):
+        assert ask(Session(policy), {**GOOD, "cam.front": np.zeros(shape, np.uint8)})["actions"].shape == (4, 2)
+    for value in (np.zeros((0, 4, 3), np.uint8), np.zeros((4, 4, 4), np.uint8), np.zeros((4, 4, 3)), np.zeros((4, 4))):
+        with pytest.raises(ValueError, match="observation 'cam.front' ha|observation 'cam.front' holds"):
+            ask(Session(policy), {**GOOD, "cam.front": value})
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("count", [2000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+def test_mutated_messages_neither_crash_nor_grow(count):
+    from tests.client.mutated import mutants
+
+    policy = Fake(horizon=4, n_action_steps=2, camera=CAMERA)
+    good = observations(2, camera=CAMERA)
+    seeds = [
+        pack(good[0]),
+        pack({**stacked(good, 1), OWN_FIELDS: {"episode": 1, "step": 3}, "prompt": "push", "l": [1, 2]}),
+    ]
+    session, answered, before = Session(policy), 0, 0
+    for number, message in enumerate(mutants(seeds, count)):
+        try:
+            answered += bool(session.answer(message).reply)
+        except ValueError as error:
+            assert "Traceback" not in str(error) and len(str(error)) < 5000
+        if number == count // 5:
+            before = resident_bytes()
+    assert answered > count / 100  # some mutations are harmless
+    assert resident_bytes() - before < 30 << 20
+    assert ask(session, good[0])["actions"].shape == (2, 2)

@@ -1,0 +1,185 @@
+"""Every check finds the fault that it is for, at its place, and nothing in data without faults."""
+
+import re
+
+import numpy as np
+import pytest
+
+from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior.reports.inspection.faults import CHECKS, SEVERITIES, find
+from dp_prior.reports.inspection.survey import survey
+from tests.reports.inspection.recordings import PERIOD, clean, write_npz
+
+
+def look(path, episodes):
+    seen = survey(NpzStoreConfig(path=write_npz(path / "data.npz", episodes)).create())
+    seen.described["fps"] = 1 / PERIOD
+    return find(seen)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_clean_data_raise_nothing(tmp_path, seed):
+    assert look(tmp_path, clean(seed=seed)) == []
+    assert look(tmp_path, clean(1, seed)) == []
+
+
+def nan(episodes):
+    episodes[2]["state"][7, 1] = np.nan
+
+
+def gap(episodes):
+    episodes[3]["timestamp"][20:] += 0.35
+
+
+def backwards(episodes):
+    episodes[3]["timestamp"][20] = episodes[3]["timestamp"][19]
+    episodes[3]["timestamp"][20:] -= PERIOD
+
+
+def rate(episodes):
+    for episode in episodes:
+        episode["timestamp"] *= 2
+
+
+def unrelated(episodes):
+    random = np.random.default_rng(7)
+    for episode in episodes:
+        episode["action"] = random.normal(size=episode["action"].shape)
+
+
+def swapped(episodes):
+    one, other = episodes[4], clean(1, seed=99)[0]
+    length = min(len(one["action"]), len(other["action"]))
+    episodes[4] = {key: one[key][:length] for key in one} | {"action": other["action"][:length]}
+
+
+def late(episodes):
+    for episode in episodes:
+        episode["action"] = np.concatenate([episode["state"][:1], episode["state"][:-1]])[:, :2]
+
+
+def copied(episodes):
+    for episode in episodes:
+        episode["action"] = episode["state"][:, :2].copy()
+
+
+def copied_and_fast(episodes):
+    random = np.random.default_rng(3)
+    for episode in episodes:
+        episode["state"] = random.normal(size=episode["state"].shape)
+    copied(episodes)
+
+
+def jump(episodes):
+    """The recording goes on elsewhere; the action goes there too."""
+    episodes[5]["state"][30:] += 40
+    episodes[5]["action"][29:] += 40
+
+
+def wrap(episodes):
+    for episode in episodes:
+        episode["state"][:, 2] = np.mod(0.13 * np.arange(1, 1 + len(episode["state"])), 2 * np.pi)
+
+
+def sentinel(episodes):
+    episodes[6]["state"][50, 2] = -99999.0
+
+
+def copies(episodes):
+    episodes[9] = {key: value.copy() for key, value in episodes[1].items()}
+
+
+def still(episodes):
+    for key in ("state", "action"):
+        episodes[8][key] = np.repeat(episodes[8][key][:1], len(episodes[8][key]), axis=0)
+
+
+def waiting(episodes):
+    for episode in episodes[:4]:
+        for key in ("state", "action"):
+            episode[key][:60] = episode[key][60]
+
+
+def short(episodes):
+    episodes[10] = {key: value[:6] for key, value in episodes[10].items()}
+
+
+def long(episodes):
+    episodes[0] = clean(1, seed=5, times=7)[0]
+
+
+def elsewhere(episodes):
+    episodes[11]["state"][:, :2] += 60
+    episodes[11]["action"] += 60
+
+
+def clipped(episodes):
+    for episode in episodes:
+        episode["action"] = np.clip(episode["action"], -0.8, 0.8)
+
+
+def constant(episodes):
+    for episode in episodes:
+        episode["state"][:, 2] = 3.0
+
+
+@pytest.mark.parametrize(
+    ("spoil", "severity", "text", "place", "follows"),
+    [
+        (nan, "error", "state: 1 steps are not finite, the first in dimension 1", (2, 7), ""),
+        (gap, "warning", "1 gaps in time, of up to 0.45 s, where a step takes 0.1 s", (3, 19), ""),
+        (backwards, "warning", "timestamps do not increase in 1 steps", (3, 19), "1 gaps in time"),
+        (rate, "warning", "timestamps say 5 steps per second, the data set declares 10", (None, None), ""),
+        (unrelated, "warning", "no dimension of the action correlates", (None, None), ""),
+        (swapped, "warning", "states do not follow the actions in episodes 4 as in the others", (4, None), ""),
+        (late, "warning", "actions agree best with the states of 1 steps before", (None, None), "x"),
+        (copied, "warning", "actions agree best with the states of the same step", (None, None), ""),
+        (copied_and_fast, "warning", "actions agree best with the states of the same step", (None, None), ""),
+        (jump, "warning", "state, dimension .: 1 steps jump by up to", (5, 29), "differs in episodes 5"),
+        (wrap, "warning", "dimension 2: .* change by 6.283: an angle that wraps", (0, 47), ""),
+        (sentinel, "warning", "dimension 2: values reach from -99999 to", (6, 50), "2 steps jump"),
+        (copies, "warning", "1 episodes are copies: 9 of 1", (9, None), ""),
+        (still, "warning", "nothing moves in episodes 8", (8, None), "differs in episodes 8|at rest there"),
+        (waiting, "warning", "4 of 14 episodes begin or end with more than a fifth of their time at rest", None, ""),
+        (
+            short,
+            "warning",
+            "far shorter than the others .6 to 6 steps, .*: episodes 10",
+            (10, None),
+            "differs in episodes 10",
+        ),
+        (long, "warning", "far longer than the others", (0, None), "differs in episodes 0"),
+        (elsewhere, "note", "state differs in episodes 11: dimension", (11, None), "action differs in episodes 11"),
+        (clipped, "note", r"action, dimensions 0, 1 \(2 of 2\): exactly at a limit in up to", (None, None), ""),
+        (constant, "note", r"state, dimension 2 \(1 of 3\): constant, they tell the policy nothing", (None, None), ""),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_a_fault_is_found_at_its_place(tmp_path, spoil, severity, text, place, follows):
+    """`follows`: what is found besides, because it is true too."""
+    episodes = clean()
+    spoil(episodes)
+    found = look(tmp_path, episodes)
+    matching = [one for one in found if re.search(text, one.text)]
+    assert matching, [str(one) for one in found]
+    assert matching[0].severity == severity
+    assert place is None or (matching[0].episode, matching[0].frame) == place
+    others = [str(one) for one in found if one not in matching]
+    assert all(follows and re.search(follows, other) for other in others), others
+
+
+def test_every_check_is_tested_and_findings_are_ranked(tmp_path):
+    episodes = clean()
+    for spoil in (constant, jump, nan):
+        spoil(episodes)
+    found = [one.severity for one in look(tmp_path, episodes)]
+    assert found == sorted(found, key=SEVERITIES.index) and set(found) == set(SEVERITIES)
+    assert len(CHECKS) == 12  # instructions are tested with LeRobot data
+
+
+@pytest.mark.parametrize("key", ["state", "action"])
+def test_a_key_without_numbers_is_passed_over(tmp_path, key):
+    episodes = clean()
+    for episode in episodes:
+        episode[key] = episode[key][:, :0]
+    assert look(tmp_path, episodes) == []

@@ -1,0 +1,476 @@
+"""Any data set that can be read is shown: by path, by configuration, from the Hub's layout, however large."""
+
+import base64
+import io
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from dp_prior.cli import main
+from dp_prior.config import ConfigError
+from dp_prior.data.errors import DataError
+from dp_prior.data.formats.convert import convert
+from dp_prior.reports.inspection import survey as surveying
+from dp_prior.reports.inspection.inspect import inspect, write_config
+from dp_prior.reports.pages.data_page import summary, write_inspection
+from dp_prior.run.files.config import TrainConfig
+from dp_prior.tracking.jsonl import read_rows
+from tests.data.frames.recordings import KEY, pictures, write_lerobot
+from tests.reports.inspection.recordings import clean, write_npz
+from tests.reports.pages.test_report import Outline
+from tests.tiny import tiny
+
+RECORDED = Path(__file__).parents[4] / "shared" / "data"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The same episodes, with a camera, in every format."""
+    place = tmp_path_factory.mktemp("made")
+    pixels = np.random.default_rng(0)
+    episodes = clean(6)
+    for episode in episodes:
+        episode["camera"] = pixels.integers(0, 255, (len(episode["action"]), 12, 16, 3), dtype=np.uint8)
+        del episode["timestamp"]
+    write_npz(place / "data.npz", episodes)
+    convert(place / "data.npz", place / "data.zarr", "zarr")
+    convert(place / "data.npz", place / "lerobot", "lerobot", fps=10.0)
+    return place, episodes
+
+
+@pytest.fixture
+def data(made, request):
+    """The path of the data set that a test's `name` gives."""
+    place, episodes = made
+    path = place / request.param
+    if path.suffix == ".hdf5" and not path.exists():
+        h5py = pytest.importorskip("h5py", reason="the extra hdf5 is not installed")
+        with h5py.File(path, "w") as file:
+            for number, episode in enumerate(episodes):
+                demonstration = file.create_group(f"data/demo_{number}")
+                demonstration["actions"], demonstration["obs/state"] = episode["action"], episode["state"]
+    return path
+
+
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
+@pytest.mark.parametrize("ends", [(1.0, np.nextafter(np.float32(1), np.float32(2))), (-3.4e38, 3.4e38), (1e-45, 0.0)])
+def test_numbers_of_any_spread_have_a_histogram(tmp_path, ends):
+    episodes = clean(3)
+    for episode in episodes:
+        episode["state"] = np.resize(np.array(ends, np.float32), (len(episode["action"]), 1))
+        episode["no_state"] = np.zeros((len(episode["action"]), 0), np.float32)
+    found = inspect(str(write_npz(tmp_path / "data.npz", episodes)))
+    page = write_inspection(found, tmp_path / "page.html", "a title").read_text(encoding="utf-8")
+    assert f"M0 20v-20h3v20zM{4 * 31} 20v-20h3v20z" in page, "half of the values at each end"
+
+
+@pytest.mark.parametrize("data", ["data.npz", "data.zarr", "lerobot", "data.hdf5"], indirect=True)
+def test_every_format_is_read_by_its_path(data, tmp_path):
+    (found,) = inspect(str(data))
+    seen = found.survey
+    assert found.findings == [] and len(seen.lengths) == 6
+    assert {signal.role: signal.values.shape[1] for signal in seen.signals} == {"observation": 3, "action": 2}
+    if data.suffix != ".hdf5":
+        assert [strip.episode for strip in found.strips][0] == 0 and found.strips[0].stills.shape[1:] == (12, 16, 3)
+        assert f"camera       {found.strips[0].camera}, 12 x 16 (height x width)" in summary([found])
+    page = write_inspection([found], tmp_path / "page.html", data.name).read_text(encoding="utf-8")
+    outline = Outline(page)
+    kinds = {address.partition(";")[0] for address in outline.addresses}
+    assert kinds == ({"data:image/jpeg", "data:video/mp4"} if found.strips else set())
+    state = seen.of("observation")[0].values
+    assert f"{state[:, 0].min():.4g}" in outline.texts and f"{state[:, 2].max():.4g}" in outline.texts
+
+
+@pytest.mark.parametrize(("length", "stride"), [(60, 1), (250, 3), (600, 4)])
+def test_a_clip_shows_a_camera_at_the_speed_of_the_recording(length, stride, tmp_path):
+    av = pytest.importorskip("av", reason="NOT CHECKED: the video extra is not installed")
+    episodes = [{key: values[:length] for key, values in episode.items()} for episode in clean(2, times=9)]
+    for episode in episodes:
+        levels = np.arange(length).astype(np.uint8)[:, None, None, None]
+        episode["camera"] = np.tile(levels, (1, 16, 16, 3))
+        del episode["timestamp"]
+    write_npz(tmp_path / "data.npz", episodes)
+    convert(tmp_path / "data.npz", tmp_path / "lerobot", "lerobot", fps=30.0)
+    (found,) = inspect(str(tmp_path / "lerobot"))
+    first = found.strips[0]
+    assert first.stride == stride
+    page = write_inspection([found], tmp_path / "page.html", "set").read_text(encoding="utf-8")
+    (source,) = [address for address in Outline(page).addresses if address.startswith("data:video/mp4;base64,")]
+    with av.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))) as video:
+        assert float(video.streams.video[0].average_rate) == pytest.approx(30 / stride)
+        shown = np.array([frame.to_ndarray(format="rgb24").mean() for frame in video.decode(video=0)])
+    expected = np.arange(0, min(length, 400), stride) % 256
+    assert len(shown) == len(expected) <= 100 and np.abs(shown - expected).max() < 6
+
+
+def test_without_pyav_the_page_says_so_and_has_no_clip(made, tmp_path, monkeypatch):
+    (found,) = inspect(str(made[0] / "data.npz"))
+    monkeypatch.setitem(sys.modules, "av", None)
+    page = write_inspection([found], tmp_path / "page.html", "set").read_text(encoding="utf-8")
+    assert 'clips need PyAV: pip install "dp_prior[video]"' in Outline(page).texts and "<video" not in page
+
+
+@pytest.mark.parametrize("data", ["data.npz", "data.zarr", "lerobot", "data.hdf5"], indirect=True)
+def test_a_large_data_set_is_sampled_by_whole_episodes(data, monkeypatch):
+    whole = inspect(str(data))[0].survey
+    monkeypatch.setattr(surveying, "MOST_EPISODES", 3)
+    part = inspect(str(data))[0].survey
+    assert part.episodes.tolist() == [0, 2, 4] and len(part.lengths) == 6
+    for one, other in zip(part.signals, whole.signals, strict=True):
+        begins = whole.bounds
+        expected = [other.values[begins[number] : begins[number + 1]] for number in (0, 2, 4)]
+        assert np.array_equal(one.values, np.concatenate(expected))
+    assert part.place(int(part.bounds[1])) == (2, 0)
+
+
+def test_a_data_set_on_the_hub_is_read_by_its_name(made, hub):
+    files = {path.relative_to(made[0] / "lerobot").as_posix(): path for path in (made[0] / "lerobot").rglob("*.*")}
+    hub.create("me/points", files={name: path.read_bytes() for name, path in files.items()})
+    (found,) = inspect("me/points")
+    (local,) = inspect(str(made[0] / "lerobot"))
+    assert found.data["episodes"] == {"type": "lerobot", "repo": "me/points"}
+    assert found.data["obs"] == local.data["obs"] and len(found.strips) == len(local.strips) > 0
+    for one, other in zip(found.survey.signals, local.survey.signals, strict=True):
+        assert np.array_equal(one.values, other.values)
+
+
+def test_sampling_is_said_and_bounded(made, monkeypatch):
+    monkeypatch.setattr(surveying, "MOST_NUMBERS", 1000)
+    result = CliRunner().invoke(main, ["inspect", str(made[0] / "data.npz")])
+    assert result.exit_code == 0 and "2 evenly spread episodes" in result.output
+
+
+def test_names_and_texts_are_escaped(tmp_path):
+    episodes = clean(3)
+    evil = "<script>alert(1)</script>"
+    for episode in episodes:
+        episode[f"obs.{evil}"] = episode.pop("state")
+        episode["action"][3, 0] = np.nan
+    place = tmp_path / "<img src=x onerror=y>.npz"
+    write_npz(place, episodes)
+    found = inspect(str(place))
+    assert found[0].findings[0].severity == "error"
+    page = write_inspection(found, tmp_path / "page.html", place.name).read_text(encoding="utf-8")
+    outline = Outline(page)
+    assert "<script>" not in page and "<img" not in page and outline.addresses == []
+    assert place.name in outline.texts and any(evil in text for text in outline.texts)
+
+
+def test_an_action_of_one_number_without_an_axis_is_an_action(tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "data.npz", state=rng.normal(size=(60, 3)), action=rng.normal(size=60), episode_ends=[30, 60])
+    write_config(inspect(str(tmp_path / "data.npz")), tmp_path / "first.json")
+    assert TrainConfig.from_json_path(tmp_path / "first.json").data.action.key == "action"
+
+
+def test_robomimic_observations_come_before_the_states_of_its_simulator():
+    shapes = {"actions": (7,), "dones": (), "states": (45,), "obs/object": (14,), "obs/robot0_eef_pos": (3,)}
+    roles = surveying.roles_of(shapes | {"next_obs/object": (14,), "next_obs/robot0_eef_pos": (3,)})
+    assert [key for key, role in roles.items() if role == "observation"] == ["obs/object", "obs/robot0_eef_pos"]
+
+
+@pytest.mark.parametrize("data", ["data.npz", "lerobot"], indirect=True)
+def test_the_proposed_configuration_passes_its_check(data, tmp_path):
+    path = tmp_path / "first.json"
+    result = CliRunner().invoke(main, ["inspect", str(data), "--write-config", str(path)])
+    assert result.exit_code == 0, result.output
+    config = json.loads(path.read_text())
+    assert config["data"]["images"]["camera"]["size"] == [12, 16]
+    assert config["task"]["diffusion"]["draws"] == 4 and config["train"]["optimizer"] == {"type": "muon"}
+    small = ["task.backbone.down_dims=[16]"]
+    config["task"].pop("encoders"), config["data"].pop("images")  # a camera's network takes seconds
+    path.write_text(json.dumps(config))
+    arguments = [f"--set={one}" for one in [*small, f"tracker.data_path={tmp_path}/run"]]
+    result = CliRunner().invoke(main, ["train", "--config_file", str(path), "--check", *arguments])
+    assert result.exit_code == 0, result.output
+    assert "one step" in result.output
+
+
+def test_a_configuration_is_written_once_and_only_for_data_that_can_be_trained_on(made, tmp_path):
+    found = inspect(str(made[0] / "data.npz"))
+    write_config(found, tmp_path / "a.json")
+    with pytest.raises(FileExistsError, match="a.json exists; name another file, or delete it"):
+        write_config(found, tmp_path / "a.json")
+    with pytest.raises(ConfigError, match="takes one data set"):
+        write_config([*found, *found], tmp_path / "b.json")
+    episodes = [{"action": episode["action"]} for episode in clean(2)]
+    with pytest.raises(ConfigError, match=r"no key looks like obs; name it in data.obs yourself"):
+        write_config(inspect(str(write_npz(tmp_path / "only.npz", episodes))), tmp_path / "b.json")
+    episodes = clean(2)
+    episodes[1]["state"][4] = np.inf
+    with pytest.raises(DataError, match=r"state: 1 steps are not finite.*\(episode 1, frame 4\)"):
+        write_config(inspect(str(write_npz(tmp_path / "bad.npz", episodes))), tmp_path / "b.json")
+    assert not (tmp_path / "b.json").exists()
+
+
+def test_of_one_episode_nothing_is_held_out(tmp_path):
+    place, path = write_npz(tmp_path / "one.npz", clean(1)), tmp_path / "a.json"
+    write_config(inspect(str(place)), path)
+    evaluate = json.loads(path.read_text())["evaluate"]
+    assert [(one.get("name"), one["split"]) for one in evaluate] == [("training", "train"), (None, "train")]
+    small = [
+        "task.backbone.down_dims=[16]",
+        "train.samples=8",
+        "data.batch_size=4",
+        f"tracker.data_path={tmp_path}/run",
+    ]
+    arguments = [f"--set={one}" for one in small]
+    result = CliRunner().invoke(main, ["train", "--config_file", str(path), *arguments])
+    assert result.exit_code == 0, result.output
+    last = read_rows(tmp_path / "run")[-1]
+    assert {"training/ema/loss", "action_error/ema/lower_quartile[steps=8]"} <= last.keys()
+
+
+def test_the_proposed_batch_is_no_larger_than_a_short_episode_that_is_trained_on(tmp_path):
+    episodes = [clean(1, times=20)[0], clean(1)[0]]
+    write_config(inspect(str(write_npz(tmp_path / "two.npz", episodes))), tmp_path / "a.json")
+    data = TrainConfig.from_json_path(tmp_path / "a.json").data
+    assert data.split.assign(2).train == [1] and data.batch_size <= len(data.create(16, 2, 8).train) < 256
+
+
+def test_a_configuration_names_what_is_shown(tmp_path):
+    path = tmp_path / "tiny.json"
+    path.write_text(json.dumps(tiny(tmp_path, task__normalizer={"goal": {"type": "gaussian"}})))
+    (found,) = inspect(str(path))
+    assert [(signal.name, signal.role, signal.values.shape[1]) for signal in found.survey.signals] == [
+        ("agent_pos", "observation", 2), ("goal", "observation", 2), ("action", "action", 2),
+    ]  # fmt: skip
+    assert {name: mode.type for name, mode in found.normalizers.items()} == {
+        "agent_pos": "limits", "goal": "gaussian", "action": "limits",
+    }  # fmt: skip
+    assert found.data["obs"]["goal"] == {"key": "state", "slice": [2, 4]}
+
+
+def test_every_set_of_a_mixture_is_shown(made, tmp_path):
+    config = tiny(tmp_path)
+    one = {"obs": {"state": {"key": "state"}}, "action": {"key": "action"}}
+    sets = {
+        "arm": {"episodes": {"type": "npz", "path": str(made[0] / "data.npz")}, **one},
+        "sim": {"episodes": {"type": "lerobot", "path": str(made[0] / "lerobot")}, **one},
+    }
+    path = tmp_path / "mixture.json"
+    path.write_text(json.dumps(config | {"data": {"type": "mixture", "sets": sets}}))
+    result = CliRunner().invoke(main, ["inspect", str(path), "--html", str(tmp_path / "page.html")])
+    assert result.exit_code == 0, result.output
+    texts = Outline((tmp_path / "page.html").read_text(encoding="utf-8")).texts
+    assert {"arm: episodes", "sim: episodes", "arm: action: action", "sim: observation: state"} <= set(texts)
+
+
+def test_instructions_are_counted_and_compared(made, tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    place = tmp_path / "told"
+    shutil.copytree(made[0] / "lerobot", place)
+    texts = ["Push it left.", "push it  left", "<b>right</b>", ""]
+    pq.write_table(pa.table({"task_index": list(range(4)), "task": texts}), place / "meta" / "tasks.parquet")
+    path = next(place.glob("data/**/*.parquet"))
+    table = pq.read_table(path)
+    names = table.schema.names
+    numbers = pa.array(np.minimum(table["episode_index"].to_numpy(), 3))
+    pq.write_table(table.set_column(names.index("task_index"), "task_index", numbers), path)
+    (found,) = inspect(str(place))
+    assert found.survey.texts == {"": 3, "Push it left.": 1, "push it  left": 1, "<b>right</b>": 1}
+    told = [str(finding) for finding in found.findings]
+    assert told == [
+        "some episodes have an empty instruction",
+        "'Push it left.' and 'push it  left' are different instructions to a policy; write them alike",
+    ]
+
+
+def test_dark_and_frozen_cameras_are_found(tmp_path):
+    episodes = clean(2)
+    pixels = np.random.default_rng(0)
+    for number, episode in enumerate(episodes):
+        frames = pixels.integers(60, 255, (len(episode["action"]), 8, 8, 3), dtype=np.uint8)
+        frames[10:40] = frames[10]
+        episode["front"] = frames
+        episode["wrist"] = pixels.integers(0, 6, frames.shape, dtype=np.uint8)
+        if number:  # the robot stands while the frames are equal: no fault of the camera
+            for key in ("state", "action"):
+                episode[key][10:40] = episode[key][10]
+    (found,) = inspect(str(write_npz(tmp_path / "seen.npz", episodes)))
+    told = [str(finding) for finding in found.findings if "front" in finding.text or "wrist" in finding.text]
+    assert told[0] == (
+        "front: 30 equal frames one after another while the robot moves; the camera hung (episode 0, frame 10)"
+    )
+    assert all(line.startswith("wrist: frames are dark, 2.") for line in told[1:]) and len(told) == 2
+
+
+@pytest.mark.parametrize("declared", [[0, 0, 3], [], [3, 48, 64]])
+def test_the_proposed_size_is_that_of_the_frames_whatever_metadata_declare(tmp_path, declared):
+    place = write_lerobot(tmp_path / "lerobot", pictures(9), [3, 3, 3], "v3.0", "image")
+    info = json.loads((place / "meta/info.json").read_text())
+    info["features"][KEY]["shape"] = declared
+    (place / "meta/info.json").write_text(json.dumps(info))
+    (found,) = inspect(str(place))
+    assert found.data["images"] == {KEY: {"key": KEY, "size": [24, 32]}} and found.data["batch_size"] == 1
+
+
+def test_missing_videos_are_an_error_where_training_refuses_them(tmp_path):
+    pytest.importorskip("av", reason="the extra video is not installed")
+    place = write_lerobot(tmp_path / "lerobot", pictures(9), [3, 3, 3], "v2.1", "video")
+    path = tmp_path / "mine.json"
+    data = {
+        "episodes": {"type": "lerobot", "path": str(place)},
+        "images": {"front": {"key": KEY, "size": [24, 32]}},
+        "action": {"key": "action"},
+    }
+    path.write_text(json.dumps(tiny(tmp_path, data=data)))
+
+    def told(place):
+        (found,) = inspect(str(place))
+        return [str(finding) for finding in found.findings if finding.severity == "error"], found.gaps
+
+    def refused():
+        with pytest.raises(DataError) as error:
+            TrainConfig.from_json_path(path).open_data()
+        return [problem for problem in error.value.problems if "no such file; 'image'" in problem]
+
+    assert told(place) == told(path) == ([], [])
+    videos = sorted(place.rglob("*.mp4"))
+    for number in (2, 1):
+        videos[number].unlink()
+    errors, gaps = told(place)
+    names = ", ".join(f"videos/chunk-000/{KEY}/episode_{number:06d}.mp4" for number in (1, 2))
+    assert errors == [f"{KEY}: 2 of 3 video files are missing, with all frames of 2 of 3 episodes: {names} (episode 1)"]
+    assert told(path) == (errors, []) and gaps == [] and len(refused()) == 2
+    with pytest.raises(DataError, match=r"(?s)1 problem.*2 of 3 video files are missing.*repair the data"):
+        write_config(inspect(str(place)), tmp_path / "proposed.json")
+    videos[0].unlink()  # a copy without its videos can be trained on without its camera
+    errors, gaps = told(place)
+    assert errors == [] and gaps[0].startswith(f"{KEY}: {videos[0]}: no such file")
+    assert told(path)[0][0].startswith(f"{KEY}: 3 of 3 video files are missing") and len(refused()) == 3
+
+
+def test_a_camera_that_a_configuration_names_and_training_refuses_is_an_error(tmp_path):
+    pytest.importorskip("av", reason="the extra video is not installed")
+    depth = {"info": {"video.is_depth_map": True}}
+    place = write_lerobot(tmp_path / "lerobot", pictures(6), [3, 3], "v3.0", "video", info=depth)
+    path = tmp_path / "mine.json"
+    data = {"episodes": {"type": "lerobot", "path": str(place)}, "action": {"key": "action"}}
+    for key, problem in ((KEY, "key 'image' is depth"), ("iamge", "has no key 'iamge'. Did you mean 'image'")):
+        path.write_text(json.dumps(tiny(tmp_path, data=data | {"images": {"front": {"key": key, "size": [24, 32]}}})))
+        (found,), (alone,) = inspect(str(path)), inspect(str(place))
+        assert found.findings[0].severity == "error" and found.findings[0].text.startswith(f"{key}: {problem}")
+        with pytest.raises(DataError, match=problem):
+            TrainConfig.from_json_path(path).open_data()
+        assert alone.gaps == [f"{KEY}: key 'image' is depth (meta/info.json: video.is_depth_map); only RGB is read"]
+
+
+@pytest.fixture
+def embeddings(tmp_path):
+    random = np.random.default_rng(0)
+    image = random.normal(size=(600, 16)).astype(np.float32)
+    text = image + 0.5 * random.normal(size=image.shape).astype(np.float32)
+    folder = tmp_path / "clip"
+    (folder / "img_emb").mkdir(parents=True)
+    (folder / "text_emb").mkdir()
+    return folder, image, text
+
+
+def test_embeddings_are_read_by_their_folder(embeddings, tmp_path):
+    folder, image, text = embeddings
+
+    def look(image, text):
+        np.save(folder / "img_emb" / "0.npy", image)
+        np.save(folder / "text_emb" / "0.npy", text)
+        (found,) = inspect(str(folder))
+        return found
+
+    found = look(image, text)
+    assert found.findings == [] and [rows.name for rows in found.rows] == ["image", "text"]
+    write_config([found], tmp_path / "prior.json")
+    page = Outline(write_inspection([found], tmp_path / "page.html", "x").read_text(encoding="utf-8"))
+    assert "600" in page.texts
+    assert "fit their images no better" in look(image, text[::-1]).findings[0].text
+    spoiled = image.copy()
+    spoiled[7] = 0
+    assert look(spoiled, text).findings[0].severity == "error"
+    assert "600 rows repeat another one; name the column" in look(np.repeat(image[::5], 5, 0), text).findings[0].text
+    (folder / "metadata.csv").write_text("image_id,caption\n" + "".join(f"{i // 5},c\n" for i in range(600)))
+    found = look(np.repeat(image[::5], 5, 0), np.repeat(text[::5], 5, 0))
+    assert found.findings == [] and found.data["split"] == {"by": "image_id"}
+
+
+@pytest.mark.parametrize(("count", "batch_size"), [(600, 256), (100, 32), (3, 1)])
+def test_the_proposed_batch_is_no_larger_than_the_training_part_of_few_embeddings(
+    embeddings, tmp_path, count, batch_size
+):
+    folder, image, text = embeddings
+    np.save(folder / "img_emb" / "0.npy", image[:count])
+    np.save(folder / "text_emb" / "0.npy", text[:count])
+    write_config(inspect(str(folder)), tmp_path / "prior.json")
+    assert TrainConfig.from_json_path(tmp_path / "prior.json").data.batch_size == batch_size
+
+
+def test_text_embeddings_alone_are_looked_at_though_metadata_lie_beside_them(embeddings):
+    folder, _, text = embeddings
+    np.save(folder / "text_emb" / "0.npy", text)
+    (folder / "metadata.csv").write_text("image_id\n" + "1\n" * len(text))
+    (found,) = inspect(str(folder))
+    assert [rows.numbers.tolist() for rows in found.rows] == [list(range(600))]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "gap"),
+    [
+        ({"timestamp": np.array(["2026-01-01"] * 9)}, "timestamps: holds <U10, which is not a number type"),
+        ({"task_index": np.array(["go"] * 9)}, "instructions: holds <U2, which is not a number type"),
+        ({"task_index": np.full(9, np.nan)}, None),
+    ],
+)
+def test_columns_of_another_meaning_are_no_clock_and_no_instructions(tmp_path, arrays, gap):
+    numbers = np.zeros((9, 2), np.float32)
+    np.savez(tmp_path / "d.npz", state=numbers, action=numbers, episode_ends=np.array([4, 9]), **arrays)
+    (found,) = inspect(str(tmp_path / "d.npz"))
+    assert found.survey.clock is None and found.survey.texts == {}
+    assert found.gaps == ([gap] if gap else [])
+
+
+@pytest.mark.parametrize("data", ["data.npz", "data.zarr", "lerobot", "data.hdf5"], indirect=True)
+def test_keys_and_slices_that_a_configuration_names_in_vain_are_errors(data, tmp_path):
+    state = {"data.hdf5": "obs/state"}.get(data.name, "state")
+    kind = {"data.npz": "npz", "data.zarr": "zarr", "data.hdf5": "robomimic"}.get(data.name, "lerobot")
+    config = tiny(tmp_path)
+    config["data"]["episodes"] = {"type": kind, "path": str(data)}
+    config["data"]["obs"] = {"a": {"key": "stat"}, "b": {"key": state, "slice": [2, 9]}}
+    config["data"]["action"] = {"key": "actions" if kind == "robomimic" else "action"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (found,) = inspect(str(tmp_path / "config.json"))
+    told = [finding.text for finding in found.findings if finding.severity == "error"]
+    assert told[0].startswith(f"a: has no key 'stat'. Did you mean {state!r}?")
+    assert told[1] == f"b: slice [2, 9] reaches past the 3 elements of {state!r}"
+
+
+@pytest.mark.parametrize("content", [None, "a folder"])
+def test_what_is_no_data_set_is_refused(tmp_path, content):
+    place = tmp_path / "nothing"
+    if content:
+        place.mkdir()
+    with pytest.raises(DataError, match="is of no known format" if content else "no such file or directory"):
+        inspect(str(place))
+
+
+@pytest.mark.skipif(not RECORDED.exists(), reason=f"no recorded data at {RECORDED}")
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("pusht/lerobot_v30", []),
+        ("pusht/pusht_lowdim.npz", ["state, dimension 4: 91 steps change by 6.283: an angle"]),
+        ("adroit_door_human/adroit_door_human_25.npz", []),
+        ("cr5_banana_plate/lowdim_81ep.npz", ["273 gaps in time", "action, dimension 4: values"]),
+        ("lingzu_open50_v30/lerobot", [f"state, dimension {number} " for number in (0, 1, 5, 29)]),
+    ],
+)
+def test_warnings_on_recorded_data_are_few_and_true(name, expected):
+    """The jumps of lingzu in dimensions 1 and 5 and the gaps at the start of CR5 were looked up in the files."""
+    (found,) = inspect(str(RECORDED / name))
+    told = [str(finding) for finding in found.findings if finding.severity == "warning"]
+    assert all(any(one in line for one in expected) for line in told), told
+    assert all(any(one in line for line in told) for one in expected), told

@@ -1,0 +1,146 @@
+"""What the parts of a configuration must have in common: refused with path and remedy, all problems in one report."""
+
+import json
+import re
+
+import pytest
+
+from dp_prior.config import ConfigError
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
+from dp_prior.run.files.config import PLACES, TrainConfig
+from dp_prior.training.training_config import TrainingConfig
+from tests import test_prior
+from tests.tiny import tiny
+
+SECTIONS = {"type": "ddim", "steps": None, "spacing": [2, 1]}
+
+
+def problems(place, **change):
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig.from_json(json.dumps(tiny(place, **change)))
+    return caught.value.problems
+
+
+@pytest.mark.parametrize("part", ["evaluate", "test"])
+def test_number_of_steps_that_the_sections_of_the_sampler_do_not_give_is_refused(part, tmp_path):
+    measured = [{"type": "loss"}, {"type": "action_error", "eval_timesteps": [2, 3]}]
+    change = {"evaluate": measured} if part == "evaluate" else {"test": measured[1:]}
+    where = f"{part}.{int(part == 'evaluate')}.eval_timesteps"
+    assert problems(tmp_path, task__sampler=SECTIONS, **change) == [
+        f"{where} has 2, which task.sampler cannot take: steps is 2, but the sections of spacing add up to 3; "
+        f"make them agree, or name a spacing such as 'trailing'"
+    ]
+
+
+def test_number_of_steps_that_are_those_of_the_sections_is_taken(tmp_path):
+    measured = [{"type": "loss"}, {"type": "action_error", "eval_timesteps": [3]}]
+    TrainConfig.from_json(json.dumps(tiny(tmp_path, task__sampler=SECTIONS, evaluate=measured)))
+
+
+def test_number_of_steps_that_the_spacing_cannot_give_is_refused(tmp_path):
+    measured = [{"type": "loss"}, {"type": "action_error", "eval_timesteps": [5, 6]}]
+    (problem,) = problems(tmp_path, task__sampler={"type": "ddim", "steps": 5, "spacing": "ddim"}, evaluate=measured)
+    assert problem.startswith("evaluate.1.eval_timesteps has 6, which task.sampler cannot take: spacing 'ddim' needs")
+
+
+def test_all_problems_of_the_parts_are_reported_at_once(tmp_path):
+    found = problems(
+        tmp_path,
+        evaluate=[{"type": "loss", "models": ["x"], "split": "test"}, {"type": "similarity"}],
+        test=[{"type": "loss", "models": ["x"]}],
+        train__monitor={"metric": "nope", "mode": "max"},
+    )
+    expected = [
+        "evaluate.0 measures ['x'], but the run has",
+        "evaluate.0 measures on the test split; move it to `test`",
+        "evaluate.1 is of type 'similarity', which measures prior tasks; the task is 'policy'",
+        "test.0 measures ['x'], but the run has",
+        "test.0 would measure 'validation/x/loss' a second time; give it a name",
+        "train.monitor.metric is 'nope', which no evaluator in `evaluate` measures",
+    ]
+    assert [sum(line.startswith(text) for line in found) for text in expected] == [1] * len(expected)
+    assert len(found) == len(expected)
+
+
+def test_metric_that_is_better_when_lower_is_not_monitored_for_its_maximum(tmp_path):
+    (problem,) = problems(tmp_path, train__monitor={"metric": "validation/ema/loss", "mode": "max"})
+    assert problem.startswith("train.monitor.mode is 'max', which would select the worst checkpoint")
+
+
+EACH_BY_ITSELF = {  # independent faults between fields: change, where it is reported, how the line begins
+    "chunk": ({"task__n_action_steps": 9}, "task: n_action_steps is 9, but"),
+    "sampler": ({"task__sampler": {"type": "ddim", "steps": 99}}, "task: sampler does not fit diffusion.schedule"),
+    "data units": (
+        {"task__encoders": {"goal": {"type": "angle"}}, "task__normalizer": {"goal": {"type": "limits"}}},
+        "task: normalizer.goal is 'limits'",
+    ),
+    "budget": ({"train__epochs": 2}, "train: a run needs exactly one of samples, epochs, steps"),
+    "rolling back": ({"train__divergence": "roll back"}, "train: divergence is 'roll back', but rollback is 0"),
+    "cadence": ({"checkpoints": {}, "evaluate__0__every": {"steps": 1, "samples": 8}}, "evaluate.0.every: a cadence"),
+    "split": ({"data__split": {"train": 0.5, "val": 0.1}}, "data.split: train 0.5 + val 0.1"),
+    "names": (
+        {"data__embeddings": {"goal": {"folder": {"path": "x"}}}},
+        "data: obs, embeddings, images and language name ['goal'] twice",
+    ),
+    "metadata": (
+        {"data__embeddings__goal__folder": {"path": "x", "format": "parquet_npy"}},
+        "data.embeddings.goal.folder: format 'parquet_npy' needs metadata",
+    ),
+    "loggers": ({"tracker__log": [{"type": "csv"}, {"type": "csv"}]}, "tracker: logger 'csv' is listed 2 times"),
+    "savers": (
+        {"tracker__save": [{"type": "fsspec", "url": "memory://a"}] * 2},
+        "tracker: two savers send to fsspec memory://a",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        *((name,) for name in EACH_BY_ITSELF),
+        *(("chunk", "sampler"), ("chunk", "data units"), ("chunk", "sampler", "data units")),
+        *(("budget", "rolling back"), ("loggers", "savers"), ("split", "metadata", "cadence")),
+        *(("chunk", "budget", "loggers"), ("split", "rolling back", "savers"), ("names", "sampler", "cadence")),
+        ("chunk", "sampler", "data units", "budget", "rolling back", "names", "loggers", "savers"),
+    ],
+    ids=" and ".join,
+)
+def test_independent_faults_are_each_reported_once(names, tmp_path):
+    """In one record and in several. A record is asked once its parts have no fault, since it may rest on them."""
+    found = problems(tmp_path, **{key: value for name in names for key, value in EACH_BY_ITSELF[name][0].items()})
+    expected = [EACH_BY_ITSELF[name][1] for name in names]
+    assert [sum(line.startswith(text) for line in found) for text in expected] == [1] * len(expected), found
+    assert len(found) == len(expected)
+
+
+def test_settings_are_where_the_hints_for_keys_of_other_libraries_send_a_user(tmp_path):
+    """Every place that a hint names is one of a whole configuration of a data set on the Hub."""
+    hub = {"type": "lerobot", "repo": "a/b"}
+    lr = {"type": "cosine", "peak": 1e-3}
+    whole = TrainConfig.from_json(
+        json.dumps(tiny(tmp_path, data__episodes=hub, train__lr=lr, evaluate=[{"type": "loss"}]))
+    )
+    hints = [*TrajectoriesConfig.replaced.values(), *TrainingConfig.replaced.values()]
+    named = [found for hint in hints for found in re.findall(r"Set ([\w.]+)\.", hint)]
+    assert len(named) > 8
+    for place in [*PLACES.values(), *named]:
+        here = whole
+        for step in place.split("."):
+            here = here[int(step)] if step.isdigit() else getattr(here, step)
+
+
+def test_a_configuration_made_in_python_has_the_types_that_json_may_omit(tmp_path):
+    """Also where a record stands for the task, whose usual data are meant then."""
+    given = tiny(tmp_path, train__optimizer={"betas": [0.5, 0.5]})
+    config = TrainConfig.from_json(json.dumps(given))
+    assert TrainConfig(**given) == TrainConfig(**{**given, "task": config.task}) == config
+    prior = test_prior.tiny(tmp_path)
+    config = TrainConfig.from_json(json.dumps(prior))
+    prior["data"].pop("type", None)
+    assert TrainConfig(**{**prior, "task": config.task}) == config
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig(**{**given, "task": {"horizn": 4}, "evaluat": []})
+    assert caught.value.problems == [
+        "task.horizn: unknown key. Did you mean 'horizon'?",
+        "evaluat: unknown key. Did you mean 'evaluate'?",
+    ]

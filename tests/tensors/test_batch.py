@@ -1,0 +1,100 @@
+"""A batch is a set of rows: slicing and moving act on every part of it alike."""
+
+import json
+from dataclasses import fields
+
+import pytest
+import torch
+
+from dp_prior.config import ConfigError
+from dp_prior.tensors.batch import Batch, Spec
+
+
+def make(rows: int = 4, positions: bool = True) -> Batch:
+    return Batch(
+        x=torch.arange(rows * 6.0).view(rows, 3, 2),
+        cond={"state": torch.arange(rows * 2.0).view(rows, 2, 1), "goal": torch.arange(rows).view(rows, 1)},
+        mask=torch.arange(rows * 3).view(rows, 3) % 2 == 0,
+        ids=torch.arange(rows) + 100,
+        positions=torch.arange(rows) + 1000 if positions else None,
+        denominator=torch.tensor(5.0),
+    )
+
+
+@pytest.mark.parametrize("rows", [slice(1, 3), slice(None, None, 2), torch.tensor([3, 0, 0]), slice(0, 0)])
+def test_rows_are_taken_from_every_part_and_the_denominator_stays(rows):
+    batch = make()
+    part = batch[rows]
+    for name in ("x", "mask", "ids", "positions"):
+        assert torch.equal(getattr(part, name), getattr(batch, name)[rows])
+    assert all(torch.equal(part.cond[key], value[rows]) for key, value in batch.cond.items())
+    assert part.denominator is batch.denominator
+    assert len(part) == len(part.ids)
+
+
+def test_the_micro_batches_of_a_batch_are_the_batch():
+    batch = make(6)
+    parts = [batch[i : i + 2] for i in range(0, 6, 2)]
+    assert torch.equal(torch.cat([part.x for part in parts]), batch.x)
+    assert torch.equal(torch.cat([part.cond["goal"] for part in parts]), batch.cond["goal"])
+
+
+def test_moving_moves_every_tensor_and_changes_nothing_else():
+    batch = make()
+    moved = batch.to("meta")
+    for field in fields(Batch):
+        part, original = getattr(moved, field.name), getattr(batch, field.name)
+        for tensor, before in zip(
+            *([p.values() if isinstance(p, dict) else [p] for p in (part, original)]), strict=True
+        ):
+            assert tensor.device.type == "meta" and tensor.shape == before.shape and tensor.dtype == before.dtype
+    assert list(moved.cond) == list(batch.cond)
+    assert torch.equal(batch.to("cpu").x, batch.x)
+
+
+def test_outside_training_there_are_no_positions_and_none_stays_none():
+    batch = make(positions=False)
+    assert batch[:2].positions is None and batch.to("cpu").positions is None
+    assert len(batch) == 4
+
+
+def test_a_batch_cannot_be_changed_under_anyones_feet():
+    with pytest.raises(AttributeError):
+        make().x = torch.zeros(1)
+
+
+def test_a_spec_reads_back_from_json():
+    spec = Spec(x_shape=(16, 2), cond_shapes={"state": (2, 5), "image": (2, 96, 96, 3)}, kinds={"image": "image"})
+    assert Spec.from_json(spec.to_json()) == spec
+    assert (spec.kind("image"), spec.dtype("image")) == ("image", torch.uint8)
+    assert (spec.kind("state"), spec.dtype("state")) == ("vector", torch.float32)
+
+
+def test_a_spec_of_vectors_is_written_as_it_always_was():
+    written = {"x_shape": [16, 2], "cond_shapes": {"state": [2, 5]}}
+    spec = Spec.from_json(json.dumps(written))
+    assert json.loads(spec.to_json()) == json.loads(spec.model_dump_json()) == written
+
+
+def test_a_previous_action_is_an_observation_of_the_shape_of_an_action():
+    written = {"x_shape": [16, 2], "cond_shapes": {"state": [2, 5], "before": [2, 2]}}
+    spec = Spec.from_json(json.dumps(written | {"previous_actions": {"before": [0.5, 0.25]}}))
+    assert Spec.from_json(spec.to_json()).previous_actions == {"before": (0.5, 0.25)}
+    for key, start in (("state", [1, 2, 3, 4, 5]), ("before", [1]), ("x", [1, 2]), ("gone", [1, 2])):
+        with pytest.raises(ConfigError, match=rf"previous_actions.{key} has {len(start)} numbers, '{key}' shape"):
+            Spec.from_json(json.dumps(written | {"previous_actions": {key: start}}))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "message"),
+    [
+        ({"camera": "image"}, "kinds name ['camera'], which are not among the keys ['state']"),
+        ({"state": "image"}, "'state' is an image of shape (2, 5); expected (..., height, width, 1, 3 or 4)"),
+        ({"state": "sound"}, "kinds.state"),
+    ],
+)
+def test_a_kind_that_means_nothing_is_refused(kinds, message):
+    text = json.dumps({"x_shape": [16, 2], "cond_shapes": {"state": [2, 5]}, "kinds": kinds})
+    with pytest.raises(ConfigError) as caught:
+        Spec.from_json(text)
+    assert message in str(caught.value)

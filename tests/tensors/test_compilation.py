@@ -1,0 +1,223 @@
+"""Compiled training and sampling compute the numbers of the plain ones, in one region without a break.
+
+The backend `aot_eager` traces, takes the gradient and runs torch's own kernels: bit for bit what is not compiled does.
+"""
+
+import json
+import re
+
+import pytest
+import torch
+from torch._dynamo import config as dynamo
+from torch._inductor import config as inductor
+
+from benchmarks import image_policy
+from dp_prior.config import ConfigError
+from dp_prior.diffusion.sampler import DDIM
+from dp_prior.networks.kernels.products import linear
+from dp_prior.run.files.config import TrainConfig
+from dp_prior.tensors.compilation import compiled
+from dp_prior.tensors.randomness import Randomness
+from dp_prior.training.training_config import TrainingConfig
+from tests.tiny import assert_equal, experiment, rows, state, tiny
+
+TINY_CAMERA = ("task.encoders.camera.width=16", "task.encoders.camera.blocks=[1,1]", "task.encoders.camera.jitter={}")
+POLICIES = {
+    "eps": (),
+    "velocity, draws, dropped keys": (
+        'task.diffusion.objective={"type":"v"}',
+        'task.diffusion.weighting={"type":"min_snr"}',
+        "task.diffusion.draws=2",
+        'task.cond_dropout={"camera":0.3}',
+        "task.relative_to=agent_pos",
+    ),
+    "self-conditioning": ("task.diffusion.self_condition=0.5",),
+    "learned variance": ('task.diffusion.variance={"type":"learned_range"}',),
+    "importance": ('task.diffusion.timesteps={"type":"loss_second_moment"}',),
+    "transformer": ('task.backbone={"type":"transformer","embed_dim":16,"n_layers":1,"n_heads":2,"dropout":0.1}',),
+    "dit": ('task.backbone={"type":"dit","embed_dim":16,"n_layers":1,"n_heads":2}',),
+}
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """torch.compile with the backend aot_eager; a break of the region is an error."""
+    compile_function = torch.compile
+    modes = []
+
+    def trace(function, *, mode, dynamic):
+        modes.append(mode)
+        return compile_function(function, backend="aot_eager", dynamic=dynamic, fullgraph=True)
+
+    monkeypatch.setattr(torch, "compile", trace)
+    torch.compiler.reset()
+    yield modes
+    torch.compiler.reset()
+
+
+def policy(overrides):
+    config = image_policy.record((16, 32), TINY_CAMERA).model_dump(mode="json")
+    for override in overrides:
+        key, _, value = override.partition("=")
+        *parents, last = key.split(".")
+        here = config
+        for parent in parents:
+            here = here[parent]
+        here[last] = json.loads(value) if value[0] in "{0123456789" else value
+    return image_policy.policy(TrainConfig.from_json(json.dumps(config))).train()
+
+
+def loss_and_gradient(call, model, batch, self_condition):
+    random = Randomness.from_counts(0, "training", batch.positions)
+    loss = call(batch, random, self_condition)
+    loss.total.backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    return loss, gradients
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_compiled_step_of_an_image_policy_is_one_region_with_the_same_loss_and_gradient(traced, name):
+    model, batch = policy(POLICIES[name]), image_policy.batch(3)
+    call = compiled(model.forward, "default", "train.compile", dynamic=False)
+    for self_condition in {False, model.process.config.self_condition > 0}:
+        expected, gradients = loss_and_gradient(model, model, batch, self_condition)
+        found, same = loss_and_gradient(call, model, batch, self_condition)
+        assert torch.equal(found.total, expected.total) and torch.equal(found.t, expected.t)
+        assert found.terms.keys() == expected.terms.keys() and torch.equal(found.per_sample, expected.per_sample)
+        assert all(torch.equal(same[key], value) for key, value in gradients.items())
+
+
+FEW = {"train__compile": "default", "train__steps": 8, "train__save_every": {"steps": 4}}
+MANY = FEW | {"task__diffusion": {"schedule": {"type": "cosine", "steps": 10}, "draws": 2, "self_condition": 0.5}}
+
+
+@pytest.mark.slow
+def test_a_compiled_run_is_the_same_run(traced, tmp_path):
+    for name in ("plain", "compiled"):
+        (tmp_path / name).mkdir()
+    experiment(tiny(tmp_path / "plain", **MANY | {"train__compile": "off"})).run()
+    assert traced == []
+    experiment(tiny(tmp_path / "compiled", **MANY)).run()
+    assert traced == ["default"]
+    expected = state(tmp_path / "plain/run")
+    assert_equal(state(tmp_path / "compiled/run"), expected)
+    assert rows(tmp_path / "compiled/run") == rows(tmp_path / "plain/run")
+
+
+def test_a_run_that_was_not_compiled_resumes_compiled(traced, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    whole.mkdir(), parts.mkdir()
+    experiment(tiny(whole, **FEW | {"train__compile": "off"})).run()
+    first = experiment(tiny(parts, **FEW | {"train__compile": "off"}))
+    step = first.parts.loader.from_sample
+
+    def stopping(start):
+        for number, batches in enumerate(step(start), start=1):
+            if number == 4:
+                first.parts.ranks.stop.reason = "request"
+            yield batches
+
+    first.parts.loader.from_sample = stopping
+    assert first.run().status == "stopped" and traced == []
+    experiment(tiny(parts, **FEW)).run()
+    assert traced == ["default"]
+    assert_equal(state(parts / "run"), state(whole / "run"))
+
+
+def test_cuda_graphs_hand_out_copies(monkeypatch):
+    results = torch.ones(3), {"vb": torch.ones(2)}, None
+    monkeypatch.setattr(torch, "compile", lambda function, mode, dynamic: function)
+    assert compiled(lambda: results, "default", "x")()[0] is results[0]
+    found = compiled(lambda: results, "reduce-overhead", "x")()
+    results[0].zero_(), results[1]["vb"].zero_()
+    assert found[0].sum() == 3 and found[1]["vb"].sum() == 2 and found[2] is None
+
+
+def test_cuda_graphs_and_accumulation_are_refused_together():
+    with pytest.raises(ValueError, match="set accumulation to 1, or compile to 'default'"):
+        TrainingConfig.model_validate({"steps": 1, "compile": "reduce-overhead", "accumulation": 2})
+
+
+def test_off_never_reaches_the_compiler(monkeypatch):
+    monkeypatch.setattr(torch, "compile", None)
+
+    def function():
+        raise AssertionError
+
+    assert compiled(function, "off", "train.compile") is function
+
+
+def test_without_a_compiler_there_is_one_clear_error():
+    torch.compiler.reset()
+    with (
+        inductor.patch({"cpp.cxx": ("/missing/g++",), "fx_graph_cache": False, "force_disable_caches": True}),
+        dynamo.patch(suppress_errors=False),
+        pytest.raises(ConfigError, match=re.escape("train.compile")) as caught,
+    ):
+        compiled(lambda x: x.sin() + 1, "default", "train.compile")(torch.ones(100))
+    assert "is 'default', but torch cannot compile here: " in str(caught.value)
+    assert "It needs a C++ compiler, and Triton on a GPU; install them, or set it to 'off'" in str(caught.value)
+
+
+@pytest.mark.slow
+def test_samples_are_the_same_from_a_compiled_network_at_any_batch_size(traced):
+    model = policy(POLICIES["transformer"]).eval()
+    for count in (2, 5, 2):
+        batch = image_policy.batch(count)
+        random = Randomness.from_counts(0, "test", batch.ids)
+        expected = model.predict(batch.cond, random, DDIM(steps=3))
+        found = model.predict(batch.cond, random, DDIM(steps=3, compile="max-autotune"))
+        assert torch.equal(found, expected)
+    assert set(traced) == {"max-autotune"}
+
+
+@pytest.mark.slow
+def test_a_step_compiled_for_the_cpu_has_the_same_loss_and_gradient_up_to_rounding():
+    torch.compiler.reset()
+    model, batch = policy(POLICIES["velocity, draws, dropped keys"]), image_policy.batch(3)
+    names = list(model.state_dict())
+    expected, gradients = loss_and_gradient(model, model, batch, False)
+    found, close = loss_and_gradient(
+        compiled(model.forward, "default", "train.compile", dynamic=False), model, batch, False
+    )
+    assert list(model.state_dict()) == names
+    assert found.total.item() == pytest.approx(expected.total.item(), rel=1e-5)
+    assert torch.equal(found.t, expected.t)
+    norm = torch.nn.utils.get_total_norm(list(gradients.values()))
+    worst = max((close[name] - value).norm() / norm for name, value in gradients.items())
+    assert worst < 1e-2, "a rounding may decide on which side of a ReLU a value lies"
+
+
+@pytest.mark.slow
+def test_products_large_enough_for_onednn_compile_too():
+    torch.compiler.reset()
+    x, weight, bias = torch.randn(256, 64), torch.randn(256, 64, requires_grad=True), torch.randn(256)
+    expected, found = linear(x, weight, bias), compiled(linear, "default", "train.compile")(x, weight, bias)
+    torch.testing.assert_close(found, expected)
+    (gradient,), (same,) = (torch.autograd.grad(y.square().sum(), weight) for y in (expected, found))
+    torch.testing.assert_close(same, gradient)
+
+
+RANKS = """
+import json, sys
+import torch
+from torch import compile as compile_function
+from tests.tiny import experiment, tiny
+torch.compile = lambda function, mode, dynamic: compile_function(function, backend="aot_eager", dynamic=dynamic)
+experiment(json.loads(sys.argv[1])).run()
+"""
+
+
+@pytest.mark.slow
+def test_two_compiled_ranks_train_what_one_plain_rank_does(tmp_path, run_ranks):
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir(), two.mkdir()
+    experiment(tiny(one, **MANY | {"train__compile": "off"})).run()
+    config = tiny(two, **MANY | {"data__batch_size": 4})
+    run_ranks(RANKS, 2, json.dumps(config), timeout=200)
+    found, expected = state(two / "run"), state(one / "run")
+    for name, value in expected.items():
+        if isinstance(value, torch.Tensor) and "means" not in name:
+            torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)

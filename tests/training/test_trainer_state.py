@@ -1,0 +1,89 @@
+"""A snapshot holds all of a trainer: put into a fresh one and taken again, it is the same."""
+
+import pytest
+import torch
+
+from dp_prior.clock import Cadence
+from dp_prior.training.trainer_state import read_state, take_snapshot
+from tests.training.test_trainer import Listener, Score, build
+
+
+def trained(**change):
+    trainer = build(Listener(), [Score(Cadence(steps=1), {2: 0.3})], steps=3, log_every={"steps": 2}, **change)
+    trainer.fit()
+    trainer.guard.counts += torch.tensor([2, 0, 2])
+    return trainer
+
+
+def flat(snapshot):
+    return {(file, name): value for file, tensors in snapshot.tensors.items() for name, value in tensors.items()}
+
+
+@pytest.mark.parametrize("ema", [{}, {"ema": {"type": "power"}}, {"a": {"type": "constant"}, "b": {"type": "power"}}])
+def test_snapshot_of_a_restored_trainer_is_the_same(ema):
+    first = take_snapshot(trained(ema=ema), {"m": 1.0}).copy()
+    fresh = build(ema=ema)
+    read_state(fresh, first)
+    again = take_snapshot(fresh, {"m": 1.0})
+    assert flat(again).keys() == flat(first).keys()
+    for key, value in flat(first).items():
+        assert torch.equal(flat(again)[key], value), key
+    assert again.documents == first.documents
+
+
+@pytest.mark.parametrize(
+    "before", [{}, {"a": {"type": "constant"}}, {"a": {"type": "constant"}, "b": {"type": "power"}}]
+)
+@pytest.mark.parametrize("now", [{}, {"b": {"type": "power"}}, {"c": {"type": "constant"}, "a": {"type": "constant"}}])
+def test_averages_may_go_and_new_ones_begin_at_the_trained_weights(before, now):
+    trained_before = trained(ema=before)
+    fresh = build(ema=now)
+    read_state(fresh, take_snapshot(trained_before, {}).copy())
+    for name, model in fresh.models.items():
+        expected = trained_before.models.get(name, trained_before.online).state_dict()
+        assert all(torch.equal(value, expected[key]) for key, value in model.state_dict().items()), name
+
+
+def test_every_counter_comes_back():
+    first = trained()
+    fresh = build()
+    read_state(fresh, take_snapshot(first, {}).copy())
+    assert fresh.progress == first.progress
+    assert (fresh.best.value, fresh.best.step) == (0.3, 2)
+    assert fresh.guard.counts.tolist() == [2, 0, 2]
+    assert fresh.means.state().keys() == first.means.state().keys()
+
+
+def test_files_hold_what_acts_and_what_continues_apart():
+    snapshot = take_snapshot(trained(ema={"a": {"type": "constant"}, "b": {"type": "power"}}), {})
+    assert set(snapshot.tensors) == {"model.safetensors", "model_b.safetensors", "training.safetensors"}
+    trainer = trained(ema={"a": {"type": "constant"}})
+    acts = take_snapshot(trainer, {}).tensors["model.safetensors"]
+    assert torch.equal(acts["layer.weight"], trainer.averages["a"].model.layer.weight)
+    assert set(take_snapshot(trained(ema={}), {}).tensors) == {"model.safetensors", "training.safetensors"}
+
+
+def test_restored_trainer_owns_its_memory():
+    first = take_snapshot(trained(), {}).copy()
+    fresh = build()
+    read_state(fresh, first)
+    kept = {key: value.clone() for key, value in flat(first).items()}
+    fresh.step(next(fresh.loader.from_sample(12)))
+    for key, value in kept.items():
+        assert torch.equal(flat(first)[key], value), key
+
+
+def test_optimizer_state_of_another_model_is_refused():
+    snapshot = take_snapshot(trained(), {}).copy()
+    moments = snapshot.tensors["training.safetensors"]
+    moments["optimizer.exp_avg.other.weight"] = moments.pop("optimizer.exp_avg.layer.weight")
+    with pytest.raises(ValueError, match="missing .'exp_avg.layer.weight'., unknown .'exp_avg.other.weight'."):
+        read_state(build(), snapshot)
+
+
+def test_snapshot_before_the_first_step_has_no_moments_and_can_be_read():
+    snapshot = take_snapshot(build(), {}).copy()
+    assert not [name for name in snapshot.tensors["training.safetensors"] if name.startswith("optimizer.")]
+    fresh = build()
+    read_state(fresh, snapshot)
+    assert fresh.progress.global_step == 0
