@@ -153,9 +153,10 @@ def run_settings(job: Job, recipe: str) -> dict[str, Any]:
         settings |= {"data.episodes.path": str(job.data)}
     else:
         settings |= {
-            "data.episodes": {"type": "npz", "path": str(_rendered(job))},
+            "data.episodes": {"type": "npz", "path": str(_scripted(job))},
             "data.obs": {"agent_pos": {"key": "state", "slice": [0, 2]}},
-            "data.images.camera.key": "camera",
+            "data.images": {"camera": {"key": "state", "render": {"type": "pusht"}, "size": [96, 96]}},
+            "data.frame_cache": str(job.out / "frames"),
         }
     if job.is_small:
         camera = {"type": "pusht", "n_envs": 2, "max_steps": 16, "camera": [96, 96]}
@@ -164,16 +165,10 @@ def run_settings(job: Job, recipe: str) -> dict[str, Any]:
     return settings
 
 
-def _rendered(job: Job) -> Path:
-    """The embedded scripted demonstrations with pictures, for a machine without the recorded human ones."""
-    path = job.out / "pusht_images.npz"
-    if not path.exists():
-        from dp_prior.envs.pusht_camera import write_pictures
-
-        source = ROOT / "demonstrations/pusht.npz"
-        frames = write_pictures(_first_episodes(source, job.out, 4) if job.is_small else source, path, (96, 96))
-        job.note("frames", frames)
-    return path
+def _scripted(job: Job) -> Path:
+    """The scripted demonstrations of this repository, for a machine without the recorded human ones."""
+    source = ROOT / "demonstrations/pusht.npz"
+    return _first_episodes(source, job.out, 4) if job.is_small else source
 
 
 def _first_episodes(source: Path, folder: Path, count: int) -> Path:

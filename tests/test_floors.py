@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import dp_prior
 from tests.tiny import write
 
 PACKAGE = Path(__file__).parent.parent / "dp_prior"
@@ -180,6 +181,51 @@ def test_nothing_below_the_roof_talks_to_the_terminal_or_the_environment_and_not
     is_lazy = "__getattr__" in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     assert not is_lazy or file == "__init__.py", f"{file} has a __getattr__; only the package itself imports late by it"
     assert Path(file).stem not in NAMELESS, f"{file}: {Path(file).stem} hides a concept that has a better name"
+
+
+def test_a_class_name_stands_for_one_class():
+    places: dict[str, list[str]] = {}
+    for file in FILES:
+        for node in ast.walk(ast.parse((PACKAGE / file).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(f"{file}:{node.lineno}")
+    assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+def names_of(module: Path) -> set[str]:
+    """What a module defines or imports at its top level."""
+    names = set()
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
+
+
+@pytest.mark.parametrize("folder", ("dp_prior", "benchmarks"))
+def test_every_imported_name_of_the_house_exists(folder):
+    """An import inside a function is not run by importing its module."""
+    root, faults = PACKAGE.parent, []
+    known = {"dp_prior": set(dp_prior.__all__)}
+    for path in sorted((root / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or (node.module or "").split(".")[0] not in (
+                "dp_prior",
+                "benchmarks",
+            ):
+                continue
+            target = root / node.module.replace(".", "/")
+            module = target / "__init__.py" if target.is_dir() else target.with_suffix(".py")
+            if node.module not in known:
+                known[node.module] = names_of(module) if module.is_file() else set()
+            for alias in node.names:
+                is_module = (target / alias.name).is_dir() or (target / f"{alias.name}.py").is_file()
+                if alias.name not in known[node.module] and not is_module:
+                    faults.append(f"{path.relative_to(root)}:{node.lineno}: {node.module}.{alias.name}")
+    assert not faults
 
 
 def test_importing_the_package_is_light():

@@ -53,7 +53,10 @@ def _config(name: str) -> TrainConfig:
 
 def _acting(name: str, policy: DiffusionPolicy, options: Options, place: Path) -> Case:
     obs, random = observations(policy, 0, 1), Randomness.from_counts(0, "benchmark", torch.arange(1))
-    arrays, noise = {k: v.numpy() for k, v in obs.items()}, numpy_randomness.Randomness.from_counts(0, "benchmark", [0])
+    arrays, noise = (
+        {k: v.numpy() for k, v in obs.items()},
+        numpy_randomness.NumpyRandomness.from_counts(0, "benchmark", [0]),
+    )
     half = _half(policy)
     variants: dict[str, Callable[[], object]] = {
         "eager": lambda: policy.predict(obs, random, SAMPLER),

@@ -25,7 +25,7 @@ import torch
 
 from benchmarks import peers
 from benchmarks.measure import Case, Options, Timing, per_second
-from dp_prior.data.frames import Part
+from dp_prior.data.frames import FramePart
 from dp_prior.data.frames.folder import FolderFrames
 from dp_prior.data.frames.frame_cache import FrameCache
 from dp_prior.data.frames.frame_column import ImageColumn
@@ -61,9 +61,9 @@ class _Noise:
 
     def __init__(self, root: Path, n: int):
         self.root, self.size, self.ends = root, (SIDE, SIDE), np.array([n])
-        self.parts = [Part("noise", (0,))]
+        self.parts = [FramePart("noise", (0,))]
 
-    def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
+    def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         rng = np.random.default_rng(0)
         for first in range(0, int(self.ends[0]), 250):
             count = min(250, int(self.ends[0]) - first)

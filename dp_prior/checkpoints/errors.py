@@ -25,7 +25,7 @@ class DamagedError(UnusableError):
         super().__init__(path, problem, f"checkpoint {path} is damaged: {problem}. Use another checkpoint of the run.")
 
 
-class UnreadableError(UnusableError):
+class UnreadableCheckpointError(UnusableError):
     """A checkpoint that this process cannot read at the moment; its content may be intact."""
 
     def __init__(self, path: Path | str, problem: str):
@@ -33,7 +33,7 @@ class UnreadableError(UnusableError):
         super().__init__(path, problem, f"checkpoint {path} cannot be read: {problem}. {remedy}")
 
 
-class NewerFormatError(UnreadableError):
+class NewerFormatError(UnreadableCheckpointError):
     """A checkpoint written by a newer version of this package."""
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from dp_prior.checkpoints.direct import write_file
 from dp_prior.checkpoints.documents import CONFIG, LARGEST_COUNT, LARGEST_DOCUMENT, SPEC, parse_document
-from dp_prior.checkpoints.errors import CheckpointError, DamagedError, NewerFormatError, UnreadableError
+from dp_prior.checkpoints.errors import CheckpointError, DamagedError, NewerFormatError, UnreadableCheckpointError
 from dp_prior.checkpoints.reading import Patience, told_apart
 from dp_prior.checkpoints.snapshot import (
     LARGEST_HEAD,
@@ -214,7 +214,7 @@ def read_manifest(directory: Path) -> Manifest:
 
     Raises:
         DamagedError: the manifest is missing or altered, or a file is missing or of another size.
-        UnreadableError: the checkpoint cannot be read at the moment.
+        UnreadableCheckpointError: the checkpoint cannot be read at the moment.
         GoneError: the directory was deleted or replaced meanwhile.
     """
     return Patience()(lambda: try_manifest(directory))
@@ -269,7 +269,7 @@ def verify(directory: Path, manifest: Manifest, patience: Patience | None = None
     """Compare the hashes of all files, and check that each is a valid file of its type, safetensors or JSON.
 
     Raises:
-        DamagedError, UnreadableError, GoneError: see `read_manifest`.
+        DamagedError, UnreadableCheckpointError, GoneError: see `read_manifest`.
     """
 
     def compare(name: str) -> None:
@@ -285,7 +285,7 @@ def read_checkpoint(directory: Path, files: Iterable[str] | None = None) -> Snap
     """Read a checkpoint, or only some of its files, after comparing sizes and hashes. The tensors own their memory.
 
     Raises:
-        DamagedError, UnreadableError, GoneError: see `read_manifest`.
+        DamagedError, UnreadableCheckpointError, GoneError: see `read_manifest`.
         FileNotFoundError: the directory does not exist, or the manifest does not list one of `files`.
     """
     directory, patience = Path(directory), Patience()
@@ -323,7 +323,9 @@ def _read_file(directory: Path, name: str, entry: FileEntry) -> Any:
         try:
             image = allocate(entry.size)
         except (OSError, MemoryError, OverflowError) as error:
-            raise UnreadableError(directory, f"no memory for the {entry.size} bytes of {name}: {error}") from None
+            raise UnreadableCheckpointError(
+                directory, f"no memory for the {entry.size} bytes of {name}: {error}"
+            ) from None
         _compare(directory, name, entry, _read_and_hash(file.fileno(), image))
         try:
             if name.endswith(".safetensors"):

@@ -2,7 +2,7 @@
 
 Damage is a file that is missing or differs from the manifest. Any other failure to read (permissions, a failing disk or
 network, no descriptors or memory left) says nothing about the checkpoint: the read is retried for about a second, then
-raises `UnreadableError`, and the checkpoint is left unchanged.
+raises `UnreadableCheckpointError`, and the checkpoint is left unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from dp_prior.checkpoints.errors import CheckpointError, DamagedError, GoneError, NewerFormatError, UnreadableError
+from dp_prior.checkpoints.errors import (
+    CheckpointError,
+    DamagedError,
+    GoneError,
+    NewerFormatError,
+    UnreadableCheckpointError,
+)
 from dp_prior.files.regular_files import UnfitError
 
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV)
@@ -25,7 +31,7 @@ Read = TypeVar("Read")
 
 
 class Patience:
-    """Retries reads that fail with `UnreadableError`. All retries of one instance share a budget of one second."""
+    """Retries reads that fail with `UnreadableCheckpointError`; those of one instance share a second."""
 
     def __init__(self) -> None:
         self._waits = iter(_WAITS_S)
@@ -37,7 +43,7 @@ class Patience:
                 return read()
             except NewerFormatError:
                 raise
-            except UnreadableError:
+            except UnreadableCheckpointError:
                 wait = next(self._waits, None)
                 if wait is None:
                     raise
@@ -46,7 +52,7 @@ class Patience:
 
 @contextlib.contextmanager
 def told_apart(directory: Path, name: str) -> Iterator[None]:
-    """Convert errors inside: `DamagedError` for a missing file, `UnreadableError` for all others.
+    """Convert errors inside: `DamagedError` for a missing file, `UnreadableCheckpointError` for all others.
 
     Raises:
         GoneError: the directory was deleted or replaced; without this check the error would look like damage.
@@ -56,7 +62,7 @@ def told_apart(directory: Path, name: str) -> Iterator[None]:
         yield
     except (OSError, UnfitError, DamagedError) as error:
         if isinstance(error, OSError) and error.errno not in _MISSING:
-            raise UnreadableError(directory, f"{name} cannot be read: {error.strerror or error}") from None
+            raise UnreadableCheckpointError(directory, f"{name} cannot be read: {error.strerror or error}") from None
         if before is None or _identity(directory) != before:
             raise GoneError(directory) from None
         if isinstance(error, DamagedError):
@@ -64,11 +70,11 @@ def told_apart(directory: Path, name: str) -> Iterator[None]:
         problem = error.problem if isinstance(error, UnfitError) else f"cannot be read: {error.strerror or error}"
         raise DamagedError(directory, f"{name} {problem}") from None
     except MemoryError as error:
-        raise UnreadableError(directory, f"no memory to read {name} ({error})") from None
+        raise UnreadableCheckpointError(directory, f"no memory to read {name} ({error})") from None
     except RuntimeError as error:
         if isinstance(error, CheckpointError) or "thread" not in str(error):
             raise
-        raise UnreadableError(directory, f"{name} cannot be read: {error}") from None
+        raise UnreadableCheckpointError(directory, f"{name} cannot be read: {error}") from None
 
 
 def _identity(directory: Path) -> tuple[int, int, int] | None:
@@ -78,7 +84,7 @@ def _identity(directory: Path) -> tuple[int, int, int] | None:
     except OSError as error:
         if error.errno in _MISSING:
             return None
-        raise UnreadableError(directory, error.strerror or str(error)) from None
+        raise UnreadableCheckpointError(directory, error.strerror or str(error)) from None
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 

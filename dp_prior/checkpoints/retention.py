@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from dp_prior.checkpoints.scan import Stored
+from dp_prior.checkpoints.scan import StoredCheckpoint
 from dp_prior.config import Config
 
 Mode = Literal["min", "max"]
@@ -33,18 +33,20 @@ class RetentionConfig(Config):
     """The run stops with exit code 74 when this many saves in a row have failed, for example on a full disk. A failure
     of the last save of a run is always an error."""
 
-    def decide(self, stored: Iterable[Stored], monitor: str | None, mode: Mode) -> tuple[set[int], set[int]]:
+    def decide(self, stored: Iterable[StoredCheckpoint], monitor: str | None, mode: Mode) -> tuple[set[int], set[int]]:
         """Sequence numbers of the checkpoints to keep, and the subset that is preferred to a deleted checkpoint.
 
         Verify this subset before deleting anything.
         """
         stored = sorted(stored, key=lambda one: one.manifest.sequence)
-        rules: list[tuple[Sequence[Stored], int]] = [  # checkpoints in order of preference, and the number to keep
+        rules: list[
+            tuple[Sequence[StoredCheckpoint], int]
+        ] = [  # checkpoints in order of preference, and the number to keep
             (stored[::-1], self.keep_latest),
             (ranked(stored, monitor, mode), self.keep_best),
         ]
         if self.keep_every is not None:
-            spaced: dict[int, list[Stored]] = {}
+            spaced: dict[int, list[StoredCheckpoint]] = {}
             for one in stored:
                 if one.manifest.step >= self.keep_every:
                     spaced.setdefault(one.manifest.step // self.keep_every, []).append(one)
@@ -59,7 +61,7 @@ class RetentionConfig(Config):
         return kept, preferred
 
 
-def ranked(stored: Iterable[Stored], monitor: str | None, mode: Mode) -> list[Stored]:
+def ranked(stored: Iterable[StoredCheckpoint], monitor: str | None, mode: Mode) -> list[StoredCheckpoint]:
     """Checkpoints with a finite value of `monitor`, from best to worst; on a tie the older comes first."""
     values = [(one.value(monitor), one) for one in stored]
     measured = [(value, one) for value, one in values if value is not None and math.isfinite(value)]
@@ -67,6 +69,6 @@ def ranked(stored: Iterable[Stored], monitor: str | None, mode: Mode) -> list[St
     return [one for _, one in sorted(measured, key=lambda pair: (sign * pair[0], pair[1].manifest.sequence))]
 
 
-def monitored(newest_first: Sequence[Stored]) -> tuple[str | None, Mode]:
+def monitored(newest_first: Sequence[StoredCheckpoint]) -> tuple[str | None, Mode]:
     """The metric that selects the best checkpoint, and its direction, both as the newest checkpoint states them."""
     return (newest_first[0].manifest.monitor, newest_first[0].manifest.mode) if newest_first else (None, "min")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dp_prior.checkpoints.errors import DamagedError, GoneError, UnreadableError
+from dp_prior.checkpoints.errors import DamagedError, GoneError, UnreadableCheckpointError
 from dp_prior.checkpoints.format import MANIFEST, Manifest, try_manifest, verify
 from dp_prior.checkpoints.reading import Patience, holds_links, told_apart
 from dp_prior.clock import Progress
@@ -19,7 +19,7 @@ _LOOKS = 5  # attempts if the directory is replaced during each
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredCheckpoint:
     """A checkpoint on disk.
 
     Attributes:
@@ -40,16 +40,16 @@ class Stored:
         return None if monitor is None else self.manifest.metrics.get(monitor)
 
 
-def scan(root: Path) -> tuple[list[Stored], list[DamagedError]]:
+def scan(root: Path) -> tuple[list[StoredCheckpoint], list[DamagedError]]:
     """Checkpoints with a valid manifest and files of the right size, newest first; and the damaged ones. Read-only.
 
     Raises:
-        UnreadableError: the directory or a checkpoint in it cannot be read.
+        UnreadableCheckpointError: the directory or a checkpoint in it cannot be read.
     """
-    found: list[Stored] = []
+    found: list[StoredCheckpoint] = []
     damages: list[DamagedError] = []
     for one in look(root):
-        if isinstance(one, Stored):
+        if isinstance(one, StoredCheckpoint):
             found.append(one)
         elif isinstance(one, DamagedError):
             damages.append(one)
@@ -59,7 +59,7 @@ def scan(root: Path) -> tuple[list[Stored], list[DamagedError]]:
     return found, damages
 
 
-def look(root: Path) -> Iterator[Stored | DamagedError | UnreadableError]:
+def look(root: Path) -> Iterator[StoredCheckpoint | DamagedError | UnreadableCheckpointError]:
     """Each checkpoint in a directory, or its error, in order of names."""
     patience = Patience()
     for name in patience(lambda: names_in(root)):
@@ -69,7 +69,7 @@ def look(root: Path) -> Iterator[Stored | DamagedError | UnreadableError]:
 
 def look_at(
     path: Path, patience: Patience, *, compare_hashes: bool = False
-) -> Stored | DamagedError | UnreadableError | None:
+) -> StoredCheckpoint | DamagedError | UnreadableCheckpointError | None:
     """The checkpoint at a path, or its error. None if `path` is not a directory or was deleted meanwhile."""
     for _ in range(_LOOKS):
         try:
@@ -79,7 +79,7 @@ def look_at(
             return stored
         except GoneError:
             continue
-        except (DamagedError, UnreadableError) as problem:
+        except (DamagedError, UnreadableCheckpointError) as problem:
             return problem
     return None
 
@@ -91,10 +91,10 @@ def names_in(root: Path) -> list[str]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise UnreadableError(root, f"its directory cannot be listed: {error.strerror}") from None
+        raise UnreadableCheckpointError(root, f"its directory cannot be listed: {error.strerror}") from None
 
 
-def _look_at(path: Path) -> Stored | None:
+def _look_at(path: Path) -> StoredCheckpoint | None:
     name = STEP.fullmatch(path.name)
     assert name is not None, path
     try:
@@ -105,9 +105,9 @@ def _look_at(path: Path) -> Stored | None:
             raise DamagedError(path, f"it is a link to {os.readlink(path)}, which does not exist") from None
         return None
     except OSError as error:
-        raise UnreadableError(path, error.strerror) from None
+        raise UnreadableCheckpointError(path, error.strerror) from None
     manifest = try_manifest(path)
     if manifest.step != int(name[1]):
         raise DamagedError(path, f"{MANIFEST} is that of step {manifest.step}")
     with told_apart(path, "its directory"):
-        return Stored(path, manifest, holds_links(path))
+        return StoredCheckpoint(path, manifest, holds_links(path))

@@ -24,7 +24,7 @@ from dp_prior.checkpoints.format import Manifest, delete_checkpoint, read_manife
 from dp_prior.checkpoints.reading import holds_links
 from dp_prior.checkpoints.retention import Mode, RetentionConfig, ranked
 from dp_prior.checkpoints.run_lock import RunLock
-from dp_prior.checkpoints.scan import STEP, Stored, names_in, scan
+from dp_prior.checkpoints.scan import STEP, StoredCheckpoint, names_in, scan
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.clock import Progress
 from dp_prior.files.durable import encode_document, finite, is_alive, remove_leftovers, replace_file, sync_directory
@@ -79,7 +79,9 @@ class CheckpointStore:
         self.world_size = world_size
         self._lock: RunLock | None = None
         self._verified: set[Path] = set()
-        self._known: list[Stored] | None = None  # oldest first, while locked; None when the directory must be scanned
+        self._known: list[StoredCheckpoint] | None = (
+            None  # oldest first, while locked; None when the directory must be scanned
+        )
         self._sequence = 0  # of the last save
 
     def lock(self, wait_s: float = 10.0) -> RunLock:
@@ -120,7 +122,7 @@ class CheckpointStore:
         if self._lock is not None:
             self._lock.check()
 
-    def good(self) -> Iterator[Stored]:
+    def good(self) -> Iterator[StoredCheckpoint]:
         """Checkpoints from newest to oldest; compares all hashes of a checkpoint just before yielding it.
 
         Raises:
@@ -198,7 +200,7 @@ class CheckpointStore:
             )
             return Saved(path, progress, metrics, is_latest=False, is_best=False)
         self._verified.add(path)
-        known.append(Stored(path, manifest))
+        known.append(StoredCheckpoint(path, manifest))
         try:
             self._retain()
         except CheckpointError as error:  # the new checkpoint is durable, and nothing is deleted
@@ -257,7 +259,7 @@ class CheckpointStore:
             log.warning("%s cannot be updated: %s", self.root / INDEX, error)
         return [one.path for one in own if one.path in dropped and self._delete(one.path)]
 
-    def write_index(self, stored: list[Stored] | None = None) -> None:
+    def write_index(self, stored: list[StoredCheckpoint] | None = None) -> None:
         """Write `index.json` from `stored`, newest first, or from a scan."""
         stored = self._scan() if stored is None else stored
         best = next(iter(ranked(stored, self.monitor, self.mode)), None)
@@ -272,7 +274,7 @@ class CheckpointStore:
         }
         replace_file(self.root / INDEX, encode_document(index))
 
-    def _scan(self) -> list[Stored]:
+    def _scan(self) -> list[StoredCheckpoint]:
         """Checkpoints with a valid manifest and files of the right size, newest first; damaged ones are set aside.
 
         Raises:
@@ -284,7 +286,7 @@ class CheckpointStore:
             self._set_aside(damage)
         return found
 
-    def _remembered(self) -> list[Stored]:
+    def _remembered(self) -> list[StoredCheckpoint]:
         """All checkpoints, oldest first. While the directory is locked only this process changes it."""
         if self._known is None:
             self._scan()
@@ -296,7 +298,7 @@ class CheckpointStore:
         if self._known is not None:
             self._known[:] = [one for one in self._known if one.path != path]
 
-    def _is_sound(self, stored: Stored, again: bool = False) -> bool:
+    def _is_sound(self, stored: StoredCheckpoint, again: bool = False) -> bool:
         """Compare all hashes, once per process; set a damaged checkpoint aside.
 
         Args:

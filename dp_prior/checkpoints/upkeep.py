@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dp_prior.checkpoints.documents import CONFIG
-from dp_prior.checkpoints.errors import CheckpointError, DamagedError, GoneError, UnreadableError
+from dp_prior.checkpoints.errors import CheckpointError, DamagedError, GoneError, UnreadableCheckpointError
 from dp_prior.checkpoints.format import Manifest, read_manifest, unused, verify
 from dp_prior.checkpoints.reading import Patience, holds_links
 from dp_prior.checkpoints.retention import RetentionConfig, monitored, ranked
-from dp_prior.checkpoints.scan import STEP, Stored, look, look_at, scan
+from dp_prior.checkpoints.scan import STEP, StoredCheckpoint, look, look_at, scan
 from dp_prior.checkpoints.store import SET_ASIDE, CheckpointStore
 from dp_prior.files.durable import is_alive, is_temporary, owner_of, sync_directory
 from dp_prior.files.regular_files import read_small
@@ -67,21 +67,21 @@ def take_stock(root: Path, *, compare_hashes: bool) -> Iterator[Found]:
         compare_hashes: read every byte; otherwise only sizes are compared.
 
     Raises:
-        UnreadableError: a checkpoint cannot be read. Raised after all entries, and only with `compare_hashes`.
+        UnreadableCheckpointError: a checkpoint cannot be read; raised after all entries, only with `compare_hashes`.
     """
     looked = list(look(root))
-    stored = [one for one in looked if isinstance(one, Stored)]
+    stored = [one for one in looked if isinstance(one, StoredCheckpoint)]
     stored.sort(key=lambda one: one.manifest.sequence, reverse=True)
-    problems = [one for one in looked if not isinstance(one, Stored)]
+    problems = [one for one in looked if not isinstance(one, StoredCheckpoint)]
     best = ranked(stored, *monitored(stored))[:1]
-    unreadable = [one for one in problems if isinstance(one, UnreadableError)]
+    unreadable = [one for one in problems if isinstance(one, UnreadableCheckpointError)]
     for one in stored:
         roles = ("latest",) * (one is stored[0]) + ("best",) * (one in best)
         found = look_at(one.path, Patience(), compare_hashes=True) if compare_hashes else one
-        if isinstance(found, Stored):
+        if isinstance(found, StoredCheckpoint):
             yield Found(found.path, "good", found.manifest, roles)
         elif found is not None:
-            unreadable += [found] if isinstance(found, UnreadableError) else []
+            unreadable += [found] if isinstance(found, UnreadableCheckpointError) else []
             yield _found(found, one.manifest)
     for problem in problems:
         yield _found(problem)
@@ -100,7 +100,7 @@ def take_stock(root: Path, *, compare_hashes: bool) -> Iterator[Found]:
         raise unreadable[0]
 
 
-def _found(problem: DamagedError | UnreadableError, manifest: Manifest | None = None) -> Found:
+def _found(problem: DamagedError | UnreadableCheckpointError, manifest: Manifest | None = None) -> Found:
     kind: Literal["damaged", "unreadable"] = "damaged" if isinstance(problem, DamagedError) else "unreadable"
     return Found(Path(problem.path), kind, manifest, remark=problem.problem)
 
@@ -171,5 +171,5 @@ def _manifest_of(path: Path) -> tuple[Manifest | None, str]:
         return read_manifest(path), ""
     except GoneError:
         raise
-    except (DamagedError, UnreadableError) as problem:
+    except (DamagedError, UnreadableCheckpointError) as problem:
         return None, problem.problem

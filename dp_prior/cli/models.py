@@ -158,14 +158,14 @@ def serve(
     from dp_prior.config import ConfigError
     from dp_prior.inference.chunking import Guided, Prefix
     from dp_prior.inference.instructions import Instructions
-    from dp_prior.inference.serving.policy_server import Limits, PolicyServer, most_bytes, read_token
+    from dp_prior.inference.serving.policy_server import PolicyServer, ServerLimits, most_bytes, read_token
     from dp_prior.job.listener import bind
 
     token = None if token_file is None else read_token(token_file)
     remedy = "give --token-file, whose key clients must show, or say --insecure"
     with bind(host, port, is_protected=insecure or token is not None, remedy=remedy) as listener:
         policy = _served(checkpoint, guidance_scale, device)
-        limits = Limits(max_connections, most_bytes(policy.spec) if max_mib is None else max_mib << 20, idle_s)
+        limits = ServerLimits(max_connections, most_bytes(policy.spec) if max_mib is None else max_mib << 20, idle_s)
         if texts is not None and "text" not in policy.spec.kinds.values():
             raise click.UsageError("--texts is for policies that read instructions")
         name = redact(checkpoint.rstrip("/").rpartition("/")[2])

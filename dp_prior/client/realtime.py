@@ -34,7 +34,7 @@ class Predictor(Protocol):
         """
 
 
-class _Request(NamedTuple):
+class _Prediction(NamedTuple):
     """A prediction under way."""
 
     result: Future
@@ -106,7 +106,7 @@ class RealtimeAgent:
         self._clock = clock
         self._executor = executor or ThreadPoolExecutor(1, "predict")
         self._seen_s = max(self._obs_latency.values(), default=0.0) + self._past * self._period
-        self._request: _Request | None = None
+        self._request: _Prediction | None = None
         self.delays = deque([delay], maxlen=10)
         self.reset()
 
@@ -196,7 +196,7 @@ class RealtimeAgent:
             delay = min(in_flight + min(max(self.delays), len(ahead)), most)
             delay = delay if self._max_delay is None else min(delay, self._max_delay)
         result = self._executor.submit(self._predictor.infer, obs, prefix=prefix, delay=delay)
-        self._request = _Request(result, present, self._calls)
+        self._request = _Prediction(result, present, self._calls)
         self._requested = self._commanded
 
     def _collect(self, wait: bool = False) -> None:

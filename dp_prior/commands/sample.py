@@ -29,7 +29,7 @@ from torch import Tensor
 from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.format import read_manifest
 from dp_prior.commands.conditions import LABEL, Conditions, Given, HeldOut, Labelled
-from dp_prior.commands.stored import TIMEOUT_S, Stored, load_model, read_stored, watched
+from dp_prior.commands.stored import TIMEOUT_S, StoredTask, load_model, read_stored, watched
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.draw import Draw
 from dp_prior.evaluation.grid import save_png
@@ -150,7 +150,7 @@ def draw(reference: str, request: Request, ranks: Ranks, report: Callable[[str],
 
 
 def _conditions(
-    spec: Spec, stored: Stored | None, request: Request, ranks: Ranks, report: Callable[[str], None]
+    spec: Spec, stored: StoredTask | None, request: Request, ranks: Ranks, report: Callable[[str], None]
 ) -> Conditions:
     """What the samples are conditioned on; `stored` where that is in the data."""
     has_labels = LABEL in spec.cond_shapes and request.conditions is None

@@ -22,7 +22,7 @@ TIMEOUT_S = 120.0
 """Limit of a collective, and of a rank without progress."""
 
 
-class Stored(Config):
+class StoredTask(Config):
     """A trained task, and the data it was trained on."""
 
     task: TaskConfig
@@ -49,7 +49,7 @@ class Stored(Config):
         return found
 
 
-def read_stored(directory: Path, overrides: Iterable[str] = (), *, with_data: bool = True) -> Stored:
+def read_stored(directory: Path, overrides: Iterable[str] = (), *, with_data: bool = True) -> StoredTask:
     """Read the configuration of a checkpoint.
 
     Args:
@@ -62,8 +62,8 @@ def read_stored(directory: Path, overrides: Iterable[str] = (), *, with_data: bo
     source, overrides = str(directory / CONFIG), tuple(overrides)
     given = read_checkpoint(directory, [CONFIG]).documents[CONFIG]
     kept = {key: given[key] for key in ("task", "data") if key in given and (with_data or key == "task")}
-    found = Stored.from_json(json.dumps(kept), overrides, source=source)
-    trained = Stored.from_json(json.dumps(kept), source=source).task if overrides else found.task
+    found = StoredTask.from_json(json.dumps(kept), overrides, source=source)
+    trained = StoredTask.from_json(json.dumps(kept), source=source).task if overrides else found.task
     if found.task.model_copy(update={"sampler": trained.sampler}) != trained:
         raise ConfigError("--set", ["of the task only task.sampler can be changed; the rest is trained"])
     return found

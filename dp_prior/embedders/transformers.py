@@ -59,7 +59,7 @@ class TransformersConfig(Config):
         """
         return self.model_copy(update={"sha256": _hash(_folder(self.model))})
 
-    def create(self) -> Pretrained:
+    def create(self) -> TransformersEmbedder:
         """Load the model.
 
         Raises:
@@ -73,10 +73,10 @@ class TransformersConfig(Config):
                 f"the files of model {self.model} are not those that the embeddings were made with (SHA-256 "
                 f"{self.sha256[:12]}...); give the model as it was, or embed the texts again and train on these"
             )
-        return Pretrained(folder)
+        return TransformersEmbedder(folder)
 
 
-class Pretrained:
+class TransformersEmbedder:
     """See `TransformersConfig` and `Embedder`."""
 
     def __init__(self, folder: Path):

@@ -21,7 +21,7 @@ from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.measured_models import device_of, with_steps
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
 from dp_prior.evaluation.samples import dealt, evenly_spread, pick_samples, rank_and_size
-from dp_prior.tensors.metrics import Ranks
+from dp_prior.tensors.metrics import ReducingRanks
 from dp_prior.tensors.randomness import Randomness
 from dp_prior.tracking.metric_names import Metric
 
@@ -96,7 +96,7 @@ class ActionErrorConfig(SampledConfig):
 class ActionErrorEvaluator(HeldOutEvaluator):
     """See `ActionErrorConfig`."""
 
-    def measure(self, model: Any, name: str, ranks: Ranks | None, result: Measurement) -> None:
+    def measure(self, model: Any, name: str, ranks: ReducingRanks | None, result: Measurement) -> None:
         """See `HeldOutEvaluator`."""
         first = model.n_obs_steps - 1
         executed, whole = slice(first, first + model.n_action_steps), slice(None)
@@ -126,7 +126,9 @@ class ActionErrorEvaluator(HeldOutEvaluator):
             sampler = with_steps(model.sampler, self.config.eval_timesteps[0])
             result.arrays[f"{name.rpartition('/')[2]}_chunks"] = self._chunks(model, sampler, ranks)
 
-    def _errors(self, policy: Any, sampler: SamplerConfig, ranks: Ranks | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _errors(
+        self, policy: Any, sampler: SamplerConfig, ranks: ReducingRanks | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """One chunk for each sample, on every rank.
 
         Returns:
@@ -153,7 +155,7 @@ class ActionErrorEvaluator(HeldOutEvaluator):
         error, recorded, is_real = dealt(n, min(config.batch_size, share), ranks, sample, like).cpu().double().unbind(1)
         return error, recorded, is_real[..., 0] > 0
 
-    def _chunks(self, policy: Any, sampler: SamplerConfig, ranks: Ranks | None) -> np.ndarray:
+    def _chunks(self, policy: Any, sampler: SamplerConfig, ranks: ReducingRanks | None) -> np.ndarray:
         """Several chunks at each of some moments; moment and number of the draw determine the noise.
 
         Returns:

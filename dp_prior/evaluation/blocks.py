@@ -11,13 +11,13 @@ import numpy as np
 import torch
 
 from dp_prior.evaluation.samples import rank_and_size
-from dp_prior.tensors.metrics import Ranks, pad_gather_reduce
+from dp_prior.tensors.metrics import ReducingRanks, pad_gather_reduce
 
 _NONE, _FAILED = -1.0, -2.0  # in place of an episode
 
 
 def run_blocks(
-    run: Callable[[range], np.ndarray], n_episodes: int, block: int, width: int, ranks: Ranks | None, name: str
+    run: Callable[[range], np.ndarray], n_episodes: int, block: int, width: int, ranks: ReducingRanks | None, name: str
 ) -> np.ndarray:
     """Run all episodes; a collective after each round of blocks when there are several ranks.
 

@@ -13,7 +13,7 @@ from dp_prior.diffusion.variance import decoder_nll
 from dp_prior.evaluation.measured_models import device_of
 from dp_prior.evaluation.samples import shared_batches
 from dp_prior.tensors.batch import Batch
-from dp_prior.tensors.metrics import Means, Ranks
+from dp_prior.tensors.metrics import Means, ReducingRanks
 
 MOST_FITTED = 16_384
 LEAST_STD = 1e-3
@@ -29,7 +29,7 @@ def uniform_bits(data_step: float) -> float:
 
 @torch.no_grad()
 def gaussian_bits(
-    model: Any, train: Samples, samples: Samples, max_samples: int | None, batch_size: int, ranks: Ranks | None
+    model: Any, train: Samples, samples: Samples, max_samples: int | None, batch_size: int, ranks: ReducingRanks | None
 ) -> float:
     """Bits per dimension of samples under one Gaussian for each element of x, fitted to the training set.
 

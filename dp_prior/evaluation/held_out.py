@@ -15,7 +15,7 @@ from dp_prior.evaluation.measured_models import evaluation_mode, pick_models
 from dp_prior.evaluation.measurement import Measurement, write_report
 from dp_prior.evaluation.samples import rank_and_size
 from dp_prior.tasks import TaskConfig
-from dp_prior.tensors.metrics import Ranks
+from dp_prior.tensors.metrics import ReducingRanks
 from dp_prior.tracking.metric_names import Metric
 
 
@@ -110,7 +110,7 @@ class HeldOutEvaluator:
         self.samples = samples
         self.output_dir = output_dir
 
-    def run(self, models: dict[str, nn.Module], ranks: Ranks | None, progress: Progress) -> Measurement:
+    def run(self, models: dict[str, nn.Module], ranks: ReducingRanks | None, progress: Progress) -> Measurement:
         """Measure; a collective when there are several ranks."""
         result = Measurement({})
         for name, model in pick_models(models, self.config.models, self.config.name).items():
@@ -118,11 +118,11 @@ class HeldOutEvaluator:
                 self.measure(model, f"{self.config.name}/{name}", ranks, result)
         return self.report(result, progress, ranks)
 
-    def measure(self, model: Any, name: str, ranks: Ranks | None, result: Measurement) -> None:
+    def measure(self, model: Any, name: str, ranks: ReducingRanks | None, result: Measurement) -> None:
         """Measure one model; adds results under names that begin with `name`."""
         raise NotImplementedError
 
-    def report(self, result: Measurement, progress: Progress, ranks: Ranks | None) -> Measurement:
+    def report(self, result: Measurement, progress: Progress, ranks: ReducingRanks | None) -> Measurement:
         """Write the result to disk on the main rank, if there is an output folder."""
         if self.output_dir is not None and rank_and_size(ranks)[0] == 0:
             path = self.output_dir / f"{self.config.name}_{progress.global_step:08d}.json"

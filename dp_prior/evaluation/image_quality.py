@@ -32,7 +32,7 @@ from dp_prior.evaluation.samples import dealt, evenly_spread, pick_samples, rank
 from dp_prior.pixels.picture_files import import_pillow
 from dp_prior.tasks import TaskConfig
 from dp_prior.tasks.image import ImageTaskConfig
-from dp_prior.tensors.metrics import Ranks
+from dp_prior.tensors.metrics import ReducingRanks
 from dp_prior.tensors.randomness import Randomness
 from dp_prior.tracking.metric_names import Metric
 
@@ -152,7 +152,7 @@ class DrawnImagesEvaluator(HeldOutEvaluator):
         probe = samples.fetch(torch.arange(1, device=samples.device)).x.cpu()
         self._none = torch.zeros(0, self._embed(probe).shape[1])
 
-    def run(self, models: dict[str, nn.Module], ranks: Ranks | None, progress: Progress) -> Measurement:
+    def run(self, models: dict[str, nn.Module], ranks: ReducingRanks | None, progress: Progress) -> Measurement:
         """Measure; a collective when there are several ranks."""
         config, result = self.config, Measurement({})
         real = self._features("real", self.samples, config.max_reference, ranks)
@@ -174,7 +174,7 @@ class DrawnImagesEvaluator(HeldOutEvaluator):
         result.metrics[name.replace("<kind>", "frechet")] = frechet_distance(found, real)
         result.metrics[name.replace("<kind>", "kernel")] = kernel_distance(found, real)
 
-    def _draw(self, model: Any, steps: int, ranks: Ranks | None) -> Tensor:
+    def _draw(self, model: Any, steps: int, ranks: ReducingRanks | None) -> Tensor:
         """(n, H, W, C) uint8; a rank draws whole batches, so that no bit depends on the number of ranks."""
         config, device = self.config, device_of(model)
         sampler, n = with_steps(model.sampler, steps), config.n_samples
@@ -188,14 +188,14 @@ class DrawnImagesEvaluator(HeldOutEvaluator):
         like = torch.zeros(0, *model.spec.x_shape, dtype=torch.uint8, device=device)
         return dealt(n, config.batch_size, ranks, draw, like).cpu()
 
-    def _features(self, name: str, samples: Samples, most: int, ranks: Ranks | None) -> Tensor:
+    def _features(self, name: str, samples: Samples, most: int, ranks: ReducingRanks | None) -> Tensor:
         """(n, D) features of at most `most` images, evenly spread; computed once."""
         if name not in self._known:
             rows = evenly_spread(len(samples), most)
             self._known[name] = self._dealt(len(rows), lambda ids: _pixels(samples, rows[ids]), ranks)
         return self._known[name]
 
-    def _dealt(self, n: int, images: Callable[[Tensor], Tensor], ranks: Ranks | None) -> Tensor:
+    def _dealt(self, n: int, images: Callable[[Tensor], Tensor], ranks: ReducingRanks | None) -> Tensor:
         """(n, D) features of `images`: ids (B,) -> (B, H, W, C) uint8. Ranks share the work."""
         return dealt(n, self.config.batch_size, ranks, lambda ids: self._embed(images(ids)), self._none)
 
@@ -214,7 +214,7 @@ class DrawnImagesEvaluator(HeldOutEvaluator):
         found: Tensor,
         train: Tensor,
         progress: Progress,
-        ranks: Ranks | None,
+        ranks: ReducingRanks | None,
     ) -> None:
         """Draw the pictures on the main rank, if there is an output folder."""
         config = self.config

@@ -22,7 +22,7 @@ from dp_prior.evaluation.measured_models import device_of
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
 from dp_prior.evaluation.samples import pick_samples, shared_batches
 from dp_prior.tasks import TaskConfig
-from dp_prior.tensors.metrics import Means, Ranks
+from dp_prior.tensors.metrics import Means, ReducingRanks
 from dp_prior.tensors.randomness import Randomness
 from dp_prior.tracking.metric_names import Metric
 
@@ -71,7 +71,7 @@ class LikelihoodConfig(HeldOutConfig):
 class LikelihoodEvaluator(HeldOutEvaluator):
     """See `LikelihoodConfig`."""
 
-    def measure(self, model: Any, name: str, ranks: Ranks | None, result: Measurement) -> None:
+    def measure(self, model: Any, name: str, ranks: ReducingRanks | None, result: Measurement) -> None:
         """See `HeldOutEvaluator`."""
         config, steps, means = self.config, model.process.steps, Means()
         for total in _TOTALS:

@@ -19,7 +19,7 @@ from dp_prior.evaluation.measured_models import device_of
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
 from dp_prior.evaluation.samples import pick_samples, shared_batches
 from dp_prior.tensors.batch import Batch
-from dp_prior.tensors.metrics import Means, Ranks, by_quartile
+from dp_prior.tensors.metrics import Means, ReducingRanks, by_quartile
 from dp_prior.tensors.randomness import Randomness
 from dp_prior.tracking.metric_names import Metric
 
@@ -76,7 +76,7 @@ class LossConfig(HeldOutConfig):
 class LossEvaluator(HeldOutEvaluator):
     """See `LossConfig`; the terms that a task of your own adds are measured too."""
 
-    def measure(self, model: Any, name: str, ranks: Ranks | None, result: Measurement) -> None:
+    def measure(self, model: Any, name: str, ranks: ReducingRanks | None, result: Measurement) -> None:
         """See `HeldOutEvaluator`. A quarter without samples is NaN."""
         means, steps = Means(), model.process.steps
         for batch, rows in self._batches(ranks, device_of(model)):
@@ -89,7 +89,7 @@ class LossEvaluator(HeldOutEvaluator):
         names = [each for term in terms for each in _names(term)]
         result.metrics.update({f"{name}/{each}": found.get(each, float("nan")) for each in names})
 
-    def _batches(self, ranks: Ranks | None, device: torch.device) -> Iterator[tuple[Batch, int]]:
+    def _batches(self, ranks: ReducingRanks | None, device: torch.device) -> Iterator[tuple[Batch, int]]:
         """This rank's batches, and how many samples of each count. A rank without any looks at one that does not count,
         since all ranks must add the same terms, which only the loss knows."""
         batch = None

@@ -31,7 +31,7 @@ from dp_prior.evaluation.view import CameraView
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.instructions import Instructions
 from dp_prior.tensors.batch import Spec
-from dp_prior.tensors.metrics import Ranks
+from dp_prior.tensors.metrics import ReducingRanks
 
 if TYPE_CHECKING:
     from dp_prior.evaluation.rollout import RolloutConfig
@@ -45,7 +45,7 @@ class RolloutEvaluator:
         self.every = config.every
         self.output_dir = output_dir
 
-    def run(self, models: dict[str, nn.Module], ranks: Ranks | None, progress: Progress) -> Measurement:
+    def run(self, models: dict[str, nn.Module], ranks: ReducingRanks | None, progress: Progress) -> Measurement:
         """Run all episodes; a collective after each round of blocks when there are several ranks.
 
         Raises:
@@ -104,7 +104,7 @@ class RolloutEvaluator:
             result.tables[f"{config.name}/by_instruction"] = found
         return result
 
-    def _open(self, policy: Any, ranks: Ranks | None) -> VectorEnv:
+    def _open(self, policy: Any, ranks: ReducingRanks | None) -> VectorEnv:
         """The environment, in this process or divided among workers."""
         env, workers = self.config.env, self.config.workers
         if workers is None:
@@ -123,7 +123,7 @@ class RolloutEvaluator:
         return f"{name}: score {score:.3f}, 95 % CI {low:.3f} to {high:.3f}{share}"
 
     def _run_episodes(
-        self, env: VectorEnv, policy: Any, ranks: Ranks | None, stem: Path | None
+        self, env: VectorEnv, policy: Any, ranks: ReducingRanks | None, stem: Path | None
     ) -> tuple[np.ndarray, Film | None]:
         """(n_episodes, 4) of episode, score, success, steps, equal on all ranks; and the film, on rank 0.
 
@@ -151,7 +151,7 @@ class RolloutEvaluator:
         instructions: Instructions,
         episodes: Sequence[int],
         film: Film | None,
-        ranks: Ranks | None,
+        ranks: ReducingRanks | None,
     ) -> np.ndarray:
         """(len(episodes), 4 or more) of episode, score, success, steps, see `_run_episodes`."""
         config = self.config

@@ -12,7 +12,7 @@ from dp_prior.config import ConfigError
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import SplitData
 from dp_prior.tensors.batch import Batch
-from dp_prior.tensors.metrics import Ranks
+from dp_prior.tensors.metrics import ReducingRanks
 
 Part = Literal["train", "val", "test"]
 
@@ -53,7 +53,7 @@ def evenly_spread(total: int, most: int | None) -> Tensor:
 
 
 def shared_batches(
-    samples: Samples, max_samples: int | None, batch_size: int, ranks: Ranks | None, device: torch.device
+    samples: Samples, max_samples: int | None, batch_size: int, ranks: ReducingRanks | None, device: torch.device
 ) -> Iterator[Batch]:
     """This rank's batches of at most `max_samples` samples, evenly spread over the split and dealt to ranks in turn.
 
@@ -67,7 +67,9 @@ def shared_batches(
             yield samples.fetch(part.to(samples.device)).to(device)
 
 
-def dealt(n: int, batch_size: int, ranks: Ranks | None, work: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
+def dealt(
+    n: int, batch_size: int, ranks: ReducingRanks | None, work: Callable[[Tensor], Tensor], like: Tensor
+) -> Tensor:
     """The results of `work(ids)` for ids 0 to n - 1, whole batches dealt to ranks in turn. A collective.
 
     Batches do not depend on the number of ranks, so the result is equal bit for bit.
@@ -88,7 +90,7 @@ def dealt(n: int, batch_size: int, ranks: Ranks | None, work: Callable[[Tensor],
     return gather_dealt(found, ranks).flatten(0, 1)[:n]
 
 
-def gather_dealt(own: Tensor, ranks: Ranks | None) -> Tensor:
+def gather_dealt(own: Tensor, ranks: ReducingRanks | None) -> Tensor:
     """Gather results of items dealt to ranks in turn, in the original order of the items. A collective.
 
     Args:
@@ -101,12 +103,12 @@ def gather_dealt(own: Tensor, ranks: Ranks | None) -> Tensor:
     return own if size == 1 else ranks.gather(own).view(size, *own.shape).transpose(0, 1).flatten(0, 1)
 
 
-def rank_and_size(ranks: Ranks | None) -> tuple[int, int]:
+def rank_and_size(ranks: ReducingRanks | None) -> tuple[int, int]:
     """This rank and the number of ranks; (0, 1) for None."""
     return (0, 1) if ranks is None else (ranks.process_index, ranks.num_processes)
 
 
-def heartbeat(ranks: Ranks | None) -> None:
+def heartbeat(ranks: ReducingRanks | None) -> None:
     """Send a heartbeat where ranks have them; leaves the evaluation if the run is asked to stop."""
     if isinstance(ranks, SendsHeartbeats):
         ranks.beat()

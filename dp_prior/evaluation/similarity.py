@@ -26,7 +26,7 @@ from dp_prior.evaluation.interval import mean_interval
 from dp_prior.evaluation.measured_models import device_of, evaluation_mode, pick_models, with_steps
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
 from dp_prior.evaluation.samples import evenly_spread, gather_dealt, heartbeat, pick_samples, rank_and_size
-from dp_prior.tensors.metrics import Ranks
+from dp_prior.tensors.metrics import ReducingRanks
 from dp_prior.tensors.randomness import Randomness
 from dp_prior.tracking.metric_names import Metric
 
@@ -121,7 +121,7 @@ class SimilarityEvaluator(HeldOutEvaluator):
         self.ids = evenly_spread(len(samples), most)
         self._mean_image: Tensor | None = None
 
-    def run(self, models: dict[str, nn.Module], ranks: Ranks | None, progress: Progress) -> Measurement:
+    def run(self, models: dict[str, nn.Module], ranks: ReducingRanks | None, progress: Progress) -> Measurement:
         """Measure; a collective when there are several ranks."""
         config = self.config
         images, texts = self._originals(ranks)
@@ -150,7 +150,7 @@ class SimilarityEvaluator(HeldOutEvaluator):
         result = Measurement({name: metrics[name] for name in config.metric_names()})
         return self.report(result, progress, ranks)
 
-    def _originals(self, ranks: Ranks | None) -> tuple[Tensor, Tensor]:
+    def _originals(self, ranks: ReducingRanks | None) -> tuple[Tensor, Tensor]:
         """(n, D) unit images and texts of the split."""
         batches = []
         for ids in self.ids.split(self.config.batch_size):
@@ -159,7 +159,7 @@ class SimilarityEvaluator(HeldOutEvaluator):
         parts = torch.cat([batch.x for batch in batches]), torch.cat([batch.cond[TEXT] for batch in batches])
         return F.normalize(parts[0], dim=-1), F.normalize(parts[1], dim=-1)
 
-    def _mean(self, ranks: Ranks | None) -> Tensor:
+    def _mean(self, ranks: ReducingRanks | None) -> Tensor:
         """(1, D) mean image of the training set."""
         if self._mean_image is None:
             total = torch.zeros((), dtype=torch.float64)
@@ -169,7 +169,7 @@ class SimilarityEvaluator(HeldOutEvaluator):
             self._mean_image = F.normalize(total, dim=0).float()[None]
         return self._mean_image
 
-    def _draw(self, model: Any, sampler: SamplerConfig, ranks: Ranks | None) -> Tensor:
+    def _draw(self, model: Any, sampler: SamplerConfig, ranks: ReducingRanks | None) -> Tensor:
         """(n, D): a sampled embedding for every text. Ranks share the work; every rank gets the whole result."""
         config, (rank, size) = self.config, rank_and_size(ranks)
         device = device_of(model)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.kernels.products import linear
-from dp_prior.networks.layers import Linear
+from dp_prior.networks.layers import KernelLinear
 
 
 def split_heads(x: Tensor, n_heads: int) -> Tensor:
@@ -60,8 +60,8 @@ class Attention(nn.Module):
         super().__init__()
         self.n_heads = n_heads
         self.dropout = Dropout(dropout)
-        self.in_proj = Linear(dim, 3 * dim)
-        self.out_proj = Linear(dim, dim)
+        self.in_proj = KernelLinear(dim, 3 * dim)
+        self.out_proj = KernelLinear(dim, dim)
 
     def forward(self, x: Tensor, memory: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Args:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dp_prior.networks.kernels.taps import Tap, TapProducts, Taps, transposed_product, windows_product
-from dp_prior.networks.layers import Linear, as_image, as_sequence, compute_dtype
+from dp_prior.networks.layers import KernelLinear, as_image, as_sequence, compute_dtype
 
 
 class Convolution(nn.Module):
@@ -121,7 +121,7 @@ class Upsample1d(Convolution):
         return transposed_product(x, weight, bias)
 
 
-class PointwiseConv1d(Linear):
+class PointwiseConv1d(KernelLinear):
     """`nn.Conv1d` of kernel 1."""
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:

@@ -22,7 +22,7 @@ def compute_dtype(weight: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
 
-class Linear(nn.Linear):
+class KernelLinear(nn.Linear):
     """`nn.Linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class StepEmbedding(nn.Sequential):
     """Embeds the timestep: sinusoidal embedding, then a two-layer MLP four times as wide."""
 
     def __init__(self, *, dim: int):
-        super().__init__(SinusoidalEmbedding(dim=dim), Linear(dim, 4 * dim), Mish(), Linear(4 * dim, dim))
+        super().__init__(SinusoidalEmbedding(dim=dim), KernelLinear(dim, 4 * dim), Mish(), KernelLinear(4 * dim, dim))
 
     def forward(self, t: Tensor) -> Tensor:
         """(B,) timesteps -> (B, dim) in the dtype of the weights."""
@@ -80,7 +80,7 @@ class FiLM(nn.Module):
     def __init__(self, *, cond_dim: int, channels: int, has_scale: bool):
         super().__init__()
         self.has_scale = has_scale
-        self.linear = Linear(cond_dim, channels * (2 if has_scale else 1))
+        self.linear = KernelLinear(cond_dim, channels * (2 if has_scale else 1))
 
     def forward(self, x: Tensor, cond: Tensor) -> Tensor:
         """(B, H, C) features and (B, cond_dim) condition, after its non-linearity -> (B, H, C)."""

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from dp_prior.job.launcher import end_with_parent
 from dp_prior.job.stop import Stop
 from dp_prior.places import SaverConfig
-from dp_prior.places.destination import Destination, Report
+from dp_prior.places.destination import DeliveryReport, Destination
 from dp_prior.places.worker import perform
 
 
@@ -28,7 +28,7 @@ def main() -> None:
     def destination() -> Destination:
         return TypeAdapter(SaverConfig).validate_python(job["saver"]).destination()
 
-    def tell(report: Report) -> None:
+    def tell(report: DeliveryReport) -> None:
         sys.stdout.write(json.dumps(asdict(report)) + "\n")
         sys.stdout.flush()
 

@@ -17,7 +17,7 @@ from dp_prior.places.source import Trouble
 
 
 @dataclass(frozen=True)
-class Report:
+class DeliveryReport:
     """How an attempt to upload ended; an empty message means that the attempt is under way.
 
     Attributes:
@@ -34,9 +34,9 @@ class Report:
     remark: str | None = None
 
 
-def delivered(where: str, kinds: tuple[str, ...], remark: str | None) -> Report:
+def delivered(where: str, kinds: tuple[str, ...], remark: str | None) -> DeliveryReport:
     """The report of a success: the folder or version that holds the checkpoint, and the pointers moved to it."""
-    return Report(f"{where} is uploaded" + (f" as {' and '.join(kinds)}" if kinds else ""), remark=remark)
+    return DeliveryReport(f"{where} is uploaded" + (f" as {' and '.join(kinds)}" if kinds else ""), remark=remark)
 
 
 class Destination(Protocol):
@@ -45,7 +45,7 @@ class Destination(Protocol):
     def check(self) -> str:
         """Try the place; returns a line saying that the place is writable."""
 
-    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> Report:
+    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> DeliveryReport:
         """Upload a checkpoint; skips steps that an earlier attempt completed.
 
         Args:

@@ -20,7 +20,7 @@ from pydantic import field_validator
 from dp_prior.checkpoints.format import LARGEST_MANIFEST, MANIFEST, FileEntry
 from dp_prior.files.durable import replace_file, sync_directory, sync_file
 from dp_prior.files.redact import without_password
-from dp_prior.places.destination import Report, delivered, folders
+from dp_prior.places.destination import DeliveryReport, delivered, folders
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.pointer import LARGEST_POINTER, Pointer, movable
 from dp_prior.places.source import PIECE, RemoteError, StreamedSource
@@ -53,16 +53,16 @@ class FsspecSaverConfig(UploadConfig):
         """See `UploadConfig`."""
         return f"fsspec {self.url}"
 
-    def destination(self) -> Folder:
+    def destination(self) -> FsspecFolder:
         """See `UploadConfig`."""
-        return Folder(self.url)
+        return FsspecFolder(self.url)
 
     def worker(self) -> Worker:
         """See `UploadConfig`. `memory://` is visible in this process only, so no worker process is used."""
         return Worker({}, self.destination) if self.url.startswith("memory://") else super().worker()
 
 
-class Folder(StreamedSource):
+class FsspecFolder(StreamedSource):
     """A folder to send to and to read from; see `Destination` and `Source`."""
 
     def __init__(self, url: str):
@@ -94,7 +94,7 @@ class Folder(StreamedSource):
             self._fs.rm(f"{self._root}/write_test.json")
         return f"{self.url} can be written to"
 
-    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> Report:
+    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> DeliveryReport:
         """Upload the folder, verify it, move the pointer; see `Destination`."""
         with self._writing():
             folder = self._folder(parcel)

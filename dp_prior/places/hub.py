@@ -21,7 +21,7 @@ from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES
 from dp_prior.files.durable import link_or_copy
 from dp_prior.files.hub_files import REPO, HubError, HubRepository, too_large
 from dp_prior.places.card import model_card
-from dp_prior.places.destination import Report, delivered, folders
+from dp_prior.places.destination import DeliveryReport, delivered, folders
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.pointer import LARGEST_POINTER, Pointer, movable
 from dp_prior.places.source import NoPlaceError, RemoteError
@@ -72,7 +72,7 @@ class HubDestination:
             self._api.auth_check(self.record.repo, write=True)
         return f"user {user} may write to {self.record.repo}"
 
-    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> Report:
+    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> DeliveryReport:
         """Upload the folder, verify it, move the pointer, tag; see `Destination`."""
         with _translated(self.record.repo):
             folder, is_there = self._folder(parcel, self._head())
@@ -108,7 +108,7 @@ class HubDestination:
         if wrong:
             raise RemoteError(f"{self.record.repo} does not hold what was sent: {', '.join(wrong)}")
 
-    def _move(self, parcel: Parcel, folder: str, spend: Callable[[], None]) -> Report:
+    def _move(self, parcel: Parcel, folder: str, spend: Callable[[], None]) -> DeliveryReport:
         """Move the pointers in one commit on top of the revision that was read.
 
         If another process committed meanwhile the Hub answers 412, and the next attempt reads the new pointer.

@@ -19,10 +19,10 @@ from typing import Any
 
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, read_manifest
 from dp_prior.checkpoints.retention import monitored, ranked
-from dp_prior.checkpoints.scan import STEP, Stored, scan
+from dp_prior.checkpoints.scan import STEP, StoredCheckpoint, scan
 from dp_prior.files.hub_files import HubRepository
 from dp_prior.places.checkpoint_cache import CACHE, Prefer, cached, fetch
-from dp_prior.places.fsspec import Folder
+from dp_prior.places.fsspec import FsspecFolder
 from dp_prior.places.hub import HubSource
 from dp_prior.places.source import Source
 from dp_prior.places.wandb import ArtifactSource, RunSource
@@ -82,7 +82,7 @@ def _open(text: str, prefer: Prefer, **hub: Any) -> tuple[Source, str | None]:
         name, _, alias = rest.partition(":")
         other = "latest" if prefer == "best" else "best"
         return ArtifactSource(name, (alias,) if alias else (prefer, other)), None
-    return Folder(before), which
+    return FsspecFolder(before), which
 
 
 def _resolve_path(text: str, prefer: Prefer) -> Path:
@@ -120,7 +120,7 @@ def _is_store(path: Path) -> bool:
     return any(STEP.fullmatch(child.name) for child in path.iterdir())
 
 
-def _choose(found: list[Stored], which: str | None, prefer: str, text: str) -> Stored:
+def _choose(found: list[StoredCheckpoint], which: str | None, prefer: str, text: str) -> StoredCheckpoint:
     if which not in (None, "latest", "best"):
         named = [stored for stored in found if stored.path.name == which]
         if not named:

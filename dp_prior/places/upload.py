@@ -23,7 +23,7 @@ from dp_prior.checkpoints.format import MODEL_FILES
 from dp_prior.checkpoints.store import Saved
 from dp_prior.config import Config
 from dp_prior.files.locks import FileLock
-from dp_prior.places.destination import Destination, Report
+from dp_prior.places.destination import DeliveryReport, Destination
 from dp_prior.places.outbox import OUTBOX, Outbox
 from dp_prior.places.saver import Saver
 from dp_prior.places.upload_schedule import Schedule
@@ -233,7 +233,7 @@ class UploadSaver(Saver):
                 try:
                     wait = self.step()
                 except Exception as error:  # a full disk, a directory that was removed: retried, training continues
-                    self._note(Report(f"{type(error).__name__}: {error}", "unavailable"))
+                    self._note(DeliveryReport(f"{type(error).__name__}: {error}", "unavailable"))
                     wait = 60.0
                 if self._stop_at < math.inf and (wait is None or self._clock() + wait >= self._stop_at):
                     return
@@ -256,7 +256,7 @@ class UploadSaver(Saver):
             self._right.release()
             self._right = None
 
-    def _note(self, report: Report) -> None:
+    def _note(self, report: DeliveryReport) -> None:
         """Log each distinct error once, and once if the remote best is better than ours; the rest only at INFO."""
         if report.trouble is None:
             self.problem, self.remark = "", report.remark

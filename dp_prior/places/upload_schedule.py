@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from dp_prior.places.destination import Report
+from dp_prior.places.destination import DeliveryReport
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 2.0, 600.0
 COMMITS = 2  # at most, per delivery: the files, and the pointer
@@ -30,7 +30,7 @@ class Schedule:
         spent = recent[-room - 1] + 3600 - now if len(recent) > room else 0.0
         return max(0.0, self.not_before - now, spent)
 
-    def ended(self, report: Report, now: float, dice: random.Random) -> None:
+    def ended(self, report: DeliveryReport, now: float, dice: random.Random) -> None:
         """Record the outcome of an attempt."""
         self.commits = [moment for moment in self.commits if now - 3600 < moment] + [now] * report.commits
         self.is_blocked = report.trouble in ("refused", "offline")

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from dp_prior.checkpoints.format import MANIFEST
 from dp_prior.files.regular_files import UnfitError, read_small
-from dp_prior.places.destination import Report, delivered
+from dp_prior.places.destination import DeliveryReport, delivered
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.pointer import Pointer, movable
 from dp_prior.places.source import NoPlaceError, RemoteError
@@ -68,7 +68,7 @@ class ArtifactDestination:
         with _writing():
             return f"user {wandb.Api(timeout=_TIMEOUT_S).viewer.username} logs to {self.record.project}"
 
-    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> Report:
+    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> DeliveryReport:
         """One version with all files; the client sends only what the server does not have."""
         import wandb
 

@@ -1,7 +1,7 @@
 """One attempt to upload a checkpoint, in a separate process that can be killed at a deadline.
 
 Clients of remote places may block for ever, so the trainer never calls a client itself. The parent writes a job to the
-worker's standard input; the worker writes a `Report` as a line of JSON before each commit and at the end.
+worker's standard input; the worker writes a `DeliveryReport` as a line of JSON before each commit and at the end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.checkpoints.format import DamagedError
-from dp_prior.places.destination import Destination, Report
+from dp_prior.places.destination import DeliveryReport, Destination
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.source import RemoteError
 
@@ -36,10 +36,10 @@ class Worker:
         self._process: subprocess.Popen | None = None
         self._is_over = False
 
-    def attempt(self, entry: Path | None, kinds: tuple[str, ...], deadline_s: float) -> Report:
+    def attempt(self, entry: Path | None, kinds: tuple[str, ...], deadline_s: float) -> DeliveryReport:
         """Send an entry of the outbox and move the pointers in `kinds`; without an entry only check the place."""
         if self._local is not None:
-            reports: list[Report] = []
+            reports: list[DeliveryReport] = []
             perform(self._local, entry, kinds, reports.append)
             return reports[-1]
         job = {
@@ -71,10 +71,10 @@ class Worker:
                 self._process = None
         if self._is_over:
             problem = "it was not done when the run ended"
-        report = Report("", "unavailable")
+        report = DeliveryReport("", "unavailable")
         for line in output.splitlines():
             with contextlib.suppress(ValueError, TypeError):  # something that a client printed
-                report = Report(**json.loads(line))
+                report = DeliveryReport(**json.loads(line))
         return report if report.message else replace(report, message=problem)
 
     def kill(self) -> None:
@@ -86,7 +86,10 @@ class Worker:
 
 
 def perform(
-    destination: Callable[[], Destination], entry: Path | None, kinds: tuple[str, ...], tell: Callable[[Report], None]
+    destination: Callable[[], Destination],
+    entry: Path | None,
+    kinds: tuple[str, ...],
+    tell: Callable[[DeliveryReport], None],
 ) -> None:
     """Make one attempt; calls `tell` before each commit and with the final report."""
     commits = 0
@@ -94,22 +97,22 @@ def perform(
     def spend() -> None:
         nonlocal commits
         commits += 1
-        tell(Report("", "unavailable", commits=commits))
+        tell(DeliveryReport("", "unavailable", commits=commits))
 
     try:
         place = destination()
         if entry is None:
-            report = Report(place.check())
+            report = DeliveryReport(place.check())
         else:
             parcel = Parcel.of(entry, kinds)
             parcel.verify()
             report = place.deliver(parcel, spend)
     except RemoteError as error:
-        report = Report(str(error), error.trouble, error.retry_after)
+        report = DeliveryReport(str(error), error.trouble, error.retry_after)
     except DamagedError as error:
-        report = Report(f"the checkpoint is damaged: {error.problem}", "damaged")
+        report = DeliveryReport(f"the checkpoint is damaged: {error.problem}", "damaged")
     except ImportError as error:
-        report = Report(str(error), "refused")
+        report = DeliveryReport(str(error), "refused")
     except Exception as error:  # report only its type: the text may contain a secret
-        report = Report(f"{type(error).__name__} in the uploader", "unavailable")
+        report = DeliveryReport(f"{type(error).__name__} in the uploader", "unavailable")
     tell(replace(report, commits=commits))

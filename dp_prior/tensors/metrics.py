@@ -28,7 +28,7 @@ class Gathers(Protocol):
         """(n, ...) on every rank -> (ranks * n, ...) on every rank, in order of rank."""
 
 
-class Ranks(Gathers, Protocol):
+class ReducingRanks(Gathers, Protocol):
     """The interface to the ranks that reductions use; an `accelerate.Accelerator` implements it."""
 
     num_processes: int
@@ -39,11 +39,11 @@ class Ranks(Gathers, Protocol):
 class HasAccelerator(Protocol):
     """A trainer, for example."""
 
-    accelerator: Ranks
+    accelerator: ReducingRanks
 
 
 def pad_gather_reduce(
-    trainer_or_accelerator: Ranks | HasAccelerator | None,
+    trainer_or_accelerator: ReducingRanks | HasAccelerator | None,
     x: Tensor | float | None,
     method: str = "mean",
     weight: Tensor | None = None,
@@ -95,7 +95,9 @@ def pad_gather_reduce(
     return result.to(device).view(shape)
 
 
-def _reduce(ranks: Ranks | None, x: Tensor, method: str, weight: Tensor | None, names: Sequence[str] | None) -> Tensor:
+def _reduce(
+    ranks: ReducingRanks | None, x: Tensor, method: str, weight: Tensor | None, names: Sequence[str] | None
+) -> Tensor:
     """(k,) in host memory from x (n, k) and weights (n, k) of every rank, in one gather."""
     message = _message(x, method, weight, names)
     rows = _gather(ranks, message)  # (ranks, 5, room)
@@ -142,7 +144,7 @@ def _message(x: Tensor, method: str, weight: Tensor | None, names: Sequence[str]
     return message
 
 
-def _gather(ranks: Ranks | None, message: Tensor) -> Tensor:
+def _gather(ranks: ReducingRanks | None, message: Tensor) -> Tensor:
     """(1, ...) on every rank -> (ranks, ...) in host memory."""
     if ranks is None or ranks.num_processes == 1:
         return message.cpu()
@@ -198,14 +200,14 @@ class Means:
         self._sums = {name: pair[0].clone() for name, pair in state.items()}
         self._counts = {name: pair[1].clone() for name, pair in state.items()}
 
-    def collect(self, accelerator: Ranks) -> None:
+    def collect(self, accelerator: ReducingRanks) -> None:
         """Move the totals of all ranks to the main rank, whose `state` then covers the whole run. A collective."""
         if accelerator.num_processes > 1:
             totals = _total(accelerator, self.state())
             is_main = accelerator.process_index == 0
             self.load({name: pair if is_main else torch.zeros_like(pair) for name, pair in totals.items()})
 
-    def reduce(self, accelerator: Ranks | None = None) -> dict[str, float]:
+    def reduce(self, accelerator: ReducingRanks | None = None) -> dict[str, float]:
         """The mean of each name over all ranks; resets the totals. One collective, and the only wait for the device.
 
         Leaves out names whose count is zero on all ranks.
@@ -223,7 +225,7 @@ class Means:
         return means
 
 
-def _total(ranks: Ranks | None, state: dict[str, Tensor]) -> dict[str, Tensor]:
+def _total(ranks: ReducingRanks | None, state: dict[str, Tensor]) -> dict[str, Tensor]:
     """The (2, ...) pairs of `state` added up over the ranks, float64 in host memory, in one collective."""
     names = [name for name, pair in state.items() for _ in range(pair.numel())]
     flat = torch.cat([pair.reshape(-1) for pair in state.values()] or [torch.zeros(0)])

@@ -19,7 +19,7 @@ from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.files.durable import remove_leftovers, temporary_directory
 from dp_prior.files.redact import is_secret_name
-from dp_prior.tracking.logger import Logger, Run
+from dp_prior.tracking.logger import Logger, RunFacts
 from dp_prior.tracking.media import VIDEOS, pixels
 
 TAG = "dp_prior.run_id"
@@ -80,7 +80,7 @@ class AccelerateLogger(Logger):
         self._config = config
         self._tracker: Any = None
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunFacts) -> None:
         """Start a run of the service, or resume the run of this identity if the service supports resuming."""
         from accelerate import PartialState, tracking
 
@@ -126,7 +126,7 @@ class AccelerateLogger(Logger):
         self._tracker.finish()
 
 
-def _identify(tracker: str, project: str, run: Run, options: dict[str, Any]) -> dict[str, Any]:
+def _identify(tracker: str, project: str, run: RunFacts, options: dict[str, Any]) -> dict[str, Any]:
     """Arguments that make the service resume this run; removes used entries from `options`."""
     identity = run.identity
     if tracker == "trackio":

@@ -17,7 +17,7 @@ from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.files.durable import replace_file
 from dp_prior.tracking.jsonl import iterate_rows
-from dp_prior.tracking.logger import Logger, Run
+from dp_prior.tracking.logger import Logger, RunFacts
 
 ROWS = "metrics.csv"
 CLOCK = ["step", "samples_seen"]
@@ -38,7 +38,7 @@ class CsvLogger(Logger):
 
     name = "csv"
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunFacts) -> None:
         """See `Logger`.
 
         Raises:

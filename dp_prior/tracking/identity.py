@@ -22,7 +22,7 @@ ID = r"[A-Za-z0-9_-]{1,64}"
 
 
 @dataclass(frozen=True)
-class Identity:
+class RunIdentity:
     """The identity of a run for experiment trackers.
 
     Attributes:
@@ -36,7 +36,7 @@ class Identity:
 
 def claim_identity(
     directory: Path, *, run_id: str | None = None, name: str | None = None, inherited: dict[str, Any] | None = None
-) -> Identity:
+) -> RunIdentity:
     """Find or make the identity of the run in `directory`, and write `run.json`.
 
     In order of precedence: the arguments, `run.json` in the directory, the checkpoint that the run resumes from, a new
@@ -49,7 +49,7 @@ def claim_identity(
     """
     path = directory / IDENTITY
     known = _read(path) or _parse(inherited)
-    found = Identity(
+    found = RunIdentity(
         id=run_id or (known.id if known else uuid.uuid4().hex[:8]),
         name=name or (known.name if known else directory.resolve().name),
     )
@@ -59,14 +59,14 @@ def claim_identity(
     return found
 
 
-def _parse(content: Any) -> Identity | None:
+def _parse(content: Any) -> RunIdentity | None:
     try:
-        return TypeAdapter(Identity).validate_python(content)
+        return TypeAdapter(RunIdentity).validate_python(content)
     except ValidationError:
         return None
 
 
-def _read(path: Path) -> Identity | None:
+def _read(path: Path) -> RunIdentity | None:
     try:
         return _parse(json.loads(read_small(path)))
     except (FileNotFoundError, ValueError, RecursionError):

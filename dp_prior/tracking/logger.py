@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.clock import Progress
-from dp_prior.tracking.identity import Identity
+from dp_prior.tracking.identity import RunIdentity
 from dp_prior.tracking.metric_names import Metric
 
 
 @dataclass(frozen=True)
-class Run:
+class RunFacts:
     """Describes the run to a logger.
 
     Attributes:
@@ -25,7 +25,7 @@ class Run:
     """
 
     directory: Path
-    identity: Identity
+    identity: RunIdentity
     config: dict[str, Any]
     patience_s: float
     report: Callable[[str], None]
@@ -42,7 +42,7 @@ class Logger:
 
     name: str
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunFacts) -> None:
         """Open the logger."""
 
     def log(self, metrics: dict[str, float], progress: Progress) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.files.durable import append
-from dp_prior.tracking.logger import Logger, Run
+from dp_prior.tracking.logger import Logger, RunFacts
 from dp_prior.tracking.media import picture_bytes
 
 FOLDER = "tensorboard"
@@ -50,7 +50,7 @@ class TensorBoardLogger(Logger):
 
     name = "tensorboard"
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunFacts) -> None:
         """Open a file whose name sorts after all existing files."""
         directory = run.directory / FOLDER
         directory.mkdir(parents=True, exist_ok=True)

@@ -25,9 +25,9 @@ from dp_prior.checkpoints.store import Saved
 from dp_prior.clock import Progress
 from dp_prior.files.redact import redact
 from dp_prior.places.saver import Saver
-from dp_prior.tracking.identity import Identity, claim_identity
+from dp_prior.tracking.identity import RunIdentity, claim_identity
 from dp_prior.tracking.isolation import Background, Isolated, Message
-from dp_prior.tracking.logger import Logger, Run
+from dp_prior.tracking.logger import Logger, RunFacts
 from dp_prior.tracking.metric_names import Metric
 
 if TYPE_CHECKING:
@@ -131,7 +131,10 @@ class Tracker:
         self._is_silent = False
 
     def begin(
-        self, identity: Identity | None = None, config: dict[str, Any] | None = None, metrics: tuple[Metric, ...] = ()
+        self,
+        identity: RunIdentity | None = None,
+        config: dict[str, Any] | None = None,
+        metrics: tuple[Metric, ...] = (),
     ) -> None:
         """Open all loggers and start the threads; what is logged first does this too.
 
@@ -144,7 +147,7 @@ class Tracker:
             if identity is None:
                 identity = claim_identity(self.data_path, run_id=self._run_id, name=self._run_name)
             for logger in (*self._direct, *self._queued):
-                run = Run(self.data_path, identity, config or {}, self._patience_s, logger.remark, metrics)
+                run = RunFacts(self.data_path, identity, config or {}, self._patience_s, logger.remark, metrics)
                 logger.begin(lambda part, run=run: part.begin(run))
 
     def log(self, metrics: dict[str, Any], progress: Progress | int) -> None:

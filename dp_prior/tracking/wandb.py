@@ -18,7 +18,7 @@ from pydantic import Field
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.files.redact import redact
-from dp_prior.tracking.logger import Logger, Run
+from dp_prior.tracking.logger import Logger, RunFacts
 from dp_prior.tracking.media import VIDEOS, picture_bytes
 from dp_prior.tracking.metric_names import find_metric
 
@@ -65,7 +65,7 @@ class WandbLogger(Logger):
         self._is_starting = False
         self._is_abandoned = False
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunFacts) -> None:
         """Start the client's run, or resume the run with this id."""
         self._told = run
         self._started()
@@ -160,7 +160,7 @@ class WandbLogger(Logger):
         with contextlib.suppress(Exception):  # teardown expects the process that was just killed
             wandb.teardown()
 
-    def _init(self, run: Run, mode: str | None) -> Any:
+    def _init(self, run: RunFacts, mode: str | None) -> Any:
         import wandb
         from wandb.sdk.lib.service import service_token
 

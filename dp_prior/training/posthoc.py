@@ -29,7 +29,7 @@ from dp_prior.checkpoints.format import (
     read_manifest,
     write_checkpoint,
 )
-from dp_prior.checkpoints.scan import STEP, Stored, scan
+from dp_prior.checkpoints.scan import STEP, StoredCheckpoint, scan
 from dp_prior.config import ConfigError
 from dp_prior.places.reference import resolve
 from dp_prior.tasks.pretrained import Pretrained, vacant, weights_file
@@ -197,7 +197,7 @@ def _some(averages: set[tuple[str, float]]) -> str:
     return ", ".join(f"{name} {width:g}" for name, width in sorted(averages)) or "none"
 
 
-def _chain(reference: str | Path) -> list[Stored]:
+def _chain(reference: str | Path) -> list[StoredCheckpoint]:
     """The checkpoint of a reference and its predecessors in the run, newest first."""
     if "://" in str(reference):
         raise ConfigError(str(reference), ["an average needs all checkpoints of a run; copy the run here first"])
@@ -208,14 +208,14 @@ def _chain(reference: str | Path) -> list[Stored]:
     for damage in damages:
         raise _with_advice(damage)
     last = read_manifest(newest).sequence
-    chain: list[Stored] = []
+    chain: list[StoredCheckpoint] = []
     for stored in found:  # after a rollback the run wrote the same steps again
         if stored.manifest.sequence <= last and (not chain or 0 < stored.manifest.step < chain[-1].manifest.step):
             chain.append(stored)
     return chain
 
 
-def _averages(stored: Stored) -> Iterator[Average]:
+def _averages(stored: StoredCheckpoint) -> Iterator[Average]:
     """The power-function averages in a checkpoint, according to its configuration."""
     try:
         config = read_checkpoint(stored.path, [CONFIG]).documents[CONFIG]

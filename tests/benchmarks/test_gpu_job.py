@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from benchmarks import gpu
 from benchmarks.kept import Kept
+from dp_prior import TrainConfig
 
 
 @pytest.fixture
@@ -78,7 +79,6 @@ def test_training_that_ran_out_of_time_is_started_again(job, monkeypatch):
         return SimpleNamespace(returncode=codes.pop(0))
 
     monkeypatch.setattr(gpu.subprocess, "run", run)
-    monkeypatch.setattr(gpu, "_rendered", lambda job: job.out / "pusht_images.npz")
     with pytest.raises(gpu.OutOfTimeError):
         gpu.train(job, "pusht_image_gpu")
     gpu.train(job, "pusht_image_gpu")
@@ -86,7 +86,11 @@ def test_training_that_ran_out_of_time_is_started_again(job, monkeypatch):
     assert len(commands) == 2 and job.results["train pusht_image_gpu"]["starts"] == 2
     settings = dict(part.split("=", 1) for part in commands[0][5::2])
     assert 900 < float(settings["train.max_runtime"]) < 1000
-    assert json.loads(settings["data.episodes"]) == {"type": "npz", "path": str(job.out / "pusht_images.npz")}
+    scripted = gpu.ROOT / "demonstrations/pusht.npz"
+    assert json.loads(settings["data.episodes"]) == {"type": "npz", "path": str(scripted)} and scripted.is_file()
+    given = [f"{path}={value}" for path, value in settings.items()]
+    recipe = TrainConfig.from_json_path(gpu.ROOT / "configs/policy/pusht_image_gpu.json", given)
+    assert recipe.data.images["camera"].render.type == "pusht" and recipe.data.frame_cache == job.out / "frames"
 
 
 def test_recorded_demonstrations_are_taken_where_they_are(tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dp_prior.checkpoints.format import Manifest
 from dp_prior.checkpoints.retention import RetentionConfig, ranked
-from dp_prior.checkpoints.scan import Stored
+from dp_prior.checkpoints.scan import StoredCheckpoint
 from dp_prior.config import ConfigError
 
 VALUES = st.none() | st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, 0.5, 1.0])
@@ -19,7 +19,7 @@ HISTORIES = st.lists(st.tuples(st.integers(1, 30), VALUES), max_size=25)
 def saved(sequence, step, value):
     """A checkpoint with a loss."""
     about = {"sequence": sequence, "step": step, "samples_seen": step, "world_size": 1, "saved_at": ""}
-    return Stored(Path(f"step_{step:08d}"), Manifest.model_construct(**about, metrics={"loss": value}))
+    return StoredCheckpoint(Path(f"step_{step:08d}"), Manifest.model_construct(**about, metrics={"loss": value}))
 
 
 def decide(retention, stored, mode):

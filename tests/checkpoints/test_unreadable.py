@@ -13,7 +13,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from dp_prior.checkpoints.errors import DamagedError, UnreadableError
+from dp_prior.checkpoints.errors import DamagedError, UnreadableCheckpointError
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, read_checkpoint, read_manifest, verify
 from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.checkpoints.scan import scan
@@ -110,7 +110,7 @@ def test_trouble_with_reading_changes_nothing_and_ends_the_run_with_74(run, monk
             with store.lock(wait_s=0):
                 store.latest()
         if call != "listdir":  # which is also what looks for leftovers
-            assert isinstance(refusal.value, UnreadableError)
+            assert isinstance(refusal.value, UnreadableCheckpointError)
         assert classify(refusal.value)[1] == UNSAVED
     assert names(run) == before
     assert sum(waits) < 4  # a start scans a few times
@@ -146,14 +146,14 @@ def test_no_memory_and_no_threads_are_not_damage(run, monkeypatch, error):
     manifest = read_manifest(path)
     monkeypatch.setattr("dp_prior.checkpoints.format._compare", broken)
     for look in (lambda: verify(path, manifest), lambda: read_checkpoint(path)):
-        with pytest.raises(UnreadableError, match="no memory|start new thread"):
+        with pytest.raises(UnreadableCheckpointError, match="no memory|start new thread"):
             look()
 
 
 def test_many_unreadable_ones_are_not_waited_for_one_by_one(run, monkeypatch, waits):
     failing(monkeypatch, "open", MANIFEST, errno.EIO)
     with pytest.raises(
-        UnreadableError, match=r"step_00000001 cannot be read: manifest.json cannot be read: Input/output"
+        UnreadableCheckpointError, match=r"step_00000001 cannot be read: manifest.json cannot be read: Input/output"
     ):
         scan(run / "checkpoints")
     assert 0.5 < sum(waits) < 2
@@ -178,7 +178,7 @@ def test_a_newer_format_is_neither_damaged_nor_passed_over(run, waits):
     content.pop("sha256")
     path.write_bytes(seal({**content, "format": 2}))
     before = names(run)
-    with pytest.raises(UnreadableError, match="format 2.*install a newer one"):
+    with pytest.raises(UnreadableCheckpointError, match="format 2.*install a newer one"):
         open_store(run)
     assert names(run) == before and not waits
 
@@ -207,7 +207,7 @@ def test_checkpoints_of_which_none_can_be_used_are_never_passed_over(run, is_loc
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from dp_prior.checkpoints.errors import UnreadableError
+from dp_prior.checkpoints.errors import UnreadableCheckpointError
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.checkpoints.store import CheckpointStore
@@ -226,7 +226,7 @@ with store.lock():
         read_checkpoint(path)
         store._verified.clear()
         print("read", store.latest().name)
-    except UnreadableError:
+    except UnreadableCheckpointError:
         print("unreadable")
     resource.setrlimit(kind, before)
     print(*sorted(child.name for child in store.root.iterdir()))
@@ -267,7 +267,7 @@ def test_another_user_who_may_not_read_is_told_so(run):
         try:
             os.setresuid(65534, 65534, 65534)
             CheckpointStore(run / "checkpoints", RetentionConfig()).latest()
-        except UnreadableError as error:
+        except UnreadableCheckpointError as error:
             status = 0 if "Permission denied" in str(error) else 2
         finally:
             os._exit(status)

@@ -15,7 +15,7 @@ from dp_prior.client.wire import OWN_FIELDS, pack
 from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import Prefix
-from dp_prior.inference.serving.policy_server import Limits
+from dp_prior.inference.serving.policy_server import ServerLimits
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.rotations import RotationSlice
 from tests.inference.serving.running import Continuing, Fake, observations, running
@@ -225,7 +225,7 @@ def test_a_bad_observation_is_told_at_once_and_spoils_nothing(change, line):
 
 
 def test_reasons_of_a_refusal_are_told_without_trying_again():
-    with running(Fake(), token="k" * 16, limits=Limits(message_bytes=1000)) as server:
+    with running(Fake(), token="k" * 16, limits=ServerLimits(message_bytes=1000)) as server:
         with pytest.raises(ConnectionError, match=r"no answer from ws://127.0.0.1:\d+: expected the header `Auth"):
             PolicyClient(port=server.port)
         robot = PolicyClient(f"ws://127.0.0.1:{server.port}", token="k" * 16)

@@ -32,7 +32,7 @@ def test_mish_of_bfloat16_is_rounded_once():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_linear_equals_torchs_and_so_do_its_gradients(dtype):
     torch.manual_seed(0)
-    ours, torchs = layers.Linear(128, 256).to(dtype), nn.Linear(128, 256).to(dtype)  # enough work for oneDNN
+    ours, torchs = layers.KernelLinear(128, 256).to(dtype), nn.Linear(128, 256).to(dtype)  # enough work for oneDNN
     torchs.load_state_dict(ours.state_dict())
     results = []
     for linear in (ours, torchs):

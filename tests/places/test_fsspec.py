@@ -10,8 +10,8 @@ import pytest
 
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.config import ConfigError
-from dp_prior.places.destination import Report
-from dp_prior.places.fsspec import Folder, FsspecSaverConfig
+from dp_prior.places.destination import DeliveryReport
+from dp_prior.places.fsspec import FsspecFolder, FsspecSaverConfig
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import RemoteError
 from dp_prior.places.upload import UploadSaver
@@ -42,7 +42,7 @@ def send(run, url, step, **how):
     record = FsspecSaverConfig(url=url, **fields)
     saver = UploadSaver(record, run.directory)
     saver.save(run.save(step, **how))
-    message = Folder(record.url).deliver(parcel_of(saver), lambda: None)
+    message = FsspecFolder(record.url).deliver(parcel_of(saver), lambda: None)
     saver.outbox.remove(saver.outbox.waiting())
     return message
 
@@ -55,7 +55,7 @@ def pointed_at(url, kind="best"):
 
 
 def test_folders_stay_and_pointers_move(run, url):
-    assert send(run, url, 1) == Report("checkpoints/step_00000001 is uploaded as best")
+    assert send(run, url, 1) == DeliveryReport("checkpoints/step_00000001 is uploaded as best")
     first = contents(url)
     send(run, url, 2, fields={"save_latest": True})
     assert pointed_at(url) == pointed_at(url, "latest") == 2
@@ -104,7 +104,7 @@ def test_trouble_at_any_call_leaves_a_whole_set_and_the_next_attempt_ends_it(run
         if not finished:
             assert pointed_at(url) in (number, number + 1)
             saver = UploadSaver(FsspecSaverConfig(url=url), run.directory)
-            Folder(url).deliver(parcel_of(saver), lambda: None)
+            FsspecFolder(url).deliver(parcel_of(saver), lambda: None)
             saver.outbox.remove(saver.outbox.waiting())
         assert pointed_at(url) == number + 1
         if finished:
@@ -141,7 +141,7 @@ def test_a_better_best_and_a_foreign_folder_stay(run, url, tmp_path):
 
 
 def test_check_leaves_nothing(url):
-    assert Folder(url).check() == f"{url} can be written to"
+    assert FsspecFolder(url).check() == f"{url} can be written to"
     assert contents(url) == {}
 
 
@@ -213,7 +213,7 @@ def s3(monkeypatch):
 
 def test_through_the_worker_to_s3_and_back(run, s3, tmp_path):
     record = FsspecSaverConfig(url=s3, save_latest=True, drain_s=250)
-    assert Folder(s3).check() == f"{s3} can be written to"
+    assert FsspecFolder(s3).check() == f"{s3} can be written to"
     saver = record.create(run.directory, None)
     saver.save(run.save(1))
     saver.save(run.save(2, value=9.0, is_best=False))
@@ -224,5 +224,5 @@ def test_through_the_worker_to_s3_and_back(run, s3, tmp_path):
         assert int(read_checkpoint(found).tensors["training.safetensors"]["online.w"][0]) == step
     assert not [p for p in tmp_path.rglob("*") if p.is_file() and b"canary-secret" in p.read_bytes()]
     with pytest.raises(RemoteError, match="no such bucket") as error:
-        Folder("s3://misspelt/runs").check()
+        FsspecFolder("s3://misspelt/runs").check()
     assert error.value.trouble == "refused"

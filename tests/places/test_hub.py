@@ -10,7 +10,7 @@ import pytest
 
 from dp_prior.config import ConfigError
 from dp_prior.files.hub_files import HubRepository
-from dp_prior.places.destination import Report
+from dp_prior.places.destination import DeliveryReport
 from dp_prior.places.hub import HubDestination, HubSource, HuggingFaceSaverConfig
 from dp_prior.places.source import RemoteError
 from dp_prior.places.upload import UploadSaver
@@ -59,7 +59,7 @@ def test_the_commit_is_known_wherever_the_client_has_its_cache(tmp_path, hub):
 
 def test_the_best_is_a_whole_model_at_the_root_and_a_folder_that_never_changes(run, hub):
     sending = Sending(run, license="mit")
-    assert sending.send(1) == Report("checkpoints/step_00000001 is uploaded as best")
+    assert sending.send(1) == DeliveryReport("checkpoints/step_00000001 is uploaded as best")
     first = hub.files("me/pusht")
     assert step_at_root(first) == 1 and hub.repos["me/pusht"].private
     sending.send(2)
@@ -144,7 +144,7 @@ def test_a_better_best_of_another_run_is_not_replaced(run, hub, tmp_path):
     try:
         said = Sending(other).send(5, value=0.2)
         remark = "the best there is better: loss 0.1, here 0.2; it stays"
-        assert said == Report("checkpoints/step_00000005 is uploaded", remark=remark)
+        assert said == DeliveryReport("checkpoints/step_00000005 is uploaded", remark=remark)
         assert step_at_root(hub.files("me/pusht")) == 1
         Sending(other).send(6, value=0.05)
         assert step_at_root(hub.files("me/pusht")) == 6

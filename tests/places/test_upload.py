@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
 from dp_prior.places import worker
-from dp_prior.places.destination import Report
+from dp_prior.places.destination import DeliveryReport
 from dp_prior.places.hub import HuggingFaceSaverConfig
 from dp_prior.places.upload import UploadConfig, UploadSaver
 from dp_prior.places.upload_schedule import FIRST_WAIT_S, LONGEST_WAIT_S, Schedule
@@ -25,9 +25,9 @@ from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.tracker import Tracker
 from tests.places.parcels import Run
 
-DONE = Report("done", commits=2)
-UNAVAILABLE = Report("the Hub answered 503", "unavailable")
-REFUSED = Report("no token", "refused")
+DONE = DeliveryReport("done", commits=2)
+UNAVAILABLE = DeliveryReport("the Hub answered 503", "unavailable")
+REFUSED = DeliveryReport("no token", "refused")
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_waits_grow_with_jitter_and_end_with_success(run):
 
 
 def test_what_the_place_asks_for_is_obeyed_even_if_there_is_news_and_after_a_restart(run):
-    asked = Report("the Hub answered 429", "unavailable", retry_after=300.0)
+    asked = DeliveryReport("the Hub answered 429", "unavailable", retry_after=300.0)
     place = Place(run, asked, DONE)
     place.saver.save(run.save(1))
     assert place.saver.step() == pytest.approx(300.0)
@@ -163,7 +163,7 @@ def test_a_refusal_does_not_block_what_was_saved_meanwhile(run, first):
 
 
 def test_commits_per_hour_are_counted_across_restarts_even_those_whose_end_is_unknown(run):
-    killed = Report("no success within 900 s", "unavailable", commits=1)
+    killed = DeliveryReport("no success within 900 s", "unavailable", commits=1)
     place = Place(run, DONE, killed, DONE, max_commits_per_hour=4)
     place.saver.save(run.save(1))
     place.saver.step()
@@ -186,13 +186,13 @@ def test_no_hour_holds_more_commits_than_allowed(attempts, most):
         wait = schedule.wait(now)
         now += wait
         assert schedule.wait(now) == pytest.approx(0.0, abs=1e-6)
-        schedule.ended(Report("", commits=commits), now, random.Random(0))
+        schedule.ended(DeliveryReport("", commits=commits), now, random.Random(0))
         moments += [now] * commits
         assert sum(now - 3599.999 < moment for moment in moments) <= most
 
 
 def test_a_damaged_checkpoint_is_told_and_dropped(run, caplog):
-    place = Place(run, Report("model.safetensors is not what its manifest says", "damaged"))
+    place = Place(run, DeliveryReport("model.safetensors is not what its manifest says", "damaged"))
     place.saver.save(run.save(1))
     assert place.saver.step() is None
     assert place.saver.outbox.waiting() == []
@@ -419,7 +419,9 @@ def test_unforeseen_trouble_is_told_by_its_kind_alone(run, monkeypatch):
 
     monkeypatch.setattr(HuggingFaceSaverConfig, "destination", lambda self: Broken())
     record = HuggingFaceSaverConfig(repo="me/x")
-    assert Worker({}, record.destination).attempt(None, (), 1.0) == Report("ValueError in the uploader", "unavailable")
+    assert Worker({}, record.destination).attempt(None, (), 1.0) == DeliveryReport(
+        "ValueError in the uploader", "unavailable"
+    )
 
 
 def test_every_shared_field_is_shown_here():

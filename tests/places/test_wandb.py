@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dp_prior.checkpoints.format import read_checkpoint
-from dp_prior.places.destination import Report
+from dp_prior.places.destination import DeliveryReport
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import NoPlaceError, RemoteError
 from dp_prior.places.upload import UploadConfig, UploadSaver
@@ -149,8 +149,8 @@ def send(run, step, **how):
 
 
 def test_a_checkpoint_is_a_version_and_comes_back(run, server, tmp_path):
-    assert send(run, 1) == Report("policy:v0 is uploaded as latest and best")
-    assert send(run, 2, value=9.0, is_best=False) == Report("policy:v1 is uploaded as latest")
+    assert send(run, 1) == DeliveryReport("policy:v0 is uploaded as latest and best")
+    assert send(run, 2, value=9.0, is_best=False) == DeliveryReport("policy:v1 is uploaded as latest")
     assert sorted(server.aliases) == [
         f"me/dp_prior/policy:{alias}" for alias in ("best", "latest", "step_00000001", "step_00000002")
     ]
@@ -181,7 +181,7 @@ def test_files_of_a_run_are_a_checkpoint(run, server, tmp_path):
 def test_a_better_best_stays(run, server):
     send(run, 1, value=0.1)
     remark = "the best there is better: loss 0.1, here 0.2; it stays"
-    assert send(run, 2, value=0.2) == Report("policy:v1 is uploaded as latest", remark=remark)
+    assert send(run, 2, value=0.2) == DeliveryReport("policy:v1 is uploaded as latest", remark=remark)
     assert server.aliases["me/dp_prior/policy:best"].name == "policy:v0"
 
 

@@ -14,7 +14,7 @@ from dp_prior.evaluation.blind import blinded
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.chunking import Ensemble
 from dp_prior.inference.export.exported_agent import ExportAgent
-from dp_prior.inference.export.numpy_randomness import Randomness as ExportedRandomness
+from dp_prior.inference.export.numpy_randomness import NumpyRandomness
 from dp_prior.inference.export.write import POLICIES, write_export
 from dp_prior.inference.plans import _Plan
 from dp_prior.tasks.inpainting import InpaintingPolicyConfig
@@ -206,7 +206,7 @@ def acts_alike(policy, exported, batch):
     arrays = {key: value.numpy() for key, value in batch.cond.items()}
     normalized = policy.inside(batch.x, batch.cond).numpy()
     np.testing.assert_allclose(exported._normalized(batch.x.numpy(), arrays), normalized, atol=1e-5)
-    warm, noise = policy.predict(batch.cond, observed_rows(batch), previous=batch.x), ExportedRandomness
+    warm, noise = policy.predict(batch.cond, observed_rows(batch), previous=batch.x), NumpyRandomness
     found = exported.predict(arrays, noise.from_counts(0, "test", batch.ids.tolist()), previous=batch.x.numpy())
     torch.testing.assert_close(layout.encode(torch.from_numpy(found)), layout.encode(warm), rtol=1e-4, atol=1e-4)
 

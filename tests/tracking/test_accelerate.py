@@ -16,8 +16,8 @@ from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.accelerate import AccelerateConfig
-from dp_prior.tracking.identity import Identity
-from dp_prior.tracking.logger import Run
+from dp_prior.tracking.identity import RunIdentity
+from dp_prior.tracking.logger import RunFacts
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -27,12 +27,12 @@ from pathlib import Path
 import numpy as np
 from dp_prior.clock import Progress
 from dp_prior.tracking import TrackerConfig
-from dp_prior.tracking.identity import Identity
+from dp_prior.tracking.identity import RunIdentity
 place, config, first = Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
 at = lambda step: Progress(10 * step, step)
 record = {"patience_s": 100, "log": [{"type": "accelerate", "project": "toys", **config}]}
 tracker = TrackerConfig.from_json(json.dumps(record)).create(total_samples=9, directory=place / "run")
-tracker.begin(Identity("abcd1234", "toy"), {"seed": 3, "task": {"horizon": 16, "names": ["a"]}, "first": first})
+tracker.begin(RunIdentity("abcd1234", "toy"), {"seed": 3, "task": {"horizon": 16, "names": ["a"]}, "first": first})
 tracker.rewind(at(first))
 for step in range(first + 1, first + 6):
     tracker.log({"train/loss": 1 / step, "action_error/ema/mse[steps=16]": step}, at(step))
@@ -173,7 +173,9 @@ def begun(tmp_path, monkeypatch):
         monkeypatch.setitem(tracking.LOGGER_TYPE_TO_CLASS, tracker, Proxy)
         monkeypatch.setattr(imports, f"is_{tracker}_available", lambda: True)
         logger = AccelerateConfig(tracker=tracker, **options).create()
-        logger.begin(Run(tmp_path, Identity("abcd1234", "toy"), {"seed": 3, "task": {"a": [1, None]}}, 1.0, print))
+        logger.begin(
+            RunFacts(tmp_path, RunIdentity("abcd1234", "toy"), {"seed": 3, "task": {"a": [1, None]}}, 1.0, print)
+        )
         return logger, Service.last
 
     return begin

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from dp_prior.clock import Progress
 from dp_prior.tracking.csv import ROWS, CsvLogger
-from dp_prior.tracking.identity import Identity
+from dp_prior.tracking.identity import RunIdentity
 from dp_prior.tracking.jsonl import JsonlLogger
-from dp_prior.tracking.logger import Run
+from dp_prior.tracking.logger import RunFacts
 from dp_prior.tracking.tracker import RESERVED
 
 
@@ -22,7 +22,7 @@ def at(step):
 
 def opened(directory):
     record, logger = JsonlLogger(directory), CsvLogger()
-    logger.begin(Run(directory, Identity("a", "b"), {}, 1.0, print))
+    logger.begin(RunFacts(directory, RunIdentity("a", "b"), {}, 1.0, print))
     return record, logger
 
 

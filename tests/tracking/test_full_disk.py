@@ -11,7 +11,7 @@ import pytest
 from dp_prior.clock import Progress
 from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.csv import ROWS as TABLE
-from dp_prior.tracking.identity import Identity
+from dp_prior.tracking.identity import RunIdentity
 from dp_prior.tracking.jsonl import ROWS, read_rows
 
 LOGGERS = ["csv", "tensorboard"]
@@ -59,7 +59,7 @@ def test_rows_are_counted_and_the_run_goes_on(small_disk):
         )
     )
     tracker = record.create(total_samples=100, directory=small_disk / "run", stream=stream)
-    tracker.begin(Identity("a", "b"), {})
+    tracker.begin(RunIdentity("a", "b"), {})
     tracker.rewind(at(0))
     for step in range(1, 6):
         tracker.log({"validation/loss": 1.0, "big": 10**30}, at(step))

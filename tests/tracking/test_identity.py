@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dp_prior.tracking.identity import IDENTITY, Identity, claim_identity
+from dp_prior.tracking.identity import IDENTITY, RunIdentity, claim_identity
 
 
 def test_a_new_run_gets_an_id_and_the_name_of_its_directory_and_keeps_both(tmp_path):
@@ -24,15 +24,15 @@ def test_it_moves_with_its_directory(tmp_path):
 
 def test_on_a_fresh_machine_the_checkpoint_tells_and_the_directory_goes_first_later(tmp_path):
     inherited = {"id": "abcd1234", "name": "pusht"}
-    assert claim_identity(tmp_path, inherited=inherited) == Identity("abcd1234", "pusht")
-    assert claim_identity(tmp_path, inherited={"id": "other", "name": "x"}) == Identity("abcd1234", "pusht")
+    assert claim_identity(tmp_path, inherited=inherited) == RunIdentity("abcd1234", "pusht")
+    assert claim_identity(tmp_path, inherited={"id": "other", "name": "x"}) == RunIdentity("abcd1234", "pusht")
 
 
 def test_what_is_asked_for_goes_first_and_is_kept(tmp_path):
     claim_identity(tmp_path, inherited={"id": "a", "name": "b"})
-    assert claim_identity(tmp_path, run_id="mine") == Identity("mine", "b")
-    assert claim_identity(tmp_path, name="called") == Identity("mine", "called")
-    assert claim_identity(tmp_path) == Identity("mine", "called")
+    assert claim_identity(tmp_path, run_id="mine") == RunIdentity("mine", "b")
+    assert claim_identity(tmp_path, name="called") == RunIdentity("mine", "called")
+    assert claim_identity(tmp_path) == RunIdentity("mine", "called")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"id": 3, "name": "b"}', '{"id": "a/b", "name": "b"}', '{"id": "a"}'])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dp_prior.clock import Progress
-from dp_prior.tracking.identity import Identity
-from dp_prior.tracking.logger import Run
+from dp_prior.tracking.identity import RunIdentity
+from dp_prior.tracking.logger import RunFacts
 from dp_prior.tracking.tensorboard import FOLDER, TensorBoardConfig
 from tests.limits import file_sizes_up_to
 
@@ -20,7 +20,7 @@ def at(step):
 
 def opened(directory, step=0):
     logger = TensorBoardConfig().create()
-    logger.begin(Run(directory, Identity("a", "b"), {"seed": 3}, 1.0, print))
+    logger.begin(RunFacts(directory, RunIdentity("a", "b"), {"seed": 3}, 1.0, print))
     logger.rewind(at(step))
     return logger
 

@@ -16,7 +16,7 @@ import torch
 from dp_prior.checkpoints.store import Saved
 from dp_prior.clock import Progress
 from dp_prior.tracking import TrackerConfig
-from dp_prior.tracking.identity import Identity, claim_identity
+from dp_prior.tracking.identity import RunIdentity, claim_identity
 from dp_prior.tracking.isolation import Isolated
 from dp_prior.tracking.jsonl import EVENTS, JsonlLogger, read_rows
 from dp_prior.tracking.tracker import Tracker
@@ -187,7 +187,7 @@ def test_the_log_of_record_is_never_muted(tmp_path):
 def test_background_loggers_get_the_same_calls_in_the_same_order_after_who_the_run_is(tmp_path):
     one, two = Recorder("one"), Recorder("two")
     tracker = tracker_of(tmp_path, [one], background=[two])
-    tracker.begin(Identity("a", "b"), {"seed": 1})
+    tracker.begin(RunIdentity("a", "b"), {"seed": 1})
     tracker.rewind(at(0))
     for step in range(1, 50):
         tracker.log({"loss": step}, at(step))
@@ -199,7 +199,7 @@ def test_background_loggers_get_the_same_calls_in_the_same_order_after_who_the_r
     assert [call[0] for call in one.calls[:2]] == ["begin", "rewind"] and one.calls[-1] == ("close",)
     assert [call[1:] for call in two.calls[1:]] == [call[1:] for call in one.calls[1:]]
     [run] = two.called("begin")[0]
-    assert (run.directory, run.identity, run.config) == (tmp_path, Identity("a", "b"), {"seed": 1})
+    assert (run.directory, run.identity, run.config) == (tmp_path, RunIdentity("a", "b"), {"seed": 1})
 
 
 def test_a_background_logger_that_never_begins_is_never_called(tmp_path):
@@ -217,7 +217,7 @@ def test_what_a_logger_reports_reaches_the_others_once(tmp_path):
 
     listener = Recorder("listener")
     tracker = tracker_of(tmp_path, [listener], background=[Talker("talker")])
-    tracker.begin(Identity("a", "b"), {})
+    tracker.begin(RunIdentity("a", "b"), {})
     assert tracker.close() == ["went offline"]
     assert [message for message, _ in listener.called("log_error")] == ["went offline"]
 
@@ -242,7 +242,7 @@ def test_secrets_in_errors_are_hidden_from_everybody(tmp_path, caplog):
 def test_no_method_of_a_logger_can_stop_the_run(tmp_path, method):
     everything = Recorder("everything", [method, "log_error"])
     tracker = tracker_of(tmp_path, [everything, Recorder()])
-    tracker.begin(Identity("a", "b"), {})
+    tracker.begin(RunIdentity("a", "b"), {})
     tracker.log_images({"a": tmp_path}, at(1))
     tracker.log_file(tmp_path, at(1))
     tracker.log_error("no", at(1))
@@ -337,7 +337,7 @@ class Hung(Recorder):
 
 def test_the_end_waits_no_longer_than_it_may_or_somebody_wants_and_says_for_whom(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr("dp_prior.tracking.tracker.QUIET_S", 0.0)
-    identity = Identity("id", "name")
+    identity = RunIdentity("id", "name")
     for limit_s, is_in_a_hurry in ((1.0, lambda: False), (math.inf, lambda: bool(caplog.text))):
         caplog.clear()
         looks = itertools.count()

@@ -10,7 +10,7 @@ from dp_prior.checkpoints.store import Saved
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.tracking import TrackerConfig
-from dp_prior.tracking.identity import Identity, claim_identity
+from dp_prior.tracking.identity import RunIdentity, claim_identity
 from dp_prior.tracking.jsonl import ROWS, read_rows
 from dp_prior.tracking.tracker import Tracker
 
@@ -127,7 +127,7 @@ def test_containment_is_set_by_its_knobs(tmp_path):
 def test_asking_for_an_id_or_a_name_changes_who_the_run_is(tmp_path):
     for record in (TrackerConfig(), TrackerConfig(run_id="abc"), TrackerConfig(run_name="mine")):
         found = claim_identity(tmp_path / "run", run_id=record.run_id, name=record.run_name)
-    assert found == Identity("abc", "mine")
+    assert found == RunIdentity("abc", "mine")
 
 
 @pytest.mark.parametrize("text", ["csv", "tensorboard", "wandb"])

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from dp_prior.tracking import TrackerConfig
-from dp_prior.tracking.identity import Identity
+from dp_prior.tracking.identity import RunIdentity
 from dp_prior.tracking.jsonl import EVENTS, read_rows
 from dp_prior.tracking.wandb import WandbConfig, WandbLogger
 from tests.tracking.wandb_server import WandbServer
@@ -31,7 +31,7 @@ from pathlib import Path
 from dp_prior.clock import Progress
 from dp_prior.tracking.metric_names import Metric
 from dp_prior.tracking import TrackerConfig
-from dp_prior.tracking.identity import Identity
+from dp_prior.tracking.identity import RunIdentity
 directory, record, config = Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])
 at = lambda step: Progress(10 * step, step)
 
@@ -48,7 +48,7 @@ began = time.monotonic()
 tracker = TrackerConfig.from_json(json.dumps({**record, "log": [{"type": "wandb", **config}]})).create(
     total_samples=100, directory=directory)
 loss = Metric("train/loss", "1", "lower", "The loss.")
-tracker.begin(Identity("abcd1234", "toy"), {"seed": 3, "task": {"horizon": 16}}, (loss,))
+tracker.begin(RunIdentity("abcd1234", "toy"), {"seed": 3, "task": {"horizon": 16}}, (loss,))
 tracker.rewind(at(0))
 """
 LOG = """
@@ -378,13 +378,13 @@ class Client:
 
 
 def test_every_knob_reaches_the_client(tmp_path, monkeypatch):
-    from dp_prior.tracking.logger import Run
+    from dp_prior.tracking.logger import RunFacts
 
     client = Client(monkeypatch)
     config = WandbConfig(project="p", entity="e", mode="offline", group="g", tags=("t",), init_timeout_s=7.0)
     logger = config.create()
     assert isinstance(logger, WandbLogger)
-    logger.begin(Run(tmp_path, Identity("i", "n"), {"a": 1}, 10.0, print))
+    logger.begin(RunFacts(tmp_path, RunIdentity("i", "n"), {"a": 1}, 10.0, print))
     found = {name: client.started[name] for name in ("project", "entity", "mode", "group", "tags", "id", "name", "dir")}
     assert found == {
         "project": "p",

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from dp_prior.data.columns.disk import DiskColumn
-from dp_prior.data.embeddings.file_rows import Rows
-from dp_prior.data.embeddings.folder import Folder
-from dp_prior.data.embeddings.parts import Part
+from dp_prior.data.embeddings.file_rows import FileRows
+from dp_prior.data.embeddings.folder import EmbeddingFolder
+from dp_prior.data.embeddings.parts import SplitPart
 
 LARGEST_GAP = 64
 """Rows no further apart than this are read in one go."""
@@ -27,7 +27,7 @@ LONGEST_RUN = 16_384
 """Most rows that are read in one go; bounds the memory of a read."""
 
 
-def read_rows(rows: Rows, wanted: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+def read_rows(rows: FileRows, wanted: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """(n, dimension) rows of files, in the order asked for; neighbours are read together.
 
     Args:
@@ -53,10 +53,10 @@ class EmbeddingColumn(DiskColumn):
 
     dtype = torch.float32
 
-    def __init__(self, folder: Folder, part: Part | None = None):
+    def __init__(self, folder: EmbeddingFolder, part: SplitPart | None = None):
         """Args: part: rows of the folder; None for all of them."""
         self.folder = folder
-        self.part = Part.whole(folder.count) if part is None else part
+        self.part = SplitPart.whole(folder.count) if part is None else part
         self.shape = folder.shape
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class EmbeddingColumn(DiskColumn):
         """See `Column`.
 
         Raises:
-            DataError: a row cannot be trained on; see `Folder.check`.
+            DataError: a row cannot be trained on; see `EmbeddingFolder.check`.
         """
         return torch.from_numpy(self._gather(ids.numpy())).to(self.dtype).view(len(ids), *self.shape)
 
@@ -88,7 +88,7 @@ class EmbeddingColumn(DiskColumn):
 class BlockColumn(EmbeddingColumn):
     """An `EmbeddingColumn` that keeps its most recently used blocks in one array of fixed size."""
 
-    def __init__(self, folder: Folder, part: Part, *, block_rows: int, n_blocks: int):
+    def __init__(self, folder: EmbeddingFolder, part: SplitPart, *, block_rows: int, n_blocks: int):
         """Args: n_blocks: most blocks in memory at a time."""
         super().__init__(folder, part)
         self.block_rows = block_rows

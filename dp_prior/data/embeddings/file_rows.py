@@ -10,7 +10,7 @@ import numpy as np
 from dp_prior.data.found_files import Files
 
 
-class Rows(ABC):
+class FileRows(ABC):
     """The rows of all files in order of their names, which a subclass reads from one piece of a file at a time.
 
     Attributes:

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from dp_prior.config import Config
-from dp_prior.data.embeddings.file_rows import Rows
+from dp_prior.data.embeddings.file_rows import FileRows
 from dp_prior.data.embeddings.metadata import count_rows, read_columns
 from dp_prior.data.embeddings.npy import NpyRows
 from dp_prior.data.embeddings.parquet import ParquetRows
@@ -61,7 +61,7 @@ class FolderConfig(Config):
             places[self.metadata] = (*places.get(self.metadata, ()), ".parquet", ".csv")
         return places
 
-    def create(self, *, needs_length: bool = False) -> Folder:
+    def create(self, *, needs_length: bool = False) -> EmbeddingFolder:
         """Open it: headers are read and compared, embeddings are not.
 
         Args:
@@ -71,7 +71,7 @@ class FolderConfig(Config):
             DataError: files are missing, damaged or do not fit together; all that is wrong, by name.
         """
         if self.format == "parquet":
-            rows: Rows = ParquetRows(find_files(self.path, (".parquet",)), self.column)
+            rows: FileRows = ParquetRows(find_files(self.path, (".parquet",)), self.column)
         else:
             rows = NpyRows(find_files(self.path, (".npy",)))
         if not rows.counts.sum():
@@ -83,10 +83,10 @@ class FolderConfig(Config):
         if self.format == "parquet_npy":
             _check_pairs(self.path, rows, *count_rows(self.metadata))
         place = self.path if self.format == "parquet" and self.metadata is None else self.metadata
-        return Folder(self.path, rows, place, self.tokens, needs_length=needs_length)
+        return EmbeddingFolder(self.path, rows, place, self.tokens, needs_length=needs_length)
 
 
-class Folder:
+class EmbeddingFolder:
     """Open embeddings.
 
     Attributes:
@@ -95,7 +95,9 @@ class Folder:
         rows: the rows themselves, flat.
     """
 
-    def __init__(self, path: str, rows: Rows, metadata: str | None, tokens: int | None, *, needs_length: bool = False):
+    def __init__(
+        self, path: str, rows: FileRows, metadata: str | None, tokens: int | None, *, needs_length: bool = False
+    ):
         self.path = path
         self._needs_length = needs_length
         self.rows = rows
@@ -178,7 +180,7 @@ class Folder:
         return {"rows": self.count, "shape": list(self.shape), "files": files}
 
 
-def _check_pairs(path: str, rows: Rows, metadata: list[str], counts: np.ndarray) -> None:
+def _check_pairs(path: str, rows: FileRows, metadata: list[str], counts: np.ndarray) -> None:
     """Every .npy file has its parquet file, with as many rows; embedding-reader would drop the rest."""
     n, others = len(rows.paths), len(metadata)
     if n != others:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dp_prior.data.embeddings.file_rows import Rows
+from dp_prior.data.embeddings.file_rows import FileRows
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import npy_header, reading
 from dp_prior.data.found_files import Files
@@ -66,7 +66,7 @@ def read_header(files: Files, path: str) -> Header:
     return Header(shape, dtype, offset)
 
 
-class NpyRows(Rows):
+class NpyRows(FileRows):
     """The rows of all files, float16 if all files are, otherwise float32."""
 
     def __init__(self, files: Files):
@@ -85,7 +85,7 @@ class NpyRows(Rows):
         self._reader = None if files.is_local else self._make_reader(files)
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """See `Rows`."""
+        """See `FileRows`."""
         return super().read(start, stop) if self._reader is None else self._read_windows(start, stop)
 
     def _read_piece(self, number: int, begin: int, out: np.ndarray) -> None:

@@ -20,7 +20,7 @@ from dp_prior.data.columns import Column
 from dp_prior.data.data_record import BatchSize, DataRecord, ManifestPlace, Verified
 from dp_prior.data.embeddings.embedding_column import EmbeddingColumn
 from dp_prior.data.embeddings.folder import FolderConfig
-from dp_prior.data.embeddings.parts import EmbeddingSplitConfig, Part
+from dp_prior.data.embeddings.parts import EmbeddingSplitConfig, SplitPart
 from dp_prior.data.embeddings.written import read_record
 from dp_prior.data.errors import DataError
 from dp_prior.data.samples.order import BlockOrder, Order
@@ -122,7 +122,7 @@ class EmbeddingPairs(SplitData):
         prints = {name: folder.fingerprint() for name, folder in sorted(self.folders.items())}
         self.fingerprint = hashlib.sha256(json.dumps(prints).encode()).hexdigest()
 
-    def _samples(self, part: Part) -> Samples:
+    def _samples(self, part: SplitPart) -> Samples:
         columns: dict[str, Column] = {name: EmbeddingColumn(folder, part) for name, folder in self.folders.items()}
         return Samples(columns, EachRow(len(part)))
 

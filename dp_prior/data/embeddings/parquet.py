@@ -6,14 +6,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from dp_prior.data.embeddings.file_rows import Rows
+from dp_prior.data.embeddings.file_rows import FileRows
 from dp_prior.data.embeddings.metadata import check_columns
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import reading
 from dp_prior.data.found_files import Files
 
 
-class ParquetRows(Rows):
+class ParquetRows(FileRows):
     """The embeddings in a column of lists of numbers, float32. A piece is a row group, of which the last is kept."""
 
     def __init__(self, files: Files, column: str):

@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 
 from dp_prior.config import Config
-from dp_prior.data.embeddings.folder import Folder
+from dp_prior.data.embeddings.folder import EmbeddingFolder
 from dp_prior.data.errors import DataError
 from dp_prior.data.split_data import PARTS, fraction_faults
 from dp_prior.tensors.randomness import Randomness
@@ -47,7 +47,7 @@ class EmbeddingSplitConfig(Config):
     def faults(self) -> Iterator[str]:
         return fraction_faults(self.train, self.val, self.test)
 
-    def assign(self, folder: Folder) -> dict[str, Part]:
+    def assign(self, folder: EmbeddingFolder) -> dict[str, SplitPart]:
         """The parts of the rows of a folder, by name.
 
         Raises:
@@ -56,7 +56,7 @@ class EmbeddingSplitConfig(Config):
         codes = self._by_row if self.by is None else self._by_column(folder)
         return _parts(codes, folder.count, folder.path)
 
-    def rows(self, count: int, where: str) -> dict[str, Part]:
+    def rows(self, count: int, where: str) -> dict[str, SplitPart]:
         """The parts of independent rows, by name.
 
         Raises:
@@ -67,7 +67,7 @@ class EmbeddingSplitConfig(Config):
     def _by_row(self, start: int, stop: int) -> np.ndarray:
         return self._codes("row split", torch.arange(start, stop))
 
-    def _by_column(self, folder: Folder) -> Callable[[int, int], np.ndarray]:
+    def _by_column(self, folder: EmbeddingFolder) -> Callable[[int, int], np.ndarray]:
         found = np.zeros(folder.count, np.uint8)
         done = 0
         for part in folder.columns([self.by], as_text=True):
@@ -85,18 +85,18 @@ class EmbeddingSplitConfig(Config):
         return np.where(chance < self.test, 2, np.where(chance < self.test + self.val, 1, 0)).astype(np.uint8)
 
 
-def _parts(codes: Callable[[int, int], np.ndarray], count: int, where: str) -> dict[str, Part]:
+def _parts(codes: Callable[[int, int], np.ndarray], count: int, where: str) -> dict[str, SplitPart]:
     counts = []
     for start in range(0, count, CHUNK):
         counts.append(np.bincount(codes(start, min(start + CHUNK, count)), minlength=len(PARTS)))
     table = np.array(counts, dtype=np.int64)  # (chunks, parts)
-    parts = {name: Part(codes, code, table[:, code], count) for code, name in enumerate(PARTS)}
+    parts = {name: SplitPart(codes, code, table[:, code], count) for code, name in enumerate(PARTS)}
     if not len(parts["train"]):
         raise DataError(where, [f"none of the {count} rows is left to train on; change data.split"])
     return parts
 
 
-class Part:
+class SplitPart:
     """The rows of one part, numbered from 0; `rows` maps these numbers to rows of the files."""
 
     def __init__(self, codes: Callable[[int, int], np.ndarray], code: int, counts: np.ndarray, total: int):
@@ -111,7 +111,7 @@ class Part:
         self._members = lru_cache(CHUNKS_KEPT)(self._find_members)
 
     @classmethod
-    def whole(cls, count: int) -> Part:
+    def whole(cls, count: int) -> SplitPart:
         """All of `count` rows."""
         counts = [min(CHUNK, count - start) for start in range(0, count, CHUNK)]
         return cls(lambda start, stop: np.zeros(stop - start, np.uint8), 0, np.array(counts, np.int64), count)

@@ -16,7 +16,7 @@ import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding
-from dp_prior.data.frames import FrameFile, FrameSource, Part, frames_per_block
+from dp_prior.data.frames import FrameFile, FramePart, FrameSource, frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
 
 TASK = "task_index"
@@ -115,7 +115,7 @@ class EpisodeStore(ABC):
             for row in range(first - begin, min(stop - begin, len(rows)), step):
                 yield rows[row : min(row + step, stop - begin)]
 
-        parts = [Part(self.locate(key, int(end) - 1), (number,)) for number, end in enumerate(ends)]
+        parts = [FramePart(self.locate(key, int(end) - 1), (number,)) for number, end in enumerate(ends)]
         array = PictureArray(where, shape, dtype, blocks)
         return ArrayFrames(array, ends, self.path, self.files([key]), self.format, {"key": key}, parts)
 

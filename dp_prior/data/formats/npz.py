@@ -17,7 +17,7 @@ from dp_prior.data.files import check_count, check_is_file, check_memory, decodi
 from dp_prior.data.formats.episode_store import EpisodeStore, spans
 from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
-from dp_prior.data.frames import Part, frames_per_block
+from dp_prior.data.frames import FramePart, frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
 from dp_prior.files.durable import replacing
 
@@ -143,7 +143,7 @@ class NpzStore(EpisodeStore):
                     block = np.frombuffer(stream.read(count * size), dtype)
                     yield block.reshape(count, *shape[1:])
 
-        array, parts = PictureArray(where, shape, dtype, blocks), [Part(where, tuple(range(len(ends))))]
+        array, parts = PictureArray(where, shape, dtype, blocks), [FramePart(where, tuple(range(len(ends))))]
         return ArrayFrames(array, ends, self.path, [self.path], self.format, parts=parts)
 
     def stored_metadata(self) -> Any:

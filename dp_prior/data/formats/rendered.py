@@ -11,7 +11,7 @@ import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.formats.episode_store import EpisodeStore
-from dp_prior.data.frames import Part, frames_per_block
+from dp_prior.data.frames import FramePart, frames_per_block
 from dp_prior.pixels.renderers import RendererConfig
 
 
@@ -51,7 +51,7 @@ class RenderedFrames:
         bad = np.flatnonzero(~np.isfinite(self._states.reshape(len(states), -1)).all(axis=1))
         if len(bad):
             raise DataError(store.locate(key, bad[0]), [f"the state of row {bad[0]} is not finite"])
-        self.parts = [Part(where, tuple(range(len(ends))))]
+        self.parts = [FramePart(where, tuple(range(len(ends))))]
         self._described = {
             "format": "rendered",
             "renderer": renderer.model_dump(mode="json"),
@@ -59,7 +59,7 @@ class RenderedFrames:
             "states": hashlib.sha256(self._states.tobytes()).hexdigest(),
         }
 
-    def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
+    def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
         draw = self._renderer.create(self.size)
         step = frames_per_block(self.size[0] * self.size[1] * 3)

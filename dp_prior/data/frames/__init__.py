@@ -17,7 +17,7 @@ BLOCK_BYTES = 2 << 20  # fits the cache of a core: larger blocks take a quarter 
 
 
 @dataclass(frozen=True)
-class Part:
+class FramePart:
     """Frames that are read together, because a file holds them one after another."""
 
     where: str
@@ -52,10 +52,10 @@ class FrameSource(Protocol):
     ends: np.ndarray
     """(E,) exclusive end row of each episode."""
 
-    parts: list[Part]
+    parts: list[FramePart]
     """Every episode once. Parts may be read at the same time, each by a thread of its own."""
 
-    def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
+    def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """The frames of a part without the first `skip`, in order, as blocks of (k, H, W, 3) uint8.
 
         Exhausting it checks that the part holds exactly the frames of its episodes.

@@ -11,7 +11,7 @@ import numpy as np
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import decoding
-from dp_prior.data.frames import Part
+from dp_prior.data.frames import FramePart
 
 PART_FRAMES = 2048
 """Frames that one thread reads at a time."""
@@ -45,7 +45,7 @@ class ArrayFrames:
         files: list[Path],
         format: str,
         more: dict[str, Any] | None = None,
-        parts: list[Part] | None = None,
+        parts: list[FramePart] | None = None,
     ):
         """
         Args:
@@ -68,7 +68,7 @@ class ArrayFrames:
         self.parts = _grouped(array.where, ends) if parts is None else parts
         self._described = {"format": format, "channels_first": self._channels_first, **(more or {})}
 
-    def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
+    def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
         first, stop = part.rows(self.ends)
         with decoding(part.where, f"frames of rows {first} to {stop - 1} cannot be read"):
@@ -114,13 +114,13 @@ def _not_pictures(shape: tuple[int, ...], dtype: np.dtype, read_some: Callable[[
     return None if dtype == np.uint8 else f"{stored}; {expected}"
 
 
-def _grouped(where: str, ends: np.ndarray) -> list[Part]:
+def _grouped(where: str, ends: np.ndarray) -> list[FramePart]:
     """Consecutive episodes, together until they have enough frames to be worth a thread's start."""
-    parts: list[Part] = []
+    parts: list[FramePart] = []
     first = 0
     for episode, end in enumerate(ends):
         if end - (ends[first - 1] if first else 0) >= PART_FRAMES or episode == len(ends) - 1:
-            parts.append(Part(where, tuple(range(first, episode + 1))))
+            parts.append(FramePart(where, tuple(range(first, episode + 1))))
             first = episode + 1
     return parts
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from dp_prior.data.errors import MOST_PROBLEMS_SHOWN, DataError
-from dp_prior.data.frames import FrameSource, Part
+from dp_prior.data.frames import FramePart, FrameSource
 from dp_prior.data.frames.layout import (
     INDEX,
     JOURNAL,
@@ -253,7 +253,7 @@ class _Build:
         left = (self._plan.n_frames - done) / rate if rate else float("inf")
         self._progress(BuildProgress(done, self._plan.n_frames, rate, left))
 
-    def _read_part(self, part: Part) -> None:
+    def _read_part(self, part: FramePart) -> None:
         """Store the episodes of a part that are not, which are its last: a part is stored in the order of its file."""
         lengths = self._plan.lengths
         done = 0
@@ -270,7 +270,7 @@ class _Build:
         if stored is not None:
             self._writer.note(stored)
 
-    def _fitted(self, part: Part, skip: int) -> Iterator[Tensor]:
+    def _fitted(self, part: FramePart, skip: int) -> Iterator[Tensor]:
         for block in self._plan.source.read(part, skip):
             if self._stop.is_set():
                 raise _Stopped
@@ -295,7 +295,7 @@ class _Cutter:
             count -= len(piece)
             yield piece
 
-    def finish(self, part: Part) -> None:
+    def finish(self, part: FramePart) -> None:
         """Read to the end, where no frame may be left."""
         left = 0 if self._rest is None else len(self._rest)
         left += sum(map(len, self._blocks))

@@ -11,7 +11,7 @@ import numpy as np
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import reading
-from dp_prior.data.frames import Part, frames_per_block
+from dp_prior.data.frames import FramePart, frames_per_block
 from dp_prior.data.frames.picture_frames import decode_picture
 from dp_prior.data.frames.video_frames import read_video, size_of
 from dp_prior.files.regular_files import open_regular
@@ -39,7 +39,7 @@ class FolderFrames:
             raise DataError(str(path), [f"holds {odd.name!r}; expected a folder or a video per episode"])
         if len(entries) != len(ends):
             raise DataError(str(path), [f"holds frames of {len(entries)} episodes; expected {len(ends)}"])
-        self.parts = [Part(str(entry), (episode,)) for episode, entry in enumerate(entries)]
+        self.parts = [FramePart(str(entry), (episode,)) for episode, entry in enumerate(entries)]
         self._pictures: dict[str, list[Path]] = {}
         if self._is_video:
             import_av()
@@ -59,7 +59,7 @@ class FolderFrames:
         first = self._pictures[str(entries[0])][0]
         self.size = decode_picture(_read(first), str(first), None).shape[:2]
 
-    def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
+    def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
         if self._is_video:
             (episode,) = part.episodes

@@ -45,7 +45,7 @@ _JPEG_MARGIN = 1.2  # of the size that a sample suggests: episodes differ
 
 
 @dataclass(frozen=True)
-class Estimate:
+class BuildEstimate:
     """What a build takes."""
 
     frames: int
@@ -108,11 +108,11 @@ class FrameCache:
         self.n_frames = int(source.ends[-1])
         self._plan = Plan(source, fit, encoding, self.directory)
 
-    def estimate(self, workers: int = 1) -> Estimate:
+    def estimate(self, workers: int = 1) -> BuildEstimate:
         """What `build` takes. Reads the first few frames of one file unless the cache is complete; writes nothing."""
         plan, encoding, free = self._plan, self._plan.encoding, _free_bytes(self.directory)
         if self._damage("sizes") is None:
-            return Estimate(plan.n_frames, 0, 0.0, sum(read_index(self.directory).sizes.values()), free, encoding)
+            return BuildEstimate(plan.n_frames, 0, 0.0, sum(read_index(self.directory).sizes.values()), free, encoding)
         left = plan.n_frames - plan.count(plan.done())
         began, count, stored = time.monotonic(), 0, 0
         for block in plan.source.read(plan.source.parts[0], 0):
@@ -125,7 +125,7 @@ class FrameCache:
         n_bytes = plan.raw_bytes
         if encoding.type == "jpeg":
             n_bytes = plan.n_frames * OFFSET_BYTES + int(stored / max(count, 1) * plan.n_frames * _JPEG_MARGIN)
-        return Estimate(plan.n_frames, left, seconds, n_bytes, free, encoding)
+        return BuildEstimate(plan.n_frames, left, seconds, n_bytes, free, encoding)
 
     def build(
         self,

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dp_prior.config import Config
-from dp_prior.data.frames import Part
+from dp_prior.data.frames import FramePart
 from dp_prior.data.frames.frame_cache import USER_CACHE
 from dp_prior.data.pictures.image_source import ImageSource
 
@@ -52,7 +52,7 @@ class Digits(ImageSource):
         labels = (found.target.astype(np.int64), [str(digit) for digit in range(10)]) if labelled else None
         super().__init__(Path("scikit-learn's digits"), [len(self._pixels)], ["scikit-learn's digits"], labels)
 
-    def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
+    def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
         yield np.repeat(self._pixels[skip:, :, :, None], 3, axis=-1)
 

@@ -14,7 +14,7 @@ from dp_prior.config import Change, Config
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import decoding, reading
 from dp_prior.data.found_files import find_files
-from dp_prior.data.frames import Part
+from dp_prior.data.frames import FramePart
 from dp_prior.data.pictures.decode import ENDINGS, decode_image
 from dp_prior.data.pictures.image_source import ImageSource, numbered
 from dp_prior.files.regular_files import open_regular
@@ -74,11 +74,11 @@ class FolderImages(ImageSource):
             read = {"folder": _by_folder, "prefix": _by_prefix, "csv": _by_table}[config.labels_from]
             labels = numbered(read(root, names, config.table.expanduser()))
         super().__init__(Path(found.place), [len(names)], [found.place], labels)
-        self.parts = [Part(found.place, (chunk,)) for chunk in range(len(self.ends))]
+        self.parts = [FramePart(found.place, (chunk,)) for chunk in range(len(self.ends))]
         self.size = self._decoded(0, None).shape[:2]
         self._expected = self.size if uniform else None
 
-    def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
+    def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
         first, stop = part.rows(self.ends)
         for number in range(first + skip, stop):

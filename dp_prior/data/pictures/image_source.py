@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.data.errors import DataError
-from dp_prior.data.frames import Part
+from dp_prior.data.frames import FramePart
 
 CHUNK = 1024
 """Images that the frame cache makes durable together, as it does with the frames of an episode."""
@@ -61,7 +61,7 @@ class ImageSource(ABC):
             if number:
                 first, begin = len(ends), ends[-1] if ends else 0
                 ends += [*range(begin + CHUNK, begin + number, CHUNK), begin + number]
-                self.parts.append(Part(name, tuple(range(first, len(ends)))))
+                self.parts.append(FramePart(name, tuple(range(first, len(ends)))))
         self.ends = np.array(ends, np.int64)
 
     def __len__(self) -> int:
@@ -69,7 +69,7 @@ class ImageSource(ABC):
         return int(self.ends[-1])
 
     @abstractmethod
-    def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
+    def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """Blocks of (k, H, W, 3) uint8, see `FrameSource`; each block may have another size."""
 
     @abstractmethod

@@ -18,7 +18,7 @@ from dp_prior.config import family
 from dp_prior.data.columns import Column
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.data_record import BatchSize, DataDevice, DataRecord, FrameCachePlace, ManifestPlace, Verified
-from dp_prior.data.embeddings.parts import EmbeddingSplitConfig, Part
+from dp_prior.data.embeddings.parts import EmbeddingSplitConfig, SplitPart
 from dp_prior.data.errors import DataError
 from dp_prior.data.frames.frame_cache import FrameCache, cache_root
 from dp_prior.data.frames.frame_column import ImageColumn
@@ -144,7 +144,7 @@ class Images(SplitData):
         if config.test_source is not None:
             test = config.test_source.create(labelled=config.labels, uniform=config.size is None)
             self._stored["test_source"] = self._opened(test).beside(self._stored["source"], config.size)
-            self.parts["test"] = Part.whole(len(test))
+            self.parts["test"] = SplitPart.whole(len(test))
         self.images = {f"images of {name}": stored.column for name, stored in self._stored.items()}
         self.spec = self._spec()
         self.augment = None if config.crop is None else self._cut()

@@ -13,7 +13,7 @@ from dp_prior.config import Change, Config
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding, npy_header, reading
 from dp_prior.data.formats.npz import read_header
-from dp_prior.data.frames import Part, frames_per_block
+from dp_prior.data.frames import FramePart, frames_per_block
 from dp_prior.data.pictures.decode import as_rgb
 from dp_prior.data.pictures.image_source import ImageSource, numbered
 from dp_prior.files.regular_files import check_regular
@@ -67,7 +67,7 @@ class NpzImages(ImageSource):
         labels = numbered(_labels(path, _chosen(path, config.labels, LABELS, arrays))) if labelled else None
         super().__init__(path, [self._shape[0]], [self._where], labels)
 
-    def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
+    def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
         image_bytes = int(np.prod(self._shape[1:]))
         step = frames_per_block(image_bytes)

@@ -15,7 +15,7 @@ from dp_prior.config.errors import short
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding
 from dp_prior.data.found_files import Files, find_files
-from dp_prior.data.frames import Part
+from dp_prior.data.frames import FramePart
 from dp_prior.data.pictures.decode import decode_image
 from dp_prior.data.pictures.image_source import ImageSource, numbered
 from dp_prior.pixels.picture_files import import_pillow
@@ -74,7 +74,7 @@ class ParquetImages(ImageSource):
         self.size = next(self.read(self.parts[0], 0)).shape[1:3]
         self._expected = self.size if uniform else None
 
-    def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
+    def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
         from pyarrow import parquet
 

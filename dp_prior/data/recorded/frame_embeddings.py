@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 
 from dp_prior.config import Change, Config
-from dp_prior.data.embeddings.folder import Folder, FolderConfig
+from dp_prior.data.embeddings.folder import EmbeddingFolder, FolderConfig
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.episode_store import step_of
 
@@ -48,11 +48,11 @@ class FrameEmbeddings:
         row_of: (N,) int64 row of the folder for every frame of all episodes, one episode after another.
     """
 
-    folder: Folder
+    folder: EmbeddingFolder
     row_of: np.ndarray
 
 
-def _rows_of_frames(folder: Folder, episode: str, frame: str, ends: np.ndarray) -> np.ndarray:
+def _rows_of_frames(folder: EmbeddingFolder, episode: str, frame: str, ends: np.ndarray) -> np.ndarray:
     starts = np.concatenate([[0], ends[:-1]])
     lengths = ends - starts
     row_of = np.full(int(ends[-1]), -1, np.int64)

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from dp_prior.config import Change, Config, ConfigError
 from dp_prior.data.embeddings.embedding_column import read_rows
-from dp_prior.data.embeddings.folder import Folder, FolderConfig
+from dp_prior.data.embeddings.folder import EmbeddingFolder, FolderConfig
 from dp_prior.data.embeddings.written import read_record
 from dp_prior.data.errors import DataError, first_few, nearest_name
 from dp_prior.data.files import decoding
@@ -201,7 +201,7 @@ def _listed(record: LanguageConfig, store: EpisodeStore, source: str) -> dict[in
     raise DataError(source, ["language: nothing says which texts the numbers stand for; list them in language.texts"])
 
 
-def _rows_of(folder: Folder, column: str, texts: Collection[str]) -> np.ndarray:
+def _rows_of(folder: EmbeddingFolder, column: str, texts: Collection[str]) -> np.ndarray:
     """(K,) row of the embedding of each text, the first if there are several."""
     rows: dict[str, int] = {}
     done = 0

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.inference.export.exported_policy import ExportedPolicy
-from dp_prior.inference.export.numpy_randomness import Randomness
+from dp_prior.inference.export.numpy_randomness import NumpyRandomness
 from dp_prior.onboard.broker import ChunkBroker
 
 
@@ -42,7 +42,7 @@ class ExportAgent(ChunkBroker):
         """
         next_step = self._next_step
         step = next_step[0] if step is None else step
-        random = Randomness.from_counts(self.seed, "agent", [self.episode]).stream("chunk", step)
+        random = NumpyRandomness.from_counts(self.seed, "agent", [self.episode]).stream("chunk", step)
         chunk = self.policy.predict(self._row(obs), random)[0]
         wrong = chunk[~np.isfinite(chunk).all(-1)]
         if len(wrong):

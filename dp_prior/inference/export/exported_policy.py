@@ -16,7 +16,7 @@ import numpy as np
 
 from dp_prior.files.durable import unseal
 from dp_prior.files.regular_files import UnfitError, open_regular, read_small
-from dp_prior.inference.export.numpy_randomness import Randomness, step_noise
+from dp_prior.inference.export.numpy_randomness import NumpyRandomness, step_noise
 from dp_prior.onboard.obs_spec import ObsSpec, Reads
 
 FORMATS = (1, 2)  # without and with graphs of arms and rotations, which older versions would leave out
@@ -90,7 +90,7 @@ class ExportedPolicy:
         raise NotImplementedError
 
     def predict(
-        self, obs: Mapping[str, Any], random: Randomness | int, *, previous: np.ndarray | None = None
+        self, obs: Mapping[str, Any], random: NumpyRandomness | int, *, previous: np.ndarray | None = None
     ) -> np.ndarray:
         """Predict action chunks; see `DiffusionPolicy.predict`, from which the result differs by rounding.
 
@@ -107,8 +107,8 @@ class ExportedPolicy:
             ValueError: an observation is refused, see `ObsSpec.check`.
         """
         rows = next((len(obs[key]) for key in self.reads.observations if np.ndim(obs.get(key))), 0)
-        if not isinstance(random, Randomness):
-            random = Randomness.from_counts(random, "predict", range(rows))
+        if not isinstance(random, NumpyRandomness):
+            random = NumpyRandomness.from_counts(random, "predict", range(rows))
         obs = self.reads.check(obs, rows=len(random), steps=[self.n_obs_steps])
         tokens = self._encoder({f"obs.{key}": value for key, value in obs.items()})[0]
         values = {"start": random.stream("start").normal(self.horizon, self._x_dim)}
@@ -121,7 +121,7 @@ class ExportedPolicy:
         return actions if self._position(obs) is None else actions + self._position(obs)
 
     def _sample(
-        self, steps: dict[str, Any], values: dict[str, np.ndarray], random: Randomness, tokens: np.ndarray
+        self, steps: dict[str, Any], values: dict[str, np.ndarray], random: NumpyRandomness, tokens: np.ndarray
     ) -> np.ndarray:
         """Normalised chunks, by the steps that `export.steps` recorded; `values` holds the summands so far."""
         shape = values["start"].shape

@@ -26,7 +26,7 @@ def _seed(seed: int, *path: str | int) -> np.uint64:
     return np.uint64(int.from_bytes(digest[:8], "little") >> 1)
 
 
-class Randomness:
+class NumpyRandomness:
     """The numbers of `dp_prior.tensors.randomness.Randomness` for B rows."""
 
     def __init__(self, keys: np.ndarray):
@@ -34,16 +34,16 @@ class Randomness:
         self.keys = keys
 
     @classmethod
-    def from_counts(cls, seed: int, purpose: str, counts: Sequence[int]) -> Randomness:
+    def from_counts(cls, seed: int, purpose: str, counts: Sequence[int]) -> NumpyRandomness:
         """Rows keyed by small integers such as episode numbers."""
         return cls(_mix(_counters(np.asarray(counts, np.int64)) + _seed(seed, purpose)))
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def stream(self, *path: str | int) -> Randomness:
+    def stream(self, *path: str | int) -> NumpyRandomness:
         """Independent numbers for the same rows."""
-        return Randomness(_mix(self.keys + _seed(0, *path)))
+        return NumpyRandomness(_mix(self.keys + _seed(0, *path)))
 
     def normal(self, *shape: int) -> np.ndarray:
         """(B, *shape) float32 standard normal, by the Box-Muller transform."""
@@ -56,7 +56,7 @@ class Randomness:
         return both[:, :count].reshape(len(self), *shape)
 
 
-def step_noise(random: Randomness, shape: tuple[int, ...], count: int) -> Iterator[np.ndarray]:
+def step_noise(random: NumpyRandomness, shape: tuple[int, ...], count: int) -> Iterator[np.ndarray]:
     """`dp_prior.diffusion.sampler.step_noise`: `count` draws (B, *shape)."""
     together = max(1, 4096 // math.prod(shape))
     for start in range(0, count, together):

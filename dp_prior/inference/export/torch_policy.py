@@ -73,7 +73,7 @@ class AgentPolicy(nn.Module):
         checked = check_obs(obs, self.spec, rows=len(random), steps=(self.n_obs_steps,))
         found = self.exported.predict(
             {key: value.cpu().numpy() for key, value in checked.items()},
-            numpy_randomness.Randomness(random.keys.cpu().numpy().view(np.uint64)),
+            numpy_randomness.NumpyRandomness(random.keys.cpu().numpy().view(np.uint64)),
             previous=None if how.previous is None else how.previous.cpu().numpy(),
         )
         return torch.from_numpy(found)

@@ -206,7 +206,7 @@ def _parity(policy: DiffusionPolicy, exported: ExportedPolicy, sampler: SamplerC
         for seed in SEEDS:
             obs = observations(policy, seed, rows)
             eager = policy.predict(obs, Randomness.from_counts(seed, "parity", torch.arange(rows)), sampler)
-            noise = numpy_randomness.Randomness.from_counts(seed, "parity", range(rows))
+            noise = numpy_randomness.NumpyRandomness.from_counts(seed, "parity", range(rows))
             other = torch.from_numpy(exported.predict({k: v.numpy() for k, v in obs.items()}, noise))
             difference = (policy.encode_x(eager, obs) - policy.encode_x(other, obs)).abs()  # a rotation has two signs
             found = {"error": float((difference * scale).max()), "error_in_data_units": float(difference.max())}

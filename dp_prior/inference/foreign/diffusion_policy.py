@@ -28,7 +28,7 @@ Pair = tuple[Size, Size]
 Pairs = Pair | dict[str, Pair] | None
 
 
-class Feature(Config):
+class ShapeEntry(Config):
     """An observation or the action."""
 
     shape: tuple[Size, ...]
@@ -43,8 +43,8 @@ class Feature(Config):
 class ShapeMeta(Config):
     """Shapes of the data."""
 
-    obs: dict[str, Feature] = Field(min_length=1)
-    action: Feature
+    obs: dict[str, ShapeEntry] = Field(min_length=1)
+    action: ShapeEntry
 
 
 class UNet(Config):
@@ -104,7 +104,7 @@ class TransformerForDiffusion(Config):
         }
 
 
-class Policy(Config):
+class PolicyArguments(Config):
     """Arguments of every policy."""
 
     horizon: Size
@@ -132,7 +132,7 @@ class Policy(Config):
         return scaling
 
 
-class LowdimPolicy(Policy):
+class LowdimPolicy(PolicyArguments):
     """Arguments of policies that see one vector, `obs`."""
 
     obs_dim: Size
@@ -141,13 +141,13 @@ class LowdimPolicy(Policy):
 
     @property
     def network(self) -> UNet | TransformerForDiffusion:
-        """See `Policy`."""
+        """See `PolicyArguments`."""
         return self.model
 
     @property
     def shape_meta(self) -> ShapeMeta:
         """The shapes in the form that image policies store."""
-        return ShapeMeta(obs={"obs": Feature(shape=(self.obs_dim,))}, action=Feature(shape=(self.action_dim,)))
+        return ShapeMeta(obs={"obs": ShapeEntry(shape=(self.obs_dim,))}, action=ShapeEntry(shape=(self.action_dim,)))
 
 
 class DiffusionUnetLowdimPolicy(LowdimPolicy):
@@ -168,7 +168,7 @@ class DiffusionTransformerLowdimPolicy(LowdimPolicy):
     obs_as_cond: Literal[True]
 
 
-class DiffusionUnetHybridImagePolicy(UNet, Policy):
+class DiffusionUnetHybridImagePolicy(UNet, PolicyArguments):
     """The UNet policy with robomimic's encoders: a ResNet-18, 32 keypoints and 64 features for each camera."""
 
     type: Literal["DiffusionUnetHybridImagePolicy"]
@@ -184,13 +184,13 @@ class DiffusionUnetHybridImagePolicy(UNet, Policy):
             yield "eval_fixed_crop is false, so the policy acts on random crops; policies here act on the centre"
 
     def camera(self, key: str, shape: tuple[int, ...]) -> tuple[str, Pair, dict[str, Any]]:
-        """See `Policy`."""
+        """See `PolicyArguments`."""
         norm = "group" if self.obs_encoder_group_norm else "frozen_batch"
         encoder = RESNETS["resnet18"] | {"crop": self.crop_shape, "norm": norm}
         return f"obs_encoder.obs_nets.{key}.", shape[1:], encoder
 
 
-class ResNet(Config):
+class TorchvisionResNet(Config):
     """torchvision's ResNet without its classifier."""
 
     type: Literal["get_resnet"]
@@ -202,7 +202,7 @@ class MultiImageObsEncoder(Config):
     """A ResNet and the mean of its feature maps for each camera."""
 
     type: Literal["MultiImageObsEncoder"]
-    rgb_model: ResNet
+    rgb_model: TorchvisionResNet
     resize_shape: Pairs
     crop_shape: Pairs
     random_crop: bool
@@ -212,7 +212,7 @@ class MultiImageObsEncoder(Config):
     shape_meta: Any
 
 
-class DiffusionUnetImagePolicy(UNet, Policy):
+class DiffusionUnetImagePolicy(UNet, PolicyArguments):
     """The UNet policy with torchvision's encoders."""
 
     type: Literal["DiffusionUnetImagePolicy"]
@@ -226,11 +226,11 @@ class DiffusionUnetImagePolicy(UNet, Policy):
         return sorted(self.shape_meta.obs, key=lambda key: (self.shape_meta.obs[key].type != "rgb", key))
 
     def rescaled(self, scaling: Scaling) -> Scaling:
-        """See `Policy`."""
+        """See `PolicyArguments`."""
         return scaling.then(IMAGENET_MEAN, IMAGENET_STD) if self.obs_encoder.imagenet_norm else scaling
 
     def camera(self, key: str, shape: tuple[int, ...]) -> tuple[str, Pair, dict[str, Any]]:
-        """See `Policy`. Without `random_crop` Diffusion Policy's encoder does not crop at all."""
+        """See `PolicyArguments`. Without `random_crop` Diffusion Policy's encoder does not crop at all."""
         encoder = self.obs_encoder
         resize, crop = (
             one.get(key) if isinstance(one, dict) else one for one in (encoder.resize_shape, encoder.crop_shape)
@@ -317,7 +317,7 @@ def read(files: PublishedFiles) -> Published:
     )
 
 
-def _scaling(tensors: dict[str, Tensor], key: str, feature: Feature, source: str) -> Scaling:
+def _scaling(tensors: dict[str, Tensor], key: str, feature: ShapeEntry, source: str) -> Scaling:
     """Read the scaling of a key: normalised = value * scale + offset, with one number for all dimensions or one each.
 
     Raises:

@@ -39,14 +39,14 @@ Pair = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 Stats = dict[str, dict[str, Tensor]]
 
 
-class Feature(Config):
+class LeRobotFeature(Config):
     """An input or output of the policy."""
 
     type: Literal["STATE", "VISUAL", "ENV", "ACTION"]
     shape: tuple[int, ...]
 
 
-class DiffusionConfig(Config):
+class LeRobotDiffusionConfig(Config):
     """`config.json`, with LeRobot's keys and defaults."""
 
     type: Literal["diffusion"] = "diffusion"  # some versions of LeRobot do not write `type`
@@ -54,8 +54,8 @@ class DiffusionConfig(Config):
     horizon: int = Field(default=16, ge=1)
     n_action_steps: int = Field(default=8, ge=1)
     normalization_mapping: dict[str, Mode]
-    input_features: dict[str, Feature]
-    output_features: dict[str, Feature]
+    input_features: dict[str, LeRobotFeature]
+    output_features: dict[str, LeRobotFeature]
     vision_backbone: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"] = "resnet18"
     resize_shape: Pair | None = None
     crop_ratio: float = Field(default=1.0, gt=0, le=1)
@@ -149,7 +149,7 @@ class DiffusionConfig(Config):
             "optimizer": {name: given[f"optimizer_{name}"] for name in names},
         }
 
-    def mode(self, feature: Feature) -> Mode:
+    def mode(self, feature: LeRobotFeature) -> Mode:
         """How a feature is normalised; IDENTITY unless the configuration says otherwise."""
         return self.normalization_mapping.get(feature.type, "IDENTITY")
 
@@ -173,12 +173,12 @@ class Normalization(Config):
     """The configuration of a processor's step that normalises."""
 
     eps: float
-    features: dict[str, Feature]
+    features: dict[str, LeRobotFeature]
     norm_map: dict[str, Mode]
     normalize_observation_keys: None = None
 
-    def mode(self, feature: Feature) -> Mode:
-        """See `DiffusionConfig.mode`."""
+    def mode(self, feature: LeRobotFeature) -> Mode:
+        """See `LeRobotDiffusionConfig.mode`."""
         return self.norm_map.get(feature.type, "IDENTITY")
 
 
@@ -188,7 +188,7 @@ def read(files: PublishedFiles) -> Published:
     Raises:
         ConfigError: the policy is of another type, or has parts without a counterpart here.
     """
-    config, tensors = files.document(CONFIG, DiffusionConfig), files.tensors(WEIGHTS)
+    config, tensors = files.document(CONFIG, LeRobotDiffusionConfig), files.tensors(WEIGHTS)
     tensors = {name.replace("._orig_mod.", "."): value for name, value in tensors.items()}  # of a compiled UNet
     if under("normalize_inputs.", tensors):
         parts = ("normalize_inputs", "unnormalize_outputs")
@@ -224,7 +224,7 @@ def read(files: PublishedFiles) -> Published:
     )
 
 
-def _state(files: PublishedFiles, name: str, normalizes: str, config: DiffusionConfig) -> Stats:
+def _state(files: PublishedFiles, name: str, normalizes: str, config: LeRobotDiffusionConfig) -> Stats:
     """Statistics since 0.4, from the state of the processor's step that normalises.
 
     Args:
@@ -260,7 +260,7 @@ def _by_feature(tensors: dict[str, Tensor]) -> Stats:
     return found
 
 
-def _scaling(name: str, mode: Mode, feature: Feature, stats: Stats, source: str) -> Scaling:
+def _scaling(name: str, mode: Mode, feature: LeRobotFeature, stats: Stats, source: str) -> Scaling:
     """The normalisation of a feature.
 
     A range of width 0: for an action we use LeRobot's eps as width, as LeRobot does, so the action stays constant. For

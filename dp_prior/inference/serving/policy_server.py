@@ -50,7 +50,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServerLimits:
     """What clients may use up."""
 
     connections: int = 16
@@ -81,7 +81,7 @@ class PolicyServer:
         merge: MergeConfig | None = None,
         instructions: Instructions | None = None,
         token: str | None = None,
-        limits: Limits | None = None,
+        limits: ServerLimits | None = None,
         report: Callable[[str], None] = lambda line: None,
     ):
         """
@@ -103,7 +103,7 @@ class PolicyServer:
         instructions = instructions or Instructions(policy.spec)
         self._session = {"seed": seed, "history": history, "merge": merge, "instructions": instructions}
         self._token = token
-        self._limits = limits or Limits(message_bytes=most_bytes(policy.spec))
+        self._limits = limits or ServerLimits(message_bytes=most_bytes(policy.spec))
         self._report = report
         self._inboxes: dict[asyncio.Task[None], _Inbox] = {}  # by the task of the connection
         self._is_ready = self._is_stopping = self._is_late = False
@@ -231,7 +231,7 @@ class PolicyServer:
             self.telemetry.took("send", end - start)
             timing = {"prev_total_ms": 1e3 * (end - request.arrived)}
 
-    def _answer(self, session: Session, request: _Request, timing: dict[str, float], inbox: _Inbox) -> bytes | str:
+    def _answer(self, session: Session, request: _Arrival, timing: dict[str, float], inbox: _Inbox) -> bytes | str:
         """The answer to one request; runs in the predicting thread."""
         if self._is_late or inbox.is_gone:  # a client that waited too long asks again, on another connection
             return "nobody waits for this answer"
@@ -260,7 +260,7 @@ class _IdleError(Exception):
 
 
 @dataclass(frozen=True)
-class _Request:
+class _Arrival:
     """The newest request, when it arrived, and how many unanswered ones it superseded."""
 
     message: bytes | str
@@ -277,7 +277,7 @@ class _Inbox:
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
-        self._newest: _Request | None = None
+        self._newest: _Arrival | None = None
         self._is_closed = False
         self.is_gone = False
 
@@ -291,7 +291,7 @@ class _Inbox:
                 if self._is_closed:
                     continue
                 superseded = 0 if self._newest is None else self._newest.superseded + 1
-                self._newest = _Request(message, time.perf_counter(), superseded)
+                self._newest = _Arrival(message, time.perf_counter(), superseded)
                 self._changed.set()
         except ConnectionClosed:
             self._newest, self.is_gone = None, True
@@ -303,7 +303,7 @@ class _Inbox:
         self._is_closed = True
         self._changed.set()
 
-    async def take(self, idle_s: float) -> _Request | None:
+    async def take(self, idle_s: float) -> _Arrival | None:
         """The newest request, or None when there is none and will be none.
 
         Raises:

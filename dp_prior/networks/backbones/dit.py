@@ -20,7 +20,7 @@ from dp_prior.networks.attention import RotaryPositions, attend, join_heads, spl
 from dp_prior.networks.backbones.backbone_record import BackboneRecord, Sizes, heads_faults
 from dp_prior.networks.checkpointing import recomputed
 from dp_prior.networks.dropout import Dropout
-from dp_prior.networks.layers import Linear, RMSNorm, StepEmbedding, compute_dtype
+from dp_prior.networks.layers import KernelLinear, RMSNorm, StepEmbedding, compute_dtype
 
 
 class DiTConfig(BackboneRecord):
@@ -59,23 +59,23 @@ def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     return torch.addcmul(shift, F.rms_norm(x, x.shape[-1:]), 1 + scale)
 
 
-class Layer(nn.Module):
+class DiTLayer(nn.Module):
     """Attention of actions to actions and observations, then a gated feed-forward; both modulated and gated."""
 
     def __init__(self, config: DiTConfig):
         super().__init__()
         self.n_heads = config.n_heads
         dim, inner_dim = config.embed_dim, config.expansion * config.embed_dim
-        self.modulation = Linear(dim, 6 * dim)
-        self.queries_keys_values = Linear(dim, 3 * dim)
-        self.cond_keys_values = Linear(dim, 2 * dim)
+        self.modulation = KernelLinear(dim, 6 * dim)
+        self.queries_keys_values = KernelLinear(dim, 3 * dim)
+        self.cond_keys_values = KernelLinear(dim, 2 * dim)
         self.norm_queries = RMSNorm(dim // config.n_heads)
         self.norm_keys = RMSNorm(dim // config.n_heads)
-        self.attention_out = Linear(dim, dim)
-        self.expand = Linear(dim, 2 * inner_dim)
+        self.attention_out = KernelLinear(dim, dim)
+        self.expand = KernelLinear(dim, 2 * inner_dim)
         self.attention_dropout = Dropout(config.dropout)
         self.dropout = Dropout(config.dropout)
-        self.contract = Linear(inner_dim, dim)
+        self.contract = KernelLinear(inner_dim, dim)
         nn.init.zeros_(self.modulation.weight)
         nn.init.zeros_(self.modulation.bias)
 
@@ -122,20 +122,20 @@ class DiT(nn.Module):
         self.checkpointing = checkpointing
         embed_dim, step_embed_dim = config.embed_dim, config.step_embed_dim
         (horizon, _), (n_tokens, cond_dim) = sizes.x_shape, sizes.cond_shape
-        self.token_in = Linear(sizes.in_channels, embed_dim)
-        self.cond_in = Linear(cond_dim, embed_dim)
+        self.token_in = KernelLinear(sizes.in_channels, embed_dim)
+        self.cond_in = KernelLinear(cond_dim, embed_dim)
         self.cond_positions = nn.Embedding(n_tokens, embed_dim)
         self.step_embedding = StepEmbedding(dim=step_embed_dim)
-        self.features = Linear(step_embed_dim + n_tokens * cond_dim, embed_dim)
+        self.features = KernelLinear(step_embed_dim + n_tokens * cond_dim, embed_dim)
         actions = torch.arange(horizon, dtype=torch.float32)[:, None] if positions is None else positions
         # Observation step i and action i are at the same time: the chunk begins with the first observation.
         observations = torch.arange(n_tokens, dtype=torch.float32)[:, None].expand(-1, actions.shape[1])
         head_dim = embed_dim // config.n_heads
         self.query_positions = RotaryPositions(positions=actions, head_dim=head_dim)
         self.key_positions = RotaryPositions(positions=torch.cat([observations, actions]), head_dim=head_dim)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layers))
-        self.modulation = Linear(embed_dim, 2 * embed_dim)
-        self.head = Linear(embed_dim, sizes.out_channels)
+        self.layers = nn.ModuleList(DiTLayer(config) for _ in range(config.n_layers))
+        self.modulation = KernelLinear(embed_dim, 2 * embed_dim)
+        self.head = KernelLinear(embed_dim, sizes.out_channels)
         for module in (self.modulation, self.head):
             nn.init.zeros_(module.weight)
             nn.init.zeros_(module.bias)

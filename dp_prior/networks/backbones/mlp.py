@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dp_prior.networks.backbones.backbone_record import BackboneRecord, Sizes
 from dp_prior.networks.dropout import Dropout
-from dp_prior.networks.layers import FiLM, Linear, StepEmbedding, compute_dtype, mish
+from dp_prior.networks.layers import FiLM, KernelLinear, StepEmbedding, compute_dtype, mish
 
 
 class MLPConfig(BackboneRecord):
@@ -39,16 +39,16 @@ class MLPConfig(BackboneRecord):
         return MLP(self, sizes)
 
 
-class Block(nn.Module):
+class MLPBlock(nn.Module):
     """Norm, modulation by the condition, two linear layers, residual."""
 
     def __init__(self, *, dim: int, inner_dim: int, cond_dim: int, dropout: float):
         super().__init__()
         self.norm = nn.LayerNorm(dim)
         self.film = FiLM(cond_dim=cond_dim, channels=dim, has_scale=True)
-        self.expand = Linear(dim, inner_dim)
+        self.expand = KernelLinear(dim, inner_dim)
         self.dropout = Dropout(dropout)
-        self.contract = Linear(inner_dim, dim)
+        self.contract = KernelLinear(inner_dim, dim)
 
     def forward(self, x: Tensor, cond: Tensor) -> Tensor:
         """(B, dim), (B, cond_dim) -> (B, dim)."""
@@ -64,13 +64,13 @@ class MLP(nn.Module):
         hidden_dim, cond_dim = config.hidden_dim, config.step_embed_dim + math.prod(sizes.cond_shape)
         self.output_shape = (*sizes.x_shape[:-1], sizes.out_channels)
         self.step_embedding = StepEmbedding(dim=config.step_embed_dim)
-        self.input = Linear(math.prod(sizes.x_shape) * sizes.input_factor, hidden_dim)
+        self.input = KernelLinear(math.prod(sizes.x_shape) * sizes.input_factor, hidden_dim)
         self.blocks = nn.ModuleList(
-            Block(dim=hidden_dim, inner_dim=hidden_dim * config.expansion, cond_dim=cond_dim, dropout=config.dropout)
+            MLPBlock(dim=hidden_dim, inner_dim=hidden_dim * config.expansion, cond_dim=cond_dim, dropout=config.dropout)
             for _ in range(config.n_blocks)
         )
         self.norm = nn.LayerNorm(hidden_dim)
-        self.output = Linear(hidden_dim, math.prod(self.output_shape))
+        self.output = KernelLinear(hidden_dim, math.prod(self.output_shape))
 
     def forward(self, x_t: Tensor, t: Tensor, cond: Tensor) -> Tensor:
         """(B, *x_shape), (B,), (B, N, D) -> (B, *x_shape), its last dimension times output_factor."""

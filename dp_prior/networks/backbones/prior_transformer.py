@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from dp_prior.networks.attention import RotaryPositions, attend, join_heads, split_heads
 from dp_prior.networks.backbones.backbone_record import BackboneRecord, Sizes, heads_faults
 from dp_prior.networks.dropout import Dropout
-from dp_prior.networks.layers import Linear, SinusoidalEmbedding, compute_dtype
+from dp_prior.networks.layers import KernelLinear, SinusoidalEmbedding, compute_dtype
 
 
 class PriorTransformerConfig(BackboneRecord):
@@ -77,7 +77,7 @@ class PriorTransformerConfig(BackboneRecord):
         return PriorTransformer(self, sizes)
 
 
-class Layer(nn.Module):
+class PriorLayer(nn.Module):
     """Causal attention, then a feed-forward; each reads the normed stream and is added to the stream."""
 
     def __init__(self, config: PriorTransformerConfig):
@@ -86,14 +86,14 @@ class Layer(nn.Module):
         dim, inner_dim = config.embed_dim, config.expansion * config.embed_dim
         self.attention_dropout = Dropout(config.attention_dropout)
         self.norm_1 = nn.LayerNorm(dim)
-        self.queries_keys_values = Linear(dim, 3 * dim)
-        self.attention_out = Linear(dim, dim)
+        self.queries_keys_values = KernelLinear(dim, 3 * dim)
+        self.attention_out = KernelLinear(dim, dim)
         self.norm_attended = nn.LayerNorm(dim) if config.normformer else nn.Identity()
         self.norm_2 = nn.LayerNorm(dim)
-        self.expand = Linear(dim, inner_dim)
+        self.expand = KernelLinear(dim, inner_dim)
         self.norm_inner = nn.LayerNorm(inner_dim) if config.normformer else nn.Identity()
         self.dropout = Dropout(config.dropout)
-        self.contract = Linear(inner_dim, dim)
+        self.contract = KernelLinear(inner_dim, dim)
 
     def forward(self, x: Tensor, positions: RotaryPositions | None) -> Tensor:
         """(B, T, dim) -> (B, T, dim)."""
@@ -119,17 +119,21 @@ class PriorTransformer(nn.Module):
             )
         self.dim = sizes.x_shape[0]
         self.step_embedding = SinusoidalEmbedding(dim=embed_dim)
-        self.time = nn.Sequential(Linear(embed_dim, embed_dim), nn.SiLU(), Linear(embed_dim, embed_dim * n_time_tokens))
-        self.inputs = nn.ModuleList(Linear(self.dim, embed_dim * n_image_tokens) for _ in range(sizes.input_factor))
+        self.time = nn.Sequential(
+            KernelLinear(embed_dim, embed_dim), nn.SiLU(), KernelLinear(embed_dim, embed_dim * n_time_tokens)
+        )
+        self.inputs = nn.ModuleList(
+            KernelLinear(self.dim, embed_dim * n_image_tokens) for _ in range(sizes.input_factor)
+        )
         self.query = nn.Parameter(0.02 * torch.randn(embed_dim))
         n_tokens = sizes.cond_shape[0] + n_time_tokens + sizes.input_factor * n_image_tokens + 1
         places, head_dim = torch.arange(n_tokens, dtype=torch.float32), embed_dim // config.n_heads
         self.rotary = RotaryPositions(positions=places, head_dim=head_dim) if config.rotary else None
         self.positions = None if config.rotary else nn.Parameter(0.02 * torch.randn(n_tokens, embed_dim))
         self.norm_in = nn.LayerNorm(embed_dim) if config.norm_in else nn.Identity()
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layers))
+        self.layers = nn.ModuleList(PriorLayer(config) for _ in range(config.n_layers))
         self.norm_out = nn.LayerNorm(embed_dim) if config.norm_out else nn.Identity()
-        self.head = Linear(embed_dim, sizes.out_channels) if config.final_proj else nn.Identity()
+        self.head = KernelLinear(embed_dim, sizes.out_channels) if config.final_proj else nn.Identity()
 
     def forward(self, x_t: Tensor, t: Tensor, cond: Tensor) -> Tensor:
         """Args:

@@ -18,7 +18,7 @@ from dp_prior.networks.attention import Attention
 from dp_prior.networks.backbones.backbone_record import BackboneRecord, Sizes, heads_faults
 from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.encoders.published_weights import rename
-from dp_prior.networks.layers import Linear, Mish, SinusoidalEmbedding, compute_dtype
+from dp_prior.networks.layers import KernelLinear, Mish, SinusoidalEmbedding, compute_dtype
 
 
 class TransformerConfig(BackboneRecord):
@@ -60,9 +60,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, *, dim: int, dropout: float):
         super().__init__()
-        self.expand = Linear(dim, 4 * dim)
+        self.expand = KernelLinear(dim, 4 * dim)
         self.dropout = Dropout(dropout)
-        self.contract = Linear(4 * dim, dim)
+        self.contract = KernelLinear(4 * dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., dim) -> (..., dim)."""
@@ -116,21 +116,21 @@ class Transformer(nn.Module):
         super().__init__()
         embed_dim, (horizon, _), (n_tokens, cond_dim) = config.embed_dim, sizes.x_shape, sizes.cond_shape
         layer = {"dim": embed_dim, "n_heads": config.n_heads, "dropout": config.dropout}
-        self.token_in = Linear(sizes.in_channels, embed_dim)
+        self.token_in = KernelLinear(sizes.in_channels, embed_dim)
         self.positions = nn.Embedding(horizon, embed_dim)
         self.step_embedding = SinusoidalEmbedding(dim=embed_dim)
-        self.cond_in = Linear(cond_dim, embed_dim)
+        self.cond_in = KernelLinear(cond_dim, embed_dim)
         self.cond_positions = nn.Embedding(1 + n_tokens, embed_dim)
         self.cond_dropout = Dropout(config.embed_dropout)
         self.token_dropout = Dropout(config.embed_dropout)
         self.encoder = nn.Sequential(
             *(EncoderLayer(**layer) for _ in range(config.n_cond_layers))
             if config.n_cond_layers
-            else (Linear(embed_dim, 4 * embed_dim), Mish(), Linear(4 * embed_dim, embed_dim))
+            else (KernelLinear(embed_dim, 4 * embed_dim), Mish(), KernelLinear(4 * embed_dim, embed_dim))
         )
         self.decoder = nn.ModuleList(DecoderLayer(**layer) for _ in range(config.n_layers))
         self.norm = nn.LayerNorm(embed_dim)
-        self.head = Linear(embed_dim, sizes.out_channels)
+        self.head = KernelLinear(embed_dim, sizes.out_channels)
         action = torch.arange(horizon)[:, None]
         # Token 0 is the timestep, which every action sees; token 1 + i is observation step i.
         mask = action >= torch.arange(horizon) if config.is_causal else None

@@ -23,7 +23,7 @@ class FineTuned(nn.Module):
     lr_scale: float = 1.0
 
 
-class Pretrained(nn.Module):
+class PretrainedModule(nn.Module):
     """A module that can start from published weights.
 
     Building the module reads no file: a model loaded from a checkpoint or export has its weights already, and the
@@ -38,7 +38,7 @@ class Pretrained(nn.Module):
 def load_pretrained(model: nn.Module) -> None:
     """Read the published weights of every part of `model`, once, when a new run creates it."""
     for module in model.modules():
-        if isinstance(module, Pretrained):
+        if isinstance(module, PretrainedModule):
             module.load_pretrained()
 
 

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from dp_prior.networks.encoders.camera_encoder import Camera, CameraEncoderConfig, PositiveRgb, Rgb
 from dp_prior.networks.encoders.published_weights import (
     FineTuned,
-    Pretrained,
+    PretrainedModule,
     Renaming,
     load_parts,
     read_weights,
     rename,
 )
 from dp_prior.networks.encoders.spatial_softmax import MeanPool, SpatialSoftmax
-from dp_prior.networks.layers import Linear, compute_dtype
+from dp_prior.networks.layers import KernelLinear, compute_dtype
 from dp_prior.tensors.randomness import Randomness
 
 CHANNELS_PER_GROUP = 16  # of the group norm, as in Diffusion Policy
@@ -99,7 +99,7 @@ class ResNetEncoderConfig(CameraEncoderConfig):
                     yield f"{field} needs pretrained weights, but weights is null. Give a safetensors file"
 
     def create(self, shape: tuple[int, ...]) -> ResNetEncoder:
-        """The encoder of frames of `shape` (height, width, 3), with random weights; see `Pretrained`."""
+        """The encoder of frames of `shape` (height, width, 3), with random weights; see `PretrainedModule`."""
         mean, std = (IMAGENET_MEAN, IMAGENET_STD) if self.norm == "frozen_batch" else ((0.5,) * 3, (0.5,) * 3)
         camera = self.camera(shape, mean=self.mean or mean, std=self.std or std)
         return ResNetEncoder(self, camera)
@@ -130,7 +130,7 @@ def _conv(in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> 
     return nn.Conv2d(in_channels, out_channels, kernel, stride, padding=kernel // 2, bias=False)
 
 
-class Block(nn.Module):
+class ResNetBlock(nn.Module):
     """A residual block of two 3x3 convolutions or, as a bottleneck, of 1x1, 3x3 and 1x1.
 
     In a bottleneck the middle convolution has the stride, as in torchvision.
@@ -176,7 +176,7 @@ class ResNet(FineTuned):
         channels = [width, *(expansion * width * 2**level for level in range(self.n_levels))]
         for level, ((dim_in, dim), count) in enumerate(zip(pairwise(channels), config.blocks, strict=True)):
             sizes = [(dim_in, 1 if level == 0 else 2), *[(dim, 1)] * (count - 1)]
-            blocks = (Block(config, size, dim, stride=stride) for size, stride in sizes)
+            blocks = (ResNetBlock(config, size, dim, stride=stride) for size, stride in sizes)
             self.add_module(f"layer{level + 1}", nn.Sequential(*blocks))
         self.channels = channels[-1]
         for module in self.modules():
@@ -203,7 +203,7 @@ class ResNet(FineTuned):
         return stride * cells + (1.5 if self.is_patch else 0.0)
 
 
-class ResNetEncoder(Pretrained):
+class ResNetEncoder(PretrainedModule):
     """Camera, backbone, pooling, projection; see `ResNetEncoderConfig`."""
 
     draws: ClassVar[bool] = True
@@ -224,7 +224,7 @@ class ResNetEncoder(Pretrained):
             else SpatialSoftmax(channels=channels, size=size, keypoints=config.keypoints)
         )
         self.output_dim = config.output_dim or self.pool.output_dim
-        self.project = None if config.output_dim is None else Linear(self.pool.output_dim, self.output_dim)
+        self.project = None if config.output_dim is None else KernelLinear(self.pool.output_dim, self.output_dim)
         self.weights, self.weights_prefix = config.weights, config.weights_prefix
 
     def forward(self, frames: Tensor, random: Randomness | None = None) -> Tensor:
@@ -251,7 +251,7 @@ class ResNetEncoder(Pretrained):
         return self.backbone.pixels(cells) + torch.tensor([left, top], device=maps.device)
 
     def load_pretrained(self) -> None:
-        """See `Pretrained`. Pooling and projection stay random if the file does not have them."""
+        """See `PretrainedModule`. Pooling and projection stay random if the file does not have them."""
         if self.weights is not None:
             load_published(self, read_weights(self.weights, self.weights_prefix), source=self.weights)
 

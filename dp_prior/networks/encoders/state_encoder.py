@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dp_prior.config import Config
 from dp_prior.networks.encoders.encoder import Encoder
-from dp_prior.networks.layers import Linear, Mish, compute_dtype
+from dp_prior.networks.layers import KernelLinear, Mish, compute_dtype
 from dp_prior.tensors.batch import Kind
 from dp_prior.tensors.randomness import Randomness
 
@@ -43,10 +43,10 @@ class StateEncoder(Encoder):
     def __init__(self, config: StateEncoderConfig, shape: tuple[int, ...]):
         super().__init__()
         dims = (math.prod(shape), *config.hidden_dims)
-        layers = [layer for pair in pairwise(dims) for layer in (Linear(*pair), Mish())]
+        layers = [layer for pair in pairwise(dims) for layer in (KernelLinear(*pair), Mish())]
         self.output_dim = config.output_dim or dims[-1]
         if config.output_dim is not None:
-            layers.append(Linear(dims[-1], self.output_dim))
+            layers.append(KernelLinear(dims[-1], self.output_dim))
         self.layers = nn.Sequential(*layers)
 
     def forward(self, value: Tensor, random: Randomness | None = None) -> Tensor:

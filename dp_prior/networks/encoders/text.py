@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from dp_prior.networks.layers import Linear, compute_dtype
+from dp_prior.networks.layers import KernelLinear, compute_dtype
 
 EMBEDDING, ENCODINGS = "text", "text_encodings"
 
@@ -29,7 +29,7 @@ class TextTokens(nn.Module):
         counts = {ENCODINGS: shapes.get(ENCODINGS, (0,))[0], EMBEDDING: n_text_tokens}
         self.counts = {key: counts[key] for key in self.keys}
         self.project = nn.ModuleDict(
-            {key: Linear(shapes[key][-1], dim * (n_text_tokens if key == EMBEDDING else 1)) for key in self.keys}
+            {key: KernelLinear(shapes[key][-1], dim * (n_text_tokens if key == EMBEDDING else 1)) for key in self.keys}
         )
         self.null = nn.ParameterDict(
             {key: nn.Parameter(0.02 * torch.randn(self.counts[key], dim)) for key in self.keys}

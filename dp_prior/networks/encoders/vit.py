@@ -21,8 +21,8 @@ from dp_prior.config import an
 from dp_prior.files.hub_files import HubError, HubRepository, locate
 from dp_prior.files.regular_files import SMALL, read_small
 from dp_prior.networks.encoders.camera_encoder import Camera, CameraEncoderConfig, PositiveRgb, Rgb
-from dp_prior.networks.encoders.published_weights import FineTuned, Pretrained
-from dp_prior.networks.layers import Linear, compute_dtype
+from dp_prior.networks.encoders.published_weights import FineTuned, PretrainedModule
+from dp_prior.networks.layers import KernelLinear, compute_dtype
 from dp_prior.tensors.randomness import Randomness
 
 _CONFIG = "config.json"
@@ -152,7 +152,7 @@ class VitEncoderConfig(CameraEncoderConfig):
         )
 
     def create(self, shape: tuple[int, ...]) -> VitEncoder:
-        """The encoder of frames of `shape` (height, width, 3), with random weights; see `Pretrained`.
+        """The encoder of frames of `shape` (height, width, 3), with random weights; see `PretrainedModule`.
 
         Raises:
             ValueError: the architecture contradicts itself.
@@ -290,7 +290,7 @@ class AttentionPool(nn.Module):
         return self.attention(queries, tokens, tokens, need_weights=False)[0]
 
 
-class VitEncoder(Pretrained):
+class VitEncoder(PretrainedModule):
     """Camera, backbone, pooling, projection; see `VitEncoderConfig`.
 
     Attributes:
@@ -311,7 +311,7 @@ class VitEncoder(Pretrained):
         self.pool = config.pool
         dim, heads = self.backbone.dim, architecture["num_attention_heads"]
         self.attention = AttentionPool(dim=dim, heads=heads, tokens=tokens) if self.pool == "attention" else None
-        self.project = nn.Identity() if config.output_dim is None else Linear(dim, config.output_dim)
+        self.project = nn.Identity() if config.output_dim is None else KernelLinear(dim, config.output_dim)
         self.n_tokens = tokens
         self.output_dim = tokens * (config.output_dim or dim)
 
@@ -335,5 +335,5 @@ class VitEncoder(Pretrained):
         return self.project(pooled).reshape(*frames.shape[:2], self.output_dim)
 
     def load_pretrained(self) -> None:
-        """See `Pretrained`. Pooling and projection stay random."""
+        """See `PretrainedModule`. Pooling and projection stay random."""
         self.backbone.load(locate(self.weights, "weights:"))

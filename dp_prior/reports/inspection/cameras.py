@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dp_prior.data.errors import DataError, first_few
-from dp_prior.data.frames import FrameSource, Part
+from dp_prior.data.frames import FramePart, FrameSource
 from dp_prior.pixels.picture_files import import_pillow
 from dp_prior.pixels.resize import Fit
 from dp_prior.reports.inspection.data_urls import address
@@ -95,12 +95,12 @@ def _missing_videos(seen: Survey, key: str, is_named: bool) -> Iterator[Finding]
         yield Finding("error", f"{text}{len(seen.lengths)} episodes: {files}", min(lost[0].episodes))
 
 
-def _spread(parts: list[Part]) -> list[Part]:
+def _spread(parts: list[FramePart]) -> list[FramePart]:
     count = min(EPISODES, len(parts))
     return [parts[number * len(parts) // count] for number in range(count)]
 
 
-def _strip(camera: str, source: FrameSource, part: Part, seen: Survey, has_clip: bool) -> Strip:
+def _strip(camera: str, source: FrameSource, part: FramePart, seen: Survey, has_clip: bool) -> Strip:
     """Of the first episode in a part."""
     length = min(int(seen.lengths[part.episodes[0]]), MOST_FRAMES)
     chosen = sorted({number * (length - 1) // max(1, STILLS - 1) for number in range(STILLS)})

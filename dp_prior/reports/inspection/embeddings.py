@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dp_prior.data.embeddings.folder import Folder
+from dp_prior.data.embeddings.folder import EmbeddingFolder
 from dp_prior.data.embeddings.metadata import read_columns
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.errors import DataError
@@ -24,7 +24,7 @@ SAME_X = ("image_id", "image_path")
 
 
 @dataclass(frozen=True)
-class Rows:
+class FolderRows:
     """Rows of one folder.
 
     Attributes:
@@ -33,7 +33,7 @@ class Rows:
     """
 
     name: str
-    folder: Folder
+    folder: EmbeddingFolder
     numbers: np.ndarray
     values: np.ndarray
 
@@ -43,7 +43,7 @@ class Rows:
         return np.linalg.norm(self.values.astype(np.float64), axis=1)
 
 
-def read_rows(record: EmbeddingsConfig) -> list[Rows]:
+def read_rows(record: EmbeddingsConfig) -> list[FolderRows]:
     """Some rows of every folder, the same ones of each.
 
     Raises:
@@ -59,12 +59,14 @@ def read_rows(record: EmbeddingsConfig) -> list[Rows]:
     spans = [(begin, min(begin + BLOCK, total)) for begin in begins]
     numbers = np.concatenate([np.arange(*span) for span in spans])
     return [
-        Rows(name, folder, numbers, np.concatenate([folder.rows.read(*span) for span in spans]).astype(np.float32))
+        FolderRows(
+            name, folder, numbers, np.concatenate([folder.rows.read(*span) for span in spans]).astype(np.float32)
+        )
         for name, folder in folders.items()
     ]
 
 
-def find_in_rows(found: list[Rows], record: EmbeddingsConfig) -> Iterator[Finding]:
+def find_in_rows(found: list[FolderRows], record: EmbeddingsConfig) -> Iterator[Finding]:
     """What is wrong with embeddings."""
     for rows in found:
         bad = np.flatnonzero(~np.isfinite(rows.lengths) | (rows.lengths == 0) & (rows.name != "text_encodings"))

@@ -16,7 +16,7 @@ from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.pictures.images import ImagesConfig
 from dp_prior.data.recorded.selection import KeyConfig
 from dp_prior.reports.inspection.cameras import Strip, look
-from dp_prior.reports.inspection.embeddings import Rows, embeddings_at, find_in_rows, read_rows
+from dp_prior.reports.inspection.embeddings import FolderRows, embeddings_at, find_in_rows, read_rows
 from dp_prior.reports.inspection.faults import Finding, find, ranked
 from dp_prior.reports.inspection.image_survey import Gallery, find_in_images, images_at, read_gallery
 from dp_prior.reports.inspection.proposal import propose, propose_data, propose_images
@@ -49,7 +49,7 @@ class Inspection:
 
     name: str
     survey: Survey | None
-    rows: list[Rows]
+    rows: list[FolderRows]
     findings: list[Finding]
     strips: list[Strip]
     gaps: list[str]

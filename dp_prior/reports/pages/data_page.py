@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.reports.inspection.data_urls import film_address
-from dp_prior.reports.inspection.embeddings import Rows
+from dp_prior.reports.inspection.embeddings import FolderRows
 from dp_prior.reports.inspection.faults import SEVERITIES
 from dp_prior.reports.inspection.image_survey import Gallery
 from dp_prior.reports.inspection.inspect import Inspection
@@ -174,7 +174,7 @@ def _normalized(mode: NormalizerConfig, statistics: Statistics) -> list[str]:
     return ["always 0" if low == high == 0 else f"{low:.3g} to {high:.3g}" for low, high in zip(*ends, strict=True)]
 
 
-def _rows(found: Sequence[Rows], prefix: str) -> Table:
+def _rows(found: Sequence[FolderRows], prefix: str) -> Table:
     """Lengths of embeddings, by folder."""
     rows = []
     for each in found:

@@ -15,7 +15,7 @@ from dp_prior.evaluation.curve import learning_curves
 from dp_prior.evaluation.picture import draw_scores, import_figure
 from dp_prior.reports.pages.charts import bars, overlay, sampled, svg
 from dp_prior.reports.pages.page import Page
-from dp_prior.reports.pages.story import Report, Story, is_number
+from dp_prior.reports.pages.story import EvaluationReport, Story, is_number
 
 LARGEST_FILMS = 6 << 20
 """Bytes of films embedded in a page; further films are links to their files."""
@@ -190,7 +190,7 @@ def _speed(story: Story) -> list[tuple[str, str]]:
     return charts
 
 
-def _scored(report: Report) -> str:
+def _scored(report: EvaluationReport) -> str:
     rows = report.episodes
     solved = sum(row["success"] is True for row in rows)
     return f"{len(rows)} episodes, {solved} solved; the first are filmed"

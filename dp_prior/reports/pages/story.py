@@ -1,7 +1,7 @@
 """Reads a run directory: configuration, logged rows, reports, films, and how the run ended.
 
 Reads any run: finished, running, killed, moved, of an older version. Missing or damaged parts are left out and listed
-in `gaps`; the rest has the types that `Story` and `Report` declare.
+in `gaps`; the rest has the types that `Story` and `EvaluationReport` declare.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ENDINGS = {"finished": "finished", "complete": "finished", "preempted": "stoppe
 
 
 @dataclass(frozen=True)
-class Report:
+class EvaluationReport:
     """A report of an evaluator: `media/NAME_STEP.json`."""
 
     path: Path
@@ -98,7 +98,7 @@ class Story:
     rows: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     result: dict[str, Any] = field(default_factory=dict)
-    reports: list[Report] = field(default_factory=list)
+    reports: list[EvaluationReport] = field(default_factory=list)
     chunks: dict[str, np.ndarray] = field(default_factory=dict)
     gaps: list[str] = field(default_factory=list)
 
@@ -109,7 +109,7 @@ class Story:
         return {name: value for name, value in found.items() if is_number(value)} if isinstance(found, dict) else {}
 
     @property
-    def tested(self) -> Report | None:
+    def tested(self) -> EvaluationReport | None:
         """The newest rollout of the main evaluator: the first evaluator in `test`, else the evaluator of the monitored
         metric, else the first evaluator that ran."""
         rollouts = {report.name: report for report in self.reports if report.episodes}  # the newest of each name
@@ -186,7 +186,7 @@ def _settings(config: dict[str, Any], gaps: list[str]) -> tuple[dict[str, Any], 
     return settings, {key: value for key, value in settings.items() if key in chosen or key in types}
 
 
-def _report(path: Path, gaps: list[str]) -> Report | None:
+def _report(path: Path, gaps: list[str]) -> EvaluationReport | None:
     try:
         found = json.loads(read_small(path))
         name = found["settings"].get("name") or found["settings"]["type"]
@@ -195,7 +195,9 @@ def _report(path: Path, gaps: list[str]) -> Report | None:
             is_whole &= all(_is_episode(row) if table.endswith(BY_SEED) else isinstance(row, dict) for row in rows)
         if not is_whole:
             raise ValueError("it lacks columns")
-        return Report(path, name, found["global_step"], found["samples_seen"], found["settings"], found["tables"])
+        return EvaluationReport(
+            path, name, found["global_step"], found["samples_seen"], found["settings"], found["tables"]
+        )
     except (OSError, ValueError, RecursionError, UnfitError, KeyError, TypeError, AttributeError):
         gaps.append(f"{MEDIA}/{path.name} is no report")
         return None
@@ -206,7 +208,7 @@ def _is_episode(row: dict[str, Any]) -> bool:
     return has_score and type(row["seed"]) is int and row["success"] in (True, False, None)
 
 
-def _chunks(reports: list[Report], gaps: list[str]) -> dict[str, np.ndarray]:
+def _chunks(reports: list[EvaluationReport], gaps: list[str]) -> dict[str, np.ndarray]:
     """The chunks of the newest report of each evaluator, (moments, 1 + draws, horizon, D), not yet read from disk."""
     chunks = {}
     for report in {report.name: report for report in reports}.values():

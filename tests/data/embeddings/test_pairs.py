@@ -9,9 +9,9 @@ import torch
 
 from dp_prior.config import ConfigError
 from dp_prior.data.embeddings.embedding_column import BlockColumn, EmbeddingColumn, read_rows
-from dp_prior.data.embeddings.folder import Folder
+from dp_prior.data.embeddings.folder import EmbeddingFolder
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
-from dp_prior.data.embeddings.parts import Part
+from dp_prior.data.embeddings.parts import SplitPart
 from dp_prior.data.errors import DataError
 from tests.data.embeddings.folders import embeddings, write_npy
 from tests.data.recorded.test_recorded_sets import FOLDER, need
@@ -36,8 +36,8 @@ class Counted:
 
 def cached(rows: Counted, block_rows: int, n_blocks: int) -> BlockColumn:
     """All rows, in blocks."""
-    folder = Folder("memory", rows, None, None)
-    return BlockColumn(folder, Part.whole(len(rows.data)), block_rows=block_rows, n_blocks=n_blocks)
+    folder = EmbeddingFolder("memory", rows, None, None)
+    return BlockColumn(folder, SplitPart.whole(len(rows.data)), block_rows=block_rows, n_blocks=n_blocks)
 
 
 def gather(column: EmbeddingColumn, ids: np.ndarray) -> np.ndarray:
@@ -155,7 +155,7 @@ def test_rows_from_anywhere_in_any_order_are_read_in_bounded_runs(monkeypatch):
         assert np.array_equal(read_rows(rows, wanted), rows.data[wanted])
     assert rows.largest <= 100
     assert np.array_equal(
-        gather(EmbeddingColumn(Folder("memory", rows, None, None)), np.arange(4990, 5000)), rows.data[4990:]
+        gather(EmbeddingColumn(EmbeddingFolder("memory", rows, None, None)), np.arange(4990, 5000)), rows.data[4990:]
     )
 
 

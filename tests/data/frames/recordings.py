@@ -165,10 +165,10 @@ class MadeFrames:
     size = (24, 32)
 
     def __init__(self, root: Path, lengths, parts, seed=0):
-        from dp_prior.data.frames import Part
+        from dp_prior.data.frames import FramePart
 
         self.root, self.ends, self.log = root, ends_of(lengths), root / "read.log"
-        self.parts = [Part(f"{root}/{number}", tuple(episodes)) for number, episodes in enumerate(parts)]
+        self.parts = [FramePart(f"{root}/{number}", tuple(episodes)) for number, episodes in enumerate(parts)]
         self.frames = pictures(sum(lengths), *self.size, seed=seed)
         for part in self.parts:
             if not os.path.exists(part.where):

@@ -18,14 +18,14 @@ COUNTS = [0, 1, 7, 2**40]
 def test_keys_are_equal_bit_for_bit(seed, purpose, path):
     ours = Randomness.from_counts(seed, purpose, torch.tensor(COUNTS)).stream(*path)
     assert np.array_equal(
-        twin.Randomness.from_counts(seed, purpose, COUNTS).stream(*path).keys, ours.keys.numpy().view(np.uint64)
+        twin.NumpyRandomness.from_counts(seed, purpose, COUNTS).stream(*path).keys, ours.keys.numpy().view(np.uint64)
     )
 
 
 @pytest.mark.parametrize("shape", [(1,), (3, 5), (16, 2)])
 def test_normal_numbers_differ_by_rounding(shape):
     ours = Randomness.from_counts(1, "a", torch.arange(2000)).normal(*shape).numpy()
-    theirs = twin.Randomness.from_counts(1, "a", range(2000)).normal(*shape)
+    theirs = twin.NumpyRandomness.from_counts(1, "a", range(2000)).normal(*shape)
     assert theirs.shape == ours.shape and theirs.dtype == np.float32
     assert np.abs(theirs - ours).max() < 1e-6  # of numbers up to 6, whose last bit is worth 4.8e-7
 
@@ -33,6 +33,6 @@ def test_normal_numbers_differ_by_rounding(shape):
 @pytest.mark.parametrize("count", [1, 255, 256, 257, 600])
 def test_noise_of_the_steps_has_the_same_blocks(count):
     ours = list(step_noise(Randomness.from_counts(1, "a", torch.arange(2)), (8, 2), count))
-    theirs = list(twin.step_noise(twin.Randomness.from_counts(1, "a", range(2)), (8, 2), count))
+    theirs = list(twin.step_noise(twin.NumpyRandomness.from_counts(1, "a", range(2)), (8, 2), count))
     assert len(theirs) == count
     assert all(np.abs(a.numpy() - b).max() < 1e-6 for a, b in zip(ours, theirs, strict=True))

@@ -25,7 +25,7 @@ from tests.inference.export.policies import (
 def assert_equal(policy, rows=3, previous=None):
     obs, random = inputs(policy, rows), random_rows(rows)
     exported = ByTorch.of(policy)
-    noise = numpy_randomness.Randomness.from_counts(3, "test", range(rows))
+    noise = numpy_randomness.NumpyRandomness.from_counts(3, "test", range(rows))
     given = None if previous is None else previous.numpy()
     found = exported.predict(as_numpy(obs), noise, previous=given)
     assert error(policy, found, policy.predict(obs, random, previous=previous)) < 1e-5

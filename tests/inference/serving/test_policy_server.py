@@ -24,7 +24,7 @@ from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import Prefix
 from dp_prior.inference.serving import policy_server as module
-from dp_prior.inference.serving.policy_server import Limits, PolicyServer, _Inbox, most_bytes, read_token
+from dp_prior.inference.serving.policy_server import PolicyServer, ServerLimits, _Inbox, most_bytes, read_token
 from dp_prior.job.listener import bind
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.rotations import RotationSlice
@@ -318,7 +318,7 @@ def test_browsers_are_refused():
 
 
 def test_connections_are_limited():
-    with running(Fake(), limits=Limits(connections=2)) as server:
+    with running(Fake(), limits=ServerLimits(connections=2)) as server:
         first, second = joined(server), joined(server)
         with pytest.raises(InvalidStatus) as refused:
             joined(server)
@@ -331,7 +331,7 @@ def test_connections_are_limited():
 
 
 def test_a_connection_without_requests_is_closed():
-    with running(Fake(), limits=Limits(idle_s=0.05)) as server, joined(server) as end:
+    with running(Fake(), limits=ServerLimits(idle_s=0.05)) as server, joined(server) as end:
         with pytest.raises(ConnectionClosed) as closed:
             end.recv(timeout=30)
         assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1000, "no request for 0.05 s")

@@ -5,7 +5,13 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from dp_prior.networks.encoders.published_weights import Pretrained, load_parts, load_pretrained, read_weights, rename
+from dp_prior.networks.encoders.published_weights import (
+    PretrainedModule,
+    load_parts,
+    load_pretrained,
+    read_weights,
+    rename,
+)
 
 
 class Model(nn.Module):
@@ -84,7 +90,7 @@ def test_one_name_for_two_tensors_is_refused_unless_they_are_equal():
 
 
 def test_every_pretrained_part_of_a_model_is_read_once():
-    class Part(Pretrained):
+    class Part(PretrainedModule):
         count = 0
 
         def load_pretrained(self):

@@ -15,7 +15,7 @@ from dp_prior.evaluation.interval import mean_interval
 from dp_prior.reports.pages.charts import overlay, sampled, svg
 from dp_prior.reports.pages.comparison import comparison_page
 from dp_prior.reports.pages.report import write_report
-from dp_prior.reports.pages.story import Report, Story, read_story
+from dp_prior.reports.pages.story import EvaluationReport, Story, read_story
 from tests.tiny import train, write
 
 pytest.importorskip("matplotlib", reason="the extra plots is not installed")
@@ -317,7 +317,7 @@ def story_of(name, *reports, **settings):
     for evaluator, step, scores in reports:
         rows = [{"seed": seed, "score": score, "success": None, "steps": 5} for seed, score in enumerate(scores)]
         path = Path(f"media/{evaluator}_{step}.json")
-        found.append(Report(path, evaluator, step, 8 * step, {}, {f"{evaluator}/by_seed": rows}))
+        found.append(EvaluationReport(path, evaluator, step, 8 * step, {}, {f"{evaluator}/by_seed": rows}))
     found.sort(key=lambda report: (report.step, report.name))
     logged = [
         {"step": one.step, "samples_seen": one.samples, f"{one.name}/score": one.episodes[0]["score"]} for one in found

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dp_prior.reports.pages.story import Report, Story
+from dp_prior.reports.pages.story import EvaluationReport, Story
 from dp_prior.reports.watching.summary import differences, summarise
 
 
@@ -58,7 +58,7 @@ def test_scores_are_better_when_higher_and_losses_as_the_monitor_says():
 
 def test_the_newest_film_or_picture_is_shown(tmp_path):
     def report(step):
-        return Report(tmp_path / f"rollout_{step}.json", "rollout", step, step, {}, {})
+        return EvaluationReport(tmp_path / f"rollout_{step}.json", "rollout", step, step, {}, {})
 
     reports = [report(1), report(2), report(3)]
     assert summarise(story(reports=reports)).look is None

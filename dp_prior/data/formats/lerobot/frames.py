@@ -12,7 +12,7 @@ from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding
 from dp_prior.data.formats.lerobot.meta import LeRobotMeta, as_count, fill
 from dp_prior.data.formats.lerobot.tables import read_columns
-from dp_prior.data.frames import FrameFile, Part, frames_per_block
+from dp_prior.data.frames import FrameFile, FramePart, frames_per_block
 from dp_prior.data.frames.picture_frames import decode_picture
 from dp_prior.data.frames.video_frames import called, read_video, size_of
 from dp_prior.pixels.picture_files import import_pillow
@@ -59,10 +59,10 @@ class LeRobotVideo:
             advice = "copy the videos too, select other episodes, or leave the camera out"
             raise DataError(str(meta.path), missing, advice)
         self._videos = {str(video.path): video for video in videos}
-        self.parts = [Part(str(video.path), video.episodes) for video in videos]
+        self.parts = [FramePart(str(video.path), video.episodes) for video in videos]
         self.size = size_of(videos[0].path)
 
-    def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
+    def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
         lengths = {self._names[episode]: self._lengths[episode] for episode in part.episodes}
         return read_video(self._videos[part.where].path, self.size, lengths, skip)
@@ -84,14 +84,14 @@ class LeRobotPictures:
         self.root, self.ends = meta.path, ends
         self._key, self._files = key, [file.path for file in meta.tables]
         numbers = {name: number for number, name in enumerate(meta.lengths)}
-        self.parts = [Part(str(file.path), tuple(numbers[name] for name in file.episodes)) for file in meta.tables]
+        self.parts = [FramePart(str(file.path), tuple(numbers[name] for name in file.episodes)) for file in meta.tables]
         self._lengths = np.diff(ends, prepend=0)
         first = next(self._pictures(self._files[0]), None)
         if first is None:
             raise DataError(str(self._files[0]), [f"key {key!r} has no rows"])
         self.size = decode_picture(first, f"{self._files[0]}, key {key!r}, row 0", None).shape[:2]
 
-    def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
+    def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
         expected = int(self._lengths[list(part.episodes)].sum())
         per_block = frames_per_block(self.size[0] * self.size[1] * 3)
