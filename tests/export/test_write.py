@@ -13,8 +13,8 @@ from dp_prior.config import ConfigError
 from dp_prior.export.write import write_export
 from dp_prior.tasks.image import ImageTaskConfig
 from dp_prior.tasks.inpainting import InpaintingPolicyConfig
+from tests.cli.invoked import command
 from tests.export.policies import SMALL, SPEC, build
-from tests.test_cli import command
 
 
 def refused(policy, directory, kind=ConfigError, layout="torch_export"):

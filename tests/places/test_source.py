@@ -3,7 +3,7 @@
 import hashlib
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dp_prior.checkpoints.format import FileEntry
@@ -33,6 +33,8 @@ class Breaking(StreamedSource):
 
 
 @given(st.lists(st.integers(0, 80), max_size=4), st.integers(0, 250))
+@example([], len(CONTENT))
+@example([], len(CONTENT) + 1)
 def test_a_download_that_breaks_anywhere_is_completed_and_reads_no_byte_twice(tmp_path_factory, reaches, held):
     target, source = tmp_path_factory.mktemp("target") / "file", Breaking(reaches)
     target.write_bytes((CONTENT * 2)[:held])
@@ -41,6 +43,12 @@ def test_a_download_that_breaks_anywhere_is_completed_and_reads_no_byte_twice(tm
     first = held if held <= len(CONTENT) else 0  # longer than the file: something else, begun anew
     expected = [min(first + sum(reaches[:count]), len(CONTENT)) for count in range(len(source.starts))]
     assert source.starts == expected
+
+
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_a_server_that_sends_more_than_the_file_is_cut(tmp_path, size):
+    Breaking().download("file", size, tmp_path / "file", anew=False)
+    assert (tmp_path / "file").read_bytes() == CONTENT[:size]
 
 
 def test_a_download_that_keeps_breaking_ends_with_what_has_arrived(tmp_path):

@@ -62,7 +62,8 @@ def test_heads_divide_the_width_or_a_width_that_they_divide_is_named(embed_dim, 
     faults = list(heads_faults(embed_dim, n_heads, features))
     assert bool(faults) == (embed_dim % n_heads != 0 or (embed_dim // n_heads) % features != 0)
     for fault in faults:
-        assert not list(heads_faults(numbers_in(fault)[-1], n_heads, features))
+        remedy = numbers_in(fault)[-1]
+        assert remedy > 0 and not list(heads_faults(remedy, n_heads, features))
 
 
 @pytest.mark.parametrize(("output", "given"), [(1, 1), (2, 1), (1, 3), (2, 3)])
