@@ -43,7 +43,8 @@ def test_a_near_deadline_is_a_request_unless_there_is_one(reason, monkeypatch):
 
 
 @pytest.mark.parametrize("rank", [0, 7, (1 << 32) - 1])
-def test_a_stop_before_training_says_why_and_who(rank):
+def test_the_reason_and_any_rank_survive_the_journey_and_are_told(rank):
     error = StoppedEarly("SIGINT", rank)
     assert (error.reason, error.rank) == ("SIGINT", rank) and "SIGINT" in str(error)
-    assert Stop().accept(asked("SIGINT").encode(rank))
+    other = Stop()
+    assert other.accept(asked("SIGINT").encode(rank)) and (other.reason, other.rank) == ("SIGINT", rank)
