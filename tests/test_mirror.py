@@ -1,0 +1,82 @@
+"""Every module has its tests where a reader looks for them: those of `a/b.py` in `a/test_b.py`."""
+
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "dp_prior"
+MODULES = sorted(
+    path.relative_to(PACKAGE).as_posix()
+    for path in PACKAGE.rglob("*.py")
+    if path.stem not in ("__init__", "__main__")  # what a folder offers, and a line that starts it
+)
+UNMIRRORED = [
+    "client/rotation_check.py",
+    "data/columns/disk.py",
+    "data/columns/embedding.py",
+    "data/columns/joined.py",
+    "data/columns/memory.py",
+    "data/columns/mirrored.py",
+    "data/convert/lerobot.py",
+    "data/convert/npz.py",
+    "data/convert/recording.py",
+    "data/convert/robomimic.py",
+    "data/convert/zarr.py",
+    "data/embeddings/files.py",
+    "data/embeddings/metadata.py",
+    "data/embeddings/npy.py",
+    "data/embeddings/parquet.py",
+    "data/embeddings/rows.py",
+    "data/episodes/excerpt.py",
+    "data/errors.py",
+    "data/frames/arrays.py",
+    "data/frames/build.py",
+    "data/frames/folder.py",
+    "data/frames/layout.py",
+    "data/frames/lerobot.py",
+    "data/frames/lock.py",
+    "data/frames/pictures.py",
+    "data/frames/unused.py",
+    "data/frames/video.py",
+    "data/image_sets/source.py",
+    "data/images.py",
+    "data/recorded.py",
+    "data/split_trajectories.py",
+    "data/window_set.py",
+    "diffusion/denoiser.py",
+    "export/agent.py",
+    "export/graphs.py",
+    "export/torch_policy.py",
+    "renderers/pusht.py",
+    "run/assembly.py",
+    "run/check.py",
+    "run/commands.py",
+    "run/conditions.py",
+    "run/frame_caches.py",
+    "run/plan.py",
+    "run/stored.py",
+    "serving/telemetry.py",
+]
+"""Modules whose tests stand in another file. The list only shrinks: a new module comes with a file of its own."""
+
+
+def mirror(module: str) -> Path:
+    """The file with the tests of a module."""
+    path = TESTS / module
+    return path.with_name(f"test_{path.name}")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_has_a_test_file_at_its_own_path(module):
+    assert mirror(module).is_file() or module in UNMIRRORED, f"write {mirror(module).relative_to(TESTS.parent)}"
+
+
+@pytest.mark.parametrize("module", UNMIRRORED)
+def test_a_module_that_is_excused_is_there_and_has_no_test_file(module):
+    assert module in MODULES, f"{module} is gone; take it out of UNMIRRORED"
+    assert not mirror(module).is_file(), f"{module} has a test file; take it out of UNMIRRORED"
+
+
+def test_excuses_are_in_order_and_given_once():
+    assert sorted(set(UNMIRRORED)) == UNMIRRORED
