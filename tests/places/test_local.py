@@ -43,6 +43,13 @@ class Run:
         return saved
 
 
+@pytest.fixture
+def run(tmp_path):
+    run = Run(tmp_path / "run")
+    yield run
+    run.lock.release()
+
+
 def saver_of(run, monitor="loss", **fields):
     return LocalSaverConfig(**fields).create(run.directory, monitor)
 
