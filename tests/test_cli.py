@@ -3,23 +3,20 @@
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import tempfile
 
-import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from dp_prior.checkpoints.format import read_checkpoint
-from dp_prior.cli import main
 from dp_prior.evaluation import action_error, likelihood, loss
 from dp_prior.evaluation.measurement import Measurement
 from dp_prior.evaluation.rollout_evaluator import RolloutEvaluator
 from dp_prior.evaluation.samples import dealt, shared_batches
 from dp_prior.job.ranks import Ranks
 from dp_prior.places.reference import resolve
+from tests.cli.invoked import command
 from tests.tiny import read_rows, train, write, write_data
 
 ROLLOUT = {"type": "rollout", "env": {"type": "toy", "n_envs": 2, "max_steps": 4}, "n_episodes": 2, "videos": 0}
@@ -28,10 +25,6 @@ MEASURED = [
     {"type": "action_error", "every": {"steps": 3}, "eval_timesteps": [2], "models": ["ema", "online"]},
     {**ROLLOUT, "every": {"steps": 3}},
 ]
-
-
-def command(*arguments):
-    return CliRunner().invoke(main, [str(argument) for argument in arguments], catch_exceptions=False)
 
 
 def test_check_does_everything_once_prints_the_plan_and_leaves_nothing(tmp_path, monkeypatch):
@@ -224,136 +217,10 @@ def test_evaluate_of_an_export_is_refused_and_of_a_whole_one_is_not(measured, tm
     assert command("evaluate", tmp_path / "whole").exit_code == 0
 
 
-@pytest.mark.parametrize(("evaluate", "label"), [([{"type": "loss"}], "best checkpoint"), ([], "newest checkpoint")])
-def test_farewell_names_scores_places_and_what_to_do_next(tmp_path, evaluate, label):
-    config = write(tmp_path, train__steps=2, evaluate=evaluate, test=[{**ROLLOUT, "name": "test"}])
-    best = tmp_path / "run" / "checkpoints" / "step_00000002"
-    said = train(config).output
-    for part in (
-        "finished: 16 samples in 2 steps",
-        "test/score",
-        f"run{' ' * 38}{tmp_path / 'run'}",
-        f"{label:<41}{best}",
-        f"dp-prior evaluate {best}",
-        f'load_policy("{best}")',
-    ):
-        assert part in said
-
-
-def test_commands_of_the_farewell_can_be_pasted_where_a_path_has_spaces_and_quotes(tmp_path):
-    directory = tmp_path / """Ada's "first" run"""
-    config = write(tmp_path, train__steps=2, evaluate=[], tracker__data_path=str(directory))
-    evaluate, load = (line.strip() for line in train(config).output.partition("next\n")[2].splitlines()[:2])
-    assert shlex.split(evaluate) == ["dp-prior", "evaluate", str(directory / "checkpoints/step_00000002")]
-    shown = subprocess.run(load, shell=True, capture_output=True, text=True, timeout=200)
-    assert shown.returncode == 0 and "x_shape=(4, 2)" in shown.stdout, shown.stderr
-
-
-def test_commands_of_the_farewell_import_the_parts_that_the_run_was_given(tmp_path):
-    config = write(tmp_path, train__steps=2, evaluate=[])
-    said = train(config, "--import", "colorsys", "--import", "bisect").output.partition("next\n")[2]
-    evaluate, load = map(shlex.split, said.splitlines()[:2])
-    assert evaluate[3:] == ["--import=colorsys", "--import=bisect"]
-    assert load[-1].startswith("import colorsys; import bisect; from dp_prior import load_policy; ")
-
-
-def test_run_whose_output_nobody_takes_ends_as_any_other(tmp_path):
-    config = write(tmp_path, train__steps=2, evaluate=[], tracker__log=[{"type": "console"}])
-    with open("/dev/full", "w") as full:
-        ended = subprocess.run([sys.executable, "train_policy.py", "--config_file", config], stdout=full, timeout=200)
-    assert ended.returncode == 0
-    assert json.loads((tmp_path / "run" / "exit.json").read_text())["reason"] == "finished"
-
-
-@pytest.mark.parametrize("line", [["schema"], ["sweep", "config.json"], ["report", "runs/a"]])
-def test_each_command_imports_what_it_is_told_to(line):
-    found = command(*line, "--import", "no_such_parts")
-    assert found.exit_code == 64 and "error: --import no_such_parts: 1 problem" in found.output
-
-
-@pytest.mark.parametrize(
-    ("line", "refusal"),
-    [
-        (
-            "make-goal-demonstrations --episodes four.npz --out new",
-            "has state (10, 4) and action (10, 2); expected demo",
-        ),
-        (
-            "embed-demonstrations --episodes four.npz --out new",
-            "has state (10, 4) and action (10, 2); expected demonst",
-        ),
-        ("make-goal-demonstrations --episodes empty.npz --out new", "empty.npz: 1 problem\n  cannot be read (No data"),
-        (
-            "make-goal-demonstrations --episodes ends.npz --out new",
-            "has episode ends that do not rise to 10, its steps",
-        ),
-        (
-            "make-goal-demonstrations --episodes good.npz --out good.npz",
-            "would replace the demonstrations that it is ma",
-        ),
-        ("inspect good.npz --html ./good.npz", "--html good.npz is the data set; name another file for the page"),
-        ("inspect good.npz --set seed=3", "--set seed=3 changes a configuration, but good.npz is a data set"),
-        ("convert good.npz new --to lerobot --fps nan", "nan is not a finite number"),
-        ("convert good.npz new --to lerobot --fps inf", "inf is not a finite number"),
-        ("push runs/a --wait inf", "inf is not a finite number"),
-        ("push runs/a --wait nan", "nan is not a finite number"),
-        ("push runs/a --wait -5", "-5.0 is not in the range x>=0"),
-    ],
-)
-def test_what_a_command_cannot_use_is_refused_in_a_line_and_nothing_is_replaced(line, refusal, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    arrays = {"state": np.zeros((10, 5), np.float32), "action": np.zeros((10, 2), np.float32)}
-    np.savez("good.npz", **arrays, episode_ends=[4, 10])
-    np.savez("ends.npz", **arrays, episode_ends=[4, 9])
-    np.savez("four.npz", **{**arrays, "state": np.zeros((10, 4))}, episode_ends=[10])
-    (tmp_path / "empty.npz").touch()
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    done = command(*line.split())
-    assert done.exit_code in (2, 64) and refusal in done.output, done.output
-    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-
-
-@pytest.mark.parametrize("line", ["report", "push --repo me/x --wait 0"])
-def test_a_checkpoint_is_no_run_and_gets_no_files(line, tmp_path):
-    train(write(tmp_path, train__steps=2))
-    name, *options = line.split()
-    checkpoint = tmp_path / "run" / "checkpoints" / "step_00000002"
-    before = sorted(checkpoint.iterdir())
-    done = command(name, checkpoint, *options)
-    assert done.exit_code == 64 and f"is a checkpoint, not a run; name its run, {tmp_path / 'run'}" in done.output
-    assert sorted(checkpoint.iterdir()) == before
-
-
-@pytest.mark.parametrize("option", [["--episodes", "0"], ["--seed", "-1"], ["--workers", "0"]])
-def test_demonstrations_are_not_begun_with_numbers_that_cannot_be(option, tmp_path):
-    found = command("make-demonstrations", "--out", str(tmp_path / "d.npz"), *option)
-    assert found.exit_code == 2 and f"Invalid value for '{option[0]}': {option[1]} is not in the range" in found.output
-
-
 def test_help_names_the_commands():
     said = command("--help").output
     for name in ("train", "evaluate", "make-demonstrations"):
         assert name in said
-
-
-def test_warnings_are_told_once_wherever_standard_error_leads_now():
-    program = (
-        "import io, logging, sys; from dp_prior.cli.command import quiet; quiet(); sys.stderr = io.StringIO()\n"
-        "logging.getLogger('library').addHandler(logging.StreamHandler())\n"
-        "for name in ('library.part', 'dp_prior.part'): logging.getLogger(name).warning('from %s', name)\n"
-        "print(sys.stderr.getvalue().splitlines())"
-    )
-    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
-    assert output.stdout == "['from library.part', 'from dp_prior.part']\n"
-
-
-def test_another_python_without_torch_is_one_line(tmp_path):
-    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')")
-    line = [sys.executable, "train_policy.py", "--config_file", write(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    ended = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=100)
-    expected = f"torch is not installed for {sys.executable}; activate the environment, or install dp_prior in it"
-    assert (ended.returncode, ended.stderr) == (64, f"error: {expected}\n")
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from dp_prior.config import ConfigError
 from dp_prior.places.reference import resolve
 from dp_prior.places.upload import UploadConfig
 from dp_prior.places.worker import Worker
+from tests.cli.invoked import command
 from tests.hub_server import TOKEN
-from tests.test_cli import command
 from tests.tiny import assert_equal, experiment, state, tiny, train, train_and_die, write
 
 SAVER = {"type": "huggingface", "repo": "me/tiny", "save_latest": True, "drain_s": 250, "license": "mit"}

@@ -31,7 +31,7 @@ from tests.tiny import experiment, read_rows, state, tiny
 
 TESTS = Path(__file__).parent
 ELSEWHERE = {  # a record or a field -> the test that shows it, where that is not the file of the record's module
-    "StateEncoderConfig": "networks/encoders/test_encoders.py::test_every_field_of_state_changes_the_encoder",
+    "StateEncoderConfig": "networks/encoders/test_state.py::test_every_field_of_state_changes_the_encoder",
     **dict.fromkeys(
         ["PriorDiffusionConfig", "ImageDiffusionConfig"],
         "diffusion/test_process.py::test_every_part_of_the_config_changes_the_loss_the_sample_or_the_likelihood",

@@ -1,12 +1,8 @@
 """The Push-T expert against the physics it imagines, and the shipped demonstrations against their promises."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
-import pytest
 
-from dp_prior.envs.pusht_demonstrations import MAX_STEPS, PLACED_SHARE, demonstrate, placed_start, write_demonstrations
+from dp_prior.envs.pusht_demonstrations import MAX_STEPS, demonstrate
 from dp_prior.envs.pusht_expert import (
     AGENT_RADIUS,
     OUTLINE,
@@ -17,25 +13,7 @@ from dp_prior.envs.pusht_expert import (
     outside,
     push_out,
 )
-
-SHIPPED = Path(__file__).parents[2] / "demonstrations" / "pusht.npz"
-
-
-@pytest.fixture(scope="module")
-def gym_pusht():
-    return pytest.importorskip("gym_pusht", reason="gym-pusht is not installed: pip install dp_prior[pusht]")
-
-
-@pytest.fixture(scope="module")
-def shipped() -> dict[str, np.ndarray]:
-    with np.load(SHIPPED) as arrays:
-        return dict(arrays)
-
-
-def episodes(arrays: dict[str, np.ndarray]):
-    starts = np.concatenate([[0], arrays["episode_ends"][:-1]])
-    for start, end in zip(starts, arrays["episode_ends"], strict=True):
-        yield arrays["state"][start:end], arrays["action"][start:end]
+from tests.envs.shipped import SHIPPED, episodes
 
 
 def coverage(block_x: float, block_y: float, angle: float) -> float:
@@ -171,59 +149,3 @@ def test_shipped_actions_are_near_the_agent_and_seldom_jump(shipped):
     jumps = np.concatenate([np.linalg.norm(np.diff(actions, axis=0), axis=1) for _, actions in episodes(shipped)])
     assert np.max(lead) < 60
     assert np.median(jumps) < 20 and np.mean(jumps > 40) < 0.05
-
-
-def test_recorded_actions_lead_to_the_recorded_states(gym_pusht):
-    """Nothing else moved the agent: a chunk of actions is what happens from its first state on."""
-    import gymnasium
-
-    seed = next(seed for seed in range(10) if np.random.default_rng(seed).random() >= PLACED_SHARE)
-    env = gymnasium.make("gym_pusht/PushT-v0", obs_type="state").unwrapped
-    state, _ = env.reset(seed=seed)
-    states, actions, _ = demonstrate(seed)
-    for recorded, action in zip(states, actions, strict=True):
-        np.testing.assert_array_equal(recorded, state.astype(np.float32))
-        state, *_ = env.step(action)
-
-
-def test_placed_agents_are_beside_the_block_as_the_simulator_has_it(gym_pusht):
-    import gymnasium
-
-    env = gymnasium.make("gym_pusht/PushT-v0", obs_type="state").unwrapped
-    for seed in range(20):
-        wanted = placed_start(np.random.default_rng(seed))
-        state, _ = env.reset(options={"reset_to_state": wanted})
-        block, turn = block_of(state)
-        gap = distance_to_block(np.array((complex(*state[:2]) - block) / turn))[0] - AGENT_RADIUS
-        assert 0 < gap < 20 and outside(block + turn * OUTLINE, WALLS).max() < 0
-        np.testing.assert_allclose(state[:2], wanted[:2])
-
-
-def test_the_first_shipped_episodes_come_again_from_their_seeds(gym_pusht, shipped, tmp_path):
-    write_demonstrations(tmp_path / "again.npz", episodes=2, workers=1)
-    with np.load(tmp_path / "again.npz") as again:
-        for (states, actions), (old_states, old_actions) in zip(episodes(dict(again)), episodes(shipped), strict=False):
-            np.testing.assert_array_equal(states, old_states)
-            np.testing.assert_array_equal(actions, old_actions)
-
-
-def test_the_set_does_not_depend_on_the_number_of_workers(gym_pusht, tmp_path):
-    seen = []
-    for workers in (1, 2):
-        path = tmp_path / "new" / f"{workers}.npz"
-        write_demonstrations(path, episodes=2, seed=7, workers=workers, progress=lambda *counts: seen.append(counts))
-    assert (tmp_path / "new" / "1.npz").read_bytes() == (tmp_path / "new" / "2.npz").read_bytes()
-    assert seen[-1][0] == 2
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["1.npz", "2.npz"]
-
-
-def test_a_set_of_no_episodes_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="episodes is 0"):
-        write_demonstrations(tmp_path / "none.npz", episodes=0)
-    assert not list(tmp_path.iterdir())
-
-
-def test_without_gym_pusht_the_error_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "gym_pusht", None)
-    with pytest.raises(ImportError, match=r"pip install dp_prior\[pusht\]"):
-        demonstrate(0)

@@ -10,7 +10,7 @@ from dp_prior.config import ConfigError
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tensors.randomness import Randomness
-from tests.evaluation.fakes import NOW, Samples, TinyPolicy, data, on_ranks
+from tests.evaluation.fakes import NOW, TinyPolicy, data, on_ranks
 from tests.tiny import experiment, rows, tiny
 
 MODELS = {"ema": TinyPolicy(0), "online": TinyPolicy(1)}
@@ -85,14 +85,6 @@ def test_names_are_exactly_what_is_measured_and_absent_quarters_are_nan():
     assert sum(math.isnan(value) for value in found.values()) == 3
 
 
-def test_model_goes_back_to_the_mode_it_was_in():
-    model = copy.deepcopy(MODELS["ema"]).train()
-    model.layer.eval()
-    LossConfig(models=("ema",)).create(SPLIT).run({"ema": model}, None, NOW)
-    assert model.training and model.dropout.training and not model.layer.training
-    assert model.layer.weight.grad is None and torch.is_grad_enabled()
-
-
 @pytest.mark.parametrize(
     "change", [{"split": "test"}, {"max_samples": 10}, {"seed": 1}, {"name": "other"}, {"models": ("online",)}]
 )
@@ -108,28 +100,6 @@ def test_other_knobs_are_kept():
     config.create(source).run(MODELS, None, NOW)
     assert max(map(len, source.val.fetched)) == 3
     assert config.measured_models() == ("ema", "online")
-
-
-def test_samples_are_evenly_spread():
-    source = data(100)
-    source.val = Spy(source.val)
-    LossConfig(max_samples=4, models=("ema",)).create(source).run(MODELS, None, NOW)
-    assert source.val.fetched == [[0, 25, 50, 75]]
-
-
-def test_samples_are_asked_for_where_they_lie():
-    """Data that fit lie on the accelerator, which gathers by numbers of its own only."""
-
-    class Elsewhere(Samples):
-        device = torch.device("meta")
-
-        def fetch(self, ids):
-            assert ids.device == self.device
-            return super().fetch(torch.arange(len(ids)))
-
-    source = data(4)
-    source.val = Elsewhere(4)
-    LossConfig(models=("ema",)).create(source).run(MODELS, None, NOW)
 
 
 @pytest.mark.parametrize(

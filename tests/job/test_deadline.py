@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
 from dp_prior.job.deadline import Deadline, parse_duration
-from dp_prior.job.stop import TIME_LIMIT, Stop
+from dp_prior.job.stop import TIME_LIMIT
 from dp_prior.training.training_config import TrainingConfig
 from tests.training.test_trainer import Listener, build
 
@@ -110,12 +110,3 @@ def test_run_stops_for_lack_of_time_with_its_last_step_saved():
     assert trainer.stop.reason == TIME_LIMIT
     assert listener.saved == [(progress.global_step, False)]
     assert 35 < progress.global_step < 40  # 50 s - 2 saves of 5 s assumed - 2 steps of 1 s - 1 s, rounded down
-
-
-def test_first_reason_counts_and_survives_the_journey_between_ranks():
-    stop, other = Stop(), Stop()
-    assert not other.accept(stop.encode(3))
-    stop.ask("SIGUSR1")
-    stop.ask("SIGTERM")
-    assert other.accept(stop.encode(3))
-    assert (other.reason, other.rank) == ("SIGUSR1", 3)

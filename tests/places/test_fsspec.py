@@ -19,13 +19,6 @@ from dp_prior.tracking import TrackerConfig
 from tests.places.parcels import Run, assert_whole, parcel_of
 
 
-@pytest.fixture
-def run(tmp_path):
-    run = Run(tmp_path / "run")
-    yield run
-    run.lock.release()
-
-
 @pytest.fixture(params=["memory", "file"])
 def url(request, tmp_path):
     yield f"memory://{tmp_path.name}/runs" if request.param == "memory" else f"file://{tmp_path}/there"

@@ -19,13 +19,6 @@ from tests.hub_server import TOKEN
 from tests.places.parcels import Run, assert_whole, parcel_of, step_at_root
 
 
-@pytest.fixture
-def run(tmp_path):
-    run = Run(tmp_path / "run")
-    yield run
-    run.lock.release()
-
-
 class Sending:
     """A run that sends to the server without a thread or a process."""
 

@@ -19,7 +19,6 @@ from dp_prior.config import ConfigError
 from dp_prior.files.durable import temporary_beside
 from dp_prior.places.local import LocalSaverConfig, copy_checkpoint, fill
 from dp_prior.places.reference import resolve
-from dp_prior.places.resume import LocalResumeConfig, RemoteResumeConfig
 from tests.checkpoints.documents import progress_of
 
 FILES = ["config.json", "model.safetensors", "progress.json", "spec.json", "training.safetensors"]
@@ -300,44 +299,9 @@ def test_a_saver_without_a_place_or_with_one_place_twice_is_refused():
         LocalSaverConfig(save_latest_to="a", save_best_to="a")
 
 
-def test_a_remote_path_is_for_the_other_record():
-    with pytest.raises(ConfigError, match="is remote; use {'type': 'remote', 'reference': 'hf://me/x'}"):
-        LocalResumeConfig(path="hf://me/x")
-
-
 def test_a_template_with_metric_needs_a_monitored_one(run):
     with pytest.raises(ValueError, match=r"mentions \{metric\}, but this run monitors none"):
         saver_of(run, monitor=None, save_best_to="{metric}")
-
-
-def test_a_run_goes_on_from_its_own_checkpoint_first(run, tmp_path):
-    def recalled(**fields):
-        return LocalResumeConfig(**fields).recall(run.directory)
-
-    other = {"path": str(tmp_path / "other")}
-    assert recalled() is None and recalled(**other) is None
-    elsewhere = Run(tmp_path / "other")
-    durable = elsewhere.save(3)
-    elsewhere.lock.release()
-    assert recalled() is None
-    assert recalled(**other) == f"{tmp_path / 'other'}@latest"
-    assert recalled(**other, choose="best") == f"{tmp_path / 'other'}@best"
-    single, root = {"path": str(durable.path)}, {"path": str(durable.path.parent)}
-    assert recalled(**single) == str(durable.path)
-    named = {"path": f"{tmp_path / 'other'}@{durable.path.name}"}
-    assert resolve(recalled(**named)) == durable.path
-    with pytest.raises(FileNotFoundError, match="there is no 'step_00000099'; there are latest, best, step_00000003"):
-        resolve(recalled(path=f"{tmp_path / 'other'}@step_00000099"))
-    assert {resolve(recalled(**fields)) for fields in (other, single, root)} == {durable.path}
-    remote = RemoteResumeConfig(reference="hf://me/x")
-    assert remote.recall(run.directory) == "hf://me/x"
-    run.save(1)
-    for fields in ({}, other, {**other, "choose": "best"}, single):
-        assert recalled(**fields) == f"{run.directory}@latest"
-        assert resolve(recalled(**fields)).name == "step_00000001"
-    assert remote.recall(run.directory) == "hf://me/x", "the run has not begun: perhaps a part of what is there"
-    (run.directory / "config.json").write_text("{}")
-    assert remote.recall(run.directory) == f"{run.directory}@latest"
 
 
 def test_a_copy_is_described_by_a_manifest_of_its_own_files(run):

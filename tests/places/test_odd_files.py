@@ -1,6 +1,5 @@
 """Places whose files are odd or hostile: one clear error, in bounded time and memory, and nothing is followed."""
 
-import json
 import os
 import time
 
@@ -11,59 +10,8 @@ from dp_prior.checkpoints.format import CheckpointError, DamagedError, parse_man
 from dp_prior.config import ConfigError
 from dp_prior.files.durable import seal
 from dp_prior.places.local import LocalSaverConfig, copy_checkpoint
-from dp_prior.places.pointer import LARGEST_POINTER, Pointer, movable
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import RemoteError
-from tests.places.parcels import Run
-
-GOOD = {
-    **{"folder": "checkpoints/step_00000001", "manifest_sha256": "0" * 64, "step": 1, "samples_seen": 10},
-    **{"monitor": "loss", "mode": "min", "value": 0.5},
-}
-
-
-@pytest.fixture
-def run(tmp_path):
-    run = Run(tmp_path / "run")
-    yield run
-    run.lock.release()
-
-
-def test_a_pointer_comes_back_as_it_was_written():
-    assert json.loads(Pointer.parse(json.dumps(GOOD).encode()).encode()) == GOOD
-    assert Pointer.parse(json.dumps({**GOOD, "of a newer version": [1]}).encode()) == Pointer(**GOOD)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        *({"step": value} for value in (-1, 1.5, "1", True, 10**400)),
-        *({"samples_seen": value} for value in (-1, 0.5)),
-        *({"value": value} for value in ("0.5", [1], 10**400)),
-        *({"folder": value} for value in ("../x", "/etc", "checkpoints/../x", "checkpoints/step_1", "a/step_00000001")),
-        {"folder": f"checkpoints/step_{'9' * 300}"},
-        {"manifest_sha256": "0" * 63},
-        {"mode": "least"},
-    ],
-)
-def test_a_pointer_with_an_impossible_value_is_none(change):
-    assert Pointer.parse(json.dumps({**GOOD, **change}).encode()) is None
-
-
-@pytest.mark.parametrize("data", [b"", b"[" * 60_000, b"\xff", b'{"value": NaN}', b" " * (LARGEST_POINTER + 1)])
-def test_what_is_no_pointer_is_none(data):
-    assert Pointer.parse(data) is None
-
-
-def test_a_best_is_compared_with_one_of_the_same_metric_alone():
-    ours, there = Pointer(**GOOD), Pointer(**{**GOOD, "value": 0.25})
-    both = ("latest", "best")
-    kinds, remark = movable(both, there, ours)
-    assert kinds == ("latest",) and "loss 0.25, here 0.5; it stays" in remark
-    assert movable(("latest",), there, ours) == (("latest",), None)
-    assert movable(both, ours, there) == movable(both, ours, ours) == movable(both, None, ours) == (both, None)
-    for change in ({"monitor": "score"}, {"mode": "max"}, {"value": None}):
-        assert movable(both, Pointer(**{**GOOD, "value": 0.25, **change}), ours) == (both, None)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "directory", "device"])

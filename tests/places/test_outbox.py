@@ -8,14 +8,6 @@ import pytest
 
 from dp_prior.places.outbox import Outbox
 from dp_prior.places.parcel import INTENT
-from tests.places.parcels import Run
-
-
-@pytest.fixture
-def run(tmp_path):
-    run = Run(tmp_path / "run")
-    yield run
-    run.lock.release()
 
 
 @pytest.fixture

@@ -3,38 +3,23 @@
 import dataclasses
 import itertools
 import json
-import os
 import random
 import threading
-import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
-from dp_prior.places import worker
 from dp_prior.places.destination import DeliveryReport
 from dp_prior.places.hub import HuggingFaceSaverConfig
 from dp_prior.places.upload import UploadConfig, UploadSaver
-from dp_prior.places.upload_schedule import FIRST_WAIT_S, LONGEST_WAIT_S, Schedule
-from dp_prior.places.worker import Worker
+from dp_prior.places.upload_schedule import FIRST_WAIT_S, LONGEST_WAIT_S
 from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.tracker import Tracker
-from tests.places.parcels import Run
 
 DONE = DeliveryReport("done", commits=2)
 UNAVAILABLE = DeliveryReport("the Hub answered 503", "unavailable")
 REFUSED = DeliveryReport("no token", "refused")
-
-
-@pytest.fixture
-def run(tmp_path):
-    run = Run(tmp_path / "run")
-    yield run
-    run.lock.release()
 
 
 class Clock:
@@ -176,19 +161,6 @@ def test_commits_per_hour_are_counted_across_restarts_even_those_whose_end_is_un
     assert again.step() == pytest.approx(3600 - 120)
     place.clock.now += 3600 - 120
     assert again.step() is None and len(place.jobs) == 3
-
-
-@given(st.lists(st.tuples(st.floats(0, 900), st.integers(0, 2)), max_size=60), st.integers(2, 20))
-def test_no_hour_holds_more_commits_than_allowed(attempts, most):
-    schedule, now, moments = Schedule(most), 0.0, []
-    for gap, commits in attempts:
-        now += gap
-        wait = schedule.wait(now)
-        now += wait
-        assert schedule.wait(now) == pytest.approx(0.0, abs=1e-6)
-        schedule.ended(DeliveryReport("", commits=commits), now, random.Random(0))
-        moments += [now] * commits
-        assert sum(now - 3599.999 < moment for moment in moments) <= most
 
 
 def test_a_damaged_checkpoint_is_told_and_dropped(run, caplog):
@@ -340,88 +312,6 @@ def test_an_attempt_near_the_end_gets_only_the_time_that_is_left(run):
     place.saver._stop_at = place.clock.now + 7.0
     place.saver.step()
     assert place.jobs[0][3] == pytest.approx(7.0)
-
-
-@pytest.mark.promise("E1", "E6")
-def test_the_worker_is_killed_at_its_deadline_and_reports_what_it_began(tmp_path, monkeypatch):
-    script = tmp_path / "worker.py"
-    begun = json.dumps({"message": "", "trouble": "unavailable", "commits": 1})
-    told = tmp_path / "told"
-    script.write_text(f"import time\nprint('{begun}', flush=True)\nopen('{told}', 'w')\ntime.sleep(600)\n")
-    _replace_worker(monkeypatch, script, told)
-    report = Worker({}).attempt(None, (), 1.0)
-    assert (report.trouble, report.commits, report.message) == ("unavailable", 1, "no success within 1 s")
-
-
-def test_a_worker_that_dies_or_babbles_is_an_attempt_that_failed(tmp_path, monkeypatch):
-    script = tmp_path / "worker.py"
-    script.write_text("import sys\nprint('[1]\\nnot json')\nsys.exit(3)\n")
-    _replace_worker(monkeypatch, script)
-    assert Worker({}).attempt(None, (), 20.0).message == "the worker ended with code 3"
-
-
-def _replace_worker(monkeypatch, script, told=None):
-    """The deadline begins when the script has made the file `told`."""
-    popen = worker.subprocess.Popen
-
-    def start(command, **options):
-        process = popen([command[0], str(script)], **options)
-        while told is not None and not told.exists():
-            assert process.poll() is None
-        return process
-
-    monkeypatch.setattr(worker.subprocess, "Popen", start)
-
-
-def test_a_worker_ends_with_the_process_that_started_it(tmp_path):
-    import subprocess
-    import sys
-
-    program = (
-        "import json, os, subprocess, sys\n"
-        "worker = subprocess.Popen([sys.executable, '-m', 'dp_prior.places'], stdin=subprocess.PIPE)\n"
-        "job = {'saver': {'type': 'huggingface', 'repo': 'me/x'}, 'entry': None, 'kinds': [], 'parent': os.getpid()}\n"
-        "worker.stdin.write(json.dumps(job).encode()); worker.stdin.close()\n"
-        "print(worker.pid, flush=True)\n"
-        "worker.wait()\n"
-    )
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as deaf:
-        environment = os.environ | {"HF_ENDPOINT": f"http://127.0.0.1:{deaf.getsockname()[1]}", "HF_TOKEN": "hf_x"}
-        environment["HF_HOME"] = str(tmp_path)
-        root = Path(__file__).parents[2]
-        parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment, cwd=root)
-        pid = int(parent.stdout.readline())
-        deaf.settimeout(200)  # the worker is nice, and gets little of a busy machine
-        connection, _ = deaf.accept()
-        assert Path(f"/proc/{pid}").exists()
-        parent.kill()
-        parent.wait()
-        end = time.monotonic() + 60
-        while _runs(pid):
-            assert time.monotonic() < end
-            time.sleep(0.05)
-        connection.close()
-
-
-def _runs(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def test_unforeseen_trouble_is_told_by_its_kind_alone(run, monkeypatch):
-    class Broken:
-        def check(self):
-            raise ValueError("a secret")
-
-    monkeypatch.setattr(HuggingFaceSaverConfig, "destination", lambda self: Broken())
-    record = HuggingFaceSaverConfig(repo="me/x")
-    assert Worker({}, record.destination).attempt(None, (), 1.0) == DeliveryReport(
-        "ValueError in the uploader", "unavailable"
-    )
 
 
 def test_every_shared_field_is_shown_here():

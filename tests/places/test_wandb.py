@@ -18,14 +18,7 @@ from dp_prior.places.reference import resolve
 from dp_prior.places.source import NoPlaceError, RemoteError
 from dp_prior.places.upload import UploadConfig, UploadSaver
 from dp_prior.places.wandb import ArtifactDestination, WandbSaverConfig
-from tests.places.parcels import Run, parcel_of
-
-
-@pytest.fixture
-def run(tmp_path):
-    run = Run(tmp_path / "run")
-    yield run
-    run.lock.release()
+from tests.places.parcels import parcel_of
 
 
 class Server:

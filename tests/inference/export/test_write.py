@@ -13,8 +13,8 @@ from dp_prior.inference.export.write import write_export
 from dp_prior.tasks.image import ImageTaskConfig
 from dp_prior.tasks.inpainting import InpaintingPolicyConfig
 from dp_prior.tensors.batch import Spec
+from tests.cli.invoked import command
 from tests.inference.export.policies import SMALL, SPEC, build
-from tests.test_cli import command
 
 
 def refused(policy, directory, kind=ConfigError, layout="torch_export"):

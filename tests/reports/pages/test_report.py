@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 
 from dp_prior.evaluation.interval import mean_interval
-from dp_prior.reports.pages.charts import overlay, sampled, svg
-from dp_prior.reports.pages.comparison import comparison_page
 from dp_prior.reports.pages.report import write_report
-from dp_prior.reports.pages.story import EvaluationReport, Story, read_story
+from dp_prior.reports.pages.story import read_story
 from tests.tiny import train, write
 
 pytest.importorskip("matplotlib", reason="the extra plots is not installed")
@@ -133,18 +131,6 @@ def test_a_run_without_chunks_has_no_such_section_and_damaged_ones_cost_a_line(r
     assert not story.chunks and not story.gaps
 
 
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("shape", [(3, 1, 2), (2, 8, 1), (2, 3, 4)])
-def test_chunks_of_any_shape_and_value_are_drawn(shape):
-    values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    for chunks in (values, values * 1e37, values * 0, values * np.nan, np.where(values > 0, np.inf, values)):
-        figure = sampled(chunks, "a moment", 1, (1, 2))
-        panels = figure.get_axes()
-        assert len(panels) == shape[2] + (shape[2] == 2)
-        assert all(len(axes.get_lines()) == shape[0] for axes in panels)
-        Outline(svg(figure, "a moment"))
-
-
 def test_a_page_of_large_chunks_stays_small(run, tmp_path):
     copy = shutil.copytree(run, tmp_path / "copy")
     [path] = (copy / "media").glob("*_chunks.npy")
@@ -259,12 +245,6 @@ def test_names_of_users_are_no_formulas_and_hide_nothing(run, tmp_path):
     assert all(f">{text}</text>" in chart for text in (*names, "?", "$a^$/score"))
 
 
-def test_a_long_log_has_a_small_chart():
-    x = np.arange(20_000.0)
-    chart = svg(overlay([("noise", x, np.random.default_rng(0).normal(size=len(x)))], "y", "x", log=False), "long")
-    assert len(chart) < 1 << 18
-
-
 def test_the_state_of_a_run(run, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
@@ -309,44 +289,6 @@ def test_several_runs_are_paired_by_seed_and_folded(run, tmp_path):
     texts = [text for text in Outline(page_of(third, run, other, tmp_path=tmp_path)).texts if text.strip()]
     place = texts.index(row[0], texts.index("Configurations, over seeds of training"))
     assert texts[place - 1 : place + 2] == ["2", *row]
-
-
-def story_of(name, *reports, **settings):
-    """A run without tests, with rollouts of (evaluator, step, scores)."""
-    found = []
-    for evaluator, step, scores in reports:
-        rows = [{"seed": seed, "score": score, "success": None, "steps": 5} for seed, score in enumerate(scores)]
-        path = Path(f"media/{evaluator}_{step}.json")
-        found.append(EvaluationReport(path, evaluator, step, 8 * step, {}, {f"{evaluator}/by_seed": rows}))
-    found.sort(key=lambda report: (report.step, report.name))
-    logged = [
-        {"step": one.step, "samples_seen": one.samples, f"{one.name}/score": one.episodes[0]["score"]} for one in found
-    ]
-    return Story(Path(name), name, "stopped", settings=settings, rows=logged, reports=found)
-
-
-def test_a_control_that_ran_later_or_last_does_not_count():
-    low, high = (0.2, 0.2, 0.2), (0.9, 0.9, 0.9)
-    run = story_of(
-        "a", ("rollout", 50, low), ("rollout_blind", 100, low), ("rollout", 100, low), ("rollout", 150, high)
-    )
-    late = story_of("b", ("rollout", 50, high), ("rollout_blind", 50, low), ("rollout_blind", 100, low))
-    chosen = story_of("c", ("a", 50, low), ("b", 50, high), **{"train.monitor.metric": "b/score"})
-    assert [(one.tested.name, one.tested.step) for one in (run, late, chosen)] == [
-        ("rollout", 150), ("rollout", 50), ("b", 50),
-    ]  # fmt: skip
-    summaries = {title: rows for title, _, rows in comparison_page([late, run, chosen]).summaries}
-    assert [row[3] for row in summaries["Runs"]] == ["0.900 ()", "0.900 ()", "0.900 ()"]
-    assert summaries["Paired by seed"] == [("a", "b", "rollout/score", "3", "+0.000 (+0.000 to +0.000)")]
-
-
-def test_a_mean_without_the_episodes_that_failed_is_no_mean():
-    runs = [story_of(f"a{seed}", ("rollout", 1, (0.6, 0.6, 0.5 + seed)), seed=seed, lr=1) for seed in range(2)]
-    runs += [story_of(f"b{seed}", ("rollout", 1, (0.9, 0.9, None)), seed=seed, lr=2) for seed in range(2)]
-    summaries = {title: rows for title, _, rows in comparison_page(runs).summaries}
-    folded = summaries["Configurations, over seeds of training"]
-    assert folded[0][3].startswith("0.7333 (") and folded[1][3] == "none: 2 of the runs have episodes without a score"
-    assert [row[-1] for row in summaries["Paired by seed"]][1:] == ["none: 1 of the seeds have no score"] * 2
 
 
 def test_a_page_is_written_at_the_end_of_a_run_unless_it_is_not_wanted(run, tmp_path):

@@ -1,0 +1,83 @@
+"""What all commands share: imports, warnings, output that nobody takes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import click
+import pytest
+
+from dp_prior.cli.command import FiniteRange, exit_codes, new_names
+from dp_prior.config import ConfigError
+from tests.cli.invoked import command
+from tests.tiny import write
+
+
+def test_run_whose_output_nobody_takes_ends_as_any_other(tmp_path):
+    config = write(tmp_path, train__steps=2, evaluate=[], tracker__log=[{"type": "console"}])
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run([sys.executable, "train_policy.py", "--config_file", config], stdout=full, timeout=200)
+    assert ended.returncode == 0
+    assert json.loads((tmp_path / "run" / "exit.json").read_text())["reason"] == "finished"
+
+
+@pytest.mark.parametrize("line", [["schema"], ["sweep", "config.json"], ["report", "runs/a"]])
+def test_each_command_imports_what_it_is_told_to(line):
+    found = command(*line, "--import", "no_such_parts")
+    assert found.exit_code == 64 and "error: --import no_such_parts: 1 problem" in found.output
+
+
+def test_warnings_are_told_once_wherever_standard_error_leads_now():
+    program = (
+        "import io, logging, sys; from dp_prior.cli.command import quiet; quiet(); sys.stderr = io.StringIO()\n"
+        "logging.getLogger('library').addHandler(logging.StreamHandler())\n"
+        "for name in ('library.part', 'dp_prior.part'): logging.getLogger(name).warning('from %s', name)\n"
+        "print(sys.stderr.getvalue().splitlines())"
+    )
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert output.stdout == "['from library.part', 'from dp_prior.part']\n"
+
+
+def test_another_python_without_torch_is_one_line(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')")
+    line = [sys.executable, "train_policy.py", "--config_file", write(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=100)
+    expected = f"torch is not installed for {sys.executable}; activate the environment, or install dp_prior in it"
+    assert (ended.returncode, ended.stderr) == (64, f"error: {expected}\n")
+
+
+@pytest.mark.parametrize("pairs", [[], ["a=b"], ["a=b", "c=d=e"], ["a=b", "a=c"]])
+def test_new_names_are_those_of_the_last_pair_for_each_name(pairs):
+    assert new_names(pairs) == dict(pair.split("=", 1) for pair in pairs)
+
+
+@pytest.mark.parametrize("pair", ["", "a", "a=", "=b"])
+def test_a_pair_without_a_name_is_refused(pair):
+    with pytest.raises(ConfigError, match=re.escape(f"--rename: 1 problem\n  is {pair!r}")):
+        new_names(["c=d", pair])
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "-1", "x"])
+def test_a_number_in_a_range_is_finite(text):
+    with pytest.raises(click.BadParameter):
+        FiniteRange(min=0).convert(text, None, None)
+    assert FiniteRange(min=0).convert("1e3", None, None) == 1000.0
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(FileNotFoundError("no run"), 64), (ConfigError("a", ["b"]), 64), (OSError(28, "No space left", "x"), 74)],
+)
+def test_an_error_of_the_user_is_one_message_and_its_code(error, code, capsys):
+    with pytest.raises(SystemExit) as caught, exit_codes():
+        raise error
+    said = capsys.readouterr().err
+    assert caught.value.code == code and said.startswith("error: ") and "Traceback" not in said
+
+
+def test_an_error_of_the_program_keeps_its_traceback():
+    with pytest.raises(ZeroDivisionError), exit_codes():
+        raise ZeroDivisionError

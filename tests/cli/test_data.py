@@ -1,0 +1,54 @@
+"""What the commands about data refuse, before anything is replaced."""
+
+import numpy as np
+import pytest
+
+from tests.cli.invoked import command
+
+
+@pytest.mark.parametrize(
+    ("line", "refusal"),
+    [
+        (
+            "make-goal-demonstrations --episodes four.npz --out new",
+            "has state (10, 4) and action (10, 2); expected demo",
+        ),
+        (
+            "embed-demonstrations --episodes four.npz --out new",
+            "has state (10, 4) and action (10, 2); expected demonst",
+        ),
+        ("make-goal-demonstrations --episodes empty.npz --out new", "empty.npz: 1 problem\n  cannot be read (No data"),
+        (
+            "make-goal-demonstrations --episodes ends.npz --out new",
+            "has episode ends that do not rise to 10, its steps",
+        ),
+        (
+            "make-goal-demonstrations --episodes good.npz --out good.npz",
+            "would replace the demonstrations that it is ma",
+        ),
+        ("inspect good.npz --html ./good.npz", "--html good.npz is the data set; name another file for the page"),
+        ("inspect good.npz --set seed=3", "--set seed=3 changes a configuration, but good.npz is a data set"),
+        ("convert good.npz new --to lerobot --fps nan", "nan is not a finite number"),
+        ("convert good.npz new --to lerobot --fps inf", "inf is not a finite number"),
+        ("push runs/a --wait inf", "inf is not a finite number"),
+        ("push runs/a --wait nan", "nan is not a finite number"),
+        ("push runs/a --wait -5", "-5.0 is not in the range x>=0"),
+    ],
+)
+def test_what_a_command_cannot_use_is_refused_in_a_line_and_nothing_is_replaced(line, refusal, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arrays = {"state": np.zeros((10, 5), np.float32), "action": np.zeros((10, 2), np.float32)}
+    np.savez("good.npz", **arrays, episode_ends=[4, 10])
+    np.savez("ends.npz", **arrays, episode_ends=[4, 9])
+    np.savez("four.npz", **{**arrays, "state": np.zeros((10, 4))}, episode_ends=[10])
+    (tmp_path / "empty.npz").touch()
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    done = command(*line.split())
+    assert done.exit_code in (2, 64) and refusal in done.output, done.output
+    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize("option", [["--episodes", "0"], ["--seed", "-1"], ["--workers", "0"]])
+def test_demonstrations_are_not_begun_with_numbers_that_cannot_be(option, tmp_path):
+    found = command("make-demonstrations", "--out", str(tmp_path / "d.npz"), *option)
+    assert found.exit_code == 2 and f"Invalid value for '{option[0]}': {option[1]} is not in the range" in found.output

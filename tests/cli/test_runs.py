@@ -1,0 +1,55 @@
+"""What the commands about runs say at their end, and what they refuse."""
+
+import shlex
+import subprocess
+
+import pytest
+
+from tests.cli.invoked import command
+from tests.tiny import train, write
+
+ROLLOUT = {"type": "rollout", "env": {"type": "toy", "n_envs": 2, "max_steps": 4}, "n_episodes": 2, "videos": 0}
+
+
+@pytest.mark.parametrize(("evaluate", "label"), [([{"type": "loss"}], "best checkpoint"), ([], "newest checkpoint")])
+def test_farewell_names_scores_places_and_what_to_do_next(tmp_path, evaluate, label):
+    config = write(tmp_path, train__steps=2, evaluate=evaluate, test=[{**ROLLOUT, "name": "test"}])
+    best = tmp_path / "run" / "checkpoints" / "step_00000002"
+    said = train(config).output
+    for part in (
+        "finished: 16 samples in 2 steps",
+        "test/score",
+        f"run{' ' * 38}{tmp_path / 'run'}",
+        f"{label:<41}{best}",
+        f"dp-prior evaluate {best}",
+        f'load_policy("{best}")',
+    ):
+        assert part in said
+
+
+def test_commands_of_the_farewell_can_be_pasted_where_a_path_has_spaces_and_quotes(tmp_path):
+    directory = tmp_path / """Ada's "first" run"""
+    config = write(tmp_path, train__steps=2, evaluate=[], tracker__data_path=str(directory))
+    evaluate, load = (line.strip() for line in train(config).output.partition("next\n")[2].splitlines()[:2])
+    assert shlex.split(evaluate) == ["dp-prior", "evaluate", str(directory / "checkpoints/step_00000002")]
+    shown = subprocess.run(load, shell=True, capture_output=True, text=True, timeout=200)
+    assert shown.returncode == 0 and "x_shape=(4, 2)" in shown.stdout, shown.stderr
+
+
+def test_commands_of_the_farewell_import_the_parts_that_the_run_was_given(tmp_path):
+    config = write(tmp_path, train__steps=2, evaluate=[])
+    said = train(config, "--import", "colorsys", "--import", "bisect").output.partition("next\n")[2]
+    evaluate, load = map(shlex.split, said.splitlines()[:2])
+    assert evaluate[3:] == ["--import=colorsys", "--import=bisect"]
+    assert load[-1].startswith("import colorsys; import bisect; from dp_prior import load_policy; ")
+
+
+@pytest.mark.parametrize("line", ["report", "push --repo me/x --wait 0"])
+def test_a_checkpoint_is_no_run_and_gets_no_files(line, tmp_path):
+    train(write(tmp_path, train__steps=2))
+    name, *options = line.split()
+    checkpoint = tmp_path / "run" / "checkpoints" / "step_00000002"
+    before = sorted(checkpoint.iterdir())
+    done = command(name, checkpoint, *options)
+    assert done.exit_code == 64 and f"is a checkpoint, not a run; name its run, {tmp_path / 'run'}" in done.output
+    assert sorted(checkpoint.iterdir()) == before

@@ -1,0 +1,52 @@
+"""A record is frozen, and all contradictions between its fields come in one report."""
+
+import pytest
+from pydantic import ValidationError
+
+from dp_prior.config import Config, ConfigError
+from tests.config.records import MINIMAL, Linear, read
+
+
+def test_records_are_frozen():
+    with pytest.raises(ValidationError, match="frozen"):
+        read(MINIMAL).use_ema = False
+
+
+def test_arguments_are_the_fields_without_the_discriminator():
+    assert Linear().arguments() == {"steps": 50, "beta": 0.5}
+
+
+class Span(Config):
+    """A record with rules between its fields."""
+
+    low: int = 0
+    high: int = 1
+    step: int = 1
+
+    def faults(self):
+        if self.low > self.high:
+            yield f"low {self.low} is above high {self.high}"
+        if self.step > self.high - self.low:
+            yield f"step {self.step} is longer than the span"
+
+
+class Spans(Config):
+    """Two of them."""
+
+    one: Span = Span()
+    other: Span = Span()
+    unknown: int = 0
+
+
+def test_all_faults_between_fields_of_all_records_are_in_one_report():
+    with pytest.raises(ConfigError) as caught:
+        Spans.from_json('{"one": {"low": 5}, "other": {"step": 9}, "unknown": "x"}')
+    assert caught.value.problems == [
+        "one: low 5 is above high 1",
+        "one: step 1 is longer than the span",
+        "other: step 9 is longer than the span",
+        "unknown: input should be a valid integer; found 'x'",
+    ]
+    with pytest.raises(ConfigError) as caught:
+        Span(low=5)
+    assert str(caught.value) == "Span: 2 problems\n  low 5 is above high 1\n  step 1 is longer than the span"

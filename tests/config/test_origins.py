@@ -1,0 +1,21 @@
+"""A stored record names the packages that its parts came from."""
+
+import json
+
+import pytest
+from pydantic import create_model
+
+from dp_prior.config import Config, ConfigError, family
+from tests.config.records import Inside, Outside
+
+
+def test_stored_record_names_the_package_of_parts_that_are_not_ours_and_reading_it_says_so():
+    holder = create_model("Holder", __base__=Config, thing=(family("things", Inside, Outside), ...))
+    text = holder(thing=Outside()).to_json()
+    assert json.loads(text)["$parts"] == {"outside": f"tests without __version__, module {Outside.__module__}"}
+    assert holder.from_json(text).thing == Outside()
+    poorer = create_model("Holder", __base__=Config, thing=(family("things", Inside), ...))
+    with pytest.raises(ConfigError, match="thing.type: 'outside' is of another package: 'tests .*--import MODULE"):
+        poorer.from_json(text)
+    with pytest.raises(ConfigError, match=r"\$parts: expected an object; found 3"):
+        holder.from_json('{"$parts": 3, "thing": {"type": "outside"}}')

@@ -1,0 +1,111 @@
+"""An override is typed by the record, and no override undoes another."""
+
+import pytest
+
+from dp_prior.config import ConfigError
+from tests.config.records import MINIMAL, Cosine, Evaluator, Linear, Run, problems, read
+
+
+def test_an_override_is_typed_by_the_record():
+    run = read(MINIMAL, "learning_rate=3e-4", "use_ema=false", "description=on two lines", "task.down_dims=[8,16]")
+    assert (run.learning_rate, run.use_ema, run.description, run.task.down_dims) == (
+        3e-4,
+        False,
+        "on two lines",
+        (8, 16),
+    )
+    assert read(MINIMAL, "description=").description == ""
+    assert read(MINIMAL, "description=a=b").description == "a=b"
+
+
+@pytest.mark.parametrize("text", ["3", "true", '"null"', "1e5", "[1]", '"quoted"'])
+def test_an_override_of_a_text_field_is_text_whatever_it_looks_like(text):
+    expected = text.strip('"')
+    assert read(MINIMAL, f"description={text}").description == expected
+    assert read(MINIMAL, f"evaluate.0.name={text}").evaluate[0].name == expected
+
+
+def test_an_override_with_null_is_not_the_text_null():
+    assert problems(MINIMAL, "description=null") == ["description: input should be a valid string; found None"]
+
+
+def test_an_override_into_a_default_keeps_the_rest_of_the_default():
+    run = read(MINIMAL, "task.schedule.steps=7", "task.encoders.left.steps=3", "evaluate.0.name=other")
+    assert run.task.schedule == Cosine(steps=7)
+    assert run.task.encoders == {"left": Linear(steps=3), "right": Cosine()}
+    assert run.evaluate == [Evaluator(name="other")]
+
+
+def test_a_changed_type_starts_that_part_afresh_and_an_equal_one_does_not():
+    data = {"task": {"horizon": 4, "schedule": {"type": "linear", "beta": 0.25, "steps": 3}}}
+    assert read(data, "task.schedule.type=cosine").task.schedule == Cosine()
+    assert read(data, "task.schedule.type=cosine", "task.schedule.steps=9").task.schedule == Cosine(steps=9)
+    assert read(data, "task.schedule.type=linear").task.schedule == Linear(beta=0.25, steps=3)
+    assert read(MINIMAL, "task.schedule.type=linear").task.schedule == Linear()
+    assert read(MINIMAL, "extra_schedule.type=linear", "extra_schedule.beta=1").extra_schedule == Linear(beta=1)
+
+
+def test_an_override_adds_a_member_to_a_dictionary_and_replaces_one_of_a_list():
+    run = read(MINIMAL, "task.encoders.top.type=cosine", 'evaluate.0={"name": "mine"}', "task.down_dims.1=9")
+    assert set(run.task.encoders) == {"left", "right", "top"}
+    assert run.evaluate == [Evaluator(name="mine")]
+    assert run.task.down_dims == (256, 9)
+
+
+def test_overrides_apply_in_order_and_do_not_touch_the_defaults():
+    assert read(MINIMAL, "use_ema=false", "use_ema=true").use_ema is True
+    read(MINIMAL, "task.encoders.left.steps=1", "evaluate.0.name=x")
+    assert read(MINIMAL).task.encoders["left"] == Linear() and read(MINIMAL).evaluate[0].name == "loss"
+
+
+@pytest.mark.parametrize("type_at", [0, 1, 2])
+def test_an_override_of_a_type_or_of_a_whole_undoes_no_override_of_its_parts(type_at):
+    parts = ["task.schedule.steps=7", "task.schedule.beta=0.9"]
+    for first in ("task.schedule.type=linear", 'task.schedule={"type": "linear"}'):
+        given = [*parts[:type_at], first, *parts[type_at:]]
+        assert read(MINIMAL, *given).task.schedule == Linear(steps=7, beta=0.9)
+
+
+def test_an_override_can_give_what_the_file_lacks():
+    assert read({}, "task.horizon=8").task.horizon == 8
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("learning_rate", "--set learning_rate: expected KEY.KEY=VALUE, for example train.lr.peak=3e-4"),
+        ("task..horizon=1", "--set task..horizon=1: expected KEY.KEY=VALUE"),
+        ("extends=base.json", '--set extends=base.json: only a file can extend another, by "extends": "base.json"'),
+        ("=1", "--set =1: expected KEY.KEY=VALUE"),
+        ("evaluate.3.name=x", "--set evaluate.3.name=x: '3' is no index into a list of 1"),
+        ("evaluate.²=x", "--set evaluate.²=x: '²' is no index into a list of 1"),
+        ("evaluate.x=1", "--set evaluate.x=1: 'x' is no index into a list of 1"),
+        ("use_ema.value=1", "--set use_ema.value=1: use_ema is True, which has no key 'value'"),
+        ("task.down_dims.0.x=1", "--set task.down_dims.0.x=1: task.down_dims.0 is 256, which has no key 'x'"),
+        ("learning_rate=NaN", "--set learning_rate=NaN: NaN is not a JSON number; write a finite number or null"),
+        ('task={"horizon": 1', "--set task={\"horizon\": 1: line 1, column 14: not JSON: Expecting ',' delimiter"),
+        ("task.down_dims=[1,2", "--set task.down_dims=[1,2: line 1, column 5: not JSON: Expecting ',' delimiter"),
+        ("task={'horizon': 1}", "--set task={'horizon': 1}: line 1, column 2: not JSON: Expecting property name"),
+        ("use_ema=maybe", "use_ema: input should be a valid boolean; found 'maybe'"),
+        ("task.horizn=1", "task.horizn: unknown key. Did you mean 'horizon'?"),
+        ("tsk.horizon=1", "tsk: unknown key. Did you mean 'task'?"),
+        ("task.schedule.type=sine", "task.schedule.type: 'sine' is not known; expected one of 'cosine', 'linear'"),
+    ],
+)
+def test_an_override_that_cannot_be_applied_says_why(override, expected):
+    assert [line[: len(expected)] for line in problems(MINIMAL, override)] == [expected]
+
+
+def test_all_wrong_overrides_come_in_one_report():
+    assert len(problems(MINIMAL, "x", "evaluate.7=1", "task..=1")) == 3
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["a." * 20_000 + "b=1", "k" * 1_000_000 + "=1", "x=" + "1" * 1_000_000],
+    ids=["deep", "long key", "long value"],
+)
+def test_absurd_override_is_refused_with_a_bounded_report(override):
+    with pytest.raises(ConfigError) as caught:
+        Run.from_json("{}", [override])
+    assert len(str(caught.value)) < 20_000

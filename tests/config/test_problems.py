@@ -1,0 +1,93 @@
+"""A fault is a line with the path in the file, the value found and the remedy."""
+
+import pytest
+
+from tests.config.records import MINIMAL, problems
+
+
+@pytest.mark.promise("I1")
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({**MINIMAL, "lerning_rate": 1}, "lerning_rate: unknown key. Did you mean 'learning_rate'?"),
+        ({"task": {"horizon": 16, "horizn": 1}}, "task.horizn: unknown key. Did you mean 'horizon'?"),
+        (
+            {"task": {"horizon": 16, "schedule": {"type": "linear", "bta": 1}}},
+            "task.schedule.bta: unknown key. Did you mean 'beta'?",
+        ),
+        (
+            {"task": {"horizon": 16, "encoders": {"arm": {"type": "linear", "stps": 1}}}},
+            "task.encoders.arm.stps: unknown key. Did you mean 'steps'?",
+        ),
+        (
+            {**MINIMAL, "evaluate": [{}, {"every": {"stesp": 3, "epochs": 1}}]},
+            "evaluate.1.every.stesp: unknown key. Did you mean 'steps'?",
+        ),
+        ({**MINIMAL, "qqqq": 1}, "qqqq: unknown key. Known keys: description, task, evaluate, learning_rate, use_ema,"),
+        (
+            {**MINIMAL, "extra_schedule": {"type": "linear", "linear": 1}},
+            "extra_schedule.linear: unknown key. Known keys: type, steps, beta",
+        ),
+    ],
+)
+def test_an_unknown_key_is_named_with_its_path_and_the_nearest_known_key(data, expected):
+    assert [found[: len(expected)] for found in problems(data)] == [expected]
+
+
+@pytest.mark.promise("I1")
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({}, "task: missing; it has no default"),
+        ({"task": {}}, "task.horizon: missing; it has no default"),
+        ({"task": {"horizon": "16"}}, "task.horizon: input should be a valid integer; found '16'"),
+        ({"task": {"horizon": 16.0}}, "task.horizon: input should be a valid integer; found 16.0"),
+        ({"task": {"horizon": True}}, "task.horizon: input should be a valid integer; found True"),
+        ({"task": {"horizon": None}}, "task.horizon: input should be a valid integer; found None"),
+        ({"task": 3}, "task: input should be an object; found 3"),
+        ({"task": {"horizon": 4, "down_dims": 3}}, "task.down_dims: input should be a valid array; found 3"),
+        (
+            {"task": {"horizon": 4, "down_dims": [1, "2"]}},
+            "task.down_dims.1: input should be a valid integer; found '2'",
+        ),
+        ({**MINIMAL, "use_ema": 1}, "use_ema: input should be a valid boolean; found 1"),
+        ({**MINIMAL, "learning_rate": "1e-4"}, "learning_rate: input should be a valid number; found '1e-4'"),
+        (
+            {"task": {"horizon": 4, "schedule": {"type": "cosine", "steps": 0}}},
+            "task.schedule.steps: input should be greater than or equal to 1; found 0",
+        ),
+        (
+            {"task": {"horizon": 4, "schedule": {"type": "cosin"}}},
+            "task.schedule.type: 'cosin' is not known; expected one of 'cosine', 'linear'",
+        ),
+        (
+            {"task": {"horizon": 4, "encoders": {"arm": {"steps": 3}}}},
+            "task.encoders.arm: missing key 'type'; expected one of 'cosine', 'linear'",
+        ),
+        ({"task": {"horizon": 4, "schedule": "cosine"}}, "task.schedule: input should be an object; found 'cosine'"),
+        ({**MINIMAL, "evaluate": [{"every": {}}]}, "evaluate.0.every: give exactly one of steps, epochs"),
+        (
+            {**MINIMAL, "extra_schedule": {"type": "linear", "beta": "x"}},
+            "extra_schedule.beta: input should be a valid",
+        ),
+    ],
+)
+def test_a_wrong_value_is_not_coerced_and_is_named_with_its_path(data, expected):
+    assert [found[: len(expected)] for found in problems(data)] == [expected]
+
+
+def test_no_member_of_a_plain_union_shows_up_in_the_path():
+    for wrong in ([1], {"a": 1}, None):
+        found = problems({"task": {"horizon": 4, "seed_or_name": wrong}})
+        assert [line.split(":")[0] for line in found] == ["task.seed_or_name"] * 2
+
+
+def test_all_problems_come_in_one_report():
+    found = problems({"task": {"horizn": 1, "down_dims": ["x"]}, "use_ema": "yes", "evaluate": [{"nam": 1}]})
+    assert [line.split(":")[0] for line in found] == [
+        "task.horizon",
+        "task.down_dims.0",
+        "task.horizn",
+        "evaluate.0.nam",
+        "use_ema",
+    ]

@@ -1,0 +1,46 @@
+"""Text is plain JSON with every key once, or it is refused with its place."""
+
+import json
+
+import pytest
+
+from dp_prior.config import ConfigError
+from tests.config.records import MINIMAL, Run, problems, read
+
+
+def test_a_file_with_a_byte_order_mark_and_a_schema_line_reads(tmp_path):
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({"$schema": "train_config.schema.json", **MINIMAL}), encoding="utf-8-sig")
+    assert Run.from_json_path(path) == read(MINIMAL)
+    assert Run.from_json_path(str(path), ["use_ema=false"]).use_ema is False
+
+
+@pytest.mark.promise("I3")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"task": {"horizon": 1}, "task": {"horizon": 2}}', "key 'task' is written twice in one object; keep one"),
+        ('{"learning_rate": NaN}', "NaN is not a JSON number; write a finite number or null"),
+        ('{"learning_rate": -Infinity}', "-Infinity is not a JSON number"),
+        ('{"learning_rate": 1e999}', "'1e999' is too large for a number"),
+        ('{"learning_rate": ' + "1" * 5000 + "}", "an integer has too many digits"),
+        ("[1]", "holds a list; expected an object {...}"),
+        ("", "line 1, column 1: not JSON: Expecting value"),
+        ('{"task": }', "line 1, column 10: not JSON: Expecting value"),
+        ("{} {}", "line 1, column 4: not JSON: Extra data"),
+        ('{"a":' * 100_000, "is nested too deeply to be a configuration"),
+        ('{"a": ' + "[" * 900 + "]" * 900 + "}", "is nested too deeply to be a configuration"),
+        ('{"description": "\\ud800"}', "holds text that is not Unicode"),
+    ],
+)
+def test_text_that_is_not_plain_json_is_refused(text, expected):
+    assert problems(text)[0].startswith(expected)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    for path, reason in [(tmp_path / "none.json", "No such file"), (tmp_path, "directory"), ("a\0b", "null")]:
+        with pytest.raises(ConfigError, match=f"cannot be read: .*{reason}"):
+            Run.from_json_path(path)
+    (tmp_path / "latin.json").write_bytes(b'{"description": "\xe9"}')
+    with pytest.raises(ConfigError, match="cannot be read: .*utf-8"):
+        Run.from_json_path(tmp_path / "latin.json")

@@ -1,0 +1,95 @@
+"""Files of demonstrations come back as they were written, and hold the first solved episodes of their seeds."""
+
+import contextlib
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dp_prior.config import ConfigError
+from dp_prior.envs import expert_demonstrations as demonstrations
+from dp_prior.envs.expert_demonstrations import read_demonstrations, record, refuse_same_file, write_episodes
+
+
+def episode(seed):
+    """A made-up episode of Push-T, of 1 to 4 steps; two of three seeds are solved."""
+    random = np.random.default_rng(seed)
+    length = 1 + seed % 4
+    return random.random((length, 5)), random.random((length, 2)), seed % 3 != 0
+
+
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """Worker processes take seconds to start; what they do is the same here."""
+    pool = SimpleNamespace(imap=map)
+    monkeypatch.setattr(
+        demonstrations, "get_context", lambda kind: SimpleNamespace(Pool=lambda n: contextlib.nullcontext(pool))
+    )
+
+
+@given(st.lists(st.integers(0, 99), min_size=1, max_size=5))
+def test_what_is_written_is_read(tmp_path_factory, seeds):
+    path = tmp_path_factory.mktemp("demonstrations") / "new" / "d.npz"
+    episodes = [episode(seed)[:2] for seed in seeds]
+    write_episodes(path, episodes, goal=np.arange(3))
+    states, actions, ends = read_demonstrations(path)
+    split = [np.split(part, ends[:-1]) for part in (states, actions)]
+    for found, written in zip(zip(*split, strict=True), episodes, strict=True):
+        np.testing.assert_array_equal(found[0], written[0])
+        np.testing.assert_array_equal(found[1], written[1])
+    assert np.load(path)["goal"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("count", "seed"), [(1, 0), (1, 1), (7, 0), (5, 100)])
+def test_the_first_solved_seeds_are_recorded_and_every_seed_tried_is_counted(tmp_path, in_this_process, count, seed):
+    calls = []
+    tried = record(tmp_path / "d.npz", episode, count, seed, None, lambda *counts: calls.append(counts))
+    solved = [number for number in range(seed, seed + tried) if episode(number)[2]]
+    assert len(solved) == count and solved[-1] == seed + tried - 1  # not one seed more than needed
+    states, actions, ends = read_demonstrations(tmp_path / "d.npz")
+    np.testing.assert_array_equal(states, np.concatenate([episode(number)[0] for number in solved]))
+    np.testing.assert_array_equal(actions, np.concatenate([episode(number)[1] for number in solved]))
+    assert ends.tolist() == np.cumsum([len(episode(number)[0]) for number in solved]).tolist()
+    assert [tries for _, tries in calls] == list(range(1, tried + 1)) and calls[-1][0] == count
+
+
+def test_a_set_of_no_episodes_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="episodes is 0"):
+        record(tmp_path / "d.npz", episode, 0, 0, None)
+
+
+GOOD = {"state": np.zeros((4, 5)), "action": np.zeros((4, 2)), "episode_ends": np.array([1, 4])}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"state": np.zeros((4, 4))}, "(4, 4)"),
+        ({"action": np.zeros((3, 2))}, "(3, 2)"),
+        *(({"episode_ends": np.array(ends)}, "rise to 4") for ends in ([1, 3], [4, 4], [3, 1, 4], [0, 4], [])),
+        ({"action": None}, "action"),
+        ({"state": np.array([{}] * 4)}, "allow_pickle"),
+    ],
+)
+def test_a_file_that_holds_something_else_is_refused_with_what_it_has(tmp_path, change, named):
+    path = tmp_path / "d.npz"
+    np.savez(path, **{name: value for name, value in {**GOOD, **change}.items() if value is not None})
+    with pytest.raises(ConfigError) as caught:
+        read_demonstrations(path)
+    assert caught.value.source == str(path) and named in str(caught.value)
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"state"])
+def test_a_file_that_is_no_npz_is_refused(tmp_path, data):
+    (tmp_path / "d.npz").write_bytes(data)
+    with pytest.raises(ConfigError, match="d.npz"):
+        read_demonstrations(tmp_path / "d.npz")
+
+
+def test_demonstrations_are_never_replaced_by_what_is_made_of_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refuse_same_file(tmp_path / "a.npz", tmp_path / "b.npz")
+    with pytest.raises(ConfigError, match="replace the demonstrations"):
+        refuse_same_file(tmp_path / "a.npz", tmp_path.joinpath("a.npz").relative_to(tmp_path))

@@ -1,0 +1,131 @@
+"""Environments in lockstep are the environments alone, and scores follow their rule."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dp_prior.envs.lockstep import Lockstep
+
+MAX_STEPS = 6
+
+
+class Countdown:
+    """Starts at its seed, falls by one and by the action, rewards the action, and ends below zero."""
+
+    action_space = SimpleNamespace(shape=(1,), low=np.array([-1.0]), high=np.array([1.0]), dtype=np.dtype(np.float32))
+    rewards = None
+    news = staticmethod(lambda age: {})
+    closed = False
+
+    def reset(self, seed):
+        self.age, self.value = 0, float(seed)
+        return self.value, {}
+
+    def step(self, action):
+        assert action.dtype == np.float32
+        self.age += 1
+        self.value -= 1 + float(action[0])
+        reward = float(action[0]) if self.rewards is None else self.rewards[self.age - 1]
+        return self.value, reward, self.value < 0, False, self.news(self.age)
+
+    def close(self):
+        self.closed = True
+
+
+def lockstep(n=1, score="sum", success_score=None, **fields):
+    envs = [Countdown() for _ in range(n)]
+    for env in envs:
+        vars(env).update(fields)
+    shapes = {"value": (1,)}
+    return Lockstep(
+        envs,
+        max_steps=MAX_STEPS,
+        fps=10,
+        obs_shapes=shapes,
+        read_obs=lambda value: {"value": np.array([value])},
+        score=score,
+        success_score=success_score,
+    )
+
+
+def episode(env, seeds, actions):
+    """Observation, reward, done, score and success of each step, (steps, rows)."""
+    first = env.reset(seeds)["value"][:, 0]
+    steps = [env.step(action) for action in actions]
+    parts = [(step.obs["value"][:, 0], step.reward, step.done, *step.info.values()) for step in steps]
+    return first, [np.stack(part) for part in zip(*parts, strict=True)]
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(0, 8), min_size=1, max_size=4), st.sampled_from(["sum", "max", "last"]), st.integers(0, 99))
+def test_every_row_is_the_episode_of_its_seed_and_actions_alone(seeds, rule, noise):
+    actions = np.random.default_rng(noise).uniform(-2, 2, (MAX_STEPS + 1, len(seeds), 1))
+    first, together = episode(lockstep(4, rule), seeds, actions)
+    for row, seed in enumerate(seeds):
+        alone_first, alone = episode(lockstep(1, rule), [seed], actions[:, row : row + 1])
+        assert first[row] == alone_first[0] == seed
+        for ours, one in zip(together, alone, strict=True):
+            np.testing.assert_array_equal(ours[:, row], one[:, 0])
+
+
+@pytest.mark.parametrize(("seed", "end"), [(0, 1), (2, 3), (5, 6), (9, MAX_STEPS)])
+def test_an_episode_ends_by_itself_or_at_its_limit_and_then_rests(seed, end):
+    _, parts = episode(lockstep(rewards=[1.0] * 8), [seed], np.zeros((8, 1, 1)))
+    value, reward, done, score, _ = (part[:, 0] for part in parts)
+    ages = np.arange(1, 9)
+    assert done.tolist() == (ages >= end).tolist() and reward.tolist() == (ages <= end).tolist()
+    np.testing.assert_array_equal(score, np.minimum(ages, end))
+    np.testing.assert_array_equal(value, seed - np.minimum(ages, end))
+
+
+RULES = {"sum": np.cumsum, "max": np.maximum.accumulate, "last": np.asarray}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_score_is_its_rule_over_the_rewards_so_far(rule):
+    rewards = [0.5, -1.0, 2.0, 0.25, 2.5, -3.0]
+    _, (_, reward, _, score, success) = episode(lockstep(score=rule, rewards=rewards), [9], np.zeros((6, 1, 1)))
+    assert reward[:, 0].tolist() == rewards
+    np.testing.assert_array_equal(score[:, 0], RULES[rule](rewards))
+    assert np.isnan(success).all()  # the environment says nothing
+    solved = episode(lockstep(score=rule, rewards=rewards, success_score=2.0), [9], np.zeros((6, 1, 1)))[1][-1]
+    np.testing.assert_array_equal(solved[:, 0], np.maximum.accumulate(score[:, 0] >= 2.0))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_reward_that_is_no_number_leaves_no_score_for_the_rest_of_the_episode(rule):
+    rewards = [1.0, np.nan, 1.0, 1.0, 1.0, 1.0]
+    _, (_, _, _, score, _) = episode(lockstep(score=rule, rewards=rewards), [9], np.zeros((6, 1, 1)))
+    assert score[0] == 1.0 and np.isnan(score[1:]).all()
+
+
+@pytest.mark.parametrize("word", ["success", "is_success"])
+def test_an_episode_stays_solved_and_success_may_be_the_score(word):
+    news = {"news": lambda age: {word: age == 2}}
+    _, (_, _, _, score, success) = episode(lockstep(score="success", **news), [9], np.zeros((4, 1, 1)))
+    assert score[:, 0].tolist() == success[:, 0].tolist() == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (4, 6, 1), (4, 6, 3), (4, 6, 4)])
+def test_any_picture_becomes_rgb(shape):
+    picture = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
+    env = lockstep(2, render=lambda: picture)
+    wide = picture if picture.ndim == 3 else picture[..., None]
+    expected = wide[..., :3] if wide.shape[2] > 1 else wide.repeat(3, axis=2)
+    np.testing.assert_array_equal(env.render([0, 1]), [expected] * 2)
+
+
+@pytest.mark.parametrize("picture", [None, np.zeros((4, 6, 3)), np.zeros((4, 6, 2), np.uint8), np.zeros(4, np.uint8)])
+def test_what_is_no_picture_is_named_with_the_remedy(picture):
+    found = "None" if picture is None else str(picture.dtype)
+    with pytest.raises(ValueError, match=f"renders {found}.*videos to 0"):
+        lockstep(render=lambda: picture).render([0])
+
+
+def test_closing_closes_all():
+    env = lockstep(3)
+    env.close()
+    assert all(one.closed for one in env.envs)

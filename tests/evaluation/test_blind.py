@@ -1,0 +1,58 @@
+"""Blinding replaces the observations that it names, by something that says nothing."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dp_prior.evaluation.blind import blinded, refuse_blinding
+from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.normalizer import Normalizer, Statistics
+
+SPEC = Spec(
+    x_shape=(8, 2),
+    cond_shapes={"pose": (2, 3), "front": (2, 4, 4, 3), "label": (1,)},
+    kinds={"front": "image", "label": "label"},
+)
+SEEN = np.array([[0.0, 0.5, 9.0], [1.0, 2.5, 9.0]])
+
+
+@pytest.fixture
+def policy():
+    normalizer = Normalizer({"pose": (3,)}, {})
+    normalizer.fit({"pose": Statistics.of(SEEN)})
+    return SimpleNamespace(spec=SPEC, normalizer=normalizer)
+
+
+@pytest.mark.parametrize("keys", [[], ["pose"], ["front"], ["pose", "front"]])
+def test_only_what_is_named_is_replaced_and_it_is_the_same_in_every_row_and_scene(policy, keys):
+    random = np.random.default_rng(0)
+    scenes = [
+        {"pose": random.random((5, 3)), "front": random.integers(0, 255, (5, 4, 4, 3), np.uint8), "label": np.arange(5)}
+        for _ in range(2)
+    ]
+    one, other = (blinded(scene, policy, keys) for scene in scenes)
+    for key in scenes[0]:
+        if key in keys:
+            assert one[key].dtype == scenes[0][key].dtype or key == "pose"
+            assert (one[key] == other[key][:1]).all() and one[key].shape == scenes[0][key].shape
+        else:
+            assert one[key] is scenes[0][key]
+
+
+def test_frames_are_mid_grey_and_vectors_their_mean_in_training(policy):
+    obs = blinded({"pose": np.zeros((4, 3)), "front": np.zeros((4, 4, 4, 3), np.uint8)}, policy, ["pose", "front"])
+    assert (obs["front"] == 128).all()
+    np.testing.assert_allclose(obs["pose"], np.broadcast_to(SEEN.mean(axis=0), (4, 3)))
+
+
+def test_an_observation_that_the_environment_does_not_give_can_be_blinded(policy):
+    assert blinded({"front": np.zeros((4, 4, 4, 3), np.uint8)}, policy, ["pose"])["pose"].shape == (4, 3)
+
+
+def test_what_cannot_be_blinded_is_named_with_what_can():
+    refuse_blinding(SPEC, ["pose", "front"])
+    with pytest.raises(ValueError, match=r"blind names \['wrist'\].*front.*pose"):
+        refuse_blinding(SPEC, ["pose", "wrist"])
+    with pytest.raises(ValueError, match="blind names 'label' of kind 'label'"):
+        refuse_blinding(SPEC, ["pose", "label"])

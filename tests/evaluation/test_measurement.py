@@ -1,0 +1,51 @@
+"""A report holds what reproduces the numbers, and a name of an evaluator is a name of a file."""
+
+import json
+from typing import Literal
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from dp_prior.config import Config
+from dp_prior.evaluation.measurement import EvaluatorName, Measurement, write_report
+from tests.evaluation.fakes import NOW
+
+
+class Settings(Config):
+    """Those of an evaluator."""
+
+    type: Literal["mine"] = "mine"
+    seed: int = 3
+
+
+def test_settings_clock_numbers_and_arrays_come_back(tmp_path):
+    result = Measurement({"a": 0.1, "b": -3.0}, tables={"rows": [{"seed": 1, "score": 0.5}]}, arrays={"x": np.eye(3)})
+    write_report(tmp_path / "new" / "loss_00000100.json", Settings(seed=7), NOW, result)
+    report = json.loads((tmp_path / "new" / "loss_00000100.json").read_text())
+    assert Settings(**report["settings"]) == Settings(seed=7)
+    assert (report["samples_seen"], report["global_step"]) == (NOW.samples_seen, NOW.global_step)
+    assert (report["metrics"], report["tables"]) == (result.metrics, result.tables)
+    np.testing.assert_array_equal(np.load(tmp_path / "new" / "loss_00000100_x.npy"), np.eye(3))
+    assert len(list((tmp_path / "new").iterdir())) == 2
+
+
+def test_what_has_no_value_is_json_all_the_same(tmp_path):
+    write_report(tmp_path / "r.json", Settings(), NOW, Measurement({"a": float("nan")}))
+
+    def refuse(name):
+        raise AssertionError(f"{name} is not JSON")
+
+    assert json.loads((tmp_path / "r.json").read_text(), parse_constant=refuse)["metrics"] == {"a": None}
+
+
+@pytest.mark.parametrize("name", ["", "../outside", "/absolute", "a/b", "back\\slash", "nul\0", "two\nlines", "a" * 81])
+def test_a_name_that_leaves_its_folder_is_refused(name):
+    with pytest.raises(ValidationError, match="cannot name metrics and files"):
+        TypeAdapter(EvaluatorName).validate_python(name)
+
+
+@pytest.mark.parametrize("name", ["a", "a" * 80, "validation loss", "größe", ".hidden", "a.b-c_d"])
+def test_any_other_name_is_taken_and_names_a_file(name, tmp_path):
+    assert TypeAdapter(EvaluatorName).validate_python(name) == name
+    (tmp_path / name).write_text("")

@@ -1,0 +1,47 @@
+"""Features of all keys make one token per step."""
+
+import pytest
+import torch
+
+from dp_prior.networks.encoders.observation import ObservationEncoder
+from dp_prior.networks.encoders.state_encoder import StateEncoderConfig
+
+
+def encoder_of(keys):
+    shapes = {"b.pos": (2, 3), "a": (2,), "values": (2, 2, 2)}
+    encoders = {key: StateEncoderConfig().create(shapes[key][1:]) for key in keys}
+    return ObservationEncoder(encoders, {key: shapes[key] for key in keys})
+
+
+def test_keys_are_joined_in_alphabetical_order_whatever_the_order_given():
+    observations = {"b.pos": torch.randn(5, 2, 3), "a": torch.randn(5, 2), "values": torch.randn(5, 2, 2, 2)}
+    one, other = encoder_of(["b.pos", "a", "values"]), encoder_of(["values", "b.pos", "a"])
+    expected = torch.cat(
+        [observations["a"][..., None], observations["b.pos"], observations["values"].flatten(2)], dim=-1
+    )
+    assert one.cond_shape == other.cond_shape == (2, 8)
+    assert torch.equal(one(observations), expected)
+    assert torch.equal(other(observations), expected)
+
+
+def test_missing_and_spare_encoders_are_named():
+    with pytest.raises(ValueError, match=r"encoders are given for \['a'\], but the observations are \['b'\]"):
+        ObservationEncoder({"a": StateEncoderConfig().create((1,))}, {"b": (2, 1)})
+
+
+def test_observations_of_different_length_are_refused():
+    encoders = {key: StateEncoderConfig().create((1,)) for key in "ab"}
+    with pytest.raises(ValueError, match="same number of steps; found {'a': 2, 'b': 3}"):
+        ObservationEncoder(encoders, {"a": (2, 1), "b": (3, 1)})
+
+
+def test_no_observation_gives_no_token():
+    assert ObservationEncoder({}, {}).cond_shape == (0, 0)
+
+
+def test_what_is_not_kept_is_zero_for_its_sample_and_key_alone():
+    observations = {"b.pos": torch.randn(3, 2, 3), "a": torch.randn(3, 2)}
+    encoder, kept = encoder_of(["b.pos", "a"]), torch.tensor([1.0, 0.0, 1.0])
+    whole, found = encoder(observations), encoder(observations, {"b.pos": kept})
+    assert torch.equal(found[..., 0], whole[..., 0])
+    assert torch.equal(found[..., 1:], whole[..., 1:] * kept[:, None, None])

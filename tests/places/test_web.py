@@ -1,0 +1,67 @@
+"""A checkpoint behind a web server: its reference pins the manifest, which pins the files."""
+
+import hashlib
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from dp_prior.checkpoints.format import MANIFEST
+from dp_prior.places.source import RemoteError
+from dp_prior.places.web import WebSource
+
+CONTENT = bytes(range(256)) * 5
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Serves `CONTENT` under every name but `none`; under `ranges/` from the offset that is asked for."""
+
+    def do_GET(self):
+        if self.path.endswith("none"):
+            self.send_error(410 if "gone" in self.path else 404)
+            return
+        asked = self.headers.get("Range") if "ranges" in self.path else None
+        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked else 0
+        self.send_response(206 if asked else 200)
+        self.send_header("Content-Length", str(len(CONTENT) - start))
+        self.end_headers()
+        self.wfile.write(CONTENT[start:])
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture(scope="module")
+def url():
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("start", [0, 1, 700, len(CONTENT) - 1])
+@pytest.mark.parametrize("folder", ["ranges", "whole"])
+def test_the_rest_of_a_file_comes_from_a_server_with_and_without_ranges(url, folder, start):
+    source = WebSource(f"{url}/{folder}/#sha256={DIGEST}")
+    assert b"".join(source.stream("file", start)) == CONTENT[start:]
+
+
+def test_only_the_manifest_of_the_reference_is_read(url):
+    assert WebSource(f"{url}/x#sha256={DIGEST}").read(MANIFEST, 10_000) == CONTENT
+    with pytest.raises(RemoteError, match=f"{url}/x/{MANIFEST} .*SHA-256"):
+        WebSource(f"{url}/x#sha256={'0' * 64}").read(MANIFEST, 10_000)
+    with pytest.raises(FileNotFoundError, match=f"{url}/x"):
+        WebSource(f"{url}/x#sha256={DIGEST}").read("best.json", 10_000)
+
+
+@pytest.mark.parametrize("path", ["none", "gone/none"])
+def test_an_answer_that_nothing_is_there_is_a_missing_file(url, path):
+    with pytest.raises(FileNotFoundError):
+        next(WebSource(f"{url}#sha256={DIGEST}").stream(path, 0))
+
+
+@pytest.mark.parametrize("fragment", ["", "#", "#sha256=", "#md5=" + DIGEST, "#sha256=" + DIGEST[:-1], "#" + DIGEST])
+def test_a_reference_without_its_hash_is_refused_with_the_remedy(fragment):
+    with pytest.raises(FileNotFoundError, match="https://host/x.*sha256=.*dp-prior export"):
+        WebSource(f"https://host/x{fragment}")

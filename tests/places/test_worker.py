@@ -1,0 +1,95 @@
+"""An attempt ends at its deadline, with its parent, or with a report."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from dp_prior.places import worker
+from dp_prior.places.destination import DeliveryReport
+from dp_prior.places.hub import HuggingFaceSaverConfig
+from dp_prior.places.worker import Worker
+
+
+@pytest.mark.promise("E1", "E6")
+def test_the_worker_is_killed_at_its_deadline_and_reports_what_it_began(tmp_path, monkeypatch):
+    script = tmp_path / "worker.py"
+    begun = json.dumps({"message": "", "trouble": "unavailable", "commits": 1})
+    told = tmp_path / "told"
+    script.write_text(f"import time\nprint('{begun}', flush=True)\nopen('{told}', 'w')\ntime.sleep(600)\n")
+    _replace_worker(monkeypatch, script, told)
+    report = Worker({}).attempt(None, (), 1.0)
+    assert (report.trouble, report.commits, report.message) == ("unavailable", 1, "no success within 1 s")
+
+
+def test_a_worker_that_dies_or_babbles_is_an_attempt_that_failed(tmp_path, monkeypatch):
+    script = tmp_path / "worker.py"
+    script.write_text("import sys\nprint('[1]\\nnot json')\nsys.exit(3)\n")
+    _replace_worker(monkeypatch, script)
+    assert Worker({}).attempt(None, (), 20.0).message == "the worker ended with code 3"
+
+
+def _replace_worker(monkeypatch, script, told=None):
+    """The deadline begins when the script has made the file `told`."""
+    popen = worker.subprocess.Popen
+
+    def start(command, **options):
+        process = popen([command[0], str(script)], **options)
+        while told is not None and not told.exists():
+            assert process.poll() is None
+        return process
+
+    monkeypatch.setattr(worker.subprocess, "Popen", start)
+
+
+def test_a_worker_ends_with_the_process_that_started_it(tmp_path):
+    import subprocess
+    import sys
+
+    program = (
+        "import json, os, subprocess, sys\n"
+        "worker = subprocess.Popen([sys.executable, '-m', 'dp_prior.places'], stdin=subprocess.PIPE)\n"
+        "job = {'saver': {'type': 'huggingface', 'repo': 'me/x'}, 'entry': None, 'kinds': [], 'parent': os.getpid()}\n"
+        "worker.stdin.write(json.dumps(job).encode()); worker.stdin.close()\n"
+        "print(worker.pid, flush=True)\n"
+        "worker.wait()\n"
+    )
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        environment = os.environ | {"HF_ENDPOINT": f"http://127.0.0.1:{deaf.getsockname()[1]}", "HF_TOKEN": "hf_x"}
+        environment["HF_HOME"] = str(tmp_path)
+        root = Path(__file__).parents[2]
+        parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment, cwd=root)
+        pid = int(parent.stdout.readline())
+        deaf.settimeout(200)  # the worker is nice, and gets little of a busy machine
+        connection, _ = deaf.accept()
+        assert Path(f"/proc/{pid}").exists()
+        parent.kill()
+        parent.wait()
+        end = time.monotonic() + 60
+        while _runs(pid):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        connection.close()
+
+
+def _runs(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_unforeseen_trouble_is_told_by_its_kind_alone(run, monkeypatch):
+    class Broken:
+        def check(self):
+            raise ValueError("a secret")
+
+    monkeypatch.setattr(HuggingFaceSaverConfig, "destination", lambda self: Broken())
+    record = HuggingFaceSaverConfig(repo="me/x")
+    assert Worker({}, record.destination).attempt(None, (), 1.0) == DeliveryReport(
+        "ValueError in the uploader", "unavailable"
+    )

@@ -1,0 +1,64 @@
+"""Strips of a camera: the frames that were recorded, and whether the camera was dark or hung."""
+
+import numpy as np
+import pytest
+
+from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior.reports.inspection import cameras
+from dp_prior.reports.inspection.cameras import look
+from dp_prior.reports.inspection.survey import survey
+from tests.reports.inspection.recordings import clean, write_npz
+
+pytest.importorskip("PIL")
+
+
+def seen_of(tmp_path, change=lambda frames: frames):
+    """A survey of 4 episodes with a camera whose frames are the number of the step, and those frames by episode."""
+    episodes = clean(n=4)
+    for episode in episodes:
+        numbers = 50 + np.arange(len(episode["action"]), dtype=np.uint8)
+        episode["front"] = change(np.broadcast_to(numbers[:, None, None, None], (len(numbers), 8, 12, 3)).copy())
+    return survey(NpzStoreConfig(path=str(write_npz(tmp_path / "d.npz", episodes))).create()), episodes
+
+
+def test_stills_are_the_frames_of_their_numbers_from_first_to_last(tmp_path):
+    seen, episodes = seen_of(tmp_path)
+    strips, findings, gaps = look(seen, ["front"], are_named=True)
+    assert (findings, gaps) == ([], []) and [strip.episode for strip in strips] == [0]
+    for strip in strips:
+        frames = episodes[strip.episode]["front"]
+        assert strip.size == (8, 12) and strip.frames[0] == 0 and strip.frames[-1] == len(frames) - 1
+        np.testing.assert_array_equal(strip.stills, frames[strip.frames])
+        assert strip.brightness == pytest.approx(frames[:, ::4, ::4].mean())
+        assert strip.frozen[1] == 1 and strip.picture.startswith("data:image/jpeg")
+
+
+def test_a_clip_is_evenly_spread_over_the_first_episode(tmp_path, monkeypatch):
+    monkeypatch.setattr(cameras, "CLIP_FRAMES", 20)
+    seen, episodes = seen_of(tmp_path)
+    (first,) = look(seen, ["front"], are_named=True)[0]
+    assert 1 < len(first.clip) <= 20
+    np.testing.assert_array_equal(first.clip, episodes[0]["front"][:: first.stride])
+
+
+def test_a_camera_that_hangs_while_the_robot_moves_is_named_with_its_first_frame(tmp_path):
+    def hang(frames):
+        frames[20:45] = frames[20]
+        return frames
+
+    strips, findings, _ = look(seen_of(tmp_path, hang)[0], ["front"], are_named=True)
+    assert strips[0].frozen == (20, 25)
+    assert [(one.severity, one.episode, one.frame) for one in findings] == [("warning", 0, 20)]
+
+
+def test_a_dark_camera_is_named_with_its_brightness(tmp_path):
+    (strip,), (found,), _ = look(seen_of(tmp_path, lambda frames: frames % 10)[0], ["front"], are_named=True)
+    assert found.severity == "warning" and found.text.startswith("front: ")
+    assert f"{strip.brightness:.1f} of 255" in found.text and strip.brightness < 6
+
+
+@pytest.mark.parametrize("are_named", [True, False])
+def test_a_key_that_is_no_camera_is_an_error_only_where_a_configuration_names_it(tmp_path, are_named):
+    strips, findings, gaps = look(seen_of(tmp_path)[0], ["state"], are_named=are_named)
+    assert strips == [] and bool(findings) == are_named and bool(gaps) == (not are_named)
+    assert all(text.startswith("state: ") for text in [*gaps, *(one.text for one in findings)])

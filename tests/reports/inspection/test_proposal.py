@@ -1,0 +1,73 @@
+"""A proposed configuration names what was found, once, and trains on it."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dp_prior.config import ConfigError
+from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior.reports.inspection.proposal import PICTURE, USUAL_RATE, _reduced, propose, propose_data
+from dp_prior.reports.inspection.survey import survey
+from dp_prior.run.files.config import TrainConfig
+from tests.reports.inspection.recordings import clean, write_npz
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    path = write_npz(tmp_path_factory.mktemp("recorded") / "d.npz", clean())
+    return survey(NpzStoreConfig(path=str(path)).create())
+
+
+EPISODES = {"type": "npz", "path": "d.npz"}
+
+
+def test_every_observation_the_action_and_every_camera_is_named_once(seen):
+    data = propose_data(seen, EPISODES, {"cam/front": (240, 320), "cam/state": (48, 64)})
+    assert data["episodes"] == EPISODES and data["action"] == {"key": "action"}
+    assert [one["key"] for one in data["obs"].values()] == ["state"]
+    assert [one["key"] for one in data["images"].values()] == ["cam/front", "cam/state"]
+    assert len({*data["obs"], *data["images"]}) == 3
+
+
+@given(st.integers(1, 2000), st.integers(1, 2000))
+def test_frames_keep_their_shape_and_are_never_enlarged(height, width):
+    found = _reduced((height, width))
+    assert min(found) <= max(PICTURE, 1) and found[0] <= height and found[1] <= width
+    assert found == [height, width] or min(found) == PICTURE
+    scale = found[0] / height
+    assert abs(found[1] - scale * width) <= 0.5 + width / height / 2
+
+
+@pytest.mark.parametrize("cameras", [{}, {"front": (48, 64)}])
+@pytest.mark.parametrize("is_one_episode", [False, True])
+def test_the_proposal_is_a_configuration_that_reads_back(seen, cameras, is_one_episode):
+    found = propose("my set/1", propose_data(seen, EPISODES, cameras), None, is_one_episode=is_one_episode)
+    config = TrainConfig.from_json(json.dumps(found))
+    assert set(config.task.encoders) == set(cameras)
+    splits = {getattr(one, "split", None) for one in config.evaluate}
+    assert ("train" in splits) == is_one_episode
+    assert found["tracker"]["data_path"] == "runs/my_set_1"
+
+
+@pytest.mark.parametrize(("fps", "factor"), [(None, 1), (1.0, 1), (USUAL_RATE, 1), (20.0, 2), (50.0, 4), (1000.0, 4)])
+def test_a_faster_robot_gets_a_longer_horizon(seen, fps, factor):
+    task = propose("a", propose_data(seen, EPISODES, {}), fps)["task"]
+    assert (task["horizon"], task["n_action_steps"]) == (16 * factor, 8 * factor)
+
+
+@pytest.mark.parametrize(("left_out", "named"), [("action", "data.action"), ("obs", "data.obs")])
+def test_without_an_action_or_an_observation_nothing_is_proposed(seen, left_out, named):
+    data = propose_data(seen, EPISODES, {})
+    del data[left_out]
+    with pytest.raises(ConfigError, match=named):
+        propose("a", data, None)
+
+
+def test_a_batch_is_no_larger_than_what_is_trained_on(seen):
+    usual = propose_data(seen, EPISODES, {})
+    few = seen.__class__(**{**vars(seen), "lengths": np.array([40, 40, 40, 40])})
+    assert "batch_size" not in usual or usual["batch_size"] > propose_data(few, EPISODES, {})["batch_size"]
+    assert propose_data(few, EPISODES, {})["batch_size"] <= 4 * 8

@@ -1,0 +1,99 @@
+"""A survey of a data set: every number where it was recorded, and of large sets whole episodes."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior.data.recorded.selection import KeyConfig
+from dp_prior.reports.inspection import survey as module
+from dp_prior.reports.inspection.survey import Signal, roles_of, survey
+from tests.reports.inspection.recordings import clean, write_npz
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """The episodes, and the store of their file."""
+    episodes = clean(n=5)
+    return episodes, NpzStoreConfig(path=str(write_npz(tmp_path / "d.npz", episodes))).create()
+
+
+def joined(episodes, key):
+    return np.concatenate([episode[key] for episode in episodes])
+
+
+def test_every_number_is_found_under_its_role(recorded):
+    episodes, store = recorded
+    seen = survey(store)
+    assert seen.lengths.tolist() == [len(episode["action"]) for episode in episodes]
+    for role, key in (("observation", "state"), ("action", "action")):
+        (signal,) = seen.of(role)
+        np.testing.assert_array_equal(signal.values, joined(episodes, key).astype(np.float32))
+    np.testing.assert_array_equal(seen.clock, joined(episodes, "timestamp"))
+
+
+def test_a_row_has_its_episode_and_frame_and_no_step_crosses_into_the_next(recorded):
+    episodes, store = recorded
+    seen = survey(store)
+    rows = [(number, frame) for number, length in enumerate(seen.lengths) for frame in range(length)]
+    assert [seen.place(row) for row in range(len(rows))] == rows
+    steps = seen.steps(joined(episodes, "state"))
+    crossing = np.cumsum(seen.lengths)[:-1] - 1
+    assert np.isnan(steps[crossing]).all() and np.isfinite(np.delete(steps, crossing, axis=0)).all()
+    np.testing.assert_array_equal(steps[: seen.lengths[0] - 1], np.diff(episodes[0]["state"], axis=0))
+
+
+def test_of_a_large_set_evenly_spread_whole_episodes_are_read(recorded, monkeypatch):
+    episodes, store = recorded
+    monkeypatch.setattr(module, "MOST_EPISODES", 2)
+    seen = survey(store)
+    assert seen.episodes.tolist() == [0, 2] and len(seen.lengths) == 5
+    np.testing.assert_array_equal(
+        seen.of("action")[0].values, joined([episodes[0], episodes[2]], "action").astype(np.float32)
+    )
+    assert seen.place(len(episodes[0]["action"])) == (2, 0)
+
+
+def test_a_configuration_names_keys_and_slices(recorded):
+    episodes, store = recorded
+    seen = survey(store, {"x": (KeyConfig(key="state", slice=(1, 3)), "observation")})
+    (signal,) = seen.signals
+    assert (signal.name, signal.key) == ("x", "state")
+    np.testing.assert_array_equal(signal.values, joined(episodes, "state")[:, 1:3].astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("key", "named"), [(KeyConfig(key="stat"), "'stat'"), (KeyConfig(key="state", slice=(1, 9)), "[1, 9]")]
+)
+def test_a_key_or_slice_that_is_not_there_is_a_problem_with_its_name(recorded, key, named):
+    seen = survey(recorded[1], {"x": (key, "observation")})
+    (problem,) = seen.problems
+    assert problem.startswith("x: ") and named in problem and seen.signals == []
+
+
+def test_a_key_too_wide_for_a_vector_is_named_and_not_read(recorded, monkeypatch):
+    monkeypatch.setattr(module, "WIDEST", 2)
+    seen = survey(recorded[1])
+    assert not seen.of("observation") and any(gap.startswith("state: 3") for gap in seen.gaps)
+
+
+def test_statistics_leave_out_the_steps_that_are_not_finite():
+    values = np.array([[1.0, 2.0], [np.nan, 5.0], [3.0, 4.0]], np.float32)
+    statistics = Signal("a", "a", "action", values, ["left", "right"]).statistics()
+    np.testing.assert_allclose(statistics.mean, [2.0, 3.0])
+    np.testing.assert_allclose(statistics.max, [3.0, 4.0])
+    assert Signal("a", "a", "action", values, ["left", "right"]).called(1) == "1 (right)"
+    assert Signal("a", "a", "action", values, []).called(1) == "1"
+
+
+KEYS = ["action", "actions", "obs/eef", "observation.state", "state", "agent_pos", "robot_state", "reward", "obs.x"]
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), st.sampled_from([(), (1,), (3,), (2, 2)])))
+def test_every_key_has_one_role_and_there_is_at_most_one_action(shapes):
+    roles = roles_of(shapes)
+    assert roles.keys() == shapes.keys() and list(roles.values()).count("action") <= 1
+    assert all(len(shapes[key]) <= 1 for key, role in roles.items() if role != "other")
+    if len(shapes.get("action", (0, 0))) <= 1 and "action" in shapes:
+        assert roles["action"] == "action"

@@ -1,0 +1,50 @@
+"""Charts of any values are whole elements of a page, and small."""
+
+import re
+
+import numpy as np
+import pytest
+
+from dp_prior.reports.pages.charts import bars, overlay, sampled, spark, svg
+from tests.reports.pages.test_report import Outline
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("shape", [(3, 1, 2), (2, 8, 1), (2, 3, 4)])
+def test_chunks_of_any_shape_and_value_are_drawn(shape):
+    values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    for chunks in (values, values * 1e37, values * 0, values * np.nan, np.where(values > 0, np.inf, values)):
+        figure = sampled(chunks, "a moment", 1, (1, 2))
+        panels = figure.get_axes()
+        assert len(panels) == shape[2] + (shape[2] == 2)
+        assert all(len(axes.get_lines()) == shape[0] for axes in panels)
+        Outline(svg(figure, "a moment"))
+
+
+def test_a_long_log_has_a_small_chart():
+    x = np.arange(20_000.0)
+    chart = svg(overlay([("noise", x, np.random.default_rng(0).normal(size=len(x)))], "y", "x", log=False), "long")
+    assert len(chart) < 1 << 18
+
+
+@pytest.mark.parametrize("counts", [[0, 0, 0], [1, 2, 4], [5], [0, 1_000_000, 1]])
+def test_a_spark_has_a_bar_for_each_count_that_shows_as_high_as_its_share_of_the_largest(counts):
+    drawn = spark(np.array(counts))
+    heights = {int(x) // 4: int(height) for x, height in re.findall(r"M(\d+) 20v-(\d+)h", drawn)}
+    share = [round(20 * count / max(1, *counts)) for count in [*counts, 0][: len(counts)]]
+    assert heights == {place: height for place, height in enumerate(share) if height}
+    Outline(drawn)
+
+
+def test_two_charts_on_a_page_share_no_id_and_the_same_chart_has_the_same_bytes():
+    def chart(title):
+        return svg(bars([1.0, 2.0], ["a", "b"], title, "y", "x"), title)
+
+    one, other = Outline(chart("one")), Outline(chart("other"))
+    assert one.ids and not set(one.ids) & set(other.ids)
+    assert chart("one") == chart("one")
+
+
+def test_a_title_of_a_user_is_shown_as_it_is():
+    chart = svg(bars([1.0], ["a"], "a < b & $c^2$", "y", "x"), "a < b & $c^2$")
+    assert "a < b & $c^2$" in "".join(Outline(chart).texts)

@@ -1,0 +1,62 @@
+"""Runs side by side: paired by seed, folded over seeds, and their differing settings."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from dp_prior.reports.pages.comparison import comparison_page
+from dp_prior.reports.pages.story import EvaluationReport, Story
+
+pytest.importorskip("matplotlib", reason="the extra plots is not installed")
+
+
+def story_of(name, *reports, **settings):
+    """A run without tests, with rollouts of (evaluator, step, scores)."""
+    found = []
+    for evaluator, step, scores in reports:
+        rows = [{"seed": seed, "score": score, "success": None, "steps": 5} for seed, score in enumerate(scores)]
+        path = Path(f"media/{evaluator}_{step}.json")
+        found.append(EvaluationReport(path, evaluator, step, 8 * step, {}, {f"{evaluator}/by_seed": rows}))
+    found.sort(key=lambda report: (report.step, report.name))
+    logged = [
+        {"step": one.step, "samples_seen": one.samples, f"{one.name}/score": one.episodes[0]["score"]} for one in found
+    ]
+    return Story(Path(name), name, "stopped", settings=settings, rows=logged, reports=found)
+
+
+def test_a_control_that_ran_later_or_last_does_not_count():
+    low, high = (0.2, 0.2, 0.2), (0.9, 0.9, 0.9)
+    run = story_of(
+        "a", ("rollout", 50, low), ("rollout_blind", 100, low), ("rollout", 100, low), ("rollout", 150, high)
+    )
+    late = story_of("b", ("rollout", 50, high), ("rollout_blind", 50, low), ("rollout_blind", 100, low))
+    chosen = story_of("c", ("a", 50, low), ("b", 50, high), **{"train.monitor.metric": "b/score"})
+    assert [(one.tested.name, one.tested.step) for one in (run, late, chosen)] == [
+        ("rollout", 150), ("rollout", 50), ("b", 50),
+    ]  # fmt: skip
+    summaries = {title: rows for title, _, rows in comparison_page([late, run, chosen]).summaries}
+    assert [row[3] for row in summaries["Runs"]] == ["0.900 ()", "0.900 ()", "0.900 ()"]
+    assert summaries["Paired by seed"] == [("a", "b", "rollout/score", "3", "+0.000 (+0.000 to +0.000)")]
+
+
+def test_a_mean_without_the_episodes_that_failed_is_no_mean():
+    runs = [story_of(f"a{seed}", ("rollout", 1, (0.6, 0.6, 0.5 + seed)), seed=seed, lr=1) for seed in range(2)]
+    runs += [story_of(f"b{seed}", ("rollout", 1, (0.9, 0.9, None)), seed=seed, lr=2) for seed in range(2)]
+    summaries = {title: rows for title, _, rows in comparison_page(runs).summaries}
+    folded = summaries["Configurations, over seeds of training"]
+    assert folded[0][3].startswith("0.7333 (") and folded[1][3] == "none: 2 of the runs have episodes without a score"
+    assert [row[-1] for row in summaries["Paired by seed"]][1:] == ["none: 1 of the seeds have no score"] * 2
+
+
+def test_settings_that_differ_are_listed_for_every_run_and_no_other():
+    runs = [story_of(name, lr=lr, seed=seed, width=8) for name, lr, seed in (("a", 1, 0), ("b", 2, 0), ("c", 2, 1))]
+    ((_, columns, rows),) = [table for table in comparison_page(runs).tables if table[0] == "Settings that differ"]
+    assert columns == ("setting", "a", "b", "c")
+    assert sorted(rows) == [("lr", "1", "2", "2"), ("seed", "0", "0", "1")]
+
+
+def test_runs_of_one_name_are_told_apart_by_their_place():
+    runs = [dataclasses.replace(story_of("a"), directory=Path(place)) for place in ("x/a", "y/a")] + [story_of("b")]
+    rows = dict((title, rows) for title, _, rows in comparison_page(runs).summaries)["Runs"]
+    assert [row[0] for row in rows] == ["x/a", "y/a", "b"]

@@ -1,0 +1,69 @@
+"""The page of one run: its numbers are those of the run."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dp_prior.reports.pages.run_page import headlines, points, run_page, short, timed
+from dp_prior.reports.pages.story import Story
+from tests.reports.pages.test_comparison import story_of
+
+
+def story(rows=(), **parts):
+    return Story(Path("run"), "run", rows=list(rows), **parts)
+
+
+def row(step, rate=None, **metrics):
+    speed = {} if rate is None else {"train/samples_per_second": rate}
+    return {"step": step, "samples_seen": 8 * step, **speed, **metrics}
+
+
+def test_hours_add_up_the_samples_of_each_row_at_its_speed():
+    rows = timed(story([row(1, 2.0), row(2), row(4, 4.0), row(5, 0.0), row(6, 8.0)]))
+    seconds = [8 / 2, 4, 4 + 24 / 4, 10, 10 + 16 / 8]
+    assert [one["hours"] for one in rows] == pytest.approx([s / 3600 for s in seconds])
+    assert all(one.items() >= given.items() for one, given in zip(rows, story().rows, strict=False))
+
+
+def test_points_are_the_rows_that_have_a_value():
+    x, y = points([row(1, a=0.5), row(2, a=None), row(3), row(4, a=2)], "samples_seen", "a")
+    np.testing.assert_array_equal([x, y], [[8, 32], [0.5, 2]])
+    assert [part.shape for part in points([], "samples_seen", "a")] == [(0,), (0,)]
+
+
+def test_headlines_are_the_test_and_before_it_the_newest_scores_of_the_main_evaluator():
+    logged = [row(1, **{"rollout/score": 0.25}), row(2, **{"rollout/score": 0.5, "other/score": 0.75}), row(3, a=1)]
+    assert headlines(story(logged)) == [("rollout: score", "0.500", ""), ("other: score", "0.750", "")]
+    test = {"test/score": 0.625, "test/score_ci_low": 0.5, "test/score_ci_high": 0.75, "test/success_rate": 0.5}
+    found = headlines(story(logged, result={"test": test}))
+    assert found == [("test: score", "0.625", "0.500 to 0.750"), ("test: solved", "50%", "")]
+    assert headlines(story()) == []
+
+
+def test_the_page_says_how_far_the_run_came_and_what_to_do_next():
+    page = run_page(story_of("a b", ("rollout", 50, (0.25, 0.75)), seed=3), Path("a b/report.html"))
+    assert (page.title, page.state) == ("a b", "stopped")
+    assert page.facts["samples"] == "400" and page.facts["steps"] == "50"
+    assert page.commands[0] == "dp-prior evaluate 'a b'" and "load_policy('a b')" in page.commands[1]
+    settings = {title: rows for title, _, rows in page.details}
+    assert settings["All settings"] == [("seed", "3")]
+
+
+def test_films_beyond_their_room_are_links(tmp_path, monkeypatch):
+    monkeypatch.setattr("dp_prior.reports.pages.run_page.LARGEST_FILMS", 15)
+    one = story_of("a", ("rollout", 1, (0.5,)), ("rollout", 2, (0.5,)))
+    reports = []
+    for report in one.reports:
+        path = tmp_path / "media" / report.path.name
+        path.parent.mkdir(exist_ok=True)
+        path.with_suffix(".mp4").write_bytes(bytes(10))
+        reports.append(type(report)(path, *list(vars(report).values())[1:]))
+    page = run_page(Story(tmp_path, "a", rows=one.rows, reports=reports), tmp_path / "report.html")
+    assert [film["source"] is None for film in page.films] == [False, True]
+    assert [film["file"] for film in page.films] == ["media/rollout_2.mp4", "media/rollout_1.mp4"]
+
+
+@pytest.mark.parametrize(("value", "shown"), [("a b", "a b"), (None, ""), (True, "true"), ([1, "x"], '[1, "x"]')])
+def test_a_setting_is_one_line(value, shown):
+    assert short(value) == shown

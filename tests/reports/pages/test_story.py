@@ -1,0 +1,110 @@
+"""A run directory as it was left: what is there is told, what is not is a gap, and the types are as declared."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from dp_prior.reports.pages.story import is_number, read_story, state_of
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run that logged, measured and ended; its configuration is of another version."""
+    directory = tmp_path / "a run"
+    (directory / "media").mkdir(parents=True)
+    (directory / "config.json").write_text(json.dumps({"task": {"width": 3}, "of another version": True}))
+    rows = [{"step": step, "samples_seen": 8 * step, "train/loss": 1 / step} for step in (1, 2)]
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (directory / "exit.json").write_text(json.dumps({"reason": "finished"}))
+    report(directory, "rollout", 2, {"rollout/by_seed": [EPISODE, {**EPISODE, "seed": 1, "score": None}]})
+    return directory
+
+
+EPISODE = {"seed": 0, "score": 0.5, "success": True, "steps": 9}
+
+
+def report(run, name, step, tables):
+    path = run / "media" / f"{name}_{step:08d}.json"
+    path.write_text(
+        json.dumps({"settings": {"type": name}, "global_step": step, "samples_seen": 8 * step, "tables": tables})
+    )
+    return path
+
+
+def test_a_run_is_told_as_it_was_left(run):
+    story = read_story(run)
+    assert (story.name, story.state, story.settings["task.width"]) == ("a run", "finished", 3)
+    assert [row["train/loss"] for row in story.rows] == [1.0, 0.5]
+    (found,) = story.reports
+    assert (found.name, found.step, found.samples) == ("rollout", 2, 16) and story.tested is found
+    assert [row["score"] for row in found.episodes][0] == 0.5 and np.isnan(found.episodes[1]["score"])
+    assert len(story.gaps) == 1 and "config.json" in story.gaps[0]
+
+
+def test_files_beside_a_report_are_its_own(run):
+    path = report(run, "action_error", 2, {})
+    other = report(run, "action_error", 12, {})
+    chunks = np.zeros((2, 3, 4, 2), np.float32)
+    np.save(path.with_name(f"{path.stem}_ema_chunks.npy"), chunks)
+    np.save(other.with_name(f"{other.stem}_online_chunks.npy"), chunks + 1)
+    path.with_suffix(".mp4").write_bytes(b"")
+    path.with_name(f"{path.stem}_ema.png").write_bytes(b"")
+    story = read_story(run)
+    first, last = [one for one in story.reports if one.name == "action_error"]
+    assert first.film == path.with_suffix(".mp4") and last.film is None
+    assert [one.name for one in first.pictures] == [f"{path.stem}_ema.png"] and last.pictures == []
+    assert list(story.chunks) == ["action_error/online"]  # of the newest report
+    assert (story.chunks["action_error/online"] == 1).all()
+
+
+@pytest.mark.parametrize("name", ["config.json", "exit.json", "result.json"])
+@pytest.mark.parametrize("data", [b"", b"[1]", b"{", b"\xff", b"[" * 100_000])
+def test_a_damaged_document_is_a_gap_with_its_name(run, name, data):
+    (run / name).write_bytes(data)
+    story = read_story(run)
+    assert any(gap.startswith(name) for gap in story.gaps) and len(story.rows) == 2
+
+
+def test_rows_that_are_none_are_left_out_and_counted(run):
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write('{"step": 3, "samples_seen": "many"}\n{"step": 4, "samples_seen": 32, "a": "text", "b": null}\n{"st')
+    story = read_story(run)
+    assert story.rows[-1] == {"step": 4, "samples_seen": 32, "b": None} and len(story.rows) == 3
+    assert any("1 rows" in gap for gap in story.gaps) and any("of a" in gap for gap in story.gaps)
+
+
+@pytest.mark.parametrize("change", [{"global_step": "2"}, {"tables": []}, {"settings": {}}, {"samples_seen": None}])
+def test_a_report_that_is_none_is_a_gap_with_its_name(run, change):
+    (path,) = (run / "media").glob("*.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    story = read_story(run)
+    assert story.reports == [] and any(path.name in gap for gap in story.gaps)
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=f"no run at {tmp_path}"):
+        read_story(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("ending", "state"),
+    [
+        ({}, "unknown"),
+        *(({"reason": reason}, "finished") for reason in ("finished", "complete")),
+        *(({"reason": reason}, "stopped") for reason in ("preempted", "interrupted")),
+        ({"reason": "not finite"}, "failed"),
+        ({"reason": "running"}, "running"),
+        ({"reason": "running", "host": "elsewhere", "pid": 2**22 - 3}, "running"),
+        ({"reason": "running", "host": os.uname().nodename, "pid": 2**22 - 3}, "killed"),
+        ({"reason": "running", "host": os.uname().nodename, "pid": os.getpid()}, "running"),
+    ],
+)
+def test_the_state_is_that_of_the_process_where_it_can_be_asked(ending, state):
+    assert state_of(ending) == state
+
+
+@pytest.mark.parametrize("value", [True, None, "1", float("nan"), float("-inf"), 10**400, [1]])
+def test_only_finite_numbers_are_numbers(value):
+    assert not is_number(value) and is_number(1) and is_number(-1e308)

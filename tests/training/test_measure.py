@@ -1,0 +1,53 @@
+"""Evaluators run in turn, each under its own heartbeat and between two meetings of the ranks."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from dp_prior.clock import Cadence, Progress
+from dp_prior.job.stop import Abandoned
+from dp_prior.training.measure import measure
+
+
+class Events(list):
+    """Ranks that note what they are asked; `leaves_at` is the meeting at which the run is to stop."""
+
+    leaves_at = None
+
+    def mark(self, phase, step):
+        self.append((phase, step))
+
+    def meet(self, *, may_leave):
+        assert may_leave
+        self.append("meet")
+        if self.count("meet") == self.leaves_at:
+            raise Abandoned
+
+
+class First:
+    every = Cadence(steps=1)
+    metrics = {"a": 1.0, "both": 1.0}
+
+    def run(self, models, ranks, progress):
+        ranks.append((type(self).__name__, models, progress))
+        return SimpleNamespace(metrics=self.metrics, media={type(self).__name__: "path"})
+
+
+class Second(First):
+    metrics = {"both": 2.0, "b": 2.0}
+
+
+def test_all_that_is_measured_comes_together_and_the_ranks_meet_after_each():
+    events, models, progress = Events(), {"online": None}, Progress(30, 3)
+    metrics, media = measure([First(), Second()], models, events, progress, "check")
+    assert metrics == {"a": 1.0, "both": 2.0, "b": 2.0} and list(media) == ["First", "Second"]
+    expected = [[(f"check {name}", 3), (name, models, progress), "meet"] for name in ("First", "Second")]
+    assert events == [event for one in expected for event in one]
+
+
+def test_a_stop_is_obeyed_between_two_evaluators():
+    events = Events()
+    events.leaves_at = 1
+    with pytest.raises(Abandoned):
+        measure([First(), Second()], {}, events, Progress(), "check")
+    assert not any("Second" in event for event in events)

@@ -1,0 +1,70 @@
+"""The budget of a run in any unit, and the settings that contradict each other."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dp_prior.clock import Progress
+from dp_prior.config import ConfigError
+from dp_prior.training.training_config import TrainingConfig
+
+BUDGETS = st.one_of(
+    st.fixed_dictionaries({"samples": st.integers(1, 200)}),
+    st.fixed_dictionaries({"epochs": st.floats(0.01, 5)}),
+    st.fixed_dictionaries({"steps": st.integers(1, 50)}),
+)
+
+
+@given(BUDGETS, st.integers(1, 40), st.integers(1, 64))
+def test_a_budget_is_spent_with_the_step_that_reaches_its_samples_and_not_before(budget, length, batch):
+    config = TrainingConfig(**budget)
+    assert config.unit in budget
+    total = config.total_samples(length, batch)
+    steps = 0
+    while steps * batch < total:
+        spent, of = config.spent(length, batch, Progress(steps * batch, steps))
+        assert spent == steps < of
+        steps += 1
+    assert config.spent(length, batch, Progress(steps * batch, steps)) == (steps, steps)
+
+
+@given(st.integers(1, 50), st.integers(1, 64), st.integers(1, 64))
+def test_a_budget_in_steps_counts_the_steps_to_come_at_the_batch_size_of_now(steps, before, now):
+    done = steps // 2
+    total = TrainingConfig(steps=steps).total_samples(100, now, Progress(done * before, done))
+    assert total == done * before + (steps - done) * now
+
+
+@pytest.mark.parametrize(("given", "named"), [({}, "none"), ({"steps": 1, "epochs": 2.0}, "epochs, steps")])
+def test_a_budget_is_given_in_exactly_one_unit(given, named):
+    with pytest.raises(ConfigError, match=f"exactly one of samples, epochs, steps; found {named}"):
+        TrainingConfig(**given)
+
+
+@pytest.mark.parametrize("name", ["online", "", "a b", "1st", "a.b"])
+def test_an_average_has_the_name_of_no_other_weights_and_of_no_path(name):
+    with pytest.raises(ConfigError, match=f"{name!r} cannot name an average"):
+        TrainingConfig(steps=1, ema={name: {"type": "power"}})
+
+
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        ({"compile": "reduce-overhead", "accumulation": 2}, {"accumulation": 1}),
+        ({"compile": "max-autotune", "accumulation": 2}, {"compile": "default"}),
+        ({"divergence": "roll back"}, {"rollback": 1}),
+    ],
+)
+def test_a_contradiction_names_its_settings_and_its_remedy_settles_it(settings, remedy):
+    with pytest.raises(ConfigError) as caught:
+        TrainingConfig(steps=1, **settings)
+    assert all(str(value) in str(caught.value) for value in settings.values())
+    assert all(key in str(caught.value) for key in remedy)
+    TrainingConfig(**{"steps": 1, **settings, **remedy})
+
+
+def test_every_key_of_another_library_leads_to_a_field_that_exists():
+    for hint in TrainingConfig.replaced.values():
+        room, *path = hint.removeprefix("Set ").removesuffix(".").split(".")
+        if room == "train":
+            assert path[0] in TrainingConfig.model_fields, hint
