@@ -6,7 +6,7 @@ is written durably to an unfinished folder beside the target by the one rank it 
 nor an interruption changes a bit of the result; another batch size changes samples by rounding alone.
 
 The target is written whole in that folder, then the folder is marked as done (`job.json` becomes `done.json`), then the
-target is moved out. So a target beside a folder that is done and no longer holds one was drawn by the same request.
+target is moved out. If `done.json` exists without a target inside, this request already moved the target out.
 """
 
 from __future__ import annotations
@@ -244,10 +244,10 @@ def _begin(request: Request, job: dict[str, Any]) -> bool:
     """Note the job in the unfinished folder, or check that it is the same.
 
     Returns:
-        Whether the target is there: the call that moved it was killed before it had removed the folder's content.
+        Whether the target exists: an earlier call was killed after it had moved the target out and before the cleanup.
 
     Raises:
-        FileExistsError: it is another job, or the target is of no call of this job.
+        FileExistsError: the folder belongs to another job, or the target was drawn by no call of this job.
     """
     folder = request.unfinished
     _check_absent(request)

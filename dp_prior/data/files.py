@@ -130,7 +130,7 @@ def check_memory(where: str, n_bytes: int, *, stored: int | None = None, ratio: 
         stored: bytes of it on disk, and `ratio`, the most that its compression can achieve; None if unknown.
 
     Raises:
-        DataError: it is larger than the memory of this machine, or than what is stored could decode to.
+        DataError: the array is larger than the memory of this machine, or than its stored bytes can decode to.
     """
     memory = memory_bytes()
     if n_bytes > memory:

@@ -1,4 +1,5 @@
-"""PolicyConfig: the record of a policy, what in it contradicts itself or the data, and how a policy is built of it."""
+"""PolicyConfig: the record of a policy, which refuses contradictions within itself and with the data, and builds the
+policy."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ CONDITIONS = "Observations condition all layers; for others see backbone 'unet1d
 
 
 class PolicyConfig(Config):
-    """A diffusion policy: the chunk it predicts, the observations it sees, and its network."""
+    """A diffusion policy: the predicted chunk, the observations, and the network."""
 
     replaced: ClassVar = {
         **dict.fromkeys(("abs_action", "rotation_rep", "rotation_transformer", "pose_repr"), f"{POSES}."),

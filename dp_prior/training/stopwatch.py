@@ -9,7 +9,8 @@ from collections.abc import Callable
 class Stopwatch:
     """Seconds since the start of a run in which one of its processes was training or evaluating.
 
-    Every rank has one; all decide by what the first rank read, which `PolicyTrainer` exchanges with stop requests.
+    Every rank has a stopwatch; all decide by the first rank's reading, which `PolicyTrainer` exchanges with stop
+    requests.
 
     Attributes:
         seen: (before, now) in seconds, as the ranks agreed after the last step that was checked, and after this one.

@@ -37,7 +37,7 @@ class EmbeddingsRecord(Config):
     """The model, with its hash."""
 
     source: dict[str, str | int]
-    """What was embedded, with a hash of it."""
+    """Name of the embedded texts or frames, with a hash of their content."""
 
     rows: int
     """Number of embeddings."""

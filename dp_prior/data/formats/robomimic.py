@@ -147,7 +147,7 @@ class RobomimicStore(EpisodeStore):
         """Shape (N, *feature_shape) and dtype of a key over all demonstrations.
 
         Raises:
-            DataError: a demonstration does not have it, or another one of it.
+            DataError: the key is missing in a demonstration, has another shape or dtype there, or holds no numbers.
         """
         if key not in self._keys:
             hint = nearest_name(key, self._keys)

@@ -1,4 +1,4 @@
-"""Building a frame cache: files are read side by side, episodes are made durable one by one.
+"""Builds a frame cache: reads files in parallel, and makes each episode durable separately.
 
 A build that dies at any moment goes on with the episodes that `episodes.jsonl` lists; a line is appended only after the
 frames that it speaks of were synced to disk.
@@ -105,7 +105,7 @@ def build(
     """Read every episode that is not stored yet, and complete the cache.
 
     Args:
-        check: called about once per second; what it raises ends the build. The episodes read so far stay.
+        check: called about once per second; its exception ends the build. The episodes read so far stay.
 
     Raises:
         DataError: files cannot be read, or do not match the rows; one line for each. The other episodes stay.
@@ -254,7 +254,8 @@ class _Build:
         self._progress(BuildProgress(done, self._plan.n_frames, rate, left))
 
     def _read_part(self, part: FramePart) -> None:
-        """Store the episodes of a part that are not, which are its last: a part is stored in the order of its file."""
+        """Store the remaining episodes of a part. Episodes are stored in file order, so the finished ones come
+        first."""
         lengths = self._plan.lengths
         done = 0
         while part.episodes[done] in self._writer.done:

@@ -141,8 +141,8 @@ class FrameCache:
             workers: threads, each of which reads one file at a time.
             progress: called about once per second.
             tell: called with a line about what is waited for, or why a complete cache is built again.
-            verify: what of a complete cache to check first; damage has it built again.
-            check: called about once per second while building or waiting; what it raises ends that, and the episodes
+            verify: how a complete cache is checked first; a damaged cache is built again.
+            check: called about once per second while building or waiting; its exception ends the call, and the episodes
                 read so far stay.
 
         Raises:
@@ -180,7 +180,7 @@ class FrameCache:
         """The frames by row, from the cache, which is built if needed; logs damage that hashes find. See `build`."""
         self.build()
         rows = FrameRows(self.directory)
-        if verify == "hashes" and rows.damage():  # checked by all processes at once; again by the one that repairs it
+        if verify == "hashes" and rows.damage():  # all processes check at once; the repairing process again
             self.build(tell=log.warning, verify=verify)
             rows = FrameRows(self.directory)
         self._refuse_others(rows)

@@ -25,9 +25,9 @@ class LanguageConfig(Config):
     """The instruction of each frame, which the policy sees as the embedding of its text."""
 
     key: str | None = None
-    """Key in the data set that holds texts, or numbers of texts, for each frame or each episode. null: the one
-    that the format has for them, as LeRobot's `task_index`; in other formats each episode has one text of `texts`, or
-    all have the only one."""
+    """Key in the data set that holds texts, or numbers of texts, for each frame or each episode. null: the key that the
+    format defines, such as LeRobot's `task_index`; in other formats `texts` lists a text for each episode, or a single
+    text for all."""
 
     texts: str | Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """The texts that the numbers stand for, from 0: a list, or the key of an array of them. null: those that the

@@ -24,7 +24,7 @@ from dp_prior.tensors.rotations import from_6d
 
 History = Literal["client", "server"]
 FIELDS = ("episode", "step", "prefix", "delay")
-"""What a request may hold in the map `OWN_FIELDS`; the last two are those of `Agent.infer`."""
+"""The fields that a request may have in the map `OWN_FIELDS`; the last two are arguments of `Agent.infer`."""
 
 
 @dataclass(frozen=True)
