@@ -61,7 +61,7 @@ JOB, DONE, LOCK, TARGET = "job.json", "done.json", "lock", "target"
 
 @dataclass(frozen=True)
 class Request:
-    """What to draw.
+    """A request for samples.
 
     Attributes:
         n: number of samples.
@@ -152,7 +152,7 @@ def draw(reference: str, request: Request, ranks: Ranks, report: Callable[[str],
 def _conditions(
     spec: Spec, stored: StoredTask | None, request: Request, ranks: Ranks, report: Callable[[str], None]
 ) -> Conditions:
-    """What the samples are conditioned on; `stored` where that is in the data."""
+    """The conditions of the samples; `stored` where they come from the data."""
     has_labels = LABEL in spec.cond_shapes and request.conditions is None
     if request.labels and not has_labels:
         raise ConfigError("--labels", ["the model has no labels to choose, or --conditions has them; leave it out"])
@@ -295,7 +295,7 @@ def _assemble(request: Request, conditions: Conditions) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """Delete everything but the lock, and last what tells that the target was moved away."""
+    """Delete everything but the lock; delete `done.json`, which says that the target was moved out, last."""
     for path in sorted(folder.iterdir(), key=lambda path: path.name == DONE):
         if path.name != LOCK:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What every record of a data set can be asked, and the settings that several of them share.
+"""The interface of records of data sets, and the settings that several records share.
 
 A shared setting is a type with its meaning: fields of a base class would come before a record's own in stored files.
 """

@@ -25,7 +25,7 @@ REFUSED = {
 """Errors that say nothing about the content of a file."""
 
 Verify = Literal["sizes", "hashes"]
-"""How files are compared with what was noted of them: by their sizes, or by every byte too."""
+"""How files are compared with the manifest: by their sizes, or also by the hash of every byte."""
 
 MOST_KEYS = 10_000
 """Most arrays or columns of a data set."""

@@ -145,7 +145,7 @@ class Integrity:
         return manifest if manifest.root == self._root_name() else None
 
     def _compare(self, path: Path | str, expected: FileNote, size: int | None = None) -> str | None:
-        """What has changed of one file; `size` is known where a folder was listed."""
+        """The change of a file, None without one; `size` is known where a folder was listed."""
         try:
             with reading(path):
                 size = os.stat(path).st_size if size is None else size
@@ -158,7 +158,7 @@ class Integrity:
         return None
 
     def _compare_folder(self, place: str, expected: Mapping[str, FileNote], pool: ThreadPoolExecutor) -> list[str]:
-        """What has changed among the files of a folder of embeddings."""
+        """The changes of the files in a folder of embeddings."""
         try:
             found = find_files(place, self._places[place]).sizes()
         except DataError as error:

@@ -107,7 +107,7 @@ class SplitData:
         return {part: len(getattr(self, part)) for part in PARTS}
 
     def document(self) -> dict[str, Any]:
-        """What identifies these data, to be stored with a run."""
+        """The identity of these data, to be stored with a run."""
         return {"fingerprint": self.fingerprint, "rows": self.sizes()}
 
     def summary(self) -> str:
@@ -120,7 +120,7 @@ class SplitData:
         return {"parts": self.sizes(), "fingerprint": self.fingerprint, "warnings": self.warnings()}
 
     def warnings(self) -> list[str]:
-        """What a user should know before training; reads no frames."""
+        """Warnings for the user before training; reads no frames."""
         return [] if len(self.val) else [f"no {self.noun} is left to validate on: val metrics will be missing"]
 
     def facts(self) -> dict[str, str]:

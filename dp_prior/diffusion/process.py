@@ -389,7 +389,7 @@ class DiffusionProcess(nn.Module):
         return x_0
 
     def _stages(self, bounds: Bounds | None, known: tuple[Tensor, Tensor] | None) -> tuple[list[Stage], list[Stage]]:
-        """What is done to an estimate of x_0 before the clip, and from the clip on.
+        """The stages that an estimate of x_0 passes before the clip, and from the clip on.
 
         Known values are put in before the clip too, since a clip may look at all elements of a sample.
         """

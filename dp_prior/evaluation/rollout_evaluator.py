@@ -199,7 +199,7 @@ class RolloutEvaluator:
         return np.concatenate([rows, *codes], axis=1)
 
     def _seen(self, obs: dict[str, np.ndarray], policy: Any) -> dict[str, np.ndarray]:
-        """What the policy gets of the observations."""
+        """The observations as the policy sees them, after shuffling and blinding."""
         return blinded(shuffled(obs, self.config.shuffle, self.config.noise_seed), policy, self.config.blind)
 
 

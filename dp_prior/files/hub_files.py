@@ -20,7 +20,7 @@ status of HTTP."""
 
 
 class HubError(OSError):
-    """The Hub does not give, or take, what was asked for.
+    """The Hub refuses a download or an upload, or is out of reach.
 
     Attributes:
         reason: the kind of failure.

@@ -163,7 +163,7 @@ class PolicyConfig(Config):
         return self._build(DiffusionPolicy, spec, x_shape, ObservationEncoder(modules, spec.cond_shapes))
 
     def transforms(self, spec: Spec) -> Transforms:
-        """What happens to actions and observations of these data before they are normalised."""
+        """The transforms of actions and observations before normalisation."""
         whole = () if self.relative_to is None else (OffsetArm(action=(0, spec.x_shape[-1]), key=self.relative_to),)
         return Transforms(spec, self.arms or whole, self.n_obs_steps - 1)
 

@@ -35,9 +35,9 @@ class Stopwatch:
         return self.clock() - self._zero
 
     def agree(self, seconds: float) -> None:
-        """Adopt what the first rank read."""
+        """Adopt the first rank's reading."""
         self.seen = (self.seen[0], seconds)
 
     def check(self) -> None:
-        """What was due has been done."""
+        """Mark the work of this step as done."""
         self.seen = (self.seen[1], self.seen[1])

@@ -26,7 +26,7 @@ from dp_prior.training.stopwatch import Stopwatch
 
 
 class Trained(Protocol):
-    """What a snapshot holds of a trainer."""
+    """The state of a trainer that a snapshot holds."""
 
     online: nn.Module
     averages: dict[str, EMA]

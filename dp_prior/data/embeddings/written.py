@@ -28,7 +28,7 @@ ROWS = 1024
 
 
 class EmbeddingsRecord(Config):
-    """What the embeddings of a folder were made of."""
+    """The origin of a folder of embeddings: the model, the embedded data, and the number of rows."""
 
     format: int = 1
     """Version of the layout."""

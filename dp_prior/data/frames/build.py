@@ -38,7 +38,7 @@ SYNC_EVERY_S = 1.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What a cache is to hold, and where."""
+    """The planned content of a cache, and its directory."""
 
     source: FrameSource
     fit: Fit
@@ -202,7 +202,7 @@ class _Writer:
 
 
 class _Stopped(Exception):
-    """The build ends early; what a thread was reading is dropped."""
+    """The build ends early; episodes in progress are dropped."""
 
 
 class _Build:

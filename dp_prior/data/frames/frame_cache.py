@@ -46,7 +46,7 @@ _JPEG_MARGIN = 1.2  # of the size that a sample suggests: episodes differ
 
 @dataclass(frozen=True)
 class BuildEstimate:
-    """What a build takes."""
+    """The cost of a build."""
 
     frames: int
     frames_left: int
@@ -109,7 +109,7 @@ class FrameCache:
         self._plan = Plan(source, fit, encoding, self.directory)
 
     def estimate(self, workers: int = 1) -> BuildEstimate:
-        """What `build` takes. Reads the first few frames of one file unless the cache is complete; writes nothing."""
+        """The cost of `build`. Reads the first few frames of one file unless the cache is complete; writes nothing."""
         plan, encoding, free = self._plan, self._plan.encoding, _free_bytes(self.directory)
         if self._damage("sizes") is None:
             return BuildEstimate(plan.n_frames, 0, 0.0, sum(read_index(self.directory).sizes.values()), free, encoding)
@@ -242,7 +242,7 @@ class FrameCache:
 
 
 def _identify(source: FrameSource) -> dict[str, list[int]]:
-    """What tells the files of a source from others: size and modification time."""
+    """The identity of the files of a source: size and modification time by name."""
     found: dict[str, list[int]] = {}
     missing = []
     for path in source.files():

@@ -76,7 +76,7 @@ def greyscale(x: Tensor) -> Tensor:
 
 
 class CacheIndex(Config):
-    """What a complete cache holds."""
+    """The index of a complete cache."""
 
     format: Literal[1] = 1
     """Version of the files."""

@@ -69,7 +69,7 @@ class LanguageConfig(Config):
         return FrameTexts(texts, index, table.reshape(len(texts), *folder.shape), embedder, store.text_files(), weights)
 
     def _weights(self, texts: list[str], source: str) -> list[float] | None:
-        """The weight of each text; None for those that an epoch has without weights."""
+        """The weight of each text; None without `weights`."""
         if self.weights is None or self.weights == "balanced":
             return None if self.weights is None else [1.0] * len(texts)
         problems = [

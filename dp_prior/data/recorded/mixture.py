@@ -211,7 +211,7 @@ def _different_specs(sets: dict[str, Trajectories]) -> Iterator[str]:
 
 
 def _layout(spec: Spec) -> dict[str, str]:
-    """What must agree, in words: per step, for the horizon is the same."""
+    """The layout in which all sets must agree, in words: shapes per step, since the horizon is the same."""
 
     def rotations(key: str) -> str:
         found = [f"{one.form} at {list(one.slice)}" for one in spec.rotations.get(key, ())]

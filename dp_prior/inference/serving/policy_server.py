@@ -51,7 +51,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """What clients may use up."""
+    """Limits on the resources that clients may use."""
 
     connections: int = 16
     message_bytes: int = 1 << 20

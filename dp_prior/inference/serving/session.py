@@ -115,7 +115,7 @@ class Session:
 
 
 def metadata(policy: Policy, name: str, history: History, merge: MergeConfig | None) -> dict[str, Any]:
-    """The first message of a connection: what the policy reads and gives, see docs/robot.md."""
+    """The first message of a connection: the inputs and outputs of the policy, see docs/robot.md."""
     return {
         "protocol": PROTOCOL,
         "policy": name,
