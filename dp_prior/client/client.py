@@ -74,7 +74,7 @@ class PolicyClient(ChunkBroker):
         """Ask for a chunk; see `ChunkBroker.infer`.
 
         Args:
-            prefix: for policies that continue it; the metadata then list it among `fields`.
+            prefix: actions for the chunk to continue; only for servers whose metadata list `prefix` among `fields`.
 
         Returns:
             chunk; actions (n_action_steps, action_dim), the part to execute, which begins at the newest observation;
@@ -114,8 +114,8 @@ class PolicyClient(ChunkBroker):
         self.close()
 
     def _checked(self, obs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """See `ChunkBroker._checked`; texts are left for the server to embed. It checks everything, but only when it is
-        asked."""
+        """See `ChunkBroker._checked`; texts are left for the server to embed. The server checks everything again, but
+        sees an observation only when a chunk is due."""
         checked = self.reads.check(self._row(obs), rows=1, texts=True)
         found = {key: value[0] for key, value in checked.items()}
         for key, value in found.items():
@@ -135,7 +135,7 @@ class PolicyClient(ChunkBroker):
         try:
             return super()._actions(obs)
         except ServerError:
-            self._history = []  # else one that nobody can name would be refused for ever
+            self._history = []  # otherwise a refused observation would stay and be refused for ever
             raise
 
     def _ask(self, request: bytes) -> bytes | str:

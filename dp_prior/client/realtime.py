@@ -19,7 +19,7 @@ import numpy as np
 
 
 class Predictor(Protocol):
-    """What predicts: the client of a server, or a `dp_prior.Agent`."""
+    """Predicts chunks: the client of a server, or a `dp_prior.Agent`."""
 
     def infer(
         self, obs: Mapping[str, np.ndarray], prefix: np.ndarray | None = None, delay: int = 0

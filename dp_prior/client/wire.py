@@ -84,7 +84,7 @@ def _msgpack() -> Any:
 
 
 def _array_fields(value: Any) -> Any:
-    """The form of what msgpack does not know."""
+    """Encode an array, a type that msgpack does not know."""
     if not isinstance(value, (np.ndarray, np.generic)):
         raise TypeError(
             f"a value of type {type(value).__name__} is neither an array, a number, a text, a list nor a map"

@@ -22,7 +22,7 @@ def build_frame_caches(config_file: Path, overrides: Iterable[str], report: Call
     """Build the frame caches that a configuration needs and that are not complete.
 
     Args:
-        report: receives what it costs, its rate and the time left.
+        report: receives lines about the cost, the rate and the time left.
     """
     config = TrainConfig.from_json_path(config_file, overrides)
     config.open_data().build_caches(report)

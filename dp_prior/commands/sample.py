@@ -6,7 +6,7 @@ is written durably to an unfinished folder beside the target by the one rank it 
 nor an interruption changes a bit of the result; another batch size changes samples by rounding alone.
 
 The target is written whole in that folder, then the folder is marked as done (`job.json` becomes `done.json`), then the
-target is moved out. So a target beside a folder that is done and no longer holds one was drawn by the same request.
+target is moved out. If `done.json` exists without a target inside, this request already moved the target out.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ JOB, DONE, LOCK, TARGET = "job.json", "done.json", "lock", "target"
 
 @dataclass(frozen=True)
 class Request:
-    """What to draw.
+    """A request for samples.
 
     Attributes:
         n: number of samples.
@@ -152,7 +152,7 @@ def draw(reference: str, request: Request, ranks: Ranks, report: Callable[[str],
 def _conditions(
     spec: Spec, stored: StoredTask | None, request: Request, ranks: Ranks, report: Callable[[str], None]
 ) -> Conditions:
-    """What the samples are conditioned on; `stored` where that is in the data."""
+    """The conditions of the samples; `stored` where they come from the data."""
     has_labels = LABEL in spec.cond_shapes and request.conditions is None
     if request.labels and not has_labels:
         raise ConfigError("--labels", ["the model has no labels to choose, or --conditions has them; leave it out"])
@@ -244,10 +244,10 @@ def _begin(request: Request, job: dict[str, Any]) -> bool:
     """Note the job in the unfinished folder, or check that it is the same.
 
     Returns:
-        Whether the target is there: the call that moved it was killed before it had removed the folder's content.
+        Whether the target exists: an earlier call was killed after it had moved the target out and before the cleanup.
 
     Raises:
-        FileExistsError: it is another job, or the target is of no call of this job.
+        FileExistsError: the folder belongs to another job, or the target was drawn by no call of this job.
     """
     folder = request.unfinished
     _check_absent(request)
@@ -295,7 +295,7 @@ def _assemble(request: Request, conditions: Conditions) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """Delete everything but the lock, and last what tells that the target was moved away."""
+    """Delete everything but the lock; delete `done.json`, which says that the target was moved out, last."""
     for path in sorted(folder.iterdir(), key=lambda path: path.name == DONE):
         if path.name != LOCK:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

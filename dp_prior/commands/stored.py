@@ -57,7 +57,7 @@ def read_stored(directory: Path, overrides: Iterable[str] = (), *, with_data: bo
         with_data: False leaves the data out, which then may be of a type that is not installed.
 
     Raises:
-        ConfigError: it is none of this version, or an override changes what was trained.
+        ConfigError: this version cannot read the configuration, or an override changes a trained setting.
     """
     source, overrides = str(directory / CONFIG), tuple(overrides)
     given = read_checkpoint(directory, [CONFIG]).documents[CONFIG]

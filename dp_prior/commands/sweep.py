@@ -1,6 +1,6 @@
 """`dp-prior sweep`: one configuration with some settings varied, each with several seeds, one run after another.
 
-A trial is named by what it varies, so the same command finds its runs again and each goes on where it was.
+A trial is named by its varied settings, so the same command finds its runs again and each run resumes.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def trials(config_file: Path, varied: Iterable[str], seeds: int, overrides: Iter
 
 
 def run_trials(found: list[Trial], report: Callable[[str], None]) -> int:
-    """Run trials one after another; finished ones are complete at once. An error of one does not end the others.
+    """Run the trials in order; a finished trial returns at once. An error in a trial does not end the others.
 
     Returns:
         Exit code: 0, that of the first error, or `STOPPED`; a stop ends the sweep.
@@ -100,7 +100,8 @@ def run_trials(found: list[Trial], report: Callable[[str], None]) -> int:
 
 
 def _place(told: str) -> str:
-    """What is told of a trial as a part of a file name; a long one is cut and ends with a hash of all of it."""
+    """The description of a trial as part of a file name; a long description is cut and ends with a hash of the
+    whole."""
     place = re.sub(r"[^A-Za-z0-9.=+-]+", "_", told)
     return place if len(place) <= LONGEST else f"{place[:LONGEST]}_{sha256(told.encode()).hexdigest()[:12]}"
 

@@ -96,7 +96,7 @@ class Config(Record):
     ) -> ConfigError:
         """The error about an object that is no such record, after problems that are known already."""
         faults = error.errors(include_url=False)
-        if faults[0]["type"] == "json_invalid":  # Python parsed it, so it is pydantic's depth limit
+        if faults[0]["type"] == "json_invalid":  # Python parsed the text, so this is pydantic's depth limit
             return ConfigError(layers.top, [TOO_DEEP])
         lines = list(problems)
         for fault in faults[:MOST_PROBLEMS]:

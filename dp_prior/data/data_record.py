@@ -1,4 +1,4 @@
-"""What every record of a data set can be asked, and the settings that several of them share.
+"""The interface of records of data sets, and the settings that several records share.
 
 A shared setting is a type with its meaning: fields of a base class would come before a record's own in stored files.
 """
@@ -30,8 +30,8 @@ Verified = Annotated[Verify, Change("harmless"), Field(description=VERIFY)]
 
 
 class DataRecord(Config):
-    """The record of a data set. A subclass has the fields `batch_size`, `verify` and `manifest`, and `create`, which
-    opens the data set, a `SplitData`, and takes what the tasks that learn from it give.
+    """The record of a data set. Subclasses have the fields `batch_size`, `verify` and `manifest`, and a method
+    `create`, which opens a `SplitData` with the arguments that `open` of their tasks passes.
 
     Attributes:
         provides: the data type that this record can stand in for; a task's `data_types` lists those it learns from.

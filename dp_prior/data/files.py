@@ -25,7 +25,7 @@ REFUSED = {
 """Errors that say nothing about the content of a file."""
 
 Verify = Literal["sizes", "hashes"]
-"""How files are compared with what was noted of them: by their sizes, or by every byte too."""
+"""How files are compared with the manifest: by their sizes, or also by the hash of every byte."""
 
 MOST_KEYS = 10_000
 """Most arrays or columns of a data set."""
@@ -130,7 +130,7 @@ def check_memory(where: str, n_bytes: int, *, stored: int | None = None, ratio: 
         stored: bytes of it on disk, and `ratio`, the most that its compression can achieve; None if unknown.
 
     Raises:
-        DataError: it is larger than the memory of this machine, or than what is stored could decode to.
+        DataError: the array is larger than the memory of this machine, or than its stored bytes can decode to.
     """
     memory = memory_bytes()
     if n_bytes > memory:

@@ -37,7 +37,7 @@ class Files:
     is_local: bool
 
     def open(self, path: str) -> Any:
-        """Open one of the files for reading; on a local disk it must be a regular file."""
+        """Open one of the files for reading; local files must be regular files."""
         return open_regular(path) if self.is_local else self.fs.open(path, "rb")
 
     def sizes(self) -> dict[str, int]:

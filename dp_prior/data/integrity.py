@@ -100,7 +100,7 @@ class Integrity:
             raise DataError(f"{found} is not what it was when {self._path} was written", [*problems, advice])
 
     def note(self, files: Iterable[Path]) -> None:
-        """Write the manifest, or add files to it that are not in it yet.
+        """Write the manifest, or add the files that are not listed yet.
 
         Raises:
             DataError: a file is missing.
@@ -145,7 +145,7 @@ class Integrity:
         return manifest if manifest.root == self._root_name() else None
 
     def _compare(self, path: Path | str, expected: FileNote, size: int | None = None) -> str | None:
-        """What has changed of one file; `size` is known where a folder was listed."""
+        """The change of a file, None without one; `size` is known where a folder was listed."""
         try:
             with reading(path):
                 size = os.stat(path).st_size if size is None else size
@@ -158,7 +158,7 @@ class Integrity:
         return None
 
     def _compare_folder(self, place: str, expected: Mapping[str, FileNote], pool: ThreadPoolExecutor) -> list[str]:
-        """What has changed among the files of a folder of embeddings."""
+        """The changes of the files in a folder of embeddings."""
         try:
             found = find_files(place, self._places[place]).sizes()
         except DataError as error:
@@ -177,7 +177,7 @@ class Integrity:
     def _take_folder(
         self, place: str, endings: tuple[str, ...], known: Mapping[str, FileNote] | None, pool: ThreadPoolExecutor
     ) -> dict[str, FileNote]:
-        """Notes of a folder; those that are known stay, and get hashes where these are wanted now."""
+        """Notes of a folder. Known notes stay; notes of local files get missing hashes if hashes are to be verified."""
         files = find_files(place, endings) if known is None or self._verify == "hashes" else None
         notes = {name: FileNote(size=size) for name, size in files.sizes().items()} if known is None else dict(known)
         if self._verify == "hashes" and files.is_local:

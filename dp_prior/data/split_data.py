@@ -29,13 +29,13 @@ def fraction_faults(train: float, val: float, test: float) -> Iterator[str]:
 
 
 class SplitData:
-    """A checked data set, split into parts. What needs no answer of its own has the usual one here.
+    """A checked data set, split into parts. Methods that most data sets share have their usual answer here.
 
     Attributes:
         noun, title: what is divided, and the data set as a whole, in words.
         spec: shapes of one sample.
         train, val, test: the samples of each part; val and test may be empty.
-        files: of recorded episodes, which the manifest notes one by one.
+        files: of recorded episodes; the manifest notes each file.
         images: the column of each camera or source of pictures; see `build_caches`.
         sets: the data sets that this one is joined from, by name.
         fingerprint: SHA-256 of the content; asking for it may need the frame caches.
@@ -107,7 +107,7 @@ class SplitData:
         return {part: len(getattr(self, part)) for part in PARTS}
 
     def document(self) -> dict[str, Any]:
-        """What identifies these data, to be stored with a run."""
+        """The identity of these data, to be stored with a run."""
         return {"fingerprint": self.fingerprint, "rows": self.sizes()}
 
     def summary(self) -> str:
@@ -120,7 +120,7 @@ class SplitData:
         return {"parts": self.sizes(), "fingerprint": self.fingerprint, "warnings": self.warnings()}
 
     def warnings(self) -> list[str]:
-        """What a user should know before training; reads no frames."""
+        """Warnings for the user before training; reads no frames."""
         return [] if len(self.val) else [f"no {self.noun} is left to validate on: val metrics will be missing"]
 
     def facts(self) -> dict[str, str]:

@@ -15,7 +15,7 @@ Denoise = Callable[[Tensor, int], Tensor]
 
 
 class Estimate(NamedTuple):
-    """What one network evaluation says about a clean sample.
+    """The estimate of a clean sample by one network evaluation.
 
     Attributes:
         x_0: (B, ...) estimate of x_0, clipped where the process clips.

@@ -41,7 +41,8 @@ class Draw(NamedTuple):
     """Scale of classifier-free guidance, see `Guidance`; above 1 the condition is amplified."""
 
     noise: Tensor | None = None
-    """(B, *x_shape) what sampling starts from, such as that of `DiffusionModel.invert`; None draws it."""
+    """(B, *x_shape) the noise that sampling starts from, for example the result of `DiffusionModel.invert`; None draws
+    new noise."""
 
 
 AS_CONFIGURED = Draw()

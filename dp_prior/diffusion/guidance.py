@@ -111,7 +111,7 @@ class Guidance(Config):
 
     @property
     def is_neutral(self) -> bool:
-        """Whether the guided estimate is the conditional one, so that no unconditional one is needed."""
+        """Whether the guided estimate equals the conditional estimate, so that no unconditional estimate is needed."""
         return self.scale == 1.0
 
     def mix(self, conditional: Tensor, unconditional: Tensor) -> Tensor:

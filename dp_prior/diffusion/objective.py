@@ -28,7 +28,7 @@ class Objective(Config):
         """(p, q) of target = p eps + q x_0."""
 
     def target(self, x_0: Tensor, eps: Tensor, alpha: Level, sigma: Level) -> Tensor:
-        """What the network should predict for x_t = alpha x_0 + sigma eps."""
+        """The prediction target of the network for x_t = alpha x_0 + sigma eps."""
         p, q = self.mixture(alpha, sigma)
         return p * eps + q * x_0
 

@@ -35,7 +35,8 @@ class Loss(NamedTuple):
         terms: (B,) parts of `per_sample` by name, where it has several: `simple`, and `vb` in bits per dimension; a
             task may add its own. Each is logged and evaluated.
         valid: (B,) number of valid positions of each sample.
-        factor: (B,) those factors, with which the mean is that of uniform timesteps; None where they are all 1.
+        factor: (B,) the factors of importance sampling, which make the mean equal to the mean over uniform timesteps;
+            None where all are 1.
     """
 
     total: Tensor
@@ -316,8 +317,8 @@ class DiffusionProcess(nn.Module):
         Args:
             network, x_0, mask: see `loss`.
             random: B rows; the noise of each timestep.
-            known: see `loss`; the bound is then that of the other elements, given these.
-            unconditional, bounds: see `denoiser`; the bound is that of the denoiser as it samples, clipped.
+            known: see `loss`; the bound then covers the unknown elements, conditional on the known elements.
+            unconditional, bounds: see `denoiser`; the denoiser is evaluated as in sampling, clipped.
         """
         draw = AS_CONFIGURED if known is None else Draw(known=(x_0, known), shown=known)
         denoiser = self.denoiser(network, tuple(x_0.shape), draw, unconditional=unconditional, bounds=bounds)
@@ -388,7 +389,7 @@ class DiffusionProcess(nn.Module):
         return x_0
 
     def _stages(self, bounds: Bounds | None, known: tuple[Tensor, Tensor] | None) -> tuple[list[Stage], list[Stage]]:
-        """What is done to an estimate of x_0 before the clip, and from the clip on.
+        """The stages that an estimate of x_0 passes before the clip, and from the clip on.
 
         Known values are put in before the clip too, since a clip may look at all elements of a sample.
         """

@@ -1,4 +1,4 @@
-"""DiffusionConfig: the record of a diffusion process, and what in it contradicts itself."""
+"""DiffusionConfig: the record of a diffusion process, which refuses contradictory settings."""
 
 from __future__ import annotations
 

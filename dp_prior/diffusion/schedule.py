@@ -134,7 +134,7 @@ class _Continuous(_VariancePreserving):
 
     @abstractmethod
     def gamma(self, u: Tensor) -> Tensor:
-        """alpha-bar at times `u` from 0, where it is 1, to 1, where it is 0."""
+        """alpha-bar at times `u` in [0, 1]; falls from 1 at `u` = 0 to 0 at `u` = 1."""
 
     def alpha_bar(self) -> Tensor:
         """(T,) float64, falling."""

@@ -24,8 +24,8 @@ KARRAS_SIGMA_MAX = 80.0
 def spaced_timesteps(table: NoiseTable, steps: int | None, spacing: Spacing) -> tuple[int, ...]:
     """Timesteps to visit, noisiest first, beginning with the noisiest one trained.
 
-    Some published spacings begin below it, where the network would be told less noise than there is; their first step
-    is moved up, except that of `diffusers`.
+    Some published spacings begin at a less noisy timestep, where the network would be told less noise than there is;
+    their first step is moved up, except for `diffusers`.
 
     Args:
         steps: how many; None for all, or for the sum of the sections.

@@ -74,7 +74,7 @@ class NoiseTable:
     def log_stds(self, t: int, s: int) -> tuple[float, float]:
         """Logarithms of the least and the largest sensible std of the step from t to a less noisy s.
 
-        The least is that of q(x_s | x_t, x_0), the largest that of q(x_s | x_t) for data that are standard normal. The
+        The least is the std of q(x_s | x_t, x_0), the largest the std of q(x_s | x_t) for standard normal data. The
         latter is the std of q(x_t | x_s), beta for neighbours, where alpha^2 + sigma^2 is 1.
         """
         (alpha_t, sigma_t), (alpha_s, sigma_s) = self.levels[t], self.levels[s]
@@ -108,7 +108,7 @@ class NoiseTable:
         return sigma_s / sigma_t, *weights
 
     def reverse_steps(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(T,) c_0, and logarithms of the least and largest std, of the step from each timestep to the one before it.
+        """(T,) c_0, and logarithms of the least and largest std, of the step from each timestep to the timestep before.
 
         The step to the clean sample has a point for posterior; it takes the least std of the step before (IDDPM).
         """

@@ -20,7 +20,7 @@ class _Timesteps(Config):
 
     stratified: bool = False
     """Spread the timesteps of a global batch evenly, which lowers the variance of its loss: the k-th sample of the run
-    takes the k-th point of the golden-ratio sequence instead of a random one, whatever the number of ranks."""
+    takes the k-th point of the golden-ratio sequence instead of a random point, for any number of ranks."""
 
 
 class UniformTimesteps(_Timesteps):

@@ -1,8 +1,8 @@
 """The variance of a reverse step, and the terms of the variational bound (Nichol and Dhariwal 2021).
 
-A reverse step draws x_s from a normal distribution around the posterior's mean. Its std lies between two bounds,
-`least` (that of the posterior given x_0) and `largest` (that of standard normal data); `NoiseTable.log_stds` has them.
-A learned variance is read from the second half of the network's output.
+A reverse step draws x_s from a normal distribution around the posterior's mean. Its std lies between two bounds of
+`NoiseTable.log_stds`: `least`, the std of the posterior given x_0, and `largest`, the std for standard normal data. A
+learned variance is read from the second half of the network's output.
 """
 
 from __future__ import annotations
@@ -105,8 +105,9 @@ def normal_kl(difference: Tensor, log_std_1: Level, log_std_2: Level) -> Tensor:
 class _LogNormalCdf(torch.autograd.Function):
     """`torch.special.log_ndtr` with a derivative of full precision.
 
-    torch 2.13 takes it from exp(-z^2 / 2 - log_ndtr(z)), whose exponent is a difference of large numbers: in float32 it
-    is up to 7 % off at z = -1,000, hundreds of times too large at -10,000, and infinite from -50,000 on.
+    torch 2.13 takes the derivative from exp(-z^2 / 2 - log_ndtr(z)), whose exponent is a difference of large numbers:
+    in float32 the derivative is up to 7 % off at z = -1,000, hundreds of times too large at -10,000, and infinite from
+    -50,000 on.
     """
 
     @staticmethod

@@ -1,4 +1,5 @@
-"""RolloutConfig: the record of rollouts in an environment, and what in it contradicts itself, the task or the data."""
+"""RolloutConfig: the record of rollouts in an environment, checked for contradictions within itself, with the task and
+with the data."""
 
 from __future__ import annotations
 

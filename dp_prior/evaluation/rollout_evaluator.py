@@ -199,13 +199,13 @@ class RolloutEvaluator:
         return np.concatenate([rows, *codes], axis=1)
 
     def _seen(self, obs: dict[str, np.ndarray], policy: Any) -> dict[str, np.ndarray]:
-        """What the policy gets of the observations."""
+        """The observations as the policy sees them, after shuffling and blinding."""
         return blinded(shuffled(obs, self.config.shuffle, self.config.noise_seed), policy, self.config.blind)
 
 
 def _fits(found: tuple[int, ...] | None, wanted: tuple[int, ...], is_resized: bool, is_text: bool) -> bool:
-    """Whether an environment's observation is what the policy reads; a camera of any size is, where it is resized, and
-    a text, of shape (), is where one is embedded."""
+    """Whether an environment's observation fits the policy. A camera whose frames are resized may have any size; a text
+    that is embedded has shape ()."""
     is_picture = is_resized and found is not None and len(found) == 3 and found[2] == wanted[2]
     return found == wanted or is_picture or (is_text and found == ())
 

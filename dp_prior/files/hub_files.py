@@ -20,7 +20,7 @@ status of HTTP."""
 
 
 class HubError(OSError):
-    """The Hub does not give, or take, what was asked for.
+    """The Hub refuses a download or an upload, or is out of reach.
 
     Attributes:
         reason: the kind of failure.
@@ -41,7 +41,7 @@ class HubRepository:
     Attributes:
         name: `user/name`.
         revision: branch, tag or commit; None for the newest commit.
-        kind: what it holds.
+        kind: whether the repository holds a model or a data set.
     """
 
     name: str
@@ -87,8 +87,8 @@ class HubRepository:
             options: keywords of `hf_hub_download`, such as `token` and `cache_dir`.
 
         Raises:
-            HubError: the Hub does not give it, or it is larger.
-            OSError: it cannot be stored.
+            HubError: the Hub refuses the file, or the file is larger.
+            OSError: the file cannot be stored.
         """
         from huggingface_hub import hf_hub_download
 
@@ -104,7 +104,7 @@ class HubRepository:
         """A context in which errors of the client are raised as HubError.
 
         Args:
-            path: the file that is asked for, if it is one.
+            path: the requested file; None for a whole repository.
         """
         import httpx2
         from huggingface_hub import errors

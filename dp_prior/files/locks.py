@@ -31,7 +31,7 @@ class NoLocksError(OSError):
 class FileLock:
     """A lock that this process holds until it is released. The file stays; only the lock on it counts.
 
-    Processes forked while the lock is held keep it until they end, unless it is released before.
+    Processes forked while the lock is held keep the lock until they end or `release` is called.
     """
 
     def __init__(self, descriptor: int):

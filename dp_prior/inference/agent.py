@@ -79,7 +79,7 @@ class VectorAgent(Plans):
 
 
 class _FinitePlans(Plans):
-    """Refuses a chunk that is not finite before it is remembered: no later prediction begins from it."""
+    """Refuses a chunk that is not finite before it is stored, so that no later prediction begins from such a chunk."""
 
     def draw(self, *arguments: Any) -> Tensor:
         """See `Plans.draw`. Raises RuntimeError if an action is not finite."""

@@ -1,7 +1,8 @@
 """Chunking in real time: the robot goes on acting while the next chunk is predicted, d control steps long.
 
 A chunk predicted from the observation of step t replaces the last one at step t + d, from its index n_obs_steps - 1 + d
-on. `next_chunk` predicts it, given the unfinished one; the ways of merging the two are the records of `MergeConfig`.
+on. `next_chunk` predicts the new chunk, given the unfinished chunk; the records of `MergeConfig` are the ways of
+merging both.
 With n_action_steps s and room = horizon - n_obs_steps + 1 actions from the present on: d <= s <= room - d.
 """
 
@@ -59,7 +60,7 @@ class _Merge(Config):
         return how
 
     def combine(self, actions: Sequence[Tensor]) -> Tensor:
-        """(n, action_dim) the action of a step, from those that the chunks hold for it, oldest first."""
+        """(n, action_dim) the action of a step, from the actions of the chunks for this step, oldest first."""
         return actions[-1]
 
 
@@ -114,7 +115,7 @@ class Prefix(_Merge):
 
 
 class Ensemble(_Merge):
-    """The action of a step is the mean of what all chunks hold for it, the i-th oldest weighted by exp(-decay i):
+    """The action of a step is the mean over all chunks that reach the step, the i-th oldest weighted by exp(-decay i):
     temporal ensembling (Zhao et al. 2023, arXiv:2304.13705, algorithm 2, where n_action_steps is 1)."""
 
     type: Literal["ensemble"] = "ensemble"

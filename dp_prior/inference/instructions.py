@@ -30,9 +30,9 @@ class Instructions:
         """
         Args:
             spec: of the policy.
-            source: a folder that `dp-prior embed` wrote, whose texts are then the only ones that are known and no model
-                is needed, or a folder with the model, if it lies elsewhere than in training; None for the model of the
-                policy's spec.
+            source: a folder that `dp-prior embed` wrote (then only its texts are known, and no model is needed), or a
+                folder with the model, if the model lies elsewhere than in training; None for the model of the policy's
+                spec.
 
         Raises:
             FileNotFoundError: there is no such folder.

@@ -125,7 +125,7 @@ class Plans:
         self._due = present + self.n_action_steps
 
     def next(self) -> Tensor:
-        """(n, action_dim) of this step: what the running chunks hold for it, or else the last action again."""
+        """(n, action_dim) of this step: merged from the running chunks, or else the last action again."""
         self._executed.append(self._action())
         self._step += 1
         return self._executed[-1]

@@ -1,4 +1,4 @@
-"""The socket that a server listens on, refused where other machines could reach it without a word of the user."""
+"""Binds a server's socket; refuses non-loopback addresses unless the caller says that access is protected."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def bind(host: str, port: int, *, is_protected: bool, remedy: str = "say --insec
 
     Args:
         port: 0 for one that is free.
-        is_protected: whether other machines may reach it; without, the address must be a loopback address.
-        remedy: what to do where it is not, for the error.
+        is_protected: whether other machines may reach the socket; if not, the address must be a loopback address.
+        remedy: advice in the error about an unprotected address.
 
     Raises:
         ConfigError: the port is in use, the address is not of this machine, or it is not loopback and not protected.

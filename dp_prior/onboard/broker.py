@@ -44,8 +44,8 @@ class ChunkBroker:
 
         Args:
             obs: (*shape) by key, data units; keys the policy does not know are ignored. An instruction may be given as
-                a text or as its embedding. The previous action, if the policy sees it, may be left out: it is then what
-                `act` returned last; give it where the robot did something else.
+                a text or as its embedding. The previous action, for policies that see it, defaults to the last result
+                of `act`; give the executed action where the robot did something else.
 
         Returns:
             (action_dim,) float32, data units.

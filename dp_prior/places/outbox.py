@@ -117,7 +117,7 @@ class Outbox:
                 _delete(parcel.directory)
 
     def exclusively(self) -> FileLock | None:
-        """The exclusive right to send, until it is released; None while another process holds it."""
+        """The exclusive right to send, until released; None while another process holds the lock."""
         self.directory.mkdir(parents=True, exist_ok=True)
         try:
             return FileLock.take(self.directory / _LOCK)

@@ -38,7 +38,7 @@ STACKS = "stacks"
 
 @dataclass(frozen=True)
 class Services:
-    """What a run uses while it holds the lock of its directory."""
+    """The services that a run uses while it holds the lock of its directory."""
 
     tracker: Tracker
     store: CheckpointStore

@@ -14,7 +14,7 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: Pa
     """One line for each part of the run.
 
     Args:
-        config: of the run; that of `parts` may differ where it is a trial.
+        config: of the run; the configuration of `parts` may differ in a trial.
         trainer: at the sample where training will begin.
         found: the checkpoint that the run resumes from, or a remote place that was not asked; None for a fresh start.
     """

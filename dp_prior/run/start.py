@@ -30,7 +30,8 @@ Resume = Literal["auto", "never", "must"]
 def find_checkpoint(
     load: ResumeConfig, store: CheckpointStore, resume: Resume, report: Callable[[str], None]
 ) -> Path | None:
-    """The checkpoint to resume from, None for a fresh start. Call it on the main rank only: it renames damaged ones.
+    """The checkpoint to resume from, None for a fresh start. Call this function on the main rank only, because it
+    renames damaged checkpoints.
 
     A run that has begun goes on from its own newest checkpoint, not from the one that `load` names.
 

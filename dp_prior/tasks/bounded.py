@@ -26,7 +26,7 @@ Model = TypeVar("Model")
 
 
 class UnbuildableError(ValueError):
-    """A configuration describes more than the weights beside it, or what no memory can hold."""
+    """A configuration describes a model larger than the weights beside it, or a model that no memory can hold."""
 
 
 def build_bounded(create: Callable[[], Model], weights: Iterable[Tensor]) -> Model:

@@ -1,8 +1,9 @@
 """The distilled policy: one or two network evaluations lead where many steps of a trained policy, its teacher, lead.
 
 DDIM maps a noisy chunk x_t to a clean one. The student learns that map of the teacher, at the timesteps that its own
-sampler visits. Its loss is the usual one with another x_0 and eps: the end of the teacher's trajectory from x_t, and
-the noise that makes x_t of it. Network, checkpoint and samplers are those of a policy, and acting needs no teacher.
+sampler visits. Its loss is the usual loss with another x_0 and eps: the end of the teacher's trajectory from x_t, and
+the noise that turns this end into x_t. Network, checkpoint and samplers are those of a policy, and acting needs no
+teacher.
 
 Source: Luhman and Luhman 2021 (arXiv:2101.02388), for one step. Two steps are the multistep sampling of consistency
 models (Song et al. 2023, arXiv:2303.01469, algorithm 1), which is DDIM with eta 1.
@@ -33,8 +34,8 @@ from dp_prior.tensors.randomness import Randomness
 WEIGHTS = "model.safetensors"
 
 UNSUPPORTED = ("start", "draws", "self_condition", "guidance", "variance", "weighting")
-"""Fields of `diffusion` that a distilled policy leaves at their defaults: guidance is part of what it learns, and other
-weightings leave the noisiest timestep out."""
+"""Fields of `diffusion` that a distilled policy leaves at their defaults: guidance is learned from the teacher, and
+other weightings leave the noisiest timestep out."""
 
 
 class DistilledPolicyConfig(PolicyConfig):
@@ -56,7 +57,8 @@ class DistilledPolicyConfig(PolicyConfig):
     """Steps of DDIM in which the teacher goes from noise to a chunk; a training step evaluates the teacher as often."""
 
     teacher_sha256: str | None = None
-    """Hash of the teacher's weights; null: a run fills it in when it starts, and refuses to resume with others."""
+    """Hash of the teacher's weights; null: filled in at the start of a run, which refuses to resume with other
+    weights."""
 
     def faults(self) -> Iterator[str]:
         yield from super().faults()
@@ -110,7 +112,7 @@ def digest_of(teacher: str) -> str:
 
 
 class Teacher:
-    """The trained policy, loaded when a loss first asks for it; copies of the student share it."""
+    """The trained policy, loaded for the first loss; copies of the student share the teacher."""
 
     def __init__(self, record: DistilledPolicyConfig):
         self.record = record
@@ -124,7 +126,7 @@ class Teacher:
         """The teacher of this student, on a device.
 
         Raises:
-            ConfigError: it cannot teach this student, or its weights are not those that the run began with.
+            ConfigError: the teacher does not fit this student, or its weights have changed since the run began.
         """
         if self._policy is None:
             reference, digest = self.record.teacher, self.record.teacher_sha256

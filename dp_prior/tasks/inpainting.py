@@ -150,8 +150,8 @@ class InpaintingPolicy(DiffusionPolicy):
     def encode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
         """(B, H, A) actions and (B, n, *shape) observations by key -> (B, H, A + obs_dim) trajectories.
 
-        Observations after the last one given, on a robot those of the future, repeat it. They are read only where a
-        sample starts from an earlier one.
+        Missing later observations (on a robot, the future) repeat the last given observation. They are read only where
+        a sample starts from an earlier sample.
         """
         steps = torch.arange(self.horizon, device=x.device)
         held = {key: value[:, steps.clamp(max=value.shape[1] - 1)] for key, value in cond.items()}

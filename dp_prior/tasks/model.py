@@ -49,7 +49,7 @@ class DiffusionModel(nn.Module):
         shown: Tensor | None = None,
     ):
         """Args:
-        x_shape: of the diffused variable, if `encode_x` changes it; None for that of the data.
+        x_shape: of the diffused variable, if `encode_x` changes the shape; None for the shape of the data.
         shown: (*x_shape) bool, elements that the network sees without noise and does not predict; None for none.
 
         Raises:
@@ -213,7 +213,7 @@ class DiffusionModel(nn.Module):
         return self.shown
 
     def marked(self, network: Network, given: Tensor | None) -> Network:
-        """The network, told which elements are given where it was built to be; by default it is not."""
+        """The network, told which elements are given if it was built with such an input; by default unchanged."""
         return network
 
     def weights_inside(self, weights: Tensor) -> Tensor:

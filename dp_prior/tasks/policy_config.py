@@ -1,4 +1,5 @@
-"""PolicyConfig: the record of a policy, what in it contradicts itself or the data, and how a policy is built of it."""
+"""PolicyConfig: the record of a policy, which refuses contradictions within itself and with the data, and builds the
+policy."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ CONDITIONS = "Observations condition all layers; for others see backbone 'unet1d
 
 
 class PolicyConfig(Config):
-    """A diffusion policy: the chunk it predicts, the observations it sees, and its network."""
+    """A diffusion policy: the predicted chunk, the observations, and the network."""
 
     replaced: ClassVar = {
         **dict.fromkeys(("abs_action", "rotation_rep", "rotation_transformer", "pose_repr"), f"{POSES}."),
@@ -162,7 +163,7 @@ class PolicyConfig(Config):
         return self._build(DiffusionPolicy, spec, x_shape, ObservationEncoder(modules, spec.cond_shapes))
 
     def transforms(self, spec: Spec) -> Transforms:
-        """What happens to actions and observations of these data before they are normalised."""
+        """The transforms of actions and observations before normalisation."""
         whole = () if self.relative_to is None else (OffsetArm(action=(0, spec.x_shape[-1]), key=self.relative_to),)
         return Transforms(spec, self.arms or whole, self.n_obs_steps - 1)
 

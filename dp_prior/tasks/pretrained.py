@@ -73,8 +73,7 @@ class Pretrained(nn.Module):
 
         Raises:
             FileNotFoundError: there is no such place, or config.json, spec.json or model.safetensors is missing.
-            CheckpointError: there is no usable checkpoint, it cannot be fetched, or a file is not what the manifest
-                says.
+            CheckpointError: there is no usable checkpoint, the download fails, or a file does not match the manifest.
             ConfigError: the configuration or the shapes do not describe such a model, or it cannot be guided.
             ValueError: it holds a model of another task, there is no average of that name, the weights do not fit
                 the configuration, the device cannot be used, or dtype is not a floating-point type.
@@ -102,7 +101,7 @@ class Pretrained(nn.Module):
             except (FileNotFoundError, GoneError):
                 if directory.is_dir() or directory == gone:
                     raise
-                gone = directory  # a training in progress has deleted it: the run has a better one
+                gone = directory  # a training in progress has replaced this checkpoint
         if guidance_scale is not None:
             model.guide(guidance_scale)
         model.requires_grad_(False).eval().to(device)
@@ -138,8 +137,8 @@ class Pretrained(nn.Module):
         return model
 
     def guide(self, scale: float) -> None:
-        """Set the guidance scale, as if it had been configured: for every sample and likelihood from now on, and in
-        what `save_pretrained` and an export write.
+        """Set the guidance scale as if configured: for every sample and likelihood from now on, and in the files that
+        `save_pretrained` and an export write.
 
         Raises:
             ConfigError: the model cannot be guided, see `DiffusionModel.guidance`.
@@ -193,7 +192,7 @@ class Pretrained(nn.Module):
         """Upload the model, with a card, to the root of a repository of the Hub in one commit.
 
         Args:
-            private: whether to create the repository as a private one, if it does not exist.
+            private: whether a repository that does not exist is created as private.
             license: the Hub's name of it, for the card.
 
         Returns:

@@ -1,6 +1,5 @@
-"""The check of observations on tensors; what an observation is, and what is wrong with one, says `ObsSpec`.
-
-Everything that hands observations to a policy calls `check_obs` first and stores only what it returns.
+"""The check of observations on tensors; `ObsSpec` defines observations and names their faults. Everything that hands
+observations to a policy calls `check_obs` first and stores only its result.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class Tracker:
         """Open all loggers and start the threads; what is logged first does this too.
 
         Args:
-            identity: of the run; None for the one that is known in the directory, or a new one.
+            identity: of the run; None for the identity stored in the directory, or a new identity.
             config: JSON values that loggers show.
         """
         with self._lock:

@@ -33,7 +33,7 @@ def measure(
     """Metrics and media of all evaluators. A collective.
 
     Args:
-        phase: what the heartbeats call it.
+        phase: its name in the heartbeats.
 
     Raises:
         Abandoned: on all ranks, if the run is asked to stop meanwhile.

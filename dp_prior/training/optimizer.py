@@ -136,7 +136,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 
 
 def decay_groups(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
-    """Trainable parameters by name: those with weight decay, and those without (biases, norms, embeddings, scalars)."""
+    """Trainable parameters by name: with weight decay, and without (biases, norms, embeddings, scalars)."""
     norms_and_embeddings = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.Embedding)
     exempt = {
         id(parameter)

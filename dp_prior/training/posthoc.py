@@ -253,7 +253,7 @@ def _combine(model: nn.Module, averages: list[Average], coefficients: np.ndarray
 
 
 def _add(total: dict[str, Tensor], average: Average, coefficient: float, state: dict[str, Tensor]) -> None:
-    """Add an average. It is freed on return, so that at most one is in memory beside the sum."""
+    """Add an average. Its tensors are freed on return, so that at most one average is in memory beside the sum."""
     tensors = read_checkpoint(average.checkpoint, [average.file]).tensors[average.file]
     if {name: value.shape for name, value in tensors.items()} != {name: value.shape for name, value in state.items()}:
         raise CheckpointError(

@@ -9,7 +9,8 @@ from collections.abc import Callable
 class Stopwatch:
     """Seconds since the start of a run in which one of its processes was training or evaluating.
 
-    Every rank has one; all decide by what the first rank read, which `PolicyTrainer` exchanges with stop requests.
+    Every rank has a stopwatch; all decide by the first rank's reading, which `PolicyTrainer` exchanges with stop
+    requests.
 
     Attributes:
         seen: (before, now) in seconds, as the ranks agreed after the last step that was checked, and after this one.
@@ -34,9 +35,9 @@ class Stopwatch:
         return self.clock() - self._zero
 
     def agree(self, seconds: float) -> None:
-        """Adopt what the first rank read."""
+        """Adopt the first rank's reading."""
         self.seen = (self.seen[0], seconds)
 
     def check(self) -> None:
-        """What was due has been done."""
+        """Mark the work of this step as done."""
         self.seen = (self.seen[1], self.seen[1])

@@ -81,7 +81,7 @@ class PolicyTrainer:
         Args:
             model: on any device. Either a diffusion model, already fitted to its data, which has a `process` and maps
                 (Batch, Randomness, bool) to a Loss; or any module that maps a Batch to the losses (B,) of its samples.
-            ranks: None for those of this process and of its launcher, if there is one.
+            ranks: None for the ranks of the launcher, or this process alone without a launcher.
             tracker: None for one that logs nothing.
             writer: None for a trainer that never saves.
             documents: JSON documents saved with every snapshot, by file name (configuration, spec, ...).
@@ -137,7 +137,7 @@ class PolicyTrainer:
 
     @property
     def process(self) -> Any:
-        """The diffusion process of the trained model, or what stands for it."""
+        """The diffusion process of the trained model, or a stand-in for models without diffusion."""
         return getattr(self.online, "process", UNDIFFUSED)
 
     def fit(self) -> Progress:
@@ -156,7 +156,7 @@ class PolicyTrainer:
         return self.progress
 
     def _advance(self, micro_batches: list[Batch], is_first: bool) -> bool:
-        """One step and what is due after it. Returns whether to stop."""
+        """Take one step, then evaluate, log and save as due. Returns whether to stop."""
         before = self.progress
         self.step(micro_batches)
         if self.writer is not None:
@@ -254,7 +254,7 @@ class PolicyTrainer:
         return metrics
 
     def save(self, metrics: dict[str, float], is_best: bool) -> None:
-        """Hand the writer, if there is one, a snapshot with what was measured at this step; training continues."""
+        """Hand a snapshot with the metrics of this step to the writer, if any; training continues."""
         if self.writer is None:
             return
         self.ranks.mark("save", self.progress.global_step)
@@ -321,7 +321,7 @@ class PolicyTrainer:
     def roll_back(self, snapshot: Snapshot) -> None:
         """Restore `snapshot` but keep the clock, so that the samples seen since are skipped, and the best value.
 
-        What was due after the step that ended in this, perhaps the last one, is done when training goes on.
+        Evaluations and saves due after the failed step happen after the rollback.
         """
         now, count, skipped, seen = self.progress, self.rollbacks + 1, self.guard.counts, self.stopwatch.seen
         best = self.best.state()

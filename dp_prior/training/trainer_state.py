@@ -26,7 +26,7 @@ from dp_prior.training.stopwatch import Stopwatch
 
 
 class Trained(Protocol):
-    """What a snapshot holds of a trainer."""
+    """The state of a trainer that a snapshot holds."""
 
     online: nn.Module
     averages: dict[str, EMA]
@@ -147,7 +147,8 @@ def _optimizer_state(trainer: Trained) -> dict[str, Tensor]:
 
 
 def _load_optimizer_state(trainer: Trained, tensors: dict[str, Tensor]) -> None:
-    """Copies, because the optimizer must own its memory. No tensors, as before the first step, leave it as it is."""
+    """Copies, because the optimizer must own its memory. Without tensors, as before the first step, the optimizer stays
+    unchanged."""
     if not tensors:
         return
     parameters, moments = _named_parameters(trainer.online), trainer.optimizer.moments

@@ -1,4 +1,4 @@
-"""Rows of files one after another, any range of them without reading the rest."""
+"""The rows of several files as a single sequence; reads any range without the rest."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FileRows(ABC):
         """(stop - start, dimension) rows, in `dtype`.
 
         Raises:
-            DataError: a file is not what it was when it was opened, or a row is missing or of another length.
+            DataError: a file has changed since it was opened, or a row is missing or has another length.
         """
         out = np.empty((stop - start, self.dimension), self.dtype)
         number, done = int(np.searchsorted(self._ends, start, side="right")), start

@@ -1,8 +1,9 @@
 """Rows of .npy files.
 
 Local files are read at their offset. Behind a URL embedding-reader (1.8.1) reads many pieces in parallel. Each call
-asks it for one bounded window and drains it (an iteration that is abandoned never ends), after the headers of all files
-were read here: it assumes that every file is C-ordered and of the first one's type and width; others are refused.
+requests a single bounded window and drains the iteration, because an abandoned iteration never ends. embedding-reader
+assumes that every file is C-ordered and has the type and width of the first file; so all headers are read here before,
+and other files are refused.
 """
 
 from __future__ import annotations

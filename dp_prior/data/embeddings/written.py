@@ -28,7 +28,7 @@ ROWS = 1024
 
 
 class EmbeddingsRecord(Config):
-    """What the embeddings of a folder were made of."""
+    """The origin of a folder of embeddings: the model, the embedded data, and the number of rows."""
 
     format: int = 1
     """Version of the layout."""
@@ -37,7 +37,7 @@ class EmbeddingsRecord(Config):
     """The model, with its hash."""
 
     source: dict[str, str | int]
-    """What was embedded, with a hash of it."""
+    """Name of the embedded texts or frames, with a hash of their content."""
 
     rows: int
     """Number of embeddings."""

@@ -1,4 +1,4 @@
-"""What the product asks of recorded episodes, whatever their format: a class for every format to extend.
+"""The interface to recorded episodes: the base class that every format extends.
 
 `keys`, `dtype` and `read` have no default. The other methods have one that holds for plain arrays; a format overrides a
 method to answer differently or faster.
@@ -20,7 +20,7 @@ from dp_prior.data.frames import FrameFile, FramePart, FrameSource, frames_per_b
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
 
 TASK = "task_index"
-"""Key of the number of each step's instruction, as LeRobot calls it and as `dp-prior convert` writes it."""
+"""Key of the number of each step's instruction, named as in LeRobot; `dp-prior convert` writes the same key."""
 
 
 class EpisodeStore(ABC):
@@ -57,7 +57,7 @@ class EpisodeStore(ABC):
         return self.read(key)
 
     def episodes(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """(n, *feature_shape) rows of some episodes, one after another, in the stored dtype.
+        """(n, *feature_shape) concatenated rows of some episodes, in the stored dtype.
 
         Args:
             ends: (E,) exclusive end row of each episode, checked.

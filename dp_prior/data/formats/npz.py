@@ -49,7 +49,7 @@ class NpzStoreConfig(EpisodeStoreRecord):
         return NpzStore(**self.arguments())
 
     def write(self, recording: Recording) -> None:
-        """Write the arrays, compressed one after another, the episode ends, and `meta.json` with rate, tasks and names.
+        """Compress and write each array, the episode ends, and `meta.json` with rate, tasks and names.
 
         Raises:
             DataError: a key has the name of the episode ends.

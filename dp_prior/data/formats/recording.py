@@ -124,7 +124,7 @@ def _in_order(source: FrameSource) -> list[Any]:
 
 
 def _check_order(source: FrameSource, name: str) -> None:
-    """Raises DataError unless the files of a camera can be read one after another in the order of the episodes."""
+    """Raises DataError unless reading the files of a camera in sequence gives the episodes in order."""
     episodes = [episode for part in _in_order(source) for episode in part.episodes]
     if episodes != list(range(len(source.ends))):
         raise DataError(str(source.root), [f"files of {name!r} hold episodes in another order than the data"])

@@ -147,7 +147,7 @@ class RobomimicStore(EpisodeStore):
         """Shape (N, *feature_shape) and dtype of a key over all demonstrations.
 
         Raises:
-            DataError: a demonstration does not have it, or another one of it.
+            DataError: the key is missing in a demonstration, has another shape or dtype there, or holds no numbers.
         """
         if key not in self._keys:
             hint = nearest_name(key, self._keys)
@@ -242,7 +242,7 @@ def _array(demonstration: h5py.Group, key: str) -> h5py.Dataset | None:
 
 
 def _missing(array: h5py.Dataset) -> str | None:
-    """What was declared and never written, which HDF5 reads as zeros."""
+    """How much of an array is written, where HDF5 would read the rest as zeros; None for a complete array."""
     if array.chunks is None:
         found = array.id.get_storage_size()
         return f"holds {found} of {array.nbytes} bytes" if found < array.nbytes else None

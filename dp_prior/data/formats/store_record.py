@@ -47,7 +47,7 @@ class EpisodeStoreRecord(Config):
         """
 
     def write(self, recording: Recording) -> None:
-        """Write a new data set at `path`; it appears under its name when it is complete and on disk.
+        """Write a new data set, which appears at `path` only once it is complete and on disk.
 
         Raises:
             DataError: the source is damaged, or the format cannot hold it.

@@ -18,7 +18,7 @@ BLOCK_BYTES = 2 << 20  # fits the cache of a core: larger blocks take a quarter 
 
 @dataclass(frozen=True)
 class FramePart:
-    """Frames that are read together, because a file holds them one after another."""
+    """Frames that a file stores in sequence, and that are therefore read together."""
 
     where: str
     """The file (and array) that holds them, for messages."""

@@ -85,7 +85,7 @@ class ArrayFrames:
 
 
 def _not_pictures(shape: tuple[int, ...], dtype: np.dtype, read_some: Callable[[], np.ndarray]) -> str | None:
-    """Why an array does not hold 8 bit RGB pictures, with what to do; None if it does."""
+    """Why an array does not hold 8 bit RGB pictures, and the remedy; None for an array that does."""
     expected = "expected (N, H, W, 3) uint8"
     stored = f"holds {dtype.name} of shape {tuple(shape)}"
     if len(shape) == 3 or (len(shape) == 4 and 1 in (shape[1], shape[3])):

@@ -1,4 +1,4 @@
-"""Building a frame cache: files are read side by side, episodes are made durable one by one.
+"""Builds a frame cache: reads files in parallel, and makes each episode durable separately.
 
 A build that dies at any moment goes on with the episodes that `episodes.jsonl` lists; a line is appended only after the
 frames that it speaks of were synced to disk.
@@ -38,7 +38,7 @@ SYNC_EVERY_S = 1.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What a cache is to hold, and where."""
+    """The planned content of a cache, and its directory."""
 
     source: FrameSource
     fit: Fit
@@ -105,7 +105,7 @@ def build(
     """Read every episode that is not stored yet, and complete the cache.
 
     Args:
-        check: called about once per second; what it raises ends the build. The episodes read so far stay.
+        check: called about once per second; its exception ends the build. The episodes read so far stay.
 
     Raises:
         DataError: files cannot be read, or do not match the rows; one line for each. The other episodes stay.
@@ -202,7 +202,7 @@ class _Writer:
 
 
 class _Stopped(Exception):
-    """The build ends early; what a thread was reading is dropped."""
+    """The build ends early; episodes in progress are dropped."""
 
 
 class _Build:
@@ -254,7 +254,8 @@ class _Build:
         self._progress(BuildProgress(done, self._plan.n_frames, rate, left))
 
     def _read_part(self, part: FramePart) -> None:
-        """Store the episodes of a part that are not, which are its last: a part is stored in the order of its file."""
+        """Store the remaining episodes of a part. Episodes are stored in file order, so the finished ones come
+        first."""
         lengths = self._plan.lengths
         done = 0
         while part.episodes[done] in self._writer.done:

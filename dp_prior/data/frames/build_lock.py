@@ -23,7 +23,7 @@ def build_lock(
         path: the lock file, which stays.
         tell: called with a line about what is waited for.
         how_far: what the holder has done, for that line.
-        check: called while waiting; what it raises ends that.
+        check: called while waiting; its exception ends the wait.
 
     Raises:
         DataError: the file cannot be created or locked.

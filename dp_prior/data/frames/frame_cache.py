@@ -46,7 +46,7 @@ _JPEG_MARGIN = 1.2  # of the size that a sample suggests: episodes differ
 
 @dataclass(frozen=True)
 class BuildEstimate:
-    """What a build takes."""
+    """The cost of a build."""
 
     frames: int
     frames_left: int
@@ -109,7 +109,7 @@ class FrameCache:
         self._plan = Plan(source, fit, encoding, self.directory)
 
     def estimate(self, workers: int = 1) -> BuildEstimate:
-        """What `build` takes. Reads the first few frames of one file unless the cache is complete; writes nothing."""
+        """The cost of `build`. Reads the first few frames of one file unless the cache is complete; writes nothing."""
         plan, encoding, free = self._plan, self._plan.encoding, _free_bytes(self.directory)
         if self._damage("sizes") is None:
             return BuildEstimate(plan.n_frames, 0, 0.0, sum(read_index(self.directory).sizes.values()), free, encoding)
@@ -141,8 +141,8 @@ class FrameCache:
             workers: threads, each of which reads one file at a time.
             progress: called about once per second.
             tell: called with a line about what is waited for, or why a complete cache is built again.
-            verify: what of a complete cache to check first; damage has it built again.
-            check: called about once per second while building or waiting; what it raises ends that, and the episodes
+            verify: how a complete cache is checked first; a damaged cache is built again.
+            check: called about once per second while building or waiting; its exception ends the call, and the episodes
                 read so far stay.
 
         Raises:
@@ -180,7 +180,7 @@ class FrameCache:
         """The frames by row, from the cache, which is built if needed; logs damage that hashes find. See `build`."""
         self.build()
         rows = FrameRows(self.directory)
-        if verify == "hashes" and rows.damage():  # checked by all processes at once; again by the one that repairs it
+        if verify == "hashes" and rows.damage():  # all processes check at once; the repairing process again
             self.build(tell=log.warning, verify=verify)
             rows = FrameRows(self.directory)
         self._refuse_others(rows)
@@ -242,7 +242,7 @@ class FrameCache:
 
 
 def _identify(source: FrameSource) -> dict[str, list[int]]:
-    """What tells the files of a source from others: size and modification time."""
+    """The identity of the files of a source: size and modification time by name."""
     found: dict[str, list[int]] = {}
     missing = []
     for path in source.files():

@@ -51,12 +51,12 @@ def build_caches(
 
     One more line says if the frames take more than the memory of this machine.
 
-    Every rank may call it: one process builds, the others wait for it without a time limit.
+    Every rank may call this function: one process builds, the others wait without a time limit.
 
     Args:
         workers: threads, each of which reads one file at a time.
-        check: called about once per second while building or waiting; what it raises ends that, and the episodes read
-            so far stay.
+        check: called about once per second while building or waiting; its exception ends the call, and the episodes
+            read so far stay.
     """
     for name, image in images.items():
         estimate = image.cache.estimate(workers)

@@ -66,7 +66,7 @@ class FrameRows:
         Neighbouring rows are read together, so windows cost one read each.
 
         Raises:
-            DataError: the cache was changed after it was opened, or a frame of it is damaged.
+            DataError: the cache was changed after it was opened, or a frame is damaged.
             UnreadableError: the system refused to read it.
             IndexError: a row lies beyond the frames.
         """
@@ -97,7 +97,7 @@ class FrameRows:
         return f"{self._path.name} has changed in {len(damaged)} of {len(ends) - 1} episodes: {first_few(damaged)}"
 
     def _changing(self) -> tuple[int, int]:
-        """What changes when the file is written to; it stays when the file is deleted, whose pixels are still right."""
+        """Size and time of the last write. Deleting the file changes neither, and its pixels stay valid."""
         status = os.fstat(self._file.fileno())
         return status.st_size, status.st_mtime_ns
 

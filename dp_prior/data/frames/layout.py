@@ -1,9 +1,8 @@
 """The files of a frame cache.
 
-`frames.u8` holds the pixels of all rows, RGB or grey, one after another. With JPEG, `frames.jpeg` holds the encoded
-frames, those of an episode one after another, and `offsets.u64` says where each row begins and ends in it.
-`episodes.jsonl` lists the episodes that are durable while the cache is built; `cache.json`, written last, makes the
-cache complete.
+`frames.u8` holds the concatenated pixels of all rows, RGB or grey. With JPEG, `frames.jpeg` holds the encoded frames,
+contiguous and in order within an episode, and `offsets.u64` holds the begin and end of each row. `episodes.jsonl` lists
+the episodes that are durable while the cache is built; `cache.json`, written last, makes the cache complete.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def greyscale(x: Tensor) -> Tensor:
 
 
 class CacheIndex(Config):
-    """What a complete cache holds."""
+    """The index of a complete cache."""
 
     format: Literal[1] = 1
     """Version of the files."""
@@ -96,15 +95,15 @@ class CacheIndex(Config):
     """Bytes of each file."""
 
     digests: list[str]
-    """SHA-256 of the stored bytes of each episode, its frames one after another."""
+    """SHA-256 of the stored bytes of each episode, its frames concatenated."""
 
 
 def read_index(directory: Path) -> CacheIndex:
-    """What a cache holds, its files having the sizes that it states.
+    """The index of a complete cache, whose files have the sizes that the index states.
 
     Raises:
-        DataError: the cache is not complete, or a file of it is missing or has another size.
-        UnreadableError: the system refused to read it; it may be complete.
+        DataError: the cache is not complete, or a file is missing or has another size.
+        UnreadableError: the system refused to read a file; the cache may be complete.
     """
     try:
         document = unseal((directory / INDEX).read_bytes())

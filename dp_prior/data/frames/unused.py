@@ -1,4 +1,4 @@
-"""Frame caches that no configuration uses any more: found by their names, removed one by one."""
+"""Frame caches that no configuration uses any more: found by name, removed individually."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class UnusedCache:
         return f"{self.directory}  {self.n_bytes / 1e9:.3f} GB  {self.source}"
 
     def remove(self) -> None:
-        """Delete it; a run that reads it at the moment goes on.
+        """Delete the cache; a run that is reading its frames goes on.
 
         Raises:
             DataError: a process builds it.

@@ -39,7 +39,7 @@ def read_video(path: Path, size: tuple[int, int], lengths: dict[str, int], skip:
 
     Args:
         size: height and width that every frame must have.
-        lengths: number of rows of each episode in the file, by what messages call it, in order.
+        lengths: number of rows of each episode in the file, in order, by the episode's name in messages.
 
     Raises:
         DataError: the file cannot be decoded to its end, or does not hold exactly one frame per row, evenly spaced.

@@ -1,4 +1,4 @@
-"""What a model of pictures sees of a stored one: a window of it, and the reduced image of that window."""
+"""The part of a stored picture that a model sees: a window, and the reduced image of that window."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ class FolderImagesConfig(Config):
     """The folder."""
 
     labels_from: Literal["folder", "prefix", "csv"] = "folder"
-    """What labels are read from. folder: the folder inside `path` that holds the image. prefix: the file's name up to
-    the first underscore, as in improved-diffusion. csv: see `csv`."""
+    """Source of the labels. folder: the folder inside `path` that holds the image. prefix: the file's name up to the
+    first underscore, as in improved-diffusion. csv: see `csv`."""
 
     csv: Annotated[Path | None, Change("harmless")] = None
     """A CSV with the columns `file_name`, relative to the folder, and `label`; null for `metadata.csv` in the

@@ -77,8 +77,8 @@ class ImagesConfig(DataRecord):
     """3 for RGB, 1 for greyscale, to which colours are converted by the weights of ITU-R 601."""
 
     crop: tuple[Pixels, Pixels] | None = None
-    """Height and width of the window of an image that is modelled: a random one in training, otherwise the centre; null
-    for all of it."""
+    """Height and width of the modelled window of each image: at random in training, otherwise the centre; null for the
+    whole image."""
 
     low_res: tuple[Pixels, Pixels] | None = None
     """Height and width of the reduced image that a super-resolution model is given, made by averaging pixels; null for

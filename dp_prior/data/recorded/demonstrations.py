@@ -45,7 +45,7 @@ class Demonstrations(SplitData):
     def statistics(self) -> dict[str, Statistics]:
         """Statistics over the frames of train episodes, by observation key, and of the action as "x"; none of images.
 
-        Those of embeddings and instructions are over `MOST_EMBEDDINGS_FITTED` frames at most, evenly spread.
+        Embeddings and instructions are sampled: at most `MOST_EMBEDDINGS_FITTED` frames, evenly spread.
         """
         if self._statistics is None:
             steps = torch.from_numpy(np.flatnonzero(self.is_train_step))

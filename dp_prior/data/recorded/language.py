@@ -25,9 +25,9 @@ class LanguageConfig(Config):
     """The instruction of each frame, which the policy sees as the embedding of its text."""
 
     key: str | None = None
-    """Key in the data set that holds texts, or numbers of texts, for each frame or each episode. null: the one
-    that the format has for them, as LeRobot's `task_index`; in other formats each episode has one text of `texts`, or
-    all have the only one."""
+    """Key in the data set that holds texts, or numbers of texts, for each frame or each episode. null: the key that the
+    format defines, such as LeRobot's `task_index`; in other formats `texts` lists a text for each episode, or a single
+    text for all."""
 
     texts: str | Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """The texts that the numbers stand for, from 0: a list, or the key of an array of them. null: those that the
@@ -69,7 +69,7 @@ class LanguageConfig(Config):
         return FrameTexts(texts, index, table.reshape(len(texts), *folder.shape), embedder, store.text_files(), weights)
 
     def _weights(self, texts: list[str], source: str) -> list[float] | None:
-        """The weight of each text; None for those that an epoch has without weights."""
+        """The weight of each text; None without `weights`."""
         if self.weights is None or self.weights == "balanced":
             return None if self.weights is None else [1.0] * len(texts)
         problems = [

@@ -1,7 +1,7 @@
 """Mirror images of recorded episodes: as many training episodes again where robot and task are symmetric.
 
-A planar task is mirrored at a line, two arms at the plane between them. What that does to a vector depends on what its
-elements mean, and to a frame on where its camera stands, so each key says it.
+A planar task is mirrored at a line, two arms at the plane between them. The effect on a vector depends on the meaning
+of its elements, and on a frame on the place of its camera, so each key states its own mirror.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class MirrorConfig(Config):
     """
 
     order: tuple[int, ...] | None = None
-    """The element that each one takes the place of, such as that of the other arm; null: its own."""
+    """For each element, the index of the element that it is mirrored from, such as the other arm's; null: its own."""
 
     sign: Sign | tuple[Sign, ...] = 1
     """1 or -1, for all elements or for each."""
@@ -76,12 +76,12 @@ class FrameMirrorConfig(Config):
     """How the frames of a camera read in the mirror."""
 
     flip: Flip
-    """What changes places: left and right, up and down, or what lies on either side of a diagonal of a square frame:
+    """The flip of the frame: exchange left and right, up and down, or the two sides of a diagonal of a square frame:
     `diagonal` from the upper left, `antidiagonal` from the lower left."""
 
     camera: str | None = None
-    """The camera whose frame, turned over, each one takes the place of, such as that of the other arm; null: its
-    own."""
+    """The camera whose flipped frames this camera sees in the mirror, such as the other arm's camera; null: this camera
+    itself."""
 
 
 def with_images(

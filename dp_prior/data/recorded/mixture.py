@@ -33,7 +33,7 @@ from dp_prior.tensors.batch import Spec
 
 
 class SetConfig(RecordedConfig):
-    """One of several data sets, and what is read of it by which name."""
+    """A data set of the mixture, and the keys that are read, by the policy's names."""
 
     weight: Annotated[float | None, Change("schedule-changing")] = Field(default=None, gt=0)
     """Its share of the samples is this over the sum of all weights, exact in every epoch. null in all sets: every
@@ -168,7 +168,7 @@ class Mixture(Demonstrations):
             ]
 
     def _joined(self, part: Literal["train", "val", "test"]) -> Samples:
-        """A part of all sets; what they hold in memory becomes a view of it."""
+        """Join a part of all sets; the columns that the sets hold in memory become views of the joined columns."""
         owns, begin = [getattr(each, part) for each in self.sets.values()], 0
         columns = {key: join([own.columns[key] for own in owns]) for key in owns[0].columns}
         for each, own in zip(self.sets.values(), owns, strict=True):
@@ -211,7 +211,7 @@ def _different_specs(sets: dict[str, Trajectories]) -> Iterator[str]:
 
 
 def _layout(spec: Spec) -> dict[str, str]:
-    """What must agree, in words: per step, for the horizon is the same."""
+    """The layout in which all sets must agree, in words: shapes per step, since the horizon is the same."""
 
     def rotations(key: str) -> str:
         found = [f"{one.form} at {list(one.slice)}" for one in spec.rotations.get(key, ())]

@@ -12,7 +12,7 @@ def previous_actions(actions: np.ndarray, ends: np.ndarray, start: np.ndarray) -
     """(N, A): the action of the step before; `start` in the first step of an episode, which has none before it.
 
     Args:
-        actions: (N, A) of all episodes, one after another.
+        actions: (N, A) of all episodes, concatenated.
         ends: (E,) exclusive end row of each episode; the last is N.
         start: (A,).
     """

@@ -1,4 +1,4 @@
-"""What records of recorded data have in common: what is read of the episodes, and how windows are made of them."""
+"""The common base of records of recorded data: which values of the episodes are read, and how windows are made."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def good_key(value: str) -> str:
 
 
 class RecordedConfig(Config):
-    """Recorded episodes, and what is read of them by which name."""
+    """Recorded episodes, and the keys that are read, by the policy's names."""
 
     episodes: Annotated[EpisodeStoreConfig, Change("harmless")]
     """The recorded data set."""

@@ -185,7 +185,7 @@ class Trajectories(Demonstrations):
         return columns
 
     def _camera(self, key: str) -> Column:
-        """The frames of a camera, and behind them those of the mirror images."""
+        """The frames of a camera, followed by the frames of the mirror images."""
         rule = self._config.images[key].mirror
         if rule is None:
             return self.images[key]

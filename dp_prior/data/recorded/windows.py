@@ -1,8 +1,8 @@
 """Windows of fixed length over episodes of any length: the windows of Diffusion Policy's SequenceSampler, vectorised.
 
-A window may begin before its episode (so that the first frame can be the newest observation) or end after it; missing
-steps repeat the first or last one and are masked. The edges are repeated once, before training: in these *padded* rows
-every window is a contiguous run, and a batch is a copy of runs without index arithmetic.
+A window may begin before its episode (so that the first frame can be the newest observation) or end after the episode;
+missing steps repeat the first or last step and are masked. The edges are repeated once, before training: in these
+*padded* rows every window is a contiguous run, and a batch is a copy of runs without index arithmetic.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Windows:
 def make_windows(lengths: np.ndarray, horizon: int, pad_before: int, pad_after: int) -> Windows:
     """Every window with at most `pad_before` steps before and `pad_after` steps after its episode.
 
-    An episode that is too short for any such window still gets one, which begins `pad_before` steps early and is padded
-    to the horizon; Diffusion Policy drops it silently.
+    An episode that is too short for any such window still gets a window, which begins `pad_before` steps early and is
+    padded to the horizon; Diffusion Policy drops such episodes silently.
 
     Args:
         lengths: (E,) steps of each episode, all at least 1.
@@ -70,5 +70,5 @@ def _starts(lengths: np.ndarray) -> np.ndarray:
 
 
 def _count_within(lengths: np.ndarray) -> np.ndarray:
-    """0, 1, .. within every run, for runs of these lengths one after another."""
+    """0, 1, .. within every run, for consecutive runs of these lengths."""
     return np.arange(lengths.sum()) - np.repeat(_starts(lengths), lengths)

@@ -1,1 +1,1 @@
-"""Samples: what they are made of, the order of training, and the batches it makes."""
+"""Samples: the rows that form a sample, the order of training, and the batches in this order."""

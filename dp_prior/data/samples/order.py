@@ -108,7 +108,7 @@ class WeightedOrder:
     """A full shuffle in which each of several groups of samples has a fixed share of every epoch, for data in memory.
 
     Each group is drawn from in passes: every sample of it once, in random order, before any comes again. An epoch
-    continues the passes where the epoch before left them, and shuffles what it drew from all groups.
+    continues the passes where the epoch before left them, and shuffles the samples drawn from all groups.
     """
 
     def __init__(self, seed: int, groups: Sequence[Share]):

@@ -70,7 +70,7 @@ class Samples:
         """The samples at ids, (B,) int64 on `device`, in data units; the loader adds positions and denominator.
 
         Args:
-            read: what `read` found for them; None to read it now.
+            read: the result of `read` for these ids; None to read now.
         """
         begins = self._begin(ids)
         moved = begins if self._is_together else begins.to(self.rows.device, non_blocking=True)

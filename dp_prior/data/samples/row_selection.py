@@ -28,7 +28,7 @@ class RowSelection(ABC):
 
     @abstractmethod
     def view(self, key: str, column: Column) -> Column:
-        """The column whose row i is what a sample that begins at row i takes of this one."""
+        """The view of `column` whose row i holds the values of a sample that begins at row i."""
 
     @abstractmethod
     def mask(self, begins: Tensor) -> Tensor:

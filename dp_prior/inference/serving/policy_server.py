@@ -1,4 +1,4 @@
-"""The policy server: websockets in an event loop, predictions one at a time in a thread beside it.
+"""The policy server: websockets in an event loop, and a separate thread that predicts for one request at a time.
 
 Each request gets one answer, in order: a binary frame with actions, or a text frame with one line that says why there
 are none. Of the requests that arrive while an earlier one is predicted only the newest is, since a robot has no use for
@@ -51,7 +51,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """What clients may use up."""
+    """Limits on the resources that clients may use."""
 
     connections: int = 16
     message_bytes: int = 1 << 20
@@ -213,7 +213,7 @@ class PolicyServer:
         except _IdleError:
             await connection.close(1000, f"no request for {self._limits.idle_s:g} s")
         except TimeoutError:
-            connection.transport.abort()  # it does not read, so it would not read a farewell either
+            connection.transport.abort()  # the client does not read, so a farewell would be lost too
         finally:
             reader.cancel()
             del self._inboxes[task]
@@ -261,7 +261,7 @@ class _IdleError(Exception):
 
 @dataclass(frozen=True)
 class _Arrival:
-    """The newest request, when it arrived, and how many unanswered ones it superseded."""
+    """The newest request, its time of arrival, and the number of unanswered requests that it superseded."""
 
     message: bytes | str
     arrived: float
@@ -351,7 +351,7 @@ def read_token(path: Path) -> str:
     """The key in a token file, without surrounding white space.
 
     Raises:
-        ConfigError: other users can read the file, it is no regular file, or it does not hold one long word.
+        ConfigError: other users can read the file, or the file is not regular or does not hold one long word.
         FileNotFoundError: there is none.
     """
     mode = stat.S_IMODE(path.stat().st_mode)

@@ -24,7 +24,7 @@ from dp_prior.tensors.rotations import from_6d
 
 History = Literal["client", "server"]
 FIELDS = ("episode", "step", "prefix", "delay")
-"""What a request may hold in the map `OWN_FIELDS`; the last two are those of `Agent.infer`."""
+"""The fields that a request may have in the map `OWN_FIELDS`; the last two are arguments of `Agent.infer`."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Session:
 
 
 def metadata(policy: Policy, name: str, history: History, merge: MergeConfig | None) -> dict[str, Any]:
-    """The first message of a connection: what the policy reads and gives, see docs/robot.md."""
+    """The first message of a connection: the inputs and outputs of the policy, see docs/robot.md."""
     return {
         "protocol": PROTOCOL,
         "policy": name,

@@ -13,7 +13,7 @@ STAGES = ("wait", "decode", "predict", "encode", "send")
 
 
 class Telemetry:
-    """What a server did since its start."""
+    """Counters and durations of a server since its start."""
 
     def __init__(self) -> None:
         self.requests = Counter(dict.fromkeys(RESULTS, 0))

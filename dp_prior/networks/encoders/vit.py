@@ -171,7 +171,7 @@ class VitEncoderConfig(CameraEncoderConfig):
 
 
 def _read_object(source: Path | HubRepository, file: str) -> dict[str, Any] | None:
-    """The contents of one of a model's JSON files; None where it has no such file.
+    """The contents of a JSON file of a model; None if the model has no such file.
 
     Raises:
         FileNotFoundError: the repository does not exist, or the Hub is out of reach and the file not cached.

@@ -1,1 +1,1 @@
-"""`dp-prior inspect`: what a data set holds, what is wrong with it, and a configuration that trains on it."""
+"""`dp-prior inspect`: the content of a data set, its faults, and a configuration that trains on this data set."""

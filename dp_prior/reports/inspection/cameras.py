@@ -21,7 +21,7 @@ MOST_FRAMES, CLIP_FRAMES = 400, 100
 """Frames that are decoded of an episode, for files are decoded from their beginning; and frames of a clip at most."""
 
 DARK, FROZEN = 8, 15
-"""Mean brightness (of 255) of a dark camera, and equal frames one after another of a frozen one."""
+"""Mean brightness (of 255) below which a camera is dark, and equal frames in a row from which a camera is frozen."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ AT_A_LIMIT = 0.02
 """Share of values that equal the largest or smallest one, from which a dimension counts as clipped."""
 
 FEW_VALUES = 50
-"""A dimension with fewer different values, such as a gripper, is no continuous one: it jumps and rests at limits."""
+"""A dimension with at most this many different values, such as a gripper, is not continuous; jumps and rests at limits
+are normal there."""
 
 FAR, NOISE, FEW_MOVES, STILL = 8.0, 0.01, 20, 1e-3
 """A jump is this many times farther than 95 % of the moves. A change by less than `NOISE` of the middle 98 % is no

@@ -111,7 +111,7 @@ def read_gallery(name: str, source: ImageSource) -> Gallery:
 
 
 def find_in_images(found: list[Gallery], record: ImagesConfig) -> Iterator[Finding]:
-    """What is wrong with images that a record names; what it could not open is told before."""
+    """Faults of the images that a record names; images that could not be read come first."""
     for seen in found:
         yield from (Finding("error", f"{seen.name}: {problem}") for problem in seen.problems[:MOST_NAMED])
         yield from _odd_sizes(seen, record)
@@ -214,7 +214,7 @@ def _some(seen: Gallery, which: np.ndarray) -> str:
 
 
 def _spans(source: ImageSource) -> list[tuple[int, int]]:
-    """First image, and the one after the last, of what is read."""
+    """The spans of images to read, each as first image and exclusive end."""
     total, pixels = len(source), source.size[0] * source.size[1]
     most = min(MOST_IMAGES, max(SPANS, MOST_PIXELS // max(1, pixels)))
     if total <= most:

@@ -36,7 +36,7 @@ class _Images(Config):
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found in one data set.
+    """The findings about a data set.
 
     Attributes:
         name: of the set in a mixture, or of the place.

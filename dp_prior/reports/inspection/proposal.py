@@ -61,8 +61,8 @@ def propose_data(seen: Survey, episodes: dict[str, Any], cameras: dict[str, tupl
 
 
 def propose_images(seen: Gallery, data: dict[str, Any]) -> dict[str, Any]:
-    """`data` of a configuration of images, with what follows from them: one channel without colour, and a size where
-    they have several, one that a network of three levels does not halve, or a larger one than first settings should."""
+    """`data` of a configuration of images, with settings that follow from the images: `channels` 1 if all are grey, and
+    `size` if sizes differ, do not halve through a network of three levels, or exceed sensible first settings."""
     (height, width), count = Counter(map(tuple, seen.sizes.tolist())).most_common(1)[0]
     scale = min(1.0, LARGEST_IMAGE / min(height, width))
     size = [max(2 * LEVELS, round(side * scale / LEVELS) * LEVELS) for side in (height, width)]

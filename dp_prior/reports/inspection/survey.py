@@ -22,7 +22,8 @@ MOST_EPISODES = 500
 """Episodes that are read at most, for each may be a file of its own."""
 
 WIDEST = 1024
-"""A key with more numbers in a step is no vector that a policy reads as it is; it is named and not read."""
+"""A key with more numbers in a step is no vector that a policy reads directly; the survey names such a key and does not
+read it."""
 
 Role = Literal["observation", "action", "other"]
 
@@ -34,7 +35,7 @@ class Signal:
     Attributes:
         name: in the configuration, or the key.
         values: (n, width) float32, the steps of the episodes that were read.
-        columns: what the data set calls each number; empty if it does not say.
+        columns: the data set's name of each number; empty if the numbers have no names.
     """
 
     name: str
@@ -113,10 +114,11 @@ def survey(store: EpisodeStore, wanted: Mapping[str, tuple[KeyConfig, Role]] | N
     """Look at a data set.
 
     Args:
-        wanted: what a configuration reads of it, by name; None for all keys, by roles that follow from their names.
+        wanted: the keys that a configuration reads and their roles, by name; None for all keys, whose roles follow from
+            their names.
 
     Raises:
-        DataError: it has no usable episodes.
+        DataError: the data set has no usable episodes.
     """
     ends, problems = store.checked_ends()
     if problems:
@@ -161,7 +163,7 @@ def _read(store: EpisodeStore, key: str, ends: np.ndarray, episodes: np.ndarray)
     """(n, width) numbers of some episodes.
 
     Raises:
-        DataError: there is no such key, it holds no numbers, or it cannot be read.
+        DataError: there is no such key, or its values are not numbers or cannot be read.
     """
     known = store.keys()
     if key not in known:

@@ -25,7 +25,7 @@ def lerobot_frames(meta: LeRobotMeta, key: str, ends: np.ndarray) -> LeRobotVide
     """The camera called `key`, from video or from a column of pictures.
 
     Raises:
-        DataError: it is no camera, or files of it are missing; all of them in one report.
+        DataError: `key` names no camera, or files are missing; all missing files in one report.
         ImportError: PyAV or Pillow is not installed.
     """
     features = meta.features

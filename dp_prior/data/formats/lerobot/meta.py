@@ -1,4 +1,4 @@
-"""What the folder `meta` of a LeRobot data set says: its features, its episodes, the files of these, and its tasks."""
+"""Reads the folder `meta` of a LeRobot data set: the features, the episodes with their files, and the tasks."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def as_count(value: Any) -> int:
     """A number of frames or of an episode.
 
     Raises:
-        ValueError: it cannot be one.
+        ValueError: `value` is no such number.
     """
     if type(value) is not int or not 0 <= value < 1 << 31:
         raise ValueError(f"{value!r} is no count")

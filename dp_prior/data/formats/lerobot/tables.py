@@ -21,7 +21,8 @@ LARGEST_RATIO = 8000
 
 
 def read_columns(path: Path, wanted: list[str], others: Iterable[str] = (), why: str = "") -> pyarrow.Table:
-    """The wanted columns of a parquet file, and those of the others that it has; opened once, for files are many."""
+    """The wanted columns of a parquet file, and any of `others` that exist. The file is opened only once, because a
+    data set has many files."""
     import pyarrow.parquet as pq
 
     with decoding(path, "is not a readable parquet file"):

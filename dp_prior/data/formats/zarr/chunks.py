@@ -22,7 +22,7 @@ DEFLATE_RATIO = 1100
 """Bound on what a byte of a zip file decodes to: deflate reaches 1032."""
 
 MOST_CHUNKS_COUNTED = 1_000_000
-"""Of an array that declares more chunks, only as many are looked for as it takes to name missing ones."""
+"""Up to this number, all declared chunks are looked for; beyond it, only enough to name some missing chunks."""
 
 
 def stored_bytes(path: Path, name: str) -> dict[str, int]:

@@ -63,7 +63,7 @@ def _is_array(document: Any) -> bool:
 
 
 def _folder_hint(documents: dict[str, Any]) -> str:
-    """What to do when the group lies one or more folders down."""
+    """Advice for a path whose group lies in a folder further down."""
     groups = [name.rpartition("/")[0] for name in documents if name.endswith(("/.zgroup", "/zarr.json"))]
     if not groups:
         return ""

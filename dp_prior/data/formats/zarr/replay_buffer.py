@@ -1,8 +1,8 @@
 """Replay buffers as Diffusion Policy writes them: zarr v2 or v3, in a directory or a `.zip` file.
 
 Metadata are read here, so that a damaged array that is not selected does not matter; zarr decodes the chunks. Four
-things that zarr accepts are errors here: missing chunks (it returns the fill value), truncated blosc chunks (it returns
-whatever follows them in memory), arrays that would have to be unpickled, and declared sizes that no stored bytes back.
+things that zarr accepts are errors here: missing chunks (zarr returns the fill value), truncated blosc chunks (zarr
+returns the memory behind them), arrays that would have to be unpickled, and declared sizes that no stored bytes back.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class ZarrStore(EpisodeStore):
         return self._open(self._prefix + key)
 
     def open_frames(self, key: str, ends: np.ndarray) -> ArrayFrames:
-        """See `EpisodeStore`; chunks are decoded one after another, never the whole array."""
+        """See `EpisodeStore`; decodes a block of chunks at a time, never the whole array."""
         array = self.open(key)
 
         def blocks(first: int, stop: int) -> Iterator[np.ndarray]:
