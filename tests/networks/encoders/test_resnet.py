@@ -394,7 +394,7 @@ def test_learning_rate_and_freezing_concern_the_backbone(tmp_path):
     ("fields", "message"),
     [
         ({"width": 24}, "width is 24, but group norm has 16 channels per group. Take 16 or 32"),
-        ({"width": 8}, "Take 16 \\["),
+        ({"width": 8}, "Take 16$"),
         ({"norm": "frozen_batch"}, "norm 'frozen_batch' needs pretrained weights"),
         ({"freeze": True}, "freeze needs pretrained weights"),
         ({"weights_prefix": "a."}, "weights_prefix needs pretrained weights"),
