@@ -92,7 +92,7 @@ class Loader:
                 ],
             )
         self._length = len(dataset)
-        self._disk = dataset if dataset.reads_disk else None
+        self._disk = dataset if getattr(dataset, "reads_disk", False) else None  # samples of other code need no `read`
         self._reading = threading.Lock()  # a data set may keep the blocks that it has read
 
     def __len__(self) -> int:
