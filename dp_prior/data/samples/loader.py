@@ -51,6 +51,8 @@ class Loader:
     """Batches of the training set for one rank, from any position on.
 
     Args:
+        dataset: the samples, or anything with `device`, `__len__`, `fetch(ids)` and `count_valid(ids)`, which is then
+            in memory.
         order: of the samples; None for a full shuffle.
         augment: makes the batch to train on of a batch of the data set, given a random row for each sample, which is a
             function of seed and position; None leaves it.
@@ -92,7 +94,7 @@ class Loader:
                 ],
             )
         self._length = len(dataset)
-        self._disk = dataset if getattr(dataset, "reads_disk", False) else None  # samples of other code need no `read`
+        self._disk = dataset if getattr(dataset, "reads_disk", False) else None
         self._reading = threading.Lock()  # a data set may keep the blocks that it has read
 
     def __len__(self) -> int:
