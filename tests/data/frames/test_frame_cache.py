@@ -395,7 +395,8 @@ import os, signal, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from dp_prior.data.frames import build, frame_cache
+from dp_prior.data.frames import build
+from dp_prior.data.frames import frame_cache as cache
 from dp_prior.data.frames.layout import Encoding
 from dp_prior.pixels.resize import Fit
 from tests.data.frames.recordings import MadeFrames
