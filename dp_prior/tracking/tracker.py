@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 import math
+import operator
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 from torch import Tensor
@@ -150,7 +151,7 @@ class Tracker:
                 run = RunFacts(self.data_path, identity, config or {}, self._patience_s, logger.remark, metrics)
                 logger.begin(lambda part, run=run: part.begin(run))
 
-    def log(self, metrics: dict[str, Any], progress: Progress | int) -> None:
+    def log(self, metrics: dict[str, Any], progress: Progress | SupportsIndex) -> None:
         """Log numbers. At one step this may be called again with more of them, but the step never decreases.
 
         Args:
@@ -172,13 +173,13 @@ class Tracker:
             self._progress = progress
             self._tell(lambda logger: logger.log(numbers, progress))
 
-    def log_images(self, images: dict[str, Path], progress: Progress | int) -> None:
+    def log_images(self, images: dict[str, Path], progress: Progress | SupportsIndex) -> None:
         """Log files of pictures and videos by name; see `log` for the clock."""
         if images:
             own, now = dict(images), self._open_at(progress)  # loggers behind queues read it later
             self._tell(lambda logger: logger.log_images(own, now))
 
-    def log_file(self, path: Path, progress: Progress | int) -> None:
+    def log_file(self, path: Path, progress: Progress | SupportsIndex) -> None:
         """Log a file of the run; see `log` for the clock."""
         now = self._open_at(progress)
         self._tell(lambda logger: logger.log_file(path.name, path, now))
@@ -255,9 +256,12 @@ class Tracker:
         for line in self.close(self._patience_s if kind is KeyboardInterrupt else math.inf):
             log.warning(line)
 
-    def _open_at(self, progress: Progress | int) -> Progress:
+    def _open_at(self, progress: Progress | SupportsIndex) -> Progress:
         """The clock; before anything is logged, `begin` and `rewind` unless they were called."""
-        now = Progress(progress, progress) if isinstance(progress, int) else progress
+        now = progress
+        if not isinstance(now, Progress):
+            step = operator.index(progress)
+            now = Progress(step, step)
         with self._lock:
             if not self._has_begun:
                 self.begin()

@@ -114,9 +114,9 @@ def test_the_clock_never_goes_back_without_a_rewind(tmp_path):
 
 
 def test_a_tracker_alone_begins_with_what_is_logged_first_and_continues_its_log(tmp_path):
-    """A loop of one's own knows neither `begin` nor `rewind`; a step alone is a clock."""
+    """A loop of one's own knows neither `begin` nor `rewind`; a step alone, also one of numpy, is a clock."""
     record = TrackerConfig(data_path=str(tmp_path / "run"), log=[{"type": "csv"}], run_name="mine")
-    for steps in (range(1, 5), range(3, 6)):
+    for steps in (range(1, 5), np.arange(3, 6)):
         logger = Recorder()
         with record.create() as tracker:
             tracker._direct.append(Isolated(logger, "recorder", report=lambda message, part: None))
