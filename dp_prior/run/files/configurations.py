@@ -12,7 +12,7 @@ FOLDER = "configs"
 
 def configurations() -> dict[str, Path]:
     """The files by name."""
-    package = Path(__file__).parent.parent
+    package = Path(__file__).parents[2]
     places = [place for place in (package / FOLDER, package.parent / FOLDER) if place.is_dir()]
     return {path.stem: path for place in places[:1] for path in sorted(place.glob("*/*.json"))}
 
