@@ -405,7 +405,7 @@ def test_the_robot_resizes_as_the_cache_did(trained):
         actions = [agent.act({"front": frames[number]}) for agent, frames in
                    zip(agents, (FRAMES, small.numpy()), strict=True)]  # fmt: skip
         assert np.array_equal(*actions)
-    assert all(past["front"].dtype == torch.uint8 for past in agents[0]._history)
+    assert all(past["front"].dtype == np.uint8 for past in agents[0]._history)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,6 @@ def test_an_empty_part_and_an_unknown_set_are_named_with_the_evaluator():
     empty = SimpleNamespace(train=[], val=[], test=[])
     with pytest.raises(ConfigError, match=r"data\.split.*\n.*'loss' .*\bval\b.*empty; .*data\.split"):
         pick_samples(empty, "val", "loss")
-    for sets in ({}, {"sets": {"one": empty}}):
-        with pytest.raises(ConfigError, match=rf"'loss' .*'other'.*{sorted(sets.get('sets', {}))}".replace("[", r"\[")):
-            pick_samples(SimpleNamespace(**vars(data(3)), **sets), "val", "loss", "other")
+    for sets in ({}, {"one": empty}):
+        with pytest.raises(ConfigError, match=rf"'loss' .*'other'.*{sorted(sets)}".replace("[", r"\[")):
+            pick_samples(SimpleNamespace(**vars(data(3)), sets=sets), "val", "loss", "other")

@@ -16,7 +16,7 @@ from dp_prior.tensors.batch import Batch
 
 
 class Numbers:
-    """n samples, sample i being i; its mask has i % 5 + 1 valid positions of 5. Nothing says that it is in memory."""
+    """n samples in memory, which say nothing of it; sample i is i, its mask has i % 5 + 1 valid positions of 5."""
 
     def __init__(self, n: int):
         self.n = n
