@@ -281,7 +281,8 @@ def test_measuring_and_reading_metrics_wait_but_never_mix(tmp_path):
 
 def test_an_agent_acts_there(tmp_path):
     trainer, _, _ = train_elsewhere(tiny(tmp_path), steps=1)
-    agent = Agent(trainer.models["ema"], warm_start=True)
+    with OneDevice(may_wait=True):  # the range in training is read once
+        agent = Agent(trainer.models["ema"], warm_start=True)
     agent.reset()
     obs = {"agent_pos": np.zeros(2), "goal": np.zeros(2)}
     for _ in range(5):
