@@ -31,26 +31,27 @@ from tests.tiny import experiment, read_rows, state, tiny
 
 TESTS = Path(__file__).parent
 ELSEWHERE = {  # a record or a field -> the test that shows it, where that is not the file of the record's module
-    "StateEncoderConfig": "networks/encoders/test_state.py::test_every_field_of_state_changes_the_encoder",
+    "StateEncoderConfig": "networks/encoders/test_state_encoder.py::test_every_field_of_state_changes_the_encoder",
     **dict.fromkeys(
-        ["PriorDiffusionConfig", "ImageDiffusionConfig"],
+        ["DiffusionConfig", "PriorDiffusionConfig", "ImageDiffusionConfig"],
         "diffusion/test_process.py::test_every_part_of_the_config_changes_the_loss_the_sample_or_the_likelihood",
     ),
     **dict.fromkeys(
         ["UNet2DConfig.checkpointing", "DiT2DConfig.checkpointing"],
         "networks/test_checkpointing.py::test_same_gradients_from_less_memory",
     ),
+    "ZarrStoreConfig.missing_chunks": "data/formats/zarr/test_chunks.py",
     "ImageConfig": "test_cameras.py",
-    "ImageConfig.mirror": "data/test_mirror.py",
+    "ImageConfig.mirror": "data/recorded/test_mirror.py",
     "PushTConfig.camera": "envs/test_pusht_camera.py",
     **dict.fromkeys(
         ["DiffusionConfig.draws", "PriorDiffusionConfig.draws", "ImageDiffusionConfig.draws"],
         "tasks/test_model.py::test_the_loss_of_several_draws_is_the_mean_of_as_many_single_ones",
     ),
     "TrajectoriesConfig.frame_cache": "test_cameras.py::test_the_cache_is_built_once_and_shared",
-    "TrajectoriesConfig.language": "data/test_language.py",
-    "TrajectoriesConfig.mirror": "data/test_mirror.py",
-    "SetConfig.mirror": "data/test_mirror.py::test_each_set_of_a_mixture_has_its_own",
+    "TrajectoriesConfig.language": "data/recorded/test_language.py",
+    "TrajectoriesConfig.mirror": "data/recorded/test_mirror.py",
+    "SetConfig.mirror": "data/recorded/test_mirror.py::test_each_set_of_a_mixture_has_its_own",
     "RolloutConfig.guidance_scale": "test_guided.py::test_rollouts_are_guided",
     "TrackerConfig": "tracking/test_tracking.py",
     "FsspecSaverConfig": "places/test_upload.py::test_every_shared_field_is_shown_here",
@@ -61,7 +62,7 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
             "TrainingConfig.compile",
             *(f"{name}.compile" for name in ("DDPM", "DDIM", "DPMSolver", "UniPC", "Euler", "Heun")),
         ],
-        "test_compilation.py",
+        "tensors/test_compilation.py",
     ),
     **dict.fromkeys(
         ["LeRobotStoreConfig.repo", "LeRobotStoreConfig.revision"],
@@ -69,9 +70,9 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
     ),
     **dict.fromkeys(
         [f"{name}Config.data_set" for name in ("Loss", "ActionError", "Likelihood", "Similarity", "DrawnImages")],
-        "data/test_mixture.py::test_a_resumed_run_goes_on_at_the_exact_sample_and_says_what_a_new_weight_means",
+        "data/recorded/test_mixture.py::test_a_resumed_run_goes_on_at_the_exact_sample_and_says_what_a_new_weight_means",
     ),
-    "TrackerConfig.report": "pages/test_report.py::test_a_page_is_written_at_the_end_of_a_run_unless_it_is_not_wanted",
+    "TrackerConfig.report": "reports/pages/test_report.py::test_a_page_is_written_at_the_end_of_a_run_unless_it_is_not_wanted",
     "TrainingConfig.dist_timeout": "test_chaos.py::test_rank_that_hangs_ends_the_run_in_time_named_and_with_all_stacks",
     "TrainingConfig.max_runtime": "job/test_slurm.py::test_max_runtime_stops_the_run",
     "TrainingConfig.requeue": "job/test_slurm.py::test_time_limit_of_slurm_stops_the_run_which_is_requeued_if_wanted",
