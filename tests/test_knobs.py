@@ -72,7 +72,9 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
         [f"{name}Config.data_set" for name in ("Loss", "ActionError", "Likelihood", "Similarity", "DrawnImages")],
         "data/recorded/test_mixture.py::test_a_resumed_run_goes_on_at_the_exact_sample_and_says_what_a_new_weight_means",
     ),
-    "TrackerConfig.report": "reports/pages/test_report.py::test_a_page_is_written_at_the_end_of_a_run_unless_it_is_not_wanted",
+    "TrackerConfig.report": (
+        "reports/pages/test_report.py::test_a_page_is_written_at_the_end_of_a_run_unless_it_is_not_wanted"
+    ),
     "TrainingConfig.dist_timeout": "test_chaos.py::test_rank_that_hangs_ends_the_run_in_time_named_and_with_all_stacks",
     "TrainingConfig.max_runtime": "job/test_slurm.py::test_max_runtime_stops_the_run",
     "TrainingConfig.requeue": "job/test_slurm.py::test_time_limit_of_slurm_stops_the_run_which_is_requeued_if_wanted",
