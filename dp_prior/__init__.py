@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dp_prior.tracking.tracker import Tracker
     from dp_prior.training.trainer import PolicyTrainer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Agent",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import platform
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +31,7 @@ from dp_prior.tasks.bounded import build_bounded
 from dp_prior.tensors.randomness import derive_seed
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.trainer import PolicyTrainer
+from dp_prior.training.trainer_state import library_versions
 
 STACKS = "stacks"
 
@@ -178,9 +178,8 @@ class Assembly:
 
     def report_changes(self, before: dict[str, Any], now: dict[str, Any], allow_changes: Iterable[str]) -> None:
         """Report how the documents of a checkpoint differ from those of this run; see `check_changes`."""
-        versions = {"python": platform.python_version(), "torch": torch.__version__}
         batch = self.loader.global_batch_size
-        for line in check_changes(before, now, batch, versions=versions, allowed=allow_changes):
+        for line in check_changes(before, now, batch, versions=library_versions(), allowed=allow_changes):
             self.report(f"  changed       {line}")
 
     def watched(self) -> contextlib.AbstractContextManager[None]:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from dp_prior import __version__
 from dp_prior.checkpoints.documents import PROGRESS
 from dp_prior.checkpoints.format import TRAINING
 from dp_prior.checkpoints.snapshot import MEANS, Snapshot
@@ -79,9 +80,14 @@ def take_snapshot(trainer: Trained, metrics: dict[str, float]) -> Snapshot:
         "global_batch_size": trainer.loader.global_batch_size,
         "world_size": accelerator.num_processes,
         "scaler": accelerator.scaler.state_dict() if accelerator.scaler is not None else None,
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "versions": library_versions(),
     }
     return Snapshot(tensors=tensors, documents={**trainer.documents, PROGRESS: progress})
+
+
+def library_versions() -> dict[str, str]:
+    """The versions that decide the last bits of training, by name."""
+    return {"dp_prior": __version__, "python": platform.python_version(), "torch": torch.__version__}
 
 
 def read_state(trainer: Trained, snapshot: Snapshot) -> None:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import dp_prior
 from dp_prior.clock import Cadence
 from dp_prior.training.trainer_state import read_state, take_snapshot
 from tests.training.test_trainer import Listener, Score, build
@@ -42,6 +43,11 @@ def test_averages_may_go_and_new_ones_begin_at_the_trained_weights(before, now):
     for name, model in fresh.models.items():
         expected = trained_before.models.get(name, trained_before.online).state_dict()
         assert all(torch.equal(value, expected[key]) for key, value in model.state_dict().items()), name
+
+
+def test_a_snapshot_names_the_versions_it_was_made_with():
+    versions = take_snapshot(trained(), {}).documents["progress.json"]["versions"]
+    assert versions["dp_prior"] == dp_prior.__version__ and versions["torch"] == torch.__version__
 
 
 def test_every_counter_comes_back():

@@ -51,6 +51,7 @@ def run_page(story: Story, output: Path) -> Page:
         "time since": _duration(story),
         "ranks": story.ending.get("ranks"),
         "machine": story.ending.get("host"),
+        "dp_prior": story.ending.get("dp_prior"),
         "directory": str(story.directory),
     }
     happened = [(event["step"], event.get("message", "")) for event in story.events if event.get("event") == "error"]

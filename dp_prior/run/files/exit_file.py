@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from dp_prior import __version__
 from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.run_lock import LockedError, RunLock
 from dp_prior.checkpoints.scan import scan
@@ -130,6 +131,7 @@ class ExitFile:
             "rank": self.rank,
             "ranks": self.ranks,
             "host": socket.gethostname(),
+            "dp_prior": __version__,
             "pid": os.getpid(),
             "started": self._started,
             "ended": None if content["reason"] == RUNNING else _now(),

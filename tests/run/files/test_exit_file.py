@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import dp_prior
 from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.run_lock import LockedError, RunLock
 from dp_prior.clock import Progress
@@ -39,6 +40,7 @@ def test_finished_and_complete_runs(tmp_path):
         assert found["progress"] == {"samples_seen": 48, "global_step": 6}
         assert found["durable"] == {"checkpoint": "step_00000006", "samples_seen": 48, "global_step": 6}
         assert found["started"] <= found["ended"] and found["rank"] == 0 and found["pid"] == os.getpid()
+        assert found["dp_prior"] == dp_prior.__version__
 
 
 def test_the_progress_of_a_run_is_its_own_though_older_weights_are_tested(tmp_path, monkeypatch):
