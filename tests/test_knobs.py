@@ -27,6 +27,7 @@ from dp_prior.training.learning_rate import LearningRateConfig
 from dp_prior.training.trainer import PolicyTrainer
 from tests.data.recorded import test_frame_embeddings as observations
 from tests.envs import test_pusht_pictures as pictures
+from tests.tasks import test_transfer
 from tests.tiny import experiment, read_rows, state, tiny
 
 TESTS = Path(__file__).parent
@@ -324,6 +325,9 @@ OWN = {
     "TrainConfig.description": test_description_is_in_the_plan,
     "TrainConfig.tracker": test_tracker_decides_where_the_run_lies,
     "TrainingConfig.init_from": test_weights_to_start_from,
+    "TransferConfig.may_differ": test_transfer.test_a_further_camera_does_not_move_the_weights_of_the_one_there_was,
+    "TransferConfig.only": test_transfer.test_only_the_parts_that_are_named_are_taken,
+    "TransferConfig.path": test_transfer.test_a_run_begins_with_the_parts_that_it_names_and_says_what_began_anew,
     "TrainingConfig.precision": test_precision_changes_the_loss_and_leaves_the_weights_float32,
     "TrainingConfig.nonfinite_limit": test_number_of_bad_steps_that_end_a_run,
     "TrainingConfig.rollback": test_number_of_rollbacks_of_a_run,

@@ -17,6 +17,7 @@ from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.files.scores import has_result_of, read_result
 from dp_prior.run.start import take_weights
 from dp_prior.tasks.bounded import UnbuildableError
+from dp_prior.tasks.transfer import TransferConfig
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.measure import measure
 
@@ -63,7 +64,7 @@ def evaluate_checkpoint(
         ranks.decide(lambda: _check_empty(out))
         evaluators = [record.create(parts.data, out) for record in (*config.evaluate, *config.test)]
         if is_imported:
-            take_weights(parts.model, str(directory), ranks)
+            take_weights(parts.model, TransferConfig(path=str(directory)), ranks)
         trainer = parts.trainer(Tracker(Path(place), config.tracker), None)
         if not is_imported:
             parts.restore(trainer, snapshot, allow_changes=("data", "seed"))  # measuring on other data is allowed

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from torch import nn
-
-from dp_prior.checkpoints.documents import CONFIG, DATA
-from dp_prior.checkpoints.format import read_checkpoint, read_manifest
+from dp_prior.checkpoints.documents import CONFIG, DATA, SPEC
+from dp_prior.checkpoints.format import MODEL_FILES, read_checkpoint, read_manifest
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.config import ConfigError
 from dp_prior.job.ranks import Ranks
@@ -22,7 +20,9 @@ from dp_prior.places.resume import LocalResumeConfig
 from dp_prior.places.source import NoPlaceError, RemoteError
 from dp_prior.run.files.changes import completed
 from dp_prior.run.files.config import TrainConfig
-from dp_prior.tasks.pretrained import load_checkpoint
+from dp_prior.tasks.pretrained import Pretrained
+from dp_prior.tasks.transfer import Transfer, TransferConfig, choose
+from dp_prior.tensors.batch import Spec
 
 Resume = Literal["auto", "never", "must"]
 
@@ -69,33 +69,37 @@ def find_checkpoint(
     return _adopt(store, reference, resume, report) or own
 
 
-def initialise(model: nn.Module, config: TrainConfig, ranks: Ranks, report: Callable[[str], None]) -> None:
-    """Give a new run the published weights of its encoders, or all weights of another checkpoint (`train.init_from`).
+def initialise(model: Pretrained, config: TrainConfig, ranks: Ranks, report: Callable[[str], None]) -> None:
+    """Give a new run the weights of another checkpoint (`train.init_from`), and those of its encoders that are
+    published where it takes none of them.
 
     Raises:
         ConfigError: weights do not fit, or cannot be read.
     """
-    if config.train.init_from is not None:
-        report(f"  initialised   {take_weights(model, config.train.init_from, ranks)}")
-        if not ranks.decide(lambda: _has_normalizer_of(config, config.train.init_from)):
+    source = TransferConfig.of(config.train.init_from)
+    if source is None or source.is_partial:
+        try:
+            load_pretrained(model)
+        except (FileNotFoundError, ValueError) as error:
+            raise ConfigError("task.encoders", [str(error)]) from None
+    if source is not None:
+        taken = take_weights(model, source, ranks)
+        report(f"  initialised   from {source.path}: {taken}")
+        if taken.has_normalizer and not ranks.decide(lambda: _has_normalizer_of(config, source.path)):
             report("  warning       task.normalizer is not that of these weights, which is used; write the same one")
-        return
-    try:
-        load_pretrained(model)
-    except (FileNotFoundError, ValueError) as error:
-        raise ConfigError("task.encoders", [str(error)]) from None
 
 
-def take_weights(model: nn.Module, reference: str, ranks: Ranks) -> str:
-    """Load the weights and normalizer of another checkpoint into `model`. Returns a line that describes them."""
-    directory = ranks.decide(lambda: resolve(reference, whole=False))
-    what, hint = f"{reference!r} does not fit", "Is it of another architecture or data set?"
+def take_weights(model: Pretrained, source: TransferConfig, ranks: Ranks) -> Transfer:
+    """Load the weights and normalizer of another checkpoint into `model`, or the parts that `source` names."""
+    directory = ranks.decide(lambda: resolve(source.path, whole=False))
     try:
-        tensors = load_checkpoint(model, directory, what, hint)
+        stored = read_checkpoint(directory, MODEL_FILES)
+        spec = Spec.from_json(json.dumps(stored.documents[SPEC]), source=str(directory / SPEC))
+        found = choose(model, stored.tensors[MODEL_FILES[0]], spec, source)
     except ValueError as error:
-        raise ConfigError("train.init_from", [str(error)]) from None
-    count = sum(tensor.numel() for tensor in tensors.values())
-    return f"from {reference}: {len(tensors)} of {len(tensors)} tensors matched, {count / 1e6:.2f} M numbers"
+        raise ConfigError("train.init_from", [f"{source.path!r} does not fit: {error}"]) from None
+    model.load_state_dict({**model.state_dict(), **found.taken})
+    return found
 
 
 def _has_normalizer_of(config: TrainConfig, reference: str) -> bool:

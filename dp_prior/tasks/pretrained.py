@@ -308,11 +308,3 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], what: str, hint: 
         matched = sum(shape == expected.get(name) for name, shape in found.items())
         raise ValueError(f"{what}: {listed}. {hint} {matched} of {len(expected)} tensors match.")
     model.load_state_dict(tensors)
-
-
-def load_checkpoint(model: nn.Module, directory: Path, what: str, hint: str) -> dict[str, Tensor]:
-    """As `load_weights`, from a checkpoint. Returns the tensors."""
-    name = "model.safetensors"
-    tensors = read_checkpoint(directory, [name]).tensors[name]
-    load_weights(model, tensors, what, hint)
-    return tensors

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 from dp_prior.clock import Cadence, Progress
 from dp_prior.config import Change, Config, family
 from dp_prior.job.deadline import Duration
+from dp_prior.tasks.transfer import TransferConfig
 from dp_prior.tensors.compilation import CUDA_GRAPHS, Compile
 from dp_prior.training.best import MonitorConfig
 from dp_prior.training.ema import DecayConfig, PowerDecay
@@ -67,9 +68,10 @@ class TrainingConfig(Config):
     ema: Annotated[dict[str, DecayConfig], Change("architecture")] = {"ema": PowerDecay()}
     """Averages of the weights by name; the first is the exported model. Empty for none."""
 
-    init_from: Annotated[str | None, Change("harmless")] = None
+    init_from: Annotated[str | TransferConfig | None, Change("harmless")] = None
     """Checkpoint whose weights and normalizer a fresh run starts from: a path, `hf://...`, or another reference that
-    `load_policy` reads. All tensors must match. Ignored when a run continues from its own checkpoint."""
+    `load_policy` reads, all of whose tensors must match; or an object that says which parts are taken and which may
+    differ. Ignored when a run continues from its own checkpoint."""
 
     monitor: Annotated[MonitorConfig, Change("harmless")] = MonitorConfig()
     """The metric that selects the best checkpoint."""

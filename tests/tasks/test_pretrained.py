@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import ModelHubMixin
+from safetensors.torch import load_file
 
 from dp_prior import load_policy
 from dp_prior.checkpoints.format import Manifest, Snapshot, read_checkpoint, write_checkpoint
@@ -238,7 +239,7 @@ def test_weights_of_another_shape_are_refused_and_change_nothing(policy, tmp_pat
     before = {name: value.clone() for name, value in policy.state_dict().items()}
     policy.backbone.head.out = torch.nn.Linear(3, 4)
     with pytest.raises(ValueError, match=r"^x does not fit: backbone.head.out.weight has shape .* match\.$"):
-        pretrained.load_checkpoint(policy, directory, "x does not fit", "?")
+        pretrained.load_weights(policy, load_file(directory / "model.safetensors"), "x does not fit", "?")
     assert all(
         torch.equal(value, before[name]) for name, value in policy.state_dict().items() if "head.out" not in name
     )
