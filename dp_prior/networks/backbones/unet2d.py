@@ -37,10 +37,20 @@ class UNet2DConfig(ImageBackboneRecord):
     """Heights at which attention follows every block; the middle of the network always has attention."""
 
     head_dim: int = Field(default=64, ge=1)
-    """Channels of an attention head."""
+    """Channels of an attention head, where `heads` is null."""
+
+    heads: int | None = Field(default=None, ge=1)
+    """Heads of attention at every level, of which each has its share of the channels; null for heads of `head_dim`."""
+
+    heads_up: int | None = Field(default=None, ge=1)
+    """Heads on the way up, in place of `heads`; null for as many."""
 
     n_groups: int = Field(default=32, ge=1)
     """Groups of the group norms."""
+
+    timestep_scale: float = Field(default=1.0, gt=0)
+    """Factor of the timestep before its embedding; 1000 / `schedule.steps` is what improved-diffusion's
+    `rescale_timesteps` multiplies by."""
 
     scale_shift: bool = True
     """Timestep and label scale and shift the features after the second norm; false: are added before the norm."""
@@ -56,6 +66,8 @@ class UNet2DConfig(ImageBackboneRecord):
     more time, the same numbers. No effect in compiled code, where torch.compile decides."""
 
     def faults(self) -> Iterator[str]:
+        if self.heads_up is not None and self.heads is None:
+            yield "heads_up is set without heads; set both, or head_dim alone"
         odd = [width for width in self.widths if width % self.n_groups]
         if odd:
             yield f"levels have {list(self.widths)} channels; n_groups {self.n_groups} does not divide {odd[0]}"
@@ -82,9 +94,13 @@ class UNet2DConfig(ImageBackboneRecord):
         unknown = sorted(set(self.attention_resolutions) - set(heights))
         if unknown:
             yield f"attention_resolutions names {unknown}, but the levels of the network have heights {heights}"
+        names = ("head_dim",) if self.heads is None else ("heads", "heads_up")
+        divisors = {name: value for name in names if (value := getattr(self, name)) is not None}
         for height, width in zip(heights, self.widths, strict=True):
-            if width % self.head_dim and height in (*self.attention_resolutions, heights[-1]):
-                yield f"head_dim {self.head_dim} does not divide the {width} channels of attention at height {height}"
+            if height in (*self.attention_resolutions, heights[-1]):
+                for name, value in divisors.items():
+                    if width % value:
+                        yield f"{name} {value} does not divide the {width} channels of attention at height {height}"
 
     def network(self, sizes: Sizes) -> UNet2D:
         """See `BackboneRecord`; x_shape is (H, W, C)."""
@@ -104,6 +120,7 @@ class UNet2D(nn.Module):
             sizes.x_shape[0] >> level in config.attention_resolutions for level in range(len(config.widths))
         ]
         self.has_label = sizes.cond_shape[0] > 0
+        self.timestep_scale = config.timestep_scale
         self.unet = UNet2DModel(
             in_channels=sizes.in_channels,
             out_channels=sizes.out_channels,
@@ -113,7 +130,7 @@ class UNet2D(nn.Module):
             up_block_types=["AttnUpBlock2D" if has else "UpBlock2D" for has in reversed(has_attention)],
             downsample_type=config.resample,
             upsample_type=config.resample,
-            attention_head_dim=config.head_dim,
+            attention_head_dim=config.head_dim if config.heads is None else config.channels,
             norm_num_groups=config.n_groups,
             attn_norm_num_groups=config.n_groups,
             resnet_time_scale_shift="scale_shift" if config.scale_shift else "default",
@@ -124,9 +141,20 @@ class UNet2D(nn.Module):
             for name, child in list(module.named_children()):
                 if isinstance(child, nn.Dropout):
                     setattr(module, name, Dropout(child.p))
+        if config.heads is not None:
+            self._divide_attention(config.heads, config.heads_up or config.heads)
         if config.checkpointing:
             self.unet.enable_gradient_checkpointing(recomputed)
         self._zero_last_layers()
+
+    def _divide_attention(self, heads: int, heads_up: int) -> None:
+        """Give every attention so many heads; diffusers knows one size of heads for all levels."""
+        from diffusers.models.attention_processor import Attention
+
+        for name, module in self.unet.named_modules():
+            if isinstance(module, Attention):
+                module.heads = heads_up if name.startswith("up_blocks.") else heads
+                module.scale = (module.inner_dim // module.heads) ** -0.5
 
     def _zero_last_layers(self) -> None:
         """Zero the last layer of every residual branch and of the output, which diffusers does not do."""
@@ -141,4 +169,4 @@ class UNet2D(nn.Module):
         x_t = x_t.movedim(-1, 1).to(dtype)
         if dtype is torch.bfloat16 and x_t.device.type == "cpu":
             x_t = x_t.contiguous()  # torch's group norm in bfloat16 takes 7 times longer with channels last
-        return self.unet(x_t, t, class_labels=label, return_dict=False)[0].movedim(1, -1)
+        return self.unet(x_t, t * self.timestep_scale, class_labels=label, return_dict=False)[0].movedim(1, -1)

@@ -40,7 +40,7 @@ def inputs(batch=2, channels=3, labels=1):
     return torch.randn(batch, *SHAPE[:2], channels), torch.randint(1000, (batch,)), torch.randn(batch, labels, LABEL)
 
 
-def plain(net, x_t, t, cond, *, scale_shift=True):
+def plain(net, x_t, t, cond, *, scale_shift=True, heads=2, heads_up=2, timestep_scale=1.0):
     """The UNet of Nichol and Dhariwal 2021 with two levels of one block, written out on the weights of `net`."""
     w = dict(net.unet.named_parameters())
 
@@ -67,13 +67,14 @@ def plain(net, x_t, t, cond, *, scale_shift=True):
 
     def attention(name, x):
         flat = norm(f"{name}.group_norm", x).flatten(2).transpose(1, 2)  # (B, H * W, C)
-        q, k, v = (linear(f"{name}.{part}", flat).unflatten(2, (-1, 8)) for part in ("to_q", "to_k", "to_v"))
-        weights = (torch.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(8)).softmax(-1)
+        count = heads_up if name.startswith("up") else heads
+        q, k, v = (linear(f"{name}.{part}", flat).unflatten(2, (count, -1)) for part in ("to_q", "to_k", "to_v"))
+        weights = (torch.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(16 / count)).softmax(-1)
         found = torch.einsum("bhij,bjhd->bihd", weights, v).flatten(2)
         return x + linear(f"{name}.to_out.0", found).transpose(1, 2).view_as(x)
 
     rates = torch.exp(-math.log(10_000) * torch.arange(4) / 4)
-    angles = t[:, None] * rates
+    angles = t[:, None] * timestep_scale * rates
     embedded = linear("time_embedding.linear_1", torch.cat([angles.cos(), angles.sin()], 1))
     embedded = linear("time_embedding.linear_2", F.silu(embedded)) + cond[:, 0]
     first = conv("conv_in", x_t.movedim(-1, 1))
@@ -91,11 +92,34 @@ def plain(net, x_t, t, cond, *, scale_shift=True):
     return conv("conv_out", F.silu(norm("conv_norm_out", x))).movedim(1, -1)
 
 
-@pytest.mark.parametrize("scale_shift", [True, False])
-def test_equals_a_version_written_out(scale_shift):
-    net = build(scale_shift=scale_shift)
-    expected = plain(net, *inputs(), scale_shift=scale_shift)
-    torch.testing.assert_close(net(*inputs()), expected, rtol=1e-4, atol=1e-4)
+@pytest.mark.parametrize(
+    ("change", "written"),
+    [
+        ({"scale_shift": True}, {}),
+        ({"scale_shift": False}, {"scale_shift": False}),
+        ({"heads": 4}, {"heads": 4, "heads_up": 4}),
+        ({"heads": 1, "heads_up": 8}, {"heads": 1, "heads_up": 8}),
+        ({"timestep_scale": 0.25}, {"timestep_scale": 0.25}),
+    ],
+)
+def test_equals_a_version_written_out(change, written):
+    net = build(**change)
+    torch.testing.assert_close(net(*inputs()), plain(net, *inputs(), **written), rtol=1e-4, atol=1e-4)
+
+
+def test_as_many_heads_as_head_dim_gives_are_the_same_network():
+    by_size, by_number = build(head_dim=8), build(heads=2)
+    assert by_size.state_dict().keys() == by_number.state_dict().keys()
+    assert torch.equal(by_size(*inputs()), by_number(*inputs()))
+
+
+def test_the_published_networks_of_64_pixels_have_four_heads_at_every_level():
+    """Nichol and Dhariwal's defaults, and their ImageNet models: mult (1, 2, 3, 4), attention at 16 and 8, 4 heads."""
+    with torch.device("meta"):
+        net = UNet2DConfig(channel_mult=(1, 2, 3, 4), n_res_blocks=3, heads=4).create((64, 64, 3), (0, 512), 2)
+    attentions = {module for name, module in net.unet.named_modules() if name.rpartition(".")[0].endswith("attentions")}
+    found = {(one.inner_dim, one.heads) for one in attentions if hasattr(one, "heads")}
+    assert found == {(384, 4), (512, 4)}
 
 
 def test_bfloat16_rounds_and_changes_nothing_else():
@@ -141,12 +165,14 @@ def test_every_field_changes_the_network():
         "n_res_blocks": 2,
         "attention_resolutions": (8, 4),
         "head_dim": 4,
+        "heads": 4,
+        "timestep_scale": 0.5,
         "n_groups": 2,
         "scale_shift": False,
         "resample": "resnet",
         "dropout": 0.5,
     }
-    assert {*changes, "channels", "type", "checkpointing"} == set(UNet2DConfig.model_fields)
+    assert {*changes, "channels", "type", "checkpointing", "heads_up"} == set(UNet2DConfig.model_fields)
     base = built()
     for name, value in changes.items():
         found = built(**{name: value})
@@ -177,6 +203,9 @@ def test_dropout_is_a_function_of_the_sample():
         ((8, 6, 3), {"channel_mult": (1, 1, 1)}, r"images are 8 x 6, but .* multiples of 4; .* to \[8, 8\]"),
         ((8, 8, 3), {"attention_resolutions": (16, 8)}, r"names \[16\], but the levels of the network have heights"),
         ((8, 8, 3), {"head_dim": 5}, "head_dim 5 does not divide the 16 channels of attention at height 4"),
+        ((8, 8, 3), {"heads": 5}, "heads 5 does not divide the 16 channels of attention at height 4"),
+        ((8, 8, 3), {"heads": 2, "heads_up": 5}, "heads_up 5 does not divide the 16 channels"),
+        ((8, 8, 3), {"heads_up": 2}, "heads_up is set without heads"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(shape, change, message):
