@@ -28,7 +28,7 @@ from tests.tasks.test_distilled import distilled
 from tests.test_cameras import ENCODER, camera_run
 from tests.test_image import tiny as tiny_image
 from tests.test_prior import tiny as tiny_prior
-from tests.tiny import experiment, tiny
+from tests.tiny import tiny
 
 ELSEWHERE = torch.device("meta")
 FEW = {"task__diffusion__schedule__steps": 4}  # a bound visits each timestep, and operations on this device are slow
@@ -250,9 +250,8 @@ def test_a_policy_with_a_camera_trains_and_predicts_there(tmp_path, encoder):
     _predicts_and_is_measured(trainer, parts)
 
 
-def test_a_distilled_policy_trains_there(tmp_path):
-    experiment(tiny(tmp_path, evaluate=[])).run()
-    trainer, _, parts = train_elsewhere(tiny(tmp_path, **distilled(tmp_path / "run")))
+def test_a_distilled_policy_trains_there(tmp_path, trained_policy):
+    trainer, _, parts = train_elsewhere(tiny(tmp_path, **distilled(trained_policy)))
     _predicts_and_is_measured(trainer, parts)
 
 
