@@ -1,21 +1,35 @@
 """Shared by all tests: quiet, repeatable settings and a way to run code on several ranks."""
 
 import itertools
-import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
+import numpy as np
 import pytest
 import torch
 
-from tests.forks import start_script
+from dp_prior.evaluation.curve import draw_learning_curve
+from dp_prior.evaluation.grid import write_png
+from tests.forks import start
 from tests.hub_server import HubServer
 from tests.promises import pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_sessionfinish
+from tests.trained import shared_run, trained_camera, trained_image, trained_policy, trained_prior
 
-__all__ = ["pytest_addoption", "pytest_collection_modifyitems", "pytest_configure", "pytest_sessionfinish"]
+__all__ = [
+    "pytest_addoption",
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+    "pytest_sessionfinish",
+    "shared_run",
+    "trained_camera",
+    "trained_image",
+    "trained_policy",
+    "trained_prior",
+]
 
 # A laptop's two cores run the suite in parallel: one thread each, and no deadline that a busy machine could miss.
 torch.set_num_threads(1)
@@ -38,6 +52,30 @@ accelerator = Accelerator(cpu=True)
 assert accelerator.num_processes == int(os.environ["WORLD_SIZE"])
 rank, world_size = accelerator.process_index, accelerator.num_processes
 """
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_pixel_curves() -> Iterator[None]:
+    """Finished runs of this process get a picture of one pixel: drawing a learning curve took two fifths of a tiny run.
+
+    `drawn_curves` draws them.
+    """
+    run = sys.modules.get("dp_prior.run.run")  # not imported for tests that need none
+
+    def one_pixel(rows: Path, output: Path) -> Path:
+        write_png(output, np.zeros((1, 1, 3), np.uint8))
+        return output
+
+    with pytest.MonkeyPatch.context() as patch:
+        if run is not None:
+            patch.setattr(run, "draw_learning_curve", one_pixel)
+        yield
+
+
+@pytest.fixture
+def drawn_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of this test draw their learning curves."""
+    monkeypatch.setattr("dp_prior.run.run.draw_learning_curve", draw_learning_curve)
 
 
 @pytest.fixture
@@ -76,21 +114,19 @@ def run_ranks(tmp_path: Path) -> Callable[..., list[str]]:
         folder = tmp_path / f"ranks_{next(runs)}"
         folder.mkdir()
         (folder / "script.py").write_text(f"{_PREAMBLE}{source}\naccelerator.end_training()\n")
-        environment = os.environ | {
+        environment = {
             "WORLD_SIZE": str(world_size),
             "RENDEZVOUS": str(folder / "meeting"),
             "MASTER_ADDR": "127.0.0.1",  # accelerate wants to see them; nothing listens there
             "MASTER_PORT": "0",
             "ACCELERATE_USE_CPU": "true",
             "GLOO_SOCKET_IFNAME": "lo",
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]),
         }
         logs = [folder / f"rank_{rank}.txt" for rank in range(world_size)]
         processes = []
         for rank, log in enumerate(logs):
             own = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            processes.append(start_script(folder / "script.py", [str(argument) for argument in arguments], own, log))
+            processes.append(start([folder / "script.py", *arguments], log, log, cwd=Path.cwd(), **own))
         end = time.monotonic() + timeout
         try:
             while (codes := [process.exitcode for process in processes]) != [0] * world_size:

@@ -1,29 +1,82 @@
-"""Processes that begin with the libraries imported, which costs most ranks of the tests more than their work."""
+"""Python programs that begin with the libraries imported, which costs most of them more than their work.
+
+One server of each pytest process imports the libraries and forks. A program whose start or imports are what is tested
+is a plain subprocess instead.
+"""
 
 import multiprocessing
 import os
 import runpy
+import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-_FORKING, _FRESH = (multiprocessing.get_context(method) for method in ("forkserver", "spawn"))
-_FORKING.set_forkserver_preload(["accelerate", "dp_prior.run.run"])
+import torch
+
+ROOT = Path(__file__).parent.parent
+_FORKING = multiprocessing.get_context("forkserver")
+_FORKING.set_forkserver_preload(
+    [
+        "accelerate",
+        "dp_prior.run.run",
+        "dp_prior.cli",
+        "matplotlib.backends.backend_agg",
+        "matplotlib.figure",
+        "torch._dynamo",  # with the next, what a first step and a first meeting of ranks import
+        "torch.distributed.tensor",
+    ]
+)
 
 
-def start_script(script: Path, arguments: list[str], environment: dict[str, str], log: Path) -> BaseProcess:
-    """Start a Python script with these environment variables, whose output goes into `log`."""
-    method = _FRESH if "HF_ENDPOINT" in environment else _FORKING  # the Hub's client reads its settings at its import
-    process = method.Process(target=_run, args=(script, arguments, environment, log))
+def call(
+    command: Sequence[object], *, cwd: Path = ROOT, timeout: float = 280, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """The exit code and the output of a script, or of a program after `-c`, with its arguments; on one thread.
+
+    Args:
+        environment: variables besides those of this process. A library reads them when it is imported, so those of
+            the preloaded libraries come too late.
+
+    Raises:
+        subprocess.TimeoutExpired: it was killed after `timeout` seconds.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        logs = [Path(folder, name) for name in ("output", "errors")]
+        process = start(command, *logs, cwd=cwd, **environment)
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise subprocess.TimeoutExpired(list(map(str, command)), timeout, *(log.read_text() for log in logs))
+        return subprocess.CompletedProcess(command, process.exitcode, *(log.read_text() for log in logs))
+
+
+def start(
+    command: Sequence[object], output: Path, errors: Path, *, cwd: Path = ROOT, **environment: str
+) -> BaseProcess:
+    """Start such a program, which writes into two files, or one."""
+    variables = os.environ | {"OMP_NUM_THREADS": "1"} | environment
+    process = _FORKING.Process(target=_run, args=(list(map(str, command)), output, errors, cwd, variables))
     process.start()
     return process
 
 
-def _run(script: Path, arguments: list[str], environment: dict[str, str], log: Path) -> None:
+def _run(command: list[str], output: Path, errors: Path, cwd: Path, environment: dict[str, str]) -> None:
+    if "HF_ENDPOINT" in environment:
+        assert "huggingface_hub" not in sys.modules, "it reads the address of the Hub when it is imported"
     os.environ.clear()
     os.environ.update(environment)
-    with log.open("w") as stream:
-        os.dup2(stream.fileno(), 1)
-        os.dup2(stream.fileno(), 2)
-    sys.argv = [str(script), *arguments]
-    runpy.run_path(str(script), run_name="__main__")
+    os.chdir(cwd)
+    torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
+    for descriptor, log in ((1, output), (2, errors)):
+        with log.open("a") as stream:
+            os.dup2(stream.fileno(), descriptor)
+    if command[0] == "-c":
+        sys.argv = ["-c", *command[2:]]
+        exec(compile(command[1], "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        sys.argv = command
+        runpy.run_path(command[0], run_name="__main__")

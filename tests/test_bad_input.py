@@ -308,12 +308,9 @@ def train_on_a_full_disk(config, output, is_full):
 
 
 @pytest.fixture
-def reference(tmp_path):
+def reference(trained_policy):
     """The newest checkpoint of a run that nothing disturbed."""
-    place = tmp_path / "reference"
-    place.mkdir()
-    assert train(write(place)).exit_code == 0
-    return state(place / "run")
+    return state(trained_policy)
 
 
 @pytest.mark.promise("A3")

@@ -384,16 +384,9 @@ def test_weights_that_are_not_there_are_told_before_anything_is_built(tmp_path):
 # Acting ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    place = tmp_path_factory.mktemp("trained")
-    assert train(saved(place)).exit_code == 0
-    return place / "run"
-
-
-def test_the_robot_resizes_as_the_cache_did(trained):
+def test_the_robot_resizes_as_the_cache_did(trained_camera):
     """A frame of the camera's own size gives, bit for bit, the chunk of the frame that was cached."""
-    policy = load_policy(trained)
+    policy = load_policy(trained_camera)
     small = Fit(size=SIZE).apply(torch.from_numpy(FRAMES))
     random = Randomness.from_counts(0, "test", torch.arange(3))
     seen = {name: torch.stack([frames[:3], frames[1:4]], dim=1) for name, frames in
@@ -419,14 +412,14 @@ def test_the_robot_resizes_as_the_cache_did(trained):
         (np.zeros((0, 32, 3), np.uint8), "one frame per row"),
     ],
 )
-def test_a_frame_of_another_kind_is_refused_in_one_line(trained, frame, message):
+def test_a_frame_of_another_kind_is_refused_in_one_line(trained_camera, frame, message):
     with pytest.raises(ValueError, match=message) as caught:
-        Agent(load_policy(trained)).act({"front": frame})
+        Agent(load_policy(trained_camera)).act({"front": frame})
     assert "\n" not in str(caught.value) and "'front'" in str(caught.value)
 
 
-def test_a_policy_saved_without_a_fit_takes_its_own_size_only(trained, tmp_path):
-    policy = load_policy(trained)
+def test_a_policy_saved_without_a_fit_takes_its_own_size_only(trained_camera, tmp_path):
+    policy = load_policy(trained_camera)
     policy.spec = policy.spec.model_copy(update={"fits": {}})
     policy.save_pretrained(tmp_path / "old")
     assert "fits" not in json.loads((tmp_path / "old/spec.json").read_text())
@@ -436,8 +429,8 @@ def test_a_policy_saved_without_a_fit_takes_its_own_size_only(trained, tmp_path)
         old.act({"front": FRAMES[0]})
 
 
-def test_evaluate_repeats_the_numbers_of_the_run(trained):
-    output = CliRunner().invoke(main, ["evaluate", str(trained)], catch_exceptions=False).output
+def test_evaluate_repeats_the_numbers_of_the_run(trained_camera):
+    output = CliRunner().invoke(main, ["evaluate", str(trained_camera)], catch_exceptions=False).output
     assert "equal to" in output and "differs" not in output
 
 
@@ -449,14 +442,14 @@ def test_check_prints_the_cost_before_it_builds(tmp_path):
     assert "free" in lines[cost] and any("one step" in line for line in lines[cost:])
 
 
-def test_a_camera_policy_loads_without_transformers_and_codecs(trained):
+def test_a_camera_policy_loads_without_transformers_and_codecs(trained_camera):
     program = f"""
 import sys
 for name in ("transformers", "av", "PIL", "h5py", "zarr", "pyarrow"):
     sys.modules[name] = None
 import numpy as np
 from dp_prior import Agent, load_policy
-Agent(load_policy({str(trained)!r})).act({{"front": np.zeros((24, 32, 3), np.uint8)}})
+Agent(load_policy({str(trained_camera)!r})).act({{"front": np.zeros((24, 32, 3), np.uint8)}})
 """
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
     assert output.returncode == 0, output.stderr

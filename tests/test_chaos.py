@@ -99,12 +99,10 @@ def test_rank_that_hangs_ends_the_run_in_time_named_and_with_all_stacks(rank, mo
 
 
 @pytest.mark.promise("D4")
+@MANY
 @pytest.mark.parametrize(
     ("rank", "moment"),
-    [
-        (1, "step"),
-        *[pytest.param(rank, moment, marks=MANY) for rank in (0, 1) for moment in ("agreement", "save", "evaluation")],
-    ],
+    [(1, "step"), *[(rank, moment) for rank in (0, 1) for moment in ("agreement", "save", "evaluation")]],
 )
 def test_error_on_one_rank_is_the_exit_of_all(rank, moment, tmp_path):
     measured = {"evaluate": [{"type": "loss", "every": {"steps": 1}}]} if moment == "evaluation" else {}
@@ -126,16 +124,14 @@ def assert_preempted(run, signal_name):
 
 
 @pytest.mark.promise("C1")
+@MANY
 @pytest.mark.parametrize(
     ("rank", "moment", "name"),
     [
         (1, "step", "SIGTERM"),
-        *[pytest.param(rank, "step", name, marks=MANY) for rank in (0, 1) for name in ("SIGUSR1", "SIGINT")],
-        *[
-            pytest.param(0, moment, "SIGTERM", marks=MANY)
-            for moment in ("save", "evaluation", "rollout", "delivery", "log")
-        ],
-        pytest.param(1, "evaluation", "SIGTERM", marks=MANY),
+        *[(rank, "step", name) for rank in (0, 1) for name in ("SIGUSR1", "SIGINT")],
+        *[(0, moment, "SIGTERM") for moment in ("save", "evaluation", "rollout", "delivery", "log")],
+        (1, "evaluation", "SIGTERM"),
     ],
 )
 def test_signal_to_one_rank_saves_the_step_at_hand_and_is_told(rank, moment, name, tmp_path):
@@ -159,6 +155,7 @@ def test_signal_to_the_launcher_saves_the_step_at_hand(name, tmp_path):
 
 
 @pytest.mark.promise("C2")
+@MANY
 def test_launcher_killed_leaves_no_orphan_and_loses_nothing(tmp_path):
     with Launched(tmp_path, write(tmp_path, **LONG), SLOW) as run:
         run.wait_for()

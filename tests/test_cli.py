@@ -198,7 +198,8 @@ def test_evaluate_of_nothing_is_refused(tmp_path):
     assert f"no checkpoint at {tmp_path / 'none'}: there is no such directory" in nothing.output
 
 
-def test_a_place_that_the_system_refuses_is_named_in_one_line(measured, tmp_path):
+def test_a_place_that_the_system_refuses_is_named_in_one_line(measured, tmp_path, monkeypatch):
+    monkeypatch.setattr("dp_prior.reports.pages.run_page.svg", lambda figure, title: "<svg></svg>")  # takes long
     refused = tmp_path / ("x" * 300)
     report = ("report", measured, "--html", refused / "page.html")
     sample = ("sample", measured, "--n", 2, "--out", refused)
@@ -224,7 +225,12 @@ def test_help_names_the_commands():
 
 
 @pytest.mark.parametrize(
-    ("given", "spins"), [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, "0")]
+    ("given", "spins"),
+    [
+        ({}, "1000"),
+        pytest.param({"GOMP_SPINCOUNT": "7"}, "7", marks=pytest.mark.slow),
+        pytest.param({"OMP_WAIT_POLICY": "passive"}, "0", marks=pytest.mark.slow),
+    ],
 )
 def test_waiting_threads_of_a_command_spin_briefly_unless_asked_otherwise(given, spins):
     program = "import dp_prior.cli, sys; assert 'torch' not in sys.modules; import torch"

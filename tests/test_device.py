@@ -28,9 +28,10 @@ from tests.tasks.test_distilled import distilled
 from tests.test_cameras import ENCODER, camera_run
 from tests.test_image import tiny as tiny_image
 from tests.test_prior import tiny as tiny_prior
-from tests.tiny import experiment, tiny
+from tests.tiny import tiny
 
 ELSEWHERE = torch.device("meta")
+FEW = {"task__diffusion__schedule__steps": 4}  # a bound visits each timestep, and operations on this device are slow
 aten = torch.ops.aten
 
 
@@ -98,6 +99,11 @@ def _no_autocast_there(monkeypatch):
     )
 
 
+def few(place, **changes) -> dict:
+    """A tiny run of few timesteps and one average."""
+    return tiny(place, **{**FEW, "train__ema": {"ema": {"type": "power"}}, **changes})
+
+
 def train_elsewhere(config: dict, steps: int = 2) -> tuple[PolicyTrainer, TrainConfig, SimpleNamespace]:
     """A trainer after some steps of two micro-batches, its record, and its data, all on that device."""
     record = TrainConfig.from_json(json.dumps(config))
@@ -147,7 +153,7 @@ KERNELS = {
     "the bound itself": {"variance": {"type": "learned_range"}, "criterion": {"type": "vlb"}},
     "importance": {"timesteps": {"type": "loss_second_moment"}},
     "logit-normal": {"timesteps": {"type": "logit_normal"}},
-    "flow": {"objective": {"type": "flow"}, "schedule": {"type": "flow", "steps": 10}},
+    "flow": {"objective": {"type": "flow"}, "schedule": {"type": "flow", "steps": 4}},
     "weights": {"dim_weights": [1.0, 2.0], "horizon_weights": [1.0, 1.0, 1.0, 0.5]},
     "dynamic clip": {"clip": {"type": "dynamic"}},
     "clip to the data": {"clip": {"type": "bounds"}},
@@ -222,42 +228,41 @@ def test_the_device_is_as_strict_as_a_real_one():
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_step_never_waits_for_the_device_nor_mixes_two(tmp_path, kernel):
     changes = {f"task__diffusion__{name}": value for name, value in KERNELS[kernel].items()}
-    trainer, _, parts = train_elsewhere(tiny(tmp_path, **changes))
+    trainer, _, parts = train_elsewhere(few(tmp_path, **changes))
     _predicts_and_is_measured(trainer, parts)
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_kind_of_policy_trains_and_predicts_there(tmp_path, task):
-    trainer, _, parts = train_elsewhere(tiny(tmp_path, **TASKS[task]))
+    trainer, _, parts = train_elsewhere(few(tmp_path, **TASKS[task]))
     _predicts_and_is_measured(trainer, parts)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: "-".join(map(str, sampler.values())))
 def test_every_sampler_draws_there(tmp_path, sampler):
-    trainer, _, parts = train_elsewhere(tiny(tmp_path, task__sampler=sampler), steps=1)
+    trainer, _, parts = train_elsewhere(few(tmp_path, task__sampler=sampler), steps=1)
     _predicts_and_is_measured(trainer, parts)
 
 
 @pytest.mark.parametrize("encoder", CAMERAS)
 def test_a_policy_with_a_camera_trains_and_predicts_there(tmp_path, encoder):
-    trainer, _, parts = train_elsewhere(camera_run(tmp_path, task__encoders={"front": CAMERAS[encoder]}))
+    trainer, _, parts = train_elsewhere(camera_run(tmp_path, task__encoders={"front": CAMERAS[encoder]}, **FEW))
     _predicts_and_is_measured(trainer, parts)
 
 
-def test_a_distilled_policy_trains_there(tmp_path):
-    experiment(tiny(tmp_path, evaluate=[])).run()
-    trainer, _, parts = train_elsewhere(tiny(tmp_path, **distilled(tmp_path / "run")))
+def test_a_distilled_policy_trains_there(tmp_path, trained_policy):
+    trainer, _, parts = train_elsewhere(tiny(tmp_path, **distilled(trained_policy)))
     _predicts_and_is_measured(trainer, parts)
 
 
 @pytest.mark.parametrize("model", IMAGES)
 def test_a_model_of_images_trains_and_draws_there(tmp_path, model):
-    trainer, _, parts = train_elsewhere(tiny_image(tmp_path, **IMAGES[model]))
+    trainer, _, parts = train_elsewhere(tiny_image(tmp_path, **FEW, **IMAGES[model]))
     _predicts_and_is_measured(trainer, parts)
 
 
 def test_a_prior_trains_and_draws_there(tmp_path):
-    trainer, _, parts = train_elsewhere(tiny_prior(tmp_path))
+    trainer, _, parts = train_elsewhere(tiny_prior(tmp_path, **FEW))
     batch = parts.val.fetch(torch.arange(3)).to(ELSEWHERE)
     with OneDevice(may_wait=True):  # to refuse a text that is not finite
         drawn = trainer.models["ema"].predict(
@@ -272,7 +277,7 @@ def test_measuring_and_reading_metrics_wait_but_never_mix(tmp_path):
         {"type": "action_error", "eval_timesteps": [2]},
         {"type": "likelihood"},
     ]
-    trainer, record, parts = train_elsewhere(tiny(tmp_path, evaluate=evaluators))
+    trainer, record, parts = train_elsewhere(few(tmp_path, evaluate=evaluators))
     with OneDevice(may_wait=True):
         for evaluator in record.evaluate:
             evaluator.create(parts).run(trainer.models, trainer.ranks, trainer.progress)
@@ -280,7 +285,7 @@ def test_measuring_and_reading_metrics_wait_but_never_mix(tmp_path):
 
 
 def test_an_agent_acts_there(tmp_path):
-    trainer, _, _ = train_elsewhere(tiny(tmp_path), steps=1)
+    trainer, _, _ = train_elsewhere(few(tmp_path), steps=1)
     with OneDevice(may_wait=True):  # the range in training is read once
         agent = Agent(trainer.models["ema"], warm_start=True)
     agent.reset()

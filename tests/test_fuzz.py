@@ -30,8 +30,8 @@ LONGER = int(os.environ.get("FUZZ", "1"))
 any_health = {"suppress_health_check": list(HealthCheck), "derandomize": LONGER == 1}
 if LONGER > 1:
     any_health["phases"] = [Phase.explicit, Phase.generate]  # what fails is shown as it is found
-few = settings(max_examples=60 * LONGER, **any_health)
-many = settings(max_examples=300 * LONGER, **any_health)
+few = settings(max_examples=40 * LONGER, **any_health)
+many = settings(max_examples=150 * LONGER, **any_health)
 
 LEAVES = st.one_of(
     st.none(),

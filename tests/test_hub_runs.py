@@ -54,12 +54,11 @@ def test_a_run_ends_with_its_best_and_latest_on_the_hub(tmp_path, hub, process):
 
 
 @pytest.mark.promise("F4")
-def test_a_fresh_machine_goes_on_from_the_hub_as_the_old_one_would_have(tmp_path, hub):
-    straight, broken, fresh = (tmp_path / name for name in ("straight", "broken", "fresh"))
+def test_a_fresh_machine_goes_on_from_the_hub_as_the_old_one_would_have(tmp_path, hub, trained_policy):
+    broken, fresh = (tmp_path / name for name in ("broken", "fresh"))
     changes = {"tracker__save": [SAVER], "tracker__load": {"type": "remote", "reference": "hf://me/tiny"}}
-    for place in (straight, broken, fresh):
+    for place in (broken, fresh):
         place.mkdir()
-    train(write(straight))
     config = write(broken, **changes)
     assert train_and_die(config, "step", 18) == -signal.SIGKILL
     _push(broken / "run")
@@ -69,11 +68,11 @@ def test_a_fresh_machine_goes_on_from_the_hub_as_the_old_one_would_have(tmp_path
     changes["data__episodes__path"] = str(broken / "toy.npz")
     done = train(write(fresh, **changes))
     assert done.exit_code == 0 and f"step_{step:08d}, sample {8 * step}" in done.output, done.output
-    assert_equal(state(fresh / "run"), state(straight / "run"))
-    assert resolve(fresh / "run").name == resolve(straight / "run").name, "the best of before came along"
+    assert_equal(state(fresh / "run"), state(trained_policy))
+    assert resolve(fresh / "run").name == resolve(trained_policy).name, "the best of before came along"
     assert json.loads(hub.files("me/tiny")["latest.json"])["step"] == 24
     best = load_policy("me/tiny").state_dict()
-    expected = load_policy(straight / "run").state_dict()
+    expected = load_policy(trained_policy).state_dict()
     assert all(torch.equal(value, best[name]) for name, value in expected.items())
 
 

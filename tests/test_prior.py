@@ -86,30 +86,24 @@ def experiment(config: dict) -> Run:
     return Run(TrainConfig.from_json(json.dumps(config)), report=lambda line: None)
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory) -> Path:
-    place = tmp_path_factory.mktemp("prior")
-    done = train(write(place))
-    assert done.exit_code == 0
-    assert "from dp_prior import load_prior" in done.output
-    return place / "run"
+REST = (("step", 1), ("file of a checkpoint", 9), ("save", 2))
 
 
-@pytest.mark.parametrize(("moment", "count"), [("step", 1), ("step", 13), ("file of a checkpoint", 9), ("save", 2)])
-def test_killed_run_started_again_equals_the_uninterrupted_one(moment, count, tmp_path, uninterrupted):
+@pytest.mark.parametrize(
+    ("moment", "count"), [("step", 13), *(pytest.param(*when, marks=pytest.mark.slow) for when in REST)]
+)
+def test_killed_run_started_again_equals_the_uninterrupted_one(moment, count, tmp_path, trained_prior):
     config = write(tmp_path)
     assert train_and_die(config, moment, count) == -signal.SIGKILL
     assert train(config).exit_code == 0
-    assert_same_run(tmp_path / "run", uninterrupted)
+    assert_same_run(tmp_path / "run", trained_prior)
 
 
-def test_killed_run_of_images_started_again_equals_the_uninterrupted_one(tmp_path):
-    for name in ("killed", "reference"):
-        (tmp_path / name).mkdir()
-    killed, reference = (image.write(tmp_path / name) for name in ("killed", "reference"))
+def test_killed_run_of_images_started_again_equals_the_uninterrupted_one(tmp_path, trained_image):
+    killed = image.write(tmp_path)
     assert train_and_die(killed, "step", 13) == -signal.SIGKILL
-    assert train(killed).exit_code == 0 and train(reference).exit_code == 0
-    assert_same_run(tmp_path / "killed" / "run", tmp_path / "reference" / "run")
+    assert train(killed).exit_code == 0
+    assert_same_run(tmp_path / "run", trained_image)
 
 
 def test_policy_on_embeddings_killed_and_started_again_equals_the_uninterrupted_one(tmp_path):
@@ -138,25 +132,26 @@ def test_policy_on_embeddings_killed_and_started_again_equals_the_uninterrupted_
 def test_a_prior_is_pushed_like_a_policy(tmp_path):
     saver = {"type": "local", "save_best_to": str(tmp_path / "shelf"), "save_type": "model"}
     config = write(tmp_path, tracker__save=[saver], train__steps=4)
-    assert train(config).exit_code == 0
+    done = train(config)
+    assert done.exit_code == 0 and "from dp_prior import load_prior" in done.output
     text = torch.randn(2, DIM)
     assert torch.equal(load_prior(tmp_path / "shelf").predict(text), load_prior(tmp_path / "run").predict(text))
 
 
-def test_what_is_loaded_predicts_what_was_trained(uninterrupted, tmp_path):
-    prior = load_prior(uninterrupted)
+def test_what_is_loaded_predicts_what_was_trained(trained_prior, tmp_path):
+    prior = load_prior(trained_prior)
     text = torch.randn(5, DIM)
     found = prior.predict(text, candidates=3)
     assert found.shape == (5, DIM) and torch.allclose(found.norm(dim=1), torch.ones(5))
-    assert torch.equal(found, load_prior(uninterrupted).predict(text, candidates=3))
-    half = load_prior(uninterrupted, dtype=torch.bfloat16).predict(text, candidates=1)
+    assert torch.equal(found, load_prior(trained_prior).predict(text, candidates=3))
+    half = load_prior(trained_prior, dtype=torch.bfloat16).predict(text, candidates=1)
     assert torch.allclose(half, prior.predict(text, candidates=1), atol=0.2)
     with pytest.raises(ValueError, match="holds a prior, not a policy; load_prior loads it"):
-        load_policy(uninterrupted)
+        load_policy(trained_prior)
 
 
-def test_evaluations_of_a_checkpoint_repeat_its_numbers(uninterrupted):
-    found = evaluate_checkpoint(str(uninterrupted))
+def test_evaluations_of_a_checkpoint_repeat_its_numbers(trained_prior):
+    found = evaluate_checkpoint(str(trained_prior))
     stored = [(now, before) for _, now, before in found if before is not None]
     assert len(stored) > 10 and all(now == before for now, before in stored)
 
@@ -204,7 +199,7 @@ def phase(task: str, place: Path, size: dict, until: int | None) -> list[list[in
     return seen
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", ["prior", pytest.param("image", marks=pytest.mark.slow)])
 def test_one_rank_two_ranks_and_one_again_are_one_run(task, run_ranks, tmp_path):
     """Each row once per epoch, in the order of one rank; two ranks are bit-exact with two ranks."""
     place, alone, twice = (tmp_path / name for name in ("switched", "alone", "twice"))

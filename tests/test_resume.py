@@ -1,11 +1,9 @@
 """A run that is killed and started again is the run that was never killed, bit for bit."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import torch
@@ -14,17 +12,10 @@ from dp_prior.checkpoints.format import MODEL_FILES
 from dp_prior.places.local import copy_checkpoint
 from dp_prior.places.reference import resolve
 from dp_prior.training.trainer import PolicyTrainer
+from tests import forks
 from tests.tiny import OVER_TIME, assert_equal, experiment, read_rows, rows, state, tiny, train, train_and_die, write
 
-ROOT = Path(__file__).parent.parent
 ACCUMULATING = {"train__accumulation": 2, "data__batch_size": 4}
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory) -> Path:
-    place = tmp_path_factory.mktemp("uninterrupted")
-    assert train(write(place)).exit_code == 0
-    return place / "run"
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +52,11 @@ def assert_same_run(run: Path, reference: Path) -> None:
         ("save", 3),  # a line is written, and the checkpoint of its step is not
     ],
 )
-def test_killed_run_started_again_equals_the_uninterrupted_one(moment, count, tmp_path, uninterrupted):
+def test_killed_run_started_again_equals_the_uninterrupted_one(moment, count, tmp_path, trained_policy):
     config = write(tmp_path)
     assert train_and_die(config, moment, count) == -signal.SIGKILL
     assert train(config).exit_code == 0
-    assert_same_run(tmp_path / "run", uninterrupted)
+    assert_same_run(tmp_path / "run", trained_policy)
 
 
 @pytest.mark.promise("B1")
@@ -102,7 +93,7 @@ def test_run_with_all_that_remembers_equals_the_uninterrupted_one(tmp_path):
     assert_same_run(tmp_path / "run", reference / "run")
 
 
-def test_commands_killed_and_given_again_equal_the_uninterrupted_run(tmp_path, uninterrupted):
+def test_commands_killed_and_given_again_equal_the_uninterrupted_run(tmp_path, trained_policy):
     config = write(tmp_path)
     for moment, count in [("step", 1), ("file of a checkpoint", 3), ("evaluation", 2)]:
         done = launch(config, f"die({moment!r}, {count})")
@@ -110,20 +101,17 @@ def test_commands_killed_and_given_again_equal_the_uninterrupted_run(tmp_path, u
     done = launch(config)
     assert done.returncode == 0, done.stderr
     assert "finished: 192 samples in 24 steps" in done.stdout
-    assert_same_run(tmp_path / "run", uninterrupted)
+    assert_same_run(tmp_path / "run", trained_policy)
 
 
-def launch(config: Path, before: str = "") -> subprocess.CompletedProcess:
+def launch(config: Path, before: str = "") -> CompletedProcess[str]:
     """`python train_policy.py --config_file ...` as a process of its own, with a line of code run before it."""
     program = (
-        "import runpy, sys, torch; from tests.tiny import die; torch.set_num_threads(1); "
+        "import runpy, sys; from tests.tiny import die; "
         f"{before or 'pass'}; sys.argv[:] = ['train_policy.py', '--config_file', {str(config)!r}]; "
         "runpy.run_path('train_policy.py', run_name='__main__')"
     )
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280
-    )
+    return forks.call(["-c", program])
 
 
 def weights(run: Path) -> dict:
@@ -141,9 +129,9 @@ def weights(run: Path) -> dict:
     ],
     ids=["never evaluated", "always evaluated and logged", "always saved", "tested at the end"],
 )
-def test_evaluating_logging_and_saving_more_or_less_never_change_the_run(change, tmp_path, uninterrupted):
+def test_evaluating_logging_and_saving_more_or_less_never_change_the_run(change, tmp_path, trained_policy):
     assert train(write(tmp_path, **change)).exit_code == 0
-    assert_equal(weights(tmp_path / "run"), weights(uninterrupted))
+    assert_equal(weights(tmp_path / "run"), weights(trained_policy))
 
 
 def everything_in(directory: Path) -> dict[str, tuple[int, bytes]]:
@@ -269,7 +257,7 @@ def test_allowed_change_is_shown_and_the_run_goes_on(tmp_path):
     assert train(config, *change).exit_code == 0  # the newest checkpoint is of the run as it is now
 
 
-def test_run_goes_on_from_the_checkpoint_of_another_one(tmp_path, uninterrupted):
+def test_run_goes_on_from_the_checkpoint_of_another_one(tmp_path, trained_policy):
     """What `tracker.load.path` names is where the run begins, as long as it has no checkpoint of its own."""
     first = tmp_path / "first"
     first.mkdir()
@@ -317,7 +305,7 @@ def test_a_place_without_a_checkpoint_that_can_be_resumed_from_is_told(tmp_path)
         assert "Traceback" not in refused.output and not (tmp_path / "other/run/checkpoints/step_00000002").exists()
 
 
-def test_weights_do_not_depend_on_torchs_random_state(tmp_path, uninterrupted):
+def test_weights_do_not_depend_on_torchs_random_state(tmp_path, trained_policy):
     torch.manual_seed(12345)
     train(write(tmp_path))
-    assert_equal(state(tmp_path / "run"), state(uninterrupted))
+    assert_equal(state(tmp_path / "run"), state(trained_policy))

@@ -5,10 +5,7 @@ import json
 import os
 import shutil
 import socket
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -23,6 +20,7 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import INDEX, CheckpointStore
 from dp_prior.clock import Progress
 from dp_prior.files.durable import seal
+from tests import forks
 from tests.checkpoints.documents import progress_of
 
 DATA = {"fingerprint": "f" * 64, "episodes": {"train": [0, 1], "val": []}}
@@ -296,7 +294,5 @@ def test_a_head_that_does_not_agree_with_its_file_costs_no_memory(store):
             if size is not None:
                 os.truncate(paths[-1] / "model.safetensors", size)
                 edit_manifest(paths[-1], files={"model.safetensors": {"size": size, "sha256": "0" * 64}})
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-c", READ, *map(str, paths)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    done = forks.call(["-c", READ, *paths], timeout=60)
     assert done.stdout.split() == ["True"] * (len(paths) + 1), done

@@ -177,7 +177,7 @@ def test_verify_beside_a_running_run_never_raises_an_alarm(tmp_path):
     try:
         assert writer.stdout.readline() == b"saved\n"
         kinds, end, rounds = Counter(), time.monotonic() + 60, 0
-        while rounds < 400 and time.monotonic() < end:
+        while rounds < 150 and time.monotonic() < end:
             rounds += 1
             for compare_hashes in (True, False):
                 for found in take_stock(run / "checkpoints", compare_hashes=compare_hashes):

@@ -3,8 +3,6 @@
 import errno
 import json
 import os
-import subprocess
-import sys
 import zipfile
 
 import numpy as np
@@ -15,6 +13,7 @@ from pyarrow import parquet
 from dp_prior.data.embeddings.folder import FolderConfig
 from dp_prior.data.errors import UnreadableError
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
+from tests import forks
 from tests.data.embeddings.folders import embeddings, write_npy
 from tests.data.formats.lerobot import test_dataset as test_lerobot
 
@@ -195,9 +194,7 @@ def test_hostile_data_are_refused_in_bounded_time_and_memory(tmp_path):
     wanted = cases(tmp_path)
     lines = [f"{name} {kind} {json.dumps(record_of(kind, record))}" for name, (kind, record, _) in wanted.items()]
     (tmp_path / "cases").write_text("\n".join(lines))
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "cases")], capture_output=True, text=True, timeout=200
-    )
+    done = forks.call(["-c", PROGRAM, tmp_path / "cases"], timeout=200)
     results = {line.split("|", 1)[0]: line.split("|", 3)[1:] for line in done.stdout.splitlines()}
     assert list(results) == list(wanted), done.stderr[-2000:]
     problems = []

@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -28,6 +26,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from tests import forks
 from tests.hub_server import HubServer
 
 HERE = Path(__file__).parent
@@ -157,12 +156,37 @@ def complete(config: dict[str, Any], run: str, steps: int = STEPS) -> dict[str, 
     }
 
 
+BEGIN = """
+import sys
+from dp_prior.cli import train
+from dp_prior.job.stop import REQUEST
+from dp_prior.training.trainer import PolicyTrainer
+step, last = PolicyTrainer.step, int(sys.argv.pop(1))
+def stopping(self, batches):
+    step(self, batches)
+    if self.progress.global_step == last:
+        self.stop.ask(REQUEST)
+PolicyTrainer.step = stopping
+train()
+"""
+
+
 def measure(config: dict[str, Any], *arguments: str) -> dict[str, Any]:
     """Train in a process of its own, in a temporary directory beside a copy of the data, and read what it left."""
     with tempfile.TemporaryDirectory() as place:
         shutil.copytree(DATA, Path(place, "data"))
         launch(Path(place), config, *arguments)
         return read_run(Path(place, config["tracker"]["data_path"]))
+
+
+def begin(config: dict[str, Any], steps: int) -> list[float]:
+    """The losses of the first steps of `measure`, which then stops."""
+    with tempfile.TemporaryDirectory() as place:
+        shutil.copytree(DATA, Path(place, "data"))
+        Path(place, "config.json").write_text(json.dumps(config))
+        done = forks.call(["-c", BEGIN, steps, "--config_file", "config.json"], cwd=Path(place))
+        assert done.returncode == 75, done.stdout + done.stderr
+        return read_run(Path(place, config["tracker"]["data_path"]))["loss"]
 
 
 def launch(place: Path, config: dict[str, Any], *arguments: str, **environment: str) -> str:
@@ -172,10 +196,8 @@ def launch(place: Path, config: dict[str, Any], *arguments: str, **environment: 
 
 
 def call(place: Path, *arguments: str, **environment: str) -> str:
-    """This interpreter with these arguments, in a directory, on one thread. Returns what it printed."""
-    settings = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command, environment = [sys.executable, *arguments], os.environ | settings | environment
-    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=280)
+    """A script or `-c` with these arguments, in a directory, on one thread. Returns what it printed."""
+    done = forks.call(arguments, cwd=place, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

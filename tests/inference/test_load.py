@@ -21,6 +21,7 @@ from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.normalizer import Statistics
 from dp_prior.tensors.randomness import Randomness
+from tests import forks
 
 SPEC = Spec(x_shape=(8, 2), cond_shapes={"position": (2, 2), "angle": (2, 1)})
 TASK = PolicyConfig.from_json(
@@ -284,9 +285,7 @@ for directory in sys.argv[1:]:
         print(str(error).replace(chr(10), " "))
 print(memory.peak() - before)
 """
-    command = [sys.executable, "-c", program, *map(str, directories)]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120)
+    done = forks.call(["-c", program, *directories])
     assert done.returncode == 0, done.stderr
     *messages, grown = done.stdout.splitlines()
     for name, message in zip(HUGE, messages, strict=True):

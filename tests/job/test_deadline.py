@@ -34,12 +34,12 @@ def test_anything_else_is_refused_with_an_example(text):
 @pytest.mark.promise("C3")
 @given(
     saves=st.lists(st.floats(0.1, 50), min_size=1, max_size=5),
-    steps=st.lists(st.floats(0.01, 5), min_size=3, max_size=20),
+    steps=st.lists(st.floats(0.1, 5), min_size=3, max_size=20),
 )
 def test_save_that_begins_when_it_is_near_is_done_in_time(saves, steps):
     """Also if this step and this save take as long as the longest before them, twice over."""
     now = [0.0]
-    deadline = Deadline(10_000.0, clock=lambda: now[0])
+    deadline = Deadline(1_000.0, clock=lambda: now[0])
     for duration in saves:
         deadline.saved(duration)
     deadline.stepped()
@@ -49,8 +49,8 @@ def test_save_that_begins_when_it_is_near_is_done_in_time(saves, steps):
     assert not deadline.is_near()
     while not deadline.is_near():
         now[0] += max(steps)
-    assert now[0] + max(steps) + max(saves) < 10_000.0
-    assert now[0] + deadline.margin_s + max(steps) > 10_000.0 - max(steps)
+    assert now[0] + max(steps) + max(saves) < 1_000.0
+    assert now[0] + deadline.margin_s + max(steps) > 1_000.0 - max(steps)
 
 
 def test_before_the_first_save_is_timed_some_time_is_set_aside():

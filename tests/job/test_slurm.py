@@ -2,17 +2,16 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
 from dp_prior.job.slurm import SlurmJob
+from tests import forks
 from tests.tiny import assert_equal, rows, state, train, write
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
@@ -64,27 +63,20 @@ def test_no_scontrol_is_no_end_and_a_warning(monkeypatch, tmp_path):
 LIMITED = {"train__save_every": {"steps": 1}, "train__requeue": True, "train__steps": 24}
 
 
-def launched(config: Path, *lines: str, **environment: str) -> subprocess.CompletedProcess:
+def launched(config: Path, *lines: str, **environment: str) -> CompletedProcess[str]:
     """The command as a process of its own, whose steps take a tenth of a second."""
     program = "\n".join(
         [
-            "import sys, time, torch",
+            "import sys, time",
             "from dp_prior.cli import train; from dp_prior.training.trainer import PolicyTrainer",
-            "torch.set_num_threads(1); step = PolicyTrainer.step",
+            "step = PolicyTrainer.step",
             "def slow(self, batches):\n    step(self, batches); time.sleep(0.1)",
             "PolicyTrainer.step = slow",
             *lines,
             f"sys.argv[:] = ['train_policy.py', '--config_file', {str(config)!r}]; train()",
         ]
     )
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "SLURM_JOB_ID": "7", **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return forks.call(["-c", program], timeout=120, SLURM_JOB_ID="7", **environment)
 
 
 @pytest.mark.promise("C2", "C3", "C4")

@@ -3,8 +3,6 @@
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +20,7 @@ from dp_prior.run.run import Run, train
 from dp_prior.tensors.randomness import Randomness
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.trainer import PolicyTrainer
+from tests import forks
 from tests.tiny import assert_equal, experiment, rows, state, tiny, write
 
 THIRDS = {"train": 0.5, "val": 0.25, "test": 0.25}
@@ -85,6 +84,13 @@ def test_an_interrupt_of_a_run_from_python_ends_it_after_its_step_and_the_same_c
     assert (outcome.status, outcome.stopped_by, outcome.samples_seen) == ("stopped", "SIGINT", 24)
     assert signal.getsignal(signal.SIGINT) is handler
     assert train(config, report=None).progress == Progress(48, 6)
+
+
+def test_a_finished_run_draws_its_learning_curve(tmp_path, drawn_curves):
+    image = pytest.importorskip("PIL.Image", reason="the extra plots is not installed")
+    outcome = experiment(tiny(tmp_path, train__steps=2)).run()
+    with image.open(outcome.result()["media"]["curve"]) as picture:
+        assert picture.format == "PNG" and min(picture.size) > 300
 
 
 def test_best_is_the_one_with_the_lowest_validation_loss(finished):
@@ -292,9 +298,10 @@ def test_runs_of_other_precisions_in_one_process_are_those_of_processes_of_their
     for precision in ("bf16", "fp32"):  # the other way round
         (tmp_path / precision).rename(tmp_path / f"first_{precision}")
         program = (
-            "import sys, torch; from pathlib import Path; torch.set_num_threads(1); "
-            "from tests.run.test_run import trained; trained(Path(sys.argv[1]), sys.argv[2])"
+            "import sys; from pathlib import Path; from tests.run.test_run import trained; "
+            "trained(Path(sys.argv[1]), sys.argv[2])"
         )
-        subprocess.run([sys.executable, "-c", program, str(tmp_path), precision], check=True, timeout=200)
+        done = forks.call(["-c", program, tmp_path, precision])
+        assert done.returncode == 0, done.stderr
         alone = {name: value for name, value in state(tmp_path / precision).items() if ":" in name}
         assert_equal(alone, together[precision])

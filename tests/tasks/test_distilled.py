@@ -26,8 +26,8 @@ from tests.test_resume import assert_same_run
 from tests.tiny import experiment, rows, state, tiny, train, train_and_die, write
 
 EVALUATE = [
-    {"type": "loss", "every": {"steps": 7}},
-    {"type": "action_error", "eval_timesteps": [1, 2], "every": {"steps": 7}},
+    {"type": "loss", "every": {"steps": 4}},
+    {"type": "action_error", "eval_timesteps": [1, 2], "every": {"steps": 4}},
 ]
 
 
@@ -42,23 +42,22 @@ def distilled(teacher, **change):
         "train__init_from": str(teacher),
         "evaluate": EVALUATE,
         "train__monitor": {"metric": "validation/ema/loss"},
-        "train__steps": 20,
+        "train__steps": 9,
         **change,
     }
 
 
-@pytest.fixture(scope="module")
-def teacher(tmp_path_factory):
+@pytest.fixture
+def teacher(trained_policy):
     """A trained tiny policy."""
-    place = tmp_path_factory.mktemp("teacher")
-    experiment(tiny(place, evaluate=[])).run()
-    return place / "run"
+    return trained_policy
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(teacher, tmp_path_factory):
+def uninterrupted(shared_run, tmp_path_factory):
     place = tmp_path_factory.mktemp("distilled")
-    assert train(write(place, **distilled(teacher))).exit_code == 0
+    for teacher in shared_run("policy"):
+        assert train(write(place, **distilled(teacher))).exit_code == 0
     return place / "run"
 
 
@@ -158,7 +157,7 @@ def test_teacher_is_shared_by_copies_and_not_saved(teacher, tmp_path):
 
 def test_killed_run_started_again_equals_the_uninterrupted_one(teacher, tmp_path, uninterrupted):
     config = write(tmp_path, **distilled(teacher))
-    assert train_and_die(config, "step", 13) == -signal.SIGKILL
+    assert train_and_die(config, "step", 7) == -signal.SIGKILL
     assert train(config).exit_code == 0
     assert_same_run(tmp_path / "run", uninterrupted)
 
@@ -194,27 +193,31 @@ def test_acts_and_is_evaluated_without_its_teacher(teacher, tmp_path):
     assert all(now == stored for _, now, stored in evaluate_checkpoint(str(tmp_path / "run")))
 
 
-def test_every_field_of_its_own_matters(teacher, tmp_path, uninterrupted):
+def test_every_field_of_its_own_matters(teacher, tmp_path):
     assert set(DistilledPolicyConfig.model_fields) - set(PolicyConfig.model_fields) == {
         "teacher", "teacher_steps", "teacher_sha256"}  # fmt: skip
-    for name in ("steps", "other"):
+    for name in ("same", "steps", "other", "taught"):
         (tmp_path / name).mkdir()
-    experiment(tiny(tmp_path / "steps", **distilled(teacher, task__teacher_steps=10))).run()
-    assert rows(tmp_path / "steps" / "run")[-1]["train/loss"] != rows(uninterrupted)[-1]["train/loss"]
-    experiment(tiny(tmp_path / "other", evaluate=[], seed=1)).run()
-    change = distilled(tmp_path / "other" / "run")
-    experiment(tiny(tmp_path, **change)).run()
-    assert rows(tmp_path / "run")[-1]["train/loss"] != rows(uninterrupted)[-1]["train/loss"]
+    experiment(tiny(tmp_path / "other", evaluate=[], seed=1, train__steps=2)).run()
+
+    def loss(name, **change):
+        short = {"task__teacher": str(teacher), "evaluate": [], "train__steps": 2, **change}
+        experiment(tiny(tmp_path / name, **distilled(teacher, **short))).run()
+        return rows(tmp_path / name / "run")[-1]["train/loss"]
+
+    same = loss("same")
+    assert loss("steps", task__teacher_steps=10) != same
+    assert loss("taught", task__teacher=str(tmp_path / "other" / "run")) != same
     assert (kind_of("task.teacher"), kind_of("task.teacher_sha256")) == ("harmless", "architecture")
 
 
 def test_resuming_with_a_teacher_that_has_changed_is_refused(teacher, tmp_path):
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        experiment(tiny(tmp_path / name, evaluate=[], seed=len(name))).run()
+        experiment(tiny(tmp_path / name, evaluate=[], seed=len(name), train__steps=2)).run()
     where = tmp_path / "link"
     where.symlink_to(tmp_path / "first" / "run")
-    experiment(tiny(tmp_path, **distilled(where, train__steps=3))).run()
+    experiment(tiny(tmp_path, **distilled(where, train__steps=3, evaluate=[]))).run()
     where.unlink()
     where.symlink_to(tmp_path / "second" / "run")
     with pytest.raises(ConfigError, match=r"task.teacher_sha256: '\w+' in the checkpoint, '\w+' now \(architecture\)"):

@@ -2,8 +2,6 @@
 
 import errno
 import os
-import subprocess
-import sys
 
 import fsspec
 import numpy as np
@@ -14,6 +12,7 @@ from pyarrow import parquet
 from dp_prior.config import ConfigError
 from dp_prior.data.embeddings.folder import FolderConfig
 from dp_prior.data.errors import DataError, UnreadableError
+from tests import forks
 from tests.data.embeddings.folders import embeddings, write_npy, write_parquet
 
 COUNTS = [5, 1, 9, 4]
@@ -308,4 +307,4 @@ def test_a_process_that_stops_reading_ends(tmp_path):
         "rows.read(0, 159)\n"
         "raise SystemExit(7)\n"
     )
-    assert subprocess.run([sys.executable, "-c", program], timeout=280).returncode == 7
+    assert forks.call(["-c", program]).returncode == 7

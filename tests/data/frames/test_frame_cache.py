@@ -5,8 +5,6 @@ import errno
 import hashlib
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from dp_prior.data.frames.frame_cache import FrameCache, cache_root
 from dp_prior.data.frames.frame_rows import FrameRows
 from dp_prior.data.frames.layout import Encoding, greyscale, read_index
 from dp_prior.pixels.resize import Fit
+from tests import forks
 from tests.data.frames.recordings import MadeFrames
 
 LENGTHS = [4, 1, 7, 5, 9, 2, 6, 3]
@@ -450,8 +449,7 @@ print(kills)
 
 def run_kills(tmp_path, encoding, workers, every):
     program = KILLS.format(lengths=LENGTHS, parts=PARTS)
-    command = [sys.executable, "-c", program, str(tmp_path), encoding, str(workers), str(every)]
-    output = subprocess.run(command, capture_output=True, text=True, timeout=250, cwd=Path(__file__).parents[3])
+    output = forks.call(["-c", program, tmp_path, encoding, workers, every])
     assert output.returncode == 0, output.stderr
     return int(output.stdout)
 
@@ -488,8 +486,7 @@ def test_a_build_killed_at_each_system_call_is_finished_by_the_next(source, enco
         "    from dp_prior.data.frames.layout import read_index\n"
         "    import json\n    print(json.dumps(read_index(found.directory).digests))\n"
     )
-    command = [sys.executable, "-c", program, str(source.root.parent), encoding, "1", "1"]
-    output = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=Path(__file__).parents[3])
+    output = forks.call(["-c", program, source.root.parent, encoding, 1, 1])
     assert output.returncode == 0, output.stderr
     lines = output.stdout.splitlines()
     assert len(lines) > 30 and set(lines) == {str(expected[0]).replace("'", '"')}, at
@@ -498,7 +495,7 @@ def test_a_build_killed_at_each_system_call_is_finished_by_the_next(source, enco
 def test_two_builders_at_once_build_once(source):
     """Two processes: each file is read by one of them, and both end with the whole cache."""
     program = f"""
-import sys
+import os, sys, time
 from pathlib import Path
 from dp_prior.data.frames.frame_cache import FrameCache
 from dp_prior.pixels.resize import Fit
@@ -506,19 +503,18 @@ from tests.data.frames.recordings import MadeFrames
 root = Path(sys.argv[1])
 source = MadeFrames(root / "set", {LENGTHS}, {PARTS})
 cache = FrameCache(source, Fit(size=(12, 16)), root / "caches")
-print("ready", flush=True)
-sys.stdin.readline()
+(root / f"ready_{{os.getpid()}}").touch()
+while len(list(root.glob("ready_*"))) < 2:
+    time.sleep(0.001)
 cache.build(2)
 print(len(cache.open()))
 """
-    command = [sys.executable, "-c", program, str(source.root.parent)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": Path(__file__).parents[3]}
-    builders = [subprocess.Popen(command, **pipes) for _ in range(2)]
-    assert [builder.stdout.readline() for builder in builders] == ["ready\n"] * 2
+    root = source.root.parent
+    logs = [root / "first.txt", root / "second.txt"]
+    builders = [forks.start(["-c", program, root], log, log) for log in logs]
     for builder in builders:
-        builder.stdin.write("\n")
-        builder.stdin.flush()
-    assert [builder.communicate(timeout=60)[0] for builder in builders] == ["37\n"] * 2
+        builder.join(60)
+    assert [log.read_text() for log in logs] == ["37\n"] * 2
     lines = source.log.read_text().splitlines()
     assert len(lines) == len(PARTS) and len({line.split()[0] for line in lines}) == 1
 

@@ -1,5 +1,4 @@
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from dp_prior.data.frames.frame_cache import FrameCache
 from dp_prior.data.frames.frame_rows import FrameRows
 from dp_prior.data.frames.layout import Encoding, greyscale
 from dp_prior.pixels.resize import Fit
+from tests import forks
 from tests.data.frames.recordings import MadeFrames
 
 LENGTHS = [4, 1, 7, 5, 9, 2]
@@ -185,7 +185,6 @@ def test_random_batches_of_a_20_gb_cache_stay_below_a_gigabyte_and_a_half(tmp_pa
         digests=["0" * 64],
     )
     (tmp_path / "cache.json").write_bytes(seal(index.model_dump(mode="json")))
-    command = [sys.executable, "-c", LARGE, str(tmp_path)]
-    output = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=Path(__file__).parents[3])
+    output = forks.call(["-c", LARGE, tmp_path])
     assert output.returncode == 0, output.stderr
     assert int(output.stdout) < 1.5e9

@@ -156,16 +156,16 @@ def test_a_resumed_run_goes_on_at_the_exact_sample_and_says_what_a_new_weight_me
     }  # fmt: skip
     data = {"type": "mixture", "sets": sets, "split": keys["split"], "batch_size": 8}
     validation = [
-        {"type": "loss", "every": {"steps": 7}, "name": name, "data_set": data_set, "models": ["ema"]}
+        {"type": "loss", "every": {"steps": 4}, "name": name, "data_set": data_set, "models": ["ema"]}
         for name, data_set in (("validation", None), ("val_toy", "toy"), ("val_other", "other"))
     ]
-    change = {"data": data, "evaluate": validation}
+    change = {"data": data, "evaluate": validation, "train__steps": 12}
     for name in ("whole", "broken"):
         (tmp_path / name).mkdir()
     whole = write(tmp_path / "whole", **change)
     assert (done := train(whole)).exit_code == 0, done.output
     broken = write(tmp_path / "broken", **change)
-    assert train_and_die(broken, "step", 13) == -9
+    assert train_and_die(broken, "step", 7) == -9
     assert train(broken).exit_code == 0
     assert_equal(state(tmp_path / "broken" / "run"), state(tmp_path / "whole" / "run"))
     assert rows(tmp_path / "broken" / "run") == rows(tmp_path / "whole" / "run")
@@ -177,7 +177,7 @@ def test_a_resumed_run_goes_on_at_the_exact_sample_and_says_what_a_new_weight_me
     alone = experiment(tiny(tmp_path, evaluate=validation[:1], tracker__data_path=str(tmp_path / "one"))).parts.data
     sets = experiment(tiny(tmp_path, **change, tracker__data_path=str(tmp_path / "two"))).parts.data.sets
     assert_same_part(sets["toy"].val, alone.val)  # what a run on that set alone would measure
-    more = train(broken, "--set", "train.steps=26", "--set", "data.sets.toy.weight=5")
+    more = train(broken, "--set", "train.steps=14", "--set", "data.sets.toy.weight=5")
     assert more.exit_code == 0 and "data.sets.toy.weight: 1.0 in the checkpoint, 5.0 now" in more.output
     assert "(schedule-changing)" in more.output
 

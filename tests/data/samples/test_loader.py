@@ -97,7 +97,7 @@ def test_rows_of_micro_batches_follow_the_published_layout():
 
 
 @pytest.mark.promise("B2", "B3")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     n=st.integers(24, 90),
     phases=st.lists(

@@ -498,16 +498,6 @@ def test_a_policy_may_not_use_a_name_of_the_protocol():
         PolicyServer(policy)
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A run of the toy task."""
-    from tests.tiny import train, write
-
-    place = tmp_path_factory.mktemp("run")
-    assert train(write(place, train__steps=2, evaluate=[])).exit_code == 0
-    return place / "run"
-
-
 def start(*arguments):
     program = "from dp_prior.cli import main; main()"
     command = [sys.executable, "-c", program, "serve", *map(str, arguments)]
@@ -515,17 +505,17 @@ def start(*arguments):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-def test_the_command_serves_a_run_until_it_is_told_to_stop(run, number):
+def test_the_command_serves_a_run_until_it_is_told_to_stop(trained_policy, number):
     from dp_prior.inference.load import load_policy
 
-    with start(run, "--port", 0) as process:
+    with start(trained_policy, "--port", 0) as process:
         line = process.stdout.readline()
         assert line.startswith("ready: ws://127.0.0.1:"), process.communicate(timeout=60)
         process.port = int(line.rpartition(":")[2])
         obs = {"agent_pos": np.zeros(2), "goal": np.ones(2)}
         with joined(process) as end:
             answer = asked(end, pack(obs))
-            np.testing.assert_array_equal(answer["actions"][0], Agent(load_policy(run)).act(obs))
+            np.testing.assert_array_equal(answer["actions"][0], Agent(load_policy(trained_policy)).act(obs))
             process.send_signal(number)
             with pytest.raises(ConnectionClosed) as closed:
                 end.recv(timeout=30)
@@ -534,7 +524,7 @@ def test_the_command_serves_a_run_until_it_is_told_to_stop(run, number):
         assert (process.returncode, errors) == (0, "")
 
 
-def test_the_command_refuses_in_one_line(run, tmp_path):
+def test_the_command_refuses_in_one_line(trained_policy, tmp_path):
     from click.testing import CliRunner
 
     from dp_prior.cli import main
@@ -556,7 +546,7 @@ def test_the_command_refuses_in_one_line(run, tmp_path):
             (["--token-file", tmp_path / "none"], "No such file or directory"),
             (["--port", 0, "--device", "fpga:x"], "'fpga:x' cannot be used: Invalid device string"),
         ]:
-            done = CliRunner().invoke(main, ["serve", str(run), *map(str, arguments)])
+            done = CliRunner().invoke(main, ["serve", str(trained_policy), *map(str, arguments)])
             assert done.exit_code == 64 and line in done.output, done.output
             assert len(done.output.splitlines()) <= 2
     for source, line in [(export, "policy.json cannot be used"), (tmp_path / "image", "holds an image, not a policy")]:
@@ -564,8 +554,8 @@ def test_the_command_refuses_in_one_line(run, tmp_path):
         assert done.exit_code == 64 and line in done.output and len(done.output.splitlines()) == 2, done.output
     for arguments, line in [
         ([export, "--device", "cuda"], "--guidance-scale and --device are for checkpoints"),
-        ([run, "--texts", tmp_path], "--texts is for policies that read instructions"),
-        ([run, "--idle", "0"], "0.0 is not in the range x>0"),
+        ([trained_policy, "--texts", tmp_path], "--texts is for policies that read instructions"),
+        ([trained_policy, "--idle", "0"], "0.0 is not in the range x>0"),
     ]:
         done = CliRunner().invoke(main, ["serve", *map(str, arguments), "--port", "0"])
         assert done.exit_code == 2 and line in done.output, done.output

@@ -217,6 +217,7 @@ def test_of_one_episode_nothing_is_held_out(tmp_path):
         "task.backbone.down_dims=[16]",
         "train.samples=8",
         "data.batch_size=4",
+        "tracker.report=false",
         f"tracker.data_path={tmp_path}/run",
     ]
     arguments = [f"--set={one}" for one in small]

@@ -62,6 +62,13 @@ def run(tmp_path_factory):
     return place / "run"
 
 
+@pytest.fixture
+def uncharted(monkeypatch):
+    """Charts take most of the time of a page; tests of its words leave them out."""
+    for part in ("run_page", "comparison"):
+        monkeypatch.setattr(f"dp_prior.reports.pages.{part}.svg", lambda figure, title: "<svg></svg>")
+
+
 def page_of(*runs, tmp_path):
     return write_report(runs, tmp_path / "page.html").read_text(encoding="utf-8")
 
@@ -92,7 +99,7 @@ def test_numbers_on_the_page_are_those_of_the_run(run, page):
     assert story.changed["task.backbone.type"] == "mlp" and "task.normalizer" not in story.changed
 
 
-def test_pictures_of_samples_are_those_of_the_newest_report(run, tmp_path):
+def test_pictures_of_samples_are_those_of_the_newest_report(run, tmp_path, uncharted):
     copy = shutil.copytree(run, tmp_path / "copy")
     report = next((copy / "media").glob("second_*.json"))
     older = report.with_name(report.name.replace("0008", "0004"))
@@ -111,7 +118,7 @@ def test_chunks_sampled_at_held_out_moments_are_drawn_beside_the_recorded_ones(r
     assert len(np.load(stored)) == 1 and {"action_error/ema, moment 1 of 1", "16 sampled"} <= set(texts)
 
 
-def test_a_run_without_chunks_has_no_such_section_and_damaged_ones_cost_a_line(run, tmp_path):
+def test_a_run_without_chunks_has_no_such_section_and_damaged_ones_cost_a_line(run, tmp_path, uncharted):
     copy = shutil.copytree(run, tmp_path / "copy")
     [path] = (copy / "media").glob("*_chunks.npy")
     whole, large = path.read_bytes(), np.zeros((2, 3, 8, 2))
@@ -195,7 +202,11 @@ def damage(path, change):
     path.write_text("".join(json.dumps(change(json.loads(line))) + "\n" for line in lines))
 
 
-@pytest.mark.parametrize("value", ["high", [1], 10**400], ids=["text", "list", "huge"])
+@pytest.mark.parametrize(
+    "value",
+    [10**400, *(pytest.param(value, marks=pytest.mark.slow) for value in ("high", [1]))],
+    ids=["huge", "text", "list"],
+)
 def test_values_that_are_no_numbers_cost_a_line(run, tmp_path, value):
     copy = shutil.copytree(run, tmp_path / "copy")
     metrics = dict.fromkeys(("train/loss", "train/samples_per_second", "rollout/score", "rollout/score_ci_low"), value)
@@ -261,7 +272,7 @@ def test_the_state_of_a_run(run, tmp_path):
         assert read_story(copy).state == state
 
 
-def test_several_runs_are_paired_by_seed_and_folded(run, tmp_path):
+def test_several_runs_are_paired_by_seed_and_folded(run, tmp_path, uncharted):
     other = tmp_path / "other"
     shutil.copytree(run, other)
     path = next((other / "media").glob("rollout_*.json"))
