@@ -108,7 +108,7 @@ def room_of(file: str) -> str:
 
 @functools.cache
 def imports(file: str) -> list[tuple[str, int, bool]]:
-    """(module, line, whether it runs only when a function is called or never) for every import; "." if it is relative."""
+    """(module, line, whether it runs only in a call or never) for every import; "." is a relative one."""
     tree, late = tree_of(file), set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or (

@@ -5,6 +5,7 @@ import pytest
 from tests import promises
 from tests.faults import assert_none
 
+
 @pytest.fixture(scope="module")
 def book() -> dict:
     return promises.book()
