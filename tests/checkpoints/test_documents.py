@@ -23,6 +23,7 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import INDEX, CheckpointStore
 from dp_prior.clock import Progress
 from dp_prior.files.durable import seal
+from tests.cases import every
 from tests.checkpoints.documents import progress_of
 
 DATA = {"fingerprint": "f" * 64, "episodes": {"train": [0, 1], "val": []}}
@@ -84,8 +85,9 @@ PROGRESS = [
 ]
 
 
-@pytest.mark.parametrize(("key", "value"), PROGRESS)
-def test_a_progress_that_is_none_is_refused_with_its_place(key, value):
+@every(wrong=PROGRESS)
+def test_a_progress_that_is_none_is_refused_with_its_place(wrong):
+    key, value = wrong
     text = json.dumps({**progress_of(1), key: value}).encode()
     with pytest.raises(ValueError, match=f"^{key}"):
         parse_document("progress.json", text)
