@@ -29,7 +29,7 @@ EXTRAS = {
     "mlflow": ["mlflow-skinny>=3.17", "sqlalchemy>=2", "alembic>=1.10"],  # with the local SQLite store
 }
 TEST = [
-    *("pytest>=8", "pytest-xdist>=3.5", "pytest-timeout>=2.2", "hypothesis>=6.100"),
+    *("pytest>=9", "pytest-xdist>=3.5", "pytest-timeout>=2.2", "hypothesis>=6.100"),
     *("diffusers>=0.36", "scipy>=1.14"),  # compared with
 ]
 DOCS = ["sphinx>=9", "myst-parser>=5", "furo>=2025.12"]  # docs as a site

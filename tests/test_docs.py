@@ -6,6 +6,7 @@ its own. A Python block that begins with a comment of a file's name is such a fi
 """
 
 import functools
+import itertools
 import json
 import pickle
 import re
@@ -21,6 +22,7 @@ from huggingface_hub import HfApi
 
 from dp_prior import load_policy
 from dp_prior.cli import main
+from dp_prior.config.errors import ConfigError
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.run.assembly import Assembly
 from dp_prior.run.files.config import TrainConfig
@@ -29,6 +31,7 @@ from dp_prior.run.run import Run
 from dp_prior.tracking.tracker import Tracker
 from tests import test_image, test_prior
 from tests.embedders.models import save_model
+from tests.faults import assert_none
 from tests.inference.test_text_tower import folder as text_tower  # noqa: F401 (a fixture)
 from tests.networks.backbones.test_unet1d import PlainUNet
 
@@ -39,6 +42,7 @@ PAGES = [
     for path in sorted(ROOT.glob(pattern))
 ]
 GENERATED = {f"docs/{name}.md" for name in ("config", "metrics", "reliability", "benchmarks")} | {"CHANGELOG.md"}
+WRITTEN = [page for page in PAGES if page not in GENERATED]
 EMBEDDED = [ROOT / "configs/policy/pusht_state.json", [f"data.episodes.path={ROOT / 'demonstrations/pusht.npz'}"]]
 FENCES = ("json", "bash", "python")
 TASKS = {  # by the types of its task and its data
@@ -57,10 +61,6 @@ def blocks(page: str, *languages: str) -> Iterator[tuple[str, str, str]]:
     for found in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         if found[1] in languages:
             yield found[1], f"{page}:{text[: found.start()].count(chr(10)) + 2}", found[2]
-
-
-def pages_with(*languages: str) -> list[str]:
-    return [page for page in PAGES if any(blocks(page, *languages))]
 
 
 def configurations(page: str) -> Iterator[tuple[str, dict]]:
@@ -91,10 +91,14 @@ def laid_over(base: dict, given: dict) -> dict:
     return base | parts
 
 
-@pytest.mark.parametrize("page", pages_with("json"))
-def test_configurations_are_valid(page):
-    for where, config in configurations(page):
-        TrainConfig.from_json(json.dumps(config), source=where)
+def test_configurations_are_valid():
+    faults = []
+    for where, config in itertools.chain.from_iterable(map(configurations, PAGES)):
+        try:
+            TrainConfig.from_json(json.dumps(config), source=where)
+        except ConfigError as error:  # which names the page and the line
+            faults.append(str(error))
+    assert_none(faults)
 
 
 @functools.cache
@@ -109,30 +113,37 @@ def a_setting() -> re.Pattern[str]:
     return re.compile("|".join(words))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in GENERATED])
-def test_settings_that_are_named_exist(page):
+def named_settings(page: str) -> Iterator[str]:
     text = text_of(page)
-    named = re.findall(r"--set '?([\w.]+)=", text)
-    named += [
-        name
-        for name in re.findall(r"`((?:task|data|train|evaluate|test|checkpoints|tracker)\.[\w.]+)`", text)
-        if not name.endswith((".json", ".py", ".md")) and name != "data.fingerprint"
-    ]
-    assert not [name for name in named if not a_setting().fullmatch(name)]
+    yield from re.findall(r"--set '?([\w.]+)=", text)
+    for name in re.findall(r"`((?:task|data|train|evaluate|test|checkpoints|tracker)\.[\w.]+)`", text):
+        if not name.endswith((".json", ".py", ".md")) and name != "data.fingerprint":
+            yield name
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in GENERATED])
-def test_commands_that_are_named_exist_with_their_options(page):
+def test_settings_that_are_named_exist():
+    named = [(page, name) for page in WRITTEN for name in named_settings(page)]
+    assert_none(f"{page}: there is no setting {name}" for page, name in named if not a_setting().fullmatch(name))
+
+
+def wrong_commands(page: str) -> Iterator[str]:
     text = text_of(page).replace("\\\n", " ").replace("train_policy.py --", "dp-prior train --")
     for line in re.findall(r"dp-prior ([a-z][\w-]*\b[^`\n]*)", text):
         command: click.Command = main
         words = line.split()
-        while isinstance(command, click.Group):
-            assert words and words[0] in command.commands, f"{page}: dp-prior {line}"
+        while isinstance(command, click.Group) and words and words[0] in command.commands:
             command = command.commands[words.pop(0)]
+        if isinstance(command, click.Group):
+            yield f"{page}: dp-prior {line}: no such command; expected one of {', '.join(command.commands)}"
+            continue
         known = {option for parameter in command.params for option in parameter.opts}
         asked = set(re.findall(r"(?<= )--[a-z_-]+", f" {' '.join(words)}".partition(" # ")[0]))
-        assert asked <= known, f"{page}: dp-prior {line}"
+        for option in sorted(asked - known):
+            yield f"{page}: dp-prior {line}: no option {option}"
+
+
+def test_commands_that_are_named_exist_with_their_options():
+    assert_none(fault for page in WRITTEN for fault in wrong_commands(page))
 
 
 def test_every_command_is_in_the_table_of_the_index():
@@ -140,28 +151,37 @@ def test_every_command_is_in_the_table_of_the_index():
     assert {"eval"} | {*re.findall(r"`dp-prior ([a-z-]+)[ `]", table)} == {*main.commands}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page):
+def dead_links(page: str) -> Iterator[str]:
     prose = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", prose):
         if "://" in target:
             continue
         path, _, anchor = target.partition("#")
         there = (ROOT / page).parent / path if path else ROOT / page
-        assert there.exists(), f"{page} links to {target}"
-        if anchor:
+        if not there.exists():
+            yield f"{page} links to {target}, which does not exist"
+        elif anchor:
             headings = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), re.MULTILINE)
-            assert anchor in [re.sub(r"[^\w -]", "", name).lower().replace(" ", "-") for name in headings], target
+            if anchor not in [re.sub(r"[^\w -]", "", name).lower().replace(" ", "-") for name in headings]:
+                yield f"{page} links to {target}, where there is no such heading"
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_files_and_tests_that_are_named_exist(page):
+def test_links_lead_somewhere():
+    assert_none(fault for page in PAGES for fault in dead_links(page))
+
+
+def missing_names(page: str) -> Iterator[str]:
     text = text_of(page)
     for name in re.findall(r"`((?:dp_prior|tests|configs|docs|benchmarks|scripts|demonstrations)/[\w./-]+)", text):
-        assert (ROOT / name).exists() or name.startswith("demonstrations/pusht_embeddings"), f"{page} names {name}"
-    known = all_tests()
+        if not (ROOT / name).exists() and not name.startswith("demonstrations/pusht_embeddings"):
+            yield f"{page} names {name}: there is no such file"
     for name in re.findall(r"(?:`|::)(test_\w+?)(?:_?\.\.\.|`)", text):
-        assert any(known_name.startswith(name) for known_name in known), f"{page} names {name}"
+        if not any(known.startswith(name) for known in all_tests()):
+            yield f"{page} names {name}: there is no such test"
+
+
+def test_files_and_tests_that_are_named_exist():
+    assert_none(fault for page in PAGES for fault in missing_names(page))
 
 
 @functools.cache
@@ -171,10 +191,13 @@ def all_tests() -> set[str]:
     return {name for source in sources for name in re.findall(r"^def (test_\w+)", source, re.MULTILINE)}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in GENERATED])
-def test_lines_have_at_most_120_characters_outside_of_tables(page):
-    lines = text_of(page).splitlines()
-    assert not [number for number, line in enumerate(lines, 1) if len(line) > 120 and not line.startswith("|")]
+def test_lines_have_at_most_120_characters_outside_of_tables():
+    numbered = [(page, number, line) for page in WRITTEN for number, line in enumerate(text_of(page).splitlines(), 1)]
+    long = [(page, number, line) for page, number, line in numbered if len(line) > 120 and not line.startswith("|")]
+    assert_none(
+        f"{page}:{number} has {len(line)} characters, at most 120 are read in a terminal"
+        for page, number, line in long
+    )
 
 
 def run_page(page: str, names: dict) -> dict:

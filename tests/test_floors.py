@@ -1,15 +1,18 @@
 """The house stands: imports point down, wings are strangers, outside libraries and side effects stay in their rooms."""
 
 import ast
+import functools
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import dp_prior
+from tests.faults import assert_none
 from tests.tiny import write
 
 PACKAGE = Path(__file__).parent.parent / "dp_prior"
@@ -87,10 +90,13 @@ ROOF = ("cli/", "__main__.py")
 NAMELESS = {"utils", "util", "common", "base", "helper", "helpers", "manager", "misc"}
 
 
+@functools.cache
+def tree_of(file: str) -> ast.Module:
+    return ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
+
+
 def floor_of(part: str) -> int:
-    found = [level for level, parts in enumerate(FLOORS) if part in parts]
-    assert found, f"dp_prior/{part} has no floor; name it in FLOORS"
-    return found[0]
+    return next(level for level, parts in enumerate(FLOORS) if part in parts)
 
 
 def room_of(file: str) -> str:
@@ -100,10 +106,10 @@ def room_of(file: str) -> str:
     return inner if any(inner in parts for parts in FLOORS) else parts[0]
 
 
+@functools.cache
 def imports(file: str) -> list[tuple[str, int, bool]]:
-    """(module, line, whether it runs only when a function is called or never) for every import."""
-    tree = ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
-    late = set()
+    """(module, line, whether it runs only in a call or never) for every import; "." is a relative one."""
+    tree, late = tree_of(file), set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or (
             isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
@@ -114,40 +120,53 @@ def imports(file: str) -> list[tuple[str, int, bool]]:
         if isinstance(node, ast.Import):
             found += [(alias.name, node.lineno, id(node) in late) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file}:{node.lineno} imports relatively; write dp_prior. in full"
             names = [f"dp_prior.{alias.name}" for alias in node.names] if node.module == "dp_prior" else [node.module]
+            names = ["."] if node.level else names
             found += [(name, node.lineno, id(node) in late) for name in names]
     return found
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_imports_point_down_and_wings_are_strangers(file):
-    if not (found := imports(file)):
-        return
-    room, floor = room_of(file), floor_of(room_of(file))
-    for module, line, _ in found:
+def climbing(file: str) -> Iterator[str]:
+    """The imports of a file that do not point down: into a room beside it or above it."""
+    room = room_of(file)
+    floor = floor_of(room)
+    for module, line, _ in imports(file):
+        if module == ".":
+            yield f"{file}:{line} imports relatively; write dp_prior. in full"
         target = room_of("/".join(module.split(".")[1:]))
         if module.split(".")[0] != "dp_prior" or target == room:
             continue
         if target == "__version__":  # a text of the package itself, below every floor
             continue
         same = floor in FREE_AMONG_THEMSELVES and floor_of(target) == floor
-        assert floor_of(target) < floor or same, f"{file}:{line} imports {module}, which is not below {room}"
+        if not same and floor_of(target) >= floor:
+            yield f"{file}:{line} imports {module}, which is not below {room}"
 
 
-@pytest.mark.promise("K1")
-@pytest.mark.parametrize("file", FILES)
-def test_outside_libraries_stay_in_their_files_and_heavy_ones_load_late(file):
+def strayed(file: str) -> Iterator[str]:
+    """The imports in a file of libraries that have another place, or that nothing may import."""
     for module, line, late in imports(file):
         top = module.split(".")[0]
-        assert top not in NEVER_IMPORTED or (module, file) in METADATA, (
-            f"{file}:{line} imports {top}: nothing that is read may run code"
-        )
-        if top in EVERYWHERE or top == "dp_prior" or top in sys.stdlib_module_names:
+        if top in NEVER_IMPORTED and (module, file) not in METADATA:
+            yield f"{file}:{line} imports {top}: nothing that is read may run code"
+        if top in EVERYWHERE or top in ("", "dp_prior") or top in sys.stdlib_module_names:
             continue
         rooms = (IN_A_FUNCTION if late else AT_THE_TOP).get(top, [])
         where = ", ".join(rooms) or ("inside a function" if top in IN_A_FUNCTION else "nowhere yet")
-        assert file.startswith(tuple(rooms)), f"{file}:{line} imports {top}; its place: {where}"
+        if not file.startswith(tuple(rooms)):
+            yield f"{file}:{line} imports {top}; its place: {where}"
+
+
+def test_imports_point_down_and_wings_are_strangers():
+    importing = [file for file in FILES if imports(file)]
+    homeless = {room_of(file) for file in importing} - set().union(*FLOORS)
+    assert_none(f"dp_prior/{room} has no floor; name it in FLOORS" for room in sorted(homeless))
+    assert_none(fault for file in importing for fault in climbing(file))
+
+
+@pytest.mark.promise("K1")
+def test_outside_libraries_stay_in_their_files_and_heavy_ones_load_late():
+    assert_none(fault for file in FILES for fault in strayed(file))
 
 
 def test_contributing_names_the_parts_of_every_floor():
@@ -164,28 +183,35 @@ def test_every_place_of_a_library_is_one_where_it_is_imported():
             assert any(file.startswith(place) for name, file in found if name == library), f"{library}: {place}"
 
 
-@pytest.mark.promise("K1")
-@pytest.mark.parametrize("file", FILES)
-def test_nothing_below_the_roof_talks_to_the_terminal_or_the_environment_and_nothing_runs_text(file):
-    tree = ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
+def talking(file: str) -> Iterator[str]:
+    """What a file says or reads beside its arguments, and where text is run or a name says nothing."""
+    tree = tree_of(file)
     for node in ast.walk(tree):
         name = ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
-        is_last_resort = name == "os._exit" and file == ENDS_WITHOUT_RETURNING
-        assert name not in NEVER or is_last_resort, f"{file}:{node.lineno} uses {name}"
-        is_free = name not in ROOF_ONLY or file.startswith(ROOF)
-        assert is_free, f"{file}:{node.lineno} uses {name}; only {', '.join(ROOF)} may"
+        if name in NEVER and not (name == "os._exit" and file == ENDS_WITHOUT_RETURNING):
+            yield f"{file}:{node.lineno} uses {name}"
+        if name in ROOF_ONLY and not file.startswith(ROOF):
+            yield f"{file}:{node.lineno} uses {name}; only {', '.join(ROOF)} may"
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("np.load", "numpy.load"):
             flags = {word.arg: ast.unparse(word.value) for word in node.keywords}
-            assert flags.get("allow_pickle") == "False", f"{file}:{node.lineno} must say allow_pickle=False"
+            if flags.get("allow_pickle") != "False":
+                yield f"{file}:{node.lineno} must say allow_pickle=False"
     is_lazy = "__getattr__" in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    assert not is_lazy or file == "__init__.py", f"{file} has a __getattr__; only the package itself imports late by it"
-    assert Path(file).stem not in NAMELESS, f"{file}: {Path(file).stem} hides a concept that has a better name"
+    if is_lazy and file != "__init__.py":
+        yield f"{file} has a __getattr__; only the package itself imports late by it"
+    if Path(file).stem in NAMELESS:
+        yield f"{file}: {Path(file).stem} hides a concept that has a better name"
+
+
+@pytest.mark.promise("K1")
+def test_nothing_below_the_roof_talks_to_the_terminal_or_the_environment_and_nothing_runs_text():
+    assert_none(fault for file in FILES for fault in talking(file))
 
 
 def test_a_class_name_stands_for_one_class():
     places: dict[str, list[str]] = {}
     for file in FILES:
-        for node in ast.walk(ast.parse((PACKAGE / file).read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(file)):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(f"{file}:{node.lineno}")
     assert not {name: found for name, found in places.items() if len(found) > 1}

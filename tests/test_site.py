@@ -7,12 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.extras import needs
 
 for package in ("sphinx", "myst_parser", "furo"):
-    pytest.importorskip(package, reason="NOT CHECKED: the extra dp_prior[docs] is not installed")
-
-from sphinx.search.en import SearchEnglish  # noqa: E402
+    needs(package, "docs")
 
 DOCS = Path(__file__).parent.parent / "docs"
 LOADED = re.compile(r'<(?:script|link|img|iframe|video|source)\b[^>]*?\b(?:src|href)="([^"]*)"')
@@ -28,6 +26,8 @@ def build(pages: Path, site: Path) -> tuple[int, list[str]]:
 
 def found(site: Path, words: str) -> set[str]:
     """Names of the pages that a search for all these words finds."""
+    from sphinx.search.en import SearchEnglish
+
     text = (site / "searchindex.js").read_text(encoding="utf-8")
     index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
     pages = [set(index["docnames"])]

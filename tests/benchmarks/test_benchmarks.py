@@ -11,9 +11,7 @@ import pytest
 import torch
 
 from benchmarks import measure, report
-from benchmarks.baseline import UNet, WindowDataset
 from benchmarks.measure import Case, Options, Timing, compare, per_second
-from benchmarks.setting import HORIZON, N_ACTION_STEPS, N_OBS_STEPS, arrays, trajectories
 from benchmarks.subjects import SUBJECTS
 
 
@@ -64,12 +62,17 @@ def test_repeats_follow_the_options():
 
 
 def test_the_baseline_has_the_papers_size():
+    from benchmarks.baseline import UNet
+
     with torch.device("meta"):
         net = UNet(2, 40, (256, 512, 1024))  # two observations of nine keypoints and the agent
     assert round(sum(parameter.numel() for parameter in net.parameters()) / 1e6, 1) == 65.8
 
 
 def test_both_sides_read_the_same_windows():
+    from benchmarks.baseline import WindowDataset
+    from benchmarks.setting import HORIZON, N_ACTION_STEPS, N_OBS_STEPS, arrays, trajectories
+
     theirs = WindowDataset(arrays(), HORIZON, N_OBS_STEPS, N_ACTION_STEPS)
     ours, statistics = trajectories().train, trajectories().statistics()
     assert len(theirs) == len(ours) == 25_650 - 206 * (HORIZON - N_OBS_STEPS - N_ACTION_STEPS + 1)

@@ -13,8 +13,9 @@ from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.tasks.image import PixelRange
 from dp_prior.tensors.randomness import Randomness
+from tests.extras import needs
 
-pytest.importorskip("diffusers", reason="needs the extra image")
+needs("diffusers", "image")
 pytestmark = pytest.mark.skipif(image_peers.missing() is not None, reason=f"NOT CHECKED: {image_peers.missing()}")
 
 SMALL = (*images.QUICK, "task.backbone.dropout=0.0")

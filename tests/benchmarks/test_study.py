@@ -68,13 +68,15 @@ def test_effects_of_an_additive_score_are_recovered_whatever_its_interactions():
     assert len(page.complete(found)) == 24 and len(page.complete(found[:20])) == 12 and not page.complete(found[:11])
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
-def test_every_row_is_a_valid_configuration_with_its_levels(row, tmp_path):
-    changes = study.settings(Run(row, "human", "450,000 samples", 450_000, 1), tmp_path, tmp_path / "data.npz")
-    config = TrainConfig.from_json_path(ROOT / "configs/policy/pusht_state.json", assignments(changes))
-    assert fits(config, MEASURES[OWN]) and config.seed == 1 and config.train.samples == 450_000
-    if row.levels:
-        assert config.data.batch_size == int(row.levels["batch"]) and config.task.horizon == int(row.levels["horizon"])
+def test_every_row_is_a_valid_configuration_with_its_levels(tmp_path, subtests):
+    for row in rows():
+        with subtests.test(row.name):
+            changes = study.settings(Run(row, "human", "450,000 samples", 450_000, 1), tmp_path, tmp_path / "data.npz")
+            config = TrainConfig.from_json_path(ROOT / "configs/policy/pusht_state.json", assignments(changes))
+            assert fits(config, MEASURES[OWN]) and config.seed == 1 and config.train.samples == 450_000
+            if row.levels:
+                assert config.data.batch_size == int(row.levels["batch"])
+                assert config.task.horizon == int(row.levels["horizon"])
 
 
 def test_ways_of_running_take_the_evaluations_of_their_names():

@@ -21,6 +21,7 @@ from dp_prior.checkpoints.store import INDEX, CheckpointStore
 from dp_prior.clock import Progress
 from dp_prior.files.durable import seal
 from tests import forks
+from tests.cases import every
 from tests.checkpoints.documents import progress_of
 
 DATA = {"fingerprint": "f" * 64, "episodes": {"train": [0, 1], "val": []}}
@@ -82,8 +83,9 @@ PROGRESS = [
 ]
 
 
-@pytest.mark.parametrize(("key", "value"), PROGRESS)
-def test_a_progress_that_is_none_is_refused_with_its_place(key, value):
+@every(wrong=PROGRESS)
+def test_a_progress_that_is_none_is_refused_with_its_place(wrong):
+    key, value = wrong
     text = json.dumps({**progress_of(1), key: value}).encode()
     with pytest.raises(ValueError, match=f"^{key}"):
         parse_document("progress.json", text)
@@ -176,7 +178,7 @@ def endless(path):
 
 
 def sealed(content):
-    return lambda path: path.write_bytes(seal(content))
+    return lambda path: path.write_bytes(seal(content()))
 
 
 HOSTILE = {
@@ -190,9 +192,9 @@ HOSTILE = {
     "binary": lambda path: path.write_bytes(bytes(range(256)) * 100),
     "nested": lambda path: path.write_bytes(b"[" * 1_000_000),
     "sealed and nested": lambda path: path.write_bytes(_sealed_text(b'{"a": ' + b"[" * 50_000 + b"]" * 50_000)),
-    "many keys": sealed({f"key{number}": number for number in range(150_000)}),
-    "many metrics": sealed({"metrics": {f"key{number}": number for number in range(150_000)}}),
-    "a list": sealed({"files": [1, 2]}),
+    "many keys": sealed(lambda: {f"key{number}": number for number in range(150_000)}),
+    "many metrics": sealed(lambda: {"metrics": {f"key{number}": number for number in range(150_000)}}),
+    "a list": sealed(lambda: {"files": [1, 2]}),
 }
 
 

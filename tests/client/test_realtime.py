@@ -21,6 +21,7 @@ from dp_prior.diffusion.draw import AS_CONFIGURED
 from dp_prior.inference.agent import Agent, VectorAgent
 from dp_prior.inference.chunking import Naive, Prefix, next_chunk
 from dp_prior.tensors.randomness import Randomness
+from tests.cases import every
 from tests.inference.test_agent import Fake, stream
 
 PERIOD = 0.1
@@ -104,7 +105,7 @@ class Later(Future):
         return super().result(timeout)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@every(seed=range(30))
 def test_no_action_is_skipped_or_repeated_whatever_the_delays_and_latencies(seed):
     random = np.random.default_rng(seed)
     worst = int(random.integers(0, 20))
@@ -115,8 +116,7 @@ def test_no_action_is_skipped_or_repeated_whatever_the_delays_and_latencies(seed
     assert sum(fresh) >= 40  # it never gets stuck
 
 
-@pytest.mark.parametrize(("obs_latency", "action_latency"), [*itertools.product((0, 2), (0, 1, 2))])
-@pytest.mark.parametrize("n_obs_steps", [1, 3])
+@every(obs_latency=(0, 2), action_latency=(0, 1, 2), n_obs_steps=(1, 3))
 def test_a_loop_that_catches_up_after_a_stall_repeats_and_skips_nothing(obs_latency, action_latency, n_obs_steps):
     """Up to 12 actions are commanded at one moment, more than a robot on schedule ever has in flight."""
     world = World(itertools.chain([0], itertools.repeat(1)), obs_latency, action_latency)
@@ -125,7 +125,7 @@ def test_a_loop_that_catches_up_after_a_stall_repeats_and_skips_nothing(obs_late
     assert len(agent._commands) + len(agent._observations["state"]) < 20  # what is too old is forgotten
 
 
-@pytest.mark.parametrize(("delay", "obs_latency", "action_latency"), [*itertools.product((0, 1, 4), (0, 2), (0, 1))])
+@every(delay=(0, 1, 4), obs_latency=(0, 2), action_latency=(0, 1))
 def test_the_prefix_is_what_is_executed_from_the_oldest_observation_until_the_chunk_begins(
     delay, obs_latency, action_latency
 ):
@@ -137,8 +137,7 @@ def test_the_prefix_is_what_is_executed_from_the_oldest_observation_until_the_ch
         assert told == obs_latency + action_latency + delay and len(prefix) > told
 
 
-@pytest.mark.parametrize(("n_obs_steps", "delay", "s"), [*itertools.product((1, 2, 3), (0, 1, 3), (3, 5))])
-@pytest.mark.parametrize("merge", [Naive(), Prefix()], ids=lambda merge: merge.type)
+@every(n_obs_steps=(1, 2, 3), delay=(0, 1, 3), s=(3, 5), merge=(Naive(), Prefix()))
 def test_it_executes_what_the_agent_of_the_rollouts_executes_with_the_same_delay(n_obs_steps, delay, s, merge):
     class Plain(Fake):
         def draw(self, obs, random, how=AS_CONFIGURED):

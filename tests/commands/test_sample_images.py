@@ -13,8 +13,9 @@ from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.randomness import Randomness
 from tests import test_image as images
 from tests.commands.test_sample import command, drawn
+from tests.extras import needs
 
-pytest.importorskip("diffusers", reason="diffusers is not installed: drawing images is NOT tested")
+needs("diffusers", "image")
 
 
 def saved(place, channels=3, label_dropout=0.2, **spec):

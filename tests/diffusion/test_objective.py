@@ -5,6 +5,7 @@ import torch
 
 from dp_prior.diffusion.objective import X0, Eps, FlowVelocity, V
 from dp_prior.diffusion.schedule import Cosine, Flow, Linear, LinearSignal, PowerCosine, ScaledLinear, Sigmoid
+from tests.cases import every
 
 OBJECTIVES = [Eps(), X0(), V(), FlowVelocity()]
 SCHEDULES = [
@@ -31,23 +32,25 @@ def noised(schedule, dtype=torch.float64):
     return x_0, eps, alpha * x_0 + sigma * eps, alpha, sigma
 
 
-@pytest.mark.parametrize(("objective", "schedule"), PAIRS, ids=repr)
-def test_to_x0_inverts_the_target(objective, schedule):
+@every(pair=PAIRS)
+def test_to_x0_inverts_the_target(pair):
+    objective, schedule = pair
     x_0, eps, x_t, alpha, sigma = noised(schedule)
     target = objective.target(x_0, eps, alpha, sigma)
     torch.testing.assert_close(objective.to_x0(x_t, target, alpha, sigma), x_0, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize(("objective", "schedule"), PAIRS, ids=repr)
-def test_inversion_in_float32_is_as_good_as_the_levels_allow(objective, schedule):
+@every(pair=PAIRS)
+def test_inversion_in_float32_is_as_good_as_the_levels_allow(pair):
     """x_0 is known to float32 rounding of the terms it is the difference of; 1e-6 wherever those are of order one."""
+    objective, schedule = pair
     x_0, eps, x_t, alpha, sigma = noised(schedule, torch.float32)
     a, b = objective.inversion(alpha, sigma)
     x_t_error = (objective.to_x0(x_t, objective.target(x_0, eps, alpha, sigma), alpha, sigma) - x_0).abs()
     assert (x_t_error <= 1e-6 * (1 + a.abs() * x_t.abs().clamp(min=1) + b.abs() * eps.abs().clamp(min=1))).all()
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
+@every(schedule=SCHEDULES)
 def test_closed_forms_of_the_general_mixture(schedule):
     """The table of the design: targets, conversions and error scales written out for each objective."""
     x_0, eps, x_t, a, s = noised(schedule)
@@ -65,8 +68,9 @@ def test_closed_forms_of_the_general_mixture(schedule):
         torch.testing.assert_close(torch.as_tensor(objective.error_scale(a, s)).expand_as(a), scale)
 
 
-@pytest.mark.parametrize(("objective", "schedule"), PAIRS, ids=repr)
-def test_error_scale_is_the_ratio_of_the_squared_errors(objective, schedule):
+@every(pair=PAIRS)
+def test_error_scale_is_the_ratio_of_the_squared_errors(pair):
+    objective, schedule = pair
     x_0, eps, x_t, alpha, sigma = noised(schedule)
     target = objective.target(x_0, eps, alpha, sigma)
     output = target + 0.1 * torch.randn_like(target)
@@ -76,9 +80,10 @@ def test_error_scale_is_the_ratio_of_the_squared_errors(objective, schedule):
     torch.testing.assert_close(error, scale * x_0_error, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize(("objective", "schedule"), PAIRS, ids=repr)
-def test_all_objectives_have_one_optimum(objective, schedule):
+@every(pair=PAIRS)
+def test_all_objectives_have_one_optimum(pair):
     """The output that minimises the loss, E[target | x_t], stands for E[x_0 | x_t]: known for x_0 = +-1."""
+    objective, schedule = pair
     table = schedule.table()
     x_t = torch.linspace(-2, 2, 9, dtype=torch.float64)
     for t in (0, 40, 99):

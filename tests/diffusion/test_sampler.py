@@ -13,6 +13,7 @@ from dp_prior.diffusion.sampler import DDIM, DDPM, DPMSolver, Euler, Heun, Sampl
 from dp_prior.diffusion.schedule import Cosine, Flow, Linear
 from dp_prior.diffusion.table import NoiseTable
 from dp_prior.tensors.randomness import Randomness
+from tests.cases import every
 
 MEMBERS = [member() for member in get_args(get_args(SamplerConfig)[0])]
 MEANS, STDS, SHARES = torch.tensor([-0.7, 0.6]).double(), torch.tensor([0.2, 0.3]).double(), torch.tensor([0.3, 0.7])
@@ -247,8 +248,7 @@ def test_the_noise_given_is_not_changed_and_the_last_state_is_the_sample(sampler
     torch.testing.assert_close(*states[-1], rtol=0, atol=1e-6)  # it ends on its estimate
 
 
-@pytest.mark.parametrize("sampler", MEMBERS, ids=repr)
-@pytest.mark.parametrize("steps", [1, 2, 3])
+@every(sampler=MEMBERS, steps=[1, 2, 3])
 def test_few_steps_are_enough_for_a_single_point(sampler, steps):
     for table in (Cosine().table(), Flow().table()):
         few = sampler.model_copy(update={"steps": steps})
@@ -279,9 +279,7 @@ PREDICTIONS = {"epsilon": "eps", "sample": "x0", "v_prediction": "v"}
 SCHEDULES = {"squaredcos_cap_v2": Cosine(), "linear": Linear()}
 
 
-@pytest.mark.parametrize("prediction", PREDICTIONS)
-@pytest.mark.parametrize("eta", [0.0, 0.4, 1.0])
-@pytest.mark.parametrize("name", SCHEDULES)
+@every(prediction=PREDICTIONS, eta=[0.0, 0.4, 1.0], name=SCHEDULES)
 def test_ddim_equals_diffusers(prediction, eta, name):
     theirs = scheduler("DDIMScheduler", name, prediction, timestep_spacing="trailing")
     theirs.set_timesteps(20)
@@ -292,12 +290,16 @@ def test_ddim_equals_diffusers(prediction, eta, name):
     compare(theirs, step, DDIM(steps=20, eta=eta), prediction, name)
 
 
-@pytest.mark.parametrize("prediction", PREDICTIONS)
-@pytest.mark.parametrize("eta", [0.0, 0.4, 1.0])
-@pytest.mark.parametrize(("name", "steps"), [("squaredcos_cap_v2", 10), ("linear", 20), ("linear", 100)])
-@pytest.mark.parametrize("bound", [0.3, 1.0, None])
-def test_ddim_with_the_eps_of_the_network_equals_diffusers(prediction, eta, name, steps, bound):
+@every(
+    draw=25,
+    prediction=PREDICTIONS,
+    eta=[0.0, 0.4, 1.0],
+    schedule=[("squaredcos_cap_v2", 10), ("linear", 20), ("linear", 100)],
+    bound=[0.3, 1.0, None],
+)
+def test_ddim_with_the_eps_of_the_network_equals_diffusers(prediction, eta, schedule, bound):
     """The default of diffusers: the clip changes x_0 alone, not the direction to x_t."""
+    name, steps = schedule
     clip = {"clip_sample": bound is not None, "clip_sample_range": bound or 1.0}
     theirs = scheduler("DDIMScheduler", name, prediction, timestep_spacing="trailing", **clip)
     theirs.set_timesteps(steps)
@@ -338,9 +340,7 @@ def test_encoding_takes_the_eps_that_sampling_takes():
     torch.testing.assert_close(noise, x_t, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("variance", ["fixed_small", "fixed_large", "learned_range"])
-@pytest.mark.parametrize("prediction", PREDICTIONS)
-@pytest.mark.parametrize("name", SCHEDULES)
+@every(variance=["fixed_small", "fixed_large", "learned_range"], prediction=PREDICTIONS, name=SCHEDULES)
 def test_ddpm_equals_diffusers(prediction, name, variance, monkeypatch):
     theirs = scheduler("DDPMScheduler", name, prediction, variance_type=variance)
     fake_noise = []
@@ -355,9 +355,7 @@ def test_ddpm_equals_diffusers(prediction, name, variance, monkeypatch):
     compare(theirs, step, DDPM(), prediction, name, variance)
 
 
-@pytest.mark.parametrize("algorithm", ["dpmsolver++", "sde-dpmsolver++"])
-@pytest.mark.parametrize("prediction", PREDICTIONS)
-@pytest.mark.parametrize("name", SCHEDULES)
+@every(algorithm=["dpmsolver++", "sde-dpmsolver++"], prediction=PREDICTIONS, name=SCHEDULES)
 def test_dpm_solver_equals_diffusers(prediction, name, algorithm):
     theirs = scheduler(
         "DPMSolverMultistepScheduler", name, prediction, algorithm_type=algorithm, timestep_spacing="trailing"
@@ -401,22 +399,22 @@ def k_diffusion(method, table, timesteps, noise, random, eta):
     return x
 
 
-@pytest.mark.parametrize("spacing", ["trailing", "linspace", "quadratic", "karras"])
-@pytest.mark.parametrize("steps", [2, 5, 20, 64])
-@pytest.mark.parametrize("schedule", [Linear(steps=100), Cosine(steps=100), Linear(steps=1000)], ids=repr)
-@pytest.mark.parametrize(
-    ("method", "sampler"),
-    [
+@every(
+    draw=40,
+    way=[
         ("euler", Euler()),
         ("ancestral", DDIM(eta=0.3)),
         ("ancestral", DDIM(eta=1.0)),
         ("2m", DPMSolver()),
         ("2m_sde", DPMSolver(stochastic=True)),
     ],
-    ids=["euler", "ancestral 0.3", "ancestral 1", "2m", "2m_sde"],
+    schedule=[Linear(steps=100), Cosine(steps=100), Linear(steps=1000)],
+    steps=[2, 5, 20, 64],
+    spacing=["trailing", "linspace", "quadratic", "karras"],
 )
-def test_samplers_equal_the_formulas_of_k_diffusion(method, sampler, schedule, steps, spacing):
+def test_samplers_equal_the_formulas_of_k_diffusion(way, schedule, steps, spacing):
     """Whole paths in float64; what its tables hold is our alpha and sigma, divided."""
+    method, sampler = way
     table, random = schedule.table(), rows(3)
     sampler = sampler.model_copy(update={"steps": steps, "spacing": spacing})
     noise = random.stream("start").normal(4, 2).double()

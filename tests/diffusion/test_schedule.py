@@ -18,6 +18,7 @@ from dp_prior.diffusion.schedule import (
     Sigmoid,
     SigmoidBeta,
 )
+from tests.cases import every
 
 MEMBERS = [member() for member in get_args(get_args(NoiseScheduleConfig)[0])]
 SCHEDULES = [
@@ -32,7 +33,7 @@ SCHEDULES = [
 ]
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
+@every(schedule=SCHEDULES)
 def test_snr_falls_at_every_timestep_and_sigma_is_positive(schedule):
     table = schedule.table()
     assert len(table) == schedule.steps
@@ -40,7 +41,7 @@ def test_snr_falls_at_every_timestep_and_sigma_is_positive(schedule):
     assert (table.snr.diff() < 0).all() and (table.sigma > 0).all() and (table.alpha >= 0).all()
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
+@every(schedule=SCHEDULES)
 def test_the_levels_are_normalised(schedule):
     """Variance is preserved on all tables but flow's, where alpha and sigma add up to 1."""
     table = schedule.table()
@@ -48,7 +49,7 @@ def test_the_levels_are_normalised(schedule):
     torch.testing.assert_close(norm, torch.ones(len(table)).double(), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
+@every(schedule=SCHEDULES)
 def test_the_ends_are_nearly_clean_and_nearly_noise(schedule):
     snr = schedule.table().snr
     assert snr[0] > 20 * schedule.scale**2 and snr[-1] < 0.05

@@ -11,6 +11,7 @@ from dp_prior.diffusion.sampler import DDIM, DDPM
 from dp_prior.diffusion.schedule import Cosine, Flow, Linear
 from dp_prior.diffusion.spacing import KARRAS_SIGMA_MAX, spaced_timesteps
 from dp_prior.diffusion.table import NoiseTable
+from tests.cases import every
 
 
 class _Tables(dict):
@@ -25,9 +26,9 @@ TABLES = _Tables()
 EVERY = ["trailing", "linspace", "leading", "quadratic", "karras"]
 
 
-@pytest.mark.parametrize("spacing", EVERY)
-@pytest.mark.parametrize(("trained", "steps"), [(100, 100), (100, 16), (100, 7), (100, 1), (1000, 999), (10, 3)])
-def test_spacings_begin_at_the_noisiest_timestep_and_fall(spacing, trained, steps):
+@every(spacing=EVERY, counts=[(100, 100), (100, 16), (100, 7), (100, 1), (1000, 999), (10, 3)])
+def test_spacings_begin_at_the_noisiest_timestep_and_fall(spacing, counts):
+    trained, steps = counts
     for schedule in (Cosine(steps=trained), Flow(steps=trained)):
         timesteps = spaced_timesteps(schedule.table(), steps, spacing)
         assert len(timesteps) == steps and timesteps[0] == trained - 1 and timesteps[-1] >= 0

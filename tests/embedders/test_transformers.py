@@ -9,8 +9,9 @@ import torch
 
 from dp_prior.embedders.transformers import TransformersConfig
 from tests.embedders.models import save_model
+from tests.extras import needs
 
-pytest.importorskip("transformers", reason="NOT CHECKED: embedders, the extra dp_prior[clip] is not installed")
+needs("transformers", "clip")
 
 TEXTS = ["push the block left", "up", "push the block right"]
 DIMENSIONS = {"clip": 6, "siglip": 16, "clip_text_model": 6, "t5": 16, "bert": 16}

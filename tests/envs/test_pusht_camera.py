@@ -7,8 +7,9 @@ import pytest
 
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.pixels.renderers.pusht import PushTRendererConfig
+from tests.extras import needs
 
-pytest.importorskip("gym_pusht")
+needs("gym_pusht", "pusht")
 RECORDED = Path(__file__).parents[2].parent / "shared/data/pusht"
 
 

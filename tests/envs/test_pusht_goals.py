@@ -3,7 +3,6 @@
 import json
 
 import numpy as np
-import pytest
 import torch
 
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
@@ -16,8 +15,9 @@ from dp_prior.envs.pusht_goals import (
     write_goal_demonstrations,
 )
 from tests.envs.pusht_states import put
+from tests.extras import needs
 
-pytest.importorskip("gym_pusht", reason="NOT CHECKED: the extra dp_prior[pusht] is not installed")
+needs("gym_pusht", "pusht")
 
 
 def test_four_quarter_turns_are_none_and_the_stem_of_each_goal_points_where_its_instruction_says():

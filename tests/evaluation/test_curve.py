@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from dp_prior.evaluation.curve import _series, _smooth, draw_learning_curve
+from tests.extras import needs
 
-Figure = pytest.importorskip("matplotlib.figure").Figure
+needs("matplotlib", "plots")
 
 ROWS = [
     {"step": 50, "samples_seen": 6000, "train/loss": 0.9, "train/samples_per_second": 100.0},
@@ -60,7 +61,7 @@ def drawn(tmp_path, monkeypatch, recwarn):
     """`drawn(rows)` -> the panels as drawn: title -> axes, and the legends below them."""
     from dp_prior.evaluation import curve
 
-    figures = []
+    figures, Figure = [], pytest.importorskip("matplotlib.figure").Figure
     monkeypatch.setattr(curve, "import_figure", lambda: lambda **how: figures.append(Figure(**how)) or figures[-1])
 
     def draw(rows):

@@ -12,8 +12,9 @@ from dp_prior.evaluation import video_writer as video
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.evaluation.video_writer import VideoWriter, write_gif
 from tests.evaluation.fakes import NOW, TinyPolicy, on_ranks, read_video
+from tests.extras import needs
 
-pytest.importorskip("av")
+needs("av", "video")
 POLICY = TinyPolicy(keys={"agent_pos": (2,), "goal": (2,)})
 
 

@@ -13,6 +13,7 @@ from dp_prior.inference.chunking import Ensemble, Guided, Naive, Prefix, Synchro
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.randomness import Randomness
 from dp_prior.tensors.rotations import RotationSlice, matrix_of, to_6d
+from tests.cases import every
 from tests.inference.test_agent import Fake, stream
 from tests.tasks.test_prefix import X0, batch, build, rows
 
@@ -46,9 +47,9 @@ def episode(merge, delay, n_action_steps, n_obs_steps=2, steps=30):
 CASES = [(d, s, n) for n in (1, 2, 4) for d in (0, 1, 3) for s in (1, 3, 5) if d <= s <= HORIZON - n + 1 - d]
 
 
-@pytest.mark.parametrize(("delay", "s", "n_obs_steps"), CASES)
-@pytest.mark.parametrize("merge", [Naive(), Guided(), Prefix()], ids=lambda merge: merge.type)
-def test_a_chunk_replaces_the_last_one_when_it_arrives(merge, delay, s, n_obs_steps):
+@every(merge=[Naive(), Guided(), Prefix()], case=CASES)
+def test_a_chunk_replaces_the_last_one_when_it_arrives(merge, case):
+    delay, s, n_obs_steps = case
     """The chunk of step t runs from t + delay on, that of step 0 at once; its present is index n_obs_steps - 1."""
     actions, policy = episode(merge, delay, s, n_obs_steps)
     assert len(policy.chunks) == math.ceil(30 / s)
@@ -58,8 +59,9 @@ def test_a_chunk_replaces_the_last_one_when_it_arrives(merge, delay, s, n_obs_st
         np.testing.assert_array_equal(actions[step], expected)
 
 
-@pytest.mark.parametrize(("delay", "s", "n_obs_steps"), CASES)
-def test_a_synchronous_robot_holds_its_last_action_during_each_prediction(delay, s, n_obs_steps):
+@every(case=CASES)
+def test_a_synchronous_robot_holds_its_last_action_during_each_prediction(case):
+    delay, s, n_obs_steps = case
     actions, policy = episode(Synchronous(), delay, s, n_obs_steps)
     expected = []
     for chunk in policy.chunks:
@@ -69,9 +71,9 @@ def test_a_synchronous_robot_holds_its_last_action_during_each_prediction(delay,
     np.testing.assert_array_equal(actions, torch.stack(expected).numpy())
 
 
-@pytest.mark.parametrize(("delay", "s", "n_obs_steps"), CASES)
-@pytest.mark.parametrize("decay", [0.01, -0.5])
-def test_an_ensemble_is_the_weighted_mean_of_all_chunks_that_hold_an_action(delay, s, n_obs_steps, decay):
+@every(case=CASES, decay=[0.01, -0.5])
+def test_an_ensemble_is_the_weighted_mean_of_all_chunks_that_hold_an_action(case, decay):
+    delay, s, n_obs_steps = case
     actions, policy = episode(Ensemble(decay=decay), delay, s, n_obs_steps)
     for step in range(30):
         held = []
@@ -84,10 +86,10 @@ def test_an_ensemble_is_the_weighted_mean_of_all_chunks_that_hold_an_action(dela
         np.testing.assert_allclose(actions[step], expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("delay", "s", "n_obs_steps"), CASES)
-@pytest.mark.parametrize("merge", [Guided(), Prefix()], ids=lambda merge: merge.type)
-def test_what_the_policy_continues_is_what_the_robot_executes(merge, delay, s, n_obs_steps):
+@every(merge=[Guided(), Prefix()], case=CASES)
+def test_what_the_policy_continues_is_what_the_robot_executes(merge, case):
     """From n_obs_steps - 1 steps before the observation to the last step before the chunk begins."""
+    delay, s, n_obs_steps = case
     actions, policy = episode(merge, delay, s, n_obs_steps)
     past = n_obs_steps - 1
     for i, how in enumerate(policy.asked[: 30 // s]):

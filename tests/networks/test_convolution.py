@@ -6,6 +6,7 @@ from torch import nn
 
 from dp_prior.networks.convolution import Conv1d, Convolution, Downsample1d, PointwiseConv1d, Upsample1d
 from dp_prior.networks.kernels.taps import TapProducts
+from tests.cases import every
 
 COUNTERPARTS = {
     "kernel 3": (lambda: Conv1d(24, 40, 3), lambda: nn.Conv1d(24, 40, 3, padding=1)),
@@ -27,8 +28,7 @@ def way(request, monkeypatch):
     return request.param
 
 
-@pytest.mark.parametrize("length", [2, 4, 6, 16])
-@pytest.mark.parametrize("name", COUNTERPARTS)
+@every(name=COUNTERPARTS, length=[2, 4, 6, 16])
 def test_a_convolution_and_its_gradients_equal_torchs(name, length, way):
     torch.manual_seed(0)
     ours, torchs = (make() for make in COUNTERPARTS[name])
@@ -82,7 +82,7 @@ def test_products_have_the_right_gradients_in_double_precision(name):
     assert torch.autograd.gradcheck(function, (x, ours.weight, ours.bias), fast_mode=True)
 
 
-@pytest.mark.parametrize("name", COUNTERPARTS)
+@every(name=COUNTERPARTS)
 def test_bfloat16_autocast_and_weights_stay_within_their_rounding(name, way):
     torch.manual_seed(0)
     ours, torchs = (make() for make in COUNTERPARTS[name])

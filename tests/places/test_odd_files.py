@@ -52,15 +52,16 @@ def test_a_large_pointer_and_a_large_manifest_are_not_read(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({str(number): 0 for number in range(200_000)}, "has an unknown key '0'"),
-        ({"files": {str(number): 0 for number in range(200_000)}}, "lists 200000 files, expected at most 1000"),
-        ({"files": {"../a.json": {"size": 1, "sha256": "0" * 64}}}, "is not a manifest"),
+        (lambda: {str(number): 0 for number in range(200_000)}, "has an unknown key '0'"),
+        (lambda: {"files": {str(number): 0 for number in range(200_000)}}, "lists 200000 files, expected at most 1000"),
+        (lambda: {"files": {"../a.json": {"size": 1, "sha256": "0" * 64}}}, "is not a manifest"),
     ],
 )
 def test_a_manifest_with_a_million_entries_is_one_error(content, message):
+    text = seal(content())
     start = time.process_time()
     with pytest.raises(DamagedError, match=message):
-        parse_manifest(seal(content), "here")
+        parse_manifest(text, "here")
     assert time.process_time() - start < 20
 
 

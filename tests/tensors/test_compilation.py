@@ -8,8 +8,6 @@ import re
 
 import pytest
 import torch
-from torch._dynamo import config as dynamo
-from torch._inductor import config as inductor
 
 from benchmarks import image_policy
 from dp_prior.config import ConfigError
@@ -150,6 +148,9 @@ def test_off_never_reaches_the_compiler(monkeypatch):
 
 
 def test_without_a_compiler_there_is_one_clear_error():
+    from torch._dynamo import config as dynamo
+    from torch._inductor import config as inductor
+
     torch.compiler.reset()
     with (
         inductor.patch({"cpp.cxx": ("/missing/g++",), "fx_graph_cache": False, "force_disable_caches": True}),

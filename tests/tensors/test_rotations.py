@@ -17,6 +17,7 @@ from dp_prior.tensors.rotations import (
     matrix_of,
     to_6d,
 )
+from tests.cases import every
 
 AXES = torch.cat([torch.eye(3), -torch.eye(3), torch.tensor([[1.0, 1, 0], [1, -2, 3], [-1e-4, 1, 1e-4]])])
 ANGLES = [0.0, 1e-20, 1e-8, 1e-4, 0.5, math.pi / 2, 3.0, math.pi - 1e-4, math.pi - 1e-7, math.pi, 4.0, 2 * math.pi]
@@ -48,7 +49,7 @@ def scipy_matrices(values: np.ndarray, form: str) -> np.ndarray:
     return columns if form == "6d_columns" else columns.swapaxes(-1, -2)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@every(form=FORMS)
 def test_every_form_is_the_matrix_of_scipy_both_ways_and_at_singular_places(form):
     found = rotations()
     written = from_6d(found, form)
@@ -61,7 +62,7 @@ def test_every_form_is_the_matrix_of_scipy_both_ways_and_at_singular_places(form
     np.testing.assert_allclose(matrix_of(to_6d(written, form)).numpy(), expected, rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@every(order=ORDERS)
 def test_gimbal_lock_of_every_order_of_angles(order):
     middle = [0.0, math.pi] if order[0] == order[2] else [-math.pi / 2, math.pi / 2]
     outer = torch.tensor([-3.0, -1.0, 0.0, 0.5, 2.0])

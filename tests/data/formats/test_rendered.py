@@ -16,12 +16,18 @@ from dp_prior.data.frames.frame_cache import FrameCache
 from dp_prior.pixels.renderers.pusht import PushTRenderer, PushTRendererConfig
 from dp_prior.pixels.resize import Fit
 from tests.data.frames.recordings import ends_of, write_zarr
+from tests.extras import needs
 
-pytest.importorskip("gym_pusht")
+needs("gym_pusht", "pusht")
 LENGTHS = [3, 7, 1, 4, 5]
 STATES = np.random.default_rng(0).uniform([0, 0, 60, 60, 0], [512, 512, 450, 450, 6], (20, 5)).astype(np.float32)
 SIZE = (24, 32)
-EXPECTED = PushTRendererConfig().create(SIZE)(STATES)
+
+
+@pytest.fixture(scope="module")
+def expected() -> np.ndarray:
+    """The frames of all states."""
+    return PushTRendererConfig().create(SIZE)(STATES)
 
 
 def saved(path, states=STATES, lengths=LENGTHS):
@@ -43,7 +49,7 @@ def blocks_of_three(monkeypatch):
 
 
 @pytest.mark.parametrize("format", ["npz", "zarr"])
-def test_the_frames_of_any_format_are_those_of_the_renderer(tmp_path, format, blocks_of_three):
+def test_the_frames_of_any_format_are_those_of_the_renderer(tmp_path, format, blocks_of_three, expected):
     if format == "zarr":
         pytest.importorskip("zarr")
         frames = np.zeros((20, 2, 2, 3), np.uint8)
@@ -53,10 +59,10 @@ def test_the_frames_of_any_format_are_those_of_the_renderer(tmp_path, format, bl
     source = source_of(store)
     for skip in range(21):
         rest = list(source.read(source.parts[0], skip))
-        assert np.array_equal(np.concatenate([EXPECTED[:0], *rest]), EXPECTED[skip:])
+        assert np.array_equal(np.concatenate([expected[:0], *rest]), expected[skip:])
 
 
-def test_the_cache_holds_them_and_a_build_goes_on_where_it_failed(tmp_path, monkeypatch, blocks_of_three):
+def test_the_cache_holds_them_and_a_build_goes_on_where_it_failed(tmp_path, monkeypatch, blocks_of_three, expected):
     drawn = []
 
     def failing(self, states, draw=PushTRenderer.__call__):
@@ -75,7 +81,7 @@ def test_the_cache_holds_them_and_a_build_goes_on_where_it_failed(tmp_path, monk
     assert cache.estimate().frames_left == 9  # 12 frames were drawn, which are three episodes and one of four
     cache.build(2, progress.append)
     assert progress[-1].frames_done == 20
-    assert np.array_equal(cache.open().rows(torch.arange(20)).numpy(), EXPECTED)
+    assert np.array_equal(cache.open().rows(torch.arange(20)).numpy(), expected)
 
 
 def test_the_states_find_the_cache_wherever_their_file_lies(tmp_path):

@@ -5,7 +5,6 @@ import os
 
 import pytest
 import torch
-from diffusers import DDIMScheduler
 
 from dp_prior.config import ConfigError
 from dp_prior.inference.foreign.foreign_files import PublishedFiles
@@ -22,6 +21,8 @@ def published(place):
 
 @pytest.mark.parametrize("old", [True, False], ids=["before 0.4", "since 0.4"])
 def test_actions_are_those_of_the_plain_network_and_diffusers_sampler(tmp_path, old):
+    from diffusers import DDIMScheduler
+
     place, net = lerobot(tmp_path / "a", old=old)
     policy, stats = published(place).create(), statistics()
     torch.manual_seed(2)

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from dp_prior.networks.backbones.unet2d import UNet2DConfig
 from dp_prior.networks.dropout import dropout_rows
 from dp_prior.tensors.randomness import Randomness
+from tests.extras import needs
 
-pytest.importorskip("diffusers", reason="needs the extra image")
+needs("diffusers", "image")
 
 SMALL = {
     "channels": 8,

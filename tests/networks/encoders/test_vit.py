@@ -15,8 +15,9 @@ from dp_prior.networks.encoders.color_jitter import ColorJitterConfig
 from dp_prior.networks.encoders.published_weights import FineTuned, load_pretrained
 from dp_prior.networks.encoders.vit import FAMILIES, VitEncoderConfig
 from dp_prior.tensors.randomness import Randomness
+from tests.extras import needs
 
-transformers = pytest.importorskip("transformers")
+needs("transformers", "clip")
 
 SHAPE = (40, 48, 3)
 TINY = {
@@ -43,6 +44,8 @@ CLASSES = {
 
 def published(folder, family="dinov2", seed=0, std=0.3, **changes):
     """A random model of the family, saved as a publisher would; and the model."""
+    import transformers
+
     config_class = getattr(transformers, f"{CLASSES[family]}Config")
     fields = {name: value for name, value in {**TINY, **changes}.items() if name in config_class().to_dict()}
     torch.manual_seed(seed)
@@ -188,6 +191,8 @@ def test_the_models_own_normalisation_wins_over_its_familys_and_the_records_over
 
 @pytest.mark.parametrize("family", ["clip", "siglip"])
 def test_the_vision_tower_is_taken_from_a_model_with_text(tmp_path, family):
+    import transformers
+
     classes = {"clip": (transformers.CLIPConfig, transformers.CLIPModel)}
     classes["siglip"] = (transformers.SiglipConfig, transformers.SiglipModel)
     config_class, model_class = classes[family]

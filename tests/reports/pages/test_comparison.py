@@ -3,12 +3,11 @@
 import dataclasses
 from pathlib import Path
 
-import pytest
-
 from dp_prior.reports.pages.comparison import comparison_page
 from dp_prior.reports.pages.story import EvaluationReport, Story
+from tests.extras import needs
 
-pytest.importorskip("matplotlib", reason="the extra plots is not installed")
+needs("matplotlib", "plots")
 
 
 def story_of(name, *reports, **settings):

@@ -14,9 +14,10 @@ import pytest
 from dp_prior.evaluation.interval import mean_interval
 from dp_prior.reports.pages.report import write_report
 from dp_prior.reports.pages.story import read_story
+from tests.extras import needs
 from tests.tiny import train, write
 
-pytest.importorskip("matplotlib", reason="the extra plots is not installed")
+needs("matplotlib", "plots")
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
 

@@ -16,10 +16,11 @@ from dp_prior.job.listener import bind
 from dp_prior.reports.watching import run_list as module
 from dp_prior.reports.watching.page_server import WatchServer
 from dp_prior.reports.watching.run_list import Runs
+from tests.extras import needs
 from tests.reports.pages.test_report import Outline
 from tests.tiny import train, write
 
-pytest.importorskip("matplotlib", reason="the extra plots is not installed")
+needs("matplotlib", "plots")
 FILM = bytes(range(256)) * 40
 
 

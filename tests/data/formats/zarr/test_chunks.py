@@ -7,12 +7,15 @@ import pytest
 
 from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
 from tests.data.formats.zarr.test_replay_buffer import STATE, problem_of, write, zipped
+from tests.extras import needs
 
-zarr = pytest.importorskip("zarr", reason="NOT CHECKED: zarr stores, the extra dp_prior[zarr] is not installed")
+needs("zarr", "zarr")
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_attributes_and_hidden_files_beside_the_chunks_do_not_matter(tmp_path, zarr_format):
+    import zarr
+
     path = write(tmp_path / "set.zarr", zarr_format)
     blosc = {2: "numcodecs", 3: "zarr.codecs"}[zarr_format]
     compressor = getattr(pytest.importorskip(blosc), {2: "Blosc", 3: "BloscCodec"}[zarr_format])()
@@ -65,6 +68,8 @@ CODECS = {
 @pytest.mark.parametrize(("zarr_format", "codec"), [(2, "blosc"), (2, "zlib"), (2, None), (3, "auto")])
 @pytest.mark.parametrize("kept", [0.0, 0.1, 0.25, 0.5, 0.99], ids="{:.0%}".format)
 def test_a_chunk_cut_short_is_an_error(tmp_path, zarr_format, codec, kept):
+    import zarr
+
     numcodecs = pytest.importorskip("numcodecs")
     path = write(tmp_path / "set.zarr", zarr_format)
     if zarr_format == 2:

@@ -7,8 +7,9 @@ import pytest
 
 from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
 from tests.data.formats.zarr.test_replay_buffer import STATE, STATE_FILES, problem_of, write, zipped
+from tests.extras import needs
 
-zarr = pytest.importorskip("zarr", reason="NOT CHECKED: zarr stores, the extra dp_prior[zarr] is not installed")
+needs("zarr", "zarr")
 
 
 @pytest.mark.parametrize("link", ["data", "data/state"])

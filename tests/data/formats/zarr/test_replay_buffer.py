@@ -6,8 +6,9 @@ import pytest
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
+from tests.extras import needs
 
-zarr = pytest.importorskip("zarr", reason="NOT CHECKED: zarr stores, the extra dp_prior[zarr] is not installed")
+needs("zarr", "zarr")
 
 STATE = np.arange(1.0, 201.0, dtype=np.float32).reshape(100, 2)
 
@@ -16,6 +17,8 @@ STATE_FILES = {2: [".zarray", "0.0", "9.0"], 3: ["zarr.json", "c/0/0", "c/9/0"]}
 
 
 def write(path, zarr_format=2, data="data/", ends="meta/episode_ends", **changes):
+    import zarr
+
     root = zarr.open_group(str(path), mode="w", zarr_format=zarr_format)
     arrays = {f"{data}state": STATE, f"{data}obs/points": np.ones((100, 3, 2)), ends: np.array([40, 100]), **changes}
     for name, values in arrays.items():
@@ -62,6 +65,8 @@ def test_data_and_episode_ends_may_lie_elsewhere(tmp_path):
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.filterwarnings("ignore:Consolidated metadata")
 def test_rows_appended_after_metadata_were_consolidated_are_read(tmp_path, zarr_format):
+    import zarr
+
     path = write(tmp_path / "set.zarr", zarr_format)
     zarr.consolidate_metadata(str(path))
     root = zarr.open_group(str(path), mode="a", use_consolidated=False)
