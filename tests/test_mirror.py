@@ -44,7 +44,6 @@ UNMIRRORED = [
     "data/recorded/odd_values.py",
     "data/recorded/records.py",
     "diffusion/denoiser.py",
-    "diffusion/process_config.py",
     "evaluation/rollout_evaluator.py",
     "inference/export/exported_agent.py",
     "inference/export/graphs.py",

@@ -168,7 +168,7 @@ def _misfits(teacher: DiffusionPolicy, student: DiffusionPolicy, sampler: DDIM) 
 class DistilledPolicy(DiffusionPolicy):
     """Acts like any policy; only its loss reads the teacher."""
 
-    record_type = DistilledPolicyConfig
+    task = "distilled_policy"
 
     def __init__(self, *, record: DistilledPolicyConfig, **parts: Any):
         super().__init__(record=record, **parts)

@@ -20,7 +20,7 @@ from dp_prior.config import Change, Config, ConfigError
 from dp_prior.diffusion.denoiser import Network
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.guidance import BoundsClip
-from dp_prior.diffusion.process import Loss
+from dp_prior.diffusion.process import DiffusionProcess, Loss
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.networks.backbones import ImageBackboneConfig
@@ -101,7 +101,7 @@ class ImageTaskConfig(Config):
         problems = list(self._spec_faults(spec))
         if problems:
             raise ConfigError("task", problems)
-        process, encoder = self.diffusion.create(), ImageConditions(spec, self.backbone.cond_dim)
+        process, encoder = DiffusionProcess(self.diffusion), ImageConditions(spec, self.backbone.cond_dim)
         input_factor = process.input_factor + (LOW_RES in spec.cond_shapes)
         try:
             network = self.backbone.create(spec.x_shape, encoder.cond_shape, process.output_factor, input_factor)
@@ -179,11 +179,11 @@ class ImageConditions(nn.Module):
 class ImageDiffusion(Pretrained, DiffusionModel):
     """Images, from labels or nothing."""
 
+    task = "image"
+
     def __init__(self, *, record: ImageTaskConfig, **parts: Any):
         super().__init__(**parts)
         self.record = record
-
-    record_type = ImageTaskConfig
 
     def _repr_html_(self) -> str:
         facts = {key: f"{self.spec.kind(key)} {shape}" for key, shape in self.spec.cond_shapes.items()}

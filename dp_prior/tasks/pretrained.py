@@ -39,9 +39,9 @@ class Pretrained(nn.Module):
     tasks: ClassVar[Any]
     """The family of all tasks, set by the package: the files of its members import this one."""
 
-    record_type: ClassVar[type[Config]] = Config
-    """The record whose `create(spec)` builds this model; the record of a subclass extends it, and `Pretrained` itself
-    loads a model of any task."""
+    task: ClassVar[str | None] = None
+    """The `type` of the record whose `create(spec)` builds this model; the record of a subclass extends it. None for
+    `Pretrained` itself, which loads a model of any task."""
 
     @classmethod
     def from_pretrained(
@@ -119,7 +119,7 @@ class Pretrained(nn.Module):
             raise ValueError(f"{directory / 'config.json'} has no key 'task', so it does not describe a model")
         source = f"{directory / 'config.json'}, task"
         task = {PARTS: config.get(PARTS, {}), **config["task"]}
-        record_type = _record_type(task, cls.record_type, directory)
+        record_type = _record_type(task, cls.task, directory)
         name, tensors = _read_weights(directory, weights, _averages(directory, config))
         what = f"{directory / name} does not fit its config.json"
         hint = f"Were files of two runs mixed?{changed_code(config.get(PARTS))}"
@@ -233,13 +233,13 @@ def _hub_or_path(name: str, revision: str | None) -> str:
     return f"{name}@{revision}"
 
 
-def _record_type(task: dict[str, Any], wanted: type[Config], directory: Path) -> type[Config]:
+def _record_type(task: dict[str, Any], wanted: str | None, directory: Path) -> type[Config]:
     """The record type of a task.
 
     Raises:
         ValueError: it is unknown or of another kind.
     """
-    expected = "policy" if wanted is Config else wanted.model_fields["type"].default
+    expected = wanted or "policy"
     found = task.get("type", expected)
     known = members(Pretrained.tasks)
     record = known.get(found) if isinstance(found, str) else None
@@ -247,7 +247,7 @@ def _record_type(task: dict[str, Any], wanted: type[Config], directory: Path) ->
         origins = task[PARTS] if isinstance(task[PARTS], dict) else {}
         advice = unknown_type(found, origins) or f"this version does not know it; it knows {', '.join(known)}"
         raise ValueError(f"{directory} holds {an(str(found))}: {advice}")
-    if not issubclass(record, wanted):
+    if wanted is not None and not issubclass(record, known[wanted]):
         advice = f"load_{record.kind} loads it, and dp-prior sample draws from it"
         raise ValueError(f"{directory} holds {an(found)}, not {an(expected)}; {advice}")
     return record

@@ -19,6 +19,7 @@ from dp_prior.diffusion.denoiser import Network
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.guidance import BoundsClip, ClipConfig, L2NormClip
 from dp_prior.diffusion.objective import X0, ObjectiveConfig
+from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.networks.backbones.prior_transformer import PriorTransformerConfig
@@ -141,7 +142,7 @@ class PriorConfig(Config):
             found = "there are none" if text is None else f"these have {text[0]} numbers, an image's {spec.x_shape[0]}"
             wanted = f"task.candidates is {self.candidates}, of which the nearest to the text embedding is kept"
             raise ConfigError("task", [f"{wanted}, but {found}; use 1"])
-        process, backbone = self.diffusion.create(), self.backbone
+        process, backbone = DiffusionProcess(self.diffusion), self.backbone
         encoder = TextTokens(spec.cond_shapes, dim=backbone.embed_dim, n_text_tokens=backbone.n_text_tokens)
         scale = math.sqrt(spec.x_shape[0]) if self.embedding_scale is None else self.embedding_scale
         try:
@@ -183,11 +184,11 @@ class UnitLength(nn.Module):
 class DiffusionPrior(Pretrained, DiffusionModel):
     """Image embeddings from texts."""
 
+    task = "prior"
+
     def __init__(self, *, record: PriorConfig, **parts: Any):
         super().__init__(**parts)
         self.record = record
-
-    record_type = PriorConfig
 
     def _repr_html_(self) -> str:
         facts = {
