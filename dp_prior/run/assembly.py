@@ -177,10 +177,12 @@ class Assembly:
             raise ConfigError("the checkpoint is of another run", [problem]) from None
 
     def report_changes(self, before: dict[str, Any], now: dict[str, Any], allow_changes: Iterable[str]) -> None:
-        """Report how the documents of a checkpoint differ from those of this run; see `check_changes`."""
+        """Report how the documents of a checkpoint differ from those of this run; see `check_changes`. All ranks call
+        it."""
         versions = {"python": platform.python_version(), "torch": torch.__version__}
         batch = self.loader.global_batch_size
-        for line in check_changes(before, now, batch, versions=versions, allowed=allow_changes):
+        lines = self.ranks.decide(lambda: check_changes(before, now, batch, versions=versions, allowed=allow_changes))
+        for line in lines:
             self.report(f"  changed       {line}")
 
     def watched(self) -> contextlib.AbstractContextManager[None]:

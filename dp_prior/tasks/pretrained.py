@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import logging
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,8 @@ from dp_prior.tasks.bounded import UnbuildableError, build_bounded
 from dp_prior.tensors.batch import Spec
 
 TRAINING = "training.safetensors"
+
+log = logging.getLogger(__name__)
 
 
 class Pretrained(nn.Module):
@@ -225,6 +228,10 @@ def _hub_or_path(name: str, revision: str | None) -> str:
     if "://" not in name and not Path(name).expanduser().exists():
         repository = HubRepository.parse(name)
         if repository is not None and not Path(repository.name).expanduser().exists():
+            if Path(repository.name).parent.is_dir():
+                log.warning(
+                    "there is no directory %s; asking the Hub, which takes half a minute without a network", name
+                )
             name = f"hf://{name}"
     if revision is None:
         return name
