@@ -22,7 +22,7 @@ def inspect(place: str, html: Path | None, write_config: Path | None, overrides:
     from dp_prior.reports.inspection.inspect import inspect as look
     from dp_prior.reports.inspection.inspect import write_config as propose
     from dp_prior.reports.pages.data_page import summary, write_inspection
-    from dp_prior.run.files.exit_file import DATA
+    from dp_prior.run.files.exit_file import BAD_DATA
 
     if html is not None and html.expanduser().absolute() == Path(place).expanduser().absolute():
         raise click.UsageError(f"--html {html} is the data set; name another file for the page")
@@ -34,7 +34,7 @@ def inspect(place: str, html: Path | None, write_config: Path | None, overrides:
         propose(found, write_config)
         click.echo(f"wrote {write_config}\nnext\n  dp-prior train --config_file {write_config} --check")
     if any(finding.severity == "error" for one in found for finding in one.findings):
-        sys.exit(DATA)
+        sys.exit(BAD_DATA)
 
 
 @click.command(cls=Command)

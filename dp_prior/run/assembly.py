@@ -18,7 +18,7 @@ from dp_prior.checkpoints.documents import CONFIG, DATA, SPEC
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore, Saved
 from dp_prior.checkpoints.writer import CheckpointWriter
-from dp_prior.config import PARTS, ConfigError, changed_code
+from dp_prior.config import ORIGINS, ConfigError, changed_code
 from dp_prior.data.recorded.records import pinned_commits
 from dp_prior.files.regular_files import read_object
 from dp_prior.job.ranks import Ranks
@@ -169,7 +169,7 @@ class Assembly:
         try:
             trainer.restore(snapshot)
         except (RuntimeError, ValueError, KeyError) as error:
-            question = changed_code(snapshot.documents[CONFIG].get(PARTS))
+            question = changed_code(snapshot.documents[CONFIG].get(ORIGINS))
             if not allow_changes and not question:
                 raise
             advice = f".{question} Then take that code, or train in another directory" if question else ""

@@ -58,7 +58,7 @@ class Outcome:
         best: directory of the best checkpoint, of the newest one if none was measured; None if there is none.
         directory: the run directory; after the run its `result.json` holds the scores of the best weights.
         failures: one line for each logger or saver that failed.
-        stopped_by: one of `job.stop.REASONS`, None unless stopped.
+        stopped_by: one of `job.stop.STOP_REASONS`, None unless stopped.
         diverged_at: the step at which the training loss diverged; None if it did not.
         is_measured: whether the monitored metric selected `best`.
     """

@@ -28,7 +28,7 @@ from dp_prior.networks.backbones.unet2d import UNet2DConfig
 from dp_prior.networks.encoders.label import LabelToken
 from dp_prior.tasks.model import DiffusionModel
 from dp_prior.tasks.pretrained import Pretrained
-from dp_prior.tensors.batch import Batch, Spec
+from dp_prior.tensors.batch import LABEL, LOW_RES, Batch, Spec
 from dp_prior.tensors.normalizer import Statistics
 from dp_prior.tensors.randomness import Randomness
 
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from dp_prior.data.data_record import DataRecord
     from dp_prior.data.samples.over_columns import Samples
     from dp_prior.data.split_data import SplitData
-
-LABEL, LOW_RES = "label", "low_res"
 
 
 class ImageDiffusionConfig(DiffusionConfig):

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from dp_prior.checkpoints.errors import GoneError
-from dp_prior.checkpoints.format import Manifest, Snapshot, read_checkpoint, read_manifest, write_checkpoint
-from dp_prior.config import PARTS, Config, an, changed_code, members, unknown_type
+from dp_prior.checkpoints.format import TRAINING, Manifest, Snapshot, read_checkpoint, read_manifest, write_checkpoint
+from dp_prior.config import ORIGINS, Config, an, changed_code, members, unknown_type
 from dp_prior.files.hub_files import HubRepository
 from dp_prior.places.hub import publish
 from dp_prior.places.parcel import Parcel
@@ -27,8 +27,6 @@ from dp_prior.places.reference import resolve
 from dp_prior.places.source import RemoteError
 from dp_prior.tasks.bounded import UnbuildableError, build_bounded
 from dp_prior.tensors.batch import Spec
-
-TRAINING = "training.safetensors"
 
 log = logging.getLogger(__name__)
 
@@ -121,11 +119,11 @@ class Pretrained(nn.Module):
         if not isinstance(config, dict) or not isinstance(config.get("task"), dict):
             raise ValueError(f"{directory / 'config.json'} has no key 'task', so it does not describe a model")
         source = f"{directory / 'config.json'}, task"
-        task = {PARTS: config.get(PARTS, {}), **config["task"]}
+        task = {ORIGINS: config.get(ORIGINS, {}), **config["task"]}
         record_type = _record_type(task, cls.task, directory)
         name, tensors = _read_weights(directory, weights, _averages(directory, config))
         what = f"{directory / name} does not fit its config.json"
-        hint = f"Were files of two runs mixed?{changed_code(config.get(PARTS))}"
+        hint = f"Were files of two runs mixed?{changed_code(config.get(ORIGINS))}"
 
         def create() -> Self:
             record = record_type.from_json(json.dumps(task), source=source)
@@ -251,7 +249,7 @@ def _record_type(task: dict[str, Any], wanted: str | None, directory: Path) -> t
     known = members(Pretrained.tasks)
     record = known.get(found) if isinstance(found, str) else None
     if record is None:
-        origins = task[PARTS] if isinstance(task[PARTS], dict) else {}
+        origins = task[ORIGINS] if isinstance(task[ORIGINS], dict) else {}
         advice = unknown_type(found, origins) or f"this version does not know it; it knows {', '.join(known)}"
         raise ValueError(f"{directory} holds {an(str(found))}: {advice}")
     if wanted is not None and not issubclass(record, known[wanted]):

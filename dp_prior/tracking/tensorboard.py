@@ -22,7 +22,7 @@ from dp_prior.files.durable import append
 from dp_prior.tracking.logger import Logger, RunFacts
 from dp_prior.tracking.media import picture_bytes
 
-FOLDER = "tensorboard"
+EVENTS_FOLDER = "tensorboard"
 
 
 class TensorBoardConfig(Config):
@@ -52,7 +52,7 @@ class TensorBoardLogger(Logger):
 
     def begin(self, run: RunFacts) -> None:
         """Open a file whose name sorts after all existing files."""
-        directory = run.directory / FOLDER
+        directory = run.directory / EVENTS_FOLDER
         directory.mkdir(parents=True, exist_ok=True)
         times = [int(path.name.split(".")[3]) for path in directory.glob("events.out.tfevents.[0-9]*")]
         now = max([int(time.time()), *(number + 1 for number in times)])

@@ -46,7 +46,7 @@ LEAST_TOKEN = 16
 LARGEST_FRAME = 1920 * 1200 * 3
 """Bytes of the largest camera frame of a policy that resizes frames, in the default limit of a message."""
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class PolicyServer:
             return " ".join(str(error).split())[:1000]
         except Exception as error:  # a failure of the policy must neither end the server nor leave the machine
             self.telemetry.requests["failed"] += 1
-            _LOG.exception("the policy failed")
+            log.exception("the policy failed")
             return f"the policy failed: {type(error).__name__}; the log of the server has more"
         self.telemetry.requests["answered"] += 1
         for stage, seconds in {"wait": wait, **answer.seconds}.items():
