@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from dp_prior.config import Config
+from dp_prior.config.extras import needing
 from dp_prior.files.hub_files import HubError, locate
 
 FILES = ("*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*.json")
@@ -182,8 +183,6 @@ def _hash(folder: Path) -> str:
 
 
 def _transformers() -> Any:
-    try:
+    with needing("clip", "this embedder needs transformers"):
         import transformers
-    except ImportError as error:
-        raise ImportError(f'this embedder needs transformers ({error}): pip install "dp_prior[clip]"') from error
     return transformers

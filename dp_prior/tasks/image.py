@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.config import Change, Config, ConfigError
+from dp_prior.config import Change, ConfigError
 from dp_prior.diffusion.denoiser import Network
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.guidance import BoundsClip
@@ -28,14 +28,13 @@ from dp_prior.networks.backbones.unet2d import UNet2DConfig
 from dp_prior.networks.encoders.label import LabelToken
 from dp_prior.tasks.model import DiffusionModel
 from dp_prior.tasks.pretrained import Pretrained
+from dp_prior.tasks.task_record import TaskRecord
 from dp_prior.tensors.batch import LABEL, LOW_RES, Batch, Spec
 from dp_prior.tensors.normalizer import Statistics
 from dp_prior.tensors.randomness import Randomness
 
 if TYPE_CHECKING:
-    from dp_prior.data.data_record import DataRecord
     from dp_prior.data.samples.over_columns import Samples
-    from dp_prior.data.split_data import SplitData
 
 
 class ImageDiffusionConfig(DiffusionConfig):
@@ -46,7 +45,7 @@ class ImageDiffusionConfig(DiffusionConfig):
     horizon_weights: ClassVar = None
 
 
-class ImageTaskConfig(Config):
+class ImageTaskConfig(TaskRecord):
     """Diffusion of images."""
 
     type: Literal["image"] = "image"
@@ -81,14 +80,6 @@ class ImageTaskConfig(Config):
             )
         if isinstance(diffusion.clip, BoundsClip):
             yield "diffusion.clip 'bounds' needs ranges of the data, but those of pixels are -1 to 1; use 'fixed'"
-
-    def open(self, data: DataRecord) -> SplitData:
-        """Open the images that a record of `data_types` describes."""
-        return data.create()
-
-    def resolve(self) -> Self:
-        """The record itself: nothing in it is read from elsewhere; see `PolicyConfig.resolve`."""
-        return self
 
     def create(self, spec: Spec) -> ImageDiffusion:
         """An untrained model of images of this shape.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.config import Change, Config, ConfigError
+from dp_prior.config import Change, ConfigError
 from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
@@ -22,6 +22,7 @@ from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
 from dp_prior.networks.encoders.state_encoder import StateEncoderConfig
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tasks.prefix import PrefixConfig
+from dp_prior.tasks.task_record import TaskRecord
 from dp_prior.tensors.actions import ArmConfig, OffsetArm, Transforms, arm_faults
 from dp_prior.tensors.batch import Kind, Spec
 from dp_prior.tensors.normalizer import Gaussian, Identity, Limits, Normalizer, NormalizerConfig, SliceConfig, Slices
@@ -39,7 +40,7 @@ POSES = "Name rotations in data.action.rotations and data.obs.NAME.rotations, re
 CONDITIONS = "Observations condition all layers; for others see backbone 'unet1d_local' and task 'inpainting_policy'"
 
 
-class PolicyConfig(Config):
+class PolicyConfig(TaskRecord):
     """A diffusion policy: the predicted chunk, the observations, and the network."""
 
     replaced: ClassVar = {

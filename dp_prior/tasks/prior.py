@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.config import Change, Config, ConfigError
+from dp_prior.config import Change, ConfigError
 from dp_prior.diffusion.denoiser import Network
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.guidance import BoundsClip, ClipConfig, L2NormClip
@@ -26,14 +26,13 @@ from dp_prior.networks.backbones.prior_transformer import PriorTransformerConfig
 from dp_prior.networks.encoders.text import EMBEDDING, ENCODINGS, TextTokens
 from dp_prior.tasks.model import DiffusionModel
 from dp_prior.tasks.pretrained import Pretrained
+from dp_prior.tasks.task_record import TaskRecord
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.normalizer import Statistics
 from dp_prior.tensors.randomness import Randomness
 
 if TYPE_CHECKING:
-    from dp_prior.data.data_record import DataRecord
     from dp_prior.data.samples.over_columns import Samples
-    from dp_prior.data.split_data import SplitData
 
 
 class PriorDiffusionConfig(DiffusionConfig):
@@ -48,7 +47,7 @@ class PriorDiffusionConfig(DiffusionConfig):
     """Limits the estimates of the embedding during sampling; null for no limit."""
 
 
-class PriorConfig(Config):
+class PriorConfig(TaskRecord):
     """A diffusion prior: an image embedding from a text."""
 
     type: Literal["prior"] = "prior"
@@ -114,14 +113,6 @@ class PriorConfig(Config):
                 f"diffusion.clip.radius is {diffusion.clip.radius}, but embeddings have length embedding_scale, "
                 f"{self.embedding_scale}; give both the same value (null: the root of the dimension)"
             )
-
-    def open(self, data: DataRecord) -> SplitData:
-        """Open the training pairs of the data that a record of `data_types` describes."""
-        return data.create()
-
-    def resolve(self) -> Self:
-        """The record itself: nothing in it is read from elsewhere; see `PolicyConfig.resolve`."""
-        return self
 
     def create(self, spec: Spec) -> DiffusionPrior:
         """An untrained prior for data of this shape.

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
+from dp_prior.config.extras import needing
 from dp_prior.files.durable import append
 from dp_prior.tracking.logger import Logger, RunFacts
 from dp_prior.tracking.media import picture_bytes
@@ -36,12 +37,8 @@ class TensorBoardConfig(Config):
         Raises:
             ImportError: TensorBoard is not installed.
         """
-        try:
+        with needing("tensorboard", 'the logger "tensorboard" is not installed'):
             import tensorboard  # noqa: F401 (fails now rather than in the thread)
-        except ImportError as error:
-            raise ImportError(
-                f'the logger "tensorboard" is not installed ({error}): pip install "dp_prior[tensorboard]"'
-            ) from error
         return TensorBoardLogger()
 
 

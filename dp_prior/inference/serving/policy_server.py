@@ -23,6 +23,7 @@ from typing import Any
 
 from dp_prior.client.wire import OWN_FIELDS, pack
 from dp_prior.config import ConfigError
+from dp_prior.config.extras import needing
 from dp_prior.files.regular_files import UnfitError, read_small
 from dp_prior.inference.chunking import MergeConfig, Policy
 from dp_prior.inference.instructions import Instructions
@@ -116,10 +117,8 @@ class PolicyServer:
             ConfigError: the policy refuses observations of zeros, or cannot merge chunks in this way.
             RuntimeError: it fails on them.
         """
-        try:
+        with needing("serve", "the server needs websockets"):
             from websockets.asyncio.server import serve
-        except ImportError as error:
-            raise ImportError(f'the server needs websockets ({error}): pip install "dp_prior[serve]"') from error
         silent = logging.getLogger(f"{__name__}.websockets")
         silent.setLevel(logging.CRITICAL)  # else port scanners fill the log with tracebacks
         with ThreadPoolExecutor(1, "predict") as self._worker:
