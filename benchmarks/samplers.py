@@ -18,6 +18,7 @@ from torch import Tensor
 from dp_prior import load_policy
 from dp_prior.clock import Progress
 from dp_prior.diffusion.draw import Draw
+from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, DDPM, DPMSolver, Heun, SamplerConfig, UniPC
 from dp_prior.diffusion.schedule import Cosine, Flow
@@ -78,7 +79,7 @@ def distance(sampler, table: NoiseTable, truth: Tensor) -> float:
 
 def microseconds(sampler) -> float:
     """Of one step beside a network that costs nothing: the slope between 20 and 100 steps, batch 1, best of 200."""
-    process, answer = DiffusionConfig().create(), torch.randn(1, 16, 2)
+    process, answer = DiffusionProcess(DiffusionConfig()), torch.randn(1, 16, 2)
     random = Randomness.from_counts(0, "benchmark", torch.arange(1))
 
     def seconds(steps: int) -> float:

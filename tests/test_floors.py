@@ -164,6 +164,20 @@ def test_imports_point_down_and_wings_are_strangers():
     assert_none(fault for file in importing for fault in climbing(file))
 
 
+def test_the_modules_of_a_room_do_not_import_each_other_in_a_circle():
+    """An import inside a function, or one for type hints alone, closes a circle too."""
+    below = {}
+    for file in FILES:
+        if file.endswith("__init__.py"):  # the list of a family, whose members import other modules of the folder
+            continue
+        nodes = [node for node in ast.walk(tree_of(file)) if isinstance(node, ast.ImportFrom)]
+        names = {f"{node.module}{part}" for node in nodes for part in ("", *(f".{one.name}" for one in node.names))}
+        below[file] = {name.removeprefix("dp_prior.").replace(".", "/") + ".py" for name in names} & {*FILES}
+    while free := {file for file, found in below.items() if not found & below.keys()}:
+        below = {file: found for file, found in below.items() if file not in free}
+    assert not below, f"these import each other, or import modules that do: {below}"
+
+
 @pytest.mark.promise("K1")
 def test_outside_libraries_stay_in_their_files_and_heavy_ones_load_late():
     assert_none(fault for file in FILES for fault in strayed(file))

@@ -12,6 +12,7 @@ from dp_prior.cli import main
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.guidance import Guidance
+from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDPM
 from dp_prior.envs.toy import ToyConfig
@@ -69,7 +70,7 @@ def test_scale_1_is_no_guidance_and_evaluates_no_unconditional_network():
     assert torch.equal(drawn(plain, guidance_scale=1.0), drawn(plain))
     assert torch.equal(drawn(policy(1.0, rescale=0.5)), drawn(plain))
     assert torch.equal(drawn(policy(dropped={}), guidance_scale=1.0), drawn(plain)), "on every model"
-    process = DiffusionConfig(guidance=Guidance(scale=1.0)).create()
+    process = DiffusionProcess(DiffusionConfig(guidance=Guidance(scale=1.0)))
     process.sample(network, (5, 2), RANDOM, Draw(DDPM()))
 
 

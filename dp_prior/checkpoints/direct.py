@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dp_prior.checkpoints.snapshot import PAGE
+from dp_prior.checkpoints.snapshot import MEMORY_PAGE
 
 _DIRECT = getattr(os, "O_DIRECT", 0)
 _WORTH_IT = 1 << 20  # bytes; a smaller direct write costs more than a copy
@@ -50,7 +50,7 @@ def _is_aligned(descriptor: int, piece: memoryview) -> bool:
         return False
     address = np.frombuffer(piece, np.uint8).ctypes.data
     position = os.lseek(descriptor, 0, os.SEEK_CUR)
-    return (address | position | len(piece)) % PAGE == 0
+    return (address | position | len(piece)) % MEMORY_PAGE == 0
 
 
 def _switch(descriptor: int, direct: int) -> bool:

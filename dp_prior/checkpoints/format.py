@@ -47,8 +47,8 @@ MODEL_FILES = ("model.safetensors", CONFIG, SPEC)  # enough for inference
 TRAINING = "training.safetensors"  # what resuming needs besides the documents
 LARGEST_MANIFEST = 4 << 20  # bytes; bounds the memory that a hostile file can take
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\.(safetensors|json)")
-_READ_AT_ONCE = 8 << 20  # bytes that a thread reads ahead of the hash
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\.(safetensors|json)")
+_BYTES_HASHED = 8 << 20  # bytes that a thread reads ahead of the hash
 _READING_THREADS = 3  # mapping fresh memory takes as long as hashing, so that hashing is the bottleneck
 _MOST_METRICS = 100_000
 _MOST_FILES = 10_000
@@ -146,7 +146,7 @@ def write_checkpoint(directory: Path, snapshot: Snapshot, manifest: Manifest) ->
         CheckpointError: a document is too large.
     """
     for name in [*snapshot.tensors, *snapshot.documents]:
-        if not _NAME.fullmatch(name) or name == MANIFEST:
+        if not _FILE_NAME.fullmatch(name) or name == MANIFEST:
             raise ValueError(f"{name!r} cannot name a file of a checkpoint; expected plain NAME.safetensors or .json")
     held = snapshot if isinstance(snapshot, HeldSnapshot) else snapshot.copy()
     with temporary_directory(directory) as temporary:
@@ -260,7 +260,7 @@ def parse_manifest(data: bytes, directory: Path | str) -> Manifest:
     except ValidationError as error:
         raise DamagedError(directory, f"{MANIFEST} is not a manifest: {error.errors()[0]['msg']}") from None
     for name in manifest.files:
-        if not _NAME.fullmatch(name) or name == MANIFEST:
+        if not _FILE_NAME.fullmatch(name) or name == MANIFEST:
             raise DamagedError(directory, f"{MANIFEST} lists {name!r}, which is no file name of a checkpoint")
     return manifest
 
@@ -375,12 +375,12 @@ def _read_and_hash(descriptor: int, image: Tensor) -> str:
     memory = memoryview(image.numpy())
 
     def read(start: int) -> memoryview:
-        piece, count = memory[start : start + _READ_AT_ONCE], 0
+        piece, count = memory[start : start + _BYTES_HASHED], 0
         while count < len(piece) and (more := os.preadv(descriptor, [piece[count:]], start + count)):
             count += more
         return piece[:count]
 
-    starts = range(0, len(memory), _READ_AT_ONCE)
+    starts = range(0, len(memory), _BYTES_HASHED)
     if len(starts) <= 1:
         return hashlib.sha256(read(0)).hexdigest()
     digest = hashlib.sha256()

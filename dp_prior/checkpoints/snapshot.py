@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dp_prior.files.durable import encode_document
 
-PAGE = 4096  # bytes; heads are padded to a page, so that tensors are aligned for direct I/O
+MEMORY_PAGE = 4096  # bytes; heads are padded to a page, so that tensors are aligned for direct I/O
 MEANS = "means."
 """Prefix of the names of running means. They are logged, not trained, and a skipped step may make them NaN."""
 
@@ -33,7 +33,7 @@ _WORTH_A_THREAD = 16 << 20  # bytes per thread; a smaller share costs more than 
 LARGEST_HEAD = 100 << 20  # bytes; the limit of the safetensors library
 _MOST_AXES = 64  # of a tensor, as in torch
 _LONGEST_AXIS = 2**63 - 1
-_DTYPES = {
+_STORED = {
     torch.bool: "BOOL",
     torch.uint8: "U8",
     torch.int8: "I8",
@@ -50,7 +50,7 @@ _DTYPES = {
     torch.float8_e4m3fn: "F8_E4M3",
     torch.float8_e5m2: "F8_E5M2",
 }
-_DTYPES_BY_NAME = {name: dtype for dtype, name in _DTYPES.items()}
+_DTYPES_BY_NAME = {name: dtype for dtype, name in _STORED.items()}
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class SnapshotMemory:
     def reserve(self, snapshot: Snapshot) -> None:
         """Allocate memory for snapshots of this layout and map the pages."""
         for name, tensors in snapshot.tensors.items():
-            pages = self._buffer(name, tensors).image.numpy()[::PAGE]
+            pages = self._buffer(name, tensors).image.numpy()[::MEMORY_PAGE]
             pages |= 0  # a write that changes nothing maps the page
 
     def hold(self, snapshot: Snapshot) -> HeldSnapshot:
@@ -175,7 +175,7 @@ class _File:
 def file_pieces(image: Tensor) -> Iterator[memoryview]:
     """The bytes of a file in pieces of whole pages, then the remainder."""
     data = memoryview(image.numpy())
-    pages = len(data) // PAGE * PAGE
+    pages = len(data) // MEMORY_PAGE * MEMORY_PAGE
     for start in range(0, pages, _PIECE):
         yield data[start : min(start + _PIECE, pages)]
     if pages < len(data):
@@ -269,12 +269,16 @@ def _head(tensors: dict[str, Tensor]) -> bytes:
     position = 0
     for key in sorted(tensors, key=lambda key: (-tensors[key].element_size(), key)):
         tensor = tensors[key]
-        if tensor.dtype not in _DTYPES:
+        if tensor.dtype not in _STORED:
             raise ValueError(f"tensor {key!r} is {tensor.dtype}, which safetensors cannot hold")
         start, position = position, position + tensor.nbytes
-        entries[key] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, position]}
+        entries[key] = {
+            "dtype": _STORED[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, position],
+        }
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-(len(text) + 8) % PAGE)
+    text += b" " * (-(len(text) + 8) % MEMORY_PAGE)
     return len(text).to_bytes(8, "little") + text
 
 

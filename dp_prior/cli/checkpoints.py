@@ -26,9 +26,9 @@ def list_checkpoints(run: Path) -> None:
 @click.argument("run", type=click.Path(path_type=Path))
 def verify_checkpoints(run: Path) -> None:
     """Compare every byte with its hash; changes nothing. Exit code 65 if something is damaged."""
-    from dp_prior.run.files.exit_file import DATA
+    from dp_prior.run.files.exit_file import BAD_DATA
 
-    sys.exit(DATA if _show_checkpoints(run, compare_hashes=True) else 0)
+    sys.exit(BAD_DATA if _show_checkpoints(run, compare_hashes=True) else 0)
 
 
 @checkpoints.command("prune")

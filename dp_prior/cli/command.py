@@ -33,7 +33,8 @@ def exit_codes() -> Iterator[None]:
         if code == FAILED:
             raise
         text = f"{error.strerror}: {error.filename!r}" if reason == REFUSED else str(error) or "interrupted"
-        click.echo(text if code == STOPPED else f"error: {text}", err=True)
+        if not getattr(error, "is_relayed", False):  # the main rank says it, see `Ranks.decide`
+            click.echo(text if code == STOPPED else f"error: {text}", err=True)
         sys.exit(code)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -16,10 +17,12 @@ from dp_prior.cli.command import Command, FiniteRange, modules_option, new_names
 @click.option("--write-config", type=click.Path(path_type=Path), help="Write a configuration that trains on the data.")
 @overrides_option
 def inspect(place: str, html: Path | None, write_config: Path | None, overrides: tuple[str, ...]) -> None:
-    """Show a data set and its faults, given a path, user/name on the Hub, or a configuration (docs/pages.md)."""
+    """Show a data set and its faults, given a path, user/name on the Hub, or a configuration (docs/pages.md). Exit code
+    65 if it cannot be trained on."""
     from dp_prior.reports.inspection.inspect import inspect as look
     from dp_prior.reports.inspection.inspect import write_config as propose
     from dp_prior.reports.pages.data_page import summary, write_inspection
+    from dp_prior.run.files.exit_file import BAD_DATA
 
     if html is not None and html.expanduser().absolute() == Path(place).expanduser().absolute():
         raise click.UsageError(f"--html {html} is the data set; name another file for the page")
@@ -30,6 +33,8 @@ def inspect(place: str, html: Path | None, write_config: Path | None, overrides:
     if write_config is not None:
         propose(found, write_config)
         click.echo(f"wrote {write_config}\nnext\n  dp-prior train --config_file {write_config} --check")
+    if any(finding.severity == "error" for one in found for finding in one.findings):
+        sys.exit(BAD_DATA)
 
 
 @click.command(cls=Command)

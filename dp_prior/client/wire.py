@@ -17,9 +17,9 @@ PROTOCOL = "dp_prior/1"
 OWN_FIELDS = "dp_prior"
 """Key of a request, beside the observations, with the fields that stock clients do not know: a map."""
 
-DTYPES = ("|b1", "|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8")
+WIRE_DTYPES = ("|b1", "|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8")
 MOST_DEPTH = 4
-MOST_AXES = 8
+WIRE_AXES = 8
 MOST_ITEMS = 65536
 """Most items of all maps and lists of a message together; an array counts as a few."""
 MOST_NAME = 200
@@ -36,7 +36,7 @@ def pack(message: Mapping[str, Any]) -> bytes:
     """Encode a map of arrays, numbers, texts, lists and maps.
 
     Raises:
-        WireError: a value is of another type, or an array has a dtype that is not in `DTYPES`.
+        WireError: a value is of another type, or an array has a dtype that is not in `WIRE_DTYPES`.
     """
     try:
         return _msgpack().packb(message, default=_array_fields)
@@ -91,8 +91,8 @@ def _array_fields(value: Any) -> Any:
         )
     array = np.asarray(value)
     dtype = array.dtype.newbyteorder("<").str
-    if dtype not in DTYPES:
-        raise TypeError("an array holds {}; expected one of {}".format(array.dtype, ", ".join(DTYPES)))
+    if dtype not in WIRE_DTYPES:
+        raise TypeError("an array holds {}; expected one of {}".format(array.dtype, ", ".join(WIRE_DTYPES)))
     return {_ARRAY: True, b"data": array.astype(dtype, copy=False).tobytes(), b"dtype": dtype, b"shape": array.shape}
 
 
@@ -124,9 +124,9 @@ def _array(raw: dict[Any, Any], name: str) -> np.ndarray:
     if set(raw) != set(fields) or raw[fields[0]] is not True:
         raise WireError(f"{name} is not an array in openpi's form")
     dtype, data = raw[b"dtype"], raw[b"data"]
-    if dtype not in DTYPES:
+    if dtype not in WIRE_DTYPES:
         found = repr(dtype)[:40] if isinstance(dtype, (str, bytes)) else f"of type {type(dtype).__name__}"
-        raise WireError(f"{name} has dtype {found}; expected one of {', '.join(DTYPES)}")
+        raise WireError(f"{name} has dtype {found}; expected one of {', '.join(WIRE_DTYPES)}")
     if is_scalar:
         if not isinstance(data, (bool, int, float)):
             raise WireError(f"{name} is a scalar of type {type(data).__name__}; expected a number")
@@ -135,8 +135,8 @@ def _array(raw: dict[Any, Any], name: str) -> np.ndarray:
         except (OverflowError, ValueError):
             raise WireError(f"{name} is {repr(data):.40}, which {dtype} cannot hold") from None
     shape = raw[b"shape"]
-    if not isinstance(shape, list) or len(shape) > MOST_AXES or not all(type(n) is int and n >= 0 for n in shape):
-        raise WireError(f"{name} has a shape that is no list of at most {MOST_AXES} lengths")  # may be 1000 deep
+    if not isinstance(shape, list) or len(shape) > WIRE_AXES or not all(type(n) is int and n >= 0 for n in shape):
+        raise WireError(f"{name} has a shape that is no list of at most {WIRE_AXES} lengths")  # may be 1000 deep
     size = np.dtype(dtype).itemsize
     for length in shape:
         size *= length  # Python's integers: cannot overflow

@@ -14,10 +14,8 @@ from torch import Tensor
 
 from dp_prior.config import ConfigError
 from dp_prior.data.samples.over_columns import Samples
-from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.batch import LABEL, Spec
 from dp_prior.tensors.randomness import Randomness
-
-LABEL = "label"
 
 
 class Conditions:

@@ -21,7 +21,7 @@ SOURCE = "source.json"
 """The origin of an imported policy, in its checkpoint instead of a training state: format, place, revision, hashes."""
 
 Format = Literal["lerobot", "diffusion_policy"]
-READERS: dict[Format, Callable[[PublishedFiles], Published]] = {
+POLICY_READERS: dict[Format, Callable[[PublishedFiles], Published]] = {
     "lerobot": lerobot.read,
     "diffusion_policy": diffusion_policy.read,
 }
@@ -50,8 +50,8 @@ def import_policy(
     """
     files = PublishedFiles(reference)
     if layout is None:
-        layout = "diffusion_policy" if files.has(diffusion_policy.CONFIG) else "lerobot"
-    found = READERS[layout](files).renamed(names or {})
+        layout = "diffusion_policy" if files.has(diffusion_policy.FOREIGN_SETTINGS) else "lerobot"
+    found = POLICY_READERS[layout](files).renamed(names or {})
     model, parts = found.create(), found.configuration()
     place = f"{files.place}@{files.revision}" if files.revision else files.place
     config = {

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.format import read_manifest
-from dp_prior.commands.conditions import LABEL, Conditions, Given, HeldOut, Labelled
+from dp_prior.commands.conditions import Conditions, Given, HeldOut, Labelled
 from dp_prior.commands.stored import TIMEOUT_S, StoredTask, load_model, read_stored, watched
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.draw import Draw
@@ -53,10 +53,10 @@ from dp_prior.job.watch.judge import PATIENCE
 from dp_prior.pixels.picture_files import import_pillow
 from dp_prior.places.reference import resolve
 from dp_prior.run.files.changes import flat, kind_of
-from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.batch import LABEL, Spec
 from dp_prior.tensors.randomness import Randomness
 
-JOB, DONE, LOCK, TARGET = "job.json", "done.json", "lock", "target"
+JOB, JOB_DONE, JOB_LOCK, TARGET = "job.json", "done.json", "lock", "target"
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def _part(request: Request, number: int) -> Path:
 
 
 def _check_absent(request: Request) -> None:
-    is_own = (request.unfinished / DONE).exists() and not os.path.lexists(request.unfinished / TARGET)
+    is_own = (request.unfinished / JOB_DONE).exists() and not os.path.lexists(request.unfinished / TARGET)
     if os.path.lexists(request.out) and not is_own:
         raise FileExistsError(
             f"{request.out} exists; nothing is overwritten. Name another file or folder, or delete it"
@@ -218,14 +218,14 @@ def _alone(request: Request) -> Iterator[None]:
         try:
             yield
         finally:
-            (folder / LOCK).unlink(missing_ok=True)
+            (folder / JOB_LOCK).unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # it holds batches
                 folder.rmdir()
 
 
 def _take(request: Request) -> FileLock | None:
     """The lock of the unfinished folder, which is made; None on a file system without locks."""
-    path = request.unfinished / LOCK
+    path = request.unfinished / JOB_LOCK
     while True:
         make_directory(path.parent)
         try:
@@ -252,7 +252,7 @@ def _begin(request: Request, job: dict[str, Any]) -> bool:
     folder = request.unfinished
     _check_absent(request)
     remove_leftovers(folder)  # of a call that was killed while it wrote the target
-    path = folder / (DONE if (folder / DONE).exists() else JOB)
+    path = folder / (JOB_DONE if (folder / JOB_DONE).exists() else JOB)
     if not path.exists():
         replace_file(path, seal(job))
         return False
@@ -287,7 +287,7 @@ def _assemble(request: Request, conditions: Conditions) -> None:
         others = {} if labels is None else {"arr_1": iter([labels.numpy()])}
         _write_npz(target, request.n, {"arr_0": _parts(request), **others})
     _check_absent(request)
-    os.replace(folder / JOB, folder / DONE)
+    os.replace(folder / JOB, folder / JOB_DONE)
     sync_directory(folder)
     os.rename(target, request.out)
     sync_directory(request.out.parent)
@@ -296,8 +296,8 @@ def _assemble(request: Request, conditions: Conditions) -> None:
 
 def _clear(folder: Path) -> None:
     """Delete everything but the lock; delete `done.json`, which says that the target was moved out, last."""
-    for path in sorted(folder.iterdir(), key=lambda path: path.name == DONE):
-        if path.name != LOCK:
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == JOB_DONE):
+        if path.name != JOB_LOCK:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 

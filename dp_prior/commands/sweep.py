@@ -19,7 +19,7 @@ from dp_prior.run.files.config import TrainConfig, run_directory
 from dp_prior.run.files.exit_file import STOPPED, classify
 from dp_prior.run.run import Run
 
-LONGEST = 150
+LONGEST_PLACE = 150
 """Characters of what is told of a trial in the name of its directory; file systems allow 255 bytes for a whole name."""
 
 
@@ -103,7 +103,7 @@ def _place(told: str) -> str:
     """The description of a trial as part of a file name; a long description is cut and ends with a hash of the
     whole."""
     place = re.sub(r"[^A-Za-z0-9.=+-]+", "_", told)
-    return place if len(place) <= LONGEST else f"{place[:LONGEST]}_{sha256(told.encode()).hexdigest()[:12]}"
+    return place if len(place) <= LONGEST_PLACE else f"{place[:LONGEST_PLACE]}_{sha256(told.encode()).hexdigest()[:12]}"
 
 
 def _parse(text: str) -> tuple[str, list[str]]:

@@ -7,14 +7,14 @@ file are reported together, each with its JSON path. A family of interchangeable
 from dp_prior.config.annotations import Change, Kind, change_of, child, members, records_in
 from dp_prior.config.errors import MOST_PROBLEMS, ConfigError, PartError, an
 from dp_prior.config.families import family, member_of
-from dp_prior.config.origins import PARTS, changed_code, unknown_type
+from dp_prior.config.origins import ORIGINS, changed_code, unknown_type
 from dp_prior.config.read import EXTENDS
 from dp_prior.config.record import Config
 
 __all__ = [
     "EXTENDS",
     "MOST_PROBLEMS",
-    "PARTS",
+    "ORIGINS",
     "Change",
     "Config",
     "ConfigError",

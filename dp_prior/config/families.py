@@ -96,8 +96,19 @@ class _Family(Members):
             raise PartError(f"{source} has the type {kind!r}, which {known[kind].__name__} has already; rename it")
         missing = [name for name in self._needs if name not in record.model_fields and not hasattr(record, name)]
         if missing:
-            raise PartError(f"{source} is no member of the family {self._name!r}: it has no {', no '.join(missing)}")
+            raise PartError(
+                f"{source} is no member of the family {self._name!r}: it has no {', no '.join(missing)}"
+                f"{self._remedy(missing)}"
+            )
         known[kind] = record
+
+    def _remedy(self, missing: list[str]) -> str:
+        """The class to extend, if all our members extend one that has what is missing."""
+        first, *others = self._ours.values()
+        for base in first.__mro__[1:]:
+            if all(issubclass(other, base) for other in others) and any(hasattr(base, name) for name in missing):
+                return f"; extend {_name_of(base)}"
+        return ""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         union = Union[tuple(self.records.values())]  # noqa: UP007 (made at run time)

@@ -10,7 +10,7 @@ from typing import Any
 from dp_prior.config.errors import short
 from dp_prior.config.fields import Record
 
-PARTS = "$parts"
+ORIGINS = "$parts"
 """Key of a written record: package, version and module of each `type` that another package adds. Used only in error
 messages and comparisons; a file never causes an import."""
 
@@ -42,7 +42,7 @@ def changed_code(origins: Any) -> str:
     """A hint for an error about tensors that do not fit: asks whether the code of other packages has changed.
 
     Args:
-        origins: the value of `PARTS` in the checkpoint's configuration.
+        origins: the value of `ORIGINS` in the checkpoint's configuration.
     """
     if not isinstance(origins, dict) or not origins:
         return ""
@@ -50,7 +50,7 @@ def changed_code(origins: Any) -> str:
 
 
 def unknown_type(kind: Any, origins: dict[str, str]) -> str | None:
-    """The remedy for an unknown type that the file's `PARTS` attributes to another package; None if not listed."""
+    """The remedy for an unknown type that the file's `ORIGINS` attributes to another package; None if not listed."""
     if not isinstance(kind, str) or kind not in origins:
         return None
     return (

@@ -15,7 +15,7 @@ def describe(cls: type[Record], data: Any, problem: Any, origins: dict[str, str]
     """The path of a pydantic error, and the message, usually one line: JSON path, problem and remedy.
 
     Args:
-        origins: origin of each type of another package, see `PARTS`.
+        origins: origin of each type of another package, see `ORIGINS`.
     """
     keys, annotation, record = _place(cls, data, problem)
     path = [key_text(part) for part in keys]

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from dp_prior.config.errors import MOST_PROBLEMS, ConfigError, short
 from dp_prior.config.fields import Record
 from dp_prior.config.layering import Layers
-from dp_prior.config.origins import PARTS, origins_of
+from dp_prior.config.origins import ORIGINS, origins_of
 from dp_prior.config.overrides import apply_override, rank_of_override
 from dp_prior.config.problems import describe
 from dp_prior.config.read import EXTENDS, SCHEMA, TOO_DEEP, files_of, parse_object
@@ -31,7 +31,7 @@ class Config(Record):
             ConfigError: they do not describe this record.
         """
         data = _plain(fields)
-        origins, _ = data.pop(PARTS, {}), data.pop(SCHEMA, None)
+        origins, _ = data.pop(ORIGINS, {}), data.pop(SCHEMA, None)
         self.complete(data)
         try:
             super().__init__(**data)
@@ -67,9 +67,9 @@ class Config(Record):
     @classmethod
     def _of(cls, layers: Layers, overrides: Iterable[str]) -> Self:
         data, source = layers.data, layers.top
-        origins = data.pop(PARTS, {})
+        origins = data.pop(ORIGINS, {})
         if not isinstance(origins, dict):
-            raise ConfigError(source, [f"{PARTS}: expected an object; found {short(origins)}"])
+            raise ConfigError(source, [f"{ORIGINS}: expected an object; found {short(origins)}"])
         cls.complete(data)
         problems = []
         for override in sorted(overrides, key=rank_of_override):
@@ -105,9 +105,9 @@ class Config(Record):
         return ConfigError(layers.top, lines, more=max(0, len(faults) - MOST_PROBLEMS))
 
     def to_json(self) -> str:
-        """The resolved record, defaults included, as indented JSON; with `PARTS` if records are other packages'."""
+        """The resolved record, defaults included, as indented JSON; with `ORIGINS` if records are other packages'."""
         text, origins = self.model_dump_json(indent=2), origins_of(self)
-        return (json.dumps({PARTS: origins, **json.loads(text)}, indent=2) if origins else text) + "\n"
+        return (json.dumps({ORIGINS: origins, **json.loads(text)}, indent=2) if origins else text) + "\n"
 
     def digest(self) -> str:
         """SHA-256 of the resolved record, independent of the order of keys."""

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from dp_prior.config import Change, Config
 from dp_prior.data.files import Verify
-from dp_prior.data.integrity import MANIFEST, Integrity, JointIntegrity
+from dp_prior.data.integrity import DATA_MANIFEST, Integrity, JointIntegrity
 
 FRAME_CACHE = """Directory of the frame caches, which runs share; null is `.dp_prior_frames` beside the data set, or
 below ~/.cache where that is read-only."""
@@ -41,7 +41,7 @@ class DataRecord(Config):
 
     def integrity(self, directory: Path) -> Integrity | JointIntegrity:
         """Compares the files of the data set with the manifest of the run in `directory`."""
-        manifest = directory / MANIFEST if self.manifest is None else self.manifest.expanduser()
+        manifest = directory / DATA_MANIFEST if self.manifest is None else self.manifest.expanduser()
         return Integrity(manifest, self.root(), self.verify, self.places())
 
     def root(self) -> Path | None:

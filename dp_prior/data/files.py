@@ -17,7 +17,7 @@ from numpy.lib import format as npy_format
 from dp_prior.data.errors import DataError, MissingError, UnreadableError
 from dp_prior.files.regular_files import UnfitError
 
-REFUSED = {
+SYSTEM_REFUSALS = {
     *(errno.EACCES, errno.EPERM, errno.EIO, errno.EREMOTEIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
     *(errno.EBUSY, errno.EINTR, errno.ENODEV, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH),
     *(errno.ENETDOWN, errno.ENETUNREACH, errno.ECONNREFUSED, errno.ECONNRESET),
@@ -39,7 +39,7 @@ def raise_refusal(path: Path | str, error: Exception) -> None:
     if isinstance(error, UnreadableError):
         raise error
     code = errno.ENOMEM if isinstance(error, MemoryError) else isinstance(error, OSError) and error.errno
-    if code in REFUSED:
+    if code in SYSTEM_REFUSALS:
         raise UnreadableError(code, f"cannot be read now: {os.strerror(code)}", str(path)) from error
 
 

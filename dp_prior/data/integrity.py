@@ -22,9 +22,9 @@ from dp_prior.data.found_files import find_files
 from dp_prior.files.durable import replace_file, seal, unseal
 from dp_prior.files.regular_files import open_regular, read_small
 
-MANIFEST = "data_manifest.json"
+DATA_MANIFEST = "data_manifest.json"
 
-LARGEST_MANIFEST = 1 << 30  # bytes: a zarr data set may have millions of chunks
+LARGEST_DATA_MANIFEST = 1 << 30  # bytes: a zarr data set may have millions of chunks
 _READ_AT_ONCE = 1 << 20  # bytes
 _THREADS = 4
 
@@ -129,7 +129,7 @@ class Integrity:
         """The manifest; None if there is none, or it belongs to a data set elsewhere."""
         try:
             with reading(self._path):
-                data = read_small(self._path, LARGEST_MANIFEST)
+                data = read_small(self._path, LARGEST_DATA_MANIFEST)
         except DataError:
             if self._path.exists():
                 raise

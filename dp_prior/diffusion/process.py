@@ -6,7 +6,6 @@ precision the network computes in.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from dp_prior.diffusion.guidance import Bounds, Guidance, Stage, fixed_values
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import States, last_state
 from dp_prior.diffusion.timesteps import LossAwareSampler
-from dp_prior.diffusion.variance import Learned, LearnedRange, decoder_nll, normal_kl
+from dp_prior.diffusion.variance import Learned, LearnedRange, reverse_step_bits
 from dp_prior.tensors.randomness import Randomness, derive_seed
 
 
@@ -45,26 +44,6 @@ class Loss(NamedTuple):
     terms: dict[str, Tensor]
     valid: Tensor
     factor: Tensor | None = None
-
-
-class BitsPerDim(NamedTuple):
-    """The variational bound of B samples, in bits per dimension, and its parts; means over valid elements.
-
-    Attributes:
-        total: (B,) bound on the negative log likelihood: `prior` and the sum of `vb`.
-        prior: (B,) cost of the noisiest timestep against standard normal noise; the network has no part in it.
-        vb: (B, T) cost of each reverse step.
-        x_0_error: (B, T) squared error of x_0.
-        eps_error: (B, T) squared error of the noise.
-        valid: (B,) number of valid positions of each sample.
-    """
-
-    total: Tensor
-    prior: Tensor
-    vb: Tensor
-    x_0_error: Tensor
-    eps_error: Tensor
-    valid: Tensor
 
 
 class DiffusionProcess(nn.Module):
@@ -170,7 +149,7 @@ class DiffusionProcess(nn.Module):
 
         def bound(output: Tensor) -> Tensor:
             difference = x_0 - self.objective.to_x0(x_t, output, alpha, sigma)
-            return mean(self._bound(difference, x_0, t, raw, step))
+            return mean(reverse_step_bits(self.config.variance, difference, x_0, t, raw, step, self.config.data_step))
 
         if isinstance(self.config.criterion, VLB):
             terms = {"vb": bound(output)}
@@ -300,43 +279,6 @@ class DiffusionProcess(nn.Module):
             noise = alpha * draw.previous + sigma * noise
         return draw.sampler.progressive(denoise, noise, self.table, random, timesteps)
 
-    @torch.no_grad()
-    def bits_per_dim(
-        self,
-        network: Network,
-        x_0: Tensor,
-        mask: Tensor | None,
-        random: Randomness,
-        *,
-        known: Tensor | None = None,
-        unconditional: Network | None = None,
-        bounds: Bounds | None = None,
-    ) -> BitsPerDim:
-        """The variational bound of each sample, every timestep evaluated once (IDDPM's `calc_bpd_loop`).
-
-        Args:
-            network, x_0, mask: see `loss`.
-            random: B rows; the noise of each timestep.
-            known: see `loss`; the bound then covers the unknown elements, conditional on the known elements.
-            unconditional, bounds: see `denoiser`; the denoiser is evaluated as in sampling, clipped.
-        """
-        draw = AS_CONFIGURED if known is None else Draw(known=(x_0, known), shown=known)
-        denoiser = self.denoiser(network, tuple(x_0.shape), draw, unconditional=unconditional, bounds=bounds)
-        mean = ElementMean(x_0, mask, known=known)
-        vb, x_0_error = [], []
-        for t in reversed(range(self.steps)):
-            alpha, sigma, _, _, *step = self.levels[:, t]
-            x_t = alpha * x_0 + sigma * random.stream("bits", t).normal(*x_0.shape[1:])
-            estimate, raw, _ = denoiser.estimate(x_t, t)
-            vb.append(mean(self._bound(x_0 - estimate, x_0, self.indices[t], raw, step)))
-            x_0_error.append(mean((x_0 - estimate) ** 2))
-        alpha, log_sigma = self.table.alpha[-1].item(), self.table.sigma[-1].log().item()
-        prior = mean(normal_kl(alpha * x_0, log_sigma, 0.0)) / math.log(2)
-        vb, x_0_error = torch.stack(vb[::-1], 1), torch.stack(x_0_error[::-1], 1)
-        alpha, sigma = self.levels[0], self.levels[1]
-        eps_error = (alpha / sigma) ** 2 * x_0_error
-        return BitsPerDim(prior + vb.sum(1), prior, vb, x_0_error, eps_error, mean.valid)
-
     def _inversion(self, t: int) -> tuple[float, Tensor]:
         """(a, b) of x_0 = a x_t + b output; b as a tensor, see `NoiseTable.step`."""
         found = self._inversions.get(t)
@@ -364,19 +306,6 @@ class DiffusionProcess(nn.Module):
                 f"{self.config.variance.type!r} needs {wanted}; build it with output factor {self.output_factor}"
             )
         return output.float().chunk(2, -1)
-
-    def _bound(self, difference: Tensor, x_0: Tensor, t: Tensor, raw: Tensor | None, step: list[Tensor]) -> Tensor:
-        """Cost of the reverse step from t in bits, element by element; `difference` is x_0 less its estimate.
-
-        The means of posterior and model differ in x_0 alone.
-        """
-        (c_0, least, largest), variance = step, self.config.variance
-        kl = normal_kl(c_0 * difference, least, variance.log_std(raw, least, largest))
-        is_last = t.view(-1, *[1] * (x_0.dim() - 1)) == 0
-        last_log_std = variance.last_log_std(raw, least, largest)
-        near = torch.where(is_last, difference, 0.0)  # at noisy t it may have no finite gradient, not even times zero
-        nll = decoder_nll(x_0, x_0 - near, last_log_std, self.config.data_step)
-        return torch.where(is_last, nll, kl) / math.log(2)
 
     @torch.no_grad()
     def _first_estimate(

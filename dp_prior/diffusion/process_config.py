@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -17,9 +17,6 @@ from dp_prior.diffusion.table import NoiseTable
 from dp_prior.diffusion.timesteps import ListedTimesteps, LossSecondMoment, TimestepsConfig, UniformTimesteps
 from dp_prior.diffusion.variance import FixedSmall, Learned, LearnedRange, VarianceConfig
 from dp_prior.diffusion.weighting import Uniform, WeightingConfig
-
-if TYPE_CHECKING:
-    from dp_prior.diffusion.process import DiffusionProcess
 
 Weights = Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(min_length=1)]
 
@@ -129,9 +126,3 @@ class DiffusionConfig(Config):
                 f"the sampler visits the timesteps {list(visited)}, of which {untrained} are never trained; "
                 f"diffusion.timesteps lists {list(self.timesteps.listed)}"
             )
-
-    def create(self) -> DiffusionProcess:
-        """The process; it has no trained parameters."""
-        from dp_prior.diffusion.process import DiffusionProcess  # which is made of this record
-
-        return DiffusionProcess(self)

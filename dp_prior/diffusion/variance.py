@@ -139,3 +139,33 @@ def decoder_nll(x_0: Tensor, mean: Tensor, log_std: Level, data_step: float | No
     is_lowest, is_highest = x_0 < -1 + data_step / 4, x_0 > 1 - data_step / 4
     log_outside = _LogNormalCdf.apply(torch.where(is_lowest, above, -below))
     return -torch.where(is_lowest | is_highest, log_outside, log_inside)
+
+
+def reverse_step_bits(
+    variance: VarianceConfig,
+    difference: Tensor,
+    x_0: Tensor,
+    t: Tensor,
+    raw: Tensor | None,
+    step: list[Tensor],
+    data_step: float | None,
+) -> Tensor:
+    """Cost of the reverse step from t in bits, element by element.
+
+    The means of posterior and model differ in x_0 alone.
+
+    Args:
+        difference: (B, ...) x_0 less its estimate.
+        t: (B,) or () int64.
+        raw: (B, ...) second half of the network's output; None if the variance is not learned.
+        step: factor of x_0 in the posterior's mean, and the logarithms of the bounds of its std, see
+            `NoiseTable.reverse_steps`.
+        data_step: see `decoder_nll`.
+    """
+    c_0, least, largest = step
+    kl = normal_kl(c_0 * difference, least, variance.log_std(raw, least, largest))
+    is_last = t.view(-1, *[1] * (x_0.dim() - 1)) == 0
+    last_log_std = variance.last_log_std(raw, least, largest)
+    near = torch.where(is_last, difference, 0.0)  # at noisy t it may have no finite gradient, not even times zero
+    nll = decoder_nll(x_0, x_0 - near, last_log_std, data_step)
+    return torch.where(is_last, nll, kl) / math.log(2)

@@ -24,12 +24,13 @@ import torch
 from torch import Tensor
 
 from dp_prior.config import Config
+from dp_prior.config.extras import needing
 from dp_prior.files.hub_files import HubError, locate
 
 FILES = ("*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*.json")
 """Patterns of the files of a model's folder that are read and hashed."""
 
-AT_ONCE = 64
+TEXTS_AT_ONCE = 64
 
 FIXED_LENGTH = 64
 """Tokens of a text for SigLIP: padded to this length, without a mask, as in SigLIP's training."""
@@ -125,7 +126,7 @@ class TransformersEmbedder:
 
     @torch.no_grad()
     def _in_parts(self, values: Any, embed: Any) -> np.ndarray:
-        found = torch.cat([embed(values[i : i + AT_ONCE]).float() for i in range(0, len(values), AT_ONCE)])
+        found = torch.cat([embed(values[i : i + TEXTS_AT_ONCE]).float() for i in range(0, len(values), TEXTS_AT_ONCE)])
         return torch.nn.functional.normalize(found, dim=-1).numpy()
 
     def _embed_texts(self, texts: Sequence[str]) -> Tensor:
@@ -182,8 +183,6 @@ def _hash(folder: Path) -> str:
 
 
 def _transformers() -> Any:
-    try:
+    with needing("clip", "this embedder needs transformers"):
         import transformers
-    except ImportError as error:
-        raise ImportError(f'this embedder needs transformers ({error}): pip install "dp_prior[clip]"') from error
     return transformers

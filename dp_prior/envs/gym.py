@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import Field, JsonValue, field_validator
 
 from dp_prior.config import Config
+from dp_prior.config.extras import needing
 from dp_prior.envs.lockstep import Lockstep, ScoreRule
 
 
@@ -65,12 +66,8 @@ class GymConfig(Config):
             ImportError: gymnasium is missing.
             ValueError: the id is unknown, no observation is a Box, or the action is no one-dimensional Box.
         """
-        try:
+        with needing("gym", f"the environment {self.id!r} needs gymnasium"):
             import gymnasium
-        except ImportError as error:
-            raise ImportError(
-                f'the environment {self.id!r} needs gymnasium ({error}): pip install "dp_prior[gym]"'
-            ) from error
         probe = self._make(gymnasium, None)
         shapes, read_obs = _observations(gymnasium, self.id, probe.observation_space, self.obs_key)
         _check_actions(gymnasium, self.id, probe.action_space)

@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from dp_prior.config import Config
+from dp_prior.config.extras import needing
 from dp_prior.envs.lockstep import Lockstep
 
 
@@ -98,10 +99,8 @@ def task_class(task: str) -> type:
         ImportError: metaworld is missing.
         ValueError: there is no such task.
     """
-    try:
+    with needing("metaworld", "Meta-World is not installed"):
         from metaworld.env_dict import ALL_V3_ENVIRONMENTS
-    except ImportError as error:
-        raise ImportError(f'Meta-World is not installed ({error}): pip install "dp_prior[metaworld]"') from error
     if task not in ALL_V3_ENVIRONMENTS:
         close = difflib.get_close_matches(task, ALL_V3_ENVIRONMENTS, n=3, cutoff=0.4)
         hint = (

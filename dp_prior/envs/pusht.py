@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from dp_prior.config import Config
+from dp_prior.config.extras import needing
 from dp_prior.envs.lockstep import Lockstep
 from dp_prior.envs.pusht_keypoints import KEYPOINTS, keypoints
 from dp_prior.pixels.renderers.pusht import PushTRendererConfig
@@ -73,10 +74,8 @@ def repeatable_env() -> Any:
 
     gym-pusht's own coverage sums over the block's shapes in the order of a set, which differs between processes.
     """
-    try:
+    with needing("pusht", "the Push-T environment needs gym-pusht"):
         from gym_pusht.envs.pusht import PushTEnv, pymunk_to_shapely
-    except ImportError as error:
-        raise ImportError(f'the Push-T environment needs gym-pusht ({error}): pip install "dp_prior[pusht]"') from error
 
     class RepeatablePushTEnv(PushTEnv):
         def _get_coverage(self) -> float:

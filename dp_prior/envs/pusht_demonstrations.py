@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dp_prior.config.extras import needing
 from dp_prior.envs.expert_demonstrations import record
 from dp_prior.envs.pusht_expert import (
     AGENT_RADIUS,
@@ -43,11 +44,9 @@ def demonstrate(seed: int, expert: PushTExpert | None = None) -> tuple[np.ndarra
         action: (T, 2) float32: target position of the agent in px, 0..512.
         is_solved: whether the block covers more than 95 % of the goal at the end.
     """
-    try:
+    with needing("pusht", "Push-T needs gym-pusht"):
         import gym_pusht  # noqa: F401 (registers the environment)
         import gymnasium
-    except ImportError as error:
-        raise ImportError("Push-T needs gym-pusht, which is not installed. Run: pip install dp_prior[pusht]") from error
 
     expert = expert or PushTExpert()
     env = gymnasium.make("gym_pusht/PushT-v0", obs_type="state").unwrapped

@@ -12,15 +12,15 @@ import numpy as np
 import torch
 
 from dp_prior.envs.expert_demonstrations import read_demonstrations
+from dp_prior.envs.pusht_expert import AGENT_RADIUS
 from dp_prior.files.durable import replacing
 from dp_prior.tensors.randomness import Randomness
 
 SIZE = 32
 DIMENSION = 256
 PX = 512 / SIZE
-AGENT_RADIUS = 15.0
 RECTANGLES = ((-60.0, 60.0, 0.0, 30.0), (-15.0, 15.0, 30.0, 120.0))  # of the T in its own frame: x from, to, y from, to
-AT_ONCE = 512
+FRAMES_AT_ONCE = 512
 
 
 def draw(states: np.ndarray) -> np.ndarray:
@@ -46,7 +46,7 @@ class PictureEncoder:
 
     def __call__(self, states: np.ndarray) -> np.ndarray:
         """(n, 5) states -> (n, DIMENSION) float32 of length 1."""
-        pictures = [draw(states[i : i + AT_ONCE]) for i in range(0, len(states), AT_ONCE)]
+        pictures = [draw(states[i : i + FRAMES_AT_ONCE]) for i in range(0, len(states), FRAMES_AT_ONCE)]
         found = np.concatenate([part.reshape(len(part), -1) @ self._projection for part in pictures])
         return found / np.linalg.norm(found, axis=1, keepdims=True)
 

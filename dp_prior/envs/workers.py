@@ -30,7 +30,7 @@ from dp_prior.envs.gym import GymConfig
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.vector import EnvStep, VectorEnv, check_actions, check_seeds
 
-GRACE_S = 5.0
+WORKER_GRACE_S = 5.0
 """Seconds for an abandoned worker to close its environment; afterwards the worker is killed."""
 
 
@@ -176,7 +176,7 @@ class _Worker:
     def join(self) -> None:
         """Wait until the process has ended."""
         try:
-            self._process.wait(GRACE_S + 1)
+            self._process.wait(WORKER_GRACE_S + 1)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -228,11 +228,11 @@ def _create(record: EnvConfig, registration: Any) -> VectorEnv:
 
 
 def _end_with_parent(descriptor: int) -> None:
-    """Kill a worker that is still busy `GRACE_S` after the parent closed the connection."""
+    """Kill a worker that is still busy `WORKER_GRACE_S` after the parent closed the connection."""
     closed = select.poll()
     closed.register(descriptor, 0)  # waits only for the end of the connection
     closed.poll()
-    time.sleep(GRACE_S)
+    time.sleep(WORKER_GRACE_S)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

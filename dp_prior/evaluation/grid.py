@@ -9,7 +9,7 @@ import numpy as np
 from dp_prior.files.durable import replacing
 from dp_prior.pixels.picture_files import import_pillow
 
-SIDE = 64
+TILE_SIDE = 64
 """Images are enlarged by the largest whole factor that keeps their height at most this many pixels."""
 
 GAP = 2  # pixels between images
@@ -37,7 +37,7 @@ def grid(images: np.ndarray, columns: int, *, after_first: int = 0) -> np.ndarra
     Returns:
         (height, width, 1 or 3) uint8.
     """
-    factor = max(1, SIDE // images.shape[1])
+    factor = max(1, TILE_SIDE // images.shape[1])
     images = images.repeat(factor, 1).repeat(factor, 2)
     n, height, width, channels = images.shape
     rows = -(-n // columns)

@@ -40,7 +40,7 @@ PIXELS = "pixels"
 NEAREST, PROBED = 3, 8
 """`NEAREST` training images are shown beside each of the first `PROBED` samples."""
 
-_KINDS = (("frechet", "Fréchet distance"), ("kernel", "Kernel distance, unbiased,"))
+_DISTANCES = (("frechet", "Fréchet distance"), ("kernel", "Kernel distance, unbiased,"))
 _MEANS = {
     "": "between drawn images and those of the split, in these features.",
     "_of_training_images": "between as many training images and those of the split: the value of a perfect model.",
@@ -60,7 +60,7 @@ class DrawnImagesConfig(SampledConfig):
 
     metrics: ClassVar = tuple(
         Metric(name, "1", better, f"{distance} {_MEANS[end]}")
-        for kind, distance in _KINDS
+        for kind, distance in _DISTANCES
         for name, better, end in (
             (f"<name>/<model>/{kind}_<features>[steps=<steps>]", "lower", ""),
             (f"<name>/{kind}_<features>_of_training_images", None, "_of_training_images"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dp_prior.config.extras import needing
 from dp_prior.files.durable import replacing
 
 MEAN, INK = "#1f4e8c", "#2b2f36"
@@ -16,10 +17,8 @@ _OUTCOMES = {True: ("solved", "#2ea043"), False: ("not solved", "#cf4b42"), None
 
 def import_figure() -> Any:
     """matplotlib's Figure, which draws without a display, or an ImportError that names the extra."""
-    try:
+    with needing("plots", "pictures need matplotlib"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(f'pictures need matplotlib ({error}): pip install "dp_prior[plots]"') from error
     return Figure
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import nn
 
 from dp_prior.clock import Progress
+from dp_prior.config import Config
 from dp_prior.envs.vector import VectorEnv
 from dp_prior.envs.workers import Workers, cores, is_divisible
 from dp_prior.evaluation import by_instruction
@@ -33,14 +34,11 @@ from dp_prior.inference.instructions import Instructions
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.metrics import ReducingRanks
 
-if TYPE_CHECKING:
-    from dp_prior.evaluation.rollout import RolloutConfig
-
 
 class RolloutEvaluator:
-    """See `RolloutConfig`."""
+    """See `RolloutConfig`, the record that creates it."""
 
-    def __init__(self, config: RolloutConfig, output_dir: Path | None):
+    def __init__(self, config: Config, output_dir: Path | None):
         self.config = config
         self.every = config.every
         self.output_dir = output_dir
@@ -210,7 +208,7 @@ def _fits(found: tuple[int, ...] | None, wanted: tuple[int, ...], is_resized: bo
     return found == wanted or is_picture or (is_text and found == ())
 
 
-def check_fit(env: VectorEnv, spec: Spec, config: RolloutConfig) -> None:
+def check_fit(env: VectorEnv, spec: Spec, config: Config) -> None:
     """Raises ValueError unless observations and actions have the policy's keys and shapes, also those taken away."""
     kind = config.env.type
     wanted = {key: tuple(shape[1:]) for key, shape in spec.cond_shapes.items() if key not in spec.previous_actions}

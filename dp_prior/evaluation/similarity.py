@@ -26,11 +26,11 @@ from dp_prior.evaluation.interval import mean_interval
 from dp_prior.evaluation.measured_models import device_of, evaluation_mode, pick_models, with_steps
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
 from dp_prior.evaluation.samples import evenly_spread, gather_dealt, heartbeat, pick_samples, rank_and_size
+from dp_prior.networks.encoders.text import EMBEDDING
 from dp_prior.tensors.metrics import ReducingRanks
 from dp_prior.tensors.randomness import Randomness
 from dp_prior.tracking.metric_names import Metric
 
-TEXT = "text"
 RECALL_AT = (1, 5, 10)
 ROWS_OF_THE_MEAN = 16_384
 """The mean image is computed from at most this many rows of the training set, evenly spread."""
@@ -101,7 +101,7 @@ class SimilarityConfig(SampledConfig):
         Raises:
             ConfigError: text embeddings of the images' size are missing, or there are too few samples.
         """
-        if data.spec.cond_shapes.get(TEXT) != data.spec.x_shape:
+        if data.spec.cond_shapes.get(EMBEDDING) != data.spec.x_shape:
             wanted = f"compares images {data.spec.x_shape} with text embeddings of the same size"
             raise ConfigError("data.text", [f"evaluator {self.name!r} {wanted}; the data have {data.spec.cond_shapes}"])
         samples = pick_samples(data, self.split, self.name, self.data_set)
@@ -156,7 +156,7 @@ class SimilarityEvaluator(HeldOutEvaluator):
         for ids in self.ids.split(self.config.batch_size):
             heartbeat(ranks)
             batches.append(self.samples.fetch(ids))
-        parts = torch.cat([batch.x for batch in batches]), torch.cat([batch.cond[TEXT] for batch in batches])
+        parts = torch.cat([batch.x for batch in batches]), torch.cat([batch.cond[EMBEDDING] for batch in batches])
         return F.normalize(parts[0], dim=-1), F.normalize(parts[1], dim=-1)
 
     def _mean(self, ranks: ReducingRanks | None) -> Tensor:
@@ -179,7 +179,7 @@ class SimilarityEvaluator(HeldOutEvaluator):
             heartbeat(ranks)
             batch = self.samples.fetch(own[begin : begin + config.batch_size]).to(device)
             drawn[begin : begin + len(batch)] = model.predict(
-                batch.cond[TEXT],
+                batch.cond[EMBEDDING],
                 text_encodings=batch.cond.get("text_encodings"),
                 candidates=config.candidates,
                 random=Randomness.from_counts(config.seed, "similarity", batch.ids),

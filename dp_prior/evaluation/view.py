@@ -19,10 +19,10 @@ from dp_prior.pixels.crop import Crop
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tensors.batch import Spec
 
-SIDE = 288
+VIEW_SIDE = 288
 """Frames are enlarged by the largest whole factor that keeps their height at most this many pixels."""
 
-_GAP = 4  # pixels between cameras
+_SPACE = 4  # pixels between cameras
 _CROP = (255, 127, 14)
 _RADIUS = 3.0  # of a keypoint, in the enlarged frame
 
@@ -68,7 +68,7 @@ class CameraView:
         """(n, height, width, 3) uint8 of one camera."""
         frames = self._fits[key].apply(frames) if key in self._fits else frames
         rgb = frames[..., :3].expand(*frames.shape[:3], 3).numpy()
-        factor = max(1, SIDE // rgb.shape[1])
+        factor = max(1, VIEW_SIDE // rgb.shape[1])
         pictures = rgb.repeat(factor, 1).repeat(factor, 2)
         if key in self._crops:
             _draw_crop(pictures, self._crops[key], factor)
@@ -110,10 +110,13 @@ def _draw_points(picture: np.ndarray, points: np.ndarray) -> None:
 
 def _beside(pictures: Sequence[np.ndarray]) -> np.ndarray:
     """Several (n, height, width, 3) side by side, aligned at the top, on white."""
-    height, width = max(part.shape[1] for part in pictures), sum(part.shape[2] + _GAP for part in pictures) - _GAP
+    height, width = (
+        max(part.shape[1] for part in pictures),
+        sum(part.shape[2] + _SPACE for part in pictures) - _SPACE,
+    )
     sheet = np.full((len(pictures[0]), height, width, 3), 255, np.uint8)
     left = 0
     for part in pictures:
         sheet[:, : part.shape[1], left : left + part.shape[2]] = part
-        left += part.shape[2] + _GAP
+        left += part.shape[2] + _SPACE
     return sheet

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import torch
 
@@ -13,14 +13,25 @@ if TYPE_CHECKING:
     from dp_prior.tasks.prior import DiffusionPrior
 
 
-def load_policy(
-    reference: str | Path,
-    *,
-    weights: str | None = None,
-    guidance_scale: float | None = None,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype | None = None,
-) -> DiffusionPolicy:
+class LoadOptions(TypedDict, total=False):
+    """How a model is loaded; each may be left out."""
+
+    weights: str | None
+    """Name of an average of the run (`train.ema`); None for the first, which is the exported one."""
+
+    guidance_scale: float | None
+    """Of classifier-free guidance, instead of the configured one; 1 is the conditional model, larger ones amplify the
+    condition. It needs a model trained with dropout of its conditions."""
+
+    device: torch.device | str
+    """Where the model computes; by default the CPU."""
+
+    dtype: torch.dtype | None
+    """Of the network's weights, for example torch.bfloat16; None keeps float32. The normalizer, the noise levels and
+    the sampler stay float32, and so do observations and actions."""
+
+
+def load_policy(reference: str | Path, **options: Unpack[LoadOptions]) -> DiffusionPolicy:
     """Load a policy in evaluation mode.
 
     Nothing in a checkpoint is executed: it is JSON, checked by the same records as a configuration file, and plain
@@ -31,11 +42,7 @@ def load_policy(
             `@latest` or `@step_00012000`. If there is no such path, a Hub repository `user/name`, optionally with
             `@revision`. Or `hf://user/name`, `https://...#sha256=...`, `s3://...` or another URL that fsspec reads, see
             `dp_prior.places.reference`.
-        weights: name of an average of the run (`train.ema`); None for the first, which is the exported one.
-        guidance_scale: of classifier-free guidance, instead of the configured one; 1 is the conditional model, larger
-            ones amplify the condition. It needs a model trained with dropout of its conditions.
-        dtype: of the network's weights, for example torch.bfloat16; None keeps float32. The normalizer, the noise
-            levels and the sampler stay float32, and so do observations and actions.
+        options: `weights`, `guidance_scale`, `device` and `dtype`, see `LoadOptions`.
 
     Raises:
         FileNotFoundError: the directory, or config.json, spec.json or model.safetensors in it, is missing.
@@ -46,38 +53,18 @@ def load_policy(
     """
     from dp_prior.tasks.policy import DiffusionPolicy  # late, since importing the networks takes a second
 
-    return DiffusionPolicy.from_pretrained(
-        reference, weights=weights, guidance_scale=guidance_scale, device=device, dtype=dtype
-    )
+    return DiffusionPolicy.from_pretrained(reference, **options)
 
 
-def load_prior(
-    reference: str | Path,
-    *,
-    weights: str | None = None,
-    guidance_scale: float | None = None,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype | None = None,
-) -> DiffusionPrior:
+def load_prior(reference: str | Path, **options: Unpack[LoadOptions]) -> DiffusionPrior:
     """Load a prior in evaluation mode; `predict` then gives image embeddings. Otherwise like `load_policy`."""
     from dp_prior.tasks.prior import DiffusionPrior
 
-    return DiffusionPrior.from_pretrained(
-        reference, weights=weights, guidance_scale=guidance_scale, device=device, dtype=dtype
-    )
+    return DiffusionPrior.from_pretrained(reference, **options)
 
 
-def load_image(
-    reference: str | Path,
-    *,
-    weights: str | None = None,
-    guidance_scale: float | None = None,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype | None = None,
-) -> ImageDiffusion:
+def load_image(reference: str | Path, **options: Unpack[LoadOptions]) -> ImageDiffusion:
     """Load a model of images in evaluation mode; `predict` then draws images. Otherwise like `load_policy`."""
     from dp_prior.tasks.image import ImageDiffusion
 
-    return ImageDiffusion.from_pretrained(
-        reference, weights=weights, guidance_scale=guidance_scale, device=device, dtype=dtype
-    )
+    return ImageDiffusion.from_pretrained(reference, **options)

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dp_prior.config.extras import needing
+
 
 class TextTower:
     """A frozen text tower with its tokenizer; `prior.predict(**tower(captions))`."""
@@ -51,9 +53,7 @@ def load_text_tower(folder: str | Path, *, device: torch.device | str = "cpu") -
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder; expected a CLIP model as save_pretrained writes it")
-    try:
+    with needing("clip", "CLIP text towers need transformers"):
         from transformers import CLIPTextModelWithProjection, CLIPTokenizer
-    except ImportError as error:
-        raise ImportError(f'CLIP text towers need transformers ({error}): pip install "dp_prior[clip]"') from error
     model = CLIPTextModelWithProjection.from_pretrained(folder, local_files_only=True, use_safetensors=True)
     return TextTower(model.to(device), CLIPTokenizer.from_pretrained(folder, local_files_only=True))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_SECONDS_OF = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _UNKNOWN_SAVE_S = 30.0  # assumed until a save was timed; at most a tenth of the whole time
 
 
@@ -23,7 +23,7 @@ def parse_duration(value: Any) -> float:
         parts = re.findall(r"(\d+(?:\.\d+)?)([dhms])", value)
         if not parts or "".join(number + unit for number, unit in parts) != value:
             raise ValueError(f"{value!r} is not a duration; write seconds as a number, or a text like '47h' or '1d12h'")
-        value = sum(float(number) * _UNITS[unit] for number, unit in parts)
+        value = sum(float(number) * _SECONDS_OF[unit] for number, unit in parts)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e10:
         raise ValueError(f"{value!r} is not a duration; expected more than 0 seconds, or a text such as '47h'")
     return float(value)

@@ -102,8 +102,14 @@ class Ranks:
             broadcast_object_list(outcome)
         result, kind, message = outcome
         if kind is not None:
-            raise cause or kind.__new__(kind, message)
+            raise cause or self._relayed(kind.__new__(kind, message))
         return result
+
+    @staticmethod
+    def _relayed(error: Exception) -> Exception:
+        """The main rank's error, marked so that this rank's command does not print the same message again."""
+        error.is_relayed = True
+        return error
 
     def on_main(self, work: Callable[[], T]) -> T | None:
         """As `decide`, for a result that stays on the main rank; None on other ranks."""

@@ -9,7 +9,7 @@ from dp_prior.job.deadline import Deadline
 REQUEST = "request"  # made in Python, by `PolicyTrainer.stop.ask`
 TIME_LIMIT = "time limit"
 LAUNCHER_GONE = "launcher gone"
-REASONS = (REQUEST, "SIGINT", "SIGTERM", "SIGUSR1", TIME_LIMIT, LAUNCHER_GONE, "SIGHUP")
+STOP_REASONS = (REQUEST, "SIGINT", "SIGTERM", "SIGUSR1", TIME_LIMIT, LAUNCHER_GONE, "SIGHUP")
 
 
 class Abandoned(BaseException):
@@ -23,7 +23,7 @@ class StoppedEarly(Exception):
     """The run was asked to stop before training began; there is nothing to save.
 
     Attributes:
-        reason: one of `REASONS`.
+        reason: one of `STOP_REASONS`.
         rank: the rank that received the request.
     """
 
@@ -36,7 +36,7 @@ class Stop:
     """The stop request of this process. `ask` is safe in a signal handler and in any thread.
 
     Attributes:
-        reason: the first reason given, one of `REASONS`; None if no stop was requested.
+        reason: the first reason given, one of `STOP_REASONS`; None if no stop was requested.
         rank: the rank that received the request, known once the ranks have agreed.
         deadline: a near deadline requests a stop; by default there is no deadline.
     """
@@ -59,10 +59,10 @@ class Stop:
 
     def encode(self, rank: int) -> int:
         """The request as one integer, 0 for no request; the maximum over all ranks encodes the request of one rank."""
-        return (REASONS.index(self.reason) + 1) << 32 | rank if self.is_asked() else 0
+        return (STOP_REASONS.index(self.reason) + 1) << 32 | rank if self.is_asked() else 0
 
     def accept(self, code: int) -> bool:
         """Adopt the maximum of all ranks' `encode`. Returns whether to stop."""
         if code:
-            self.reason, self.rank = REASONS[(code >> 32) - 1], code & 0xFFFFFFFF
+            self.reason, self.rank = STOP_REASONS[(code >> 32) - 1], code & 0xFFFFFFFF
         return code > 0

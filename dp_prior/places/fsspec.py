@@ -28,7 +28,7 @@ from dp_prior.places.upload import UploadConfig
 from dp_prior.places.worker import Worker
 
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "oci", "oss"}
-_REFUSED = ("NoCredentialsError", "DefaultCredentialsError", "ImportError", "ModuleNotFoundError", "NoSuchBucket")
+_NO_ACCESS = ("NoCredentialsError", "DefaultCredentialsError", "ImportError", "ModuleNotFoundError", "NoSuchBucket")
 
 
 class FsspecSaverConfig(UploadConfig):
@@ -183,5 +183,5 @@ class FsspecFolder(StreamedSource):
             raise RemoteError(f"{self.url} cannot be written to: there is no such bucket", "refused") from None
         except Exception as error:
             name = type(error).__name__
-            trouble = "refused" if name in _REFUSED else "unavailable"
+            trouble = "refused" if name in _NO_ACCESS else "unavailable"
             raise RemoteError(f"{self.url} cannot be written to ({name})", trouble) from None

@@ -30,7 +30,7 @@ from dp_prior.places.upload import UploadConfig
 if TYPE_CHECKING:
     from huggingface_hub import HfApi, RepoFile
 
-CARD, MEDIA = "README.md", "media"
+CARD, CARD_MEDIA = "README.md", "media"
 
 
 class HuggingFaceSaverConfig(UploadConfig):
@@ -137,7 +137,7 @@ class HubDestination:
                 operations.append(CommitOperationCopy(f"{folder}/{name}", name, src_revision=head))
             else:
                 operations.append(CommitOperationAdd(name, parcel.directory / name))
-        media = {f"{MEDIA}/{name}": path for name, path in parcel.media().items()}
+        media = {f"{CARD_MEDIA}/{name}": path for name, path in parcel.media().items()}
         card = model_card(parcel, self.record.repo, self.record.license, folder, list(media))
         rest = {MANIFEST: parcel.manifest.only(MODEL_FILES).encode(), **media, CARD: card.encode()}
         return operations + [CommitOperationAdd(name, content) for name, content in rest.items()]
@@ -285,10 +285,10 @@ def _translated(repo: str) -> Iterator[None]:
             raise RemoteError(str(error), "refused" if is_refused else "unavailable") from None
         if status in (408, 409, 412, 425, 429) or status >= 500:
             raise RemoteError(f"the Hub answered {status}", retry_after=error.retry_after) from None
-        raise RemoteError(_REFUSALS.get(status, f"the Hub answered {status}"), "refused") from None
+        raise RemoteError(_HUB_REFUSALS.get(status, f"the Hub answered {status}"), "refused") from None
 
 
-_REFUSALS = {
+_HUB_REFUSALS = {
     401: "the Hub does not accept the token (401); set a valid HF_TOKEN or run `hf auth login`",
     403: "the token may not write there (403); use one with write access, or another `repo`",
     404: "the Hub has no such repository, or hides it from this token (404); check `repo` and the token",

@@ -42,7 +42,7 @@ from dp_prior.files.regular_files import read_object, read_small
 from dp_prior.places.saver import Saver
 from dp_prior.places.source import is_intact
 
-FIELDS = ("step", "samples_seen", "metric")
+NAME_FIELDS = ("step", "samples_seen", "metric")
 
 
 class LocalSaverConfig(Config):
@@ -81,8 +81,10 @@ class LocalSaverConfig(Config):
             for _, name, spec, conversion in found:
                 if name is None:
                     continue
-                if name not in FIELDS or conversion:
-                    raise ValueError(f"unknown field {{{name}}}; known are {', '.join(f'{{{n}}}' for n in FIELDS)}")
+                if name not in NAME_FIELDS or conversion:
+                    raise ValueError(
+                        f"unknown field {{{name}}}; known are {', '.join(f'{{{n}}}' for n in NAME_FIELDS)}"
+                    )
                 if re.search(r"[1-9]\d\d", spec):  # a width of a billion would make a name of that length
                     raise ValueError(f"format {spec!r} has a number above 99")
                 format(0.5 if name == "metric" else 1, spec)

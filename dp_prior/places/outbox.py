@@ -29,12 +29,12 @@ from dp_prior.files.durable import (
 )
 from dp_prior.files.locks import FileLock, NoLocksError
 from dp_prior.files.regular_files import read_small
-from dp_prior.places.parcel import CARD, INTENT, Parcel
+from dp_prior.places.parcel import CARD_FACTS, INTENT, Parcel
 
 OUTBOX = "outbox"
 _STATE = "state.json"
 _LOCK = "outbox.lock"
-_NAME = re.compile(r"\d{8,20}_(latest|best)")
+_ENTRY_NAME = re.compile(r"\d{8,20}_(latest|best)")
 
 
 class Outbox:
@@ -74,9 +74,9 @@ class Outbox:
                 for file in manifest.files:
                     link_or_copy(source / file, temporary / file)
                 if media:
-                    (temporary / CARD).mkdir()
+                    (temporary / CARD_FACTS).mkdir()
                     for file, path in media.items():
-                        replace_file(temporary / CARD / file, path.read_bytes())
+                        replace_file(temporary / CARD_FACTS / file, path.read_bytes())
                 replace_file(temporary / MANIFEST, manifest.encode())
                 intent = {"name": name, "step": manifest.step, "scores": finite}
                 replace_file(temporary / INTENT, seal(intent))
@@ -140,7 +140,7 @@ class Outbox:
     def _paths(self) -> list[Path]:
         if not self.directory.is_dir():
             return []
-        return sorted(path for path in self.directory.iterdir() if _NAME.fullmatch(path.name))
+        return sorted(path for path in self.directory.iterdir() if _ENTRY_NAME.fullmatch(path.name))
 
     def _coalesce(self, newest: Path) -> None:
         """Delete entries of the same kind that are older than `newest`."""

@@ -21,7 +21,7 @@ from dp_prior.files.regular_files import read_small
 from dp_prior.places.pointer import Pointer
 
 INTENT = "intent.json"  # in an outbox entry: name, step, scores
-CARD = "card"  # folder with pictures for the model card
+CARD_FACTS = "card"  # folder with pictures for the model card
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Parcel:
 
     def media(self) -> dict[str, Path]:
         """Pictures and pages for the model card."""
-        folder = self.directory / CARD
+        folder = self.directory / CARD_FACTS
         return {path.name: path for path in sorted(folder.iterdir())} if folder.is_dir() else {}
 
     def document(self, name: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from dp_prior.places.pointer import Pointer, movable
 from dp_prior.places.source import NoPlaceError, RemoteError
 from dp_prior.places.upload import UploadConfig
 
-_TIMEOUT_S = 30
+_LIMIT_S = 30
 
 
 class WandbSaverConfig(UploadConfig):
@@ -66,7 +66,7 @@ class ArtifactDestination:
         import wandb
 
         with _writing():
-            return f"user {wandb.Api(timeout=_TIMEOUT_S).viewer.username} logs to {self.record.project}"
+            return f"user {wandb.Api(timeout=_LIMIT_S).viewer.username} logs to {self.record.project}"
 
     def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> DeliveryReport:
         """One version with all files; the client sends only what the server does not have."""
@@ -102,7 +102,7 @@ def _best(artifact: str) -> Pointer | None:
     import wandb
 
     try:
-        return Pointer.parse(json.dumps(wandb.Api(timeout=_TIMEOUT_S).artifact(f"{artifact}:best").metadata).encode())
+        return Pointer.parse(json.dumps(wandb.Api(timeout=_LIMIT_S).artifact(f"{artifact}:best").metadata).encode())
     except wandb.errors.CommError as error:
         if "not found" in str(error) or "does not contain" in str(error) or "could not find" in str(error).lower():
             return None
@@ -178,7 +178,7 @@ class ArtifactSource:
     def _find(self) -> Any:
         import wandb
 
-        api = wandb.Api(timeout=_TIMEOUT_S)
+        api = wandb.Api(timeout=_LIMIT_S)
         for alias in self._aliases:
             try:
                 return api.artifact(f"{self._path}:{alias}")
@@ -223,7 +223,7 @@ class RunSource(ArtifactSource):
     def _find(self) -> Any:
         import wandb
 
-        return wandb.Api(timeout=_TIMEOUT_S).run(self._run)
+        return wandb.Api(timeout=_LIMIT_S).run(self._run)
 
     def _file(self, path: str) -> Any:
         return self._found.file("/".join(filter(None, [self._folder, path])))

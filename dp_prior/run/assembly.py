@@ -17,7 +17,7 @@ from dp_prior.checkpoints.documents import CONFIG, DATA, SPEC
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore, Saved
 from dp_prior.checkpoints.writer import CheckpointWriter
-from dp_prior.config import PARTS, ConfigError, changed_code
+from dp_prior.config import ORIGINS, ConfigError, changed_code
 from dp_prior.data.recorded.records import pinned_commits
 from dp_prior.files.regular_files import read_object
 from dp_prior.job.ranks import Ranks
@@ -169,7 +169,7 @@ class Assembly:
         try:
             trainer.restore(snapshot)
         except (RuntimeError, ValueError, KeyError) as error:
-            question = changed_code(snapshot.documents[CONFIG].get(PARTS))
+            question = changed_code(snapshot.documents[CONFIG].get(ORIGINS))
             if not allow_changes and not question:
                 raise
             advice = f".{question} Then take that code, or train in another directory" if question else ""
@@ -177,9 +177,11 @@ class Assembly:
             raise ConfigError("the checkpoint is of another run", [problem]) from None
 
     def report_changes(self, before: dict[str, Any], now: dict[str, Any], allow_changes: Iterable[str]) -> None:
-        """Report how the documents of a checkpoint differ from those of this run; see `check_changes`."""
-        batch = self.loader.global_batch_size
-        for line in check_changes(before, now, batch, versions=library_versions(), allowed=allow_changes):
+        """Report how the documents of a checkpoint differ from those of this run; see `check_changes`. All ranks call
+        it."""
+        batch, versions = self.loader.global_batch_size, library_versions()
+        lines = self.ranks.decide(lambda: check_changes(before, now, batch, versions=versions, allowed=allow_changes))
+        for line in lines:
             self.report(f"  changed       {line}")
 
     def watched(self) -> contextlib.AbstractContextManager[None]:

@@ -16,6 +16,8 @@ from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.clock import Progress
+from dp_prior.config import ConfigError
+from dp_prior.config.errors import short
 from dp_prior.config.rich_text import facts_table
 from dp_prior.evaluation.curve import draw_learning_curve
 from dp_prior.evaluation.video_writer import write_gif
@@ -56,7 +58,7 @@ class Outcome:
         best: directory of the best checkpoint, of the newest one if none was measured; None if there is none.
         directory: the run directory; after the run its `result.json` holds the scores of the best weights.
         failures: one line for each logger or saver that failed.
-        stopped_by: one of `job.stop.REASONS`, None unless stopped.
+        stopped_by: one of `job.stop.STOP_REASONS`, None unless stopped.
         diverged_at: the step at which the training loss diverged; None if it did not.
         is_measured: whether the monitored metric selected `best`.
     """
@@ -146,8 +148,11 @@ def train(
     """
     if isinstance(config, str | Path):
         config = TrainConfig.from_json_path(find_configuration(config))
-    elif not isinstance(config, TrainConfig):
+    elif isinstance(config, Mapping):
         config = TrainConfig(**config)
+    elif not isinstance(config, TrainConfig):
+        problem = f"is {short(config)}; expected a TrainConfig, a dict of its fields, or the path of a JSON file"
+        raise ConfigError("config", [problem])
     run = Run(config, report=report)
     outcome = run.run(resume)
     run.parts.ranks.end()

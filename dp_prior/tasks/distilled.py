@@ -31,7 +31,7 @@ from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.batch import Batch
 from dp_prior.tensors.randomness import Randomness
 
-WEIGHTS = "model.safetensors"
+TEACHER_FILE = "model.safetensors"
 
 UNSUPPORTED = ("start", "draws", "self_condition", "guidance", "variance", "weighting")
 """Fields of `diffusion` that a distilled policy leaves at their defaults: guidance is learned from the teacher, and
@@ -106,9 +106,9 @@ def digest_of(teacher: str) -> str:
         files = read_manifest(resolve(teacher, whole=False)).files
     except (OSError, ValueError) as error:
         raise ConfigError("task.teacher", [str(error)]) from None
-    if WEIGHTS not in files:
-        raise ConfigError("task.teacher", [f"{teacher!r} has no {WEIGHTS}; name a run, a checkpoint or an export"])
-    return files[WEIGHTS].sha256
+    if TEACHER_FILE not in files:
+        raise ConfigError("task.teacher", [f"{teacher!r} has no {TEACHER_FILE}; name a run, a checkpoint or an export"])
+    return files[TEACHER_FILE].sha256
 
 
 class Teacher:
@@ -168,7 +168,7 @@ def _misfits(teacher: DiffusionPolicy, student: DiffusionPolicy, sampler: DDIM) 
 class DistilledPolicy(DiffusionPolicy):
     """Acts like any policy; only its loss reads the teacher."""
 
-    record_type = DistilledPolicyConfig
+    task = "distilled_policy"
 
     def __init__(self, *, record: DistilledPolicyConfig, **parts: Any):
         super().__init__(record=record, **parts)

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.config import Change, Config, ConfigError
+from dp_prior.config import Change, ConfigError
 from dp_prior.diffusion.denoiser import Network
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.guidance import BoundsClip
-from dp_prior.diffusion.process import Loss
+from dp_prior.diffusion.process import DiffusionProcess, Loss
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.networks.backbones import ImageBackboneConfig
@@ -28,16 +28,13 @@ from dp_prior.networks.backbones.unet2d import UNet2DConfig
 from dp_prior.networks.encoders.label import LabelToken
 from dp_prior.tasks.model import DiffusionModel
 from dp_prior.tasks.pretrained import Pretrained
-from dp_prior.tensors.batch import Batch, Spec
+from dp_prior.tasks.task_record import TaskRecord
+from dp_prior.tensors.batch import LABEL, LOW_RES, Batch, Spec
 from dp_prior.tensors.normalizer import Statistics
 from dp_prior.tensors.randomness import Randomness
 
 if TYPE_CHECKING:
-    from dp_prior.data.data_record import DataRecord
     from dp_prior.data.samples.over_columns import Samples
-    from dp_prior.data.split_data import SplitData
-
-LABEL, LOW_RES = "label", "low_res"
 
 
 class ImageDiffusionConfig(DiffusionConfig):
@@ -48,7 +45,7 @@ class ImageDiffusionConfig(DiffusionConfig):
     horizon_weights: ClassVar = None
 
 
-class ImageTaskConfig(Config):
+class ImageTaskConfig(TaskRecord):
     """Diffusion of images."""
 
     type: Literal["image"] = "image"
@@ -84,14 +81,6 @@ class ImageTaskConfig(Config):
         if isinstance(diffusion.clip, BoundsClip):
             yield "diffusion.clip 'bounds' needs ranges of the data, but those of pixels are -1 to 1; use 'fixed'"
 
-    def open(self, data: DataRecord) -> SplitData:
-        """Open the images that a record of `data_types` describes."""
-        return data.create()
-
-    def resolve(self) -> Self:
-        """The record itself: nothing in it is read from elsewhere; see `PolicyConfig.resolve`."""
-        return self
-
     def create(self, spec: Spec) -> ImageDiffusion:
         """An untrained model of images of this shape.
 
@@ -101,7 +90,7 @@ class ImageTaskConfig(Config):
         problems = list(self._spec_faults(spec))
         if problems:
             raise ConfigError("task", problems)
-        process, encoder = self.diffusion.create(), ImageConditions(spec, self.backbone.cond_dim)
+        process, encoder = DiffusionProcess(self.diffusion), ImageConditions(spec, self.backbone.cond_dim)
         input_factor = process.input_factor + (LOW_RES in spec.cond_shapes)
         try:
             network = self.backbone.create(spec.x_shape, encoder.cond_shape, process.output_factor, input_factor)
@@ -179,11 +168,11 @@ class ImageConditions(nn.Module):
 class ImageDiffusion(Pretrained, DiffusionModel):
     """Images, from labels or nothing."""
 
+    task = "image"
+
     def __init__(self, *, record: ImageTaskConfig, **parts: Any):
         super().__init__(**parts)
         self.record = record
-
-    record_type = ImageTaskConfig
 
     def _repr_html_(self) -> str:
         facts = {key: f"{self.spec.kind(key)} {shape}" for key, shape in self.spec.cond_shapes.items()}

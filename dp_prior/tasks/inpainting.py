@@ -145,7 +145,7 @@ class JoinedNormalizer(Normalizer):
 class InpaintingPolicy(DiffusionPolicy):
     """Diffuses trajectories; its output is their action chunk."""
 
-    record_type = InpaintingPolicyConfig
+    task = "inpainting_policy"
 
     def encode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
         """(B, H, A) actions and (B, n, *shape) observations by key -> (B, H, A + obs_dim) trajectories.

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from dp_prior.config import ConfigError
 from dp_prior.config.rich_text import facts_table
+from dp_prior.diffusion.bits_per_dim import BitsPerDim, bits_per_dim
 from dp_prior.diffusion.criterion import ElementMean
 from dp_prior.diffusion.denoiser import Denoiser, Network
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.guidance import Guidance
-from dp_prior.diffusion.process import BitsPerDim, DiffusionProcess, Loss
+from dp_prior.diffusion.process import DiffusionProcess, Loss
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.networks.dropout import dropout_rows
 from dp_prior.tensors.batch import Batch, Spec
@@ -171,13 +172,14 @@ class DiffusionModel(nn.Module):
         return self.sample(cond, random, how)
 
     def bits_per_dim(self, batch: Batch, random: Randomness) -> BitsPerDim:
-        """The variational bound of a batch, on its normalised values; see `DiffusionProcess.bits_per_dim`.
+        """The variational bound of a batch, on its normalised values; see `bits_per_dim`.
 
         Args:
             random: one row per sample.
         """
         network, unconditional = self._networks(batch.cond, self.shown, self.guidance())
-        return self.process.bits_per_dim(
+        return bits_per_dim(
+            self.process,
             network,
             self.inside(batch.x, batch.cond),
             batch.mask,

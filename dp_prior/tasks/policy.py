@@ -9,13 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dp_prior.config import ConfigError
+from dp_prior.config import Config, ConfigError
 from dp_prior.diffusion.denoiser import Network
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.diffusion.target import Target
 from dp_prior.tasks.model import DiffusionModel
-from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tasks.prefix import marked
 from dp_prior.tasks.pretrained import Pretrained
 from dp_prior.tensors.normalizer import Statistics
@@ -33,9 +32,11 @@ WINDOWS_AT_ONCE = 8192
 
 
 class DiffusionPolicy(Pretrained, DiffusionModel):
-    """Action chunks from observations."""
+    """Action chunks from observations. Its record is a `PolicyConfig`, which creates it."""
 
-    def __init__(self, *, record: PolicyConfig, **parts: Any):
+    task = "policy"
+
+    def __init__(self, *, record: Config, **parts: Any):
         super().__init__(**parts)
         self.record = record
         self.horizon = record.horizon
@@ -43,8 +44,6 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
         self.n_action_steps = record.n_action_steps
         self.max_delay = None if record.prefix is None else record.prefix.max_delay
         self.transforms = record.transforms(self.spec)
-
-    record_type = PolicyConfig
 
     def _repr_html_(self) -> str:
         observations = {key: f"{self.spec.kind(key)} {shape[1:]}" for key, shape in self.spec.cond_shapes.items()}

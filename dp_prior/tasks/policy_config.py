@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.config import Change, Config, ConfigError
+from dp_prior.config import Change, ConfigError
+from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.networks.backbones import BackboneConfig
@@ -19,7 +20,9 @@ from dp_prior.networks.encoders.camera_encoder import CameraEncoderConfig
 from dp_prior.networks.encoders.observation import ObservationEncoder
 from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
 from dp_prior.networks.encoders.state_encoder import StateEncoderConfig
+from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tasks.prefix import PrefixConfig
+from dp_prior.tasks.task_record import TaskRecord
 from dp_prior.tensors.actions import ArmConfig, OffsetArm, Transforms, arm_faults
 from dp_prior.tensors.batch import Kind, Spec
 from dp_prior.tensors.normalizer import Gaussian, Identity, Limits, Normalizer, NormalizerConfig, SliceConfig, Slices
@@ -29,7 +32,6 @@ from dp_prior.tensors.slices import slice_faults
 if TYPE_CHECKING:
     from dp_prior.data.data_record import DataRecord
     from dp_prior.data.split_data import SplitData
-    from dp_prior.tasks.policy import DiffusionPolicy
 
 NORMALISED: tuple[Kind, ...] = ("vector", "text")
 """Kinds of observations that are normalised by statistics."""
@@ -38,7 +40,7 @@ POSES = "Name rotations in data.action.rotations and data.obs.NAME.rotations, re
 CONDITIONS = "Observations condition all layers; for others see backbone 'unet1d_local' and task 'inpainting_policy'"
 
 
-class PolicyConfig(Config):
+class PolicyConfig(TaskRecord):
     """A diffusion policy: the predicted chunk, the observations, and the network."""
 
     replaced: ClassVar = {
@@ -150,8 +152,6 @@ class PolicyConfig(Config):
             ConfigError: samples are longer or shorter than the task says, an encoder or normalizer names a key that the
                 data do not have, or an encoder does not fit the shape of its observation.
         """
-        from dp_prior.tasks.policy import DiffusionPolicy  # which is made of this record
-
         self._check(spec, self.n_obs_steps)
         modules, transforms = {}, self.transforms(spec)
         for key in spec.cond_shapes:
@@ -253,7 +253,7 @@ class PolicyConfig(Config):
         shown: Tensor | None = None,
     ) -> DiffusionPolicy:
         """A policy that diffuses x_shape; see `DiffusionModel`."""
-        process = self.diffusion.create()
+        process = DiffusionProcess(self.diffusion)
         input_factor = process.input_factor + (self.prefix is not None)  # the mask of what is given
         transforms, modes = self.transforms(spec), {"x": self.normalizer.get("action", Limits())}
         for key in spec.cond_shapes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import logging
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from dp_prior.checkpoints.errors import GoneError
-from dp_prior.checkpoints.format import Manifest, Snapshot, read_checkpoint, read_manifest, write_checkpoint
-from dp_prior.config import PARTS, Config, an, changed_code, members, unknown_type
+from dp_prior.checkpoints.format import TRAINING, Manifest, Snapshot, read_checkpoint, read_manifest, write_checkpoint
+from dp_prior.config import ORIGINS, Config, an, changed_code, members, unknown_type
 from dp_prior.files.hub_files import HubRepository
 from dp_prior.places.hub import publish
 from dp_prior.places.parcel import Parcel
@@ -27,7 +28,7 @@ from dp_prior.places.source import RemoteError
 from dp_prior.tasks.bounded import UnbuildableError, build_bounded
 from dp_prior.tensors.batch import Spec
 
-TRAINING = "training.safetensors"
+log = logging.getLogger(__name__)
 
 
 class Pretrained(nn.Module):
@@ -39,9 +40,9 @@ class Pretrained(nn.Module):
     tasks: ClassVar[Any]
     """The family of all tasks, set by the package: the files of its members import this one."""
 
-    record_type: ClassVar[type[Config]] = Config
-    """The record whose `create(spec)` builds this model; the record of a subclass extends it, and `Pretrained` itself
-    loads a model of any task."""
+    task: ClassVar[str | None] = None
+    """The `type` of the record whose `create(spec)` builds this model; the record of a subclass extends it. None for
+    `Pretrained` itself, which loads a model of any task."""
 
     @classmethod
     def from_pretrained(
@@ -118,11 +119,11 @@ class Pretrained(nn.Module):
         if not isinstance(config, dict) or not isinstance(config.get("task"), dict):
             raise ValueError(f"{directory / 'config.json'} has no key 'task', so it does not describe a model")
         source = f"{directory / 'config.json'}, task"
-        task = {PARTS: config.get(PARTS, {}), **config["task"]}
-        record_type = _record_type(task, cls.record_type, directory)
+        task = {ORIGINS: config.get(ORIGINS, {}), **config["task"]}
+        record_type = _record_type(task, cls.task, directory)
         name, tensors = _read_weights(directory, weights, _averages(directory, config))
         what = f"{directory / name} does not fit its config.json"
-        hint = f"Were files of two runs mixed?{changed_code(config.get(PARTS))}"
+        hint = f"Were files of two runs mixed?{changed_code(config.get(ORIGINS))}"
 
         def create() -> Self:
             record = record_type.from_json(json.dumps(task), source=source)
@@ -225,6 +226,10 @@ def _hub_or_path(name: str, revision: str | None) -> str:
     if "://" not in name and not Path(name).expanduser().exists():
         repository = HubRepository.parse(name)
         if repository is not None and not Path(repository.name).expanduser().exists():
+            if Path(repository.name).parent.is_dir():
+                log.warning(
+                    "there is no directory %s; asking the Hub, which takes half a minute without a network", name
+                )
             name = f"hf://{name}"
     if revision is None:
         return name
@@ -233,21 +238,21 @@ def _hub_or_path(name: str, revision: str | None) -> str:
     return f"{name}@{revision}"
 
 
-def _record_type(task: dict[str, Any], wanted: type[Config], directory: Path) -> type[Config]:
+def _record_type(task: dict[str, Any], wanted: str | None, directory: Path) -> type[Config]:
     """The record type of a task.
 
     Raises:
         ValueError: it is unknown or of another kind.
     """
-    expected = "policy" if wanted is Config else wanted.model_fields["type"].default
+    expected = wanted or "policy"
     found = task.get("type", expected)
     known = members(Pretrained.tasks)
     record = known.get(found) if isinstance(found, str) else None
     if record is None:
-        origins = task[PARTS] if isinstance(task[PARTS], dict) else {}
+        origins = task[ORIGINS] if isinstance(task[ORIGINS], dict) else {}
         advice = unknown_type(found, origins) or f"this version does not know it; it knows {', '.join(known)}"
         raise ValueError(f"{directory} holds {an(str(found))}: {advice}")
-    if not issubclass(record, wanted):
+    if wanted is not None and not issubclass(record, known[wanted]):
         advice = f"load_{record.kind} loads it, and dp-prior sample draws from it"
         raise ValueError(f"{directory} holds {an(found)}, not {an(expected)}; {advice}")
     return record

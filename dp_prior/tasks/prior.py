@@ -7,32 +7,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.config import Change, Config, ConfigError
+from dp_prior.config import Change, ConfigError
 from dp_prior.diffusion.denoiser import Network
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.guidance import BoundsClip, ClipConfig, L2NormClip
 from dp_prior.diffusion.objective import X0, ObjectiveConfig
+from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.networks.backbones.prior_transformer import PriorTransformerConfig
 from dp_prior.networks.encoders.text import EMBEDDING, ENCODINGS, TextTokens
 from dp_prior.tasks.model import DiffusionModel
 from dp_prior.tasks.pretrained import Pretrained
+from dp_prior.tasks.task_record import TaskRecord
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.normalizer import Statistics
 from dp_prior.tensors.randomness import Randomness
 
 if TYPE_CHECKING:
-    from dp_prior.data.data_record import DataRecord
     from dp_prior.data.samples.over_columns import Samples
-    from dp_prior.data.split_data import SplitData
 
 
 class PriorDiffusionConfig(DiffusionConfig):
@@ -47,7 +47,7 @@ class PriorDiffusionConfig(DiffusionConfig):
     """Limits the estimates of the embedding during sampling; null for no limit."""
 
 
-class PriorConfig(Config):
+class PriorConfig(TaskRecord):
     """A diffusion prior: an image embedding from a text."""
 
     type: Literal["prior"] = "prior"
@@ -114,14 +114,6 @@ class PriorConfig(Config):
                 f"{self.embedding_scale}; give both the same value (null: the root of the dimension)"
             )
 
-    def open(self, data: DataRecord) -> SplitData:
-        """Open the training pairs of the data that a record of `data_types` describes."""
-        return data.create()
-
-    def resolve(self) -> Self:
-        """The record itself: nothing in it is read from elsewhere; see `PolicyConfig.resolve`."""
-        return self
-
     def create(self, spec: Spec) -> DiffusionPrior:
         """An untrained prior for data of this shape.
 
@@ -141,7 +133,7 @@ class PriorConfig(Config):
             found = "there are none" if text is None else f"these have {text[0]} numbers, an image's {spec.x_shape[0]}"
             wanted = f"task.candidates is {self.candidates}, of which the nearest to the text embedding is kept"
             raise ConfigError("task", [f"{wanted}, but {found}; use 1"])
-        process, backbone = self.diffusion.create(), self.backbone
+        process, backbone = DiffusionProcess(self.diffusion), self.backbone
         encoder = TextTokens(spec.cond_shapes, dim=backbone.embed_dim, n_text_tokens=backbone.n_text_tokens)
         scale = math.sqrt(spec.x_shape[0]) if self.embedding_scale is None else self.embedding_scale
         try:
@@ -183,11 +175,11 @@ class UnitLength(nn.Module):
 class DiffusionPrior(Pretrained, DiffusionModel):
     """Image embeddings from texts."""
 
+    task = "prior"
+
     def __init__(self, *, record: PriorConfig, **parts: Any):
         super().__init__(**parts)
         self.record = record
-
-    record_type = PriorConfig
 
     def _repr_html_(self) -> str:
         facts = {

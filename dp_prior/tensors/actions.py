@@ -18,11 +18,10 @@ from pydantic import Field
 from torch import Tensor
 
 from dp_prior.config import Config
-from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.batch import Spec, X
 from dp_prior.tensors.rotations import FORMS, Layout, matrix_of, to_6d
 from dp_prior.tensors.slices import Slice, slice_faults
 
-X = "x"
 SUSPICIOUS = 0.5
 """Radians between an action and the observation of its step; teleoperated arms follow within a few hundredths."""
 

@@ -23,6 +23,9 @@ Kind = Literal["vector", "image", "tokens", "label", "text"]
 """vector: numbers with a unit, such as a state; image: pixels (height, width, 1, 3 or 4 channels); tokens: numbers of
 words; label: the number of a class; text: the embedding of a text, such as an instruction."""
 
+X, LABEL, LOW_RES = "x", "label", "low_res"
+"""Keys of the diffused variable, and of a picture's class and reduced copy, where these are conditions."""
+
 DTYPES: dict[Kind, torch.dtype] = {
     "vector": torch.float32,
     "image": torch.uint8,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 _METHODS = ("mean", "sum", "max", "min")
 _INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_DTYPES = (*_INTEGERS, torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_REDUCED_DTYPES = (*_INTEGERS, torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _BLOCK = 64  # names in a message before it grows, so that ranks with different names still send equal lengths
 
 
@@ -83,7 +83,7 @@ def pad_gather_reduce(
     ranks = given if given is None or isinstance(given, Gathers) else given.accelerator
     if not isinstance(x, Tensor):
         x = torch.tensor([] if x is None else [float(x)], dtype=torch.float64)
-    if x.dtype not in _DTYPES:
+    if x.dtype not in _REDUCED_DTYPES:
         raise ValueError(f"x is {x.dtype}; expected a real number type")
     shape = x.shape[1:] if dim == 0 else torch.Size()
     size = (len(x) if dim == 0 else x.numel(), shape.numel())
@@ -103,7 +103,7 @@ def _reduce(
     rows = _gather(ranks, message)  # (ranks, 5, room)
     if (rows[:, 0] != message[:, 0].cpu()).any():
         raise RuntimeError(_disagreement(list(names or ()), rows[:, 0].tolist(), ranks.process_index))
-    sources = [_DTYPES[code] for code in rows[:, 1, 0].tolist()]  # by rank
+    sources = [_REDUCED_DTYPES[code] for code in rows[:, 1, 0].tolist()]  # by rank
     values, weights = (rows[:, i, : x.shape[1]].contiguous() for i in (3, 4))
     is_filled = rows[:, 2, 0] > 0  # by rank
     deciding = [source for source, decides in zip(sources, is_filled.tolist(), strict=True) if decides]
@@ -137,7 +137,7 @@ def _message(x: Tensor, method: str, weight: Tensor | None, names: Sequence[str]
     message = torch.zeros(1, 5, room, dtype=torch.int64, device=x.device)
     if names is not None:
         message[0, 0, :k] = torch.tensor([_name_hash(name) for name in names], dtype=torch.int64, device=x.device)
-    message[0, 1] = _DTYPES.index(x.dtype)
+    message[0, 1] = _REDUCED_DTYPES.index(x.dtype)
     message[0, 2] = n
     message[0, 3, :k] = value.view(torch.int64)
     message[0, 4, :k] = weights.sum(0).double().view(torch.int64)

@@ -159,7 +159,8 @@ def matrix_of(value: Tensor) -> Tensor:
 
 def _length(value: Tensor) -> Tensor:
     """(..., n) -> (..., 1), at least `TINY`."""
-    return value.square().sum(-1, keepdim=True).sqrt().clamp_min(TINY)
+    total = value.square().sum(-1, keepdim=True)
+    return total.masked_fill(total == 0, TINY**2).sqrt().clamp_min(TINY)  # the root of 0 has an infinite gradient
 
 
 def _quaternion(value: Tensor, form: str) -> Tensor:

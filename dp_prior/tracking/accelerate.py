@@ -20,7 +20,7 @@ from dp_prior.config import Config
 from dp_prior.files.durable import remove_leftovers, temporary_directory
 from dp_prior.files.redact import is_secret_name
 from dp_prior.tracking.logger import Logger, RunFacts
-from dp_prior.tracking.media import VIDEOS, pixels
+from dp_prior.tracking.media import SHOWN_VIDEOS, pixels
 
 TAG = "dp_prior.run_id"
 
@@ -113,8 +113,8 @@ class AccelerateLogger(Logger):
 
     def log_file(self, name: str, path: Path, progress: Progress) -> None:
         """Store a file."""
-        if self.name in _FILES:
-            _FILES[self.name](self._tracker, name, path)
+        if self.name in _FILE_SENDERS:
+            _FILE_SENDERS[self.name](self._tracker, name, path)
 
     def log_error(self, message: str, progress: Progress) -> None:
         """Note an error."""
@@ -195,7 +195,7 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
 def _trackio_image(tracker: Any, name: str, path: Path, step: int) -> None:
     import trackio
 
-    kind = trackio.Video if path.suffix.lower() in (*VIDEOS, ".gif") else trackio.Image
+    kind = trackio.Video if path.suffix.lower() in (*SHOWN_VIDEOS, ".gif") else trackio.Image
     tracker.log({name: kind(str(path))}, step=step)
 
 
@@ -225,7 +225,7 @@ _IMAGES: dict[str, Callable[[Any, str, Path, int], None]] = {
     "swanlab": lambda tracker, name, path, step: tracker.log_images({name: [pixels(path)]}, step=step),
     "comet_ml": lambda tracker, name, path, step: tracker.tracker.log_image(pixels(path), name=name, step=step),
 }
-_FILES: dict[str, Callable[[Any, str, Path], None]] = {
+_FILE_SENDERS: dict[str, Callable[[Any, str, Path], None]] = {
     "mlflow": lambda tracker, name, path: _mlflow_artifact(path, "files"),
     "comet_ml": lambda tracker, name, path: tracker.tracker.log_asset(str(path), file_name=name),
 }

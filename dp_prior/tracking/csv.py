@@ -19,7 +19,7 @@ from dp_prior.files.durable import replace_file
 from dp_prior.tracking.jsonl import iterate_rows
 from dp_prior.tracking.logger import Logger, RunFacts
 
-ROWS = "metrics.csv"
+CSV_ROWS = "metrics.csv"
 CLOCK = ["step", "samples_seen"]
 
 
@@ -45,7 +45,7 @@ class CsvLogger(Logger):
             ValueError: `metrics.csv` was not written by this logger; the file is left unchanged.
         """
         self._directory = run.directory
-        path = run.directory / ROWS
+        path = run.directory / CSV_ROWS
         if path.exists():
             with open(path, "rb") as file:
                 columns = file.readline(1000).decode("utf-8", "replace").rstrip("\n").split(",")[:2]
@@ -78,7 +78,7 @@ def write_table(directory: Path) -> None:
     for row in iterate_rows(directory):
         cells = (row.get(name, "") for name in columns)
         writer.writerow(["nan" if cell is None else cell if cell == "" else repr(cell) for cell in cells])
-    replace_file(directory / ROWS, text.getvalue().encode())
+    replace_file(directory / CSV_ROWS, text.getvalue().encode())
 
 
 def _header(columns: Iterable[str]) -> str:

@@ -11,9 +11,9 @@ import numpy as np
 from dp_prior.pixels.picture_files import import_pillow, opened_picture
 from dp_prior.pixels.video_files import opened_video
 
-PICTURES = (".png", ".jpg", ".jpeg", ".gif")
-VIDEOS = (".mp4", ".webm", ".mkv", ".mov", ".avi")
-GIF_WIDTH, GIF_FPS, GIF_FRAMES = 240, 10.0, 120  # of a GIF: pixels, frames per second and frames at most
+SHOWN_PICTURES = (".png", ".jpg", ".jpeg", ".gif")
+SHOWN_VIDEOS = (".mp4", ".webm", ".mkv", ".mov", ".avi")
+SHOWN_GIF_WIDTH, GIF_FPS, SHOWN_GIF_FRAMES = 240, 10.0, 120  # of a GIF: pixels, frames per second and frames at most
 
 
 def picture_bytes(path: Path) -> bytes:
@@ -23,11 +23,11 @@ def picture_bytes(path: Path) -> bytes:
         ValueError: the file is neither picture nor video by its name.
         ImportError: Pillow or PyAV is required and not installed.
     """
-    if path.suffix.lower() in PICTURES:
+    if path.suffix.lower() in SHOWN_PICTURES:
         return path.read_bytes()
-    if path.suffix.lower() in VIDEOS:
+    if path.suffix.lower() in SHOWN_VIDEOS:
         return _gif(path)
-    raise ValueError(f"{path} is no picture or video; known are {', '.join(PICTURES + VIDEOS)}")
+    raise ValueError(f"{path} is no picture or video; known are {', '.join(SHOWN_PICTURES + SHOWN_VIDEOS)}")
 
 
 def pixels(path: Path) -> np.ndarray:
@@ -42,11 +42,11 @@ def _gif(video: Path) -> bytes:
     image_of = import_pillow()
     with opened_video(video) as (container, stream):
         rate = float(stream.average_rate or GIF_FPS)
-        every = max(1, round(rate / GIF_FPS), -(-stream.frames // GIF_FRAMES))
+        every = max(1, round(rate / GIF_FPS), -(-stream.frames // SHOWN_GIF_FRAMES))
         for number, frame in enumerate(container.decode(stream)):
             if number % every == 0:
-                height = max(1, round(frame.height * GIF_WIDTH / frame.width))
-                pixels = frame.to_ndarray(format="rgb24", width=GIF_WIDTH, height=height)
+                height = max(1, round(frame.height * SHOWN_GIF_WIDTH / frame.width))
+                pixels = frame.to_ndarray(format="rgb24", width=SHOWN_GIF_WIDTH, height=height)
                 frames.append(image_of.fromarray(pixels).quantize(method=image_of.Quantize.FASTOCTREE))
     if not frames:
         raise ValueError(f"{video} holds no frame")

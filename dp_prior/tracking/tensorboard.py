@@ -18,11 +18,12 @@ from typing import Any, Literal
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
+from dp_prior.config.extras import needing
 from dp_prior.files.durable import append
 from dp_prior.tracking.logger import Logger, RunFacts
 from dp_prior.tracking.media import picture_bytes
 
-FOLDER = "tensorboard"
+EVENTS_FOLDER = "tensorboard"
 
 
 class TensorBoardConfig(Config):
@@ -36,12 +37,8 @@ class TensorBoardConfig(Config):
         Raises:
             ImportError: TensorBoard is not installed.
         """
-        try:
+        with needing("tensorboard", 'the logger "tensorboard" is not installed'):
             import tensorboard  # noqa: F401 (fails now rather than in the thread)
-        except ImportError as error:
-            raise ImportError(
-                f'the logger "tensorboard" is not installed ({error}): pip install "dp_prior[tensorboard]"'
-            ) from error
         return TensorBoardLogger()
 
 
@@ -52,7 +49,7 @@ class TensorBoardLogger(Logger):
 
     def begin(self, run: RunFacts) -> None:
         """Open a file whose name sorts after all existing files."""
-        directory = run.directory / FOLDER
+        directory = run.directory / EVENTS_FOLDER
         directory.mkdir(parents=True, exist_ok=True)
         times = [int(path.name.split(".")[3]) for path in directory.glob("events.out.tfevents.[0-9]*")]
         now = max([int(time.time()), *(number + 1 for number in times)])

@@ -158,6 +158,10 @@ class Tracker:
             metrics: numbers, or tensors and arrays of one element; NaN and infinity are passed on.
             progress: the clock, or a step alone, which then counts as one sample. If `rewind` was not called, the first
                 one says where this process goes on: rows of this step and of later ones are no longer part of the run.
+
+        Raises:
+            ValueError: the name is reserved, or the step precedes one that was logged.
+            RuntimeError: the tracker is closed.
         """
         for name in metrics:
             if name in RESERVED:
@@ -263,6 +267,11 @@ class Tracker:
             step = operator.index(progress)
             now = Progress(step, step)
         with self._lock:
+            if self._is_silent:
+                raise RuntimeError(
+                    f"step {now.global_step} was logged after close(), so no logger would have it; log before close(), "
+                    f"or open another Tracker"
+                )
             if not self._has_begun:
                 self.begin()
             if not self._is_placed:

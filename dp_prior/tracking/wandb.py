@@ -19,7 +19,7 @@ from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.files.redact import redact
 from dp_prior.tracking.logger import Logger, RunFacts
-from dp_prior.tracking.media import VIDEOS, picture_bytes
+from dp_prior.tracking.media import SHOWN_VIDEOS, picture_bytes
 from dp_prior.tracking.metric_names import find_metric
 
 SHOWN = (".mp4", ".webm", ".gif")  # videos that W&B's page plays
@@ -89,7 +89,7 @@ class WandbLogger(Logger):
         shown: dict[str, Any] = {}
         for name, path in images.items():
             kind = path.suffix.lower()
-            if kind in VIDEOS and kind not in SHOWN:
+            if kind in SHOWN_VIDEOS and kind not in SHOWN:
                 gif = Path(run.dir) / f"{path.stem}.gif"
                 gif.write_bytes(picture_bytes(path))
                 path, kind = gif, ".gif"

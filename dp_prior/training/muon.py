@@ -80,7 +80,7 @@ def orthogonal(matrix: Tensor) -> Tensor:
     """The nearest matrix with equal singular values, roughly, of a matrix (A, B).
 
     A quintic iteration on the singular values, which the division brings to at most 1 before. In bfloat16 as in
-    Jordan's code, but in float32 on a CPU: without AMX bfloat16 takes four times as long there.
+    Jordan's code, but in float32 on a CPU: products in bfloat16 are far slower on CPUs without AMX.
     """
     is_tall = len(matrix) > matrix.shape[1]
     x = matrix.T if is_tall else matrix

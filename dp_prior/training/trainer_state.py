@@ -16,7 +16,7 @@ from dp_prior.checkpoints.snapshot import MEANS, Snapshot
 from dp_prior.clock import Progress
 from dp_prior.data.samples.loader import Loader
 from dp_prior.job.ranks import Ranks
-from dp_prior.tasks.pretrained import weights_file
+from dp_prior.tasks.pretrained import load_weights, weights_file
 from dp_prior.tensors.metrics import Means
 from dp_prior.training.best import Best
 from dp_prior.training.divergence import Divergence
@@ -102,9 +102,10 @@ def read_state(trainer: Trained, snapshot: Snapshot) -> None:
     names = progress.get("averages", list(trainer.averages)) or ["online"]
     averages = {name: snapshot.tensors[weights_file(name, names)] for name in names}
     online = averages.get("online") or _under("online.", training)
-    trainer.online.load_state_dict(online)
+    what, hint = "the checkpoint does not fit the model", "Was its module changed since?"
+    load_weights(trainer.online, online, what, hint)
     for name, average in trainer.averages.items():
-        average.model.load_state_dict(averages.get(name, online))
+        load_weights(average.model, averages.get(name, online), what, hint)
     _load_optimizer_state(trainer, _under("optimizer.", training))
     share = float(trainer.ranks.accelerator.is_main_process)  # a snapshot holds the sums over all ranks; counted once
     trainer.means.load({name: pair * share for name, pair in _under(MEANS, training).items()})

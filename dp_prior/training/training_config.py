@@ -20,7 +20,7 @@ from dp_prior.training.optimizer import AdamWConfig
 
 OptimizerConfig = family("optimizers", AdamWConfig, MuonConfig)
 
-_UNITS = ("samples", "epochs", "steps")
+_BUDGET_UNITS = ("samples", "epochs", "steps")
 _START = Progress()
 
 
@@ -113,7 +113,7 @@ class TrainingConfig(Config):
         return ema
 
     def faults(self) -> Iterator[str]:
-        given = [name for name in _UNITS if getattr(self, name) is not None]
+        given = [name for name in _BUDGET_UNITS if getattr(self, name) is not None]
         if len(given) != 1:
             found = f"{', '.join(given)}; set the others to null" if given else "none"
             yield f"a run needs exactly one of samples, epochs, steps; found {found}"
@@ -128,7 +128,7 @@ class TrainingConfig(Config):
     @property
     def unit(self) -> str:
         """Unit of the budget: samples, epochs or steps."""
-        return next(name for name in _UNITS if getattr(self, name) is not None)
+        return next(name for name in _BUDGET_UNITS if getattr(self, name) is not None)
 
     def total_samples(self, dataset_length: int, global_batch_size: int, progress: Progress = _START) -> int:
         """The budget in samples. A budget in steps depends on `progress`: past steps may have had other batch sizes."""

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_prior.checkpoints.snapshot import PAGE, Snapshot, SnapshotMemory, file_pieces, file_tensors, nonfinite
+from dp_prior.checkpoints.snapshot import MEMORY_PAGE, Snapshot, SnapshotMemory, file_pieces, file_tensors, nonfinite
 
 
 def bytes_of(tensors):
@@ -28,7 +28,7 @@ def test_the_file_is_that_of_the_library_but_for_padding_to_a_page():
     """Same order, same header: a file of ours is no special dialect."""
     ours, theirs = bytes_of(some_tensors()), safetensors.torch.save(some_tensors(), {"format": "pt"})
     length = int.from_bytes(ours[:8], "little")
-    assert (length + 8) % PAGE == 0
+    assert (length + 8) % MEMORY_PAGE == 0
     their_length = int.from_bytes(theirs[:8], "little")
     assert ours[8 : 8 + length].rstrip() == theirs[8 : 8 + their_length].rstrip()
     assert ours[8 + length :] == theirs[8 + their_length :]
@@ -37,7 +37,7 @@ def test_the_file_is_that_of_the_library_but_for_padding_to_a_page():
 def test_held_tensors_are_views_of_their_file_from_the_start_of_a_page():
     held = Snapshot({"model.safetensors": some_tensors()}).copy()
     image = held.images["model.safetensors"]
-    assert [len(piece) for piece in file_pieces(image)] == [PAGE, 3 * 8 + 2 * 4 + 1]
+    assert [len(piece) for piece in file_pieces(image)] == [MEMORY_PAGE, 3 * 8 + 2 * 4 + 1]
     assert image.data_ptr() % mmap.PAGESIZE == 0
     for name, tensor in held.tensors["model.safetensors"].items():
         assert tensor.untyped_storage().data_ptr() == image.data_ptr()
@@ -200,5 +200,5 @@ def test_memory_reserved_beforehand_keeps_a_head_of_several_pages():
     memory = SnapshotMemory()
     memory.reserve(Snapshot({"model.safetensors": tensors}))
     image = memory.hold(Snapshot({"model.safetensors": tensors})).images["model.safetensors"]
-    assert image.numpy().tobytes() == bytes_of(tensors) and image.numel() > 5 * PAGE
+    assert image.numpy().tobytes() == bytes_of(tensors) and image.numel() > 5 * MEMORY_PAGE
     assert file_tensors(image).keys() == tensors.keys()

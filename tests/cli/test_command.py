@@ -81,3 +81,11 @@ def test_an_error_of_the_user_is_one_message_and_its_code(error, code, capsys):
 def test_an_error_of_the_program_keeps_its_traceback():
     with pytest.raises(ZeroDivisionError), exit_codes():
         raise ZeroDivisionError
+
+
+def test_an_error_of_the_main_rank_is_silent_on_the_others_with_the_same_code(capsys):
+    error = ConfigError("the checkpoint is of another run", ["seed: 0 in the checkpoint, 5 now"])
+    error.is_relayed = True
+    with pytest.raises(SystemExit) as caught, exit_codes():
+        raise error
+    assert caught.value.code == 64 and capsys.readouterr().err == ""

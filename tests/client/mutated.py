@@ -3,10 +3,10 @@
 import msgpack
 import numpy as np
 
-from dp_prior.client.wire import DTYPES
+from dp_prior.client.wire import WIRE_DTYPES
 
 HOSTILE = [
-    *(b"|O", "|O", "O8", "|V8", "<U4", "<c16", "f8,f8", "<M8[s]", ">f4", "f4", "", None, 7, ["<f4"], *DTYPES),
+    *(b"|O", "|O", "O8", "|V8", "<U4", "<c16", "f8,f8", "<M8[s]", ">f4", "f4", "", None, 7, ["<f4"], *WIRE_DTYPES),
     *([], [-1], [2**63], [2**62, 2, 2], [10**9, 0], [0], [1] * 9, [True], [1.0], "3", None, [3], [1, 3], {}),
     *(b"", b"\0", b"\xff" * 24, "text", True, False, float("nan"), float("inf"), -(2**63), 2**64 - 1, 1e308),
     *([[[[[[1]]]]]], {"a": {"b": {"c": {"d": {"e": 1}}}}}, [None], [["x"], [1]], [[1], [2, 3]], "x" * 5000),

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from dp_prior.client.wire import DTYPES, MOST_ITEMS, WireError, pack, unpack
+from dp_prior.client.wire import MOST_ITEMS, WIRE_DTYPES, WireError, pack, unpack
 
 msgpack = pytest.importorskip("msgpack", reason="msgpack is not installed: the policy server is NOT tested")
 PACKAGE = Path(__file__).parents[2] / "dp_prior"
@@ -37,7 +37,7 @@ def scalar(data, dtype):
 
 
 @hypothesis.given(
-    arrays.arrays(st.sampled_from(DTYPES).map(np.dtype), arrays.array_shapes(min_dims=0, max_dims=4, min_side=0))
+    arrays.arrays(st.sampled_from(WIRE_DTYPES).map(np.dtype), arrays.array_shapes(min_dims=0, max_dims=4, min_side=0))
 )
 def test_arrays_of_every_type_and_shape_arrive_as_they_were(value):
     found = unpack(pack({"a": value}))["a"]

@@ -11,7 +11,7 @@ from dp_prior.cli import main
 from dp_prior.commands import sweep as sweeping
 from dp_prior.commands.sweep import run_trials, trials
 from dp_prior.config import ConfigError
-from dp_prior.run.files.exit_file import DATA, STOPPED
+from dp_prior.run.files.exit_file import BAD_DATA, STOPPED
 from dp_prior.training.guard import NotFiniteError
 from tests.reports.pages.test_report import Outline
 from tests.tiny import rows, write
@@ -134,6 +134,6 @@ def test_an_error_of_one_trial_does_not_end_the_others_but_a_stop_does(tmp_path,
 
     monkeypatch.setattr(sweeping, "Run", Fake)
     found, lines = trials(write(tmp_path), [], 5), []
-    assert run_trials(found[:3], lines.append) == DATA and Fake.done == [0, 1, 2]
+    assert run_trials(found[:3], lines.append) == BAD_DATA and Fake.done == [0, 1, 2]
     assert "error: NotFiniteError: the loss is NaN" in lines
     assert run_trials(found, lines.append) == STOPPED and Fake.done[3:] == [0, 1, 2, 3]

@@ -67,6 +67,27 @@ def test_record_that_does_not_fit_a_family_is_refused_at_its_decorator(record, m
     assert len(str(caught.value).splitlines()) == 1
 
 
+class Thing(Config):
+    """What all things of the family are."""
+
+    def create(self): ...
+
+
+class Stranger(Config):
+    type: Literal["stranger"] = "stranger"
+
+
+class Ours(Thing):
+    type: Literal["ours"] = "ours"
+
+
+def test_a_record_that_lacks_what_our_members_inherit_is_told_the_class_to_extend():
+    for needs, remedy in ((("create",), True), (("create", "reads"), True), (("reads",), False)):
+        with pytest.raises(PartError, match="it has no") as caught:
+            member_of(family("things", Ours, needs=needs))(Stranger)
+        assert ("; extend tests.config.test_families.Thing" in str(caught.value)) == remedy
+
+
 def test_only_a_family_has_members():
     with pytest.raises(PartError, match="is no family; expected one of those in docs/extending.md"):
         member_of(Schedule)

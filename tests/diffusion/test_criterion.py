@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from dp_prior.diffusion.criterion import L1, L2, ElementMean, Huber
+from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.tensors.randomness import Randomness
 
@@ -55,7 +56,7 @@ def test_every_field_changes_the_loss(changed):
     bases = [{}, {"criterion": {"type": "huber"}}] if "delta" in str(changed) else [{}]
     for base in bases:
         losses = [
-            DiffusionConfig(**data).create().loss(lambda x_t, t: 0.5 * x_t, OUTPUT, None, RANDOM).total
+            DiffusionProcess(DiffusionConfig(**data)).loss(lambda x_t, t: 0.5 * x_t, OUTPUT, None, RANDOM).total
             for data in (base, changed)
         ]
         assert losses[0] != losses[1]

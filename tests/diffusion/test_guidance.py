@@ -8,6 +8,7 @@ import torch
 
 from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.guidance import BoundsClip, DynamicClip, FixedClip, Guidance, L2NormClip, fixed_values
+from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDPM, SamplerConfig
 from dp_prior.tensors.randomness import Randomness
@@ -35,8 +36,8 @@ def test_guidance_scale_goes_from_unconditional_to_conditional_and_on():
 @pytest.mark.parametrize("objective", ["eps", "v"])
 def test_guiding_x0_is_guiding_the_prediction(objective):
     """For outputs o: the estimate of the mixture is the mixture of the estimates, before clipping."""
-    process = DiffusionConfig(objective={"type": objective}, guidance=Guidance(scale=2.5), clip=None).create()
-    plain = DiffusionConfig(objective={"type": objective}, clip=None).create()
+    process = DiffusionProcess(DiffusionConfig(objective={"type": objective}, guidance=Guidance(scale=2.5), clip=None))
+    plain = DiffusionProcess(DiffusionConfig(objective={"type": objective}, clip=None))
     for t in (5, 60):
         mixed = plain.denoiser(lambda x, t: other(x, t) + 2.5 * (network(x, t) - other(x, t)), (3, 5, 2))(X_0, t)
         found = process.denoiser(network, (3, 5, 2), unconditional=other)(X_0, t)
@@ -47,7 +48,7 @@ def test_guidance_by_the_network_itself_changes_nothing_whatever_both_are_shown(
     def wide(x_t, t):
         return torch.tanh(x_t[..., :2] - x_t[..., 2:] + x_t[..., :2].mean(1, keepdim=True))
 
-    process = DiffusionConfig(self_condition=0.5, clip=None).create()
+    process = DiffusionProcess(DiffusionConfig(self_condition=0.5, clip=None))
     is_known = torch.arange(5)[:, None] < 2
     draw = Draw(known=(X_0.flip(0), is_known), shown=is_known)
     plain = process.denoiser(wide, (3, 5, 2), draw)
@@ -57,7 +58,7 @@ def test_guidance_by_the_network_itself_changes_nothing_whatever_both_are_shown(
 
 
 def test_a_scale_of_one_needs_no_unconditional_network():
-    neutral, plain = (DiffusionConfig(guidance=guidance).create() for guidance in (Guidance(scale=1.0), None))
+    neutral, plain = (DiffusionProcess(DiffusionConfig(guidance=guidance)) for guidance in (Guidance(scale=1.0), None))
     found = neutral.denoiser(network, (3, 5, 2))(X_0, 5)
     assert torch.equal(found, plain.denoiser(network, (3, 5, 2))(X_0, 5))
 
@@ -77,7 +78,7 @@ def test_rescale_brings_the_spread_back_to_the_conditional_one():
 
 
 def test_guidance_without_an_unconditional_network_is_refused():
-    process = DiffusionConfig(guidance=Guidance(scale=2.0)).create()
+    process = DiffusionProcess(DiffusionConfig(guidance=Guidance(scale=2.0)))
     with pytest.raises(ValueError, match="guidance is configured, but there is no unconditional network"):
         process.sample(network, (5, 2), RANDOM, Draw(DDPM()))
     process.sample(network, (5, 2), RANDOM, Draw(DDPM()), unconditional=other)
@@ -117,7 +118,7 @@ def test_bounds_clip_keeps_each_dimension_in_the_range_of_the_data():
     assert torch.equal(BoundsClip().stage((low, high))(X_0), torch.maximum(torch.minimum(X_0, high), low))
     wide = BoundsClip(margin=0.1).stage((low, high))(100 * X_0)
     torch.testing.assert_close(wide.flatten(0, 1).max(0).values, torch.tensor([0.65, 2.5]))
-    process = DiffusionConfig(clip=BoundsClip()).create()
+    process = DiffusionProcess(DiffusionConfig(clip=BoundsClip()))
     with pytest.raises(ValueError, match="clip 'bounds' needs the range of the data; pass bounds"):
         process.sample(network, (5, 2), RANDOM, Draw(DDPM()))
     sample = process.sample(lambda x_t, t: -10 * x_t, (5, 2), RANDOM, Draw(DDPM()), bounds=(low, high))
@@ -128,7 +129,7 @@ def test_bounds_clip_keeps_each_dimension_in_the_range_of_the_data():
 @pytest.mark.parametrize("objective", ["eps", "flow"])
 def test_known_values_are_exact_in_the_sample(sampler, objective):
     """Also beyond the clip."""
-    process = DiffusionConfig(objective={"type": objective}).create()
+    process = DiffusionProcess(DiffusionConfig(objective={"type": objective}))
     is_known = torch.tensor([True, True, False, False, False])[:, None]
     sample = process.sample(network, (5, 2), RANDOM, Draw(sampler, known=(X_0, is_known)))
     assert torch.equal(sample[:, :2], X_0[:, :2])
@@ -138,7 +139,7 @@ def test_known_values_are_exact_in_the_sample(sampler, objective):
 
 def test_known_values_are_seen_noised_as_in_training():
     """x_t at known places is distributed as q(x_t | x_0) all the way."""
-    process, count = DiffusionConfig().create(), 20_000
+    process, count = DiffusionProcess(DiffusionConfig()), 20_000
     random = Randomness.from_counts(0, "test", torch.arange(count))
     known = (torch.full((count, 1), 0.6), torch.tensor([True]))
     draw = Draw(DDPM(steps=10), known=known)
@@ -173,7 +174,7 @@ def test_fixed_values_are_read_only_where_known():
 def test_every_field_changes_the_estimate(record, name, value):
     def estimate(record):
         field = "guidance" if isinstance(record, Guidance) else "clip"
-        process = DiffusionConfig(**{"objective": {"type": "x0"}, "clip": None, field: record}).create()
+        process = DiffusionProcess(DiffusionConfig(**{"objective": {"type": "x0"}, "clip": None, field: record}))
         denoiser = process.denoiser(
             lambda x_t, t: 2 * x_t, (3, 5, 2), unconditional=network, bounds=(-torch.ones(2), torch.ones(2))
         )

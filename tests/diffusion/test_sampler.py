@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dp_prior.diffusion.draw import Draw
+from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, DDPM, DPMSolver, Euler, Heun, SamplerConfig, UniPC, step_noise
 from dp_prior.diffusion.schedule import Cosine, Flow, Linear
@@ -216,7 +217,7 @@ def test_encoding_a_gaussian_gives_its_quantiles():
 
 @pytest.mark.parametrize("clipped", [False, True])
 def test_rows_of_different_timesteps_are_led_as_if_each_were_alone(clipped):
-    process = DiffusionConfig(clip={"type": "fixed", "bound": 0.5}).create()
+    process = DiffusionProcess(DiffusionConfig(clip={"type": "fixed", "bound": 0.5}))
     sampler = DDIM(steps=5, use_clipped_model_output=clipped)
     x_t, path = rows(10).normal(3), sampler.timesteps(process.table)
     denoise = process.denoiser(lambda x_t, t: torch.tanh(x_t + t[:, None] / 100), (10, 3))
@@ -314,7 +315,7 @@ def test_ddim_with_the_eps_of_the_network_equals_diffusers(prediction, eta, sche
 
 def test_the_clip_does_not_reach_the_eps_that_is_taken_from_the_network():
     """One step by hand: alpha_s clip(x_0) + sigma_s eps, with the eps that the network returned."""
-    process, x_t = DiffusionConfig().create(), torch.tensor([[3.0, -2.0]])
+    process, x_t = DiffusionProcess(DiffusionConfig()), torch.tensor([[3.0, -2.0]])
     eps = torch.tensor([[0.5, 0.25]])
     denoise = process.denoiser(lambda x_t, t: eps, (1, 2))
     (alpha_t, sigma_t), (alpha_s, sigma_s) = process.table.levels[60], process.table.levels[30]
@@ -329,7 +330,7 @@ def test_the_clip_does_not_reach_the_eps_that_is_taken_from_the_network():
 
 
 def test_encoding_takes_the_eps_that_sampling_takes():
-    process, x_0 = DiffusionConfig(schedule=Linear(steps=200)).create(), torch.linspace(-3, 3, 6)[:, None]
+    process, x_0 = DiffusionProcess(DiffusionConfig(schedule=Linear(steps=200))), torch.linspace(-3, 3, 6)[:, None]
     denoise = process.denoiser(lambda x_t, t: 0.8 * x_t, (6, 1))
     sampler = DDIM(steps=None, use_clipped_model_output=False)
     noise = sampler.encode(denoise, x_0, process.table)
@@ -440,12 +441,14 @@ def compare(theirs, step, sampler, prediction, name, variance="fixed_small", tog
     Their tables are redone in float64: in float32, 100 steps gather 1e-5 of rounding, and DDIM's variance near pure
     noise, 1 - alpha_bar - std^2, loses all its digits.
     """
-    process = DiffusionConfig(
-        schedule=SCHEDULES[name],
-        objective={"type": PREDICTIONS[prediction]},
-        variance={"type": variance},
-        **config,
-    ).create()
+    process = DiffusionProcess(
+        DiffusionConfig(
+            schedule=SCHEDULES[name],
+            objective={"type": PREDICTIONS[prediction]},
+            variance={"type": variance},
+            **config,
+        )
+    )
     theirs.alphas_cumprod = (1 - theirs.betas.double()).cumprod(0)
     theirs.final_alpha_cumprod = theirs.one = torch.tensor(1.0, dtype=torch.float64)
     random = rows(3)
@@ -485,7 +488,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("member", MEMBERS, ids=repr)
 def test_every_field_changes_the_sample(member):
-    process, random = DiffusionConfig(clip={"type": "fixed", "bound": 0.3}).create(), rows(2)
+    process, random = DiffusionProcess(DiffusionConfig(clip={"type": "fixed", "bound": 0.3})), rows(2)
     changes = {"steps": 7, "spacing": "linspace", "renoise": 0.8, **CHANGES[member.type]}
     assert set(changes) | {"compile"} == set(member.arguments())  # tests/tensors/test_compilation.py shows that one
     base = member.model_copy(update={"steps": 10})

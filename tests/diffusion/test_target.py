@@ -9,6 +9,7 @@ import torch
 
 from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.guidance import Guidance
+from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, DDPM, DPMSolver, Euler, SamplerConfig
 from dp_prior.diffusion.schedule import Cosine, Flow, NoiseScheduleConfig
@@ -49,7 +50,7 @@ def dense(estimate, x_t, strength, target):
 @pytest.mark.parametrize("guidance", [None, Guidance(scale=2.5)])
 def test_guided_estimate_is_that_of_the_dense_jacobian(objective, guidance):
     config = DiffusionConfig(objective={"type": objective}, guidance=guidance, clip=None)
-    process, target = config.create(), Target(Y, W, 5.0)
+    process, target = DiffusionProcess(config), Target(Y, W, 5.0)
     how = {} if guidance is None else {"unconditional": other}
     for t in (0, 10, 50, 90):
         alpha, sigma = process.table.levels[t]
@@ -66,7 +67,7 @@ def test_flow_sampling_is_the_algorithm_of_the_paper(beta):
     """Equations 2 to 4 of arXiv:2506.07339, written out: time tau runs from noise at 0 to data at 1, and the velocity
     points to the data. beta also stands for the first step, where the weight is infinite."""
     steps = 5
-    process = DiffusionConfig(schedule=Flow(steps=steps), objective={"type": "flow"}, clip=None).create()
+    process = DiffusionProcess(DiffusionConfig(schedule=Flow(steps=steps), objective={"type": "flow"}, clip=None))
     found = process.sample(network, (5, 2), RANDOM, Draw(Euler(steps=steps), target=Target(Y, W, min(beta, 50.0))))
     action = RANDOM.stream("start").normal(5, 2)
     for k in range(steps):
@@ -85,7 +86,7 @@ def test_flow_sampling_is_the_algorithm_of_the_paper(beta):
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: sampler.type)
 def test_no_guidance_is_plain_sampling(sampler):
-    process = DiffusionConfig().create()
+    process = DiffusionProcess(DiffusionConfig())
     plain = process.sample(network, (5, 2), RANDOM, Draw(sampler))
     assert torch.equal(plain, process.sample(network, (5, 2), RANDOM, Draw(sampler, target=Target(Y, W, 0.0))))
     nowhere = Target(torch.full_like(Y, 3.0), torch.zeros(1), 5.0)
@@ -93,7 +94,7 @@ def test_no_guidance_is_plain_sampling(sampler):
 
 
 def test_values_without_weight_are_not_read():
-    process = DiffusionConfig().create()
+    process = DiffusionProcess(DiffusionConfig())
     found, expected = (
         process.sample(network, (5, 2), RANDOM, Draw(DDIM(steps=4), target=Target(values, W, 5.0)))
         for values in (torch.where(W > 0, Y, torch.nan), Y)
@@ -110,7 +111,7 @@ def gaussian(table: NoiseTable, std: float):
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.type)
 def test_estimate_of_standard_normal_data_is_the_target_itself(schedule):
     """Unclipped and with full weights; half the weight goes half the way."""
-    process = DiffusionConfig(schedule=schedule, objective={"type": "x0"}, clip=None).create()
+    process = DiffusionProcess(DiffusionConfig(schedule=schedule, objective={"type": "x0"}, clip=None))
     network = gaussian(process.table, 1.0)
     for weight in (1.0, 0.5):
         denoiser = process.denoiser(network, (3, 5, 2), Draw(target=Target(Y, torch.tensor(weight), math.inf)))
@@ -123,7 +124,7 @@ def test_estimate_of_standard_normal_data_is_the_target_itself(schedule):
 
 def test_samples_of_gaussian_data_move_toward_the_target_where_it_has_weight():
     for sampler, schedule in itertools.product([DDIM(), DDPM(), DPMSolver(), Euler()], [Cosine(), Flow()]):
-        process = DiffusionConfig(schedule=schedule, objective={"type": "x0"}, clip=None).create()
+        process = DiffusionProcess(DiffusionConfig(schedule=schedule, objective={"type": "x0"}, clip=None))
         network = gaussian(process.table, 0.7)
         plain = process.sample(network, (5, 2), RANDOM, Draw(sampler))
         distances = []
@@ -139,7 +140,7 @@ def test_samples_of_gaussian_data_move_toward_the_target_where_it_has_weight():
 @pytest.mark.parametrize("objective", ["eps", "x0", "v", "flow"])
 def test_guidance_works_with_every_sampler_and_objective_clip_known_values_and_memory(sampler, objective):
     config = DiffusionConfig(objective={"type": objective}, self_condition=0.5, guidance=Guidance(scale=1.5))
-    process = config.create()
+    process = DiffusionProcess(config)
 
     def halved(function):
         return lambda x_t, t: function(x_t[..., :2] + 0.1 * x_t[..., 2:], t)

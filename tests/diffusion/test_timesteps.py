@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.distributions import Normal
 
+from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.timesteps import ListedTimesteps, LogitNormal, LossSecondMoment, UniformTimesteps
 from dp_prior.tensors.randomness import Randomness
@@ -137,8 +138,8 @@ def test_history_keeps_the_newest_losses_like_a_loop_does():
 
 def test_history_is_saved_with_the_model_and_goes_on_from_there():
     config = DiffusionConfig(timesteps=LossSecondMoment(history=3))
-    process, copy = config.create(), config.create()
-    assert process.learns_timesteps and not DiffusionConfig().create().learns_timesteps
+    process, copy = DiffusionProcess(config), DiffusionProcess(config)
+    assert process.learns_timesteps and not DiffusionProcess(DiffusionConfig()).learns_timesteps
     t = torch.arange(100).repeat(4)
     process.observe(t, torch.rand(400), torch.ones(400))
     copy.load_state_dict(process.state_dict())
@@ -150,7 +151,7 @@ def test_history_is_saved_with_the_model_and_goes_on_from_there():
 
 def test_the_total_loss_carries_the_factors_and_the_samples_do_not():
     config = DiffusionConfig(timesteps=LossSecondMoment(history=1, uniform=0.5))
-    process, random = config.create(), RANDOM[:64]
+    process, random = DiffusionProcess(config), RANDOM[:64]
     process.observe(torch.arange(100), torch.arange(1.0, 101.0), torch.ones(100))
     x_0 = torch.randn(64, 3, 2)
     loss = process.loss(lambda x_t, t: torch.zeros_like(x_t), x_0, None, random)

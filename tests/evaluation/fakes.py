@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 from dp_prior.clock import Progress
+from dp_prior.diffusion.bits_per_dim import bits_per_dim
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
+from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.pixels.video_files import import_av
@@ -35,7 +37,7 @@ class TinyPolicy(nn.Module):
         shapes = {key: (n_obs_steps, *shape) for key, shape in (keys or {"a": (3,)}).items()}
         self.spec = Spec(x_shape=(horizon, action_dim), cond_shapes=shapes)
         self.sampler = DDIM(steps=4)
-        self.process = DiffusionConfig(**diffusion).create()
+        self.process = DiffusionProcess(DiffusionConfig(**diffusion))
         width = sum(int(np.prod(shape)) for shape in shapes.values())
         self.layer = nn.Linear(width + action_dim, action_dim * self.process.output_factor)
         self.dropout = nn.Dropout(0.5)
@@ -53,7 +55,7 @@ class TinyPolicy(nn.Module):
         return self.process.loss(self.network(batch.cond), batch.x, batch.mask, random, batch.denominator)
 
     def bits_per_dim(self, batch, random):
-        return self.process.bits_per_dim(self.network(batch.cond), batch.x, batch.mask, random)
+        return bits_per_dim(self.process, self.network(batch.cond), batch.x, batch.mask, random)
 
     def draw(self, obs, random, how=AS_CONFIGURED):
         return self.process.sample(self.network(obs), self.spec.x_shape, random, Draw(how.sampler or self.sampler))

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.evaluation.gaussian import gaussian_bits, uniform_bits
 from dp_prior.tensors.batch import Batch
@@ -20,7 +21,7 @@ class Scaled(nn.Module):
 
     def __init__(self, data_step=None, factor=1.0, offset=0.0):
         super().__init__()
-        self.process, self.factor, self.offset = DiffusionConfig(data_step=data_step).create(), factor, offset
+        self.process, self.factor, self.offset = DiffusionProcess(DiffusionConfig(data_step=data_step)), factor, offset
 
     def inside(self, x, cond):
         return self.factor * x + self.offset

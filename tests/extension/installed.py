@@ -12,7 +12,7 @@ from types import ModuleType
 
 PACKAGE = Path(__file__).parent.parent.parent / "dp_prior"
 PAGE = PACKAGE.parent / "docs" / "extending.md"
-OURS = ("dp_prior", "tests.tiny")
+OURS = ("dp_prior", "tests.tiny", "tests.inference.serving.running")
 
 
 def examples() -> dict[str, str]:

@@ -55,8 +55,10 @@ def test_a_format_of_another_package_gives_frames_and_instructions_wherever_ours
     with installed(tmp_path, "outside_csv", PACKAGE, entries) as tiny:
         from click.testing import CliRunner
 
-        from dp_prior import Agent, load_policy
+        from dp_prior import Agent, PolicyClient, load_policy
         from dp_prior.cli import main
+        from dp_prior.inference.instructions import Instructions
+        from tests.inference.serving.running import running
 
         def call(*arguments):
             done = CliRunner().invoke(main, list(map(str, arguments)))
@@ -109,3 +111,6 @@ def test_a_format_of_another_package_gives_frames_and_instructions_wherever_ours
         seen = {"agent_pos": np.zeros(2), "goal": np.ones(2), "front": pictures[0], "told": texts[0]}
         acted = [Agent(load_policy(tmp_path / name / "run"), seed=0).act(seen) for name in places]
         np.testing.assert_array_equal(*acted)
+        policy = load_policy(tmp_path / "csv" / "run")
+        with running(policy, instructions=Instructions(policy.spec)) as server, PolicyClient(port=server.port) as robot:
+            np.testing.assert_array_equal(robot.act(seen), acted[0])

@@ -22,6 +22,7 @@ from dp_prior.data.data_record import BatchSize, DataRecord, ManifestPlace, Veri
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.samples.row_selection import EachRow
 from dp_prior.data.split_data import SplitData
+from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.networks.backbones import BackboneConfig
@@ -119,7 +120,7 @@ class PictureTask(Config):
         return data.create()
 
     def create(self, spec):
-        process = self.diffusion.create()
+        process = DiffusionProcess(self.diffusion)
         return DiffusionModel(
             spec=spec,
             normalizer=Normalizer({"x": spec.x_shape}, {"x": None}),

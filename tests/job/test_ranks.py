@@ -224,7 +224,22 @@ def test_decision_of_one_process_is_its_own(monkeypatch):
     assert alone.decide(lambda: 3) == 3
     with pytest.raises(ConfigError, match="--resume: 1 problem\n  no") as caught:
         alone.decide(lambda: (_ for _ in ()).throw(ConfigError("--resume", ["no"])))
-    assert caught.value.problems == ["no"]
+    assert caught.value.problems == ["no"] and not hasattr(caught.value, "is_relayed")
+
+
+def test_an_error_of_the_main_rank_is_marked_as_told_on_the_others_alone(monkeypatch):
+    """So that a command prints it once, and not once per rank."""
+    ranks = Ranks(make_accelerator("fp32"))
+    monkeypatch.setattr(Ranks, "num_processes", 2)
+    monkeypatch.setattr(Ranks, "is_main_process", False)
+
+    def receive(outcome):
+        outcome[:] = [None, ConfigError, "--resume: 1 problem"]
+
+    monkeypatch.setattr("dp_prior.job.ranks.broadcast_object_list", receive)
+    with pytest.raises(ConfigError, match="--resume: 1 problem") as caught:
+        ranks.decide(lambda: pytest.fail("only the main rank chooses"))
+    assert caught.value.is_relayed
 
 
 def test_processes_that_do_not_know_of_each_other_are_refused(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_prior.job.stop import REASONS, TIME_LIMIT, Stop, StoppedEarly
+from dp_prior.job.stop import STOP_REASONS, TIME_LIMIT, Stop, StoppedEarly
 
 
 def asked(reason):
@@ -14,7 +14,7 @@ def asked(reason):
     return stop
 
 
-@given(st.lists(st.none() | st.sampled_from(REASONS), min_size=1, max_size=6))
+@given(st.lists(st.none() | st.sampled_from(STOP_REASONS), min_size=1, max_size=6))
 def test_all_ranks_agree_on_the_request_of_one_that_was_asked(reasons):
     ranks = [asked(reason) for reason in reasons]
     most = max(stop.encode(rank) for rank, stop in enumerate(ranks))
@@ -26,7 +26,7 @@ def test_all_ranks_agree_on_the_request_of_one_that_was_asked(reasons):
         assert (ranks[0].reason, ranks[0].rank) == (None, None)
 
 
-@given(st.lists(st.sampled_from(REASONS), min_size=1, max_size=4))
+@given(st.lists(st.sampled_from(STOP_REASONS), min_size=1, max_size=4))
 def test_the_first_reason_counts(reasons):
     stop = Stop()
     assert not stop.is_asked()

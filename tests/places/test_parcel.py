@@ -6,7 +6,7 @@ import json
 import pytest
 
 from dp_prior.checkpoints.format import MANIFEST, DamagedError
-from dp_prior.places.parcel import CARD, Parcel
+from dp_prior.places.parcel import CARD_FACTS, Parcel
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_document_is_read_only_if_the_manifest_lists_it(parcel):
 
 def test_pictures_of_the_card_come_by_name(parcel):
     assert parcel.media() == {}
-    folder = parcel.directory / CARD
+    folder = parcel.directory / CARD_FACTS
     folder.mkdir()
     for name in ("b.png", "a.html"):
         (folder / name).write_bytes(b"")

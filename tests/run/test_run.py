@@ -65,6 +65,10 @@ def test_a_run_from_python_takes_a_record_fields_or_a_file_and_resumes(tmp_path,
     assert outcome.status == "complete" and "  budget        48 samples = 6 steps" in printed
     with pytest.raises(ConfigError, match=r"TrainConfig: 1 problem\n  trian: unknown key. Did you mean 'train'"):
         train({**given, "trian": {}})
+    for wrong in (3, None, ["task"]):
+        with pytest.raises(ConfigError) as caught:
+            train(wrong)
+        assert all(word in str(caught.value) for word in (repr(wrong), "TrainConfig", "JSON file"))
     with pytest.raises(ConfigError, match="--resume never"):
         train(given, resume="never", report=None)
 

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from dp_prior.config import ConfigError
+from dp_prior.diffusion.bits_per_dim import bits_per_dim
+from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.tasks.image import ImageDiffusion, ImageTaskConfig, PixelRange, mirrored
 from dp_prior.tensors.batch import Batch, Spec
@@ -69,8 +71,8 @@ def test_likelihood_is_that_of_8_bit_values():
     found = model.bits_per_dim(data, rows())
     network, x_0 = model.network(model.encode(data.cond)), data.x / 127.5 - 1
     for data_step, is_same in ((2 / 255, True), (None, False)):
-        process = DiffusionConfig.from_json(json.dumps({**DIFFUSION, "data_step": data_step})).create()
-        expected = process.bits_per_dim(network, x_0, data.mask, rows())
+        process = DiffusionProcess(DiffusionConfig.from_json(json.dumps({**DIFFUSION, "data_step": data_step})))
+        expected = bits_per_dim(process, network, x_0, data.mask, rows())
         torch.testing.assert_close(found.vb[:, 1:], expected.vb[:, 1:])
         assert torch.allclose(found.vb[:, 0], expected.vb[:, 0]) == is_same
 

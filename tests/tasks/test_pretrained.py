@@ -134,6 +134,16 @@ def test_a_misspelt_path_is_told_as_one_where_the_hub_cannot_be_asked(hub, tmp_p
         load_policy("hf://runs/pusht")
 
 
+def test_a_missing_path_is_told_before_the_hub_is_asked(hub, tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    for place, is_told in (("runs/nothing", True), ("somebody/nothing", False), ("hf://runs/nothing", False)):
+        (tmp_path / "runs").mkdir(exist_ok=True)
+        caplog.clear()
+        with pytest.raises(FileNotFoundError):
+            load_policy(place)
+        assert ("no directory runs/nothing; asking the Hub" in caplog.text) == is_told
+
+
 def test_from_the_cache_alone(policy, hub):
     policy.push_to_hub("me/policy")
     DiffusionPolicy.from_pretrained("me/policy")

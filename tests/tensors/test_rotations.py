@@ -90,6 +90,19 @@ def test_any_finite_numbers_give_finite_rotations():
     assert from_6d(torch.zeros(6), "axis_angle").isfinite().all()
 
 
+def test_the_gradient_at_the_identity_is_that_of_half_a_turn_vector():
+    """A small turn v has the matrix I + [v]x, so its columns move by v itself, and back again by half of each."""
+    still = torch.zeros(3)
+    columns = torch.autograd.functional.jacobian(lambda value: to_6d(value, "axis_angle"), still)
+    skew = torch.tensor([[[0.0, 0, 0], [0, 0, 1], [0, -1, 0]], [[0, 0, -1], [0, 0, 0], [1, 0, 0]],
+                         [[0, 1, 0], [-1, 0, 0], [0, 0, 0]]])  # of each axis, column by column  # fmt: skip
+    torch.testing.assert_close(columns, skew[:, :2].flatten(1).T)
+    there_and_back = lambda value: from_6d(to_6d(value, "axis_angle"), "axis_angle")  # noqa: E731
+    for value in (still, torch.tensor([1e-6, 0.0, -1e-6]), torch.tensor([0.3, -0.2, 0.1])):
+        slope = torch.autograd.functional.jacobian(there_and_back, value)
+        torch.testing.assert_close(slope, torch.eye(3), rtol=0, atol=1e-4)
+
+
 def test_gram_schmidt_gives_the_nearest_first_axis_and_turns_with_the_numbers():
     columns = torch.randn(50, 6, generator=torch.Generator().manual_seed(1))
     found = matrix_of(columns)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_prior.clock import Progress
-from dp_prior.tracking.csv import ROWS, CsvLogger
+from dp_prior.tracking.csv import CSV_ROWS, CsvLogger
 from dp_prior.tracking.identity import RunIdentity
 from dp_prior.tracking.jsonl import JsonlLogger
 from dp_prior.tracking.logger import RunFacts
@@ -54,8 +54,8 @@ def test_every_number_is_read_back_whatever_its_name_and_whenever_it_came(tmp_pa
             {name: repr(value) if math.isfinite(value) else "nan" for name, value in metrics.items()}
         )
     logger.close()
-    assert table(directory / ROWS) == list(expected.values())
-    with open(directory / ROWS, encoding="utf-8", newline="") as file:
+    assert table(directory / CSV_ROWS) == list(expected.values())
+    with open(directory / CSV_ROWS, encoding="utf-8", newline="") as file:
         assert next(csv.reader(file)) == list(columns), "in order of appearance"
 
 
@@ -69,22 +69,22 @@ def test_rewind_leaves_out_what_will_come_again(tmp_path_factory, steps, resumed
     for one in (record, logger):
         one.rewind(at(resumed))
     kept = [step for step in sorted(steps) if step <= resumed] if resumed else []
-    assert [int(row["step"]) for row in table(directory / ROWS)] == kept
+    assert [int(row["step"]) for row in table(directory / CSV_ROWS)] == kept
     record.log({"loss": 9}, at(resumed + 1))
     logger.sync()
-    assert table(directory / ROWS)[-1]["loss"] == "9"
+    assert table(directory / CSV_ROWS)[-1]["loss"] == "9"
 
 
 def test_a_table_of_an_older_version_is_continued_and_one_of_another_program_is_left_alone(tmp_path):
-    (tmp_path / ROWS).write_text("step,samples_seen,loss\n1,10,0.5\n")
+    (tmp_path / CSV_ROWS).write_text("step,samples_seen,loss\n1,10,0.5\n")
     record, logger = opened(tmp_path)
     logger.close()
-    assert table(tmp_path / ROWS) == []
+    assert table(tmp_path / CSV_ROWS) == []
     for content in ("a,b\n1,2\n", "", "step\n"):
-        (tmp_path / ROWS).write_text(content)
+        (tmp_path / CSV_ROWS).write_text(content)
         with pytest.raises(ValueError, match="begins with .* so it is no log of a run; move it"):
             opened(tmp_path)
-        assert (tmp_path / ROWS).read_text() == content
+        assert (tmp_path / CSV_ROWS).read_text() == content
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename"])
@@ -92,7 +92,7 @@ def test_a_write_that_fails_leaves_the_old_table(tmp_path, monkeypatch, call):
     record, logger = opened(tmp_path)
     record.log({"a": 1}, at(1))
     logger.sync()
-    before = (tmp_path / ROWS).read_bytes()
+    before = (tmp_path / CSV_ROWS).read_bytes()
     record.log({"b": 2}, at(2))
 
     def fail(*arguments):
@@ -102,10 +102,10 @@ def test_a_write_that_fails_leaves_the_old_table(tmp_path, monkeypatch, call):
         patched.setattr(os, call, fail)
         with pytest.raises(OSError, match="full"):
             logger.sync()
-    assert (tmp_path / ROWS).read_bytes() == before
-    assert sorted(path.name for path in tmp_path.glob("*.csv")) == [ROWS]
+    assert (tmp_path / CSV_ROWS).read_bytes() == before
+    assert sorted(path.name for path in tmp_path.glob("*.csv")) == [CSV_ROWS]
     logger.close()
-    assert [row["step"] for row in table(tmp_path / ROWS)] == ["1", "2"]
+    assert [row["step"] for row in table(tmp_path / CSV_ROWS)] == ["1", "2"]
 
 
 def test_pictures_files_and_errors_are_a_no_op(tmp_path):
@@ -114,4 +114,4 @@ def test_pictures_files_and_errors_are_a_no_op(tmp_path):
     logger.log_file("a", tmp_path / "a.txt", at(1))
     logger.log_error("no", at(1))
     logger.close()
-    assert table(tmp_path / ROWS) == []
+    assert table(tmp_path / CSV_ROWS) == []

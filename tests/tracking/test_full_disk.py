@@ -10,7 +10,7 @@ import pytest
 
 from dp_prior.clock import Progress
 from dp_prior.tracking import TrackerConfig
-from dp_prior.tracking.csv import ROWS as TABLE
+from dp_prior.tracking.csv import CSV_ROWS as TABLE
 from dp_prior.tracking.identity import RunIdentity
 from dp_prior.tracking.jsonl import ROWS, read_rows
 

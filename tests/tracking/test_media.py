@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dp_prior.tracking import media
-from dp_prior.tracking.media import PICTURES, picture_bytes, pixels
+from dp_prior.tracking.media import SHOWN_PICTURES, picture_bytes, pixels
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -18,7 +18,7 @@ def picture(path, mode="RGB"):
     return np.asarray(image.convert("RGB"))
 
 
-@pytest.mark.parametrize("ending", [*PICTURES, ".PNG"])
+@pytest.mark.parametrize("ending", [*SHOWN_PICTURES, ".PNG"])
 def test_a_picture_is_its_file(tmp_path, ending):
     path = tmp_path / f"p{ending}"
     path.write_bytes(b"whatever is in it")
@@ -44,10 +44,10 @@ def test_a_video_becomes_a_gif_of_its_duration_with_few_frames(tmp_path, monkeyp
     pytest.importorskip("av")
     from dp_prior.evaluation.video_writer import VideoWriter
 
-    monkeypatch.setattr(media, "GIF_FRAMES", most)
+    monkeypatch.setattr(media, "SHOWN_GIF_FRAMES", most)
     with VideoWriter(tmp_path / "v.mp4", fps) as writer:
         for number in range(n_frames):
             writer.write(np.full((32, 48, 3), 4 * number, np.uint8))
     with Image.open(io.BytesIO(picture_bytes(tmp_path / "v.mp4"))) as gif:
-        assert gif.format == "GIF" and gif.size == (media.GIF_WIDTH, 160) and gif.n_frames <= most
+        assert gif.format == "GIF" and gif.size == (media.SHOWN_GIF_WIDTH, 160) and gif.n_frames <= most
         assert gif.n_frames * gif.info["duration"] == pytest.approx(1000 * n_frames / fps, rel=0.05)

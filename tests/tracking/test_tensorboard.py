@@ -8,7 +8,7 @@ import pytest
 from dp_prior.clock import Progress
 from dp_prior.tracking.identity import RunIdentity
 from dp_prior.tracking.logger import RunFacts
-from dp_prior.tracking.tensorboard import FOLDER, TensorBoardConfig
+from dp_prior.tracking.tensorboard import EVENTS_FOLDER, TensorBoardConfig
 from tests.limits import file_sizes_up_to
 
 pytest.importorskip("tensorboard", reason="needs dp_prior[tensorboard]")
@@ -28,7 +28,7 @@ def opened(directory, step=0):
 def read(directory):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    found = EventAccumulator(str(directory / FOLDER), size_guidance={"scalars": 0, "images": 0, "tensors": 0})
+    found = EventAccumulator(str(directory / EVENTS_FOLDER), size_guidance={"scalars": 0, "images": 0, "tensors": 0})
     found.Reload()
     return found
 
@@ -65,7 +65,7 @@ def test_a_run_that_goes_on_shows_each_step_once_and_old_files_stay(tmp_path, re
     for step in range(1, 10):
         logger.log({"loss": 1.0}, at(step))
     logger.close()
-    [first] = (tmp_path / FOLDER).iterdir()
+    [first] = (tmp_path / EVENTS_FOLDER).iterdir()
     before = first.read_bytes()
     again = opened(tmp_path, resumed)
     for step in range(resumed + 1, 12):
@@ -79,7 +79,7 @@ def test_a_run_that_goes_on_shows_each_step_once_and_old_files_stay(tmp_path, re
 def test_files_sort_by_age_even_within_a_second(tmp_path):
     for _ in range(5):
         opened(tmp_path).close()
-    names = [int(path.name.split(".")[3]) for path in sorted((tmp_path / FOLDER).iterdir())]
+    names = [int(path.name.split(".")[3]) for path in sorted((tmp_path / EVENTS_FOLDER).iterdir())]
     assert len(set(names)) == 5
 
 
@@ -87,7 +87,7 @@ def test_a_file_that_a_killed_process_left_torn_hides_nothing_else(tmp_path):
     logger = opened(tmp_path)
     for step in range(1, 6):
         logger.log({"loss": 1.0}, at(step))
-    [first] = (tmp_path / FOLDER).iterdir()
+    [first] = (tmp_path / EVENTS_FOLDER).iterdir()
     with open(first, "r+b") as file:
         file.truncate(first.stat().st_size - 5)
     again = opened(tmp_path, 4)

@@ -402,3 +402,18 @@ def test_the_thread_that_saves_and_the_loop_may_log_at_once(tmp_path):
     tracker.close()
     assert [row["step"] for row in read_rows(tmp_path)] == list(range(200))
     assert len([json.loads(line) for line in (tmp_path / EVENTS).read_text().splitlines()]) >= 200
+
+
+def test_what_is_logged_after_the_end_is_an_error_and_not_lost_in_silence(tmp_path):
+    logger = Recorder("late")
+    with tracker_of(tmp_path, [logger]) as tracker:
+        tracker.log({"loss": 1.0}, at(1))
+    calls = (
+        lambda: tracker.log({"loss": 2.0}, at(2)),
+        lambda: tracker.log_images({"curve": tmp_path / "curve.png"}, at(2)),
+        lambda: tracker.log_file(tmp_path / "result.json", at(2)),
+    )
+    for call in calls:
+        with pytest.raises(RuntimeError, match=r"step 2 .*close\(\).*another Tracker"):
+            call()
+    assert len(logger.called("log")) == 1

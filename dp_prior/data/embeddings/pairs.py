@@ -24,10 +24,10 @@ from dp_prior.data.embeddings.parts import EmbeddingSplitConfig, SplitPart
 from dp_prior.data.embeddings.written import read_record
 from dp_prior.data.errors import DataError
 from dp_prior.data.samples.order import BlockOrder, Order
-from dp_prior.data.samples.over_columns import Samples, X
+from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.samples.row_selection import EachRow
 from dp_prior.data.split_data import PARTS, SplitData
-from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.batch import Spec, X
 
 TEXT = "text"
 

@@ -20,7 +20,7 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.split_data import PARTS, fraction_faults
 from dp_prior.tensors.randomness import Randomness
 
-CHUNK = 16_384
+KEYS_AT_ONCE = 16_384
 CHUNKS_KEPT = 128
 
 
@@ -87,8 +87,8 @@ class EmbeddingSplitConfig(Config):
 
 def _parts(codes: Callable[[int, int], np.ndarray], count: int, where: str) -> dict[str, SplitPart]:
     counts = []
-    for start in range(0, count, CHUNK):
-        counts.append(np.bincount(codes(start, min(start + CHUNK, count)), minlength=len(PARTS)))
+    for start in range(0, count, KEYS_AT_ONCE):
+        counts.append(np.bincount(codes(start, min(start + KEYS_AT_ONCE, count)), minlength=len(PARTS)))
     table = np.array(counts, dtype=np.int64)  # (chunks, parts)
     parts = {name: SplitPart(codes, code, table[:, code], count) for code, name in enumerate(PARTS)}
     if not len(parts["train"]):
@@ -113,7 +113,7 @@ class SplitPart:
     @classmethod
     def whole(cls, count: int) -> SplitPart:
         """All of `count` rows."""
-        counts = [min(CHUNK, count - start) for start in range(0, count, CHUNK)]
+        counts = [min(KEYS_AT_ONCE, count - start) for start in range(0, count, KEYS_AT_ONCE)]
         return cls(lambda start, stop: np.zeros(stop - start, np.uint8), 0, np.array(counts, np.int64), count)
 
     def __len__(self) -> int:
@@ -131,6 +131,6 @@ class SplitPart:
 
     def _find_members(self, chunk: int) -> np.ndarray:
         """The rows of this part in a chunk."""
-        start = chunk * CHUNK
-        codes = self._codes(start, min(start + CHUNK, self._total))
+        start = chunk * KEYS_AT_ONCE
+        codes = self._codes(start, min(start + KEYS_AT_ONCE, self._total))
         return start + np.flatnonzero(codes == self._code)

@@ -1,7 +1,7 @@
 """Folders of embeddings as `dp-prior embed` writes them: parquet files, and `embedder.json`, which says by what model.
 
-A folder appears complete or not at all. It is filled beside its place, a file of `ROWS` rows at a time; the same job
-goes on there after an interruption, and another job is refused.
+A folder appears complete or not at all. It is filled beside its place, a file of `ROWS_WRITTEN` rows at a time; the
+same job goes on there after an interruption, and another job is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dp_prior.files.regular_files import read_small
 
 RECORD = "embedder.json"
 COLUMN = "embedding"
-ROWS = 1024
+ROWS_WRITTEN = 1024
 
 
 class EmbeddingsRecord(Config):
@@ -109,8 +109,8 @@ def write_embeddings(folder: Path, job: Job, report: Callable[[str], None] = lam
         raise FileExistsError(
             f"{partial} is the unfinished folder of another job: {_difference(partial, job)}; delete it"
         )
-    for number, first in enumerate(range(0, job.record.rows, ROWS)):
-        path, stop = partial / f"part_{number:06d}.parquet", min(first + ROWS, job.record.rows)
+    for number, first in enumerate(range(0, job.record.rows, ROWS_WRITTEN)):
+        path, stop = partial / f"part_{number:06d}.parquet", min(first + ROWS_WRITTEN, job.record.rows)
         if not path.exists():
             embeddings = job.embed(first, stop)
             values = pyarrow.array(np.ascontiguousarray(embeddings, np.float32).ravel())

@@ -22,7 +22,7 @@ from torch import Tensor
 from dp_prior.data.errors import MOST_PROBLEMS_SHOWN, DataError
 from dp_prior.data.frames import FramePart, FrameSource
 from dp_prior.data.frames.layout import (
-    INDEX,
+    CACHE_FILE,
     JOURNAL,
     OFFSET_BYTES,
     CacheIndex,
@@ -197,7 +197,7 @@ class _Writer:
         )
         for file in self._files:
             os.fsync(file)
-        replace_file(plan.directory / INDEX, seal(index.model_dump(mode="json")))
+        replace_file(plan.directory / CACHE_FILE, seal(index.model_dump(mode="json")))
         os.unlink(plan.directory / JOURNAL)
 
 

@@ -26,7 +26,7 @@ from dp_prior.data.frames import FrameSource
 from dp_prior.data.frames.build import BuildProgress, Plan, build, duration
 from dp_prior.data.frames.build_lock import build_lock
 from dp_prior.data.frames.frame_rows import FrameRows
-from dp_prior.data.frames.layout import INDEX, JOURNAL, OFFSET_BYTES, CacheIndex, Encoding, read_index
+from dp_prior.data.frames.layout import CACHE_FILE, JOURNAL, OFFSET_BYTES, CacheIndex, Encoding, read_index
 from dp_prior.data.frames.picture_frames import decode_picture
 from dp_prior.files.durable import sync_directory
 from dp_prior.pixels.picture_files import import_pillow
@@ -34,7 +34,7 @@ from dp_prior.pixels.resize import Fit
 
 log = logging.getLogger(__name__)
 
-FOLDER = ".dp_prior_frames"
+CACHE_FOLDER = ".dp_prior_frames"
 USER_CACHE = Path("~/.cache/dp_prior/frames")
 """For data sets beside which nothing can be written, or that are no files of their own."""
 
@@ -66,7 +66,7 @@ def cache_root(given: Path | None, data_set: Path) -> Path:
     """Where caches lie: the given directory; else beside the data set; else, if that is read-only, `USER_CACHE`."""
     if given is not None:
         return given.expanduser()
-    beside = data_set.expanduser().absolute().parent / FOLDER
+    beside = data_set.expanduser().absolute().parent / CACHE_FOLDER
     if os.access(beside if beside.exists() else beside.parent, os.W_OK | os.X_OK):
         return beside
     return USER_CACHE.expanduser()
@@ -162,7 +162,7 @@ class FrameCache:
             damage = self._damage(verify)
             if damage is None:
                 return
-            if (self.directory / INDEX).exists():
+            if (self.directory / CACHE_FILE).exists():
                 tell(f"the frame cache {self.directory} is built again: {damage}")
                 self._clear()
             try:
@@ -220,7 +220,7 @@ class FrameCache:
             return error.problems[0]
 
     def _clear(self) -> None:
-        for name in (JOURNAL, INDEX):  # first and durably, so that nothing trusts what is half deleted
+        for name in (JOURNAL, CACHE_FILE):  # first and durably, so that nothing trusts what is half deleted
             (self.directory / name).unlink(missing_ok=True)
         sync_directory(self.directory)
         with contextlib.suppress(OSError):

@@ -24,7 +24,7 @@ from dp_prior.files.durable import unseal
 from dp_prior.pixels.picture_files import import_pillow
 from dp_prior.pixels.resize import Fit
 
-INDEX, JOURNAL = "cache.json", "episodes.jsonl"
+CACHE_FILE, JOURNAL = "cache.json", "episodes.jsonl"
 RAW, JPEG, OFFSETS = "frames.u8", "frames.jpeg", "offsets.u64"
 OFFSET_BYTES = 16  # two little-endian uint64 per row
 
@@ -106,14 +106,14 @@ def read_index(directory: Path) -> CacheIndex:
         UnreadableError: the system refused to read a file; the cache may be complete.
     """
     try:
-        document = unseal((directory / INDEX).read_bytes())
+        document = unseal((directory / CACHE_FILE).read_bytes())
         index = CacheIndex.model_validate_json(json.dumps(document), strict=True)
         found = {name: (directory / name).stat().st_size for name in index.encoding.files}
     except OSError as error:
         raise_refusal(directory, error)
         raise DataError(str(directory), [f"{error.filename} cannot be read: {error.strerror}"]) from None
     except (ValueError, ValidationError) as error:
-        raise DataError(str(directory), [f"{INDEX} is damaged: {str(error).splitlines()[0]}"]) from None
+        raise DataError(str(directory), [f"{CACHE_FILE} is damaged: {str(error).splitlines()[0]}"]) from None
     wrong = [
         f"{name} has {size} bytes; expected {index.sizes.get(name)}"
         for name, size in found.items()

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.frames.build_lock import build_lock
-from dp_prior.data.frames.layout import INDEX, JOURNAL, read_index
+from dp_prior.data.frames.layout import CACHE_FILE, JOURNAL, read_index
 
-_NAME = re.compile("[0-9a-f]{32}")
+_CACHE_NAME = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class UnusedCache:
 
         lock = self.directory.with_name(f"{self.directory.name}.lock")
         with build_lock(lock, lambda line: None, lambda: "", refuse):
-            for name in (INDEX, JOURNAL):  # first, so that nothing trusts what is half deleted
+            for name in (CACHE_FILE, JOURNAL):  # first, so that nothing trusts what is half deleted
                 (self.directory / name).unlink(missing_ok=True)
             shutil.rmtree(self.directory)
             lock.unlink(missing_ok=True)
@@ -53,7 +53,9 @@ def unused_caches(used: Collection[Path]) -> list[UnusedCache]:
     found = []
     for root in sorted({path.parent for path in used}):
         for path in sorted(root.iterdir()) if root.is_dir() else []:
-            is_cache = _NAME.fullmatch(path.name) and any((path / name).is_file() for name in (INDEX, JOURNAL))
+            is_cache = _CACHE_NAME.fullmatch(path.name) and any(
+                (path / name).is_file() for name in (CACHE_FILE, JOURNAL)
+            )
             if is_cache and path not in used:
                 found.append(UnusedCache(path, _room(path), _source(path)))
     return sorted(found, key=lambda cache: -cache.n_bytes)

@@ -10,10 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dp_prior.pixels.crop import Crop
-from dp_prior.tensors.batch import Batch
+from dp_prior.tensors.batch import LOW_RES, Batch
 from dp_prior.tensors.randomness import Randomness
-
-LOW_RES = "low_res"
 
 
 @dataclass(frozen=True)

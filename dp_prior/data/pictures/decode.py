@@ -7,7 +7,7 @@ import numpy as np
 from dp_prior.data.errors import DataError
 from dp_prior.pixels.picture_files import PictureError, opened_picture
 
-ENDINGS = tuple(
+PICTURE_ENDINGS = tuple(
     ending
     for lower in (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
     for ending in (lower, lower.upper(), lower.title())

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dp_prior.config import Config
+from dp_prior.config.extras import needing
 from dp_prior.data.frames import FramePart
 from dp_prior.data.frames.frame_cache import USER_CACHE
 from dp_prior.data.pictures.image_source import ImageSource
@@ -43,10 +44,8 @@ class Digits(ImageSource):
     size = (8, 8)
 
     def __init__(self, labelled: bool):
-        try:
+        with needing("image", 'source "digits" needs scikit-learn'):
             from sklearn.datasets import load_digits
-        except ImportError:
-            raise ImportError('source "digits" needs scikit-learn: pip install "dp_prior[image]"') from None
         found = load_digits()
         self._pixels = np.round(found.images * (255 / 16)).astype(np.uint8)
         labels = (found.target.astype(np.int64), [str(digit) for digit in range(10)]) if labelled else None

@@ -15,7 +15,7 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.files import decoding, reading
 from dp_prior.data.found_files import find_files
 from dp_prior.data.frames import FramePart
-from dp_prior.data.pictures.decode import ENDINGS, decode_image
+from dp_prior.data.pictures.decode import PICTURE_ENDINGS, decode_image
 from dp_prior.data.pictures.image_source import ImageSource, numbered
 from dp_prior.files.regular_files import open_regular
 from dp_prior.pixels.picture_files import import_pillow
@@ -43,7 +43,7 @@ class FolderImagesConfig(Config):
 
     def places(self) -> dict[str, tuple[str, ...]]:
         """Endings of the files that are read, by path; see `Integrity`."""
-        found: dict[str, tuple[str, ...]] = {str(self.path): ENDINGS}
+        found: dict[str, tuple[str, ...]] = {str(self.path): PICTURE_ENDINGS}
         if self.labels_from == "csv":
             found[str(self.table)] = (".csv",)
         return found
@@ -66,7 +66,7 @@ class FolderImages(ImageSource):
         root = config.path.expanduser()
         if not root.is_dir():
             raise DataError(str(root.absolute()), ["there is no such folder of images"])
-        found = find_files(str(root), ENDINGS)
+        found = find_files(str(root), PICTURE_ENDINGS)
         self._paths = found.paths
         names = [path[len(found.place) + 1 :] for path in found.paths]
         labels = None

@@ -12,7 +12,7 @@ import numpy as np
 from dp_prior.data.errors import DataError
 from dp_prior.data.frames import FramePart
 
-CHUNK = 1024
+IMAGES_AT_ONCE = 1024
 """Images that the frame cache makes durable together, as it does with the frames of an episode."""
 
 
@@ -60,7 +60,7 @@ class ImageSource(ABC):
         for name, number in zip(names, counts, strict=True):
             if number:
                 first, begin = len(ends), ends[-1] if ends else 0
-                ends += [*range(begin + CHUNK, begin + number, CHUNK), begin + number]
+                ends += [*range(begin + IMAGES_AT_ONCE, begin + number, IMAGES_AT_ONCE), begin + number]
                 self.parts.append(FramePart(name, tuple(range(first, len(ends)))))
         self.ends = np.array(ends, np.int64)
 

@@ -23,21 +23,19 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.frames.frame_cache import FrameCache, cache_root
 from dp_prior.data.frames.frame_column import ImageColumn
 from dp_prior.data.frames.layout import Encoding
-from dp_prior.data.pictures.cut import LOW_RES, PictureCut
+from dp_prior.data.pictures.cut import PictureCut
 from dp_prior.data.pictures.digits import DigitsConfig
 from dp_prior.data.pictures.folder import FolderImagesConfig
 from dp_prior.data.pictures.image_source import ImageSource
 from dp_prior.data.pictures.npz import NpzImagesConfig
 from dp_prior.data.pictures.parquet import ParquetImagesConfig
 from dp_prior.data.pictures.stored_images import StoredImages, check_classes
-from dp_prior.data.samples.over_columns import Samples, X
+from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.samples.row_selection import EachRow
 from dp_prior.data.split_data import PARTS, SplitData
 from dp_prior.pixels.crop import Crop
 from dp_prior.pixels.resize import Fit, Pixels
-from dp_prior.tensors.batch import Kind, Spec
-
-LABEL = "label"
+from dp_prior.tensors.batch import LABEL, LOW_RES, Kind, Spec, X
 
 ImageSourceConfig = family(
     "image_sources",

@@ -20,7 +20,7 @@ from dp_prior.data.pictures.decode import decode_image
 from dp_prior.data.pictures.image_source import ImageSource, numbered
 from dp_prior.pixels.picture_files import import_pillow
 
-ROWS_AT_ONCE = 64
+PICTURES_AT_ONCE = 64
 
 
 class ParquetImagesConfig(Config):
@@ -79,7 +79,7 @@ class ParquetImages(ImageSource):
         from pyarrow import parquet
 
         with decoding(part.where), self._files.open(part.where) as file:
-            batches = parquet.ParquetFile(file).iter_batches(ROWS_AT_ONCE, columns=[f"{self._column}.bytes"])
+            batches = parquet.ParquetFile(file).iter_batches(PICTURES_AT_ONCE, columns=[f"{self._column}.bytes"])
             rows = (data for batch in batches for data in batch.column(0).field("bytes"))
             for number, data in itertools.islice(enumerate(rows), skip, None):
                 where = f"{part.where}, row {number}"

@@ -20,7 +20,7 @@ from dp_prior.config import Change, ConfigError
 from dp_prior.data.columns.joined import join
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.errors import DataError
-from dp_prior.data.integrity import MANIFEST, JointIntegrity
+from dp_prior.data.integrity import DATA_MANIFEST, JointIntegrity
 from dp_prior.data.recorded.demonstrations import Demonstrations
 from dp_prior.data.recorded.records import RecordedConfig, WindowsConfig, good_key
 from dp_prior.data.recorded.selection import ACTION
@@ -94,7 +94,7 @@ class MixtureConfig(WindowsConfig):
 
     def integrity(self, directory: Path) -> JointIntegrity:
         """Compares the files of all sets with their manifests, each named after its set."""
-        manifest = directory / MANIFEST if self.manifest is None else self.manifest
+        manifest = directory / DATA_MANIFEST if self.manifest is None else self.manifest
         own = {name: manifest.with_name(f"{manifest.stem}_{name}{manifest.suffix}") for name in self.sets}
         named = [one.model_copy(update={"manifest": own[name]}) for name, one in self.recorded_sets().items()]
         return JointIntegrity([one.integrity(directory) for one in named])

@@ -15,8 +15,8 @@ from torch import Tensor
 from dp_prior.data.columns import Column
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.recorded.windows import Windows
-from dp_prior.data.samples.over_columns import X
 from dp_prior.data.samples.row_selection import RowSelection
+from dp_prior.tensors.batch import X
 
 
 class WindowRows(RowSelection):

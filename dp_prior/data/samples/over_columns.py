@@ -10,11 +10,8 @@ from torch import Tensor
 
 from dp_prior.data.columns import Column
 from dp_prior.data.samples.row_selection import RowSelection
-from dp_prior.tensors.batch import Batch
+from dp_prior.tensors.batch import Batch, X
 from dp_prior.tensors.randomness import Randomness
-
-X = "x"
-"""Key of the diffused variable among the columns."""
 
 
 class Cut(Protocol):

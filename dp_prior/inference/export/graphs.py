@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from dp_prior.config.extras import needing
 from dp_prior.tasks.policy import DiffusionPolicy
 
 Format = Literal["onnx", "torch_export"]
@@ -133,12 +134,10 @@ def graph_file(
 
 
 def _need_onnx() -> None:
-    try:
+    with needing("onnx", "export to ONNX needs more packages"):
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401 (parity is measured with it)
         import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise ImportError(f'export to ONNX needs more packages ({error}): pip install "dp_prior[onnx]"') from error
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dp_prior.diffusion.denoiser import Denoiser, Estimate
 from dp_prior.diffusion.draw import Draw
+from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import SamplerConfig
 
@@ -34,7 +35,7 @@ def sampling_steps(config: DiffusionConfig, sampler: SamplerConfig, *, renoised:
     tape = _Tape(coordinates)
     denoiser = Denoiser(tape.estimate, config.variance)
     draw = Draw(sampler, previous=tape.new("previous") if renoised else None)
-    states = list(config.create().progressive(denoiser, (coordinates,), tape, draw))
+    states = list(DiffusionProcess(config).progressive(denoiser, (coordinates,), tape, draw))
     return {
         "evaluations": tape.evaluations,
         "result": tape.read(states[-1][0]),

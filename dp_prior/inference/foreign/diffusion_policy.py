@@ -21,7 +21,7 @@ from dp_prior.inference.foreign.scaling import Scaling
 from dp_prior.inference.foreign.scheduler import Scheduler
 from dp_prior.networks.encoders.resnet import IMAGENET_MEAN, IMAGENET_STD
 
-CONFIG = "diffusion_policy.json"
+FOREIGN_SETTINGS = "diffusion_policy.json"
 
 Size = Annotated[int, Field(ge=1)]
 Pair = tuple[Size, Size]
@@ -278,7 +278,7 @@ def read(files: PublishedFiles) -> Published:
     Raises:
         ConfigError: the policy has parts without a counterpart here.
     """
-    given, tensors = files.document(CONFIG, Checkpoint), files.tensors(WEIGHTS)
+    given, tensors = files.document(FOREIGN_SETTINGS, Checkpoint), files.tensors(WEIGHTS)
     policy, training = given.policy, given.training
     observations = {}
     for key in policy.order:

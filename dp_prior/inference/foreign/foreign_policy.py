@@ -25,7 +25,7 @@ from dp_prior.tasks.pretrained import load_weights
 from dp_prior.tensors.batch import Spec
 
 WEIGHTS = "model.safetensors"
-_RENAME = {"unet1d": rename_unet, "transformer": rename_transformer}
+_RENAMERS = {"unet1d": rename_unet, "transformer": rename_transformer}
 _READS_TOKENS = ("film.linear.weight", "cond_in.weight")
 RESNETS: dict[str, dict[str, Any]] = {
     "resnet18": {"blocks": [2, 2, 2, 2]},
@@ -165,7 +165,7 @@ class Published:
         """All weights by our names, float32, and the normalizer."""
         used = (self.prefix, *self.others, *(one.prefix for one in self.cameras.values()))
         weights = {name: value for name, value in self.tensors.items() if not name.startswith(used) and value.numel()}
-        rename = _RENAME[self.task["backbone"]["type"]]
+        rename = _RENAMERS[self.task["backbone"]["type"]]
         weights |= {f"backbone.{name}": value for name, value in rename(under(self.prefix, self.tensors)).items()}
         for index, (_, one) in enumerate(sorted(self.observations.items())):
             renamed = {} if one.encoder is None else rename_encoder(under(one.prefix, self.tensors))

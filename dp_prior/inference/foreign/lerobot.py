@@ -20,9 +20,9 @@ from dp_prior.inference.foreign.foreign_policy import RESNETS, WEIGHTS, Observat
 from dp_prior.inference.foreign.scaling import Scaling, identity
 from dp_prior.inference.foreign.scheduler import Scheduler
 
-CONFIG, STATE, ENV = "config.json", "observation.state", "observation.environment_state"
+THEIR_CONFIG, STATE, ENV = "config.json", "observation.state", "observation.environment_state"
 EPS = 1e-8  # added to a standard deviation, and used in place of a range of 0
-_KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {  # kind of our normalizer, and the statistics required
+_MODES: dict[str, tuple[Any, tuple[str, ...]]] = {  # kind of our normalizer, and the statistics required
     "MIN_MAX": ("limits", ("min", "max")),
     "QUANTILES": ("quantile", ("q01", "q99", "min", "max")),
     "MEAN_STD": ("gaussian", ("mean", "std")),
@@ -188,7 +188,7 @@ def read(files: PublishedFiles) -> Published:
     Raises:
         ConfigError: the policy is of another type, or has parts without a counterpart here.
     """
-    config, tensors = files.document(CONFIG, LeRobotDiffusionConfig), files.tensors(WEIGHTS)
+    config, tensors = files.document(THEIR_CONFIG, LeRobotDiffusionConfig), files.tensors(WEIGHTS)
     tensors = {name.replace("._orig_mod.", "."): value for name, value in tensors.items()}  # of a compiled UNet
     if under("normalize_inputs.", tensors):
         parts = ("normalize_inputs", "unnormalize_outputs")
@@ -215,7 +215,7 @@ def read(files: PublishedFiles) -> Published:
         tensors=tensors,
         prefix="diffusion.unet.",
         others=("normalize_inputs.", "normalize_targets.", "unnormalize_outputs."),
-        task=config.task(f"{files.place}/{CONFIG}"),
+        task=config.task(f"{files.place}/{THEIR_CONFIG}"),
         action_dim=action.shape[0],
         action=_scaling("action", config.mode(action), action, outputs, files.place),
         observations=observations,
@@ -242,7 +242,9 @@ def _state(files: PublishedFiles, name: str, normalizes: str, config: LeRobotDif
             pairs = [(key, given.features.get(key), one) for key, one in features.items()]
             differs = [key for key, one, ours in pairs if one != ours or given.mode(one) != config.mode(ours)]
             if differs or given.eps != EPS:
-                problem = f"{', '.join(differs)} unlike {CONFIG}" if differs else f"with eps {given.eps}, not {EPS}"
+                problem = (
+                    f"{', '.join(differs)} unlike {THEIR_CONFIG}" if differs else f"with eps {given.eps}, not {EPS}"
+                )
                 raise ConfigError(source, [f"step {index} normalises {problem}"])
             found = _by_feature(files.tensors(step.state_file))
         elif step.registry_name not in _HARMLESS and (step.registry_name != _RENAME or step.config.get("rename_map")):
@@ -269,7 +271,7 @@ def _scaling(name: str, mode: Mode, feature: LeRobotFeature, stats: Stats, sourc
     shape = (3,) if feature.type == "VISUAL" else feature.shape
     if mode == "IDENTITY":
         return identity(*shape)
-    kind, needed = _KINDS[mode]
+    kind, needed = _MODES[mode]
     given = stats.get(name.replace(".", "_"), {})
     known = {one: value.double().numpy() for one, value in given.items() if one in _USED}
     faults = [one for one in needed if one not in known or known[one].size != math.prod(shape)]

@@ -23,6 +23,7 @@ from typing import Any
 
 from dp_prior.client.wire import OWN_FIELDS, pack
 from dp_prior.config import ConfigError
+from dp_prior.config.extras import needing
 from dp_prior.files.regular_files import UnfitError, read_small
 from dp_prior.inference.chunking import MergeConfig, Policy
 from dp_prior.inference.instructions import Instructions
@@ -46,7 +47,7 @@ LEAST_TOKEN = 16
 LARGEST_FRAME = 1920 * 1200 * 3
 """Bytes of the largest camera frame of a policy that resizes frames, in the default limit of a message."""
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -116,10 +117,8 @@ class PolicyServer:
             ConfigError: the policy refuses observations of zeros, or cannot merge chunks in this way.
             RuntimeError: it fails on them.
         """
-        try:
+        with needing("serve", "the server needs websockets"):
             from websockets.asyncio.server import serve
-        except ImportError as error:
-            raise ImportError(f'the server needs websockets ({error}): pip install "dp_prior[serve]"') from error
         silent = logging.getLogger(f"{__name__}.websockets")
         silent.setLevel(logging.CRITICAL)  # else port scanners fill the log with tracebacks
         with ThreadPoolExecutor(1, "predict") as self._worker:
@@ -243,7 +242,7 @@ class PolicyServer:
             return " ".join(str(error).split())[:1000]
         except Exception as error:  # a failure of the policy must neither end the server nor leave the machine
             self.telemetry.requests["failed"] += 1
-            _LOG.exception("the policy failed")
+            log.exception("the policy failed")
             return f"the policy failed: {type(error).__name__}; the log of the server has more"
         self.telemetry.requests["answered"] += 1
         for stage, seconds in {"wait": wait, **answer.seconds}.items():

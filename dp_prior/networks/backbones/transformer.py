@@ -167,7 +167,7 @@ def _initialise(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
 
 
-_PUBLISHED_NAMES = (
+_TRANSFORMER_NAMES = (
     (r"^input_emb\.", "token_in."),
     (r"^pos_emb$", "positions.weight"),
     (r"^cond_obs_emb\.", "cond_in."),
@@ -190,7 +190,7 @@ def rename_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Args:
         weights: the state dict; in published checkpoints the tensors under `model.`, without this prefix.
     """
-    renamed = rename(weights, _PUBLISHED_NAMES)
+    renamed = rename(weights, _TRANSFORMER_NAMES)
     for name in {"positions.weight", "cond_positions.weight"} & renamed.keys():
         renamed[name] = renamed[name].squeeze(0)
     return renamed

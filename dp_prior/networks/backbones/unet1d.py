@@ -247,7 +247,7 @@ class LocalUNet1D(UNet1D):
         return torch.cat([x_t, cond], dim=-1), x_t.new_empty(x_t.shape[0], 0)
 
 
-_PUBLISHED_NAMES = (
+_UNET_NAMES = (
     (r"^diffusion_step_encoder\.", "step_embedding."),
     (r"^(down|up)_modules\.(\d+)\.0\.", r"\1.\2.first."),
     (r"^(down|up)_modules\.(\d+)\.1\.", r"\1.\2.second."),
@@ -274,4 +274,4 @@ def rename_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         weights: state dict, without prefix, of Diffusion Policy's `ConditionalUnet1D` (in checkpoints under `model.`)
             or of LeRobot's `DiffusionConditionalUnet1d` (under `diffusion.unet.`).
     """
-    return rename(weights, _PUBLISHED_NAMES)
+    return rename(weights, _UNET_NAMES)

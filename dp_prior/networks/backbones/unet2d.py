@@ -13,6 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from dp_prior.config.extras import needing
 from dp_prior.networks.backbones.backbone_record import ImageBackboneRecord, Sizes
 from dp_prior.networks.checkpointing import recomputed
 from dp_prior.networks.dropout import Dropout
@@ -112,10 +113,8 @@ class UNet2D(nn.Module):
 
     def __init__(self, config: UNet2DConfig, sizes: Sizes):
         super().__init__()
-        try:
+        with needing("image", 'backbone "unet2d" needs diffusers'):
             from diffusers import UNet2DModel
-        except ImportError:
-            raise ImportError('backbone "unet2d" needs diffusers: pip install "dp_prior[image]"') from None
         has_attention = [
             sizes.x_shape[0] >> level in config.attention_resolutions for level in range(len(config.widths))
         ]

@@ -256,7 +256,7 @@ class ResNetEncoder(PretrainedModule):
             load_published(self, read_weights(self.weights, self.weights_prefix), source=self.weights)
 
 
-_PUBLISHED_NAMES: Renaming = (
+_RESNET_NAMES: Renaming = (
     (r"^fc\.|num_batches_tracked$|(^|\.)(pos_grid|pos_x|pos_y|temperature)$", None),
     # robomimic's VisualCore, whose state dict holds every tensor under two names
     (r"^(nets\.0|backbone)\.nets\.", "backbone."),
@@ -287,7 +287,7 @@ def rename_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     learned = [name for name, value in weights.items() if name.endswith("temperature") and bool((value != 1).any())]
     if learned:
         raise ValueError(f"weights: {learned[0]} is not 1; a spatial softmax with a temperature is not supported")
-    return rename(weights, _PUBLISHED_NAMES)
+    return rename(weights, _RESNET_NAMES)
 
 
 def load_published(encoder: ResNetEncoder, weights: Mapping[str, Tensor], *, source: str) -> None:

@@ -18,6 +18,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.config import an
+from dp_prior.config.extras import needing
 from dp_prior.files.hub_files import HubError, HubRepository, locate
 from dp_prior.files.regular_files import SMALL, read_small
 from dp_prior.networks.encoders.camera_encoder import Camera, CameraEncoderConfig, PositiveRgb, Rgb
@@ -212,10 +213,8 @@ def _architecture(source: Path | HubRepository) -> dict[str, Any]:
 
 
 def _transformers() -> Any:
-    try:
+    with needing("clip", "vit encoders need transformers"):
         import transformers
-    except ImportError as error:
-        raise ImportError(f'vit encoders need transformers ({error}): pip install "dp_prior[clip]"') from error
     return transformers
 
 

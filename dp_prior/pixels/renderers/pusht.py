@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from dp_prior.config import Config
+from dp_prior.config.extras import needing
 
 SCREEN = 512  # side of gym-pusht's drawing, in px
 
@@ -105,7 +106,5 @@ class PushTRenderer:
 
 
 def _need_gym_pusht() -> None:
-    try:
+    with needing("pusht", "pictures of Push-T need gym-pusht"):
         import gym_pusht.envs  # noqa: F401
-    except ImportError as error:
-        raise ImportError(f'pictures of Push-T need gym-pusht ({error}): pip install "dp_prior[pusht]"') from error

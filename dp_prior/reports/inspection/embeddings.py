@@ -13,8 +13,8 @@ from dp_prior.data.embeddings.folder import EmbeddingFolder
 from dp_prior.data.embeddings.metadata import read_columns
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.errors import DataError
-from dp_prior.data.samples.over_columns import X
 from dp_prior.reports.inspection.faults import Finding
+from dp_prior.tensors.batch import X
 
 MOST_ROWS, BLOCK = 4096, 256
 """Rows that are read, in evenly spread blocks."""

@@ -23,7 +23,7 @@ from dp_prior.reports.inspection.faults import MOST_NAMED, Finding
 MOST_IMAGES, MOST_PIXELS, SPANS = 4096, 2**28, 32
 """Images that are read of a source at most, fewer of large ones; of larger sets evenly spread spans are read."""
 
-SIDE, ACROSS, MOST_CLASSES = 64, 16, 24
+THUMB, ACROSS, MOST_CLASSES = 64, 16, 24
 """Pixels of a still, stills side by side, and classes of which there is such a strip."""
 
 FEW = 0.1
@@ -105,7 +105,7 @@ def read_gallery(name: str, source: ImageSource) -> Gallery:
         histogram,
         np.array(flat, bool),
         np.array(grey, bool),
-        np.array(stills, np.uint8).reshape(-1, SIDE, SIDE, 3),
+        np.array(stills, np.uint8).reshape(-1, THUMB, THUMB, 3),
         problems,
     )
 
@@ -243,6 +243,8 @@ def _read(source: ImageSource, begin: int, end: int, problems: list[str]) -> Ite
 
 def _still(image: np.ndarray) -> np.ndarray:
     """(H, W, 3) -> (SIDE, SIDE, 3), the pixels of small images as squares."""
-    factor = max(1, SIDE // max(image.shape[:2]))
+    factor = max(1, THUMB // max(image.shape[:2]))
     large = image.repeat(factor, axis=0).repeat(factor, axis=1)
-    return Fit(size=(SIDE, SIDE), how="letterbox").apply(torch.from_numpy(np.ascontiguousarray(large))[None])[0].numpy()
+    return (
+        Fit(size=(THUMB, THUMB), how="letterbox").apply(torch.from_numpy(np.ascontiguousarray(large))[None])[0].numpy()
+    )

@@ -45,9 +45,9 @@ def bars(values: Sequence[float], labels: Sequence[str], title: str, ylabel: str
     figure = import_figure()(figsize=(5, 3), layout="constrained")
     axes = figure.subplots()
     axes.bar(range(len(values)), values, color=COLOURS[0], width=0.8)
+    dress(axes, xlabel)
     stride = max(1, len(labels) // 12)
     axes.set_xticks(range(0, len(labels), stride), labels[::stride])
-    dress(axes, xlabel)
     axes.set_ylabel(ylabel, fontsize=9, color=INK)
     axes.set_title(title, fontsize=8, loc="left", color=INK)
     return figure

@@ -26,7 +26,7 @@ from dp_prior.run.files.scores import MEDIA, PAGE
 TYPES = {".mp4": "video/mp4", ".png": "image/png", ".gif": "image/gif"}
 """Types of the files that are served from the `media` folder of a run."""
 
-CHUNK = 1 << 16
+BYTES_AT_ONCE = 1 << 16
 """Bytes of a film sent at once."""
 
 _SCRIPT = Path(__file__).parent / "watch.js"
@@ -40,7 +40,7 @@ _HEADERS = {
     "Cache-Control": "no-cache",
 }
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class WatchServer(ThreadingHTTPServer):
@@ -73,7 +73,7 @@ class WatchServer(ThreadingHTTPServer):
         """Log an error in one line; ignore clients that hang up."""
         error = sys.exception()
         if not isinstance(error, (ConnectionError, TimeoutError)):
-            _LOG.warning("a request failed: %s: %s", type(error).__name__, error)
+            log.warning("a request failed: %s: %s", type(error).__name__, error)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -150,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
         told = {} if whole else {"Content-Range": f"bytes {start}-{stop - 1}/{size}"}
         self._head(200 if whole else 206, kind, stop - start, **told)
         file.seek(start)
-        while self.command != "HEAD" and start < stop and (data := file.read(min(CHUNK, stop - start))):
+        while self.command != "HEAD" and start < stop and (data := file.read(min(BYTES_AT_ONCE, stop - start))):
             self.wfile.write(data)
             start += len(data)
         self.close_connection |= self.command != "HEAD" and start < stop  # the file has become shorter

@@ -28,7 +28,7 @@ PAGES_KEPT = 16
 SHARE = 0.05
 """Largest share of the server's time spent searching for runs."""
 
-_FILES = (CONFIG, EXIT, IDENTITY, ROWS, EVENTS, RESULT, MEDIA)
+_WATCHED_FILES = (CONFIG, EXIT, IDENTITY, ROWS, EVENTS, RESULT, MEDIA)
 
 Version = tuple[tuple[str, int, int, int], ...]
 """Names, inodes, sizes and times of the files of a run; differs once a file has changed."""
@@ -169,7 +169,7 @@ class Runs:
             raise PermissionError(f"{place} is a link; the run is not read")
         with os.scandir(run) as entries:
             for entry in entries:
-                if entry.name in _FILES:
+                if entry.name in _WATCHED_FILES:
                     self._check_link(entry)
                     told = entry.stat(follow_symlinks=False)
                     found.append((entry.name, told.st_ino, told.st_size, told.st_mtime_ns))

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dp_prior.checkpoints.documents import CONFIG, DATA, PROGRESS
-from dp_prior.config import PARTS, ConfigError, Kind, change_of, child
+from dp_prior.config import ORIGINS, ConfigError, Kind, change_of, child
 from dp_prior.run.files.config import TrainConfig
 
-REFUSED: tuple[Kind, ...] = ("architecture", "data")
+REFUSED_CHANGES: tuple[Kind, ...] = ("architecture", "data")
 FINGERPRINT = "data.fingerprint"
 SPLIT = "data.split"
 
@@ -46,14 +46,14 @@ def check_changes(
 
     def see(name: str, was: str, becomes: str, kind: Kind, remark: str = "") -> None:
         line = f"{name}: {was} in the checkpoint, {becomes} now{remark} ({kind})"
-        if kind in REFUSED and not any(f"{name}.".startswith(f"{part}.") for part in allowed):
+        if kind in REFUSED_CHANGES and not any(f"{name}.".startswith(f"{part}.") for part in allowed):
             refused[name] = line
         else:
-            shown.append(line + (", allowed" if kind in REFUSED else ""))
+            shown.append(line + (", allowed" if kind in REFUSED_CHANGES else ""))
 
     old, new = flat(completed(before[CONFIG])), flat(now[CONFIG])
     for key in sorted(old.keys() | new.keys()):
-        if old.get(key) != new.get(key) and key != "description" and not key.startswith(PARTS):
+        if old.get(key) != new.get(key) and key != "description" and not key.startswith(ORIGINS):
             see(key, repr(old.get(key)), repr(new.get(key)), kind_of(key))
     was, becomes = before[DATA]["fingerprint"], now[DATA]["fingerprint"]
     rows_were, rows = before[DATA].get("rows"), now[DATA].get("rows")
@@ -65,7 +65,7 @@ def check_changes(
     if progress["global_batch_size"] != global_batch_size:
         was, becomes = str(progress["global_batch_size"]), str(global_batch_size)
         see("global batch size", was, becomes, "schedule-changing", "; no sample is skipped")
-    outside, were_outside = now[CONFIG].get(PARTS, {}), before[CONFIG].get(PARTS, {})
+    outside, were_outside = now[CONFIG].get(ORIGINS, {}), before[CONFIG].get(ORIGINS, {})
     for name, becomes in {**(versions or {}), **outside}.items():
         was = {**were_outside, **progress.get("versions", {})}.get(name, "unknown")
         if was != becomes:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-FOLDER = "configs"
+CONFIG_FOLDER = "configs"
 
 
 def configurations() -> dict[str, Path]:
     """The files by name."""
     package = Path(__file__).parents[2]
-    places = [place for place in (package / FOLDER, package.parent / FOLDER) if place.is_dir()]
+    places = [place for place in (package / CONFIG_FOLDER, package.parent / CONFIG_FOLDER) if place.is_dir()]
     return {path.stem: path for place in places[:1] for path in sorted(place.glob("*/*.json"))}
 
 

@@ -19,7 +19,7 @@ from dp_prior.run.files.scores import MEDIA, RESULT
 from dp_prior.tracking.identity import IDENTITY
 from dp_prior.tracking.jsonl import CUT, EVENTS, ROWS
 
-_FILES = (LOCK, CONFIG, EXIT, RESULT, IDENTITY, ROWS, EVENTS, CUT)
+_WRITTEN_FILES = (LOCK, CONFIG, EXIT, RESULT, IDENTITY, ROWS, EVENTS, CUT)
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)
 
 
@@ -32,7 +32,7 @@ class RunDirectory(HeldDirectory):
             CheckpointError: the path of a file of the run holds something else, for example a FIFO, which would block
                 the run, or a dangling link; or the path of the media folder holds no directory.
         """
-        paths = [self.path / name for name in _FILES]
+        paths = [self.path / name for name in _WRITTEN_FILES]
         wrong = [path for path in paths if os.path.lexists(path) and not path.is_file()]
         if wrong:
             raise CheckpointError(f"{wrong[0]} is not a regular file, but the run writes one there; move it away")

@@ -36,24 +36,34 @@ from dp_prior.training.guard import NotFiniteError
 
 EXIT = "exit.json"
 RUNNING, REFUSED = "running", "refused"
-DONE, FAILED, CONFIG, DATA, UNAVAILABLE, BUSY, UNSAVED, STOPPED, INTERRUPTED = 0, 1, 64, 65, 69, 73, 74, 75, 130
+DONE, FAILED, BAD_CONFIG, BAD_DATA, UNAVAILABLE, BUSY, UNSAVED, STOPPED, INTERRUPTED = (
+    0,
+    1,
+    64,
+    65,
+    69,
+    73,
+    74,
+    75,
+    130,
+)
 REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first match wins
-    ConfigError: ("configuration", CONFIG),
-    FileNotFoundError: ("configuration", CONFIG),
-    FileExistsError: ("configuration", CONFIG),
-    ImportError: ("configuration", CONFIG),
-    PartError: ("configuration", CONFIG),
+    ConfigError: ("configuration", BAD_CONFIG),
+    FileNotFoundError: ("configuration", BAD_CONFIG),
+    FileExistsError: ("configuration", BAD_CONFIG),
+    ImportError: ("configuration", BAD_CONFIG),
+    PartError: ("configuration", BAD_CONFIG),
     UnreadableError: ("unreadable", UNSAVED),
-    DataError: ("data", DATA),
-    NotFiniteError: ("not finite", DATA),
-    DivergedError: ("diverged", DATA),
+    DataError: ("data", BAD_DATA),
+    NotFiniteError: ("not finite", BAD_DATA),
+    DivergedError: ("diverged", BAD_DATA),
     LockedError: ("busy", BUSY),
     RemoteError: ("unavailable", UNAVAILABLE),
     CheckpointError: ("not saved", UNSAVED),
     StoppedEarly: ("preempted", STOPPED),
     KeyboardInterrupt: ("interrupted", INTERRUPTED),
 }
-_REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT} | {
+_SYSTEM_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT} | {
     errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG
 }  # fmt: skip
 """Errors of the operating system whose message and file name are explanation enough."""
@@ -64,7 +74,7 @@ def classify(error: BaseException) -> tuple[str, int]:
     if isinstance(error, RankLostError):
         return error.verdict.reason, error.verdict.code
     found = next((found for kind, found in REASONS.items() if isinstance(error, kind)), None)
-    if found is None and isinstance(error, OSError) and error.errno in _REFUSALS and error.filename is not None:
+    if found is None and isinstance(error, OSError) and error.errno in _SYSTEM_ERRORS and error.filename is not None:
         return REFUSED, UNSAVED
     return found or ("error", FAILED)
 

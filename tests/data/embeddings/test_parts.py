@@ -31,7 +31,7 @@ def all_rows(parts):
 
 @pytest.mark.parametrize("by", [None, "image"])
 def test_every_row_is_in_one_part_in_order(tmp_path, by, monkeypatch):
-    monkeypatch.setattr("dp_prior.data.embeddings.parts.CHUNK", 7)
+    monkeypatch.setattr("dp_prior.data.embeddings.parts.KEYS_AT_ONCE", 7)
     monkeypatch.setattr("dp_prior.data.embeddings.parts.CHUNKS_KEPT", 2)
     names = [f"i{row // 5}" for row in range(200)]
     parts = split(by=by).assign(make(tmp_path, 200, names))

@@ -16,7 +16,7 @@ VALUES = np.random.default_rng(0).normal(size=(N, 3)).astype(np.float32)
 
 @pytest.fixture(autouse=True)
 def few_rows(monkeypatch):
-    monkeypatch.setattr(written, "ROWS", 4)
+    monkeypatch.setattr(written, "ROWS_WRITTEN", 4)
 
 
 def job(calls=None, die_at=None, embedder=None, source="a", rows=N):

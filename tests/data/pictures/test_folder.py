@@ -42,7 +42,7 @@ def test_labels_come_from_folders_prefixes_or_a_table(tmp_path):
 
 
 def test_chunks_are_read_by_any_thread(tmp_path, monkeypatch):
-    monkeypatch.setattr("dp_prior.data.pictures.image_source.CHUNK", 5)
+    monkeypatch.setattr("dp_prior.data.pictures.image_source.IMAGES_AT_ONCE", 5)
     pixels, labels = images(12)
     found = source(write_folder(tmp_path / "set", pixels, labels))
     assert found.ends.tolist() == [5, 10, 12] and [part.episodes for part in found.parts] == [(0,), (1,), (2,)]

@@ -15,7 +15,7 @@ def source(path, arrays, **config):
 
 @pytest.mark.parametrize("shape", [(5, 4), (5, 4, 1), (5, 4, 3), (5, 4, 4)])
 def test_greyscale_rgb_and_alpha(shape, tmp_path, monkeypatch):
-    monkeypatch.setattr("dp_prior.data.pictures.image_source.CHUNK", 3)
+    monkeypatch.setattr("dp_prior.data.pictures.image_source.IMAGES_AT_ONCE", 3)
     monkeypatch.setattr("dp_prior.data.frames.BLOCK_BYTES", 200)
     pixels = np.random.default_rng(0).integers(256, size=(7, *shape), dtype=np.uint8)
     found = source(tmp_path, {"images": pixels})

@@ -12,7 +12,7 @@ import torch
 
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
-from dp_prior.data.integrity import MANIFEST
+from dp_prior.data.integrity import DATA_MANIFEST
 from dp_prior.data.recorded.mixture import Mixture, MixtureConfig, SetConfig
 from dp_prior.data.recorded.records import WindowsConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
@@ -350,7 +350,7 @@ def test_files_of_every_set_are_compared_with_its_manifest(paths, tmp_path):
     config.integrity(tmp_path).note(config.create(*WINDOWS).files)
     config.integrity(tmp_path).check()
     for name in ("a", "b"):
-        assert str(paths[name]) in (tmp_path / MANIFEST.replace(".json", f"_{name}.json")).read_text()
+        assert str(paths[name]) in (tmp_path / DATA_MANIFEST.replace(".json", f"_{name}.json")).read_text()
         paths[name].write_bytes(paths[name].read_bytes()[:-1])
     with pytest.raises(DataError) as caught:
         config.integrity(tmp_path).check()

@@ -208,6 +208,14 @@ def test_a_configuration_is_written_once_and_only_for_data_that_can_be_trained_o
     assert not (tmp_path / "b.json").exists()
 
 
+@pytest.mark.parametrize(("value", "code"), [(0.5, 0), (np.inf, 65)])
+def test_the_exit_code_says_whether_it_can_be_trained_on(value, code, tmp_path):
+    episodes = clean(2)
+    episodes[1]["state"][4] = value
+    done = CliRunner().invoke(main, ["inspect", str(write_npz(tmp_path / "data.npz", episodes))])
+    assert done.exit_code == code and ("error  " in done.output) == bool(code)
+
+
 def test_of_one_episode_nothing_is_held_out(tmp_path):
     place, path = write_npz(tmp_path / "one.npz", clean(1)), tmp_path / "a.json"
     write_config(inspect(str(place)), path)

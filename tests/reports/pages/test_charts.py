@@ -48,3 +48,11 @@ def test_two_charts_on_a_page_share_no_id_and_the_same_chart_has_the_same_bytes(
 def test_a_title_of_a_user_is_shown_as_it_is():
     chart = svg(bars([1.0], ["a"], "a < b & $c^2$", "y", "x"), "a < b & $c^2$")
     assert "a < b & $c^2$" in "".join(Outline(chart).texts)
+
+
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_bars_are_named_by_their_labels_at_even_steps(count):
+    labels = [f"task {number}" for number in range(count)]
+    texts = Outline(svg(bars(np.arange(count) + 0.5, labels, "scores", "y", "x"), "scores")).texts
+    shown = [text for text in texts if text.startswith("task ")]
+    assert shown == labels[:: max(1, count // 12)]

@@ -1,0 +1,81 @@
+"""The record of a diffusion process refuses contradictory settings."""
+
+import contextlib
+import json
+
+import pytest
+
+from dp_prior.config import ConfigError
+from dp_prior.diffusion.objective import X0, Eps, FlowVelocity, V
+from dp_prior.diffusion.process_config import DiffusionConfig
+from dp_prior.diffusion.sampler import DDIM
+from dp_prior.diffusion.schedule import Cosine, Flow, Linear
+from dp_prior.tasks.prior import PriorDiffusionConfig
+
+MIP = {"schedule": {"type": "flow", "steps": 2, "scale": 9}, "start": "zeros", "clip": None}
+
+
+def config(**data) -> DiffusionConfig:
+    return DiffusionConfig.from_json(json.dumps(data))
+
+
+@pytest.mark.parametrize("spacing", ["trailing", "leading", "linspace", "quadratic"])
+def test_a_sampler_fits_listed_timesteps_if_it_visits_no_other(spacing):
+    for steps in (1, 2, 4):
+        sampler = DDIM(steps=steps, spacing=spacing)
+        visited = list(sampler.timesteps(Flow(steps=12).table()))
+        for listed in ({*visited}, {*range(12)}, {*visited} - {visited[-1]}):
+            if not listed:
+                continue
+            flow = {"schedule": {"type": "flow", "steps": 12}, "objective": {"type": "flow"}}
+            record = config(**flow, timesteps={"type": "listed", "listed": sorted(listed)})
+            faults = list(record.sampler_faults(sampler))
+            assert bool(faults) == bool({*visited} - listed)
+            assert not faults or str(visited[-1]) in faults[0] and str(sorted(listed)) in faults[0]
+
+
+@pytest.mark.parametrize("objective", [Eps(), X0(), V(), FlowVelocity()], ids=lambda one: one.type)
+@pytest.mark.parametrize("schedule", [Flow(steps=99), Linear(steps=99), Cosine(steps=99)], ids=lambda one: one.type)
+def test_a_pair_is_refused_exactly_if_a_timestep_says_nothing_about_x_0(schedule, objective):
+    """The target is p eps + q x_0, and x_t alpha x_0 + sigma eps; both say the same where p alpha = q sigma."""
+    mixtures = [(*objective.mixture(alpha, sigma), alpha, sigma) for alpha, sigma in schedule.table().levels[:-1]]
+    fits = all(p * alpha != q * sigma for p, q, alpha, sigma in mixtures)
+    parts = {"schedule": json.loads(schedule.to_json()), "objective": {"type": objective.type}}
+    message = f"{objective.type}.* timestep 98 of 99"
+    with contextlib.nullcontext() if fits else pytest.raises(ConfigError, match=message):
+        assert config(**parts).objective == objective
+
+
+def test_a_pair_that_cannot_be_inverted_is_refused_in_the_config():
+    with pytest.raises(ConfigError, match="objective 'eps' cannot be turned into x_0 at timestep 99 of 100"):
+        config(schedule={"type": "flow"})
+    config(schedule={"type": "flow"}, objective={"type": "flow"})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schedule": {"type": "cosine"}}, "start is 'zeros', but schedule 'cosine' ends with signal"),
+        ({"objective": {"type": "flow"}}, "zeros', from which objective 'flow' cannot be predicted; use x0 or v"),
+        ({"weighting": {"type": "min_snr"}}, "weighting 'min_snr' gives the noisiest timestep no weight; use"),
+        ({"criterion": {"type": "vlb"}}, "start is 'zeros', which has no likelihood to train"),
+        ({"variance": {"type": "learned"}}, "start is 'zeros', which has no likelihood to train"),
+        ({"timesteps": {"type": "listed", "listed": [2]}}, "timesteps lists 2, but the last of schedule is 1"),
+    ],
+)  # fmt: skip
+def test_start_at_zeros_that_means_nothing_is_refused(change, message):
+    with pytest.raises(ConfigError, match=message):
+        config(**{**MIP, "objective": {"type": "x0"}, **change})
+
+
+def test_start_at_zeros_needs_a_sampler_that_begins_at_the_noisiest_timestep():
+    mip = config(**{**MIP, "objective": {"type": "x0"}})
+    assert list(mip.sampler_faults(DDIM(steps=1))) == []
+    (fault,) = mip.sampler_faults(DDIM(steps=1, spacing="diffusers"))
+    assert "start is 'zeros', but the sampler begins at timestep 0 of 2, where x never is zeros" in fault
+
+
+def test_prior_has_no_start_since_its_candidates_would_all_be_the_same():
+    with pytest.raises(ConfigError, match="start: unknown key"):
+        PriorDiffusionConfig.from_json(json.dumps({**MIP, "clip": {"type": "l2norm"}}))
+    assert PriorDiffusionConfig().start == "noise"
