@@ -1,7 +1,7 @@
-"""The rule by which arrays with one picture per row become 8 bit RGB without a loss; any other array is refused by name.
+"""The rule by which arrays with one picture per row become 8 bit RGB without a loss; other arrays are refused by name.
 
 Floats and wide integers must be whole numbers from 0 to 255, as Diffusion Policy's Push-T pictures are. Greyscale is
-repeated in three channels. A fourth channel is left out where it is 255 everywhere: it is opaque then, and no depth.
+repeated in three channels. A fourth channel of 255 alone is opaque alpha and left out; any other may be depth.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class StoredPixels:
         """The layout of an array.
 
         Raises:
-            PixelError: it holds no pictures, or whether it does cannot be told.
+            PixelError: the array holds no pictures, or may hold something else.
         """
         stored = f"holds {dtype.name} of shape {tuple(shape)}"
         if len(shape) not in (3, 4) or 0 in shape[1:]:
@@ -60,7 +60,8 @@ class StoredPixels:
         if found.channels == 1 and dtype != np.uint8:
             raise PixelError(f"{stored}, which may be depth; {EXPECTED}")
         if dtype.kind in "iu" and dtype.itemsize == 2:
-            raise PixelError(f"{stored}, which may be depth or 16 bit pictures; {EXPECTED}. Scale them to 0 to 255 once")
+            remedy = "Scale them to 0 to 255 once"
+            raise PixelError(f"{stored}, which may be depth or 16 bit pictures; {EXPECTED}. {remedy}")
         if dtype != np.uint8 and dtype.kind != "f" and not (dtype.kind in "iu" and dtype.itemsize > 2):
             raise PixelError(f"{stored}; {EXPECTED}")
         return found

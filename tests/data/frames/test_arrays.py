@@ -19,9 +19,7 @@ from tests.data.frames.recordings import (
     write_zarr,
 )
 from tests.data.frames.sources import gathered, written
-
-OPAQUE = np.full((6, 24, 32, 1), 255, np.uint8)
-GREY = pictures(6)[..., 0]
+from tests.data.frames.test_stored_pixels import READ
 
 ARRAYS = {
     "alpha": (np.ones((6, 24, 32, 4), np.uint8), r"episode 0, frame 0: has 4 channels, .*alpha or depth.*x\[..., :3\]"),
@@ -41,19 +39,6 @@ ARRAYS = {
     "short": (pictures(5), r"holds 5 frames, but the episodes have 6 rows"),
 }
 
-READ = {
-    "float32": (pictures(6).astype(np.float32), pictures(6)),
-    "float16": (pictures(6).astype(np.float16), pictures(6)),
-    "float64, channels first": (pictures(6).astype(np.float64).transpose(0, 3, 1, 2), pictures(6)),
-    "int64": (pictures(6).astype(np.int64), pictures(6)),
-    "grey": (GREY, np.stack([GREY] * 3, 3)),
-    "grey channel": (GREY[..., None], np.stack([GREY] * 3, 3)),
-    "grey first": (GREY[:, None], np.stack([GREY] * 3, 3)),
-    "opaque": (np.concatenate([pictures(6), OPAQUE], 3), pictures(6)),
-    "opaque, channels first": (np.concatenate([pictures(6), OPAQUE], 3).transpose(0, 3, 1, 2), pictures(6)),
-    "opaque floats": (np.concatenate([pictures(6), OPAQUE], 3).astype(np.float32), pictures(6)),
-}
-
 
 @pytest.mark.parametrize("format", ["zarr v2", "zarr v3", "npz"])
 @pytest.mark.parametrize("name", ARRAYS)
@@ -64,7 +49,7 @@ def test_arrays_that_are_no_rgb_pictures_are_refused_by_name(format, name, tmp_p
 
 
 @pytest.mark.parametrize("format", ["zarr v2", "npz", "robomimic"])
-@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("name", ["float32", "grey first", "opaque floats"])
 def test_pictures_of_other_numbers_and_channels_are_read_without_a_loss(format, name, tmp_path):
     values, expected = READ[name]
     np.testing.assert_array_equal(gathered(written(format, tmp_path, np.ascontiguousarray(values), [2, 4])), expected)

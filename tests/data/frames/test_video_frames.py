@@ -47,5 +47,6 @@ def test_greyscale_is_repeated(tmp_path):
     frames = np.repeat(pictures(4)[..., :1], 3, axis=3)
     path = write_video(tmp_path / "v.mkv", frames, codec="ffv1", pix_fmt="gray", options={})
     found = np.concatenate(list(read_video(path, size_of(path), {"0": 4})))
-    assert (found == found[..., :1]).all() and np.abs(found.astype(int) - frames).max() <= 1  # the test's own conversion
+    assert (found == found[..., :1]).all()
+    assert np.abs(found.astype(int) - frames).max() <= 1, "the test's own conversion to greyscale"
     assert turned(path) == {}
