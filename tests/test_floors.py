@@ -52,7 +52,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "cv2": ["pixels/renderers/pusht.py"],
     "matplotlib": ["evaluation/picture.py", "reports/pages/charts.py", "tracking/accelerate.py"],  # trackio looks in
     "h5py": ["data/hdf5.py", "data/formats/robomimic.py"],
-    "PIL": ["pixels/picture_files.py", "data/pictures/decode.py"],
+    "PIL": ["pixels/picture_files.py"],
     "av": ["pixels/video_files.py", "data/frames/video_frames.py"],
     "accelerate": [*AT_THE_TOP["accelerate"], "tracking/accelerate.py"],  # the one adapter over its trackers
     "wandb": ["tracking/wandb.py", "places/wandb.py"],

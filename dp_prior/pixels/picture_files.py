@@ -49,3 +49,17 @@ def opened_picture(data: bytes) -> Iterator[Image]:
         if isinstance(error, UnidentifiedImageError):  # its text names the Python object that holds the bytes
             problem = f"Pillow knows no format that begins with {data[:16]!r}" if data else "it is empty"
         raise PictureError(f"is no readable picture: {problem}") from None
+
+
+def upright(picture: Image) -> Image:
+    """An opened picture turned and flipped as its EXIF orientation says; itself where nothing is said."""
+    from PIL import ImageOps
+
+    return ImageOps.exif_transpose(picture)
+
+
+def orientation_of(picture: Image) -> int:
+    """How EXIF says that an opened picture is turned and flipped, 1 to 8; 1 is upright."""
+    from PIL import ExifTags
+
+    return int(picture.getexif().get(ExifTags.Base.Orientation, 1))

@@ -49,4 +49,7 @@ def convert(
     path.parent.mkdir(parents=True, exist_ok=True)
     new.write(recording)
     names = [*recording.keys, *recording.cameras]
-    return f"wrote {len(recording.ends)} episodes, {recording.ends[-1]:,} steps of {', '.join(names)} to {path}"
+    line = f"wrote {len(recording.ends)} episodes, {recording.ends[-1]:,} steps of {', '.join(names)} to {path}"
+    stored = {name: source.describe().get("stored") for name, source in recording.cameras.items()}
+    changed = [f"{name} was {dtype} and is uint8" for name, dtype in stored.items() if dtype is not None]
+    return "; ".join([line, *changed])

@@ -23,6 +23,10 @@ TASK = "task_index"
 """Key of the number of each step's instruction, named as in LeRobot; `dp-prior convert` writes the same key."""
 
 
+SMALLEST_FLOAT_CAMERA = 8
+"""Height and width from which an array of floats may be taken for pictures."""
+
+
 class EpisodeStore(ABC):
     """Concatenated episodes by key. Methods raise DataError for damaged content and UnreadableError for refusals.
 
@@ -74,9 +78,21 @@ class EpisodeStore(ABC):
             return np.concatenate([np.asarray(values[begin:end]) for begin, end in spans(ends, numbers)])
 
     def cameras(self) -> dict[str, tuple[int, ...]]:
-        """Shape of a picture, of every key that has one per step."""
+        """Shape of a picture, of every key that has one per step: three channels of uint8, or of floats that are whole
+        numbers from 0 to 255 in the first rows."""
         arrays = {key: shape for key, shape in self.keys().items() if len(shape) == 3 and 3 in (shape[0], shape[2])}
-        return {key: shape for key, shape in arrays.items() if self.dtype(key) == "uint8"}
+        return {key: shape for key, shape in arrays.items() if self.dtype(key) == "uint8" or self._is_float_camera(key)}
+
+    def _is_float_camera(self, key: str) -> bool:
+        """Whether floats of three axes are pictures; smaller arrays may be rotations or points."""
+        large = sum(length >= SMALLEST_FLOAT_CAMERA for length in self.keys()[key]) == 2
+        if not large or not self.dtype(key).startswith("float"):
+            return False
+        ends, problems = self.checked_ends()
+        try:
+            return not problems and bool(self.open_frames(key, ends))
+        except DataError:
+            return False
 
     def is_number(self, key: str) -> bool:
         """Whether the stored type of a key is one of numbers."""

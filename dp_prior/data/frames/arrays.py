@@ -12,6 +12,7 @@ import numpy as np
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import decoding
 from dp_prior.data.frames import FramePart
+from dp_prior.data.frames.stored_pixels import PixelError, StoredPixels
 
 PART_FRAMES = 2048
 """Frames that one thread reads at a time."""
@@ -53,27 +54,41 @@ class ArrayFrames:
             parts: episodes that are read together; None groups them by `PART_FRAMES`.
 
         Raises:
-            DataError: they are no uint8 RGB pictures, one per row.
+            DataError: they are no pictures by the rule of `stored_pixels`, one per row.
         """
+        self.root, self.ends = root, ends
         rows, shape = int(ends[-1]) if len(ends) else 0, array.shape
-        problem = _not_pictures(shape, np.dtype(array.dtype), lambda: next(array.blocks(0, min(rows, 8))))
-        if problem:
-            raise DataError(array.where, [problem])
+        try:
+            self._pixels = StoredPixels.of(shape, np.dtype(array.dtype))
+            self._pixels.check(lambda: next(array.blocks(0, min(rows, 8))))
+        except PixelError as error:
+            raise DataError(array.where, [f"{self._place(error.row)}{error}"]) from None
         if shape[0] != rows:
             found = f"holds {shape[0]} frames, but the episodes have {rows} rows; expected one per row"
             raise DataError(array.where, [found])
-        self.root, self.ends = root, ends
-        self._blocks, self._files, self._channels_first = array.blocks, files, shape[1] == 3 and shape[3] != 3
-        self.size = tuple(shape[2:4] if self._channels_first else shape[1:3])
+        self._blocks, self._files, self.size = array.blocks, files, self._pixels.size
         self.parts = _grouped(array.where, ends) if parts is None else parts
-        self._described = {"format": format, "channels_first": self._channels_first, **(more or {})}
+        order = {"format": format, "channels_first": self._pixels.channels_first}
+        self._described = {**order, **self._pixels.describe(), **(more or {})}
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
         first, stop = part.rows(self.ends)
         with decoding(part.where, f"frames of rows {first} to {stop - 1} cannot be read"):
-            for block in self._blocks(first + skip, stop):
-                yield block.transpose(0, 2, 3, 1) if self._channels_first else block
+            row = first + skip
+            for block in self._blocks(row, stop):
+                try:
+                    yield self._pixels.rgb(block)
+                except PixelError as error:
+                    raise DataError(part.where, [f"{self._place(row + error.row)}{error}"]) from None
+                row += len(block)
+
+    def _place(self, row: int | None) -> str:
+        """The episode and frame of a row, for messages."""
+        if row is None:
+            return ""
+        episode = int(np.searchsorted(self.ends, row, side="right"))
+        return f"episode {episode}, frame {row - (self.ends[episode - 1] if episode else 0)}: "
 
     def files(self) -> list[Path]:
         """See `FrameSource`."""
@@ -82,36 +97,6 @@ class ArrayFrames:
     def describe(self) -> dict[str, Any]:
         """See `FrameSource`."""
         return self._described
-
-
-def _not_pictures(shape: tuple[int, ...], dtype: np.dtype, read_some: Callable[[], np.ndarray]) -> str | None:
-    """Why an array does not hold 8 bit RGB pictures, and the remedy; None for an array that does."""
-    expected = "expected (N, H, W, 3) uint8"
-    stored = f"holds {dtype.name} of shape {tuple(shape)}"
-    if len(shape) == 3 or (len(shape) == 4 and 1 in (shape[1], shape[3])):
-        if dtype == np.uint8:
-            channels = f"np.repeat(x, 3, axis={3 if shape[-1] == 1 else 1})"
-            remedy = "np.stack([x] * 3, axis=3)" if len(shape) == 3 else channels
-            return f"{stored}, which is greyscale; {expected}. Repeat the channel: {remedy}"
-        return f"{stored}, which may be depth; {expected}"
-    if len(shape) != 4 or 0 in shape[1:]:
-        remedy = '. If they are PNG or JPEG, decode them, or write them to files and name their "folder"'
-        return f"{stored}, which is no array of pictures; {expected}{remedy if len(shape) < 3 else ''}"
-    if shape[3] != 3 and shape[1] != 3:
-        if 4 in (shape[1], shape[3]):
-            rgb = "x[..., :3]" if shape[3] == 4 else "x[:, :3]"
-            return f"{stored}, which has 4 channels (alpha or depth); only RGB is read. Save {rgb}"
-        return f"{stored}, which has no axis of 3 channels; {expected}"
-    if shape[3] == 3 and shape[1] == 3:
-        return f"{stored}: whether channels come first or last cannot be told; {expected} with H other than 3"
-    if dtype.kind == "f":
-        some = read_some()
-        low, high = float(np.nanmin(some)), float(np.nanmax(some))
-        remedy = "np.round(x * 255).astype(np.uint8)" if high <= 1.0 else "np.round(x).astype(np.uint8)"
-        return f"{stored} with values from {low:g} to {high:g}; {expected}. Convert it once: {remedy}"
-    if dtype.itemsize > 1:
-        return f"{stored}, which may be depth or 16 bit pictures; {expected}. Scale them to 0 to 255 once"
-    return None if dtype == np.uint8 else f"{stored}; {expected}"
 
 
 def _grouped(where: str, ends: np.ndarray) -> list[FramePart]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import reading
-from dp_prior.data.frames import FramePart, frames_per_block
+from dp_prior.data.frames import FramePart, frames_per_block, picture_frames, video_frames
 from dp_prior.data.frames.picture_frames import decode_picture
 from dp_prior.data.frames.video_frames import read_video, size_of
 from dp_prior.files.regular_files import open_regular
@@ -43,7 +43,7 @@ class FolderFrames:
         self._pictures: dict[str, list[Path]] = {}
         if self._is_video:
             import_av()
-            self.size = size_of(entries[0])
+            self.size, self._turned = size_of(entries[0]), video_frames.turned(entries[0])
             return
         import_pillow()
         problems = []
@@ -58,6 +58,7 @@ class FolderFrames:
             raise DataError(str(path), problems)
         first = self._pictures[str(entries[0])][0]
         self.size = decode_picture(_read(first), str(first), None).shape[:2]
+        self._turned = picture_frames.turned(_read(first))
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
@@ -79,7 +80,7 @@ class FolderFrames:
 
     def describe(self) -> dict[str, Any]:
         """See `FrameSource`."""
-        return {"format": "video per episode" if self._is_video else "pictures"}
+        return {"format": "video per episode" if self._is_video else "pictures", **self._turned}
 
 
 def _listed(folder: Path) -> list[Path]:

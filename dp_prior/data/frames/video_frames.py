@@ -24,14 +24,20 @@ if TYPE_CHECKING:
 
 
 def size_of(path: Path) -> tuple[int, int]:
-    """Height and width of the first frame.
+    """Height and width of the first frame, turned as its display matrix says.
 
     Raises:
         DataError: there is none, or it is not 8 bit colour.
     """
     for frame in _frames(path):
-        return frame.height, frame.width
+        return _turned_size(frame)
     raise DataError(str(path), ["holds no frame"])
+
+
+def turned(path: Path) -> dict[str, int]:
+    """For `describe`: by how many degrees the display matrix turns the frames, if it does."""
+    turn = next((_turn(frame) for frame in _frames(path)), 0)
+    return {"turned": turn} if turn else {}
 
 
 def read_video(path: Path, size: tuple[int, int], lengths: dict[str, int], skip: int = 0) -> Iterator[np.ndarray]:
@@ -58,12 +64,12 @@ def read_video(path: Path, size: tuple[int, int], lengths: dict[str, int], skip:
     for frame in _frames(path):
         number = len(times)
         times.append(frame.pts)
-        if (frame.height, frame.width) != size:
-            found = f"frame {number} is {frame.height} x {frame.width}; expected {size[0]} x {size[1]}"
+        if (found_size := _turned_size(frame)) != size:
+            found = f"frame {number} is {found_size[0]} x {found_size[1]}; expected {size[0]} x {size[1]}"
             raise DataError(str(path), [f"{found} as in the other frames of this camera"])
         if not skip <= number < expected:
             continue
-        block[filled] = _pixels(reformatter.reformat(frame, format="rgb24", **how))
+        block[filled] = np.rot90(_pixels(reformatter.reformat(frame, format="rgb24", **how)), _turn(frame) // 90)
         filled += 1
         if filled == len(block) or number == expected - 1:
             yield block[:filled]
@@ -74,7 +80,7 @@ def read_video(path: Path, size: tuple[int, int], lengths: dict[str, int], skip:
 
 
 def _frames(path: Path) -> Iterator[av.VideoFrame]:
-    """Every frame in the order of display, checked to be 8 bit colour and undamaged."""
+    """Every frame in the order of display, checked to be 8 bit colour or greyscale, and undamaged."""
     import av
 
     if not path.is_file():
@@ -111,10 +117,23 @@ def _refuse_format(path: Path, frame: av.VideoFrame) -> None:
         kind = "a palette"
     elif any(component.is_alpha for component in components):
         kind = "an alpha channel"
-    elif len(components) != 3:
-        kind = "greyscale"
+    elif len(components) not in (1, 3):
+        kind = f"{len(components)} components"
     if kind:
         raise DataError(str(path), [f"has pixel format {frame.format.name} ({kind}); expected 8 bit colour"])
+    sides = [side for side in frame.side_data if side.type.name == "DISPLAYMATRIX"]
+    a, b, _, c, d = np.frombuffer(sides[0], "i4")[:5].tolist() if sides else (1, 0, 0, 0, 1)
+    if frame.rotation % 90 or a * d < b * c:
+        how = f"turns its frames by {frame.rotation} degrees" if frame.rotation % 90 else "mirrors its frames"
+        raise DataError(str(path), [f"{how} (display matrix); expected quarter turns. Encode it again without that"])
+
+
+def _turn(frame: av.VideoFrame) -> int:
+    return frame.rotation % 360
+
+
+def _turned_size(frame: av.VideoFrame) -> tuple[int, int]:
+    return (frame.width, frame.height) if _turn(frame) in (90, 270) else (frame.height, frame.width)
 
 
 def _pixels(frame: av.VideoFrame) -> np.ndarray:

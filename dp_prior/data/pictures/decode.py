@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dp_prior.data.errors import DataError
-from dp_prior.pixels.picture_files import PictureError, opened_picture
+from dp_prior.pixels.picture_files import PictureError, opened_picture, upright
 
 PICTURE_ENDINGS = tuple(
     ending
@@ -27,11 +27,9 @@ def decode_image(data: bytes, where: str, size: tuple[int, int] | None = None) -
     Raises:
         DataError: it cannot be decoded, or has another size.
     """
-    from PIL import ImageOps
-
     try:
         with opened_picture(data) as opened:
-            image = ImageOps.exif_transpose(opened)
+            image = upright(opened)
             if image.mode.startswith("I"):
                 pixels = _of_16_bits(np.asarray(image), image.info.get("transparency"))
             elif image.mode == "F":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,11 @@ MOST_EPISODES = 500
 WIDEST = 1024
 """A key with more numbers in a step is no vector that a policy reads directly; the survey names such a key and does not
 read it."""
+
+SMALLEST_PICTURE = 16
+"""Height and width from which bytes without three channels are proposed as a camera."""
+
+_NO_PICTURE = re.compile("mask|segm|label|depth|tactile", re.IGNORECASE)
 
 Role = Literal["observation", "action", "other"]
 
@@ -124,7 +130,7 @@ def survey(store: EpisodeStore, wanted: Mapping[str, tuple[KeyConfig, Role]] | N
     if problems:
         raise DataError(str(store.describe()["path"]), problems)
     shapes, lengths = store.keys(), np.diff(ends, prepend=0)
-    cameras = store.cameras()
+    cameras = _cameras(store)
     wanted = _all_numbers(store, cameras) if wanted is None else wanted
     width = {name: int(np.prod(shapes.get(each.key, ()))) for name, (each, _) in wanted.items()}
     gaps = [f"{name}: {n:,} numbers in a step, more than {WIDEST:,}" for name, n in width.items() if n > WIDEST]
@@ -150,6 +156,20 @@ def survey(store: EpisodeStore, wanted: Mapping[str, tuple[KeyConfig, Role]] | N
     except DataError as error:
         gaps += [f"instructions: {problem}" for problem in error.problems]
     return Survey(store, described, lengths, episodes, signals, clock, texts, cameras, problems, gaps)
+
+
+def _cameras(store: EpisodeStore) -> dict[str, tuple[int, ...]]:
+    """The store's cameras, and arrays of bytes that are probably pictures: greyscale, or with a fourth channel.
+
+    A conversion copies the latter as numbers, for they may be masks of objects.
+    """
+    found = store.cameras()
+    for key, shape in store.keys().items():
+        planes = shape if len(shape) == 2 else [length for length in shape if length not in (1, 4)]
+        is_large = len(shape) in (2, 3) and len(planes) == 2 and min(planes) >= SMALLEST_PICTURE
+        if is_large and store.dtype(key) == "uint8" and not _NO_PICTURE.search(key):
+            found[key] = tuple(shape)
+    return found
 
 
 def _all_numbers(store: EpisodeStore, cameras: Collection[str]) -> dict[str, tuple[KeyConfig, Role]]:

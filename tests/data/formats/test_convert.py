@@ -56,6 +56,18 @@ def assert_holds(store, expected, camera="front"):
     assert np.array_equal(frames(store, camera), pictures(N))
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_float_pictures_are_written_as_uint8_and_the_line_says_so(target, tmp_path):
+    """Diffusion Policy's published Push-T pictures are float32 from 0 to 255."""
+    other = np.random.default_rng(0).normal(size=(N, 9, 3, 3)).astype(np.float32)
+    numbers = {"actions": arrays()["actions"], "rotations": other, "episode_ends": ends_of(LENGTHS)}
+    np.savez(tmp_path / "floats.npz", front=pictures(N).astype(np.float32), **numbers)
+    path = place(tmp_path, target)
+    line = convert(tmp_path / "floats.npz", path, target, fps=10)
+    assert line.endswith("; front was float32 and is uint8")
+    assert_holds(read(path, target), {"actions": arrays()["actions"], "rotations": other})
+
+
 @pytest.mark.parametrize("second", TARGETS)
 @pytest.mark.parametrize("first", TARGETS)
 def test_every_bit_of_numbers_and_frames_survives_any_two_conversions(source, tmp_path, first, second):

@@ -195,7 +195,6 @@ def test_timestamps_rounded_to_milliseconds_are_evenly_spaced(tmp_path):
 @pytest.mark.parametrize(
     "pix_fmt, message",
     [
-        ("gray", r"pixel format gray \(greyscale\); expected 8 bit colour"),
         ("gray16le", r"pixel format gray16le \(16 bit, perhaps depth\)"),
         ("yuv420p10le", r"\(10 bit, perhaps depth\)"),
         ("bgra", r"pixel format bgra \(an alpha channel\)"),

@@ -97,3 +97,22 @@ def test_every_key_has_one_role_and_there_is_at_most_one_action(shapes):
     assert all(len(shapes[key]) <= 1 for key, role in roles.items() if role != "other")
     if len(shapes.get("action", (0, 0))) <= 1 and "action" in shapes:
         assert roles["action"] == "action"
+
+
+def test_cameras_of_floats_greyscale_and_opaque_alpha_are_found(tmp_path):
+    random, n = np.random.default_rng(0), 6
+    pixels = random.integers(0, 256, (n, 16, 20, 4), dtype=np.uint8)
+    pixels[..., 3] = 255
+    arrays = {
+        "rgb": pixels[..., :3],
+        "floats": pixels[..., :3].astype(np.float32),
+        "grey": pixels[..., 0],
+        "grey_first": pixels[:, None, ..., 0],
+        "rgba": pixels,
+        "object_mask": pixels[..., 0],
+        "points": random.normal(size=(n, 16, 20, 3)),
+        "grip": pixels[:, :2, 0, 0],
+    }
+    np.savez(tmp_path / "d.npz", action=np.zeros((n, 2)), episode_ends=np.array([2, n]), **arrays)
+    seen = survey(NpzStoreConfig(path=tmp_path / "d.npz").create())
+    assert sorted(seen.cameras) == ["floats", "grey", "grey_first", "rgb", "rgba"]

@@ -12,7 +12,7 @@ from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding
 from dp_prior.data.formats.lerobot.meta import LeRobotMeta, as_count, fill
 from dp_prior.data.formats.lerobot.tables import read_columns
-from dp_prior.data.frames import FrameFile, FramePart, frames_per_block
+from dp_prior.data.frames import FrameFile, FramePart, frames_per_block, picture_frames, video_frames
 from dp_prior.data.frames.picture_frames import decode_picture
 from dp_prior.data.frames.video_frames import called, read_video, size_of
 from dp_prior.pixels.picture_files import import_pillow
@@ -60,7 +60,7 @@ class LeRobotVideo:
             raise DataError(str(meta.path), missing, advice)
         self._videos = {str(video.path): video for video in videos}
         self.parts = [FramePart(str(video.path), video.episodes) for video in videos]
-        self.size = size_of(videos[0].path)
+        self.size, self._turned = size_of(videos[0].path), video_frames.turned(videos[0].path)
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
@@ -73,7 +73,7 @@ class LeRobotVideo:
 
     def describe(self) -> dict[str, Any]:
         """See `FrameSource`."""
-        return {"format": "lerobot video", "key": self._key}
+        return {"format": "lerobot video", "key": self._key, **self._turned}
 
 
 class LeRobotPictures:
@@ -90,6 +90,7 @@ class LeRobotPictures:
         if first is None:
             raise DataError(str(self._files[0]), [f"key {key!r} has no rows"])
         self.size = decode_picture(first, f"{self._files[0]}, key {key!r}, row 0", None).shape[:2]
+        self._turned = picture_frames.turned(first)
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
@@ -112,7 +113,7 @@ class LeRobotPictures:
 
     def describe(self) -> dict[str, Any]:
         """See `FrameSource`."""
-        return {"format": "lerobot pictures", "key": self._key}
+        return {"format": "lerobot pictures", "key": self._key, **self._turned}
 
     def _pictures(self, path: Path) -> Iterator[bytes]:
         """The encoded picture of each row."""
