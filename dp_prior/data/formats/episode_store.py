@@ -18,6 +18,7 @@ from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding
 from dp_prior.data.frames import FrameFile, FramePart, FrameSource, frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
+from dp_prior.data.frames.chosen_frames import ChosenFrames
 
 TASK = "task_index"
 """Key of the number of each step's instruction, named as in LeRobot; `dp-prior convert` writes the same key."""
@@ -51,6 +52,19 @@ class EpisodeStore(ABC):
     @abstractmethod
     def read(self, key: str) -> np.ndarray:
         """(N, *feature_shape) all rows of a key, in the stored dtype."""
+
+    def numbers(self) -> np.ndarray:
+        """(E,) int64 number of each episode in the data set's own counting; the default counts from 0."""
+        return np.arange(len(self.episode_ends))
+
+    def parts(self) -> dict[str, list[int]]:
+        """Lists of episodes that the data set has by name, such as a training part, as places in the order of the rows;
+        the default has none."""
+        return {}
+
+    def rows(self, key: str) -> int:
+        """Number of rows of a key, which may be one per episode."""
+        return int(self.open(key).shape[0])
 
     def open(self, key: str) -> Any:
         """Rows of a key as an array that may be read when it is sliced; the default reads all of them."""
@@ -118,6 +132,11 @@ class EpisodeStore(ABC):
         parts = [FramePart(self.locate(key, int(end) - 1), (number,)) for number, end in enumerate(ends)]
         array = PictureArray(where, shape, dtype, blocks)
         return ArrayFrames(array, ends, self.path, self.files([key]), self.format, {"key": key}, parts)
+
+    def chosen_frames(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> FrameSource:
+        """The frames of some episodes of a camera; see `frames` and `episodes`. The default opens those of all."""
+        source = self.frames(key, ends)
+        return source if len(numbers) == len(ends) else ChosenFrames(source, numbers)
 
     def frame_files(self, key: str, ends: np.ndarray) -> list[FrameFile]:
         """The files of nothing but frames of a camera, missing ones too; empty for a format without such files."""

@@ -145,7 +145,7 @@ class Mixture(Demonstrations):
         self.spec = parts[0].spec
         self.files = [file for each in parts for file in each.files]
         self.images = {f"{name}/{key}": column for name, each in sets.items() for key, column in each.images.items()}
-        episodes = np.cumsum([0, *(sum(map(len, each.split_ids.values())) for each in parts)]).tolist()
+        episodes = np.cumsum([0, *(each.highest_id + 1 for each in parts)]).tolist()
         self.split_ids = {  # episodes are numbered through, set after set
             part: [first + one for first, each in zip(episodes, parts, strict=False) for one in each.split_ids[part]]
             for part in (*PARTS, "dropped")
@@ -230,7 +230,8 @@ def _different_actions(config: MixtureConfig, sets: dict[str, Trajectories]) -> 
     rates, names = {}, {}
     for name, each in sets.items():
         stated, action = config.sets[name], config.sets[name].action
-        rates[name] = stated.fps or each.described.get("fps")
+        rate = stated.fps or each.described.get("fps")
+        rates[name] = rate / stated.stride if rate and stated.stride > 1 else rate
         known = each.described.get("names", {}).get(action.key, ())
         names[name] = stated.action_names or tuple(known[slice(*(action.slice or (None,)))])
         width = each.spec.x_shape[1]

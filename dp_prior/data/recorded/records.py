@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field
 from dp_prior.config import Change, Config
 from dp_prior.data.data_record import BatchSize, DataDevice, DataRecord, FrameCachePlace, ManifestPlace, Verified
 from dp_prior.data.formats import EpisodeStoreConfig
+from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.recorded.camera import ImageConfig
 from dp_prior.data.recorded.frame_embeddings import ObservationEmbeddingsConfig
 from dp_prior.data.recorded.language import LanguageConfig
@@ -33,6 +34,15 @@ class RecordedConfig(Config):
 
     episodes: Annotated[EpisodeStoreConfig, Change("harmless")]
     """The recorded data set."""
+
+    choice: ChoiceConfig = ChoiceConfig()
+    """Which of its episodes are used; by default all. Split, statistics, fingerprint and frame caches are those of a
+    data set that has no others."""
+
+    stride: int = Field(default=1, ge=1)
+    """Train on every so-manieth row: 3 makes a policy of 10 steps per second from a recording at 30. Windows begin at
+    every row, so no row is lost. Only for actions that say where to go; the differences of skipped rows would be
+    lost."""
 
     obs: dict[Annotated[str, AfterValidator(good_key)], KeyConfig] = {}
     """Observations: the policy's name of each one, and its key in the data set."""

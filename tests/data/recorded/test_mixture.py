@@ -373,7 +373,7 @@ def test_what_is_wrong_with_several_sets_is_one_report(paths, tmp_path):
 
 def test_a_policy_takes_a_mixture_and_a_prior_does_not(paths):
     fields = {"weight", "fps", "action_names", "episodes", "obs", "embeddings", "images", "language", "action"}
-    fields |= {"mirror"}
+    fields |= {"mirror", "choice", "stride"}
     assert set(SetConfig.model_fields) == fields
     data = json.loads(mixture({"a": (paths["a"], 1)}).to_json())
     config = {"task": {}, "data": data, "train": {"steps": 1}, "tracker": {"data_path": "x"}}
