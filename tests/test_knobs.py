@@ -50,6 +50,12 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
     ),
     "TrajectoriesConfig.frame_cache": "test_cameras.py::test_the_cache_is_built_once_and_shared",
     "TrajectoriesConfig.language": "data/recorded/test_language.py",
+    "TrajectoriesConfig.choice": "data/formats/test_choice.py::test_episodes_are_chosen_by_a_column",
+    "TrajectoriesConfig.stride": "data/recorded/test_stride.py::test_windows_are_those_of_every_thinned_recording",
+    **dict.fromkeys(
+        ["SetConfig.choice", "SetConfig.stride"],
+        "data/recorded/test_mixture.py::test_each_set_has_its_own_choice_and_stride",
+    ),
     "TrajectoriesConfig.mirror": "data/recorded/test_mirror.py",
     "SetConfig.mirror": "data/recorded/test_mirror.py::test_each_set_of_a_mixture_has_its_own",
     "RolloutConfig.guidance_scale": "test_guided.py::test_rollouts_are_guided",

@@ -142,7 +142,9 @@ class Mixture(Demonstrations):
         if problems:
             raise ConfigError("data", problems)
         parts = list(sets.values())
-        self.spec = parts[0].spec
+        rates = [rate for name in sets if (rate := _rate(config.sets[name], sets[name]))]
+        is_thinned = any(one.stride > 1 for one in config.sets.values())
+        self.spec = parts[0].spec.model_copy(update={"fps": rates[0] if rates and is_thinned else None})
         self.files = [file for each in parts for file in each.files]
         self.images = {f"{name}/{key}": column for name, each in sets.items() for key, column in each.images.items()}
         episodes = np.cumsum([0, *(each.highest_id + 1 for each in parts)]).tolist()
@@ -225,13 +227,18 @@ def _layout(spec: Spec) -> dict[str, str]:
     return layouts
 
 
+def _rate(stated: SetConfig, found: Trajectories) -> float | None:
+    """Control steps per second of a set as it is trained on; None if nothing says."""
+    rate = stated.fps or found.described.get("fps")
+    return rate / stated.stride if rate and stated.stride > 1 else rate
+
+
 def _different_actions(config: MixtureConfig, sets: dict[str, Trajectories]) -> Iterator[str]:
     """A line for each rate, or order of named dimensions, in which a set differs from the first that states one."""
     rates, names = {}, {}
     for name, each in sets.items():
         stated, action = config.sets[name], config.sets[name].action
-        rate = stated.fps or each.described.get("fps")
-        rates[name] = rate / stated.stride if rate and stated.stride > 1 else rate
+        rates[name] = _rate(stated, each)
         known = each.described.get("names", {}).get(action.key, ())
         names[name] = stated.action_names or tuple(known[slice(*(action.slice or (None,)))])
         width = each.spec.x_shape[1]

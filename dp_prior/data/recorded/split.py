@@ -19,6 +19,10 @@ from dp_prior.data.split_data import PARTS, fraction_faults
 from dp_prior.tensors.randomness import Randomness
 
 
+HELD_OUT = {"valid", "val", "validation", "test"}
+"""Usual names of parts that are not trained on."""
+
+
 @dataclass(frozen=True)
 class Split:
     """Sorted episode numbers of each part. `dropped` episodes are train episodes beyond `max_train_episodes`, and those
@@ -90,6 +94,15 @@ class SplitConfig(Config):
     def assign(self, n_episodes: int) -> Split:
         """Divide episodes 0 .. n_episodes - 1; see `divide`."""
         return self.divide(np.arange(n_episodes))
+
+    def unused_parts(self, store: EpisodeStore) -> list[str]:
+        """A warning if the data set has a part to hold out that the fractions do not keep apart."""
+        every = len(store.episode_ends)
+        found = {name: len(places) for name, places in store.parts().items() if 0 < len(places) < every}
+        if self.parts is not None or not HELD_OUT.intersection(found):
+            return []
+        listed = ", ".join(f"{name} ({count})" for name, count in found.items())
+        return [f"the data set has parts of its own, {listed}, which the split does not use; split.parts names them"]
 
     def divide(self, numbers: np.ndarray) -> Split:
         """Divide episodes by the fractions. Args: numbers: (n,) sorted numbers of the episodes.

@@ -119,6 +119,7 @@ class Trajectories(Demonstrations):
         arrays, chosen, self.file_warnings = read_selected(store, wanted, config.choice)
         ends, self._n_recorded, self._n_of_all = chosen.ends, len(chosen.numbers), len(chosen.recorded)
         parts = config.split.of(store, chosen).ids()
+        self.file_warnings += config.split.unused_parts(store)
         split = {part: np.searchsorted(chosen.numbers, numbers) for part, numbers in parts.items()}
         self.split_ids = {part: chosen.named(numbers) for part, numbers in split.items()}
         self._numbers, self.highest_id = {part: split[part] for part in PARTS}, int(chosen.names.max())

@@ -12,6 +12,8 @@ import numpy as np
 
 from dp_prior.config import ConfigError
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
+from dp_prior.data.formats.choice import overlaps, ranges
+from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.pictures.images import ImagesConfig
 from dp_prior.data.recorded.records import WindowsConfig
 from dp_prior.data.recorded.selection import ACTION
@@ -32,32 +34,54 @@ MOST_ACTIONS = 32
 USUAL_RATE = 10.0
 """Control steps per second at which a horizon of 16 is usual."""
 
+USUAL_PARTS = {"train": ("train",), "val": ("valid", "val", "validation"), "test": ("test",)}
+"""Usual names of the parts of a data set."""
+
 CAMERA_BATCH = 64
 """Samples of a batch with cameras, whose encoder takes most of a step."""
 
 _SMALL_CAMERA = {"type": "resnet", "width": 32, "blocks": [1, 1, 1], "stem": "patch"}
 
 
-def propose_data(seen: Survey, episodes: dict[str, Any], cameras: dict[str, tuple[int, int]]) -> dict[str, Any]:
-    """`data` of a configuration: every observation, the action and these cameras.
+def propose_data(
+    seen: Survey, episodes: dict[str, Any], cameras: dict[str, tuple[int, int]], left_out: list[int]
+) -> dict[str, Any]:
+    """`data` of a configuration: every observation, the action and these cameras, and the parts of the authors.
 
     Args:
+        left_out: own numbers of the episodes that are not used.
         episodes: `data.episodes`.
         cameras: height and width of the frames that can be read, by key.
     """
     observations = [signal.key for signal in seen.of("observation")]
     names = _names([*observations, *cameras])
     data: dict[str, Any] = {"episodes": episodes}
+    if left_out:
+        data["choice"] = {"leave_out": ranges(left_out)}
     if observations:
         data["obs"] = {names[key]: {"key": key} for key in observations}
     if cameras:
         data["images"] = {names[key]: {"key": key, "size": _reduced(size)} for key, size in cameras.items()}
     for signal in seen.of("action"):
         data["action"] = {"key": signal.key}
-    windows = np.maximum(seen.lengths - MOST_ACTIONS, 1)
-    trained = int(min(windows.sum() // 2, windows[SplitConfig().assign(len(windows)).train].sum()))
+    split = SplitConfig(parts=_parts_of(seen))
+    if split.parts is not None:
+        data["split"] = {"parts": {part: list(names) for part, names in split.parts.items()}}
+    chosen = Chosen(seen.chosen.recorded, np.flatnonzero(~np.isin(seen.chosen.names, left_out)), seen.chosen.names)
+    windows = np.maximum(np.diff(chosen.recorded, prepend=0) - MOST_ACTIONS, 1)
+    trained = int(min(windows[chosen.numbers].sum() // 2, windows[split.of(seen.store, chosen).train].sum()))
     usual = WindowsConfig.model_fields["batch_size"].default
     return data | _batch_size(CAMERA_BATCH if cameras else usual, trained, usual)
+
+
+def _parts_of(seen: Survey) -> dict[str, tuple[str]] | None:
+    """`split.parts` by the data set's own training and validation parts; None without both, or if they overlap."""
+    known = {name: places for name, places in seen.store.parts().items() if places}
+    found = {part: next((name for name in names if name in known), None) for part, names in USUAL_PARTS.items()}
+    named = {part: known[name] for part, name in found.items() if name is not None}
+    if not {"train", "val"} <= named.keys() or list(overlaps(named, seen.chosen.names)):
+        return None
+    return {part: (found[part],) for part in named}
 
 
 def propose_images(seen: Gallery, data: dict[str, Any]) -> dict[str, Any]:

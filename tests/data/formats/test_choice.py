@@ -11,7 +11,6 @@ from dp_prior.cli import main
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.choice import ChoiceConfig, episodes_of, leaving_out, named, overlaps, ranges
-from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.convert import convert
 from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
@@ -222,16 +221,6 @@ def test_lists_and_values_are_written_in_one_way():
     )
     with pytest.raises(ConfigError, match="expected KEY=VALUE"):
         ChoiceConfig.of_texts(None, None, ["ok"])
-
-
-def test_rows_between_chosen_and_recorded_episodes(source):
-    store = NpzStoreConfig(path=source).create()
-    chosen = Chosen(ENDS, np.array([1, 3]), store.numbers() + 10)
-    assert chosen.rows.tolist() == [*range(6, 9), *range(18, 22)] and chosen.ends.tolist() == [3, 7]
-    assert [chosen.place(row) for row in (0, 2, 3, 6)] == [(11, 0), (11, 2), (13, 0), (13, 3)]
-    assert chosen.owners(np.array([0, 1])) == [11] and chosen.owners(np.array([2, 3])) == [11, 13]
-    assert np.array_equal(chosen.read(store, "state"), store.read("state")[chosen.rows])
-    assert np.array_equal(chosen.column(store, "state", "x"), store.read("state")[chosen.rows])
 
 
 def test_convert_chooses_thins_and_says_what_it_relabels(source, tmp_path):
