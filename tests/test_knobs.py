@@ -56,6 +56,8 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
         ["SetConfig.choice", "SetConfig.stride"],
         "data/recorded/test_mixture.py::test_each_set_has_its_own_choice_and_stride",
     ),
+    "TrajectoriesConfig.weights": "data/recorded/test_weights.py::test_corrections_alone_or_none_of_them",
+    "SetConfig.weights": "data/recorded/test_weights.py::test_the_share_of_a_set_in_a_mixture_is_divided",
     "TrajectoriesConfig.mirror": "data/recorded/test_mirror.py",
     "SetConfig.mirror": "data/recorded/test_mirror.py::test_each_set_of_a_mixture_has_its_own",
     "RolloutConfig.guidance_scale": "test_guided.py::test_rollouts_are_guided",

@@ -78,11 +78,13 @@ class ChoiceConfig(Config):
             DataError: an entry names an episode or a part that the data set does not have, or none is left.
         """
         ends, problems = store.checked_ends()
-        if problems:
-            every = np.arange(len(ends))
-            return Chosen(ends, every, every), problems
+        lengths = np.diff(ends, prepend=0)
+        if problems and not (len(ends) and (lengths >= 0).all()):
+            return Chosen(ends, np.arange(len(ends)), np.arange(len(ends))), problems
         numbers = np.arange(len(ends)) if self.only is None else episodes_of(self.only, store, "choice.only")
         numbers = np.setdiff1d(numbers, episodes_of(self.leave_out, store, "choice.leave_out"))
+        if len(empty := numbers[lengths[numbers] == 0]):  # an episode without steps may be left out
+            return Chosen(ends, numbers, store.numbers()), [*problems, leaving_out(store.numbers()[empty].tolist())]
         for key, wanted in self.where.items():
             if len(numbers):
                 values = Chosen(ends, numbers, store.numbers()).last(store, key)

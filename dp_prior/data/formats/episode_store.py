@@ -205,9 +205,8 @@ class EpisodeStore(ABC):
         problems = []
         before = np.concatenate([[0], ends[:-1]])
         for e in np.flatnonzero(ends <= before)[:5]:
-            problems.append(
-                f"episode {e} ends at row {ends[e]} but begins at row {before[e]}; episode ends must increase strictly"
-            )
+            found = f"episode {self.numbers()[e]} ends at row {ends[e]} but begins at row {before[e]}"
+            problems.append(f"{found}; episode ends must increase strictly")
         return ends, problems
 
 

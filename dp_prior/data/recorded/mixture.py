@@ -75,6 +75,7 @@ class MixtureConfig(WindowsConfig):
         if 0 < len(unweighted) < len(self.sets):
             yield f"sets {unweighted} have no weight, but others have; give all of them a weight, or none"
         told = [record for one in self.sets.values() for record in one.language.values() if record.weights is not None]
+        told += [one.weights for one in self.sets.values() if one.weights is not None]
         if (not unweighted or told) and any(one.embeddings for one in self.sets.values()):
             yield "sets have weights and embeddings, which are shuffled in blocks of neighbours; remove the weights"
 

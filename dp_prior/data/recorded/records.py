@@ -17,6 +17,7 @@ from dp_prior.data.recorded.language import LanguageConfig
 from dp_prior.data.recorded.mirror import MirrorConfig
 from dp_prior.data.recorded.selection import ACTION, KeyConfig
 from dp_prior.data.recorded.split import SplitConfig
+from dp_prior.data.recorded.weights import WeightsConfig
 
 
 def good_key(value: str) -> str:
@@ -66,6 +67,9 @@ class RecordedConfig(Config):
     policy's name, and how the action does, as `action`; a camera says it in its own `mirror`. Empty: on the recorded
     episodes alone."""
 
+    weights: Annotated[WeightsConfig | None, Change("schedule-changing")] = None
+    """How often windows are drawn, such as corrections more often than the rest. null: each comes once per epoch."""
+
     def faults(self) -> Iterator[str]:
         names = [*self.obs, *self.embeddings, *self.images]
         both = [*names, *self.language]
@@ -83,6 +87,9 @@ class RecordedConfig(Config):
                 f"language.{weighted[0]} has weights, but embeddings are shuffled in blocks of neighbours; "
                 f"remove the weights"
             )
+        if self.weights is not None and (weighted or self.embeddings):
+            other = f"language.{weighted[0]} has weights too" if weighted else "embeddings are read in blocks"
+            yield f"weights is given, but {other}; a window has one share, so remove one of both"
 
     def _mirror_faults(self) -> Iterator[str]:
         mirrored = [name for name, image in self.images.items() if image.mirror is not None]

@@ -18,7 +18,6 @@ from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.split_data import PARTS, fraction_faults
 from dp_prior.tensors.randomness import Randomness
 
-
 HELD_OUT = {"valid", "val", "validation", "test"}
 """Usual names of parts that are not trained on."""
 

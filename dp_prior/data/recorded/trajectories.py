@@ -30,6 +30,7 @@ from dp_prior.data.recorded.mirror import with_images
 from dp_prior.data.recorded.previous import central_action, previous_actions
 from dp_prior.data.recorded.records import RecordedConfig, WindowsConfig, good_key
 from dp_prior.data.recorded.selection import ACTION, read_selected
+from dp_prior.data.recorded.weights import weighted_shares
 from dp_prior.data.recorded.window_rows import WindowRows
 from dp_prior.data.recorded.windows import Windows, make_windows, thinned
 from dp_prior.data.samples.order import Share
@@ -167,7 +168,9 @@ class Trajectories(Demonstrations):
         self.train, self.val, self.test = (sets[name] for name in PARTS)
         weighted = next((found for found in self._language.values() if found.weights is not None), None)
         self._weighted, self._newest = weighted, newest
-        self.shares = None if weighted is None else self.divided(len(self.train))
+        self._weights = None if config.weights is None else config.weights.create(store, chosen)
+        is_weighted = weighted is not None or self._weights is not None
+        self.shares = self.divided(len(self.train)) if is_weighted else None
 
     def _rate(self, store: EpisodeStore) -> float | None:
         """Control steps per second of the thinned episodes; adds a warning if the data set does not say its own."""
@@ -220,11 +223,13 @@ class Trajectories(Demonstrations):
         }
 
     def divided(self, count: int) -> list[Share]:
-        """`count` samples of an epoch, divided by the weights of instructions: of the newest observation of a window.
+        """`count` samples of an epoch, divided by weights of rows or instructions: of a window's newest observation.
 
         Raises:
-            ConfigError: an instruction would have no sample.
+            ConfigError: a weight or an instruction would have no sample.
         """
+        if self._weights is not None:
+            return weighted_shares(self._weights[self._newest % len(self._weights)], count)
         if self._weighted is None:
             return [Share(np.arange(len(self.train)), count)]
         return self._weighted.shares(self._weighted.index[self._newest], count)
@@ -239,7 +244,10 @@ class Trajectories(Demonstrations):
             lines.append(f"one row of {self._config.stride}{rate}")
         if self._config.mirror:
             lines.append("half of those to train on are mirror images")
-        if self.shares is not None:
+        if self._weights is not None:
+            drawn, n = sum(len(share.ids) for share in self.shares), len(self.train)
+            lines.append(f"weights: {n - drawn:,} windows are never drawn, the others in {len(self.shares)} shares")
+        elif self.shares is not None:
             counts = sorted(share.count / len(self.train) for share in self.shares)
             lines.append(f"{len(counts)} instructions, shares {counts[0]:.3g} to {counts[-1]:.3g}")
         return "; ".join(lines)

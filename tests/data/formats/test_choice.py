@@ -250,3 +250,12 @@ def test_a_change_of_the_choice_is_a_change_of_the_data(source):
     assert {kind_of(f"data.{name}") for name in ("choice.leave_out", "choice.only", "choice.where", "stride")} == {
         "data"
     }
+
+
+def test_an_episode_without_steps_names_itself_and_can_be_left_out(tmp_path):
+    np.savez(tmp_path / "d.npz", **{**arrays(), "episode_ends": np.array([6, 6, 18, 29])})
+    with pytest.raises(DataError, match="episode 1 ends at row 6 but begins at row 6") as error:
+        opened(configuration("npz", tmp_path / "d.npz", images={}))
+    assert leaving_out([1]) in str(error.value)
+    data = opened(configuration("npz", tmp_path / "d.npz", choice={"leave_out": [1]}))
+    assert sorted(sum(data.split_ids.values(), [])) == [0, 2, 3] and data.fingerprint

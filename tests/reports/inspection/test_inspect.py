@@ -525,3 +525,17 @@ def test_parts_of_a_data_set_are_named_and_proposed(tmp_path):
     found = demonstrations(tmp_path / "b.hdf5", train=[0, 1, 2, 3], valid=[3, 4, 5])
     assert "train and valid share the episodes 3: what is validated on is trained on" in "\n".join(summary(found))
     assert "split" not in found[0].data and "split" not in demonstrations(tmp_path / "c.hdf5")[0].data
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 24])
+def test_a_proposal_for_few_images_is_one_that_can_be_trained_and_measured(tmp_path, n):
+    image = pytest.importorskip("PIL.Image")
+    for number, pixels in enumerate(np.random.default_rng(0).integers(0, 255, (n, 20, 20, 3)).astype(np.uint8)):
+        image.fromarray(pixels).save(tmp_path / f"{number}.png")
+    write_config(inspect(str(tmp_path)), tmp_path / "c.json")
+    config = TrainConfig.from_json_path(tmp_path / "c.json")
+    data = config.data.create()
+    data.loader(seed=0, batch_size=config.data.batch_size, accumulation=1, rank=0, world_size=1)
+    assert {type(evaluator.trial().create(data)).__name__ for evaluator in config.evaluate} >= {"LossEvaluator"}
+    assert config.train.monitor.metric.split("/")[0] in {evaluator.name for evaluator in config.evaluate}
+    assert (n > 1) == any(evaluator.type == "images" for evaluator in config.evaluate)
