@@ -32,6 +32,7 @@ class EpisodeStore(ABC):
         format: name of the format, for `describe`.
         episode_ends: (E,) exclusive end row of each episode, as stored; `checked_ends` checks them.
         counted: keys whose values follow from the episodes; a conversion leaves them out.
+        simulated: keys of a simulator's own state, which no robot measures.
         text_key: key of the number of each step's instruction among `texts`; None if only a configuration can say.
     """
 
@@ -39,6 +40,7 @@ class EpisodeStore(ABC):
     format: str
     episode_ends: np.ndarray
     counted: Sequence[str] = ()
+    simulated: Sequence[str] = ()
     text_key: str | None = None
 
     @abstractmethod

@@ -103,7 +103,7 @@ class RobomimicStoreConfig(EpisodeStoreRecord):
 class RobomimicStore(EpisodeStore):
     """Reads a robomimic file key by key; the file is open only while it is read."""
 
-    format = "robomimic HDF5"
+    format, simulated = "robomimic HDF5", ("states",)
 
     def __init__(self, path: Path, filter: str | None):
         self.path = path = path.expanduser()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -310,6 +311,32 @@ def instructions(seen: Survey) -> Iterator[Finding]:
             yield Finding("warning", f"{text}; write them alike")
 
 
+def after_the_end(seen: Survey) -> Iterator[Finding]:
+    """Rows that belong to no episode."""
+    end = int(seen.chosen.recorded[-1])
+    rows = min((seen.store.rows(signal.key) for signal in seen.of("observation", "action")), default=end)
+    if rows > end:
+        text = f"{rows - end:,} rows after the last episode's end, row {end:,}, belong to no episode and are not used"
+        yield Finding("error", f"{text}; add the end that is missing, {rows:,} perhaps, or cut these rows")
+
+
+def simulator_states(seen: Survey) -> Iterator[Finding]:
+    """Observations that are the state of a simulator."""
+    for signal in seen.of("observation"):
+        if signal.key in seen.store.simulated:
+            text = f"{signal.name} is the state of a simulator (clock, positions, velocities), which no robot measures"
+            yield Finding("note", f"{text}; write observations into the file (robomimic: dataset_states_to_obs.py)")
+
+
+def interventions(seen: Survey) -> Iterator[Finding]:
+    """Steps at which a human corrected a policy."""
+    for signal in seen.signals:
+        last = re.split(r"[./]", signal.key)[-1].removeprefix("is_")
+        if last == "intervention" and signal.values.shape[1] == 1 and (share := (signal.values > 0).mean()) > 0:
+            how = f'"weights": {{"key": "{signal.key}", "values": {{"true": 4}}}} in data draws them more often'
+            yield Finding("note", f"{signal.name}: {share:.1%} of the steps are corrections by a human; {how}")
+
+
 def parts(seen: Survey) -> Iterator[Finding]:
     """Parts that the data set has by name, and episodes that two of them share."""
     every = len(seen.chosen.recorded)
@@ -325,7 +352,7 @@ def parts(seen: Survey) -> Iterator[Finding]:
 
 CHECKS: tuple[Callable[[Survey], Iterator[Finding]], ...] = (
     not_finite, time, alignment, jumps, outliers, duplicates, idle, strange_lengths, instructions, strange_episodes,
-    clipped, constant, parts,
+    clipped, constant, parts, after_the_end, simulator_states, interventions,
 )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from dp_prior.reports.inspection.faults import Finding, faulty_episodes, find, r
 from dp_prior.reports.inspection.image_survey import Gallery, find_in_images, images_at, read_gallery
 from dp_prior.reports.inspection.proposal import propose, propose_data, propose_images
 from dp_prior.reports.inspection.survey import Role, Survey, survey
+from dp_prior.reports.inspection.units import find_units
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.normalizer import Limits, NormalizerConfig
@@ -166,7 +167,7 @@ def _recorded(
     missing = [key for key in keys if is_remote and seen.store.dtype(key) == "video"]
     strips, findings, gaps = look(seen, [key for key in keys if key not in missing], are_named=cameras is not None)
     gaps += [f"{key}: videos on the Hub are downloaded if a configuration names them" for key in missing]
-    found = ranked([*find(seen), *findings])
+    found = ranked([*find(seen), *find_units(seen), *findings])
     if normalizers is None:
         normalizers = {signal.name: Limits() for signal in seen.of("observation", "action")}
     leave_out = faulty_episodes(seen, found)
