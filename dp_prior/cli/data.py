@@ -80,6 +80,14 @@ def cache(
 @click.option("--rename", multiple=True, metavar="THEIRS=OURS", help="Name a key otherwise; repeatable.")
 @click.option("--leave-out", multiple=True, metavar="KEY", help="Do not convert this key; repeatable.")
 @click.option("--fps", type=FiniteRange(min=0, min_open=True), help="Control steps per second of SOURCE.")
+@click.option(
+    "--stride", default=1, type=click.IntRange(min=1), help="Keep every so-manieth row, which divides the rate."
+)
+@click.option(
+    "--episodes", metavar="LIST", help="Only these: numbers, ranges and names of parts, such as 0-9,14,train."
+)
+@click.option("--without", metavar="LIST", help="Not these episodes: as --episodes.")
+@click.option("--where", multiple=True, metavar="KEY=VALUE", help="Only episodes that end with this value; repeatable.")
 def convert(
     source: Path,
     dest: Path,
@@ -89,13 +97,19 @@ def convert(
     rename: tuple[str, ...],
     leave_out: tuple[str, ...],
     fps: float | None,
+    stride: int,
+    episodes: str | None,
+    without: str | None,
+    where: tuple[str, ...],
 ) -> None:
     """Convert a data set of any readable format to Diffusion Policy's zarr, LeRobot 3.0, robomimic's HDF5 or npz
     (docs/data.md)."""
     from dp_prior.data.formats import convert as conversion
+    from dp_prior.data.formats.choice import ChoiceConfig
 
     how = {"kind": kind, "settings": settings, "renames": new_names(rename), "left_out": leave_out, "fps": fps}
-    click.echo(conversion.convert(source, dest, target, **how))
+    choice = ChoiceConfig.of_texts(episodes, without, where)
+    click.echo(conversion.convert(source, dest, target, **how, choice=choice, stride=stride))
 
 
 @click.command(cls=Command)

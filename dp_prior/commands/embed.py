@@ -114,17 +114,17 @@ def embed_data(
     data = config.data.downloaded({})
     with config.explaining_missing_data():
         store = data.episodes.create()
-    _, ends, _ = read_selected(store, {ACTION: data.action})
+    _, chosen, _ = read_selected(store, {ACTION: data.action}, data.choice)
     if record := data.language.get(key):
-        texts, _ = read_texts(record, store, ends)
+        texts, _ = read_texts(record, store, chosen)
         source = {"texts": record.text, "sha256": hashlib.sha256("\0".join(texts).encode()).hexdigest()}
         return _write(model, out, {record.text: texts}, source, lambda embedder: _texts(embedder, texts), report)
-    column = data.frames(store, ends, {key: data.images[key]})[key]
+    column = data.frames(store, chosen, {key: data.images[key]})[key]
     build_caches({key: column}, 1, report, lambda: None)
     index = column.frames.index
     described = f"{index.fit.model_dump_json()}{index.encoding.model_dump_json()}{''.join(index.digests)}"
-    episode = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
-    frame = np.arange(len(episode)) - np.concatenate([[0], ends])[episode]
+    episode = np.repeat(chosen.numbers, chosen.lengths)
+    frame = np.concatenate([np.arange(length) for length in chosen.lengths])
     source = {"frames": key, "sha256": hashlib.sha256(described.encode()).hexdigest()}
 
     def frames(embedder: Embedder) -> Callable[[int, int], np.ndarray]:

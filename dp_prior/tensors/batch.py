@@ -35,7 +35,7 @@ DTYPES: dict[Kind, torch.dtype] = {
 }
 
 
-_OMITTED = ("kinds", "fits", "embedders", "rotations", "classes", "previous_actions")
+_OMITTED = ("kinds", "fits", "embedders", "rotations", "classes", "previous_actions", "fps")
 """Fields of a spec that are not written while they are empty."""
 
 
@@ -66,6 +66,10 @@ class Spec(Config):
     previous_actions: dict[str, tuple[float, ...]] = {}
     """Value at the first step of an episode, before any action, in data units, by the key of an observation that is the
     action of the step before. Agents fill it in."""
+
+    fps: float | None = None
+    """Control steps per second of observations and actions, where these are not those of the recording (a `stride`);
+    None for the rate of the recording, or if nothing says."""
 
     def faults(self) -> Iterator[str]:
         odd = sorted(key for key in self.classes if self.kind(key) != "label")

@@ -6,9 +6,10 @@ block or one episode at a time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.recognition import kind_of, record_of
 from dp_prior.data.formats.recording import Recording
 
@@ -23,6 +24,8 @@ def convert(
     renames: Mapping[str, str] | None = None,
     left_out: Collection[str] = (),
     fps: float | None = None,
+    choice: ChoiceConfig | None = None,
+    stride: int = 1,
 ) -> str:
     """Convert a data set.
 
@@ -32,10 +35,12 @@ def convert(
         settings: fields of its record, as `name=value`.
         renames: new names by key.
         left_out: keys that are not converted.
-        fps: control steps per second, instead of what the source says.
+        fps: control steps per second of the source, instead of what it says.
+        choice: of episodes, which are then numbered anew; None for all.
+        stride: keep every so-manieth row, which divides the rate.
 
     Returns:
-        A line about what was written.
+        A line about what was written, and one for each thing that a user may not expect.
 
     Raises:
         FileExistsError: there is something at `path`.
@@ -43,13 +48,27 @@ def convert(
         DataError: the source is damaged, or the target cannot hold it.
     """
     record, new = record_of(kind or kind_of(source), source, settings), record_of(target, path)
-    recording = Recording.of(record.create(), renames=renames or {}, left_out=left_out, fps=fps)
+    recording = Recording.of(
+        record.create(), renames=renames or {}, left_out=left_out, fps=fps, choice=choice, stride=stride
+    )
     if path.exists():
         raise FileExistsError(f"{path} exists; nothing is overwritten, choose another name")
     path.parent.mkdir(parents=True, exist_ok=True)
     new.write(recording)
     names = [*recording.keys, *recording.cameras]
-    line = f"wrote {len(recording.ends)} episodes, {recording.ends[-1]:,} steps of {', '.join(names)} to {path}"
-    stored = {name: source.describe().get("stored") for name, source in recording.cameras.items()}
-    changed = [f"{name} was {dtype} and is uint8" for name, dtype in stored.items() if dtype is not None]
-    return "; ".join([line, *changed])
+    written = f"wrote {len(recording.ends)} episodes, {recording.ends[-1]:,} steps of {', '.join(names)} to {path}"
+    return "\n".join([written, *_remarks(recording, fps)])
+
+
+def _remarks(recording: Recording, fps: float | None) -> Iterator[str]:
+    """What was not kept of the source, or was called otherwise."""
+    for name, source in recording.cameras.items():
+        if (dtype := source.describe().get("stored")) is not None:
+            yield f"{name}: was {dtype} and is uint8"
+    declared, parts = recording.store.metadata()["fps"], recording.store.parts()
+    if fps is not None and declared not in (None, fps):
+        text = f"rate: declared {declared:g}, written as {recording.fps:g} steps per second"
+        same = "; the steps are the same ones. To keep fewer of them, give --stride"
+        yield text + (same if recording.stride == 1 else f", one of {recording.stride} rows")
+    if lost := [name for name, places in parts.items() if len(places) < len(recording.chosen.recorded)]:
+        yield f"parts: {', '.join(lost)} of the source are not written; convert each by --episodes NAME to keep them"

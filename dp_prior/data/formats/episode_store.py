@@ -18,6 +18,7 @@ from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding
 from dp_prior.data.frames import FrameFile, FramePart, FrameSource, frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
+from dp_prior.data.frames.chosen_frames import ChosenFrames
 
 TASK = "task_index"
 """Key of the number of each step's instruction, named as in LeRobot; `dp-prior convert` writes the same key."""
@@ -35,6 +36,7 @@ class EpisodeStore(ABC):
         format: name of the format, for `describe`.
         episode_ends: (E,) exclusive end row of each episode, as stored; `checked_ends` checks them.
         counted: keys whose values follow from the episodes; a conversion leaves them out.
+        simulated: keys of a simulator's own state, which no robot measures.
         text_key: key of the number of each step's instruction among `texts`; None if only a configuration can say.
     """
 
@@ -42,6 +44,7 @@ class EpisodeStore(ABC):
     format: str
     episode_ends: np.ndarray
     counted: Sequence[str] = ()
+    simulated: Sequence[str] = ()
     text_key: str | None = None
 
     @abstractmethod
@@ -55,6 +58,19 @@ class EpisodeStore(ABC):
     @abstractmethod
     def read(self, key: str) -> np.ndarray:
         """(N, *feature_shape) all rows of a key, in the stored dtype."""
+
+    def numbers(self) -> np.ndarray:
+        """(E,) int64 number of each episode in the data set's own counting; the default counts from 0."""
+        return np.arange(len(self.episode_ends))
+
+    def parts(self) -> dict[str, list[int]]:
+        """Lists of episodes that the data set has by name, such as a training part, as places in the order of the rows;
+        the default has none."""
+        return {}
+
+    def rows(self, key: str) -> int:
+        """Number of rows of a key, which may be one per episode."""
+        return int(self.open(key).shape[0])
 
     def open(self, key: str) -> Any:
         """Rows of a key as an array that may be read when it is sliced; the default reads all of them."""
@@ -135,6 +151,11 @@ class EpisodeStore(ABC):
         array = PictureArray(where, shape, dtype, blocks)
         return ArrayFrames(array, ends, self.path, self.files([key]), self.format, {"key": key}, parts)
 
+    def chosen_frames(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> FrameSource:
+        """The frames of some episodes of a camera; see `frames` and `episodes`. The default opens those of all."""
+        source = self.frames(key, ends)
+        return source if len(numbers) == len(ends) else ChosenFrames(source, numbers)
+
     def frame_files(self, key: str, ends: np.ndarray) -> list[FrameFile]:
         """The files of nothing but frames of a camera, missing ones too; empty for a format without such files."""
         return []
@@ -202,9 +223,8 @@ class EpisodeStore(ABC):
         problems = []
         before = np.concatenate([[0], ends[:-1]])
         for e in np.flatnonzero(ends <= before)[:5]:
-            problems.append(
-                f"episode {e} ends at row {ends[e]} but begins at row {before[e]}; episode ends must increase strictly"
-            )
+            found = f"episode {self.numbers()[e]} ends at row {ends[e]} but begins at row {before[e]}"
+            problems.append(f"{found}; episode ends must increase strictly")
         return ends, problems
 
 

@@ -126,6 +126,10 @@ class NpzStore(EpisodeStore):
                     return np.frombuffer(b"".join(parts), dtype).reshape(count, *shape[1:])
         return super().episodes(key, ends, numbers)
 
+    def rows(self, key: str) -> int:
+        """See `EpisodeStore`; of the header."""
+        return self.headers[key][0][0]
+
     def open_frames(self, key: str, ends: np.ndarray) -> ArrayFrames:
         """See `EpisodeStore`. A member of a zip file can only be decompressed from its beginning, so one thread reads
         all of it, never the whole array at once."""

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.formats.choice import ChoiceConfig
+from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.frames import FrameSource
 
@@ -18,7 +20,9 @@ class Recording:
     """Episodes with all their keys, by their new names.
 
     Attributes:
-        ends: (E,) int64 exclusive end row of each episode.
+        chosen: the episodes that are converted.
+        stride: rows of the source from one step to the next.
+        ends: (E,) int64 exclusive end row of each episode, in steps.
         keys: of numbers, in the store, by name.
         cameras: frames by name.
         fps: control steps per second; None if the source does not say.
@@ -27,6 +31,8 @@ class Recording:
     """
 
     store: EpisodeStore
+    chosen: Chosen
+    stride: int
     ends: np.ndarray
     keys: Mapping[str, str]
     cameras: Mapping[str, FrameSource]
@@ -36,19 +42,28 @@ class Recording:
 
     @classmethod
     def of(
-        cls, store: EpisodeStore, *, renames: Mapping[str, str], left_out: Collection[str], fps: float | None
+        cls,
+        store: EpisodeStore,
+        *,
+        renames: Mapping[str, str],
+        left_out: Collection[str],
+        fps: float | None,
+        choice: ChoiceConfig | None = None,
+        stride: int = 1,
     ) -> Recording:
         """Open a data set.
 
         Args:
             renames: new names by key.
             left_out: keys that are not converted.
-            fps: replaces what the data set says.
+            fps: of the data set, instead of what it says.
+            choice: of episodes; None for all.
+            stride: keep every so-manieth row of an episode, from its first on.
 
         Raises:
             DataError: it has other keys than numbers and frames, or such keys cannot be read; all in one report.
         """
-        ends, problems = store.checked_ends()
+        chosen, problems = (choice or ChoiceConfig()).of(store)
         shapes, pictures = store.keys(), store.cameras()
         unknown = sorted({*renames, *left_out} - {*shapes})
         problems += [f"has no key {key!r} to rename or leave out. {nearest_name(key, shapes)}" for key in unknown]
@@ -61,7 +76,7 @@ class Recording:
                 problems.append(f"two keys would be named {name!r}")
             try:
                 if key in pictures:
-                    cameras[name] = store.frames(key, ends)
+                    cameras[name] = store.chosen_frames(key, chosen.recorded, chosen.numbers)
                     _check_order(cameras[name], name)
                 elif store.is_number(key):
                     keys[name] = key
@@ -77,7 +92,9 @@ class Recording:
             raise DataError(str(store.describe()["path"]), [found])
         names = {renames.get(key, key): each for key, each in found["names"].items()}
         tasks = [texts[number] for number in range(len(texts))]
-        return cls(store, ends, keys, cameras, fps or found["fps"], tasks, names)
+        rate, ends = fps or found["fps"], np.cumsum(-(-chosen.lengths // stride))
+        rate = rate / stride if rate and stride > 1 else rate
+        return cls(store, chosen, stride, ends, keys, cameras, rate, tasks, names)
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -90,11 +107,11 @@ class Recording:
         Raises:
             DataError: they cannot be read, or there is not one row for each step.
         """
-        values, rows = self.store.read(self.keys[name]), int(self.ends[-1])
+        values, rows = self.chosen.read(self.store, self.keys[name]), int(self.chosen.ends[-1])
         if len(values) < rows:
             found = f"has {len(values)} rows, the episodes {rows}; leave it out with --leave-out"
             raise DataError(self.store.locate(self.keys[name], 0), [found])
-        return values[:rows]
+        return values[:rows] if self.stride == 1 else values[:rows][self._is_step]
 
     def frames(self, name: str, count: int | None = None) -> Iterator[np.ndarray]:
         """(k, H, W, 3) uint8 frames of all steps in order.
@@ -102,11 +119,10 @@ class Recording:
         Args:
             count: frames in each block, fewer in the last; None for one block per episode.
         """
-        source = self.cameras[name]
-        blocks = (block for part in _in_order(source) for block in source.read(part, 0))
+        blocks = self._steps_of(self.cameras[name])
         total = int(self.ends[-1])
         lengths = np.diff(self.ends, prepend=0) if count is None else np.diff([*range(0, total, count), total])
-        held = np.empty((0, *source.size, 3), np.uint8)
+        held = np.empty((0, *self.cameras[name].size, 3), np.uint8)
         for length in lengths.tolist():
             pieces, have = [held], len(held)
             while have < length:
@@ -117,6 +133,18 @@ class Recording:
             yield joined[:length]
         for _ in blocks:  # its end checks that there are no more frames than steps
             pass
+
+    @property
+    def _is_step(self) -> np.ndarray:
+        """(n,) bool, which chosen rows are written."""
+        return np.concatenate([np.arange(length) for length in self.chosen.lengths]) % self.stride == 0
+
+    def _steps_of(self, source: FrameSource) -> Iterator[np.ndarray]:
+        """The frames of a camera that are written, as blocks."""
+        is_step, row = self._is_step, 0
+        for block in (block for part in _in_order(source) for block in source.read(part, 0)):
+            yield block if self.stride == 1 else block[is_step[row : row + len(block)]]
+            row += len(block)
 
 
 def _in_order(source: FrameSource) -> list[Any]:

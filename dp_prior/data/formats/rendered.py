@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.frames import FramePart, frames_per_block
 from dp_prior.pixels.renderers import RendererConfig
@@ -22,13 +23,11 @@ class RenderedFrames:
     Push-T demonstrations take a minute and a half at 96 x 96, too few for processes.
     """
 
-    def __init__(
-        self, store: EpisodeStore, key: str, ends: np.ndarray, renderer: RendererConfig, size: tuple[int, int]
-    ):
+    def __init__(self, store: EpisodeStore, key: str, chosen: Chosen, renderer: RendererConfig, size: tuple[int, int]):
         """
         Args:
             key: of the states.
-            ends: (E,) exclusive end row of each episode, checked.
+            chosen: the episodes whose frames are drawn.
             size: height and width of a frame.
 
         Raises:
@@ -36,7 +35,8 @@ class RenderedFrames:
             ImportError: what the renderer draws with is not installed.
         """
         self.root = Path(store.describe()["path"])
-        self.ends, self.size, self._renderer = ends, size, renderer
+        self.ends = ends = chosen.ends
+        self.size, self._renderer = size, renderer
         shape, keys = renderer.state_shape, store.keys()
         if key not in keys:
             raise DataError(str(self.root), [f"has no key {key!r}. {nearest_name(key, keys)}"])
@@ -44,7 +44,7 @@ class RenderedFrames:
         if keys[key] != shape:
             found = f"holds states of shape {keys[key]}; renderer {renderer.type!r} draws those of shape {shape}"
             raise DataError(where, [found])
-        states = store.read(key)[: ends[-1]]
+        states = chosen.read(store, key)[: ends[-1]]
         if states.dtype.kind not in "biuf" or len(states) < ends[-1]:
             raise DataError(where, [f"holds {len(states)} rows of {states.dtype}; expected {ends[-1]} of numbers"])
         self._states = np.ascontiguousarray(states, "<f4")

@@ -103,7 +103,7 @@ class RobomimicStoreConfig(EpisodeStoreRecord):
 class RobomimicStore(EpisodeStore):
     """Reads a robomimic file key by key; the file is open only while it is read."""
 
-    format = "robomimic HDF5"
+    format, simulated = "robomimic HDF5", ("states",)
 
     def __init__(self, path: Path, filter: str | None):
         self.path = path = path.expanduser()
@@ -117,6 +117,7 @@ class RobomimicStore(EpisodeStore):
                 raise DataError(str(path), ["has no group data/demo_0; expected the layout of robomimic"])
             if filter is not None:
                 names = _filtered(self.path, file, filter, names)
+            self._parts = _masks(file, names)
             self.demonstrations = names
             problems, lengths = [], []
             for name in names:
@@ -170,6 +171,18 @@ class RobomimicStore(EpisodeStore):
         if problems:
             raise DataError(str(self.path), problems)
         return (int(self.episode_ends[-1]), *feature), dtype
+
+    def numbers(self) -> np.ndarray:
+        """See `EpisodeStore`; those in the names of the demonstrations."""
+        return np.array([int(name.removeprefix("demo_")) for name in self.demonstrations])
+
+    def parts(self) -> dict[str, list[int]]:
+        """See `EpisodeStore`; the lists under `mask/`."""
+        return self._parts
+
+    def rows(self, key: str) -> int:
+        """See `EpisodeStore`; every demonstration has a row for each step."""
+        return int(self.episode_ends[-1])
 
     def read(self, key: str) -> np.ndarray:
         """(N, *feature_shape) in the stored dtype."""
@@ -232,6 +245,19 @@ def _filtered(path: Path, file: h5py.File, filter: str, names: list[str]) -> lis
         found = f"names {', '.join(unknown)}, which data/ does not have" if unknown else "is empty"
         raise DataError(str(path), [f"mask/{filter} {found}"])
     return [name for name in names if name in listed]
+
+
+def _masks(file: h5py.File, names: list[str]) -> dict[str, list[int]]:
+    """Places among `names` of the demonstrations of each list under mask/."""
+    import h5py
+
+    masks, places = file.get("mask", {}), {name: place for place, name in enumerate(names)}
+    found = {}
+    for mask, array in masks.items():
+        if isinstance(array, h5py.Dataset) and array.ndim == 1:
+            listed = [name.decode() if isinstance(name, bytes) else str(name) for name in array[()].tolist()]
+            found[mask] = sorted(places[name] for name in listed if name in places)
+    return found
 
 
 def _array(demonstration: h5py.Group, key: str) -> h5py.Dataset | None:

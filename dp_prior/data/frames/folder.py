@@ -25,11 +25,17 @@ VIDEOS = (".mp4", ".mkv", ".webm", ".avi", ".mov")
 class FolderFrames:
     """See `FrameSource`."""
 
-    def __init__(self, path: Path, ends: np.ndarray):
-        """Args: path: the folder of one camera; hidden files in it are ignored."""
+    def __init__(self, path: Path, ends: np.ndarray, numbers: np.ndarray | None = None):
+        """
+        Args:
+            path: the folder of one camera, with frames of all episodes; hidden files in it are ignored.
+            ends: (E,) exclusive end row of every recorded episode.
+            numbers: (k,) sorted numbers of the episodes whose frames are read; None for all.
+        """
         self.root = path = path.expanduser()
-        self.ends = ends
-        self._lengths = np.diff(ends, prepend=0).tolist()
+        numbers = np.arange(len(ends)) if numbers is None else numbers
+        lengths = np.diff(ends, prepend=0)[numbers]
+        self.ends, self._lengths = np.cumsum(lengths), lengths.tolist()
         if not path.is_dir():
             raise DataError(str(path.absolute()), ["no such folder of frames"])
         entries = _listed(path)
@@ -39,6 +45,7 @@ class FolderFrames:
             raise DataError(str(path), [f"holds {odd.name!r}; expected a folder or a video per episode"])
         if len(entries) != len(ends):
             raise DataError(str(path), [f"holds frames of {len(entries)} episodes; expected {len(ends)}"])
+        entries = [entries[number] for number in numbers]
         self.parts = [FramePart(str(entry), (episode,)) for episode, entry in enumerate(entries)]
         self._pictures: dict[str, list[Path]] = {}
         if self._is_video:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from dp_prior.config import Change, Config
 from dp_prior.data.files import Verify
+from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.formats.rendered import RenderedFrames
 from dp_prior.data.frames import FrameSource
@@ -65,29 +65,28 @@ class ImageConfig(Config):
         """The resize that training and the robot share."""
         return Fit(size=self.size, how=self.fit)
 
-    def cache(self, store: EpisodeStore, ends: np.ndarray, root: Path) -> FrameCache:
-        """The frame cache of this camera, built or not.
+    def cache(self, store: EpisodeStore, chosen: Chosen, root: Path) -> FrameCache:
+        """The frame cache of this camera, built or not; of the chosen episodes.
 
         Args:
-            ends: (E,) exclusive end row of each episode, checked.
             root: directory of all caches.
         """
         quality = self.jpeg_quality
         encoding = Encoding(type="raw") if quality is None else Encoding(type="jpeg", quality=quality)
-        return FrameCache(self._source(store, ends), self.resize, root, encoding)
+        return FrameCache(self._source(store, chosen), self.resize, root, encoding)
 
-    def _source(self, store: EpisodeStore, ends: np.ndarray) -> FrameSource:
+    def _source(self, store: EpisodeStore, chosen: Chosen) -> FrameSource:
         if self.folder is not None:
-            return FolderFrames(self.folder, ends)
+            return FolderFrames(self.folder, chosen.recorded, chosen.numbers)
         if self.render is not None:
-            return RenderedFrames(store, self.key, ends, self.render, self.size)
-        return store.frames(self.key, ends)
+            return RenderedFrames(store, self.key, chosen, self.render, self.size)
+        return store.chosen_frames(self.key, chosen.recorded, chosen.numbers)
 
 
 def open_images(
     images: Mapping[str, ImageConfig],
     store: EpisodeStore,
-    ends: np.ndarray,
+    chosen: Chosen,
     root: Path | None,
     data_set: Path,
     verify: Verify,
@@ -100,4 +99,4 @@ def open_images(
     if not images:
         return {}
     place = cache_root(root, data_set)
-    return {name: ImageColumn(image.cache(store, ends, place), verify) for name, image in images.items()}
+    return {name: ImageColumn(image.cache(store, chosen, place), verify) for name, image in images.items()}

@@ -10,6 +10,7 @@ import numpy as np
 from dp_prior.config import Change, Config
 from dp_prior.data.embeddings.folder import EmbeddingFolder, FolderConfig
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import step_of
 
 
@@ -25,18 +26,15 @@ class ObservationEmbeddingsConfig(Config):
     frame: str = "frame"
     """Metadata column with the number of the frame in its episode, from 0."""
 
-    def create(self, ends: np.ndarray) -> FrameEmbeddings:
-        """Open the folder and find the row of every frame.
-
-        Args:
-            ends: (E,) exclusive end row of each episode.
+    def create(self, chosen: Chosen) -> FrameEmbeddings:
+        """Open the folder and find the row of every chosen frame; it may hold rows of others too.
 
         Raises:
             DataError: a frame has no row or several, a row has no frame, or rows cannot be trained on.
         """
         folder = self.folder.create()
         folder.scan()
-        return FrameEmbeddings(folder, _rows_of_frames(folder, self.episode, self.frame, ends))
+        return FrameEmbeddings(folder, _rows_of_frames(folder, self.episode, self.frame, chosen))
 
 
 @dataclass(frozen=True)
@@ -45,14 +43,15 @@ class FrameEmbeddings:
 
     Attributes:
         folder: the embeddings.
-        row_of: (N,) int64 row of the folder for every frame of all episodes, one episode after another.
+        row_of: (N,) int64 row of the folder for every frame of the chosen episodes, one episode after another.
     """
 
     folder: EmbeddingFolder
     row_of: np.ndarray
 
 
-def _rows_of_frames(folder: EmbeddingFolder, episode: str, frame: str, ends: np.ndarray) -> np.ndarray:
+def _rows_of_frames(folder: EmbeddingFolder, episode: str, frame: str, chosen: Chosen) -> np.ndarray:
+    ends = chosen.recorded
     starts = np.concatenate([[0], ends[:-1]])
     lengths = ends - starts
     row_of = np.full(int(ends[-1]), -1, np.int64)
@@ -79,9 +78,10 @@ def _rows_of_frames(folder: EmbeddingFolder, episode: str, frame: str, ends: np.
             raise DataError(folder.path, [f"{folder.rows.locate(done + at)}: {found}"])
         row_of[steps] = np.arange(done, done + len(steps))
         done += len(steps)
+    row_of = row_of[chosen.rows]
     missing = np.flatnonzero(row_of < 0)
     if len(missing):
-        e, f = step_of(missing[0], ends)
+        e, f = step_of(int(chosen.rows[missing[0]]), ends)
         found = f"{len(missing)} frames have no embedding; the first is episode {e}, frame {f}"
         raise DataError(folder.path, [found])
     return row_of

@@ -17,7 +17,9 @@ from dp_prior.data.embeddings.folder import EmbeddingFolder, FolderConfig
 from dp_prior.data.embeddings.written import read_record
 from dp_prior.data.errors import DataError, first_few, nearest_name
 from dp_prior.data.files import decoding
-from dp_prior.data.formats.episode_store import EpisodeStore, step_of
+from dp_prior.data.formats.choice import leaving_out
+from dp_prior.data.formats.chosen import Chosen
+from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.samples.order import Share, shares
 
 
@@ -49,16 +51,13 @@ class LanguageConfig(Config):
         """The keys of the data set that are named."""
         return {name for name in (self.key, self.texts) if isinstance(name, str)}
 
-    def create(self, store: EpisodeStore, ends: np.ndarray) -> FrameTexts:
-        """Read the text of every frame and find the embedding of every text.
-
-        Args:
-            ends: (E,) exclusive end row of each episode, checked.
+    def create(self, store: EpisodeStore, chosen: Chosen) -> FrameTexts:
+        """Read the text of every chosen frame and find the embedding of every text.
 
         Raises:
             DataError: a frame has no text, a text has no embedding, or the embeddings cannot be trained on.
         """
-        texts, index = read_texts(self, store, ends)
+        texts, index = read_texts(self, store, chosen)
         folder = self.folder.create()
         rows = _rows_of(folder, self.text, texts)
         table = read_rows(folder.rows, rows).astype(np.float32)
@@ -131,8 +130,8 @@ class FrameTexts:
         return digest.digest()
 
 
-def read_texts(record: LanguageConfig, store: EpisodeStore, ends: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """The K different texts that occur, sorted, and (N,) int64 the number of each frame's.
+def read_texts(record: LanguageConfig, store: EpisodeStore, chosen: Chosen) -> tuple[list[str], np.ndarray]:
+    """The K different texts that occur, sorted, and (n,) int64 the number of each chosen frame's.
 
     Raises:
         DataError: a key is missing, or a frame has no text.
@@ -140,46 +139,36 @@ def read_texts(record: LanguageConfig, store: EpisodeStore, ends: np.ndarray) ->
     source = str(store.describe()["path"])
     key = store.text_key if record.key is None else record.key
     if key is None:
-        listed = _listed(record, store, source)
-        values = np.zeros(len(ends), np.int64) if len(listed) == 1 else np.arange(len(listed))
-        if len(values) != len(ends):
-            found = f"lists {len(listed)} texts for {len(ends)} episodes"
+        listed, count = _listed(record, store, source), len(chosen.recorded)
+        numbers = np.zeros(count, np.int64) if len(listed) == 1 else np.arange(len(listed))
+        if len(numbers) != count:
+            found = f"lists {len(listed)} texts for {count} episodes"
             raise DataError(source, [f"language.texts {found}; give one for each, one for all, or the key of numbers"])
+        values = np.repeat(numbers[chosen.numbers], chosen.lengths)
     else:
-        values = _read(store, key, source)
-    lengths = np.diff(ends, prepend=0)
-    if len(values) == len(ends) != ends[-1]:
-        values = np.repeat(values, lengths)
-    elif len(values) < ends[-1]:
-        found = (
-            f"key {key!r} has {len(values)} rows; expected one for each of {ends[-1]} frames or {len(ends)} episodes"
-        )
-        raise DataError(source, [f"language: {found}"])
-    values = values[: ends[-1]]
+        values = _texts_of(store, key, source, chosen.column(store, key, "language"))
     unique, index = np.unique(values, return_inverse=True)
     if values.dtype.kind in "iu":
         listed = _listed(record, store, source)
         unknown = [int(number) for number in unique if number not in listed]
         if unknown:
-            episode, frame = step_of(int(np.argmax(values == unknown[0])), ends)
+            episode, frame = chosen.place(int(np.argmax(values == unknown[0])))
             where = f"episode {episode}, frame {frame}"
             raise DataError(source, [f"{where}: {key!r} is {unknown[0]}, but the texts are numbered {_span(listed)}"])
         unique = np.array([listed[int(number)] for number in unique])
     empty = [number for number, text in enumerate(unique) if not str(text).strip()]
     if empty:
-        episode, frame = step_of(int(np.argmax(index == empty[0])), ends)
-        where = f"episode {episode}, frame {frame}"
-        raise DataError(source, [f"{where}: the instruction is an empty text; write one, or leave the episode out"])
+        rows = np.flatnonzero(np.isin(index, empty))
+        episode, frame = chosen.place(int(rows[0]))
+        remedy = leaving_out(chosen.owners(rows))
+        found = f"episode {episode}, frame {frame}: the instruction is an empty text"
+        raise DataError(source, [f"{found}; write one, or {remedy}"])
     texts, merged = np.unique(unique, return_inverse=True)  # numbers may share a text
     return [str(text) for text in texts], merged[index.ravel()].astype(np.int64)
 
 
-def _read(store: EpisodeStore, key: str, source: str) -> np.ndarray:
-    """(rows,) numbers or texts of a key."""
-    known = store.keys()
-    if key not in known:
-        raise DataError(source, [f"language: there is no key {key!r}. {nearest_name(key, known)}"])
-    values = store.read(key)
+def _texts_of(store: EpisodeStore, key: str, source: str, values: np.ndarray) -> np.ndarray:
+    """(rows,) numbers or texts, given the values of a key."""
     values = values.reshape(len(values)) if values.size == len(values) else values
     if values.dtype.kind == "S":
         with decoding(store.locate(key, 0), "holds texts that are not UTF-8"):
@@ -195,7 +184,12 @@ def _listed(record: LanguageConfig, store: EpisodeStore, source: str) -> dict[in
     if isinstance(record.texts, tuple):
         return dict(enumerate(record.texts))
     if record.texts is not None:
-        return dict(enumerate(map(str, _read(store, record.texts, source))))
+        known = store.keys()
+        if record.texts not in known:
+            hint = nearest_name(record.texts, known)
+            raise DataError(source, [f"language: there is no key {record.texts!r}. {hint}"])
+        values = _texts_of(store, record.texts, source, store.read(record.texts))
+        return dict(enumerate(map(str, values)))
     if found := store.texts():
         return found
     raise DataError(source, ["language: nothing says which texts the numbers stand for; list them in language.texts"])

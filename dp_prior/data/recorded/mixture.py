@@ -75,6 +75,7 @@ class MixtureConfig(WindowsConfig):
         if 0 < len(unweighted) < len(self.sets):
             yield f"sets {unweighted} have no weight, but others have; give all of them a weight, or none"
         told = [record for one in self.sets.values() for record in one.language.values() if record.weights is not None]
+        told += [one.weights for one in self.sets.values() if one.weights is not None]
         if (not unweighted or told) and any(one.embeddings for one in self.sets.values()):
             yield "sets have weights and embeddings, which are shuffled in blocks of neighbours; remove the weights"
 
@@ -142,10 +143,12 @@ class Mixture(Demonstrations):
         if problems:
             raise ConfigError("data", problems)
         parts = list(sets.values())
-        self.spec = parts[0].spec
+        rates = [rate for name in sets if (rate := _rate(config.sets[name], sets[name]))]
+        is_thinned = any(one.stride > 1 for one in config.sets.values())
+        self.spec = parts[0].spec.model_copy(update={"fps": rates[0] if rates and is_thinned else None})
         self.files = [file for each in parts for file in each.files]
         self.images = {f"{name}/{key}": column for name, each in sets.items() for key, column in each.images.items()}
-        episodes = np.cumsum([0, *(sum(map(len, each.split_ids.values())) for each in parts)]).tolist()
+        episodes = np.cumsum([0, *(each.highest_id + 1 for each in parts)]).tolist()
         self.split_ids = {  # episodes are numbered through, set after set
             part: [first + one for first, each in zip(episodes, parts, strict=False) for one in each.split_ids[part]]
             for part in (*PARTS, "dropped")
@@ -225,12 +228,18 @@ def _layout(spec: Spec) -> dict[str, str]:
     return layouts
 
 
+def _rate(stated: SetConfig, found: Trajectories) -> float | None:
+    """Control steps per second of a set as it is trained on; None if nothing says."""
+    rate = stated.fps or found.described.get("fps")
+    return rate / stated.stride if rate and stated.stride > 1 else rate
+
+
 def _different_actions(config: MixtureConfig, sets: dict[str, Trajectories]) -> Iterator[str]:
     """A line for each rate, or order of named dimensions, in which a set differs from the first that states one."""
     rates, names = {}, {}
     for name, each in sets.items():
         stated, action = config.sets[name], config.sets[name].action
-        rates[name] = stated.fps or each.described.get("fps")
+        rates[name] = _rate(stated, each)
         known = each.described.get("names", {}).get(action.key, ())
         names[name] = stated.action_names or tuple(known[slice(*(action.slice or (None,)))])
         width = each.spec.x_shape[1]

@@ -8,16 +8,18 @@ import torch
 from dp_prior.tensors.rotations import Layout, RotationSlice
 
 
-def previous_actions(actions: np.ndarray, ends: np.ndarray, start: np.ndarray) -> np.ndarray:
+def previous_actions(actions: np.ndarray, ends: np.ndarray, start: np.ndarray, stride: int) -> np.ndarray:
     """(N, A): the action of the step before; `start` in the first step of an episode, which has none before it.
 
     Args:
         actions: (N, A) of all episodes, concatenated.
         ends: (E,) exclusive end row of each episode; the last is N.
         start: (A,).
+        stride: rows from one step to the next; as many rows of an episode are a first step.
     """
-    previous = np.roll(actions, 1, axis=0)
-    previous[np.append(0, ends[:-1])] = start
+    previous, begins = np.roll(actions, stride, axis=0), np.append(0, ends[:-1])
+    for offset in range(stride):
+        previous[begins[begins + offset < ends] + offset] = start
     return previous
 
 

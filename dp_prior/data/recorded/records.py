@@ -10,12 +10,14 @@ from pydantic import AfterValidator, Field
 from dp_prior.config import Change, Config
 from dp_prior.data.data_record import BatchSize, DataDevice, DataRecord, FrameCachePlace, ManifestPlace, Verified
 from dp_prior.data.formats import EpisodeStoreConfig
+from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.recorded.camera import ImageConfig
 from dp_prior.data.recorded.frame_embeddings import ObservationEmbeddingsConfig
 from dp_prior.data.recorded.language import LanguageConfig
 from dp_prior.data.recorded.mirror import MirrorConfig
 from dp_prior.data.recorded.selection import ACTION, KeyConfig
 from dp_prior.data.recorded.split import SplitConfig
+from dp_prior.data.recorded.weights import WeightsConfig
 
 
 def good_key(value: str) -> str:
@@ -33,6 +35,15 @@ class RecordedConfig(Config):
 
     episodes: Annotated[EpisodeStoreConfig, Change("harmless")]
     """The recorded data set."""
+
+    choice: ChoiceConfig = ChoiceConfig()
+    """Which of its episodes are used; by default all. Split, statistics, fingerprint and frame caches are those of a
+    data set that has no others."""
+
+    stride: int = Field(default=1, ge=1)
+    """Train on every so-manieth row: 3 makes a policy of 10 steps per second from a recording at 30. Windows begin at
+    every row, so no row is lost. Only for actions that say where to go; the differences of skipped rows would be
+    lost."""
 
     obs: dict[Annotated[str, AfterValidator(good_key)], KeyConfig] = {}
     """Observations: the policy's name of each one, and its key in the data set."""
@@ -56,6 +67,9 @@ class RecordedConfig(Config):
     policy's name, and how the action does, as `action`; a camera says it in its own `mirror`. Empty: on the recorded
     episodes alone."""
 
+    weights: Annotated[WeightsConfig | None, Change("schedule-changing")] = None
+    """How often windows are drawn, such as corrections more often than the rest. null: each comes once per epoch."""
+
     def faults(self) -> Iterator[str]:
         names = [*self.obs, *self.embeddings, *self.images]
         both = [*names, *self.language]
@@ -73,6 +87,9 @@ class RecordedConfig(Config):
                 f"language.{weighted[0]} has weights, but embeddings are shuffled in blocks of neighbours; "
                 f"remove the weights"
             )
+        if self.weights is not None and (weighted or self.embeddings):
+            other = f"language.{weighted[0]} has weights too" if weighted else "embeddings are read in blocks"
+            yield f"weights is given, but {other}; a window has one share, so remove one of both"
 
     def _mirror_faults(self) -> Iterator[str]:
         mirrored = [name for name, image in self.images.items() if image.mirror is not None]

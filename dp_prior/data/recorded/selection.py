@@ -8,7 +8,9 @@ import numpy as np
 
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.formats.episode_store import EpisodeStore, step_of
+from dp_prior.data.formats.choice import ChoiceConfig, leaving_out
+from dp_prior.data.formats.chosen import Chosen
+from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.onboard.rotation_check import is_rotation, not_a_rotation
 from dp_prior.tensors.rotations import RotationSlice
 from dp_prior.tensors.slices import Slice, slice_faults
@@ -32,18 +34,19 @@ class KeyConfig(Config):
 
 
 def read_selected(
-    store: EpisodeStore, keys: dict[str, KeyConfig]
-) -> tuple[dict[str, np.ndarray], np.ndarray, list[str]]:
+    store: EpisodeStore, keys: dict[str, KeyConfig], choice: ChoiceConfig
+) -> tuple[dict[str, np.ndarray], Chosen, list[str]]:
     """Read and check the configured keys.
 
     Returns:
-        (N, *shape) float32 contiguous array of each of our keys, (E,) int64 end row of each episode, and warnings.
+        (N, *shape) float32 contiguous array of each of our keys, the chosen episodes, and warnings.
 
     Raises:
         DataError: all problems in one report.
     """
-    ends, problems = store.checked_ends()
-    raw, unread = _read_keys(store, keys)
+    chosen, problems = choice.of(store)
+    ends = chosen.ends
+    raw, unread = _read_keys(store, keys, chosen)
     problems += unread
     arrays: dict[str, np.ndarray] = {}
     for name, wanted in keys.items():
@@ -65,14 +68,16 @@ def read_selected(
     elif len(ends) and lengths and ends[-1] < rows:
         warnings.append(f"{rows - ends[-1]} rows after the last episode's end, row {ends[-1]}, are not used")
     for name, array in arrays.items():
-        problems += _non_finite(store, name, keys[name], raw[keys[name].key], array, ends)
-        problems += _not_rotations(store, name, keys[name], array, ends)
+        problems += _non_finite(store, name, keys[name], raw[keys[name].key], array, chosen)
+        problems += _not_rotations(store, name, keys[name], array, chosen)
     if problems:
         raise DataError(str(store.describe()["path"]), problems)
-    return {name: array[: ends[-1]] for name, array in arrays.items()}, ends, warnings
+    return {name: array[: ends[-1]] for name, array in arrays.items()}, chosen, warnings
 
 
-def _read_keys(store: EpisodeStore, keys: dict[str, KeyConfig]) -> tuple[dict[str, np.ndarray], list[str]]:
+def _read_keys(
+    store: EpisodeStore, keys: dict[str, KeyConfig], chosen: Chosen
+) -> tuple[dict[str, np.ndarray], list[str]]:
     """The stored arrays by key, each read once, and why others are not read."""
     known, problems = store.keys(), []
     raw: dict[str, np.ndarray | None] = {}
@@ -84,7 +89,7 @@ def _read_keys(store: EpisodeStore, keys: dict[str, KeyConfig]) -> tuple[dict[st
             problems.append(f"{_called(name)}: {store.locate(wanted.key, 0)}: {picture}")
         elif wanted.key not in raw:
             try:
-                raw[wanted.key] = store.read(wanted.key)
+                raw[wanted.key] = chosen.read(store, wanted.key)
             except DataError as error:
                 raw[wanted.key] = None
                 problems += [f"{_called(name)}: {error.source}: {problem}" for problem in error.problems]
@@ -140,42 +145,44 @@ def _as_float32(values: np.ndarray, wanted: KeyConfig) -> np.ndarray:
 
 
 def _non_finite(
-    store: EpisodeStore, name: str, wanted: KeyConfig, raw: np.ndarray, array: np.ndarray, ends: np.ndarray
+    store: EpisodeStore, name: str, wanted: KeyConfig, raw: np.ndarray, array: np.ndarray, chosen: Chosen
 ) -> list[str]:
     """The first five rows of an array that are not finite, by file, episode, frame and key."""
     bad = np.flatnonzero(~np.isfinite(array).all(axis=tuple(range(1, array.ndim))))
-    if len(ends):
-        bad = bad[bad < ends[-1]]
+    if len(chosen.ends):
+        bad = bad[bad < chosen.ends[-1]]
     if len(bad) == 0:
         return []
     where, problems = _called(name), []
     for row in bad[:5]:
-        episode, frame = step_of(row, ends)
+        episode, frame = chosen.place(row)
         element = int(np.flatnonzero(~np.isfinite(array[row].ravel()))[0])
         found = array[row].ravel()[element]
         cause = "" if not np.isfinite(raw[row]).all() else " (too large for float32)"
         problems.append(
-            f"{where}: {store.locate(wanted.key, int(row))}: key {wanted.key!r}, episode {episode}, frame {frame}, "
-            f"dimension {element} is {found}{cause}"
+            f"{where}: {store.locate(wanted.key, chosen.recorded_row(row))}: key {wanted.key!r}, episode {episode}, "
+            f"frame {frame}, dimension {element} is {found}{cause}"
         )
     if len(bad) > 5:
         problems.append(f"{where}: key {wanted.key!r}: {len(bad) - 5} more rows are not finite")
-    problems.append(f"{where}: repair or leave out these episodes; values that are not finite cannot be trained on")
+    remedy = f"repair the values, or {leaving_out(chosen.owners(bad))}"
+    problems.append(f"{where}: values that are not finite cannot be trained on; {remedy}")
     return problems
 
 
 def _not_rotations(
-    store: EpisodeStore, name: str, wanted: KeyConfig, array: np.ndarray, ends: np.ndarray
+    store: EpisodeStore, name: str, wanted: KeyConfig, array: np.ndarray, chosen: Chosen
 ) -> Iterator[str]:
     """For each rotation, how many rows hold none, and the first of them; rows that are not finite are told already."""
     for index, rotation in enumerate(wanted.rotations):
-        values = array[: ends[-1] if len(ends) else None, slice(*rotation.slice)]
+        values = array[: chosen.ends[-1] if len(chosen.ends) else None, slice(*rotation.slice)]
         is_good = is_rotation(values, rotation.form) | ~np.isfinite(values).all(1)
         bad = np.flatnonzero(~is_good)
         if len(bad):
-            episode, frame = step_of(int(bad[0]), ends)
+            episode, frame = chosen.place(int(bad[0]))
+            row = chosen.recorded_row(bad[0])
             yield (
-                f"{_called(name)}.rotations.{index}: {store.locate(wanted.key, int(bad[0]))}: key {wanted.key!r}, "
+                f"{_called(name)}.rotations.{index}: {store.locate(wanted.key, row)}: key {wanted.key!r}, "
                 f"slice {list(rotation.slice)}, episode {episode}, frame {frame}: "
                 f"{not_a_rotation(values[bad[0]].tolist(), rotation.form)} ({len(bad)} such rows)"
             )

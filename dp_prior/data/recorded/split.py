@@ -1,21 +1,31 @@
-"""Split of whole episodes into training, validation and test parts, by seed."""
+"""Split of whole episodes into training, validation and test parts: by seed, or as parts are listed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 
 from dp_prior.config import Config
-from dp_prior.data.split_data import fraction_faults
+from dp_prior.data.errors import DataError
+from dp_prior.data.formats.choice import Episodes, episodes_of, overlaps
+from dp_prior.data.formats.chosen import Chosen
+from dp_prior.data.formats.episode_store import EpisodeStore
+from dp_prior.data.split_data import PARTS, fraction_faults
 from dp_prior.tensors.randomness import Randomness
+
+HELD_OUT = {"valid", "val", "validation", "test"}
+"""Usual names of parts that are not trained on."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Sorted episode numbers of each part. `dropped` episodes were train episodes beyond `max_train_episodes`."""
+    """Sorted episode numbers of each part. `dropped` episodes are train episodes beyond `max_train_episodes`, and those
+    that no listed part has."""
 
     train: list[int]
     val: list[int]
@@ -45,21 +55,66 @@ class SplitConfig(Config):
     max_train_episodes: int | None = Field(default=None, ge=1)
     """Maximum number of episodes to train on; the rest of the train part is not used. null means all."""
 
+    parts: dict[Literal["train", "val", "test"], Episodes] | None = None
+    """The episodes of each part, listed as in `choice`, such as `{"train": ["train"], "val": ["valid"]}` for two masks
+    of robomimic; episodes of no part are not used. null: the fractions and the seed divide them."""
+
     def faults(self) -> Iterator[str]:
-        return fraction_faults(self.train, self.val, self.test)
+        yield from fraction_faults(self.train, self.val, self.test)
+        if self.parts is None:
+            return
+        fractions = {name: SplitConfig.model_fields[name].default for name in PARTS}
+        if not self.parts.get("train"):
+            yield 'parts lists no episodes to train on; give it "train"'
+        if changed := [name for name, usual in fractions.items() if getattr(self, name) != usual]:
+            yield f"parts lists the episodes, so the fractions {changed} have no effect; remove one or the other"
+
+    def of(self, store: EpisodeStore, chosen: Chosen) -> Split:
+        """Divide the chosen episodes, which keep their places in the order of all rows as numbers.
+
+        Raises:
+            DataError: listed parts name what the data set does not have, share episodes, or leave none to train on.
+        """
+        if self.parts is None:
+            return self.divide(chosen.numbers)
+        source = str(store.describe()["path"])
+        listed = {
+            part: np.intersect1d(episodes_of(names, store, f"split.parts.{part}"), chosen.numbers)
+            for part, names in self.parts.items()
+        }
+        if shared := list(overlaps(listed, chosen.names)):
+            raise DataError(source, [f"split.parts: {line}; an episode belongs to one part" for line in shared])
+        if not len(listed["train"]):
+            raise DataError(source, ["split.parts.train: choice leaves out all of its episodes"])
+        train = self._ranked(listed["train"])[: self.max_train_episodes]
+        val, test = (listed.get(part, np.zeros(0, np.int64)).tolist() for part in ("val", "test"))
+        return Split(sorted(train), val, test, np.setdiff1d(chosen.numbers, [*train, *val, *test]).tolist())
 
     def assign(self, n_episodes: int) -> Split:
-        """Divide episodes 0 .. n_episodes - 1.
+        """Divide episodes 0 .. n_episodes - 1; see `divide`."""
+        return self.divide(np.arange(n_episodes))
 
-        Episodes are ranked by a hash of (seed, number), so ranks do not change when episodes are appended.
+    def unused_parts(self, store: EpisodeStore) -> list[str]:
+        """A warning if the data set has a part to hold out that the fractions do not keep apart."""
+        every = len(store.episode_ends)
+        found = {name: len(places) for name, places in store.parts().items() if 0 < len(places) < every}
+        if self.parts is not None or not HELD_OUT.intersection(found):
+            return []
+        listed = ", ".join(f"{name} ({count})" for name, count in found.items())
+        return [f"the data set has parts of its own, {listed}, which the split does not use; split.parts names them"]
+
+    def divide(self, numbers: np.ndarray) -> Split:
+        """Divide episodes by the fractions. Args: numbers: (n,) sorted numbers of the episodes.
+
+        Episodes are ranked by a hash of (seed, number), so ranks do not change when episodes are appended or left out.
         """
+        n_episodes = len(numbers)
         if n_episodes < 1:
             raise ValueError("cannot split 0 episodes; at least one is needed to train on")
         val, test = self._count(self.val, n_episodes), self._count(self.test, n_episodes)
         while val + test > n_episodes - 1:
             val, test = (val, test - 1) if test >= val else (val - 1, test)
-        keys = Randomness.from_counts(self.seed, "episode split", torch.arange(n_episodes)).keys
-        ranked = torch.argsort(keys).tolist()
+        ranked = self._ranked(numbers)
         train = ranked[val + test :]
         kept = len(train) if self.max_train_episodes is None else self.max_train_episodes
         return Split(
@@ -68,6 +123,11 @@ class SplitConfig(Config):
             test=sorted(ranked[val : val + test]),
             dropped=sorted(train[kept:]),
         )
+
+    def _ranked(self, numbers: np.ndarray) -> list[int]:
+        """The numbers in random order."""
+        keys = Randomness.from_counts(self.seed, "episode split", torch.from_numpy(numbers)).keys
+        return numbers[torch.argsort(keys).numpy()].tolist()
 
     @staticmethod
     def _count(fraction: float, n_episodes: int) -> int:

@@ -18,6 +18,7 @@ from dp_prior.data.columns.lookup import LookupColumn
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.columns.mirrored import MirroredColumn
 from dp_prior.data.embeddings.embedding_column import EmbeddingColumn
+from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.frames.frame_cache import USER_CACHE
 from dp_prior.data.frames.frame_column import ImageColumn
@@ -29,8 +30,9 @@ from dp_prior.data.recorded.mirror import with_images
 from dp_prior.data.recorded.previous import central_action, previous_actions
 from dp_prior.data.recorded.records import RecordedConfig, WindowsConfig, good_key
 from dp_prior.data.recorded.selection import ACTION, read_selected
+from dp_prior.data.recorded.weights import weighted_shares
 from dp_prior.data.recorded.window_rows import WindowRows
-from dp_prior.data.recorded.windows import Windows, make_windows
+from dp_prior.data.recorded.windows import Windows, make_windows, thinned
 from dp_prior.data.samples.order import Share
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import PARTS
@@ -77,16 +79,14 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
         """See `DataRecord`."""
         return {"data": self}
 
-    def frames(
-        self, store: EpisodeStore, ends: np.ndarray, images: Mapping[str, ImageConfig]
-    ) -> dict[str, ImageColumn]:
+    def frames(self, store: EpisodeStore, chosen: Chosen, images: Mapping[str, ImageConfig]) -> dict[str, ImageColumn]:
         """The frames of some cameras; see `open_images`. Caches of data on the Hub lie apart from its client's files.
 
         Args:
-            store, ends: the episodes, which are on this machine, and the exclusive end row of each.
+            store, chosen: the data set, which is on this machine, and the episodes whose frames are read.
         """
         cache = self.frame_cache or (USER_CACHE if self.episodes.is_remote else None)
-        return open_images(images, store, ends, cache, self.episodes.path, self.verify)
+        return open_images(images, store, chosen, cache, self.episodes.path, self.verify)
 
     def create(self, horizon: int, n_obs_steps: int, n_action_steps: int, *, all_obs: bool = False) -> Trajectories:
         """Open, check and read the data set.
@@ -106,6 +106,7 @@ class Trajectories(Demonstrations):
 
     Attributes:
         described: format, place and whatever else the episode store says about itself.
+        highest_id: largest number of an episode, used or not.
     """
 
     def __init__(
@@ -116,15 +117,19 @@ class Trajectories(Demonstrations):
         self._horizon, steps = horizon, horizon if all_obs else n_obs_steps
         store, wanted = config.episodes.create(), {**config.obs, ACTION: config.action}
         self.described = store.describe()
-        arrays, ends, self.file_warnings = read_selected(store, wanted)
-        split = config.split.assign(len(ends)).ids()
-        self.split_ids, self._numbers = split, {part: np.array(split[part], np.int64) for part in PARTS}
-        self.images = config.frames(store, ends, config.images)
+        arrays, chosen, self.file_warnings = read_selected(store, wanted, config.choice)
+        ends, self._n_recorded, self._n_of_all = chosen.ends, len(chosen.numbers), len(chosen.recorded)
+        parts = config.split.of(store, chosen).ids()
+        self.file_warnings += config.split.unused_parts(store)
+        split = {part: np.searchsorted(chosen.numbers, numbers) for part, numbers in parts.items()}
+        self.split_ids = {part: chosen.named(numbers) for part, numbers in split.items()}
+        self._numbers, self.highest_id = {part: split[part] for part in PARTS}, int(chosen.names.max())
+        self.images = config.frames(store, chosen, config.images)
         if config.mirror:
             self._numbers["train"] = np.concatenate([self._numbers["train"], len(ends) + self._numbers["train"]])
             arrays, ends = with_images(config.mirror, wanted, arrays, ends)
-        self._embeddings = {key: record.create(ends) for key, record in config.embeddings.items()}
-        self._language = {key: record.create(store, ends) for key, record in config.language.items()}
+        self._embeddings = {key: record.create(chosen) for key, record in config.embeddings.items()}
+        self._language = {key: record.create(store, chosen) for key, record in config.language.items()}
         keys = {each.key for each in wanted.values()}.union(*(record.keys() for record in config.language.values()))
         self.files = [*store.files(keys), *(path for found in self._language.values() for path in found.files)]
         self._ends, self._lengths = ends, np.diff(ends, prepend=0)
@@ -133,7 +138,7 @@ class Trajectories(Demonstrations):
         if config.previous_action is not None:
             name = config.previous_action
             start = central_action(arrays[ACTION][self._rows("train")], config.action.rotations)
-            wanted[name], arrays[name] = config.action, previous_actions(arrays[ACTION], ends, start)
+            wanted[name], arrays[name] = config.action, previous_actions(arrays[ACTION], ends, start, config.stride)
             starts[name] = tuple(start.tolist())
         self.spec = Spec(
             x_shape=(horizon, *arrays[ACTION].shape[1:]),
@@ -146,12 +151,14 @@ class Trajectories(Demonstrations):
             rotations={key: each.rotations for key, each in wanted.items() if each.rotations},
             embedders={key: found.embedder for key, found in self._language.items() if found.embedder is not None},
             previous_actions=starts,
+            fps=None if config.stride == 1 else self._rate(store),
         )
         self.has_embeddings, self.counts = bool(self._embeddings), {}
         sets = {}
         for name in PARTS:
-            windows = make_windows(self._lengths[self._numbers[name]], horizon, n_obs_steps - 1, n_action_steps - 1)
-            source = self._rows(name)[windows.source]
+            steps_of, lengths = self._steps(name)
+            windows = make_windows(lengths, horizon, n_obs_steps - 1, n_action_steps - 1)
+            source = steps_of[windows.source]
             rows = WindowRows.of(windows, steps, config.mask_padding)
             sets[name] = Samples(self._columns(arrays, source), rows)
             self.counts[name] = self._counted(name, windows)
@@ -161,14 +168,28 @@ class Trajectories(Demonstrations):
         self.train, self.val, self.test = (sets[name] for name in PARTS)
         weighted = next((found for found in self._language.values() if found.weights is not None), None)
         self._weighted, self._newest = weighted, newest
-        self.shares = None if weighted is None else self.divided(len(self.train))
+        self._weights = None if config.weights is None else config.weights.create(store, chosen)
+        is_weighted = weighted is not None or self._weights is not None
+        self.shares = self.divided(len(self.train)) if is_weighted else None
+
+    def _rate(self, store: EpisodeStore) -> float | None:
+        """Control steps per second of the thinned episodes; adds a warning if the data set does not say its own."""
+        recorded = store.metadata()["fps"]
+        if recorded is None:
+            self.file_warnings.append(
+                "stride: the data set does not say its steps per second, so the policy has no rate"
+            )
+        return recorded and recorded / self._config.stride
 
     def _rows(self, part: str) -> np.ndarray:
-        """Rows of the episodes of a part, one episode after another."""
+        """Rows of the episodes of a part, one episode after another, at the rate of the recording."""
         numbers = self._numbers[part]
-        return np.concatenate(
-            [np.arange(0), *map(np.arange, (self._ends - self._lengths)[numbers], self._ends[numbers])]
-        )
+        return thinned((self._ends - self._lengths)[numbers], self._lengths[numbers], 1)[0]
+
+    def _steps(self, part: str) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and lengths of the episodes of a part at the rate of the policy; see `thinned`."""
+        numbers = self._numbers[part]
+        return thinned((self._ends - self._lengths)[numbers], self._lengths[numbers], self._config.stride)
 
     def _columns(self, arrays: Mapping[str, np.ndarray], source: np.ndarray) -> dict[str, Column]:
         """Every key by its storage. Args: source: (m,) row of the data set for each row of the columns."""
@@ -198,27 +219,38 @@ class Trajectories(Demonstrations):
             "steps": int(lengths.sum()),
             "windows": len(windows),
             "padded_positions": int(len(windows) * self._horizon - windows.valid_counts.sum()),
-            "short_episodes": int((lengths < self._horizon).sum()),
+            "short_episodes": int((-(-lengths // self._config.stride) < self._horizon).sum()),
         }
 
     def divided(self, count: int) -> list[Share]:
-        """`count` samples of an epoch, divided by the weights of instructions: of the newest observation of a window.
+        """`count` samples of an epoch, divided by weights of rows or instructions: of a window's newest observation.
 
         Raises:
-            ConfigError: an instruction would have no sample.
+            ConfigError: a weight or an instruction would have no sample.
         """
+        if self._weights is not None:
+            return weighted_shares(self._weights[self._newest % len(self._weights)], count)
         if self._weighted is None:
             return [Share(np.arange(len(self.train)), count)]
         return self._weighted.shares(self._weighted.index[self._newest], count)
 
     def summary(self) -> str:
-        """See `Demonstrations.summary`; with mirror images, and the shares of instructions that have weights."""
+        """See `Demonstrations.summary`; with what was chosen, mirrored, or has weights."""
+        lines = [super().summary()]
+        if left := self._n_of_all - self._n_recorded:
+            lines.append(f"choice leaves out {left} episodes")
+        if self._config.stride > 1:
+            rate = "" if self.spec.fps is None else f", {self.spec.fps:g} steps per second"
+            lines.append(f"one row of {self._config.stride}{rate}")
         if self._config.mirror:
-            return f"{super().summary()}; half of those to train on are mirror images"
-        if self.shares is None:
-            return super().summary()
-        counts = sorted(share.count / len(self.train) for share in self.shares)
-        return f"{super().summary()}; {len(counts)} instructions, shares {counts[0]:.3g} to {counts[-1]:.3g}"
+            lines.append("half of those to train on are mirror images")
+        if self._weights is not None:
+            drawn, n = sum(len(share.ids) for share in self.shares), len(self.train)
+            lines.append(f"weights: {n - drawn:,} windows are never drawn, the others in {len(self.shares)} shares")
+        elif self.shares is not None:
+            counts = sorted(share.count / len(self.train) for share in self.shares)
+            lines.append(f"{len(counts)} instructions, shares {counts[0]:.3g} to {counts[-1]:.3g}")
+        return "; ".join(lines)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -236,7 +268,7 @@ class Trajectories(Demonstrations):
 
     def report(self) -> dict[str, Any]:
         """See `Demonstrations.report`; with lengths of episodes."""
-        recorded = self._lengths[: sum(map(len, self.split_ids.values()))]
+        recorded = self._lengths[: self._n_recorded]
         return {
             **self.described,
             "episodes": len(recorded),

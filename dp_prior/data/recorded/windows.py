@@ -64,6 +64,23 @@ def make_windows(lengths: np.ndarray, horizon: int, pad_before: int, pad_after: 
     return Windows(horizon, first, source=_starts(lengths)[episode] + clamped, is_real=step == clamped)
 
 
+def thinned(begins: np.ndarray, lengths: np.ndarray, stride: int) -> tuple[np.ndarray, np.ndarray]:
+    """Episodes at a lower rate: each as `stride` episodes of every so-manieth row, one from each of its first rows on.
+
+    Args:
+        begins, lengths: (E,) first row and number of rows of each episode.
+
+    Returns:
+        (m,) rows, one thinned episode after another, and (F,) the length of each; F is E for a stride of 1.
+    """
+    runs = [
+        np.arange(begin + phase, begin + length, stride)
+        for begin, length in zip(begins.tolist(), lengths.tolist(), strict=True)
+        for phase in range(min(stride, length))
+    ]
+    return np.concatenate([np.arange(0), *runs]), np.array([len(run) for run in runs], np.int64)
+
+
 def _starts(lengths: np.ndarray) -> np.ndarray:
     """(E,) where each run begins when runs of these lengths follow one another."""
     return np.cumsum(lengths) - lengths

@@ -116,6 +116,7 @@ class Session:
 
 def metadata(policy: Policy, name: str, history: History, merge: MergeConfig | None) -> dict[str, Any]:
     """The first message of a connection: the inputs and outputs of the policy, see docs/robot.md."""
+    rate = {} if policy.spec.fps is None else {"fps": policy.spec.fps}
     return {
         "protocol": PROTOCOL,
         "policy": name,
@@ -127,6 +128,7 @@ def metadata(policy: Policy, name: str, history: History, merge: MergeConfig | N
         "history": history,
         "merge": (merge or Naive()).type,
         "fields": list(FIELDS),
+        **rate,
     }
 
 

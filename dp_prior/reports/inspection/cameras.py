@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +21,9 @@ EPISODES, STILLS, STILL_HEIGHT = 3, 8, 120
 MOST_FRAMES, CLIP_FRAMES = 400, 100
 """Frames that are decoded of an episode, for files are decoded from their beginning; and frames of a clip at most."""
 
+MOST_SKIPPED = 10_000
+"""Frames before an episode in its file that are decoded only to reach it."""
+
 DARK, FROZEN = 8, 15
 """Mean brightness (of 255) below which a camera is dark, and equal frames in a row from which a camera is frozen."""
 
@@ -30,6 +34,7 @@ class Strip:
 
     Attributes:
         size: height and width of the recorded frames.
+        episode: its own number.
         frames: number of each still in the episode.
         stills: (k, h, w, 3) uint8.
         clip: (n, h, w, 3) uint8, evenly spread; none but of the first episode of a camera.
@@ -68,9 +73,9 @@ def look(seen: Survey, keys: Collection[str], *, are_named: bool) -> tuple[list[
                 findings += missing
                 continue
             import_pillow()
-            source = seen.store.frames(key, seen.ends)
-            parts = _spread(source.parts)
-            found = [_strip(key, source, part, seen, has_clip=part is parts[0]) for part in parts]
+            source = seen.store.chosen_frames(key, seen.chosen.recorded, seen.chosen.numbers)
+            places = _spread(source)
+            found = [_strip(key, source, place, seen, has_clip=place is places[0]) for place in places]
         except DataError as error:
             if are_named:
                 findings += [Finding("error", f"{key}: {problem}") for problem in error.problems[:MOST_NAMED]]
@@ -86,29 +91,44 @@ def look(seen: Survey, keys: Collection[str], *, are_named: bool) -> tuple[list[
 
 def _missing_videos(seen: Survey, key: str, is_named: bool) -> Iterator[Finding]:
     """Videos that the metadata of a data set name, but that are not there."""
-    videos = seen.store.frame_files(key, seen.ends) if key in seen.cameras else []
+    chosen = seen.chosen
+    videos = seen.store.frame_files(key, chosen.recorded) if key in seen.cameras else []
+    videos = [video for video in videos if set(video.episodes).intersection(chosen.numbers.tolist())]
     lost = [video for video in videos if not video.path.is_file()]
     if lost and (is_named or len(lost) < len(videos)):
-        count = sum(len(video.episodes) for video in lost)
+        numbers = sorted(chosen.names[[number for video in lost for number in video.episodes]].tolist())
         files = first_few([video.path.relative_to(seen.store.path) for video in lost])
-        text = f"{key}: {len(lost)} of {len(videos)} video files are missing, with all frames of {count} of "
-        yield Finding("error", f"{text}{len(seen.lengths)} episodes: {files}", min(lost[0].episodes))
+        text = f"{key}: {len(lost)} of {len(videos)} video files are missing, with all frames of {len(numbers)} of "
+        yield Finding("error", f"{text}{len(seen.lengths)} episodes: {files}", numbers[0], leave_out=numbers)
 
 
-def _spread(parts: list[FramePart]) -> list[FramePart]:
-    count = min(EPISODES, len(parts))
-    return [parts[number * len(parts) // count] for number in range(count)]
+class _Place(NamedTuple):
+    """An episode in a file: the frames before it, and its place among the chosen episodes."""
+
+    part: FramePart
+    skip: int
+    episode: int
 
 
-def _strip(camera: str, source: FrameSource, part: FramePart, seen: Survey, has_clip: bool) -> Strip:
-    """Of the first episode in a part."""
-    length = min(int(seen.lengths[part.episodes[0]]), MOST_FRAMES)
+def _spread(source: FrameSource) -> list[_Place]:
+    """Evenly spread episodes, in the order of the rows, that begin at most `MOST_SKIPPED` frames into their file."""
+    lengths, places = np.diff(source.ends, prepend=0), []
+    for part in source.parts:
+        before = np.cumsum([0, *lengths[list(part.episodes)]]).tolist()
+        places += [_Place(part, skip, one) for one, skip in zip(part.episodes, before, strict=False)]
+    places = sorted((place for place in places if place.skip <= MOST_SKIPPED), key=lambda place: place.episode)
+    count = min(EPISODES, len(places))
+    return [places[number * len(places) // count] for number in range(count)]
+
+
+def _strip(camera: str, source: FrameSource, place: _Place, seen: Survey, has_clip: bool) -> Strip:
+    length = min(int(seen.lengths[place.episode]), MOST_FRAMES)
     chosen = sorted({number * (length - 1) // max(1, STILLS - 1) for number in range(STILLS)})
     stride = -(-length // CLIP_FRAMES)
     in_clip = range(0, length if has_clip else 0, stride)
     fit = Fit(size=_small(source.size), how="resize")
     small, sums, repeats, previous = {}, 0.0, np.zeros(length, np.int64), None
-    frames = (frame for block in source.read(part, 0) for frame in block)
+    frames = (frame for block in source.read(place.part, place.skip) for frame in block)
     for number, frame in zip(range(length), frames, strict=False):
         if previous is not None and np.array_equal(frame, previous):
             repeats[number] = repeats[number - 1] + 1
@@ -119,7 +139,8 @@ def _strip(camera: str, source: FrameSource, part: FramePart, seen: Survey, has_
     last = int(repeats.argmax())
     frozen = (last - int(repeats[last]), int(repeats[last]) + 1)
     stills, clip = (np.array([small[number] for number in which], np.uint8) for which in (chosen, in_clip))
-    return Strip(camera, source.size, part.episodes[0], chosen, stills, clip, stride, frozen, sums / length)
+    own = seen.chosen.named([place.episode])[0]
+    return Strip(camera, source.size, own, chosen, stills, clip, stride, frozen, sums / length)
 
 
 def _small(size: tuple[int, int]) -> tuple[int, int]:
@@ -134,14 +155,14 @@ def _faults(strip: Strip, seen: Survey) -> Iterator[Finding]:
     first, count = strip.frozen
     if count >= FROZEN and _moves(seen, strip.episode, first, first + count):
         text = f"{strip.camera}: {count} equal frames one after another while the robot moves; the camera hung"
-        yield Finding("warning", text, strip.episode, first)
+        yield Finding("warning", text, strip.episode, first, [strip.episode])
 
 
 def _moves(seen: Survey, episode: int, first: int, stop: int) -> bool:
     """Whether an observation changes between two frames of an episode; True if that episode was not read."""
-    if episode not in seen.episodes:
+    if episode not in seen.numbers:
         return True
-    begin = int(seen.bounds[int(np.searchsorted(seen.episodes, episode))])
+    begin = int(seen.bounds[int(np.searchsorted(seen.numbers, episode))])
     return any(
         (np.ptp(signal.values[begin + first : begin + stop], axis=0) > 0.02 * np.ptp(signal.values, axis=0)).any()
         for signal in seen.of("observation")

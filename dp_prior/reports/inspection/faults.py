@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from dp_prior.data.errors import first_few
+from dp_prior.data.formats.choice import overlaps
 from dp_prior.data.recorded.odd_values import HUGE, OUTLIER_WIDTHS
 from dp_prior.reports.inspection.survey import Signal, Survey
 from dp_prior.tensors.normalizer import Limits, varies_in
@@ -40,13 +42,15 @@ class Finding:
     Attributes:
         severity: error, it cannot be trained on; warning, training goes on but learns something wrong; note, good to
             know.
-        episode, frame: where it is first seen.
+        episode, frame: where it is first seen, by the data set's own numbers.
+        leave_out: own numbers of the episodes that training is better without.
     """
 
     severity: Severity
     text: str
     episode: int | None = None
     frame: int | None = None
+    leave_out: Sequence[int] = ()
 
     def __str__(self) -> str:
         where = "" if self.episode is None else f" (episode {self.episode}"
@@ -65,6 +69,13 @@ def ranked(found: Iterable[Finding]) -> list[Finding]:
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
+def faulty_episodes(seen: Survey, found: Iterable[Finding]) -> list[int]:
+    """Own numbers of the episodes that training is better without; none if these are more than half of all, since the
+    fault may then lie in the others."""
+    numbers = sorted({number for finding in found for number in finding.leave_out})
+    return numbers if 2 * len(numbers) <= len(seen.lengths) else []
+
+
 def not_finite(seen: Survey) -> Iterator[Finding]:
     """NaN and infinity, which training refuses."""
     for signal in seen.signals:
@@ -72,7 +83,10 @@ def not_finite(seen: Survey) -> Iterator[Finding]:
         if len(bad):
             (row, dimension), rows = bad[0], len(np.unique(bad[:, 0]))
             text = f"{signal.name}: {rows:,} steps are not finite, the first in dimension {signal.called(dimension)}"
-            yield Finding("note" if signal.role == "other" else "error", text, *seen.place(row))
+            if signal.role == "other":
+                yield Finding("note", text, *seen.place(row))
+            else:
+                yield Finding("error", text, *seen.place(row), seen.owners(bad[:, 0]))
 
 
 def constant(seen: Survey) -> Iterator[Finding]:
@@ -199,8 +213,9 @@ def alignment(seen: Survey) -> Iterator[Finding]:
     mean = np.bincount(episode, wrong, minlength=len(seen.episodes)) / np.maximum(count, 1)
     strange = np.flatnonzero((mean > 10 * np.median(mean[count > 0])) & (mean > 0.3))
     if len(strange):
-        text = f"states do not follow the actions in episodes {first_few(seen.episodes[strange])} as in the others"
-        yield Finding("warning", text, int(seen.episodes[strange[0]]))
+        numbers = seen.numbers[strange].tolist()
+        text = f"states do not follow the actions in episodes {first_few(numbers)} as in the others"
+        yield Finding("warning", text, numbers[0], leave_out=numbers)
 
 
 def duplicates(seen: Survey) -> Iterator[Finding]:
@@ -210,7 +225,7 @@ def duplicates(seen: Survey) -> Iterator[Finding]:
     copies: list[tuple[int, int]] = []
     if not signals:
         return
-    for number, begin, end in zip(seen.episodes.tolist(), seen.bounds, seen.bounds[1:], strict=False):
+    for number, begin, end in zip(seen.numbers.tolist(), seen.bounds, seen.bounds[1:], strict=False):
         digest = hashlib.sha256()
         for signal in signals:
             digest.update(signal.values[begin:end].tobytes())
@@ -220,7 +235,7 @@ def duplicates(seen: Survey) -> Iterator[Finding]:
     if copies:
         listed = first_few([f"{one} of {other}" for one, other in copies])
         text = f"{len(copies)} episodes are copies: {listed}; a split may put them into training and validation"
-        yield Finding("warning", text, copies[0][0])
+        yield Finding("warning", text, copies[0][0], leave_out=[one for one, _ in copies])
 
 
 def idle(seen: Survey) -> Iterator[Finding]:
@@ -234,7 +249,7 @@ def idle(seen: Survey) -> Iterator[Finding]:
         width = np.maximum(found.q99 - found.q01, 1e-3 * (found.max - found.min))[varies]
         moves |= (abs(seen.steps(signal.values[:, varies])) > 1e-3 * width).any(1)
     whole, ends = [], []
-    for number, begin, end in zip(seen.episodes.tolist(), seen.bounds, seen.bounds[1:], strict=False):
+    for number, begin, end in zip(seen.numbers.tolist(), seen.bounds, seen.bounds[1:], strict=False):
         moving = np.flatnonzero(moves[begin : end - 1])
         if end - begin < 2:
             continue
@@ -243,7 +258,8 @@ def idle(seen: Survey) -> Iterator[Finding]:
         elif (rest := max(moving[0], end - begin - 2 - moving[-1])) > max(10, 0.2 * (end - begin)):
             ends.append((number, int(rest)))
     if whole:
-        yield Finding("warning", f"nothing moves in episodes {first_few(whole)}", whole[0])
+        text = f"nothing moves in episodes {first_few(whole)}"
+        yield Finding("warning", text, whole[0], leave_out=whole)
     if ends:
         text = f"{len(ends)} of {len(seen.episodes)} episodes begin or end with more than a fifth of their time at rest"
         longest = max(ends, key=lambda one: one[1])
@@ -255,11 +271,11 @@ def strange_lengths(seen: Survey) -> Iterator[Finding]:
     """Episodes that are far shorter or longer than usual."""
     median = np.median(seen.lengths)
     for what, strange in (("shorter", seen.lengths < median / 5), ("longer", seen.lengths > median * 5)):
-        numbers = np.flatnonzero(strange)
-        if len(numbers):
-            found = f"{seen.lengths[numbers].min():,} to {seen.lengths[numbers].max():,} steps"
+        numbers = seen.chosen.named(np.flatnonzero(strange))
+        if numbers:
+            found = f"{seen.lengths[strange].min():,} to {seen.lengths[strange].max():,} steps"
             text = f"far {what} than the others ({found}, the median is {median:,.0f}): episodes {first_few(numbers)}"
-            yield Finding("warning", text, int(numbers[0]))
+            yield Finding("warning", text, numbers[0])
 
 
 def strange_episodes(seen: Survey) -> Iterator[Finding]:
@@ -277,9 +293,9 @@ def strange_episodes(seen: Survey) -> Iterator[Finding]:
         if len(strange):
             worst, dimension = np.unravel_index(np.nanargmax(away), away.shape)
             found = f"{means[worst, dimension]:.4g} on average, the others {middle[dimension]:.4g}"
-            listed = first_few(seen.episodes[strange])
+            listed = first_few(seen.numbers[strange])
             text = f"{signal.name} differs in episodes {listed}: dimension {signal.called(dimension)} is {found}"
-            yield Finding("note", text, int(seen.episodes[worst]))
+            yield Finding("note", text, int(seen.numbers[worst]))
 
 
 def instructions(seen: Survey) -> Iterator[Finding]:
@@ -295,9 +311,48 @@ def instructions(seen: Survey) -> Iterator[Finding]:
             yield Finding("warning", f"{text}; write them alike")
 
 
+def after_the_end(seen: Survey) -> Iterator[Finding]:
+    """Rows that belong to no episode."""
+    end = int(seen.chosen.recorded[-1])
+    rows = min((seen.store.rows(signal.key) for signal in seen.of("observation", "action")), default=end)
+    if rows > end:
+        text = f"{rows - end:,} rows after the last episode's end, row {end:,}, belong to no episode and are not used"
+        yield Finding("error", f"{text}; add the end that is missing, {rows:,} perhaps, or cut these rows")
+
+
+def simulator_states(seen: Survey) -> Iterator[Finding]:
+    """Observations that are the state of a simulator."""
+    for signal in seen.of("observation"):
+        if signal.key in seen.store.simulated:
+            text = f"{signal.name} is the state of a simulator (clock, positions, velocities), which no robot measures"
+            yield Finding("note", f"{text}; write observations into the file (robomimic: dataset_states_to_obs.py)")
+
+
+def interventions(seen: Survey) -> Iterator[Finding]:
+    """Steps at which a human corrected a policy."""
+    for signal in seen.signals:
+        last = re.split(r"[./]", signal.key)[-1].removeprefix("is_")
+        if last == "intervention" and signal.values.shape[1] == 1 and (share := (signal.values > 0).mean()) > 0:
+            how = f'"weights": {{"key": "{signal.key}", "values": {{"true": 4}}}} in data draws them more often'
+            yield Finding("note", f"{signal.name}: {share:.1%} of the steps are corrections by a human; {how}")
+
+
+def parts(seen: Survey) -> Iterator[Finding]:
+    """Parts that the data set has by name, and episodes that two of them share."""
+    every = len(seen.chosen.recorded)
+    own = {name: places for name, places in seen.store.parts().items() if 0 < len(places) < every}
+    if own:
+        listed = first_few([f"{name} ({len(places)} of {every} episodes)" for name, places in own.items()], 8)
+        how = f'"split": {{"parts": {{"train": ["{next(iter(own))}"], "val": [...]}}}} in data takes them'
+        yield Finding("note", f"the data set has the parts {listed}; {how}")
+    held_out = {name: own[name] for name in ("train", "valid", "val", "validation", "test") if name in own}
+    for line in overlaps(held_out, seen.chosen.names):
+        yield Finding("warning", f"{line}: what is validated on is trained on")
+
+
 CHECKS: tuple[Callable[[Survey], Iterator[Finding]], ...] = (
     not_finite, time, alignment, jumps, outliers, duplicates, idle, strange_lengths, instructions, strange_episodes,
-    clipped, constant,
+    clipped, constant, parts, after_the_end, simulator_states, interventions,
 )  # fmt: skip
 
 

@@ -11,16 +11,18 @@ from typing import Any
 from dp_prior.config import Config, ConfigError
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.recognition import Episodes, kind_of, known_kind
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.pictures.images import ImagesConfig
 from dp_prior.data.recorded.selection import KeyConfig
 from dp_prior.reports.inspection.cameras import Strip, look
 from dp_prior.reports.inspection.embeddings import FolderRows, embeddings_at, find_in_rows, read_rows
-from dp_prior.reports.inspection.faults import Finding, find, ranked
+from dp_prior.reports.inspection.faults import Finding, faulty_episodes, find, ranked
 from dp_prior.reports.inspection.image_survey import Gallery, find_in_images, images_at, read_gallery
 from dp_prior.reports.inspection.proposal import propose, propose_data, propose_images
 from dp_prior.reports.inspection.survey import Role, Survey, survey
+from dp_prior.reports.inspection.units import find_units
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.normalizer import Limits, NormalizerConfig
@@ -45,6 +47,7 @@ class Inspection:
         galleries: of images, one for each source.
         normalizers: of each signal that has one.
         data: the JSON that names its keys.
+        leave_out: own numbers of the episodes with faults that training is better without.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Inspection:
     normalizers: dict[str, NormalizerConfig] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     galleries: list[Gallery] = field(default_factory=list)
+    leave_out: list[int] = field(default_factory=list)
 
 
 def inspect(place: str, overrides: Iterable[str] = ()) -> list[Inspection]:
@@ -101,12 +105,16 @@ def write_config(found: list[Inspection], path: Path) -> None:
     """
     if len(found) > 1:
         raise ConfigError("--write-config", ["takes one data set; this is a configuration of several already"])
-    one, errors = found[0], [str(finding) for finding in found[0].findings if finding.severity == "error"]
+    one = found[0]
+    remain = [finding for finding in one.findings if not set(finding.leave_out) & set(one.leave_out)]
+    errors = [str(finding) for finding in remain if finding.severity == "error"]
     if errors:
         advice = "training would refuse this, so no configuration is written: repair the data, or write one by hand"
         raise DataError(one.name, errors, advice)
     size = one.galleries[0].source.size if one.galleries else None
-    fps, n_episodes = (None, None) if one.survey is None else (one.survey.fps, len(one.survey.lengths))
+    fps, n_episodes = (
+        (None, None) if one.survey is None else (one.survey.fps, len(one.survey.lengths) - len(one.leave_out))
+    )
     counts = [*(rows.folder.count for rows in one.rows), *(len(seen.source) for seen in one.galleries)]
     n_samples = counts[0] if counts else None
     proposal = propose(one.name, one.data, fps, size, is_one_episode=n_episodes == 1, n_samples=n_samples)
@@ -139,7 +147,7 @@ def _configured(config: TrainConfig) -> list[Inspection]:
         roles["action"] = (one.action, "action")
         place = one.downloaded({}).episodes
         cameras = [each.key for each in one.images.values() if each.key is not None and each.render is None]
-        found.append(_recorded(name, place, roles, own, normalizers, cameras))
+        found.append(_recorded(name, place, roles, own, normalizers, cameras, one.choice))
     return found
 
 
@@ -150,22 +158,24 @@ def _recorded(
     data: dict[str, Any],
     normalizers: dict[str, NormalizerConfig] | None = None,
     cameras: list[str] | None = None,
+    choice: ChoiceConfig | None = None,
 ) -> Inspection:
-    """Args: wanted, data, normalizers, cameras: those of a configuration; None for all keys."""
-    seen = survey(record.create(), wanted)
+    """Args: wanted, data, normalizers, cameras, choice: those of a configuration; None for all keys and episodes."""
+    seen = survey(record.create(), wanted, choice)
     is_remote = record.is_remote and cameras is None
     keys = list(seen.cameras if cameras is None else cameras)
     missing = [key for key in keys if is_remote and seen.store.dtype(key) == "video"]
     strips, findings, gaps = look(seen, [key for key in keys if key not in missing], are_named=cameras is not None)
     gaps += [f"{key}: videos on the Hub are downloaded if a configuration names them" for key in missing]
-    found = ranked([*find(seen), *findings])
+    found = ranked([*find(seen), *find_units(seen), *findings])
     if normalizers is None:
         normalizers = {signal.name: Limits() for signal in seen.of("observation", "action")}
+    leave_out = faulty_episodes(seen, found)
     if not data:
         episodes = json.loads(record.model_dump_json(exclude_unset=True))
         episodes = {name: value for name, value in episodes.items() if value is not None}  # the path of one on the Hub
-        data = propose_data(seen, episodes, {strip.camera: strip.size for strip in strips})
-    return Inspection(name, seen, [], found, strips, [*seen.gaps, *gaps], normalizers, data)
+        data = propose_data(seen, episodes, {strip.camera: strip.size for strip in strips}, leave_out)
+    return Inspection(name, seen, [], found, strips, [*seen.gaps, *gaps], normalizers, data, leave_out=leave_out)
 
 
 def _embeddings(name: str, data: dict[str, Any], readable: dict[str, Any]) -> Inspection:

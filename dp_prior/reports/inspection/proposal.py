@@ -6,12 +6,17 @@ import json
 import math
 import re
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
 from dp_prior.config import ConfigError
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
+from dp_prior.data.embeddings.parts import EmbeddingSplitConfig
+from dp_prior.data.errors import DataError
+from dp_prior.data.formats.choice import overlaps, ranges
+from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.pictures.images import ImagesConfig
 from dp_prior.data.recorded.records import WindowsConfig
 from dp_prior.data.recorded.selection import ACTION
@@ -32,32 +37,56 @@ MOST_ACTIONS = 32
 USUAL_RATE = 10.0
 """Control steps per second at which a horizon of 16 is usual."""
 
+USUAL_PARTS = {"train": ("train",), "val": ("valid", "val", "validation"), "test": ("test",)}
+"""Usual names of the parts of a data set."""
+
 CAMERA_BATCH = 64
 """Samples of a batch with cameras, whose encoder takes most of a step."""
 
 _SMALL_CAMERA = {"type": "resnet", "width": 32, "blocks": [1, 1, 1], "stem": "patch"}
 
 
-def propose_data(seen: Survey, episodes: dict[str, Any], cameras: dict[str, tuple[int, int]]) -> dict[str, Any]:
-    """`data` of a configuration: every observation, the action and these cameras.
+def propose_data(
+    seen: Survey, episodes: dict[str, Any], cameras: dict[str, tuple[int, int]], left_out: Collection[int] = ()
+) -> dict[str, Any]:
+    """`data` of a configuration: every observation, the action and these cameras, and the parts of the authors.
 
     Args:
+        left_out: own numbers of the episodes that are not used.
         episodes: `data.episodes`.
         cameras: height and width of the frames that can be read, by key.
     """
     observations = [signal.key for signal in seen.of("observation")]
     names = _names([*observations, *cameras])
     data: dict[str, Any] = {"episodes": episodes}
+    if left_out:
+        data["choice"] = {"leave_out": ranges(left_out)}
     if observations:
         data["obs"] = {names[key]: {"key": key} for key in observations}
     if cameras:
         data["images"] = {names[key]: {"key": key, "size": _reduced(size)} for key, size in cameras.items()}
     for signal in seen.of("action"):
         data["action"] = {"key": signal.key}
-    windows = np.maximum(seen.lengths - MOST_ACTIONS, 1)
-    trained = int(min(windows.sum() // 2, windows[SplitConfig().assign(len(windows)).train].sum()))
+    split = SplitConfig(parts=_parts_of(seen))
+    if split.parts is not None:
+        data["split"] = {"parts": {part: list(names) for part, names in split.parts.items()}}
+    chosen = Chosen(
+        seen.chosen.recorded, np.flatnonzero(~np.isin(seen.chosen.names, list(left_out))), seen.chosen.names
+    )
+    windows = np.maximum(np.diff(chosen.recorded, prepend=0) - MOST_ACTIONS, 1)
+    trained = int(min(windows[chosen.numbers].sum() // 2, windows[split.of(seen.store, chosen).train].sum()))
     usual = WindowsConfig.model_fields["batch_size"].default
     return data | _batch_size(CAMERA_BATCH if cameras else usual, trained, usual)
+
+
+def _parts_of(seen: Survey) -> dict[str, tuple[str]] | None:
+    """`split.parts` by the data set's own training and validation parts; None without both, or if they overlap."""
+    known = {name: places for name, places in seen.store.parts().items() if places}
+    found = {part: next((name for name in names if name in known), None) for part, names in USUAL_PARTS.items()}
+    named = {part: known[name] for part, name in found.items() if name is not None}
+    if not {"train", "val"} <= named.keys() or list(overlaps(named, seen.chosen.names)):
+        return None
+    return {part: (found[part],) for part in named}
 
 
 def propose_images(seen: Gallery, data: dict[str, Any]) -> dict[str, Any]:
@@ -82,15 +111,19 @@ def propose(
     """A whole configuration around `data`.
 
     Args:
-        is_one_episode: nothing can be held out; the evaluators measure what is trained on.
+        is_one_episode: nothing can be held out; the evaluators measure what is trained on, as they do where fewer than
+            two images or rows would be.
         size: height and width of images, where `data` leave them as they are.
         n_samples: number of images, or of rows of embeddings.
 
     Raises:
         ConfigError: it names no action or no observation, so nothing can be trained.
     """
-    metric, extra, optimizer, peak = "validation/ema/loss", [], "adamw", 1e-3
-    part, named = ({"split": "train"}, {"name": "training"}) if is_one_episode else ({}, {})
+    is_too_few = n_samples is not None and _held_out(n_samples) < 2
+    part, named = ({"split": "train"}, {"name": "training"}) if is_one_episode or is_too_few else ({}, {})
+    metric, extra, optimizer, peak = f"{named.get('name', 'validation')}/ema/loss", [], "adamw", 1e-3
+    if is_too_few:
+        data = data | {"split": {"train": 1.0, "val": 0.0}}
     if data.get("type") == "embeddings":
         task, every = _prior(), 20_000
         data = _batch_size(EmbeddingsConfig.model_fields["batch_size"].default, n_samples // 2) | data
@@ -98,7 +131,8 @@ def propose(
         height, width = data.get("size") or size
         data = _batch_size(ImagesConfig.model_fields["batch_size"].default, n_samples // 2) | data
         task, every = _image(height, "labels" in data), 50_000
-        extra = [{"type": "images", "every": {"samples": 250_000}, "n_samples": 64, "eval_timesteps": [50]}]
+        every_images = {"every": {"samples": 250_000}, "n_samples": 64, "eval_timesteps": [50], **part}
+        extra = [{"type": "images", **every_images}] if n_samples > 1 else []
     else:
         missing = [what for what in ("action",) if what not in data] + ["obs"] * (not {"obs", "images"} & data.keys())
         if missing:
@@ -124,6 +158,14 @@ def propose(
     }
     TrainConfig.from_json(json.dumps(proposal), source=name)
     return proposal
+
+
+def _held_out(n_samples: int) -> int:
+    """Number of images, or of rows of embeddings, that the usual split holds out; 0 if it leaves none to train on."""
+    try:
+        return len(EmbeddingSplitConfig().rows(n_samples, "")["val"])
+    except DataError:
+        return 0
 
 
 def _batch_size(most: int, trained: int, default: int | None = None) -> dict[str, int]:

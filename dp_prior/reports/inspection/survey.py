@@ -12,6 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.formats.choice import ChoiceConfig
+from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.recorded.selection import KeyConfig
 from dp_prior.tensors.normalizer import Statistics
@@ -65,8 +67,8 @@ class Survey:
     """A data set as far as it was looked at.
 
     Attributes:
-        lengths: (E,) steps of every episode.
-        episodes: (k,) numbers of those that were read.
+        chosen: the episodes, of which a configuration may leave some out.
+        episodes: (k,) places among these of those that were read.
         clock: (n,) float64 seconds of each step that was read; None if the data set has none.
         texts: the instructions, and how many of the episodes that were read begin with each.
         cameras: keys of pictures, and their shape.
@@ -75,7 +77,7 @@ class Survey:
 
     store: EpisodeStore
     described: dict[str, Any]
-    lengths: np.ndarray
+    chosen: Chosen
     episodes: np.ndarray
     signals: list[Signal]
     clock: np.ndarray | None
@@ -85,9 +87,14 @@ class Survey:
     gaps: list[str] = field(default_factory=list)
 
     @property
-    def ends(self) -> np.ndarray:
-        """(E,) exclusive end row of each episode."""
-        return np.cumsum(self.lengths)
+    def lengths(self) -> np.ndarray:
+        """(E,) steps of every episode."""
+        return self.chosen.lengths
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """(k,) own numbers of the episodes that were read."""
+        return np.array(self.chosen.named(self.episodes), np.int64)
 
     @property
     def bounds(self) -> np.ndarray:
@@ -105,9 +112,13 @@ class Survey:
         return [signal for signal in self.signals if signal.role in roles]
 
     def place(self, row: int) -> tuple[int, int]:
-        """Episode and frame of a row of the arrays."""
-        number = int(np.searchsorted(self.bounds, row, side="right")) - 1
-        return int(self.episodes[number]), int(row - self.bounds[number])
+        """Own number of the episode, and frame, of a row of the arrays."""
+        place = int(np.searchsorted(self.bounds, row, side="right")) - 1
+        return int(self.numbers[place]), int(row - self.bounds[place])
+
+    def owners(self, rows: np.ndarray) -> list[int]:
+        """Own numbers of the episodes that hold these rows of the arrays."""
+        return self.numbers[np.unique(np.searchsorted(self.bounds, rows, side="right") - 1)].tolist()
 
     def steps(self, values: np.ndarray) -> np.ndarray:
         """(n - 1, ...) differences of neighbouring rows, NaN from one episode to the next."""
@@ -116,20 +127,25 @@ class Survey:
         return found
 
 
-def survey(store: EpisodeStore, wanted: Mapping[str, tuple[KeyConfig, Role]] | None = None) -> Survey:
+def survey(
+    store: EpisodeStore,
+    wanted: Mapping[str, tuple[KeyConfig, Role]] | None = None,
+    choice: ChoiceConfig | None = None,
+) -> Survey:
     """Look at a data set.
 
     Args:
         wanted: the keys that a configuration reads and their roles, by name; None for all keys, whose roles follow from
             their names.
+        choice: of episodes by the configuration.
 
     Raises:
         DataError: the data set has no usable episodes.
     """
-    ends, problems = store.checked_ends()
+    chosen, problems = (choice or ChoiceConfig()).of(store)
     if problems:
         raise DataError(str(store.describe()["path"]), problems)
-    shapes, lengths = store.keys(), np.diff(ends, prepend=0)
+    shapes, lengths = store.keys(), chosen.lengths
     cameras = _cameras(store)
     wanted = _all_numbers(store, cameras) if wanted is None else wanted
     width = {name: int(np.prod(shapes.get(each.key, ()))) for name, (each, _) in wanted.items()}
@@ -137,7 +153,7 @@ def survey(store: EpisodeStore, wanted: Mapping[str, tuple[KeyConfig, Role]] | N
     wanted = {name: each for name, each in wanted.items() if width[name] <= WIDEST}
     episodes = _chosen(lengths, sum(width[name] for name in wanted))
     described = {**store.describe(), **store.metadata()}
-    read = lru_cache(1)(lambda key: _read(store, key, ends, episodes))
+    read = lru_cache(1)(lambda key: _read(store, key, chosen, episodes))
     signals, clock, texts = [], None, {}
     for name, (each, role) in wanted.items():
         try:
@@ -155,7 +171,7 @@ def survey(store: EpisodeStore, wanted: Mapping[str, tuple[KeyConfig, Role]] | N
             texts = _texts(store.texts(), read(task)[:, 0], lengths[episodes])
     except DataError as error:
         gaps += [f"instructions: {problem}" for problem in error.problems]
-    return Survey(store, described, lengths, episodes, signals, clock, texts, cameras, problems, gaps)
+    return Survey(store, described, chosen, episodes, signals, clock, texts, cameras, problems, gaps)
 
 
 def _cameras(store: EpisodeStore) -> dict[str, tuple[int, ...]]:
@@ -179,7 +195,7 @@ def _all_numbers(store: EpisodeStore, cameras: Collection[str]) -> dict[str, tup
     return {key: (KeyConfig(key=key), role) for key, role in roles_of(shapes).items()}
 
 
-def _read(store: EpisodeStore, key: str, ends: np.ndarray, episodes: np.ndarray) -> np.ndarray:
+def _read(store: EpisodeStore, key: str, chosen: Chosen, episodes: np.ndarray) -> np.ndarray:
     """(n, width) numbers of some episodes.
 
     Raises:
@@ -188,7 +204,7 @@ def _read(store: EpisodeStore, key: str, ends: np.ndarray, episodes: np.ndarray)
     known = store.keys()
     if key not in known:
         raise DataError(str(store.describe()["path"]), [f"has no key {key!r}. {nearest_name(key, known)}"])
-    values = store.episodes(key, ends, episodes)
+    values = store.episodes(key, chosen.recorded, chosen.numbers[episodes])
     if values.dtype.kind not in "biuf":
         raise DataError(store.locate(key, 0), [f"holds {values.dtype}, which is not a number type"])
     return values.reshape(len(values), -1)

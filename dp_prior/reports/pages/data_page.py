@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dp_prior.data.formats.choice import ranges
 from dp_prior.reports.inspection.data_urls import film_address
 from dp_prior.reports.inspection.embeddings import FolderRows
 from dp_prior.reports.inspection.faults import SEVERITIES
@@ -51,8 +52,17 @@ def summary(found: Sequence[Inspection]) -> list[str]:
         for camera, (height, width) in {strip.camera: strip.size for strip in one.strips}.items():
             lines.append(f"{'camera':<12} {camera}, {height} x {width} (height x width)")
         lines += [f"{finding.severity:<12} {finding}" for finding in one.findings]
+        lines += [f"{name:<12} {line}" for name, line in _left_out(one).items()]
         lines += [f"{'not shown':<12} {gap}" for gap in one.gaps]
     return [*lines, _verdict(found)]
+
+
+def _left_out(one: Inspection) -> dict[str, str]:
+    """The line of a configuration that leaves out the episodes with faults; empty if there are none."""
+    if not one.leave_out:
+        return {}
+    line = f'"choice": {json.dumps({"leave_out": ranges(one.leave_out)})} in data'
+    return {"leave out": f"{line}: {len(one.leave_out)} of {len(one.survey.lengths)} episodes, with the faults found"}
 
 
 def _verdict(found: Sequence[Inspection]) -> str:
@@ -71,7 +81,7 @@ def _page(one: Inspection, prefix: str) -> Page:
     tables = [_key(one, signal, prefix) for signal in signals if signal.role != "other"]
     return Page(
         title=one.name,
-        facts={f"{prefix}{name}": value for name, value in _facts(one).items()},
+        facts={f"{prefix}{name}": value for name, value in (_facts(one) | _left_out(one)).items()},
         summaries=[
             ("Findings", ("severity", "what", "episode", "frame"), findings),
             *([_lengths(seen, prefix), _instructions(seen, prefix)] if seen is not None else []),
@@ -111,6 +121,8 @@ def _facts(one: Inspection) -> dict[str, str]:
         "steps": f"{steps:,}",
         "length": f"{seen.lengths.min():,} to {seen.lengths.max():,} steps, median {np.median(seen.lengths):,.0f}",
     }
+    if left := len(seen.chosen.recorded) - len(seen.lengths):
+        facts["left out"] = f"{left:,} of {len(seen.chosen.recorded):,} episodes, by data.choice"
     if fps is not None:
         facts["rate"] = f"{fps:g} steps per second"
         facts["duration"] = str(timedelta(seconds=round(steps / fps)))

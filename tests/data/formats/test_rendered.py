@@ -9,6 +9,7 @@ import torch
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats import rendered
+from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.formats.rendered import RenderedFrames
 from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
@@ -36,7 +37,7 @@ def saved(path, states=STATES, lengths=LENGTHS):
 
 
 def source_of(store, key="state", lengths=LENGTHS):
-    return RenderedFrames(store, key, ends_of(lengths), PushTRendererConfig(), SIZE)
+    return RenderedFrames(store, key, Chosen.every(ends_of(lengths), store), PushTRendererConfig(), SIZE)
 
 
 def cache_of(tmp_path, store):

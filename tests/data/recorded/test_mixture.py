@@ -371,9 +371,29 @@ def test_what_is_wrong_with_several_sets_is_one_report(paths, tmp_path):
         MixtureConfig.from_json('{"sets": {}}')
 
 
+def test_each_set_has_its_own_choice_and_stride(paths):
+    """Sets of 30 and 10 steps per second are one mixture at 10; episodes are numbered through with those left out."""
+    config = mixture({"a": (paths["a"], None), "b": (paths["b"], None)}, split={"train": 1.0, "val": 0.0})
+    changed = json.loads(config.model_dump_json())
+    changed["sets"]["a"] |= {"stride": 3, "fps": 30, "choice": {"leave_out": [1]}}
+    changed["sets"]["b"]["fps"] = 10
+    data = MixtureConfig.from_json(json.dumps(changed)).create(*WINDOWS)
+    alone = configure(paths["a"], split={"train": 1.0, "val": 0.0}, stride=3, choice={"leave_out": [1]}).create(
+        *WINDOWS
+    )
+    other = configure(paths["b"], split={"train": 1.0, "val": 0.0}).create(*WINDOWS)
+    assert len(data.train) == len(alone.train) + len(other.train) and data.spec.fps == 10
+    ids = torch.arange(len(alone.train))
+    assert torch.equal(data.train.fetch(ids).x, alone.train.fetch(ids).x)
+    assert data.split_ids["train"] == [0, 2, 3, 4, 5, 6, 7, 8, 9]
+    changed["sets"]["a"]["stride"] = 1
+    with pytest.raises(ConfigError, match="sets.b has a rate of 10.0, that of sets.a 30.0"):
+        MixtureConfig.from_json(json.dumps(changed)).create(*WINDOWS)
+
+
 def test_a_policy_takes_a_mixture_and_a_prior_does_not(paths):
     fields = {"weight", "fps", "action_names", "episodes", "obs", "embeddings", "images", "language", "action"}
-    fields |= {"mirror"}
+    fields |= {"mirror", "choice", "stride", "weights"}
     assert set(SetConfig.model_fields) == fields
     data = json.loads(mixture({"a": (paths["a"], 1)}).to_json())
     config = {"task": {}, "data": data, "train": {"steps": 1}, "tracker": {"data_path": "x"}}

@@ -13,14 +13,15 @@ TURN = (RotationSlice(slice=(1, 5), form="quaternion_xyzw"),)
 
 
 @settings(max_examples=50, deadline=None)
-@given(lengths=st.lists(st.integers(1, 5), min_size=1, max_size=6))
-def test_every_step_has_the_action_of_the_step_before_in_its_episode(lengths):
+@given(lengths=st.lists(st.integers(1, 5), min_size=1, max_size=6), stride=st.integers(1, 7))
+def test_every_step_has_the_action_of_the_step_before_in_its_episode(lengths, stride):
     ends = np.cumsum(lengths)
     actions, start = np.arange(2.0 * ends[-1], dtype=np.float32).reshape(-1, 2), np.array([-1, -2], np.float32)
     given_actions = actions.copy()
-    found = previous_actions(actions, ends, start)
+    found = previous_actions(actions, ends, start, stride)
     for end, length in zip(ends, lengths, strict=True):
-        np.testing.assert_array_equal(found[end - length : end], [start, *actions[end - length : end - 1]])
+        expected = [start] * stride + [*actions[end - length : end]]
+        np.testing.assert_array_equal(found[end - length : end], expected[:length])
     np.testing.assert_array_equal(actions, given_actions)
 
 

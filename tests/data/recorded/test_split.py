@@ -1,9 +1,17 @@
+import json
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
+from dp_prior.data.errors import DataError
+from dp_prior.data.formats.choice import ChoiceConfig
+from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
+from dp_prior.data.formats.robomimic import RobomimicStoreConfig
 from dp_prior.data.recorded.split import SplitConfig
+from tests.data.frames.recordings import pictures, write_lerobot
 
 
 @settings(max_examples=200, deadline=None)
@@ -59,3 +67,69 @@ def test_a_sum_within_a_millionth_of_one_is_accepted():
 def test_no_episodes_cannot_be_split():
     with pytest.raises(ValueError, match="cannot split 0 episodes"):
         SplitConfig().assign(0)
+
+
+def recorded(tmp_path, masks=None):
+    """Six demonstrations, and the store that reads them."""
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "d.hdf5", "w") as file:
+        for number in range(6):
+            file[f"data/demo_{number}/actions"] = np.zeros((3, 2), np.float32)
+            file[f"data/demo_{number}/obs/state"] = np.zeros((3, 2), np.float32)
+        for name, numbers in (masks or {}).items():
+            file[f"mask/{name}"] = [f"demo_{number}".encode() for number in numbers]
+    return RobomimicStoreConfig(path=tmp_path / "d.hdf5").create()
+
+
+def divided(store, parts, choice=None, **fields):
+    chosen, _ = (choice or ChoiceConfig()).of(store)
+    return SplitConfig(parts=parts, **fields).of(store, chosen).ids()
+
+
+def test_parts_are_those_of_the_authors(tmp_path):
+    store = recorded(tmp_path, {"train": [5, 0, 1], "valid": [3, 4]})
+    assert store.parts() == {"train": [0, 1, 5], "valid": [3, 4]}
+    masks = {"train": ["train"], "val": ["valid"]}
+    assert divided(store, masks) == {"train": [0, 1, 5], "val": [3, 4], "test": [], "dropped": [2]}
+    assert divided(store, masks, ChoiceConfig(leave_out=[0, 3]))["train"] == [1, 5]
+    mixed = divided(store, {"train": ["train", 2], "val": ["3-3"], "test": [4]})
+    assert mixed == {"train": [0, 1, 2, 5], "val": [3], "test": [4], "dropped": []}
+    few = divided(store, masks, max_train_episodes=2)
+    assert len(few["train"]) == 2 and sorted([*few["train"], *few["dropped"]]) == [0, 1, 2, 5]
+
+
+def test_parts_that_are_not_used_are_said(tmp_path):
+    assert SplitConfig().unused_parts(recorded(tmp_path)) == []
+    (tmp_path / "d.hdf5").unlink()
+    store = recorded(tmp_path, {"train": [0, 1], "valid": [2]})
+    assert "train (2), valid (1), which the split does not use" in SplitConfig().unused_parts(store)[0]
+    assert SplitConfig(parts={"train": ["train"]}).unused_parts(store) == []
+
+
+def test_lerobot_names_its_splits(tmp_path):
+    pytest.importorskip("pyarrow")
+    root = write_lerobot(tmp_path / "d", pictures(12), [2] * 6, "v3.0", "image")
+    info = json.loads((root / "meta" / "info.json").read_text())
+    info["splits"] = {"train": "0:4", "test": "4:6", "odd": "all", "none": [1]}
+    (root / "meta" / "info.json").write_text(json.dumps(info))
+    store = LeRobotStoreConfig(path=root).create()
+    assert store.parts() == {"train": [0, 1, 2, 3], "test": [4, 5]}
+    assert divided(store, {"train": ["train"], "test": ["test"]})["test"] == [4, 5]
+
+
+def test_parts_that_cannot_be_meant_are_refused(tmp_path):
+    store = recorded(tmp_path, {"train": [0, 1, 2, 3], "valid": [3, 4, 5]})
+    for parts, words in (
+        ({"train": ["train"], "val": ["valid"]}, "train and val share the episodes 3; an episode belongs to one part"),
+        ({"train": ["train"], "val": ["vaild"]}, "split.parts.val names the part 'vaild'"),
+        ({"train": [7]}, "split.parts.train names 7, but the episodes are numbered 0 to 5"),
+    ):
+        with pytest.raises(DataError) as error:
+            divided(store, parts)
+        assert words in str(error.value)
+    with pytest.raises(DataError, match="choice leaves out all of its episodes"):
+        divided(store, {"train": ["train"]}, ChoiceConfig(only=["4-5"]))
+    with pytest.raises(ConfigError, match="no episodes to train on"):
+        SplitConfig(parts={"val": ["valid"]})
+    with pytest.raises(ConfigError, match=r"the fractions \['train', 'val'\] have no effect"):
+        SplitConfig(train=0.8, val=0.2, parts={"train": ["train"]})

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_prior.data.recorded.windows import make_windows
+from dp_prior.data.recorded.windows import make_windows, thinned
 
 
 def brute_force(lengths, horizon, pad_before, pad_after):
@@ -83,3 +83,18 @@ def test_impossible_padding_is_refused(horizon, before, after):
     message = f"windows of {horizon} steps cannot be padded by {before} before and {after} after"
     with pytest.raises(ValueError, match=message):
         make_windows(np.array([3]), horizon, before, after)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 13), min_size=1, max_size=5), st.integers(1, 5))
+def test_thinned_episodes_are_those_of_a_slice_with_a_step(lengths, stride):
+    ends = np.cumsum(lengths)
+    rows, found = thinned(ends - lengths, np.array(lengths), stride)
+    expected = [
+        np.arange(end - length, end)[phase::stride]
+        for end, length in zip(ends, lengths, strict=True)
+        for phase in range(stride)
+    ]
+    expected = [one for one in expected if len(one)]
+    assert found.tolist() == [len(one) for one in expected]
+    assert rows.tolist() == np.concatenate(expected).tolist() and sorted(rows) == list(range(ends[-1]))

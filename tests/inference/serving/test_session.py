@@ -194,3 +194,10 @@ def test_mutated_messages_neither_crash_nor_grow(count):
     assert answered > count / 100  # some mutations are harmless
     assert resident_bytes() - before < 30 << 20
     assert ask(session, good[0])["actions"].shape == (2, 2)
+
+
+def test_a_thinned_policy_tells_its_rate():
+    policy = Fake()
+    assert "fps" not in metadata(policy, "p", "client", None)
+    policy.spec = policy.spec.model_copy(update={"fps": 10.0})
+    assert metadata(policy, "p", "client", None)["fps"] == 10

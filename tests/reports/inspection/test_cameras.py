@@ -6,6 +6,7 @@ import pytest
 from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.reports.inspection import cameras
 from dp_prior.reports.inspection.cameras import look
+from dp_prior.reports.inspection.inspect import inspect
 from dp_prior.reports.inspection.survey import survey
 from tests.reports.inspection.recordings import clean, write_npz
 
@@ -62,3 +63,18 @@ def test_a_key_that_is_no_camera_is_an_error_only_where_a_configuration_names_it
     strips, findings, gaps = look(seen_of(tmp_path)[0], ["state"], are_named=are_named)
     assert strips == [] and bool(findings) == are_named and bool(gaps) == (not are_named)
     assert all(text.startswith("state: ") for text in [*gaps, *(one.text for one in findings)])
+
+
+def test_three_episodes_are_looked_at_whatever_the_parts_are(tmp_path):
+    """One array is one part, and its first episode was all that was seen of it."""
+    rng, ends = np.random.default_rng(0), 20 * np.arange(1, 7)
+    frames = rng.integers(0, 255, (120, 8, 8, 3)).astype(np.uint8)
+    frames[40:60], frames[80:100] = frames[40], 0  # frozen and dark: episodes 2 and 4
+    state = rng.normal(size=(120, 2)).astype(np.float32)
+    np.savez(tmp_path / "d.npz", state=state, action=state, img=frames, episode_ends=ends)
+    found = inspect(str(tmp_path / "d.npz"))[0]
+    assert [strip.episode for strip in found.strips] == [0, 2, 4]
+    assert {(one.episode, "dark" in one.text) for one in found.findings if "img" in one.text} == {
+        (2, False), (4, True), (4, False),
+    }  # fmt: skip
+    assert found.leave_out == [2, 4]

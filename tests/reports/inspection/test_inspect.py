@@ -483,3 +483,68 @@ def test_warnings_on_recorded_data_are_few_and_true(name, expected):
     told = [str(finding) for finding in found.findings if finding.severity == "warning"]
     assert all(any(one in line for one in expected) for line in told), told
     assert all(any(one in line for line in told) for one in expected), told
+
+
+def test_episodes_with_faults_are_left_out_by_the_line_that_is_shown_and_written(tmp_path):
+    rng, ends = np.random.default_rng(0), 60 * np.arange(1, 13)
+    state = rng.normal(size=(720, 4)).astype(np.float32).cumsum(0)
+    state[125, 1], state[420:480] = np.nan, 1.0  # episodes 2 and 7
+    action = np.roll(state[:, :2], -1, axis=0)
+    action[125:127], action[420:480] = 0.0, 1.0
+    np.savez(tmp_path / "d.npz", state=state, action=action, episode_ends=ends)
+    found = inspect(str(tmp_path / "d.npz"))
+    line = '"choice": {"leave_out": [2, 7]} in data: 2 of 12 episodes'
+    assert found[0].leave_out == [2, 7] and line in "\n".join(summary(found))
+    write_config(found, tmp_path / "c.json")
+    config = TrainConfig.from_json_path(tmp_path / "c.json")
+    assert config.data.choice.leave_out == (2, 7)
+    assert sorted(sum(config.data.create(16, 2, 8).split_ids.values(), [])) == [0, 1, 3, 4, 5, 6, 8, 9, 10, 11]
+    again = inspect(str(tmp_path / "c.json"))  # a configuration is looked at as it trains
+    assert not again[0].leave_out and not [one for one in again[0].findings if one.severity == "error"]
+    assert "2 of 12 episodes, by data.choice" in "\n".join(summary(again))
+
+
+def test_a_fault_of_most_episodes_leaves_out_none(tmp_path):
+    ends = 20 * np.arange(1, 7)
+    state = np.random.default_rng(0).normal(size=(120, 2)).astype(np.float32)
+    state[ends[:4] - 1] = np.nan
+    np.savez(tmp_path / "d.npz", state=state, action=np.zeros((120, 2), np.float32), episode_ends=ends)
+    found = inspect(str(tmp_path / "d.npz"))
+    assert not found[0].leave_out
+    with pytest.raises(DataError, match="not finite"):
+        write_config(found, tmp_path / "c.json")
+
+
+def test_parts_of_a_data_set_are_named_and_proposed(tmp_path):
+    h5py = pytest.importorskip("h5py")
+
+    def demonstrations(path, **masks):
+        rng = np.random.default_rng(0)
+        with h5py.File(path, "w") as file:
+            for number in range(6):
+                file[f"data/demo_{number}/actions"] = rng.normal(size=(60, 2)).astype(np.float32)
+                file[f"data/demo_{number}/obs/state"] = rng.normal(size=(60, 3)).astype(np.float32)
+            for name, numbers in masks.items():
+                file[f"mask/{name}"] = [f"demo_{number}".encode() for number in numbers]
+        return inspect(str(path))
+
+    found = demonstrations(tmp_path / "a.hdf5", train=[0, 1, 2, 3], valid=[4, 5])
+    assert "train (4 of 6 episodes), valid (2 of 6 episodes)" in "\n".join(summary(found))
+    assert found[0].data["split"] == {"parts": {"train": ["train"], "val": ["valid"]}}
+    found = demonstrations(tmp_path / "b.hdf5", train=[0, 1, 2, 3], valid=[3, 4, 5])
+    assert "train and valid share the episodes 3: what is validated on is trained on" in "\n".join(summary(found))
+    assert "split" not in found[0].data and "split" not in demonstrations(tmp_path / "c.hdf5")[0].data
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 24])
+def test_a_proposal_for_few_images_is_one_that_can_be_trained_and_measured(tmp_path, n):
+    image = pytest.importorskip("PIL.Image")
+    for number, pixels in enumerate(np.random.default_rng(0).integers(0, 255, (n, 20, 20, 3)).astype(np.uint8)):
+        image.fromarray(pixels).save(tmp_path / f"{number}.png")
+    write_config(inspect(str(tmp_path)), tmp_path / "c.json")
+    config = TrainConfig.from_json_path(tmp_path / "c.json")
+    data = config.data.create()
+    data.loader(seed=0, batch_size=config.data.batch_size, accumulation=1, rank=0, world_size=1)
+    assert {type(evaluator.trial().create(data)).__name__ for evaluator in config.evaluate} >= {"LossEvaluator"}
+    assert config.train.monitor.metric.split("/")[0] in {evaluator.name for evaluator in config.evaluate}
+    assert (n > 1) == any(evaluator.type == "images" for evaluator in config.evaluate)

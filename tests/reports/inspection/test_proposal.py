@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
+from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.reports.inspection.proposal import PICTURE, USUAL_RATE, _reduced, propose, propose_data
 from dp_prior.reports.inspection.survey import survey
@@ -68,6 +69,6 @@ def test_without_an_action_or_an_observation_nothing_is_proposed(seen, left_out,
 
 def test_a_batch_is_no_larger_than_what_is_trained_on(seen):
     usual = propose_data(seen, EPISODES, {})
-    few = seen.__class__(**{**vars(seen), "lengths": np.array([40, 40, 40, 40])})
+    few = seen.__class__(**{**vars(seen), "chosen": Chosen(40 * np.arange(1, 5), np.arange(4), np.arange(4))})
     assert "batch_size" not in usual or usual["batch_size"] > propose_data(few, EPISODES, {})["batch_size"]
     assert propose_data(few, EPISODES, {})["batch_size"] <= 4 * 8

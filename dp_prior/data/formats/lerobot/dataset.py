@@ -23,7 +23,8 @@ from dp_prior.data.formats.lerobot.meta import COUNTED, LeRobotMeta, TableFile
 from dp_prior.data.formats.lerobot.tables import read_columns, to_numpy
 from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
-from dp_prior.data.frames import FrameFile
+from dp_prior.data.frames import FrameFile, FrameSource
+from dp_prior.data.frames.chosen_frames import ChosenFrames
 
 
 class LeRobotStoreConfig(EpisodeStoreRecord):
@@ -109,6 +110,18 @@ class LeRobotStore(EpisodeStore):
         """Type that meta/info.json declares for a feature."""
         return str(self.meta.features[key].get("dtype"))
 
+    def numbers(self) -> np.ndarray:
+        """See `EpisodeStore`; `episode_index`."""
+        return np.array(list(self.meta.lengths), np.int64)
+
+    def parts(self) -> dict[str, list[int]]:
+        """See `EpisodeStore`; the `splits` of meta/info.json."""
+        return self.meta.splits()
+
+    def rows(self, key: str) -> int:
+        """See `EpisodeStore`; every feature has a row for each frame."""
+        return int(self.episode_ends[-1])
+
     def read(self, key: str) -> np.ndarray:
         """(N, *shape) all frames of a feature that is a column of numbers.
 
@@ -156,7 +169,13 @@ class LeRobotStore(EpisodeStore):
 
     def open_frames(self, key: str, ends: np.ndarray) -> LeRobotVideo | LeRobotPictures:
         """See `EpisodeStore` and `lerobot_frames`."""
-        return lerobot_frames(self.meta, key, ends)
+        return lerobot_frames(self.meta, key, ends, range(len(ends)))
+
+    def chosen_frames(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> FrameSource:
+        """See `EpisodeStore`; files without a chosen episode need not be there."""
+        if len(numbers) == len(ends) or key not in self.keys():
+            return self.frames(key, ends)
+        return ChosenFrames(lerobot_frames(self.meta, key, ends, numbers.tolist()), numbers)
 
     def frame_files(self, key: str, ends: np.ndarray) -> list[FrameFile]:
         """See `EpisodeStore`; the videos that the metadata name.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding
+from dp_prior.data.formats.choice import leaving_out
 from dp_prior.data.formats.lerobot.meta import LeRobotMeta, as_count, fill
 from dp_prior.data.formats.lerobot.tables import read_columns
 from dp_prior.data.frames import FrameFile, FramePart, frames_per_block, picture_frames, video_frames
@@ -21,8 +22,13 @@ from dp_prior.pixels.video_files import import_av
 _ROWS_AT_ONCE = 64  # of encoded pictures
 
 
-def lerobot_frames(meta: LeRobotMeta, key: str, ends: np.ndarray) -> LeRobotVideo | LeRobotPictures:
+def lerobot_frames(
+    meta: LeRobotMeta, key: str, ends: np.ndarray, wanted: Collection[int]
+) -> LeRobotVideo | LeRobotPictures:
     """The camera called `key`, from video or from a column of pictures.
+
+    Args:
+        wanted: episodes, by place in the order of the rows; files that hold none of them are not opened.
 
     Raises:
         DataError: `key` names no camera, or files are missing; all missing files in one report.
@@ -37,26 +43,28 @@ def lerobot_frames(meta: LeRobotMeta, key: str, ends: np.ndarray) -> LeRobotVide
     if isinstance(info, dict) and info.get("video.is_depth_map"):
         found = f"key {key!r} is depth (meta/info.json: video.is_depth_map)"
         raise DataError(str(meta.path), [f"{found}; only RGB is read"])
-    return (LeRobotVideo if features[key]["dtype"] == "video" else LeRobotPictures)(meta, key, ends)
+    return (LeRobotVideo if features[key]["dtype"] == "video" else LeRobotPictures)(meta, key, ends, set(wanted))
 
 
 class LeRobotVideo:
     """See `FrameSource`."""
 
-    def __init__(self, meta: LeRobotMeta, key: str, ends: np.ndarray):
+    def __init__(self, meta: LeRobotMeta, key: str, ends: np.ndarray, wanted: set[int]):
+        """See `lerobot_frames`."""
         import_av()
         self.root, self.ends = meta.path, ends
         self._key, self._version = key, meta.version
         self._names = [str(number) for number in meta.lengths]  # by the number in the order of rows
         self._lengths = np.diff(ends, prepend=0).tolist()
-        videos = videos_of(meta, key, self._lengths)
+        videos = [video for video in videos_of(meta, key, self._lengths) if wanted.intersection(video.episodes)]
         missing = [
             f"{video.path}: no such file; {key!r} of {called(self._names[one] for one in video.episodes)} belongs there"
             for video in videos
             if not video.path.is_file()
         ]
         if missing:
-            advice = "copy the videos too, select other episodes, or leave the camera out"
+            numbers = [int(self._names[one]) for video in videos if not video.path.is_file() for one in video.episodes]
+            advice = f"copy the videos too, {leaving_out(numbers)}, or leave the camera out"
             raise DataError(str(meta.path), missing, advice)
         self._videos = {str(video.path): video for video in videos}
         self.parts = [FramePart(str(video.path), video.episodes) for video in videos]
@@ -79,12 +87,14 @@ class LeRobotVideo:
 class LeRobotPictures:
     """See `FrameSource`."""
 
-    def __init__(self, meta: LeRobotMeta, key: str, ends: np.ndarray):
+    def __init__(self, meta: LeRobotMeta, key: str, ends: np.ndarray, wanted: set[int]):
+        """See `lerobot_frames`."""
         import_pillow()
         self.root, self.ends = meta.path, ends
-        self._key, self._files = key, [file.path for file in meta.tables]
         numbers = {name: number for number, name in enumerate(meta.lengths)}
-        self.parts = [FramePart(str(file.path), tuple(numbers[name] for name in file.episodes)) for file in meta.tables]
+        parts = [FramePart(str(file.path), tuple(numbers[name] for name in file.episodes)) for file in meta.tables]
+        self.parts = [part for part in parts if wanted.intersection(part.episodes)]
+        self._key, self._files = key, [Path(part.where) for part in self.parts]
         self._lengths = np.diff(ends, prepend=0)
         first = next(self._pictures(self._files[0]), None)
         if first is None:

@@ -81,6 +81,16 @@ class LeRobotMeta:
             raise DataError(str(path), ["is not a list of tasks: expected a number and a text in each row"])
         return dict(rows)
 
+    def splits(self) -> dict[str, list[int]]:
+        """Places, in the order of the rows, of the episodes of each entry of `splits` such as "train": "0:90"; entries
+        of another form are left out."""
+        given, found = self.info.get("splits"), {}
+        for name, text in given.items() if isinstance(given, dict) else ():
+            if span := re.fullmatch(r"(\d{1,12}):(\d{1,12})", str(text)):
+                wanted = range(int(span[1]), int(span[2]))
+                found[name] = [place for place, number in enumerate(self.lengths) if number in wanted]
+        return found
+
     @property
     def tasks_file(self) -> Path:
         """Where `tasks` are stored."""

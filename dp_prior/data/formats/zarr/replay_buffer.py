@@ -152,6 +152,10 @@ class ZarrStore(EpisodeStore):
         """(N, *feature_shape) in the stored dtype."""
         return self._load(self._prefix + key)
 
+    def rows(self, key: str) -> int:
+        """See `EpisodeStore`; of the metadata."""
+        return int(self._metadata[self._prefix + key]["shape"][0])
+
     def locate(self, key: str, row: int) -> str:
         """Where a row is stored, for messages."""
         return f"{self.path}/{self._prefix}{key}"

@@ -1,0 +1,156 @@
+"""Which recorded episodes are used: chosen by the data set's own numbers, by names of its parts, or by a column."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import AfterValidator, Field
+
+from dp_prior.config import Config, ConfigError
+from dp_prior.data.errors import DataError, first_few, nearest_name
+from dp_prior.data.formats.chosen import Chosen
+from dp_prior.data.formats.episode_store import EpisodeStore
+
+_RANGE = re.compile(r"(\d+)-(\d+)")
+
+
+def _good_entry(value: int | str) -> int | str:
+    found = _RANGE.fullmatch(value) if isinstance(value, str) else None
+    if isinstance(value, int) and value < 0:
+        raise ValueError(f"episode {value} has a number below 0; expected a number, a range such as '10-19', or a name")
+    if found and int(found[1]) > int(found[2]):
+        raise ValueError(f"range {value!r} ends before it begins; write '{found[2]}-{found[1]}'")
+    return value
+
+
+Episodes = tuple[Annotated[int | str, AfterValidator(_good_entry)], ...]
+"""Episodes by the data set's own numbers: a number, a range with both ends such as "10-19", or the name of a part."""
+
+Value = bool | int | float | str
+
+
+class ChoiceConfig(Config):
+    """Which recorded episodes are used. An entry of a list is a number in the data set's own numbering, a range with
+    both ends such as "10-19", or the name of a part that the data set has: a mask of robomimic, a split of LeRobot."""
+
+    only: Episodes | None = Field(default=None, min_length=1)
+    """The episodes that are used; null: all."""
+
+    leave_out: Episodes = ()
+    """Episodes that are not used, such as those with a fault."""
+
+    where: dict[str, Value | Annotated[tuple[Value, ...], Field(min_length=1)]] = {}
+    """Use an episode only if each of these keys has the given value, or one of several, such as `{"success": true}`:
+    the value at the last step of the episode, or that of an array with one value per episode."""
+
+    @classmethod
+    def of_texts(cls, only: str | None, leave_out: str | None, where: Iterable[str]) -> ChoiceConfig:
+        """From options of a command: lists with commas, and KEY=VALUE, where a value is read as JSON if it is any.
+
+        Raises:
+            ConfigError: an option is none of these.
+        """
+
+        def listed(text: str | None) -> list[int | str] | None:
+            entries = [] if text is None else [entry.strip() for entry in text.split(",")]
+            return [int(entry) if entry.isdecimal() else entry for entry in entries] or None
+
+        wanted = {}
+        for pair in where:
+            key, equals, value = pair.partition("=")
+            if not key or not equals:
+                raise ConfigError("--where", [f"is {pair!r}; expected KEY=VALUE, such as success=true"])
+            try:
+                wanted[key] = json.loads(value)
+            except ValueError:
+                wanted[key] = value
+        given = {"only": listed(only), "leave_out": listed(leave_out) or [], "where": wanted}
+        return cls.from_json(json.dumps(given), source="--episodes, --without, --where")
+
+    def of(self, store: EpisodeStore) -> tuple[Chosen, list[str]]:
+        """The episodes that are used, and what is wrong with the ends of all; all episodes if something is.
+
+        Raises:
+            DataError: an entry names an episode or a part that the data set does not have, or none is left.
+        """
+        ends, problems = store.checked_ends()
+        lengths = np.diff(ends, prepend=0)
+        if problems and not (len(ends) and (lengths >= 0).all()):
+            return Chosen(ends, np.arange(len(ends)), np.arange(len(ends))), problems
+        numbers = np.arange(len(ends)) if self.only is None else episodes_of(self.only, store, "choice.only")
+        numbers = np.setdiff1d(numbers, episodes_of(self.leave_out, store, "choice.leave_out"))
+        if len(empty := numbers[lengths[numbers] == 0]):  # an episode without steps may be left out
+            return Chosen(ends, numbers, store.numbers()), [*problems, leaving_out(store.numbers()[empty].tolist())]
+        for key, wanted in self.where.items():
+            if len(numbers):
+                values = Chosen(ends, numbers, store.numbers()).last(store, key)
+                listed = wanted if isinstance(wanted, tuple) else (wanted,)
+                numbers = numbers[[named(value) in set(map(named, listed)) for value in values]]
+        if not len(numbers):
+            raise DataError(str(store.describe()["path"]), [f"choice leaves none of {len(ends)} episodes"])
+        return Chosen(ends, numbers, store.numbers()), []
+
+
+def episodes_of(listed: Iterable[int | str], store: EpisodeStore, where: str) -> np.ndarray:
+    """(k,) sorted positions, in the order of the rows, of listed episodes.
+
+    Args:
+        where: the setting, for messages.
+
+    Raises:
+        DataError: the data set has no such episode or part.
+    """
+    own, parts, problems = store.numbers(), store.parts(), []
+    found = [np.zeros(0, np.int64)]
+    for entry in listed:
+        span = _RANGE.fullmatch(str(entry))
+        first, last = (span[1], span[2]) if span else (entry, entry)
+        if entry in parts:
+            found.append(np.array(parts[entry], np.int64))
+        elif isinstance(entry, int) or span:
+            found.append(np.flatnonzero((own >= int(first)) & (own <= int(last))))
+            if not len(found[-1]):
+                problems.append(f"{where} names {entry}, but the episodes are numbered {own.min()} to {own.max()}")
+        else:
+            hint = nearest_name(entry, parts)
+            problems.append(f"{where} names the part {entry!r}, which the data set does not have. {hint}")
+    if problems:
+        raise DataError(str(store.describe()["path"]), problems)
+    return np.unique(np.concatenate(found))
+
+
+def named(value: Any) -> str:
+    """A value in one way, whatever its type: true and false as these words, whole numbers without a point."""
+    if isinstance(value, (bool, np.bool_)):
+        return str(bool(value)).lower()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value if isinstance(value, str) else f"{float(value):.12g}"
+
+
+def ranges(numbers: Iterable[int]) -> list[int | str]:
+    """Numbers as the shortest list of `Episodes`: runs of three and more as a range."""
+    found = np.unique(np.fromiter(numbers, np.int64))
+    runs = np.split(found, np.flatnonzero(np.diff(found) > 1) + 1) if len(found) else []
+    listed: list[int | str] = []
+    for run in runs:
+        listed += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else run.tolist()
+    return listed
+
+
+def leaving_out(numbers: Iterable[int]) -> str:
+    """What to do about episodes with a fault, given their own numbers: the setting that leaves them out."""
+    return f'leave these episodes out: "choice": {json.dumps({"leave_out": ranges(numbers)})} in data'
+
+
+def overlaps(parts: Mapping[str, Iterable[int]], own: np.ndarray) -> Iterator[str]:
+    """A line for every two parts that share episodes. Args: own: (E,) the data set's number of each episode."""
+    names = list(parts)
+    for number, name in enumerate(names):
+        for other in names[number + 1 :]:
+            if both := set(parts[name]) & set(parts[other]):
+                yield f"{name} and {other} share the episodes {first_few(ranges(own[sorted(both)].tolist()), 20)}"

@@ -1,0 +1,115 @@
+"""Some episodes of a data set: their rows among all recorded ones, and how the values of a key are read for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.formats.episode_store import EpisodeStore, spans, step_of
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Episodes of a data set, in the order of its rows.
+
+    Attributes:
+        recorded: (E,) exclusive end row of every recorded episode, checked.
+        numbers: (k,) sorted positions among these of the chosen episodes.
+        names: (E,) the data set's own number of every recorded episode.
+    """
+
+    recorded: np.ndarray
+    numbers: np.ndarray
+    names: np.ndarray
+
+    @classmethod
+    def every(cls, ends: np.ndarray, store: EpisodeStore) -> Chosen:
+        """All episodes."""
+        return cls(ends, np.arange(len(ends)), store.numbers())
+
+    @property
+    def is_all(self) -> bool:
+        """Whether nothing is left out."""
+        return len(self.numbers) == len(self.recorded)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """(k,) steps of each episode."""
+        return np.diff(self.recorded, prepend=0)[self.numbers]
+
+    @cached_property
+    def ends(self) -> np.ndarray:
+        """(k,) exclusive end row of each episode among the chosen rows."""
+        return np.cumsum(self.lengths)
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """(n,) row in the data set of each chosen row."""
+        return np.concatenate([np.arange(0), *(np.arange(*span) for span in spans(self.recorded, self.numbers))])
+
+    def named(self, numbers: Iterable[int]) -> list[int]:
+        """The data set's own numbers of episodes, given their positions among the chosen ones."""
+        return self.names[self.numbers[np.fromiter(numbers, np.int64)]].tolist()
+
+    def place(self, row: int) -> tuple[int, int]:
+        """Own number of the episode, and frame, of a chosen row."""
+        episode, frame = step_of(row, self.ends)
+        return (self.named([episode])[0] if episode < len(self.numbers) else episode), frame
+
+    def owners(self, rows: np.ndarray) -> list[int]:
+        """Own numbers of the episodes that hold these chosen rows."""
+        found = np.unique(np.searchsorted(self.ends, rows, side="right"))
+        return self.named(found[found < len(self.numbers)])
+
+    def recorded_row(self, row: int) -> int:
+        """Row in the data set of a chosen row."""
+        return int(row) if self.is_all else int(self.rows[row])
+
+    def read(self, store: EpisodeStore, key: str) -> np.ndarray:
+        """(n, *feature_shape) chosen rows of a key, in the stored type; of all episodes also rows after the last end.
+
+        Raises:
+            DataError: they cannot be read. Faults of episodes that are left out are none where a format stores episodes
+                apart.
+        """
+        return store.read(key) if self.is_all else store.episodes(key, self.recorded, self.numbers)
+
+    def column(self, store: EpisodeStore, key: str, where: str) -> np.ndarray:
+        """(n, ...) value of a key at each step; a key may have one value for each recorded episode instead.
+
+        Args:
+            where: the setting that names the key, for messages.
+
+        Raises:
+            DataError: there is no such key, or it has another number of rows.
+        """
+        source, known, total = str(store.describe()["path"]), store.keys(), int(self.recorded[-1])
+        if key not in known:
+            raise DataError(source, [f"{where}: there is no key {key!r}. {nearest_name(key, known)}"])
+        rows = store.rows(key)
+        if rows == len(self.recorded) != total:
+            return np.repeat(store.read(key)[self.numbers], self.lengths, axis=0)
+        if rows < total:
+            expected = f"expected one for each of {total} frames or {len(self.recorded)} episodes"
+            raise DataError(source, [f"{where}: key {key!r} has {rows} rows; {expected}"])
+        return self.read(store, key)[: self.ends[-1]]
+
+    def one_value(self, store: EpisodeStore, key: str, where: str) -> np.ndarray:
+        """(n,) values, bool, numbers or texts, of a key with one per step or per episode; see `column`.
+
+        Raises:
+            DataError: it has several values per step, or of another type.
+        """
+        values = self.column(store, key, where)
+        if values.size != len(values) or values.dtype.kind not in "biufUTSO":
+            found = f"{where}: key {key!r} holds {values.dtype} of shape {values.shape[1:]} per step"
+            raise DataError(str(store.describe()["path"]), [f"{found}; expected one number, truth value or text"])
+        return values.reshape(len(values))
+
+    def last(self, store: EpisodeStore, key: str) -> np.ndarray:
+        """(k,) value of a key at the last step of each episode; see `one_value`."""
+        return self.one_value(store, key, f"choice.where.{key}")[self.ends - 1]

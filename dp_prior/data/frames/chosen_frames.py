@@ -1,0 +1,51 @@
+"""Frames of some episodes of a camera."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dp_prior.data.frames import FramePart, FrameSource
+
+
+class ChosenFrames:
+    """See `FrameSource`. Parts without a chosen episode are not read; of others, frames in between are passed over."""
+
+    def __init__(self, source: FrameSource, numbers: np.ndarray):
+        """Args: numbers: (k,) sorted numbers of the episodes; `source` may lack parts that hold none of them."""
+        self.root, self.size, self._source, self._numbers = source.root, source.size, source, numbers.tolist()
+        self._lengths = np.diff(source.ends, prepend=0)
+        self.ends = np.cumsum(self._lengths[numbers])
+        places = {number: place for place, number in enumerate(self._numbers)}
+        self._whole: dict[tuple[int, ...], FramePart] = {}
+        self.parts = []
+        for part in source.parts:
+            kept = tuple(places[number] for number in part.episodes if number in places)
+            if kept:
+                self._whole[kept] = part
+                self.parts.append(FramePart(part.where, kept))
+
+    def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
+        """See `FrameSource`."""
+        whole = self._whole[part.episodes]
+        is_kept = np.repeat(np.isin(whole.episodes, self._numbers), self._lengths[list(whole.episodes)])
+        kept = np.flatnonzero(is_kept)
+        row = int(kept[skip]) if skip < len(kept) else len(is_kept)
+        for block in self._source.read(whole, row):
+            wanted = is_kept[row : row + len(block)]
+            row += len(block)
+            if wanted.all():
+                yield block
+            elif wanted.any():
+                yield block[wanted]
+
+    def files(self) -> list[Path]:
+        """See `FrameSource`."""
+        return self._source.files()
+
+    def describe(self) -> dict[str, Any]:
+        """See `FrameSource`; with the numbers of the episodes."""
+        return {**self._source.describe(), "episodes": self._numbers}

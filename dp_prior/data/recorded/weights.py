@@ -1,0 +1,104 @@
+"""Weights of windows: how often each is drawn in training, by a key of the data set and by episode.
+
+Weights decide what is drawn and not how much its loss counts: a batch then keeps its size, mean and variance of the
+gradient, an epoch its length, and the sample at any position stays a function of the seed and the position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from dp_prior.config import Config, ConfigError
+from dp_prior.data.errors import DataError, first_few
+from dp_prior.data.formats.choice import episodes_of, named
+from dp_prior.data.formats.chosen import Chosen
+from dp_prior.data.formats.episode_store import EpisodeStore
+from dp_prior.data.samples.order import Share, shares
+
+MOST_WEIGHTS = 64
+"""Different weights of windows; each has its own share of an epoch, which needs a few samples."""
+
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class WeightsConfig(Config):
+    """How often windows are drawn, relative to a window of weight 1; one of weight 0 is never drawn. A window counts by
+    the row of its newest observation, and weights of several kinds multiply."""
+
+    key: str | None = None
+    """Key with one value per step or per episode, such as the `intervention` of LeRobot's rollouts."""
+
+    values: dict[str, Weight] | None = Field(default=None, min_length=1)
+    """Weight of each value of `key`, such as `{"true": 4}` for corrections that are drawn four times as often, or
+    `{"true": 0}` without them; other values have weight 1. null: the key holds weights."""
+
+    episodes: dict[str, Weight] = {}
+    """Weight of episodes, by number, range or part as in `choice`: `{"0-49": 2, "valid": 0.5}`; others have 1."""
+
+    def faults(self) -> Iterator[str]:
+        if self.key is None and not self.episodes:
+            yield "weights names neither a key nor episodes; give one of them, or remove it"
+        if self.key is None and self.values is not None:
+            yield 'values are those of a key; name it: "key"'
+
+    def create(self, store: EpisodeStore, chosen: Chosen) -> np.ndarray:
+        """(n,) float64 weight of each chosen row.
+
+        Raises:
+            DataError: there is no such key, value or episode, or a weight is none.
+        """
+        weights = np.repeat(self._of_episodes(store, chosen), chosen.lengths)
+        return weights if self.key is None else weights * self._of_key(store, chosen)
+
+    def _of_key(self, store: EpisodeStore, chosen: Chosen) -> np.ndarray:
+        source, column = str(store.describe()["path"]), chosen.one_value(store, self.key, "weights")
+        if self.values is None:
+            if column.dtype.kind not in "biuf" or not (np.isfinite(column) & (column >= 0)).all():
+                found = f"weights: key {self.key!r} holds {column.dtype}"
+                raise DataError(source, [f"{found}; expected finite numbers from 0 up, or give `values`"])
+            return column.astype(np.float64)
+        unique, index = np.unique(column, return_inverse=True)
+        names = [named(value) for value in unique]
+        if missing := sorted(self.values.keys() - set(names)):
+            found = f"weights.values names {first_few(missing)}, but {self.key!r} holds {first_few(names, 10)}"
+            raise DataError(source, [f"{found}; name values that it has"])
+        return np.array([self.values.get(name, 1.0) for name in names])[index.ravel()]
+
+    def _of_episodes(self, store: EpisodeStore, chosen: Chosen) -> np.ndarray:
+        """(k,) weight of each chosen episode."""
+        weights, owner = np.ones(len(chosen.recorded)), {}
+        for entry, weight in self.episodes.items():
+            places = episodes_of([int(entry) if entry.isdecimal() else entry], store, "weights.episodes")
+            for place in places.tolist():
+                if (other := owner.setdefault(place, entry)) != entry:
+                    found = f"weights.episodes: episode {chosen.names[place]} is in {other!r} and in {entry!r}"
+                    raise DataError(str(store.describe()["path"]), [f"{found}; give it one weight"])
+            weights[places] = weight
+        return weights[chosen.numbers]
+
+
+def weighted_shares(weights: np.ndarray, count: int) -> list[Share]:
+    """Divide `count` samples of an epoch among windows: in proportion to their weights, in groups of equal ones.
+
+    Args:
+        weights: (n,) of each window.
+
+    Raises:
+        ConfigError: no window would be drawn, one of weight above 0 never, or there are too many different weights.
+    """
+    groups = [np.flatnonzero(weights == weight) for weight in np.unique(weights[weights > 0])]
+    if not groups:
+        raise ConfigError("data", ["weights are 0 for every window of the train part; nothing could be drawn"])
+    if len(groups) > MOST_WEIGHTS:
+        found = f"weights have {len(groups)} different values; expected at most {MOST_WEIGHTS}"
+        raise ConfigError("data", [f"{found}, for each needs a share of an epoch. Round them"])
+    counts = shares(count, [len(group) * float(weights[group[0]]) for group in groups])
+    lost = [f"{weights[group[0]]:g}" for group, share in zip(groups, counts, strict=True) if not share]
+    if lost:
+        found = f"weights {first_few(lost)} give their windows none of the {count} samples of an epoch"
+        raise ConfigError("data", [f"{found}; raise them, or set them to 0"])
+    return [Share(group, share) for group, share in zip(groups, counts, strict=True)]

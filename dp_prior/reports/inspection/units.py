@@ -1,0 +1,118 @@
+"""Signs of a wrong unit: episodes, or states beside actions, that are degrees among radians or millimetres among
+metres; and grippers that never move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from dp_prior.data.errors import first_few
+from dp_prior.reports.inspection.faults import Finding
+from dp_prior.reports.inspection.survey import Signal, Survey
+from dp_prior.tensors.normalizer import Limits, varies_in
+
+UNITS = {180 / math.pi: "degrees among radians", 1000.0: "millimetres among metres"}
+"""Factors between units that are mixed up, and what they are."""
+
+LEAST_GAP, WIDEST = 8.0, 10.0
+"""Two groups of episodes differ by at least the first factor; within one, magnitudes differ by less than the second."""
+
+NEAR, FOLLOWS, MOST_ROWS = 1.8, 0.95, 20_000
+"""A factor is that of two units within `NEAR` times; a state follows an action from this correlation on, of at most so
+many evenly spread rows."""
+
+
+def find_units(seen: Survey) -> Iterator[Finding]:
+    """All findings of this kind."""
+    yield from mixed_units(seen)
+    yield from other_units(seen)
+    yield from still_grippers(seen)
+
+
+def mixed_units(seen: Survey) -> Iterator[Finding]:
+    """Episodes whose largest magnitudes are those of the others times the factor between two units."""
+    if len(seen.episodes) < 3:
+        return
+    for signal in seen.of("observation", "action"):
+        sizes = np.maximum.reduceat(
+            np.where(np.isfinite(signal.values), abs(signal.values), 0), seen.bounds[:-1], axis=0
+        )
+        varied = np.flatnonzero(_varies(signal) & (sizes > 0).all(0))
+        groups: dict[bytes, list[int]] = {}
+        for dimension in varied.tolist():
+            is_larger = _larger_group(sizes[:, dimension])
+            if is_larger is not None:
+                groups.setdefault(is_larger.tobytes(), []).append(dimension)
+        found = max(groups.items(), key=lambda group: len(group[1]), default=None)
+        if found is None or len(found[1]) < min(2, len(varied)):
+            continue
+        is_larger, dimensions = np.frombuffer(found[0], bool), found[1]
+        size = sizes[:, dimensions[0]]
+        factor = float(np.median(size[is_larger]) / np.median(size[~is_larger]))
+        is_few = is_larger if 2 * is_larger.sum() <= len(is_larger) else ~is_larger
+        numbers, what = seen.numbers[is_few].tolist(), _unit(factor)
+        times = f"{factor:.3g} times" if is_few is is_larger else f"1/{factor:.3g} of"
+        named = first_few([signal.called(dimension) for dimension in dimensions])
+        text = f"{signal.name}, dimensions {named}: episodes {first_few(numbers)} have {times} the size of the others"
+        yield Finding("warning", f"{text}; {what}?", numbers[0], leave_out=numbers)
+
+
+def other_units(seen: Survey) -> Iterator[Finding]:
+    """Actions whose states follow them at a scale that is the factor between two units."""
+    actions, states = seen.of("action"), seen.of("observation")
+    if not actions or not states or len(actions[0].values) < 3:
+        return
+    rows = np.linspace(0, len(actions[0].values) - 1, min(MOST_ROWS, len(actions[0].values))).astype(np.int64)
+    action = actions[0].values[rows].astype(np.float64)
+    for signal in states:
+        state, pairs = signal.values[rows].astype(np.float64), {}
+        if not (np.isfinite(action).all() and np.isfinite(state).all()):
+            continue
+        with np.errstate(invalid="ignore", divide="ignore"):
+            together = np.corrcoef(action.T, state.T)[: action.shape[1], action.shape[1] :]
+            scale = state.std(0)[None] / action.std(0)[:, None]
+        for i, j in enumerate(np.nan_to_num(abs(together)).argmax(1).tolist()):
+            if abs(together[i, j]) > FOLLOWS and (what := _unit(max(scale[i, j], 1 / scale[i, j]))):
+                pairs.setdefault((what, scale[i, j] > 1), []).append((i, j))
+        for (what, is_larger), found in pairs.items():
+            if len(found) >= min(2, action.shape[1]):
+                i, j = found[0]
+                size = f"{scale[i, j]:.3g} times" if is_larger else f"1/{1 / scale[i, j]:.3g} of"
+                text = (
+                    f"{signal.name}, dimension {signal.called(j)}, follows the action's {actions[0].called(i)}, but is"
+                )
+                yield Finding("warning", f"{text} {size} its size; {what}?")
+
+
+def still_grippers(seen: Survey) -> Iterator[Finding]:
+    """Dimensions that are called a gripper and never change."""
+    for signal in seen.of("observation", "action"):
+        named = [str(column) for column in signal.columns] or [""] * signal.values.shape[1]
+        is_gripper = np.array(["grip" in f"{signal.key} {name}".lower() for name in named])
+        if still := np.flatnonzero(is_gripper & ~_varies(signal)).tolist():
+            listed = first_few([signal.called(dimension) for dimension in still])
+            yield Finding("warning", f"{signal.name}, dimension {listed}: the gripper never moves; was it recorded?")
+
+
+def _larger_group(sizes: np.ndarray) -> np.ndarray | None:
+    """(k,) bool, which magnitudes are the others times the factor between two units; None without two groups."""
+    order = np.sort(np.log(sizes))
+    gaps = np.diff(order)
+    cut = int(gaps.argmax())
+    low, high = order[: cut + 1], order[cut + 1 :]
+    is_apart = gaps[cut] > math.log(LEAST_GAP) and max(np.ptp(low), np.ptp(high)) < math.log(WIDEST)
+    if not is_apart or not _unit(math.exp(np.median(high) - np.median(low))):
+        return None
+    return np.log(sizes) > (low[-1] + high[0]) / 2
+
+
+def _unit(factor: float) -> str | None:
+    """Which units a factor above 1 lies between."""
+    return next((what for unit, what in UNITS.items() if unit / NEAR < factor < unit * NEAR), None)
+
+
+def _varies(signal: Signal) -> np.ndarray:
+    found = signal.statistics()
+    return varies_in(found.min, found.max, Limits().range_eps)

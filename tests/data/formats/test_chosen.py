@@ -1,0 +1,49 @@
+"""Some episodes of a data set: their rows, and the values of a key at them."""
+
+import numpy as np
+import pytest
+
+from dp_prior.data.errors import DataError
+from dp_prior.data.formats.chosen import Chosen
+from dp_prior.data.formats.npz import NpzStoreConfig
+
+LENGTHS = [6, 3, 9, 4, 7]
+ENDS, N = np.cumsum(LENGTHS), sum(LENGTHS)
+
+
+@pytest.fixture
+def store(tmp_path):
+    values = {
+        "state": np.arange(2.0 * N).reshape(N, 2),
+        "short": np.zeros(4),
+        "grade": np.arange(5),
+        "step": np.arange(N),
+    }
+    np.savez(tmp_path / "d.npz", **values, episode_ends=ENDS)
+    return NpzStoreConfig(path=tmp_path / "d.npz").create()
+
+
+def test_rows_between_chosen_and_recorded_episodes(store):
+    chosen = Chosen(ENDS, np.array([1, 3]), store.numbers() + 10)
+    assert chosen.rows.tolist() == [*range(6, 9), *range(18, 22)] and chosen.ends.tolist() == [3, 7]
+    assert [chosen.place(row) for row in (0, 2, 3, 6)] == [(11, 0), (11, 2), (13, 0), (13, 3)]
+    assert [chosen.recorded_row(row) for row in range(7)] == chosen.rows.tolist() and not chosen.is_all
+    assert chosen.owners(np.array([0, 1])) == [11] and chosen.owners(np.array([2, 3])) == [11, 13]
+    assert chosen.named([0, 1]) == [11, 13]
+    assert np.array_equal(chosen.read(store, "state"), store.read("state")[chosen.rows])
+
+
+def test_a_column_has_a_value_per_step_or_per_episode(store):
+    for chosen in (Chosen(ENDS, np.array([1, 3]), store.numbers()), Chosen.every(ENDS, store)):
+        assert np.array_equal(chosen.column(store, "step", "x"), chosen.rows)
+        assert np.array_equal(chosen.column(store, "grade", "x"), np.repeat(np.arange(5), LENGTHS)[chosen.rows])
+        assert np.array_equal(chosen.last(store, "step"), ENDS[chosen.numbers] - 1)
+        assert np.array_equal(chosen.last(store, "grade"), chosen.numbers)
+        for key, words in (
+            ("short", f"here: key 'short' has 4 rows; expected one for each of {N} frames or 5 episodes"),
+            ("stat", "here: there is no key 'stat'. Did you mean 'state'?"),
+            ("state", "here: key 'state' holds float64 of shape (2,) per step; expected one number"),
+        ):
+            with pytest.raises(DataError) as error:
+                chosen.one_value(store, key, "here")
+            assert words in str(error.value)

@@ -1,0 +1,132 @@
+"""Weights of windows: the share of each in what is drawn, exact in every epoch, and which row of a window decides."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from dp_prior.config import ConfigError
+from dp_prior.data.errors import DataError
+from dp_prior.data.recorded.mixture import MixtureConfig
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
+from dp_prior.data.recorded.weights import weighted_shares
+from dp_prior.run.files.changes import kind_of
+
+LENGTHS = [20, 10, 30]
+N, ENDS = sum(LENGTHS), np.cumsum(LENGTHS)
+CORRECTED = np.zeros(N, bool)
+CORRECTED[[*range(5, 9), *range(40, 46)]] = True
+
+
+@pytest.fixture
+def path(tmp_path):
+    rng = np.random.default_rng(0)
+    values = {
+        "state": np.arange(N, dtype=np.float32)[:, None],
+        "action": rng.normal(size=(N, 2)),
+        "intervention": CORRECTED[:, None],
+        "quality": np.repeat([2.0, 0.0, 1.0], LENGTHS),
+        "grade": np.array(["good", "bad", "fair"]),
+    }
+    np.savez(tmp_path / "d.npz", **values, episode_ends=ENDS)
+    return tmp_path / "d.npz"
+
+
+def record(path, weights, **fields):
+    return {
+        "episodes": {"type": "npz", "path": str(path)}, "obs": {"s": {"key": "state"}}, "action": {"key": "action"},
+        "split": {"train": 1.0, "val": 0.0}, "weights": weights, **fields,
+    }  # fmt: skip
+
+
+def opened(path, weights, **fields):
+    return TrajectoriesConfig.from_json(json.dumps(record(path, weights, **fields))).create(4, 2, 2)
+
+
+def drawn(data, epochs=1) -> Counter:
+    """How often the window at each newest row comes."""
+    loader = data.loader(batch_size=1, accumulation=1, seed=3, rank=0, world_size=1)
+    ids = np.concatenate([loader.order.ids(epoch, 0, len(loader)) for epoch in range(epochs)])
+    newest = data.train.columns["s"].values[data.train.rows.begins + 1, 0].long().numpy()
+    return Counter(newest[ids].tolist())
+
+
+def test_corrections_are_drawn_so_many_times_as_often(path):
+    data = opened(path, {"key": "intervention", "values": {"true": 4}})
+    counts, n = drawn(data), len(data.train)
+    assert sum(counts.values()) == n  # an epoch keeps its length
+    corrected = sum(count for row, count in counts.items() if CORRECTED[row])
+    k = CORRECTED.sum()
+    assert abs(corrected - n * 4 * k / (4 * k + n - k)) < 1
+    per_row = drawn(data, 200)
+    often = np.mean([per_row[row] for row in np.flatnonzero(CORRECTED)])
+    assert often / np.mean([per_row[row] for row in np.flatnonzero(~CORRECTED)]) == pytest.approx(4, rel=0.03)
+    assert "weights: 0 windows are never drawn, the others in 2 shares" in data.summary()
+
+
+def test_corrections_alone_or_none_of_them(path):
+    only = drawn(opened(path, {"key": "intervention", "values": {"false": 0}}), 3)
+    without = drawn(opened(path, {"key": "intervention", "values": {"true": 0}}), 3)
+    assert set(only) == set(np.flatnonzero(CORRECTED)) and not set(without) & set(only)
+    assert set(only) | set(without) == set(range(N))
+
+
+def test_a_key_may_hold_the_weights_and_episodes_have_their_own(path):
+    quality = drawn(opened(path, {"key": "quality"}), 20)
+    assert all(row < 20 or row >= 30 for row in quality)
+    first, last = (sum(quality[row] for row in rows) for rows in (range(20), range(30, 60)))
+    assert first / last == pytest.approx(2 * 20 / 30, rel=0.03)
+    both = opened(path, {"key": "grade", "values": {"bad": 0}, "episodes": {"0": 3, "1-2": 1.5}})
+    assert sorted(len(share.ids) for share in both.shares) == [20, 30]
+    counts = {len(share.ids): share.count for share in both.shares}
+    assert counts[20] / counts[30] == pytest.approx(2 * 20 / 30, rel=0.05)
+
+
+def test_weights_of_one_are_all_windows_once(path):
+    counts = drawn(opened(path, {"episodes": {"0": 1}}))
+    assert set(counts.values()) == {1} and len(counts) == N
+
+
+def test_mirror_images_stride_and_choice_keep_their_weights(path):
+    mirror = {"s": {"sign": -1}, "action": {"sign": -1}}
+    weights = {"key": "intervention", "values": {"false": 0}}
+    data = opened(path, weights, mirror=mirror, stride=2, choice={"leave_out": [0]})
+    rows = {abs(row) for row in drawn(data)}
+    assert rows == set(np.flatnonzero(CORRECTED)[4:])
+
+
+def test_the_share_of_a_set_in_a_mixture_is_divided(path):
+    one = record(path, {"key": "intervention", "values": {"false": 0}})
+    del one["split"]
+    sets = {"a": {**one, "weight": 1}, "b": {**one, "weights": None, "weight": 3}}
+    given = {"sets": sets, "split": {"train": 1.0, "val": 0.0}}
+    data = MixtureConfig.from_json(json.dumps(given)).create(4, 2, 2)
+    n = len(data.train)
+    assert [(len(share.ids), share.count) for share in data.shares] == [(10, n // 4), (n // 2, n - n // 4)]
+    assert kind_of("data.weights.values") == "schedule-changing"
+
+
+def test_weights_that_cannot_be_meant_are_refused(path):
+    for weights, words in (
+        ({"key": "intervention", "values": {"yes": 2}}, "names yes, but 'intervention' holds false, true"),
+        ({"key": "interventions"}, "there is no key 'interventions'. Did you mean 'intervention'?"),
+        ({"key": "action"}, "holds float64 of shape (2,) per step"),
+        ({"key": "grade"}, "expected finite numbers from 0 up, or give `values`"),
+        ({"episodes": {"7": 2}}, "weights.episodes names 7, but the episodes are numbered 0 to 2"),
+        ({"episodes": {"0-1": 2, "1": 3}}, "episode 1 is in '0-1' and in '1'"),
+    ):
+        with pytest.raises(DataError) as error:
+            opened(path, weights)
+        assert words in str(error.value)
+    for weights, words in (
+        ({}, "neither a key nor episodes"),
+        ({"values": {"true": 1}}, "values are those of a key"),
+        ({"episodes": {"0": -1}}, "greater than or equal to 0"),
+        ({"episodes": {"0-2": 0}}, "weights are 0 for every window"),
+        ({"episodes": {"0": 1e-9}}, "weights 1e-09 give their windows none"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            opened(path, weights)
+    with pytest.raises(ConfigError, match="100 different values; expected at most 64"):
+        weighted_shares(np.linspace(1, 2, 100), 1000)

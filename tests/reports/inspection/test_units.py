@@ -1,0 +1,91 @@
+"""Wrong units are found where they are, and nowhere in data without them."""
+
+import numpy as np
+import pytest
+
+from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior.reports.inspection.faults import find
+from dp_prior.reports.inspection.survey import survey
+from dp_prior.reports.inspection.units import find_units
+
+LENGTHS = [40] * 10
+ENDS = np.cumsum(LENGTHS)
+
+
+def arrays(seed=0, width=6):
+    """A robot with joints in radians that follow their commands, and a gripper."""
+    rng = np.random.default_rng(seed)
+    action = np.cumsum(rng.normal(0, 0.1, (ENDS[-1], width)), axis=0) % 2.5 - 1.2
+    grip = rng.integers(0, 2, (ENDS[-1], 1))
+    return {"state": np.roll(action, 1, 0) + rng.normal(0, 0.01, action.shape), "action": action, "gripper": grip}
+
+
+def looked_at(tmp_path, **changes):
+    values = {key: np.float32(one) for key, one in {**arrays(), **changes}.items()}
+    np.savez(tmp_path / "d.npz", **values, episode_ends=ENDS)
+    return survey(NpzStoreConfig(path=tmp_path / "d.npz").create())
+
+
+def rows(*numbers):
+    return np.concatenate([np.arange(40 * n, 40 * n + 40) for n in numbers])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_data_in_one_unit_have_no_such_finding(tmp_path, seed):
+    assert not list(find_units(looked_at(tmp_path, **arrays(seed))))
+
+
+@pytest.mark.parametrize(
+    ("key", "numbers", "factor", "dimensions", "words"),
+    [
+        ("action", [3], 180 / np.pi, slice(None), "times the size of the others; degrees among radians?"),
+        ("state", [3, 7], 180 / np.pi, slice(3, 6), "degrees among radians?"),
+        ("state", [1, 2, 3, 4, 5], 180 / np.pi, slice(None), "degrees among radians?"),
+        ("action", [0], np.pi / 180, slice(None), "have 1/57"),
+        ("state", [9], 1000, slice(0, 3), "millimetres among metres?"),
+    ],
+)
+def test_episodes_in_another_unit_are_named(tmp_path, key, numbers, factor, dimensions, words):
+    values = arrays()[key]
+    values[rows(*numbers), dimensions] *= factor
+    found = [one for one in find_units(looked_at(tmp_path, **{key: values})) if "episodes" in one.text]
+    assert [one.leave_out for one in found] == [numbers] and found[0].text.startswith(key) and words in found[0].text
+
+
+def test_states_in_another_unit_than_their_actions_are_found(tmp_path):
+    (found,) = find_units(looked_at(tmp_path, state=arrays()["state"] * 180 / np.pi))
+    assert "follows the action's 0, but is 57" in found.text and "degrees among radians?" in found.text
+    (found,) = find_units(looked_at(tmp_path, state=arrays()["state"] / 1000))
+    assert "millimetres among metres?" in found.text and "is 1/" in found.text
+
+
+def test_a_gripper_that_never_moves_is_said(tmp_path):
+    seen = looked_at(tmp_path, gripper=np.ones((ENDS[-1], 1)))
+    signal = next(one for one in seen.signals if one.key == "gripper")
+    seen = seen.__class__(**{**vars(seen), "signals": [signal.__class__(**{**vars(signal), "role": "observation"})]})
+    assert "the gripper never moves" in next(iter(find_units(seen))).text
+
+
+def test_rows_after_the_last_end_are_an_error(tmp_path):
+    values = arrays()
+    np.savez(tmp_path / "d.npz", **{key: np.float32(one) for key, one in values.items()}, episode_ends=ENDS[:-1])
+    errors = [one for one in find(survey(NpzStoreConfig(path=tmp_path / "d.npz").create())) if one.severity == "error"]
+    assert [one.text[:60] for one in errors] == ["40 rows after the last episode's end, row 360, belong to no e"[:60]]
+
+
+def test_corrections_are_named_with_the_line_that_weighs_them(tmp_path):
+    flags = np.zeros((ENDS[-1], 1))
+    flags[rows(2)] = 1
+    texts = [one.text for one in find(looked_at(tmp_path, intervention=flags))]
+    assert any("10.0% of the steps" in text and '"weights": {"key": "intervention"' in text for text in texts)
+    assert not any("corrections" in one.text for one in find(looked_at(tmp_path, intervention=flags * 0)))
+
+
+def test_states_of_a_simulator_are_no_observations_of_a_robot(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    from dp_prior.data.formats.robomimic import RobomimicStoreConfig
+
+    with h5py.File(tmp_path / "d.hdf5", "w") as file:
+        file["data/demo_0/actions"] = file["data/demo_0/states"] = np.random.default_rng(0).normal(size=(50, 3))
+    found = find(survey(RobomimicStoreConfig(path=tmp_path / "d.hdf5").create()))
+    assert any("states is the state of a simulator" in one.text for one in found)
