@@ -218,9 +218,7 @@ class ZarrStore(EpisodeStore):
             array, stored = self._open_root()[name], stored_bytes(self.path, name)
             chunk_bytes = math.prod(chunk_lengths(array)) * array.dtype.itemsize
             some = (min(array.shape[0], chunk_lengths(array)[0]), *array.shape[1:]) if array.shape else ()
-            check_array(
-                where, some, array.dtype, stored=sum(stored.values()), ratio=LARGEST_RATIO, chunk=chunk_bytes
-            )
+            check_array(where, some, array.dtype, stored=sum(stored.values()), ratio=LARGEST_RATIO, chunk=chunk_bytes)
             ends = None if name == self._ends else self.episode_ends.ravel()
             missing = "" if self._fill_missing else missing_chunks(array, stored.keys(), ends)
             if missing:
