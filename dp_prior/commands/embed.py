@@ -23,7 +23,7 @@ from dp_prior.data.frames.picture_frames import read_rgb
 from dp_prior.data.recorded.language import read_texts
 from dp_prior.data.recorded.selection import ACTION, read_selected
 from dp_prior.embedders import Embedder, named
-from dp_prior.pixels.picture_files import import_pillow
+from dp_prior.pixels.picture_files import encoded_picture, import_pillow
 from dp_prior.run.files.config import TrainConfig
 
 PICTURES_REMEMBERED = 64
@@ -60,7 +60,7 @@ def embed_pictures(model: str, out: Path, table: Path, column: str, report: Call
     digest = hashlib.sha256(table.read_bytes())
     for path in dict.fromkeys(table.parent / name for name in names):
         with reading(path):
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
+            digest.update(hashlib.sha256(encoded_picture(path)).digest())
 
     def pictures(embedder: Embedder) -> Callable[[int, int], np.ndarray]:
         one = lru_cache(PICTURES_REMEMBERED)(lambda name: embedder.frames(read_rgb(table.parent / name)[None])[0])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import math
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -29,6 +30,12 @@ Verify = Literal["sizes", "hashes"]
 
 MOST_KEYS = 10_000
 """Most arrays or columns of a data set."""
+
+MOST_ROW_BYTES = 1 << 25
+"""Most bytes of one step of an array: a picture of 4096 x 2160 has 27 million."""
+
+MOST_CHUNK_BYTES = 1 << 30
+"""Most bytes that are decompressed at once for a smaller array."""
 
 SLACK = 64 << 20
 """Bytes that an array may declare whatever is stored; few enough to do no harm."""
@@ -122,20 +129,43 @@ def memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def check_memory(where: str, n_bytes: int, *, stored: int | None = None, ratio: int = 1) -> None:
-    """Refuse an array before memory is taken for it.
+def free_memory_bytes() -> int:
+    """Memory that processes of this machine can still take; where the system does not say, all of it."""
+    with contextlib.suppress(OSError, StopIteration, ValueError), open("/proc/meminfo") as lines:
+        return 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
+    return memory_bytes()
+
+
+def check_array(
+    where: str, shape: Sequence[int], dtype: np.dtype, *, stored: int | None = None, ratio: int = 1, chunk: int = 0
+) -> None:
+    """Refuse an array that no honest file holds, by its metadata: the one rule of sizes, of every format.
+
+    A thousand equal pictures take a thousandth of their bytes, so compression alone is no sign of an attack. The bounds
+    are what a stored byte can decode to, and the size of one step; `check_memory` adds the memory there is.
 
     Args:
-        n_bytes: what its metadata declare.
+        shape: (N, *feature_shape), with one row per step.
         stored: bytes of it on disk, and `ratio`, the most that its compression can achieve; None if unknown.
+        chunk: bytes that are decompressed at once.
 
     Raises:
-        DataError: the array is larger than the memory of this machine, or than its stored bytes can decode to.
+        DataError: its stored bytes cannot decode to it, or a row or a chunk is larger than any sane one.
     """
-    memory = memory_bytes()
+    total, row = math.prod(shape) * dtype.itemsize, math.prod(shape[1:]) * dtype.itemsize
+    if stored is not None and max(total, chunk) > stored * ratio + SLACK:
+        found = f"declares {max(total, chunk):,} bytes, but only {stored:,} bytes are stored, which cannot decode to"
+        raise DataError(where, [f"{found} that; the metadata are damaged or the copy is incomplete"])
+    if row > MOST_ROW_BYTES:
+        raise DataError(where, [f"declares {row:,} bytes for each row; expected at most {MOST_ROW_BYTES:,}"])
+    if chunk > max(total, MOST_CHUNK_BYTES):
+        raise DataError(where, [f"is compressed in chunks of {chunk:,} bytes; expected at most {MOST_CHUNK_BYTES:,}"])
+    check_memory(where, chunk)
+
+
+def check_memory(where: str, n_bytes: int) -> None:
+    """Raises DataError for bytes that this machine has no memory for, before it is taken."""
+    memory = free_memory_bytes()
     if n_bytes > memory:
-        found = f"declares {n_bytes:,} bytes, but this machine has {memory:,} bytes of memory"
+        found = f"declares {n_bytes:,} bytes, but this machine has {memory:,} bytes of memory free"
         raise DataError(where, [f"{found}; the metadata are damaged, or the data set is too large to be held"])
-    if stored is not None and n_bytes > stored * ratio + SLACK:
-        found = f"declares {n_bytes:,} bytes, but only {stored:,} bytes are stored, which cannot decode to that"
-        raise DataError(where, [f"{found}; the metadata are damaged or the copy is incomplete"])

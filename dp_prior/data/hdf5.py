@@ -1,16 +1,34 @@
-"""HDF5 files are opened here, with h5py."""
+"""HDF5 files are opened here, with h5py, and their objects found: only those whose values lie in the file itself.
+
+HDF5 knows four ways to read another file: external links, soft links to them, external storage and virtual datasets.
+h5py follows all of them, so paths are resolved here, link by link, before anything is opened.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dp_prior.data.files import decoding
+from dp_prior.data.errors import DataError
+from dp_prior.data.files import check_array, check_count, decoding
 
 if TYPE_CHECKING:
     import h5py
+
+MOST_NESTED = 16
+"""Most groups inside one another, and most soft links to one another."""
+
+RATIOS, LARGEST_RATIO = {(): 1, ("gzip",): 1100}, 50_000
+"""Bounds on what a byte decodes to, by the filters that compress; deflate reaches 1032."""
+
+_HARMLESS = {"shuffle", "fletcher32"}
+
+
+class OutsideError(DataError):
+    """An object whose values lie in another file."""
 
 
 def import_h5py() -> Any:
@@ -28,7 +46,7 @@ def import_h5py() -> Any:
 
 @contextmanager
 def opened_hdf5(path: Path, what: str) -> Iterator[h5py.File]:
-    """An HDF5 file for reading.
+    """An HDF5 file for reading; `member` finds the objects in it.
 
     Args:
         what: is read inside the context, for messages.
@@ -39,3 +57,81 @@ def opened_hdf5(path: Path, what: str) -> Iterator[h5py.File]:
     """
     with decoding(path, f"{what} cannot be read"), import_h5py().File(path, "r") as file:
         yield file
+
+
+def member(group: h5py.Group, path: str) -> h5py.Group | h5py.Dataset | None:
+    """The object at a path below a group, or from the top if it begins with a slash; None if there is none.
+
+    Raises:
+        OutsideError: the path, or the dataset, leads into another file.
+    """
+    return _followed(group, path, MOST_NESTED)
+
+
+def datasets(group: h5py.Group) -> dict[str, h5py.Dataset]:
+    """Every dataset below a group by each of its paths, sorted; those that lie in another file are left out.
+
+    A group that several links name is looked through once.
+
+    Raises:
+        DataError: groups are nested too deeply, or there are too many.
+    """
+    found: dict[str, h5py.Dataset] = {}
+    _collect(group, "", found, {_address(group)})
+    return dict(sorted(found.items()))
+
+
+def check_dataset(array: h5py.Dataset) -> None:
+    """Raises DataError before memory is taken for what a dataset only declares."""
+    plist = array.id.get_create_plist()
+    filters = (plist.get_filter(number)[3].decode() for number in range(plist.get_nfilters()))
+    compressing = tuple("gzip" if name == "deflate" else name for name in filters if name not in _HARMLESS)
+    chunk = math.prod(array.chunks) * array.dtype.itemsize if array.chunks else 0
+    ratio = RATIOS.get(compressing, LARGEST_RATIO)
+    where = f"{array.file.filename}{array.name}"
+    check_array(where, array.shape, array.dtype, stored=array.id.get_storage_size(), ratio=ratio, chunk=chunk)
+
+
+def _followed(group: h5py.Group, path: str, links: int) -> h5py.Group | h5py.Dataset | None:
+    """See `member`; over at most `links` soft links."""
+    h5py = import_h5py()
+    at = group.file["/"] if path.startswith("/") else group
+    for name in path.split("/"):
+        if name in ("", "."):
+            continue
+        encoded = name.encode(errors="surrogateescape")
+        if not isinstance(at, h5py.Group) or not at.id.links.exists(encoded):
+            return None
+        where, kind = f"{at.name}/{name}", at.id.links.get_info(encoded).type
+        if kind == h5py.h5l.TYPE_SOFT and links:
+            at = _followed(at, at.id.links.get_val(encoded).decode(errors="surrogateescape"), links - 1)
+        elif kind == h5py.h5l.TYPE_HARD:
+            at = at[name]
+        else:
+            problem = "leads on to too many links" if kind == h5py.h5l.TYPE_SOFT else "is a link to another file"
+            raise OutsideError(group.file.filename, [f"{where} {problem}; copy its values into this file"])
+        if isinstance(at, h5py.Dataset) and (at.is_virtual or at.external):
+            raise OutsideError(group.file.filename, [f"{where} has its values in other files; copy them into this one"])
+    return at
+
+
+def _collect(group: h5py.Group, prefix: str, found: dict[str, h5py.Dataset], seen: set[Any]) -> None:
+    h5py = import_h5py()
+    if prefix.count("/") > MOST_NESTED:
+        raise DataError(group.file.filename, [f"nests more than {MOST_NESTED} groups, first at {group.name[:200]}"])
+    check_count(group.file.filename, len(found) + len(group), "arrays and groups in one demonstration")
+    for name in group:
+        try:
+            item = member(group, name)
+        except OutsideError:
+            continue
+        if isinstance(item, h5py.Dataset):
+            found[prefix + name] = item
+        elif isinstance(item, h5py.Group) and _address(item) not in seen:
+            seen.add(_address(item))
+            _collect(item, f"{prefix}{name}/", found, seen)
+
+
+def _address(group: h5py.Group) -> Any:
+    """What two groups share only if they are one."""
+    return import_h5py().h5o.get_info(group.id).addr

@@ -1,22 +1,103 @@
-"""Opening HDF5 files."""
+"""Opening HDF5 files: nothing outside them is read."""
 
+import os
 import sys
 
+import numpy as np
 import pytest
 
 from dp_prior.data.errors import DataError
-from dp_prior.data.hdf5 import import_h5py, opened_hdf5
+from dp_prior.data.hdf5 import MOST_NESTED, OutsideError, check_dataset, datasets, import_h5py, member, opened_hdf5
+
+h5py = pytest.importorskip("h5py")
 
 
 def test_a_file_is_read_and_damage_is_told(tmp_path):
-    h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         file["x"] = [1, 2]
     with opened_hdf5(tmp_path / "a.hdf5", "x") as file:
-        assert file["x"][()].tolist() == [1, 2]
+        assert member(file, "x")[()].tolist() == [1, 2]
     (tmp_path / "b.hdf5").write_bytes((tmp_path / "a.hdf5").read_bytes()[:50])
     with pytest.raises(DataError, match=r"b.hdf5: 1 problem\s+x cannot be read"), opened_hdf5(tmp_path / "b.hdf5", "x"):
         pass
+
+
+def test_paths_lead_where_h5py_leads_within_a_file(tmp_path):
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["g/h/x"] = [1, 2]
+        file["g/hard"], file["g/soft"], file["top"] = file["g/h"], h5py.SoftLink("h/x"), h5py.SoftLink("/g/soft")
+        file["g/h/back"], file["lost"] = file["g"], h5py.SoftLink("/none/x")
+        for path in ("g/h/x", "g/hard/x", "g/soft", "top", "g//h/./x", "/g/h/x", "g/h/back/h/x"):
+            assert member(file, path) == file[path], path
+        assert member(file["g"], "/top") == file["top"] and member(file, "g") == file["g"]
+        for path in ("lost", "none", "g/h/x/y", "g/none/x"):
+            assert member(file, path) is None
+        assert set(datasets(file["g"])) == {"h/x", "soft"} or set(datasets(file["g"])) == {"hard/x", "soft"}
+
+
+def outside(kind, file, place):
+    """Make `x` lead out of a file; whatever opens `pipe` waits forever."""
+    pipe = str(place / "pipe")
+    if kind == "external link":
+        file["x"] = h5py.ExternalLink(pipe, "/x")
+    elif kind == "soft link to one":
+        file["out"], file["x"] = h5py.ExternalLink(pipe, "/x"), h5py.SoftLink("/out")
+    elif kind == "group behind one":
+        file["out"], file["x"] = h5py.ExternalLink(pipe, "/"), h5py.SoftLink("/out/x")
+    elif kind == "external storage":
+        file.create_dataset("x", (100,), "u1", external=[(pipe, 0, 100)])
+    elif kind == "circle of links":
+        file["a"], file["x"] = h5py.SoftLink("/x"), h5py.SoftLink("/a")
+    else:
+        layout = h5py.VirtualLayout((10,), "f8", maxshape=(None,))
+        source = h5py.VirtualSource(pipe, "x", shape=(10,), maxshape=(None,))
+        layout[0 : h5py.h5s.UNLIMITED] = source[0 : h5py.h5s.UNLIMITED]
+        file.create_virtual_dataset("x", layout)
+
+
+@pytest.mark.promise("K3")
+@pytest.mark.parametrize(
+    "kind",
+    ["external link", "soft link to one", "group behind one", "external storage", "circle of links", "virtual dataset"],
+)
+def test_what_leads_into_another_file_is_refused_unopened(tmp_path, kind):
+    os.mkfifo(tmp_path / "pipe")
+    with h5py.File(tmp_path / "a.hdf5", "w", libver="latest") as file:
+        outside(kind, file, tmp_path)
+        file["sound"] = [1]
+    with opened_hdf5(tmp_path / "a.hdf5", "x") as file:
+        with pytest.raises(OutsideError, match=r"/(x|out).*copy"):
+            member(file, "x")
+        assert list(datasets(file)) == ["sound"]
+
+
+@pytest.mark.promise("K8")
+def test_nested_groups_are_counted(tmp_path):
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["/".join("g" * MOST_NESTED) + "/x"] = 1
+        assert len(datasets(file)) == 1
+        file["/".join("g" * 1500) + "/x"] = 1
+        with pytest.raises(DataError, match=f"nests more than {MOST_NESTED} groups"):
+            datasets(file)
+
+
+@pytest.mark.promise("K8")
+def test_sizes_are_checked_by_the_metadata(tmp_path):
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file.create_dataset("sound", data=np.zeros((10**5, 100), "u1"), compression="gzip")
+        file.create_dataset("flat", data=np.zeros((100, 3)))
+        for name, shape, chunks in (
+            ("rows", (10**12, 2), (10**6, 2)),
+            ("row", (2, 10**8), (1, 10**6)),
+            ("chunk", (2, 2), (10**9, 2)),
+        ):
+            file.create_dataset(name, shape, "u1", chunks=chunks, maxshape=(None, None), compression="gzip")
+        assert file["sound"].id.get_storage_size() < 10**7 / 500
+        check_dataset(file["sound"])
+        check_dataset(file["flat"])
+        for name in ("rows", "row", "chunk"):
+            with pytest.raises(DataError, match=f"/{name}: 1 problem"):
+                check_dataset(file[name])
 
 
 def test_without_h5py_the_extra_is_named(monkeypatch):

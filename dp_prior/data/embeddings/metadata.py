@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ import numpy as np
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding, reading
 from dp_prior.data.found_files import Files, find_files
+from dp_prior.data.parquet_files import OBJECT_BYTES, check_columns_fit
+from dp_prior.files.regular_files import check_regular
 
 if TYPE_CHECKING:
     import pyarrow
@@ -81,6 +84,7 @@ def _batches(files: Files, path: str, names: list[str], as_text: bool) -> Iterat
 
             parts = parquet.ParquetFile(file)
             check_columns(path, parts.schema_arrow.names, names)
+            check_columns_fit(path, parts, names, file.seek(0, io.SEEK_END))
             yield from parts.iter_batches(ROWS_AT_ONCE, columns=names)
 
 
@@ -104,6 +108,7 @@ def read_table(path: Path, column: str) -> dict[str, Any]:
     if kind not in (".txt", ".csv", ".parquet"):
         raise DataError(str(path), ["is no table that is read; expected .txt (a text in each line), .csv or .parquet"])
     with reading(path), decoding(path):
+        check_regular(path, path.stat().st_mode)
         if kind == ".txt":
             with open(path, encoding="utf-8-sig") as file:  # not splitlines, which knows ten other ends of a line
                 return {column: [line.removesuffix("\n") for line in file]}
@@ -119,6 +124,8 @@ def read_table(path: Path, column: str) -> dict[str, Any]:
         else:
             from pyarrow import parquet
 
-            table = parquet.read_table(path)
+            with parquet.ParquetFile(path) as file:
+                check_columns_fit(str(path), file, file.schema_arrow.names, path.stat().st_size, OBJECT_BYTES)
+                table = file.read()
     check_columns(str(path), table.column_names, [column])
     return {name: values.to_pylist() for name, values in zip(table.column_names, table.columns, strict=True)}

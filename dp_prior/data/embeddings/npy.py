@@ -16,7 +16,7 @@ import numpy as np
 
 from dp_prior.data.embeddings.file_rows import FileRows
 from dp_prior.data.errors import DataError
-from dp_prior.data.files import npy_header, reading
+from dp_prior.data.files import check_array, npy_header, reading
 from dp_prior.data.found_files import Files
 from dp_prior.files.regular_files import open_regular
 
@@ -64,6 +64,7 @@ def read_header(files: Files, path: str) -> Header:
     if size != expected:
         found = f"has {size} bytes, but its header declares {shape} {dtype.name}, which take {expected}"
         raise DataError(path, [found])
+    check_array(path, shape, dtype)
     return Header(shape, dtype, offset)
 
 

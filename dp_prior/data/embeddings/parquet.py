@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from functools import lru_cache
 
 import numpy as np
@@ -11,6 +12,7 @@ from dp_prior.data.embeddings.metadata import check_columns
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import reading
 from dp_prior.data.found_files import Files
+from dp_prior.data.parquet_files import check_columns_fit
 
 
 class ParquetRows(FileRows):
@@ -35,6 +37,7 @@ class ParquetRows(FileRows):
         with self._files.open(path) as file:
             parts = parquet.ParquetFile(file)
             check_columns(path, parts.schema_arrow.names, [self._column])
+            check_columns_fit(path, parts, [self._column], file.seek(0, io.SEEK_END))
             return [parts.metadata.row_group(i).num_rows for i in range(parts.metadata.num_row_groups)]
 
     def _read_piece(self, number: int, begin: int, out: np.ndarray) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.files import check_count, check_is_file, check_memory, decoding, npy_header, reading
+from dp_prior.data.files import check_array, check_count, check_is_file, check_memory, decoding, npy_header, reading
 from dp_prior.data.formats.episode_store import EpisodeStore, spans
 from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
@@ -108,6 +108,8 @@ class NpzStore(EpisodeStore):
         if self.headers[key][1].hasobject:
             problem = "holds Python objects, which would have to be unpickled; save it as a plain numeric array"
             raise DataError(where, [problem])
+        shape, dtype = self.headers[key]
+        check_memory(where, math.prod(shape) * dtype.itemsize)
         with decoding(where), np.load(self.path, allow_pickle=False) as arrays:
             return arrays[key]
 
@@ -160,7 +162,7 @@ def read_header(archive: zipfile.ZipFile, member: str) -> tuple[tuple[int, ...],
     """Shape and dtype of an array in the archive, without reading the array.
 
     Raises:
-        DataError, ValueError: it declares more than is stored, or than the memory of this machine.
+        DataError, ValueError: it declares more than is stored, see `check_array`.
     """
     with archive.open(member) as stream:
         shape, _, dtype = npy_header(stream)
@@ -169,7 +171,7 @@ def read_header(archive: zipfile.ZipFile, member: str) -> tuple[tuple[int, ...],
     if declared != found and not dtype.hasobject:  # numpy would allocate what is declared
         raise ValueError(f"{member} holds {found} bytes, but its header declares {declared}")
     ratio = RATIOS.get(info.compress_type, LARGEST_RATIO)
-    check_memory(f"{archive.filename}[{member}]", declared, stored=info.compress_size, ratio=ratio)
+    check_array(f"{archive.filename}[{member}]", shape, dtype, stored=info.compress_size, ratio=ratio)
     return shape, dtype
 
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.files import check_is_file
+from dp_prior.data.files import check_is_file, check_memory
 from dp_prior.data.formats.episode_store import EpisodeStore, spans
 from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.frames import frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
-from dp_prior.data.hdf5 import import_h5py, opened_hdf5
+from dp_prior.data.hdf5 import check_dataset, datasets, import_h5py, member, opened_hdf5
 from dp_prior.files.durable import replacing
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class RobomimicStore(EpisodeStore):
         self._filter = filter
         check_is_file(path, ".hdf5")
         with opened_hdf5(self.path, "data") as file:
-            group = file.get("data")
+            group = member(file, "data")
             known = [name for name in group or () if _DEMO.fullmatch(name)]
             names = sorted(known, key=lambda name: (int(name.removeprefix("demo_")), name))
             if not names:
@@ -121,18 +121,19 @@ class RobomimicStore(EpisodeStore):
             self.demonstrations = names
             problems, lengths = [], []
             for name in names:
-                actions = _array(group[name], ACTIONS)
+                actions = _array(group, f"{name}/{ACTIONS}")
                 if actions is None or not actions.shape:
                     problems.append(f"data/{name} has no array {ACTIONS!r}; expected one row per step")
                     continue
-                declared = group[name].attrs.get("num_samples", actions.shape[0])
+                declared = member(group, name).attrs.get("num_samples", actions.shape[0])
                 if int(declared) != actions.shape[0]:
                     found = f"has {actions.shape[0]} actions, but its attribute num_samples is {declared}"
                     problems.append(f"data/{name} {found}; the file may be incomplete")
                 lengths.append(actions.shape[0])
             if problems:
                 raise DataError(str(path), problems)
-            self._keys = _arrays_in(group[names[0]])
+            found = datasets(member(group, names[0]))
+            self._keys = {key: (array.shape or (), array.dtype) for key, array in found.items()}
         self.episode_ends = np.cumsum(np.array(lengths, dtype=np.int64))
 
     def keys(self) -> dict[str, tuple[int, ...]]:
@@ -152,12 +153,14 @@ class RobomimicStore(EpisodeStore):
         """
         if key not in self._keys:
             hint = nearest_name(key, self._keys)
+            with opened_hdf5(self.path, key) as file:
+                _array(file, f"data/{self.demonstrations[0]}/{key}")
             raise DataError(str(self.path), [f"data/{self.demonstrations[0]} has no {key!r}. {hint}"])
         (_, *feature), dtype = self._keys[key]
         problems = []
         with opened_hdf5(self.path, key) as file:
             for name, rows in zip(self.demonstrations, np.diff(self.episode_ends, prepend=0), strict=True):
-                array, expected = _array(file["data"][name], key), (int(rows), *feature)
+                array, expected = _array(file, f"data/{name}/{key}"), (int(rows), *feature)
                 if array is None:
                     problems.append(f"data/{name} has no {key!r}, but data/{self.demonstrations[0]} has one")
                 elif array.shape != expected or array.dtype != dtype:
@@ -165,6 +168,8 @@ class RobomimicStore(EpisodeStore):
                     problems.append(f"data/{name}/{key} {found}; expected {dtype} of shape {expected}")
                 elif missing := _missing(array):
                     problems.append(f"data/{name}/{key} {missing}; the file is incomplete, copy or write it again")
+                elif dtype.kind in "biuf":
+                    check_dataset(array)
         if dtype.kind not in "biuf":
             remedy = "; list the text of each demonstration in data.language.*.texts" if dtype.kind in "OS" else ""
             problems.append(f"key {key!r} holds {dtype}, which is not a number type{remedy}")
@@ -187,6 +192,7 @@ class RobomimicStore(EpisodeStore):
     def read(self, key: str) -> np.ndarray:
         """(N, *feature_shape) in the stored dtype."""
         shape, dtype = self.layout(key)
+        check_memory(f"{self.path}[{key}]", shape[0] * row_bytes(shape, dtype))
         values, row = np.empty(shape, dtype), 0
         for block in self.blocks(key, 0, shape[0], _BLOCK_ROWS):
             values[row : row + len(block)] = block
@@ -195,7 +201,9 @@ class RobomimicStore(EpisodeStore):
 
     def episodes(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """See `EpisodeStore`; only the demonstrations of these episodes are read."""
-        self.layout(key)
+        shape, dtype = self.layout(key)
+        count = sum(end - begin for begin, end in spans(ends, numbers))
+        check_memory(f"{self.path}[{key}]", count * row_bytes(shape, dtype))
         found = (self.blocks(key, begin, end, end - begin) for begin, end in spans(ends, numbers))
         return np.concatenate([block for blocks in found for block in blocks])
 
@@ -215,7 +223,7 @@ class RobomimicStore(EpisodeStore):
         for name, end in zip(self.demonstrations, self.episode_ends.tolist(), strict=True):
             for row in range(max(first, begin), min(stop, end), step):
                 with opened_hdf5(self.path, f"{name}/{key}") as file:
-                    block = file["data"][name][key][row - begin : min(row + step, stop, end) - begin]
+                    block = _array(file, f"data/{name}/{key}")[row - begin : min(row + step, stop, end) - begin]
                 yield block
             begin = end
 
@@ -231,15 +239,16 @@ class RobomimicStore(EpisodeStore):
     def stored_metadata(self) -> Any:
         """See `EpisodeStore`; of a file that `dp-prior convert` wrote."""
         with opened_hdf5(self.path, f"attribute {METADATA} of data") as file:
-            return json.loads(file["data"].attrs.get(METADATA, "{}"))
+            return json.loads(member(file, "data").attrs.get(METADATA, "{}"))
 
 
 def _filtered(path: Path, file: h5py.File, filter: str, names: list[str]) -> list[str]:
     """The demonstrations of a list under mask/, in the order of their numbers."""
-    masks = file.get("mask", {})
-    if filter not in masks:
-        raise DataError(str(path), [f"has no mask/{filter}. {nearest_name(filter, masks)}"])
-    listed = {name.decode() if isinstance(name, bytes) else str(name) for name in masks[filter][()].tolist()}
+    mask = _array(file, f"mask/{filter}")
+    if mask is None:
+        raise DataError(str(path), [f"has no mask/{filter}. {nearest_name(filter, member(file, 'mask') or {})}"])
+    check_dataset(mask)
+    listed = {name.decode() if isinstance(name, bytes) else str(name) for name in mask[()].tolist()}
     unknown = sorted(listed - set(names))
     if unknown or not listed:
         found = f"names {', '.join(unknown)}, which data/ does not have" if unknown else "is empty"
@@ -249,22 +258,20 @@ def _filtered(path: Path, file: h5py.File, filter: str, names: list[str]) -> lis
 
 def _masks(file: h5py.File, names: list[str]) -> dict[str, list[int]]:
     """Places among `names` of the demonstrations of each list under mask/."""
-    import h5py
-
-    masks, places = file.get("mask", {}), {name: place for place, name in enumerate(names)}
+    masks, places = member(file, "mask") or {}, {name: place for place, name in enumerate(names)}
     found = {}
-    for mask, array in masks.items():
-        if isinstance(array, h5py.Dataset) and array.ndim == 1:
+    for mask in masks:
+        array = _array(file, f"mask/{mask}")
+        if array is not None and array.ndim == 1:
+            check_dataset(array)
             listed = [name.decode() if isinstance(name, bytes) else str(name) for name in array[()].tolist()]
             found[mask] = sorted(places[name] for name in listed if name in places)
     return found
 
 
-def _array(demonstration: h5py.Group, key: str) -> h5py.Dataset | None:
-    import h5py
-
-    found = demonstration.get(key)
-    return found if isinstance(found, h5py.Dataset) else None
+def _array(group: h5py.Group, path: str) -> h5py.Dataset | None:
+    found = member(group, path)
+    return found if isinstance(found, import_h5py().Dataset) else None
 
 
 def _missing(array: h5py.Dataset) -> str | None:
@@ -275,21 +282,6 @@ def _missing(array: h5py.Dataset) -> str | None:
     grid = (-(-size // length) for size, length in zip(array.shape, array.chunks, strict=True))
     found, expected = array.id.get_num_chunks(), math.prod(grid)
     return f"holds {found} of {expected} chunks" if found < expected else None
-
-
-def _arrays_in(demonstration: h5py.Group) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-    """Shape and dtype of every array below a demonstration, by each of its paths; links to other files are left out."""
-    import h5py
-
-    found: dict[str, tuple[tuple[int, ...], np.dtype]] = {}
-
-    def note(name: str, link: h5py.HardLink | h5py.SoftLink | h5py.ExternalLink) -> None:
-        item = None if isinstance(link, h5py.ExternalLink) else demonstration.get(name)
-        if isinstance(item, h5py.Dataset):
-            found[name] = (item.shape or (), item.dtype)
-
-    demonstration.visititems_links(note)
-    return dict(sorted(found.items()))
 
 
 def _check_names(recording: Recording) -> None:

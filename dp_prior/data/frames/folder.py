@@ -14,8 +14,7 @@ from dp_prior.data.files import reading
 from dp_prior.data.frames import FramePart, frames_per_block, picture_frames, video_frames
 from dp_prior.data.frames.picture_frames import decode_picture
 from dp_prior.data.frames.video_frames import read_video, size_of
-from dp_prior.files.regular_files import open_regular
-from dp_prior.pixels.picture_files import import_pillow
+from dp_prior.pixels.picture_files import encoded_picture, import_pillow
 from dp_prior.pixels.video_files import import_av
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -101,5 +100,5 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 
 def _read(path: Path) -> bytes:
-    with reading(path), open_regular(path) as file:
-        return file.read()
+    with reading(path):
+        return encoded_picture(path)

@@ -8,8 +8,7 @@ import numpy as np
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import reading
-from dp_prior.files.regular_files import open_regular
-from dp_prior.pixels.picture_files import PictureError, opened_picture, orientation_of, upright
+from dp_prior.pixels.picture_files import PictureError, encoded_picture, opened_picture, orientation_of, upright
 
 _REFUSED = {"CMYK": "CMYK", "F": "floating point, perhaps depth", "I": "32 bit, perhaps depth"}
 
@@ -22,8 +21,8 @@ def read_rgb(path: Path) -> np.ndarray:
     Raises:
         DataError: it cannot be read or decoded.
     """
-    with reading(path), open_regular(path) as file:
-        data = file.read()
+    with reading(path):
+        data = encoded_picture(path)
     try:
         with opened_picture(data) as picture:
             return np.array(picture.convert("RGB"))

@@ -89,7 +89,7 @@ def _frames(path: Path) -> Iterator[av.VideoFrame]:
     try:
         with opened_video(path) as (container, stream):
             stream.codec_context.thread_count = 1  # files are decoded side by side instead
-            stream.codec_context.options = {"err_detect": "explode"}  # or damage would be painted over
+            stream.codec_context.options["err_detect"] = "explode"  # or damage would be painted over
             for frame in container.decode(stream):
                 if number == 0:
                     _refuse_format(path, frame)

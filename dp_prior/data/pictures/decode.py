@@ -48,7 +48,10 @@ def as_rgb(pixels: np.ndarray) -> np.ndarray:
     """(..., 1, 3 or 4) uint8 greyscale, RGB or RGBA -> (..., 3) uint8; what is transparent is laid over white."""
     if pixels.shape[-1] == 4:
         color, alpha = pixels[..., :3].astype(np.uint16), pixels[..., 3:].astype(np.uint16)
-        return ((color * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)
+        color *= alpha  # in place, because a picture may be large; the sums stay below 2^16
+        color += 255 * (255 - alpha) + 127
+        color //= 255
+        return color.astype(np.uint8)
     return np.repeat(pixels, 3, axis=-1) if pixels.shape[-1] == 1 else pixels
 
 

@@ -18,7 +18,7 @@ from dp_prior.data.frames import FramePart
 from dp_prior.data.pictures.decode import PICTURE_ENDINGS, decode_image
 from dp_prior.data.pictures.image_source import ImageSource, numbered
 from dp_prior.files.regular_files import open_regular
-from dp_prior.pixels.picture_files import import_pillow
+from dp_prior.pixels.picture_files import encoded_picture, import_pillow
 
 
 class FolderImagesConfig(Config):
@@ -98,8 +98,8 @@ class FolderImages(ImageSource):
 
     def _decoded(self, number: int, size: tuple[int, int] | None) -> np.ndarray:
         path = self._paths[number]
-        with reading(path), open_regular(path) as file:
-            data = file.read()
+        with reading(path):
+            data = encoded_picture(path)
         return decode_image(data, path, size)
 
 

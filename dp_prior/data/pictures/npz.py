@@ -11,7 +11,7 @@ import numpy as np
 
 from dp_prior.config import Change, Config
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.files import decoding, npy_header, reading
+from dp_prior.data.files import check_memory, decoding, npy_header, reading
 from dp_prior.data.formats.npz import read_header
 from dp_prior.data.frames import FramePart, frames_per_block
 from dp_prior.data.pictures.decode import as_rgb
@@ -57,6 +57,7 @@ class NpzImages(ImageSource):
         self._where = f"{path}[{self._key}]"
         with decoding(self._where), zipfile.ZipFile(path) as archive, archive.open(f"{self._key}.npy") as stream:
             self._shape, is_fortran, dtype = npy_header(stream)
+            read_header(archive, f"{self._key}.npy")  # checks the sizes
         if dtype != np.uint8 or len(self._shape) not in (3, 4) or self._shape[3:] not in ((), (1,), (3,), (4,)):
             found = f"holds {dtype.name} of shape {self._shape}"
             raise DataError(self._where, [f"{found}; expected uint8 of (N, H, W) or (N, H, W, 1, 3 or 4)"])
@@ -64,7 +65,7 @@ class NpzImages(ImageSource):
             problem = "is in Fortran order; save np.ascontiguousarray of it" if is_fortran else "has images of size 0"
             raise DataError(self._where, [problem])
         self.size = self._shape[1:3]
-        labels = numbered(_labels(path, _chosen(path, config.labels, LABELS, arrays))) if labelled else None
+        labels = _labels(path, _chosen(path, config.labels, LABELS, arrays), self._shape[0]) if labelled else None
         super().__init__(path, [self._shape[0]], [self._where], labels)
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
@@ -101,12 +102,17 @@ def _chosen(path: Path, name: str | None, usual: tuple[str, ...], known: set[str
     return found
 
 
-def _labels(path: Path, key: str) -> list[str]:
-    """The labels as texts."""
+def _labels(path: Path, key: str, count: int) -> tuple[np.ndarray, list[str]]:
+    """(count,) int64 number of the class of each image, and the classes."""
     where = f"{path}[{key}]"
     with decoding(where), zipfile.ZipFile(path) as archive:
         shape, dtype = read_header(archive, f"{key}.npy")
         if dtype.kind not in "iuU" or not shape or shape[1:] not in ((), (1,)):
             raise DataError(where, [f"holds {dtype} of shape {shape}; expected (N,) whole numbers or texts"])
+        if shape[0] != count:
+            raise DataError(where, [f"holds {shape[0]} labels for {count} images; expected one each"])
+    check_memory(where, count * (dtype.itemsize + 8) * 2)
     with np.load(path, allow_pickle=False) as arrays:
-        return [str(label) for label in arrays[key].reshape(-1).tolist()]
+        found, inverse = np.unique(arrays[key].reshape(-1), return_inverse=True)
+    numbers, classes = numbered([str(label) for label in found.tolist()])
+    return numbers[inverse], classes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding
 from dp_prior.data.found_files import Files, find_files
 from dp_prior.data.frames import FramePart
+from dp_prior.data.parquet_files import OBJECT_BYTES, check_columns_fit
 from dp_prior.data.pictures.decode import decode_image
 from dp_prior.data.pictures.image_source import ImageSource, numbered
 from dp_prior.pixels.picture_files import import_pillow
@@ -120,7 +122,9 @@ def _labels(files: Files, column: str, classes: list[str] | None) -> tuple[np.nd
 
     def read(path: str) -> list[Any]:
         with files.open(path) as file:
-            return parquet.ParquetFile(file).read(columns=[column]).column(0).to_pylist()
+            table = parquet.ParquetFile(file)
+            check_columns_fit(path, table, [column], file.seek(0, io.SEEK_END), OBJECT_BYTES)
+            return table.read(columns=[column]).column(0).to_pylist()
 
     found = [label for part in files.each(read) for label in part]
     is_number = type(found[0]) is int if found else False

@@ -16,7 +16,9 @@ import numpy as np
 
 from dp_prior.files.durable import unseal
 from dp_prior.files.regular_files import UnfitError, open_regular, read_small
+from dp_prior.inference.export.document_check import check_document
 from dp_prior.inference.export.numpy_randomness import NumpyRandomness, step_noise
+from dp_prior.inference.export.onnx_files import check_self_contained
 from dp_prior.onboard.obs_spec import ObsSpec, Reads
 
 FORMATS = (1, 2)  # without and with graphs of arms and rotations, which older versions would leave out
@@ -81,12 +83,20 @@ class ExportedPolicy:
             if name not in document["files"]:
                 found = ", ".join(document["files"])
                 raise ExportError(f"{directory} has no {name}, which {cls.__name__} runs; it has {found}")
-            graphs.append(cls.graph(_verified(directory, name, document["files"][name]), **options))
+            data = _verified(directory, name, document["files"][name])
+            try:
+                graphs.append(cls.graph(data, **options))
+            except ValueError as error:
+                raise ExportError(f"{directory / name} {error}. Export the policy again") from error
         return cls(document, *graphs)
 
     @classmethod
     def graph(cls, data: bytes, **options: Any) -> Graph:
-        """A graph from the content of its file."""
+        """A graph from the content of its file.
+
+        Raises:
+            ValueError: it is no such graph; the message lacks the name of the file.
+        """
         raise NotImplementedError
 
     def predict(
@@ -168,7 +178,11 @@ class OnnxPolicy(ExportedPolicy):
             raise ImportError(f'exported policies need onnxruntime ({error}): pip install "dp_prior[onnx]"') from error
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        check_self_contained(data)
+        try:
+            session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # each fault has a class of its own, with no common one
+            raise ValueError(f"cannot be loaded by onnxruntime: {error}") from error
         return lambda inputs: session.run(None, inputs)
 
 
@@ -204,6 +218,10 @@ def _document(directory: Path) -> dict[str, Any]:
         raise ExportError(
             f"{directory / POLICY} has format {found}, but this dp_prior reads {FORMATS[-1]}; install another"
         )
+    try:
+        check_document(document)
+    except ValueError as error:
+        raise ExportError(f"{directory / POLICY} cannot be used: {error}. Export the policy again") from None
     return document
 
 

@@ -224,7 +224,7 @@ def test_files_that_the_system_refuses_to_read_are_no_damage(format, tmp_path, m
 
     monkeypatch.setattr("av.open", refuse)
     monkeypatch.setattr("pyarrow.parquet.ParquetFile", refuse)
-    monkeypatch.setattr("dp_prior.data.frames.folder.open_regular", refuse)
+    monkeypatch.setattr("dp_prior.data.frames.folder.encoded_picture", refuse)
     with pytest.raises(UnreadableError, match="Input/output error") as error:
         gathered(source)
     assert error.value.errno == errno.EIO

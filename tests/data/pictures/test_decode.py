@@ -76,7 +76,7 @@ def test_transparent_grey_of_16_bits_is_white_like_that_of_8():
         (
             b"<!DOCTYPE html>",
             None,
-            "picture: Pillow knows no format that begins with b'<!DOCTYPE html>'",
+            "picture: it begins with b'<!DOCTYPE html>'; expected PNG, JPEG",
         ),
         (saved(Image.fromarray(RGB))[:60], None, "is no readable picture"),
         (saved(Image.fromarray(GREY.astype(np.float32)), format="TIFF"), None, "holds floating-point numbers"),

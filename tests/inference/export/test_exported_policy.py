@@ -1,5 +1,6 @@
 """An export runs without torch, says of a bad observation what the policy says, and is read whole or not at all."""
 
+import hashlib
 import importlib.util
 import json
 import shutil
@@ -161,6 +162,15 @@ def test_a_damaged_export_is_refused(exported, tmp_path):
     (newer / "policy.json").write_bytes(seal({**document, "format": 3}))
     with pytest.raises(ExportError, match="has format 3, but this dp_prior reads 2; install another"):
         OnnxPolicy.load(newer)
+    (newer / "policy.json").write_bytes(seal({key: value for key, value in document.items() if key != "horizon"}))
+    with pytest.raises(ExportError, match="policy.json cannot be used: its key 'horizon' is missing"):
+        OnnxPolicy.load(newer)
+    for content, message in ((b"garbage", "denoiser.onnx is no ONNX graph"), (b"", "cannot be loaded by onnxruntime")):
+        (newer / "denoiser.onnx").write_bytes(content)
+        files = {**document["files"], "denoiser.onnx": hashlib.sha256(content).hexdigest()}
+        (newer / "policy.json").write_bytes(seal({**document, "files": files}))
+        with pytest.raises(ExportError, match=message):
+            OnnxPolicy.load(newer)
 
 
 def refused(policy, obs):

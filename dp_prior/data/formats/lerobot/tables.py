@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dp_prior.data.errors import DataError
-from dp_prior.data.files import check_memory, decoding, reading
+from dp_prior.data.files import decoding, reading
+from dp_prior.data.parquet_files import check_columns_fit
 from dp_prior.files.regular_files import check_regular
 
 if TYPE_CHECKING:
     import pyarrow
-
-LARGEST_RATIO = 8000
-"""Bytes of one column that a byte of a file may decode to; run lengths know no bound, but other columns vary."""
 
 
 def read_columns(path: Path, wanted: list[str], others: Iterable[str] = (), why: str = "") -> pyarrow.Table:
@@ -33,12 +31,13 @@ def read_columns(path: Path, wanted: list[str], others: Iterable[str] = (), why:
             check_regular(path, found.st_mode)
         file = pq.ParquetFile(path, page_checksum_verification=True)
         known = file.schema_arrow.names
-        check_memory(str(path), 8 * file.metadata.num_rows, stored=found.st_size, ratio=LARGEST_RATIO)
     with file, decoding(path, "is damaged"):
         missing = [name for name in wanted if name not in known]
         if missing:
             raise DataError(str(path), [f"has no column {', '.join(map(repr, missing))}{why}"])
-        return file.read([*wanted, *(name for name in others if name in known and name not in wanted)])
+        names = [*wanted, *(name for name in others if name in known and name not in wanted)]
+        check_columns_fit(str(path), file, names, found.st_size)
+        return file.read(names)
 
 
 def to_numpy(column: pyarrow.ChunkedArray, path: Path, key: str, *, may_be_text: bool = False) -> np.ndarray:

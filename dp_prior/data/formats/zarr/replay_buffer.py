@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.files import check_memory, decoding
+from dp_prior.data.files import check_array, check_memory, decoding
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
@@ -206,7 +206,8 @@ class ZarrStore(EpisodeStore):
         with decoding(where):
             array = self._open(name)
             stored = None if self._fill_missing else sum(stored_bytes(self.path, name).values())
-            check_memory(where, array.nbytes, stored=stored, ratio=LARGEST_RATIO)
+            check_array(where, array.shape, array.dtype, stored=stored, ratio=LARGEST_RATIO)
+            check_memory(where, array.nbytes)
             return np.asarray(array[...])
 
     def _open(self, name: str) -> zarr.Array:
@@ -220,7 +221,8 @@ class ZarrStore(EpisodeStore):
         with decoding(where):
             array, stored = self._open_root()[name], stored_bytes(self.path, name)
             chunk_bytes = math.prod(chunk_lengths(array)) * array.dtype.itemsize
-            check_memory(where, chunk_bytes, stored=sum(stored.values()), ratio=LARGEST_RATIO)
+            some = (min(array.shape[0], chunk_lengths(array)[0]), *array.shape[1:]) if array.shape else ()
+            check_array(where, some, array.dtype, stored=sum(stored.values()), ratio=LARGEST_RATIO, chunk=chunk_bytes)
             ends = None if name == self._ends else self.episode_ends.ravel()
             missing = "" if self._fill_missing else missing_chunks(array, stored.keys(), ends)
             if missing:

@@ -1,0 +1,95 @@
+"""Checks `policy.json` of an export: every key that is read, and bounds on what costs memory or time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+MOST_STEPS = 10_000
+"""Most evaluations of the denoiser, and most draws of noise, of one prediction."""
+
+MOST_VALUES = 1 << 24
+"""Most numbers of an observation or an action chunk."""
+
+
+def check_document(document: Mapping[str, Any]) -> None:
+    """Raises ValueError if a key is missing, has another form, or is beyond any sane policy; the message names it."""
+    counts = {name: _count(document, name) for name in ("horizon", "n_obs_steps", "n_action_steps", "action_dim")}
+    transforms, action, obs = (document.get(name) for name in ("transforms", "action", "obs"))
+    x_dim = _count(transforms, "x_dim") if transforms else counts["action_dim"]
+    _check_size("horizon", counts["horizon"] * x_dim)
+    _expect("obs", isinstance(obs, dict) and all(isinstance(one, dict) for one in obs.values()))
+    _expect("action", isinstance(action, dict) and {"offset", "scale", "inverse", "clip", "relative_to"} <= {*action})
+    for name in ("offset", "scale", "inverse"):
+        _expect(f"action.{name}", _numbers(action[name]))
+    _expect("action.relative_to", action["relative_to"] is None or _are_names([action["relative_to"]], obs))
+    for key, one in obs.items():
+        shape = one.get("shape")
+        _expect(f"obs.{key}.shape", isinstance(shape, list) and bool(shape) and all(map(_is_length, shape)))
+        _check_size(f"obs.{key}.shape", math.prod(shape))
+        _expect(f"obs.{key}.dtype", isinstance(one.get("dtype"), str))
+    _expect("transforms.references", not transforms or _are_names(transforms.get("references"), obs))
+    _check_spec(document.get("spec"))
+    _expect("self_condition", isinstance(document.get("self_condition"), bool))
+    for name in ("cold", "warm"):
+        _check_steps(name, document.get(name))
+    files = document.get("files")
+    _expect("files", isinstance(files, dict) and all(isinstance(value, str) for value in files.values()))
+
+
+def _check_spec(spec: Any) -> None:
+    _expect("spec", isinstance(spec, dict))
+    for name in ("kinds", "rotations", "previous_actions"):
+        _expect(f"spec.{name}", isinstance(spec.get(name, {}), dict))
+    for key, turns in spec.get("rotations", {}).items():
+        _expect(f"spec.rotations.{key}", isinstance(turns, list) and all(map(_is_turn, turns)))
+
+
+def _check_steps(name: str, steps: Any) -> None:
+    """The steps of a sampler, see `export.steps`."""
+    _expect(name, isinstance(steps, dict) and isinstance(steps.get("evaluations"), list))
+    draws, evaluations = steps.get("draws"), steps["evaluations"]
+    _expect(f"{name}.draws", type(draws) is int and 0 <= draws <= MOST_STEPS)
+    _expect(f"{name}.evaluations", len(evaluations) <= MOST_STEPS)
+    for one in evaluations:
+        sound = isinstance(one, dict) and type(one.get("t")) is int and _is_sum(one.get("x"))
+        _expect(f"{name}.evaluations", sound)
+    _expect(f"{name}.result", _is_sum(steps.get("result")))
+
+
+def _are_names(value: Any, known: Mapping[str, Any]) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) and name in known for name in value)
+
+
+def _is_turn(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("slice"), list) and isinstance(value.get("form"), str)
+
+
+def _is_sum(multiples: Any) -> bool:
+    return isinstance(multiples, dict) and all(isinstance(one, (int, float)) for one in multiples.values())
+
+
+def _numbers(value: Any) -> bool:
+    """Whether it is a number, or lists of numbers."""
+    return all(map(_numbers, value)) if isinstance(value, list) else isinstance(value, (int, float))
+
+
+def _is_length(value: Any) -> bool:
+    return type(value) is int and 0 < value <= MOST_VALUES
+
+
+def _count(document: Any, name: str) -> int:
+    value = document.get(name) if isinstance(document, dict) else None
+    _expect(name, _is_length(value))
+    return value
+
+
+def _check_size(name: str, size: int) -> None:
+    if size > MOST_VALUES:
+        raise ValueError(f"its key {name!r} asks for {size:,} numbers; expected at most {MOST_VALUES:,}")
+
+
+def _expect(name: str, holds: bool) -> None:
+    if not holds:
+        raise ValueError(f"its key {name!r} is missing, or not what an export has there")

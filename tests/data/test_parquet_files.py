@@ -1,0 +1,42 @@
+"""Sizes that parquet files declare."""
+
+import numpy as np
+import pytest
+
+from dp_prior.data import files
+from dp_prior.data.errors import DataError
+from dp_prior.data.parquet_files import check_columns_fit
+
+pa = pytest.importorskip("pyarrow")
+from pyarrow import parquet  # noqa: E402
+
+
+def checked(path, table, names, **options):
+    parquet.write_table(pa.table(table), path, compression="zstd")
+    with parquet.ParquetFile(path) as file:
+        check_columns_fit(str(path), file, names, path.stat().st_size, **options)
+    return path.stat().st_size
+
+
+def wide(rows, width):
+    return pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(rows * width, "f4")), width)
+
+
+@pytest.mark.promise("K8")
+def test_innermost_values_count(tmp_path):
+    size = checked(tmp_path / "a", {"x": wide(1000, 1000), "t": pa.array(range(1000))}, ["x", "t"])
+    assert size < 4e6 / 300  # honest data may compress well
+    with pytest.raises(DataError, match=r"a\[x.*\]: 1 problem\s+declares .* cannot decode to"):
+        checked(tmp_path / "a", {"x": wide(20, 2_000_000), "t": [0] * 20}, ["x"])
+    checked(tmp_path / "a", {"x": wide(20, 2_000_000), "t": [0] * 20}, ["t"])  # what is not read does not matter
+
+
+@pytest.mark.promise("K8")
+def test_a_row_and_the_memory_are_bounds(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MOST_ROW_BYTES", 100)
+    with pytest.raises(DataError, match="declares 104 bytes for each row; expected at most 100"):
+        checked(tmp_path / "a", {"x": wide(3, 26)}, ["x"])
+    monkeypatch.setattr(files, "free_memory_bytes", lambda: 10_000)
+    checked(tmp_path / "a", {"x": ["a"] * 100}, ["x"], width=100)
+    with pytest.raises(DataError, match="declares 10,100 bytes, but this machine has 10,000"):
+        checked(tmp_path / "a", {"x": ["a"] * 101}, ["x"], width=100)

@@ -1,0 +1,72 @@
+"""What `policy.json` may say."""
+
+import copy
+import json
+
+import pytest
+
+from dp_prior.inference.export.document_check import check_document
+from dp_prior.inference.export.write import document
+from tests.inference.export.policies import build
+
+
+@pytest.fixture(scope="module")
+def sound():
+    policy = build(relative_to="position", sampler={"type": "ddim", "steps": 4, "eta": 0.5, "renoise": 0.5})
+    return json.loads(
+        json.dumps(document(policy, policy.sampler) | {"source": "a test", "files": {"a.onnx": "0" * 64}})
+    )
+
+
+READ = ("horizon", "n_obs_steps", "n_action_steps", "action_dim", "spec", "obs", "action", "self_condition", "cold")
+
+
+def places(value, path=()):
+    """The place of every value."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from places(inner, (*path, key))
+
+
+def test_a_sound_document_passes_and_every_key_that_is_read_is_needed(sound):
+    check_document(sound)
+    for name in (*READ, "warm", "files"):
+        with pytest.raises(ValueError, match=f"its key '{name}.*' is missing, or not what an export has there"):
+            check_document({key: value for key, value in sound.items() if key != name})
+
+
+@pytest.mark.promise("K2")
+def test_any_value_in_any_place_is_taken_or_refused(sound):
+    for path in list(places(sound))[1:]:
+        for value in (None, -1, 10**9, 1e300, "x", [], {}, [None], {"x": None}, True):
+            changed = copy.deepcopy(sound)
+            here = changed
+            for key in path[:-1]:
+                here = here[key]
+            here[path[-1]] = value
+            try:
+                check_document(changed)
+            except ValueError as error:
+                assert "its key" in str(error)
+
+
+@pytest.mark.promise("K8")
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("horizon",), 10**9),
+        (("horizon",), 1 << 24),
+        (("cold", "draws"), 10**9),
+        (("warm", "evaluations"), [{"t": 0, "x": {}}] * 10_001),
+        (("obs", "position", "shape"), [2, 10**5, 10**5]),
+    ],
+)
+def test_what_costs_memory_or_time_is_bounded(sound, path, value):
+    changed = copy.deepcopy(sound)
+    here = changed
+    for key in path[:-1]:
+        here = here[key]
+    here[path[-1]] = value
+    with pytest.raises(ValueError, match=f"its key '{'.'.join(path)}'"):
+        check_document(changed)
