@@ -70,8 +70,8 @@ def find_checkpoint(
 
 
 def initialise(model: Pretrained, config: TrainConfig, ranks: Ranks, report: Callable[[str], None]) -> None:
-    """Give a new run the weights of another checkpoint (`train.init_from`), and those of its encoders that are
-    published where it takes none of them.
+    """Give a new run the weights of another checkpoint (`train.init_from`), and its encoders their published weights
+    where the checkpoint gives none.
 
     Raises:
         ConfigError: weights do not fit, or cannot be read.

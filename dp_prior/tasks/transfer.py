@@ -119,7 +119,7 @@ def _is_in(part: str, entries: Iterable[str]) -> bool:
 
 
 def _misfit(part: str, ours: dict[str, tuple[str, Tensor]], theirs: dict[str, Tensor]) -> str | None:
-    """What is wrong with a tensor, None if the model can take it."""
+    """Why the model cannot take a tensor; None if the tensor fits."""
     if part not in theirs:
         return "is missing in the checkpoint"
     if part not in ours:
