@@ -474,6 +474,7 @@ def test_the_shipped_configuration_renders_trains_and_runs_in_the_environment(tm
         "evaluate": json.dumps([{**rollout, "every": {"steps": 3}}]),
         "test": json.dumps([{**rollout, "name": "test"}, {**rollout, "name": "blind", "blind": ["camera"]}]),
         "tracker.log": "[]",
+        "tracker.report": "false",
         "tracker.data_path": str(tmp_path / "run"),
     }
     sets = [part for name, value in changes.items() for part in ("--set", f"{name}={value}")]

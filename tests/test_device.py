@@ -158,14 +158,14 @@ KERNELS = {
     "dynamic clip": {"clip": {"type": "dynamic"}},
     "clip to the data": {"clip": {"type": "bounds"}},
 }
-SAMPLERS = [
-    {"type": "ddpm", "steps": 3},
-    {"type": "ddim", "steps": 3, "eta": 1.0},
-    {"type": "dpm_solver", "steps": 3},
-    {"type": "dpm_solver", "steps": 3, "stochastic": True},
-    {"type": "unipc", "steps": 3, "order": 3},
-    {"type": "heun", "steps": 3},
-]
+SAMPLERS = {
+    "ddpm": {"type": "ddpm", "steps": 3},
+    "ddim, stochastic": {"type": "ddim", "steps": 3, "eta": 1.0},
+    "dpm_solver": {"type": "dpm_solver", "steps": 3},
+    "dpm_solver, stochastic": {"type": "dpm_solver", "steps": 3, "stochastic": True},
+    "unipc": {"type": "unipc", "steps": 3, "order": 3},
+    "heun": {"type": "heun", "steps": 3},
+}
 TASKS = {
     "relative actions": {"task__relative_to": "agent_pos"},
     "inpainting": {"task__type": "inpainting_policy"},
@@ -207,6 +207,11 @@ IMAGES = {
 }  # fmt: skip
 
 
+def slow_but(names, *telling):
+    """All names as parameters, of which only the telling ones run by default."""
+    return [name if name in telling else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 def test_the_device_is_as_strict_as_a_real_one():
     here, there = torch.ones(2, 2), torch.ones(2, 2, device=ELSEWHERE)
     with OneDevice():
@@ -225,26 +230,28 @@ def test_the_device_is_as_strict_as_a_real_one():
         assert (there * torch.tensor(2.0)).device == ELSEWHERE, "a number of the host may meet them"
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    "kernel", slow_but(KERNELS, "v, min-SNR, self-conditioning", "the bound itself", "importance", "flow")
+)
 def test_a_step_never_waits_for_the_device_nor_mixes_two(tmp_path, kernel):
     changes = {f"task__diffusion__{name}": value for name, value in KERNELS[kernel].items()}
     trainer, _, parts = train_elsewhere(few(tmp_path, **changes))
     _predicts_and_is_measured(trainer, parts)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", slow_but(TASKS, "unet1d", "guidance", "prefix", "muon"))
 def test_every_kind_of_policy_trains_and_predicts_there(tmp_path, task):
     trainer, _, parts = train_elsewhere(few(tmp_path, **TASKS[task]))
     _predicts_and_is_measured(trainer, parts)
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: "-".join(map(str, sampler.values())))
+@pytest.mark.parametrize("sampler", slow_but(SAMPLERS, "ddim, stochastic", "unipc"))
 def test_every_sampler_draws_there(tmp_path, sampler):
-    trainer, _, parts = train_elsewhere(few(tmp_path, task__sampler=sampler), steps=1)
+    trainer, _, parts = train_elsewhere(few(tmp_path, task__sampler=SAMPLERS[sampler]), steps=1)
     _predicts_and_is_measured(trainer, parts)
 
 
-@pytest.mark.parametrize("encoder", CAMERAS)
+@pytest.mark.parametrize("encoder", slow_but(CAMERAS, "resnet"))
 def test_a_policy_with_a_camera_trains_and_predicts_there(tmp_path, encoder):
     trainer, _, parts = train_elsewhere(camera_run(tmp_path, task__encoders={"front": CAMERAS[encoder]}, **FEW))
     _predicts_and_is_measured(trainer, parts)
@@ -255,7 +262,7 @@ def test_a_distilled_policy_trains_there(tmp_path, trained_policy):
     _predicts_and_is_measured(trainer, parts)
 
 
-@pytest.mark.parametrize("model", IMAGES)
+@pytest.mark.parametrize("model", slow_but(IMAGES, "dit2d"))
 def test_a_model_of_images_trains_and_draws_there(tmp_path, model):
     trainer, _, parts = train_elsewhere(tiny_image(tmp_path, **FEW, **IMAGES[model]))
     _predicts_and_is_measured(trainer, parts)

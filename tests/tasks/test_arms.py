@@ -80,6 +80,7 @@ def trained(tmp_path_factory):
         "task__backbone": {"type": "mlp", "hidden_dim": 64, "n_blocks": 2, "step_embed_dim": 16, "dropout": 0.0},
         "task__diffusion": {"schedule": {"type": "cosine", "steps": 20}, "objective": {"type": "x0"}},
         "train__steps": 300, "train__lr": {"type": "cosine", "peak": 3e-3}, "train__save_every": {"steps": 300},
+        "train__log_every": {"steps": 50},
         "train__ema": {"ema": {"type": "constant", "decay": 0.95}}, "data__batch_size": 64,
         "evaluate": [{"type": "action_error", "every": {"steps": 1000}, "eval_timesteps": [4], "n_samples": 16}],
         "train__monitor": {"metric": "action_error/ema/mse[steps=4]"},
