@@ -13,9 +13,8 @@ import torch
 
 from tests.forks import start_script
 from tests.hub_server import HubServer
-from tests.promises import pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_sessionfinish
 
-__all__ = ["pytest_addoption", "pytest_collection_modifyitems", "pytest_configure", "pytest_sessionfinish"]
+pytest_plugins = ["tests.promises", "tests.within"]
 
 # A laptop's two cores run the suite in parallel: one thread each, and no deadline that a busy machine could miss.
 torch.set_num_threads(1)

@@ -262,6 +262,7 @@ def launched(command: list[str], config: Path, **environment: str) -> tuple[int,
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 
 
+@pytest.mark.slow  # test_chaos.py launches by torchrun too
 def test_torchrun_trains_on_two_ranks(tmp_path):
     config = write(tmp_path, **HALF, train__steps=4)
     code, output = launched(TORCHRUN, config, ACCELERATE_USE_CPU="true")

@@ -117,6 +117,7 @@ def die(*arguments):
     assert not list(place.glob(".tmp_*")) and (place / "mlflow.db").exists()
 
 
+@pytest.mark.slow
 def test_trackio_keeps_all_in_one_run_over_a_resume(place):
     if not find_spec("trackio"):
         pytest.skip("needs dp_prior[trackio]")

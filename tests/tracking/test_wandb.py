@@ -173,6 +173,7 @@ def test_offline_every_point_is_there_over_our_own_clock_and_the_run_is_who_it_i
     assert metrics["train/loss"].step_metric == "step" and metrics["train/loss"].summary.min
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_back_and_goes_on_loses_no_point_and_keeps_its_id(tmp_path):
     back = LOG + "tracker.rewind(at(10))\nfor step in range(11, 16): tracker.log({'train/loss': 9.0}, at(step))\n"
     assert run(tmp_path, back, {"mode": "offline"})["lines"] == []
@@ -183,6 +184,7 @@ def test_a_run_that_goes_back_and_goes_on_loses_no_point_and_keeps_its_id(tmp_pa
     assert 16 in [row["step"] for row in history(tmp_path)]
 
 
+@pytest.mark.slow
 def test_the_client_s_process_of_another_program_is_not_used(tmp_path):
     """A process that a parent has named may still hold the run of a child that was killed: its id is in use there."""
     assert run(tmp_path, LOG, {"mode": "offline"}, WANDB_SERVICE="3-1-unix-/nowhere")["lines"] == []
