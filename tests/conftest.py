@@ -16,20 +16,8 @@ from dp_prior.evaluation.curve import draw_learning_curve
 from dp_prior.evaluation.grid import write_png
 from tests.forks import start
 from tests.hub_server import HubServer
-from tests.promises import pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_sessionfinish
-from tests.trained import shared_run, trained_camera, trained_image, trained_policy, trained_prior
 
-__all__ = [
-    "pytest_addoption",
-    "pytest_collection_modifyitems",
-    "pytest_configure",
-    "pytest_sessionfinish",
-    "shared_run",
-    "trained_camera",
-    "trained_image",
-    "trained_policy",
-    "trained_prior",
-]
+pytest_plugins = ["tests.promises", "tests.trained", "tests.within"]
 
 # A laptop's two cores run the suite in parallel: one thread each, and no deadline that a busy machine could miss.
 torch.set_num_threads(1)

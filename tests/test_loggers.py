@@ -88,7 +88,9 @@ def test_resumed_elsewhere_it_is_the_same_run_unless_another_id_is_asked_for(tmp
 
 
 @pytest.mark.promise("F1")
-@pytest.mark.parametrize("fault", ["raises", "blocks", "lies", "exits"])
+@pytest.mark.parametrize(
+    "fault", ["raises", *(pytest.param(fault, marks=pytest.mark.slow) for fault in ("blocks", "lies", "exits"))]
+)
 def test_a_logger_that_misbehaves_changes_neither_the_run_nor_the_log_of_record(tmp_path, monkeypatch, fault):
     release = threading.Event()
 

@@ -151,6 +151,7 @@ assert frames[:, :10].std((1, 2)).max() < 8 < frames[:, -10:].std((1, 2)).min()
     assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.slow
 def test_a_killed_run_repeats_its_rollouts(metaworld, tmp_path):
     places = [tmp_path / "whole", tmp_path / "killed"]
     for place in places:

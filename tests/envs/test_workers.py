@@ -118,7 +118,10 @@ def test_every_number_and_pixel_is_that_of_one_process(record, n_workers, scale)
     ("record", "message"),
     [
         (troubled("raise"), "worker 2 of 2 failed: ValueError: the gripper is stuck"),
-        (troubled("die"), "worker 2 of 2 was killed by SIGKILL; if memory ran out, lower the evaluator's workers"),
+        pytest.param(
+            troubled("die"), "worker 2 of 2 was killed by SIGKILL; if memory ran out, lower the evaluator's workers",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_worker_that_fails_is_one_error_and_ends_all(record, message):

@@ -41,7 +41,7 @@ def measure(accelerator=None):
     return metrics
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_gloo_ranks_measure_what_one_does(run_ranks, size):
     source = "import json; from tests.evaluation.test_ranks import measure; print(json.dumps(measure(accelerator)))"
     alone = measure()

@@ -144,6 +144,7 @@ def tiny(tmp_path_factory):
         yield tiny
 
 
+@pytest.mark.slow
 def test_pictures_in_120_lines_train_resume_and_are_drawn(tmp_path, tiny):
     import numpy as np
 

@@ -17,6 +17,7 @@ def tiny(tmp_path):
         yield tiny
 
 
+@pytest.mark.slow
 def test_dataset_of_torch_trains_dies_and_resumes_bit_equal(tmp_path, tiny):
     assert lines_of(PACKAGE) <= 60
     assert_unknown("items")

@@ -240,7 +240,7 @@ def test_timesteps_that_learn_refuse_several_draws():
         )
 
 
-@pytest.mark.parametrize("guidance_scale", [None, 1.5])
+@pytest.mark.parametrize("guidance_scale", [1.5, pytest.param(None, marks=pytest.mark.slow)])
 def test_inversion_then_sampling_returns_x_within_an_error_that_shrinks_with_the_steps(guidance_scale):
     """The two walks are of first order, so four times the steps leave about a quarter of the error."""
     torch.manual_seed(0)

@@ -1,0 +1,25 @@
+"""A suite with a time limit says how much of it was not reached, and fails for what failed alone."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = "import time\ndef test_one(): time.sleep(2)\ndef test_two(): pass\ndef test_three(): assert {sound}\n"
+
+
+@pytest.mark.parametrize(
+    ("within", "sound", "code", "said"),
+    [
+        (1, False, 0, "1 passed, 2 not reached in time (no failure) in"),
+        (60, True, 0, "3 passed in"),
+        (60, False, 1, "1 failed, 2 passed in"),
+    ],
+)
+def test_no_test_begins_after_its_time_and_this_is_no_failure(tmp_path, within, sound, code, said):
+    (tmp_path / "test_some.py").write_text(TESTS.format(sound=sound))
+    command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "-p", "tests.within", "--within", str(within)]
+    root = Path(__file__).parent.parent
+    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, cwd=root, timeout=120)
+    assert done.returncode == code and said in done.stdout.splitlines()[-1], done.stdout + done.stderr
