@@ -103,7 +103,7 @@ class _Family(Members):
         known[kind] = record
 
     def _remedy(self, missing: list[str]) -> str:
-        """The class to extend, if all our members extend one that has what is missing."""
+        """The class to extend: the nearest base of all our members, where it has a missing attribute."""
         first, *others = self._ours.values()
         for base in first.__mro__[1:]:
             if all(issubclass(other, base) for other in others) and any(hasattr(base, name) for name in missing):
