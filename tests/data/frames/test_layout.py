@@ -16,7 +16,7 @@ from dp_prior.data.frames.layout import (
     read_index,
     read_journal,
 )
-from dp_prior.files.durable import encode_document
+from dp_prior.files.durable import seal
 from dp_prior.pixels.resize import Fit
 
 FRAMES = torch.randint(0, 256, (3, 8, 6, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
@@ -58,7 +58,7 @@ def test_an_index_is_read_as_written_and_refused_if_a_file_has_another_size(tmp_
     index = CacheIndex(
         source="set", fit=Fit(size=(8, 6)), encoding=Encoding(type="raw"), ends=[3], sizes={RAW: 5}, digests=["f" * 64]
     )
-    (tmp_path / CACHE_FILE).write_bytes(encode_document(index.model_dump(mode="json")))
+    (tmp_path / CACHE_FILE).write_bytes(seal(index.model_dump(mode="json")))
     with pytest.raises(DataError, match=RAW):
         read_index(tmp_path)
     (tmp_path / RAW).write_bytes(b"x" * 5)
