@@ -103,10 +103,10 @@ class _Family(Members):
         known[kind] = record
 
     def _remedy(self, missing: list[str]) -> str:
-        """The class to extend, if all our members extend one that has what is missing."""
-        first, *others = self._ours.values()
-        for base in first.__mro__[1:]:
-            if all(issubclass(other, base) for other in others) and any(hasattr(base, name) for name in missing):
+        """The class to extend: the nearest base of all our members, where it has a missing attribute."""
+        ours = list(self._ours.values())
+        for base in ours[0].__mro__[1:] if ours else ():
+            if all(issubclass(member, base) for member in ours) and any(hasattr(base, name) for name in missing):
                 return f"; extend {_name_of(base)}"
         return ""
 

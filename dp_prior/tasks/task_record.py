@@ -32,7 +32,7 @@ class TaskRecord(Config):
         return data.create()
 
     def resolve(self) -> Self:
-        """The record as checkpoints keep it; by default nothing in it is read from elsewhere."""
+        """The record for checkpoints, with all that it reads from elsewhere; by default the record itself."""
         return self
 
     @abstractmethod

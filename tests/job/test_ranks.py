@@ -230,8 +230,8 @@ def test_decision_of_one_process_is_its_own(monkeypatch):
 def test_an_error_of_the_main_rank_is_marked_as_told_on_the_others_alone(monkeypatch):
     """So that a command prints it once, and not once per rank."""
     ranks = Ranks(make_accelerator("fp32"))
-    monkeypatch.setattr(Ranks, "num_processes", 2)
-    monkeypatch.setattr(Ranks, "is_main_process", False)
+    monkeypatch.setattr(ranks, "num_processes", 2)
+    monkeypatch.setattr(ranks, "is_main_process", False)
 
     def receive(outcome):
         outcome[:] = [None, ConfigError, "--resume: 1 problem"]

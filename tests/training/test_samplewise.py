@@ -79,6 +79,19 @@ def test_a_trainer_of_defaults_logs_nothing_saves_nothing_and_resumes_bit_for_bi
     assert not list(tmp_path.iterdir())
 
 
+def test_the_weights_of_another_module_are_refused_by_name_and_shape_and_change_nothing():
+    snapshot, changed = take_snapshot(trainer_of(), {}).copy(), Net()
+    changed.layer = nn.Linear(3, 2, bias=False)
+    changed.head = nn.Linear(2, 4)
+    trainer = trainer_of(changed)
+    before = {name: value.clone() for name, value in trainer.online.state_dict().items()}
+    with pytest.raises(ValueError) as caught:
+        trainer.restore(snapshot)
+    for word in ("layer.bias is unknown", "head.weight is missing", "1 of 3 tensors match", "changed"):
+        assert word in str(caught.value)
+    assert all(torch.equal(value, before[name]) for name, value in trainer.online.state_dict().items())
+
+
 def test_another_shape_than_a_loss_per_sample_is_one_clear_error():
     batch = Pairs().fetch(torch.arange(4))
     with pytest.raises(ValueError, match=r"returned shape \(\) for 4 samples; .* returns \(4,\), the mean loss"):
