@@ -44,8 +44,8 @@ class ChoiceConfig(Config):
     """Episodes that are not used, such as those with a fault."""
 
     where: dict[str, Value | Annotated[tuple[Value, ...], Field(min_length=1)]] = {}
-    """Use an episode only if each of these keys has the given value, or one of several, such as `{"success": true}`:
-    the value at the last step of the episode, or that of an array with one value per episode."""
+    """Use an episode only if each of these keys has the given value, such as `{"success": true}`, or a value of the
+    given list. The value at the last step of the episode counts; an array may have a value per episode instead."""
 
     @classmethod
     def of_texts(cls, only: str | None, leave_out: str | None, where: Iterable[str]) -> ChoiceConfig:

@@ -85,7 +85,7 @@ def look(seen: Survey, keys: Collection[str], *, are_named: bool) -> tuple[list[
             gaps.append(f"{key}: {error}")
         else:
             strips += found
-            findings += [finding for strip in found for finding in _faults(strip, seen)]
+            findings += [*_dark(found), *(finding for strip in found for finding in _frozen(strip, seen))]
     return strips, findings, gaps
 
 
@@ -148,10 +148,16 @@ def _small(size: tuple[int, int]) -> tuple[int, int]:
     return height, max(1, round(size[1] * height / size[0]))
 
 
-def _faults(strip: Strip, seen: Survey) -> Iterator[Finding]:
-    if strip.brightness < DARK:
-        text = f"{strip.camera}: frames are dark, {strip.brightness:.1f} of 255 on average"
-        yield Finding("warning", text, strip.episode)
+def _dark(strips: list[Strip]) -> Iterator[Finding]:
+    """A line for a camera, whether one episode or all are dark."""
+    dark = [strip for strip in strips if strip.brightness < DARK]
+    if dark:
+        count = f" in {len(dark)} of {len(strips)} episodes" if len(strips) > 1 else ""
+        text = f"{dark[0].camera}: frames are dark{count}, {dark[0].brightness:.1f} of 255 on average"
+        yield Finding("warning", text, dark[0].episode)
+
+
+def _frozen(strip: Strip, seen: Survey) -> Iterator[Finding]:
     first, count = strip.frozen
     if count >= FROZEN and _moves(seen, strip.episode, first, first + count):
         text = f"{strip.camera}: {count} equal frames one after another while the robot moves; the camera hung"

@@ -70,10 +70,10 @@ def ranked(found: Iterable[Finding]) -> list[Finding]:
 
 
 def faulty_episodes(seen: Survey, found: Iterable[Finding]) -> list[int]:
-    """Own numbers of the episodes that training is better without; none if these are more than half of all, since the
+    """Own numbers of the episodes that training is better without; none if these are half of all or more, since the
     fault may then lie in the others."""
     numbers = sorted({number for finding in found for number in finding.leave_out})
-    return numbers if 2 * len(numbers) <= len(seen.lengths) else []
+    return numbers if 2 * len(numbers) < len(seen.lengths) else []
 
 
 def not_finite(seen: Survey) -> Iterator[Finding]:
