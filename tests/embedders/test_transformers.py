@@ -109,7 +109,7 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch):
 
 def test_texts_that_are_longer_than_the_model_reads_are_told(tmp_path):
     """Two instructions that differ only behind the end become one."""
-    embedder = TransformersConfig(model=str(save(tmp_path / "clip", "clip"))).create()
+    embedder = load(save_model(tmp_path / "clip", "clip"))
     long = " ".join(["push"] * 30)
     texts = ["push", f"{long} left", f"{long} right"]
     assert embedder.too_long(texts) == [1, 2]
