@@ -152,7 +152,7 @@ def _dark(strips: list[Strip]) -> Iterator[Finding]:
     """A line for a camera, whether one episode or all are dark."""
     dark = [strip for strip in strips if strip.brightness < DARK]
     if dark:
-        count = f" in {len(dark)} of {len(strips)} episodes" if len(strips) > 1 else ""
+        count = f" in {len(dark)} of {len(strips)} episodes looked at" if len(strips) > 1 else ""
         text = f"{dark[0].camera}: frames are dark{count}, {dark[0].brightness:.1f} of 255 on average"
         yield Finding("warning", text, dark[0].episode)
 

@@ -55,7 +55,7 @@ def test_a_camera_that_hangs_while_the_robot_moves_is_named_with_its_first_frame
 
 def test_a_dark_camera_is_named_with_its_brightness(tmp_path):
     (strip, _, _), (found,), _ = look(seen_of(tmp_path, lambda frames: frames % 10)[0], ["front"], are_named=True)
-    assert found.severity == "warning" and found.text.startswith("front: frames are dark in 3 of 3 episodes")
+    assert found.severity == "warning" and found.text.startswith("front: frames are dark in 3 of 3 episodes looked at")
     assert f"{strip.brightness:.1f} of 255" in found.text and strip.brightness < 6
 
 
