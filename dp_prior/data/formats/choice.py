@@ -88,8 +88,8 @@ class ChoiceConfig(Config):
         for key, wanted in self.where.items():
             if len(numbers):
                 values = Chosen(ends, numbers, store.numbers()).last(store, key)
-                listed = wanted if isinstance(wanted, tuple) else (wanted,)
-                numbers = numbers[[named(value) in set(map(named, listed)) for value in values]]
+                names = set(map(named, wanted if isinstance(wanted, tuple) else (wanted,)))
+                numbers = numbers[[named(value) in names for value in values]]
         if not len(numbers):
             raise DataError(str(store.describe()["path"]), [f"choice leaves none of {len(ends)} episodes"])
         return Chosen(ends, numbers, store.numbers()), []

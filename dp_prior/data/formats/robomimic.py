@@ -40,6 +40,9 @@ METADATA = "dp_prior"
 STORED = {"compression": "gzip", "fletcher32": True}
 """How arrays are written: compressed, with a checksum for each chunk."""
 
+MOST_LISTED = 1_000_000
+"""Demonstrations of a list under mask/; a longer one is none."""
+
 _DEMO = re.compile(r"demo_\d+")
 _BLOCK_ROWS = 4096
 
@@ -117,7 +120,6 @@ class RobomimicStore(EpisodeStore):
                 raise DataError(str(path), ["has no group data/demo_0; expected the layout of robomimic"])
             if filter is not None:
                 names = _filtered(self.path, file, filter, names)
-            self._parts = _masks(file, names)
             self.demonstrations = names
             problems, lengths = [], []
             for name in names:
@@ -177,8 +179,9 @@ class RobomimicStore(EpisodeStore):
         return np.array([int(name.removeprefix("demo_")) for name in self.demonstrations])
 
     def parts(self) -> dict[str, list[int]]:
-        """See `EpisodeStore`; the lists under `mask/`."""
-        return self._parts
+        """See `EpisodeStore`; the lists under `mask/`, of the demonstrations that are read."""
+        with opened_hdf5(self.path, "mask") as file:
+            return _masks(file, self.demonstrations)
 
     def rows(self, key: str) -> int:
         """See `EpisodeStore`; every demonstration has a row for each step."""
@@ -248,15 +251,17 @@ def _filtered(path: Path, file: h5py.File, filter: str, names: list[str]) -> lis
 
 
 def _masks(file: h5py.File, names: list[str]) -> dict[str, list[int]]:
-    """Places among `names` of the demonstrations of each list under mask/."""
+    """Places among `names` of the demonstrations of each list under mask/; links to other files are left out."""
     import h5py
 
-    masks, places = file.get("mask", {}), {name: place for place, name in enumerate(names)}
-    found = {}
-    for mask, array in masks.items():
-        if isinstance(array, h5py.Dataset) and array.ndim == 1:
-            listed = [name.decode() if isinstance(name, bytes) else str(name) for name in array[()].tolist()]
-            found[mask] = sorted(places[name] for name in listed if name in places)
+    places, found = {name: place for place, name in enumerate(names)}, {}
+    is_here = isinstance(file.get("mask", getlink=True), h5py.HardLink) and isinstance(file["mask"], h5py.Group)
+    for mask in file["mask"] if is_here else ():
+        is_list = isinstance(file["mask"].get(mask, getlink=True), h5py.HardLink)
+        array = file["mask"][mask] if is_list else None
+        if isinstance(array, h5py.Dataset) and array.ndim == 1 and array.size <= MOST_LISTED:
+            listed = [name.decode("utf-8", "replace") for name in array[()].tolist() if isinstance(name, bytes)]
+            found[mask] = sorted({places[name] for name in listed if name in places})
     return found
 
 

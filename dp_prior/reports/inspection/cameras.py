@@ -93,7 +93,8 @@ def _missing_videos(seen: Survey, key: str, is_named: bool) -> Iterator[Finding]
     """Videos that the metadata of a data set name, but that are not there."""
     chosen = seen.chosen
     videos = seen.store.frame_files(key, chosen.recorded) if key in seen.cameras else []
-    videos = [video for video in videos if set(video.episodes).intersection(chosen.numbers.tolist())]
+    wanted = set(chosen.numbers.tolist())
+    videos = [video for video in videos if wanted.intersection(video.episodes)]
     lost = [video for video in videos if not video.path.is_file()]
     if lost and (is_named or len(lost) < len(videos)):
         numbers = sorted(chosen.names[[number for video in lost for number in video.episodes]].tolist())
