@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 
 from dp_prior.config import Config, ConfigError, an
 from dp_prior.data.embeddings.metadata import read_table
-from dp_prior.data.embeddings.written import COLUMN, EmbeddingsRecord, Job, write_embeddings
+from dp_prior.data.embeddings.written import COLUMN, EmbeddingsRecord, Job, cut_warnings, write_embeddings
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import reading
 from dp_prior.data.frames.frame_column import build_caches
@@ -41,7 +41,7 @@ def embed_texts(model: str, out: Path, table: Path, column: str, report: Callabl
     """
     columns, texts = _read(table, column)
     source = {"texts": column, "sha256": hashlib.sha256(table.read_bytes()).hexdigest()}
-    return _write(model, out, columns, source, lambda embedder: _texts(embedder, texts), report)
+    return _write(model, out, columns, source, lambda embedder: _texts(embedder, texts), report, texts)
 
 
 def embed_pictures(model: str, out: Path, table: Path, column: str, report: Callable[[str], None]) -> bool:
@@ -118,7 +118,7 @@ def embed_data(
     if record := data.language.get(key):
         texts, _ = read_texts(record, store, chosen)
         source = {"texts": record.text, "sha256": hashlib.sha256("\0".join(texts).encode()).hexdigest()}
-        return _write(model, out, {record.text: texts}, source, lambda embedder: _texts(embedder, texts), report)
+        return _write(model, out, {record.text: texts}, source, lambda embedder: _texts(embedder, texts), report, texts)
     column = data.frames(store, chosen, {key: data.images[key]})[key]
     build_caches({key: column}, 1, report, lambda: None)
     index = column.frames.index
@@ -144,12 +144,18 @@ def _write(
     source: dict[str, str],
     embed: Callable[[Embedder], Callable[[int, int], np.ndarray]],
     report: Callable[[str], None],
+    texts: Sequence[str] = (),
 ) -> bool:
+    """Args: texts: those that are embedded, if texts are."""
     record: Config = named(model).resolve()
     count = len(next(iter(columns.values())))
-    described = EmbeddingsRecord(embedder=record, source=source, rows=count)
     with _refusing(model):
-        rows = embed(record.create())
+        embedder = record.create()
+        cut = embedder.too_long(texts) if texts else []
+        rows = embed(embedder)
+    described = EmbeddingsRecord(embedder=record, source=source, rows=count, cut=len(cut))
+    for line in cut_warnings(described, str(out)):
+        report(f"{line}; the first is {texts[cut[0]][:60]!r}")
 
     def embedded(first: int, stop: int) -> np.ndarray:
         with _refusing(model):

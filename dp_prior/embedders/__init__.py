@@ -29,6 +29,9 @@ class Embedder(Protocol):
             ValueError: the model reads no texts.
         """
 
+    def too_long(self, texts: Sequence[str]) -> list[int]:
+        """Places of the texts that are longer than the model reads, whose ends it does not see."""
+
     def frames(self, frames: np.ndarray) -> np.ndarray:
         """(n, height, width, 3) uint8 RGB -> (n, dimension) float32 of length 1.
 

@@ -53,6 +53,10 @@ class HashedTexts:
         """
         return np.stack([self._embed(text) for text in texts])
 
+    def too_long(self, texts: Sequence[str]) -> list[int]:
+        """See `Embedder`; none, a bag holds any number of words."""
+        return []
+
     def frames(self, frames: np.ndarray) -> np.ndarray:
         """See `Embedder`; always an error."""
         raise ValueError("the hashed bag of words reads texts only; name a model that reads frames, such as CLIP")

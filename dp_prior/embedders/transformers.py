@@ -97,6 +97,13 @@ class TransformersEmbedder:
             raise ValueError(f"{self._folder} has no tokenizer, so this {self._family} model reads no texts")
         return self._in_parts(texts, self._embed_texts)
 
+    def too_long(self, texts: Sequence[str]) -> list[int]:
+        """See `Embedder`."""
+        if self._tokenizer is None:
+            return []
+        lengths = map(len, self._tokenizer(list(texts), truncation=False, verbose=False)["input_ids"])
+        return [place for place, length in enumerate(lengths) if length > self._most_tokens]
+
     def frames(self, frames: np.ndarray) -> np.ndarray:
         """See `Embedder`."""
         if self._processor is None:
@@ -104,6 +111,14 @@ class TransformersEmbedder:
                 f"{self._folder} has no preprocessor_config.json: this {self._family} model reads no frames"
             )
         return self._in_parts(frames, self._embed_frames)
+
+    @property
+    def _most_tokens(self) -> int:
+        """Tokens of a text that the model reads."""
+        limit = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
+        if self._family.startswith("siglip"):
+            return min(FIXED_LENGTH, limit)
+        return min(self._tokenizer.model_max_length, limit or 512)
 
     @functools.cached_property
     def _tokenizer(self) -> Any:
@@ -131,12 +146,11 @@ class TransformersEmbedder:
 
     def _embed_texts(self, texts: Sequence[str]) -> Tensor:
         is_fixed = self._family.startswith("siglip")
-        limit = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
         tokens = self._tokenizer(
             list(texts),
             padding="max_length" if is_fixed else True,
             truncation=True,
-            max_length=min(FIXED_LENGTH, limit) if is_fixed else min(self._tokenizer.model_max_length, limit or 512),
+            max_length=self._most_tokens,
             return_tensors="pt",
         )
         mask = tokens["attention_mask"]

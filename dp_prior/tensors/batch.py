@@ -68,8 +68,8 @@ class Spec(Config):
     action of the step before. Agents fill it in."""
 
     fps: float | None = None
-    """Control steps per second of observations and actions, where these are not those of the recording (a `stride`);
-    None for the rate of the recording, or if nothing says."""
+    """Control steps per second of observations and actions, where a `stride` makes them fewer than recorded; None for
+    the rate of the recording, or if nothing says."""
 
     def faults(self) -> Iterator[str]:
         odd = sorted(key for key in self.classes if self.kind(key) != "label")

@@ -236,3 +236,37 @@ def test_texts_in_another_encoding_or_of_another_type_are_refused(tmp_path):
     ):
         code, said = embed("--model", "hashed", *given, "--out", tmp_path / "e")
         assert code == 65 and re.search(message, said), said
+
+
+def test_frames_of_chosen_episodes_keep_the_numbers_of_all(tmp_path):
+    """Embeddings of all episodes serve any choice, and those of some serve the choice that they were made with."""
+    pytest.importorskip("transformers", reason="NOT CHECKED: the extra dp_prior[clip] is not installed")
+    model, path = save_model(tmp_path / "clip", "clip"), write_data(tmp_path / "toy.npz")
+    arrays = dict(np.load(path))
+    frames = np.random.default_rng(0).integers(0, 256, (len(arrays["state"]), 16, 16, 3), np.uint8)
+    np.savez(path, **arrays, view=frames)
+    choice, conditions = {"leave_out": [0, 2]}, {}
+    for name, chosen in (("all", {}), ("some", choice)):
+        seeing = tiny(tmp_path, data__images={"front": {"key": "view", "size": [16, 16]}}, data__choice=chosen)
+        code, said = embed(
+            "--model", model, "--config_file", write(tmp_path, seeing), "--key", "front", "--out", tmp_path / name
+        )
+        assert code == 0, said
+        folder = {"path": str(tmp_path / name), "format": "parquet"}
+        record = tiny(tmp_path, data__embeddings={"front": {"folder": folder}}, data__choice=choice, evaluate=[])
+        data = experiment(record).parts.data
+        conditions[name] = data.train.fetch(torch.arange(len(data.train))).cond["front"]
+    torch.testing.assert_close(conditions["all"], conditions["some"])
+
+
+def test_the_number_of_texts_that_are_cut_is_said_and_kept(tmp_path):
+    pytest.importorskip("transformers", reason="NOT CHECKED: the extra dp_prior[clip] is not installed")
+    long = " ".join(["push"] * 30)
+    (tmp_path / "t.txt").write_text(f"push\n{long} left\n{long} right\n")
+    code, said = embed(
+        "--model", save_model(tmp_path / "m", "clip"), "--texts", tmp_path / "t.txt", "--out", tmp_path / "e"
+    )
+    assert code == 0 and "2 of 3 texts are longer than their model reads" in said and "'push push" in said
+    assert read_record(tmp_path / "e").cut == 2
+    code, said = embed("--model", "hashed", "--texts", tmp_path / "t.txt", "--out", tmp_path / "h")
+    assert "longer" not in said and "cut" not in (tmp_path / "h" / "embedder.json").read_text()

@@ -106,3 +106,13 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(ImportError, match=r'needs transformers.*pip install "dp_prior\[clip\]"'):
         load(tmp_path / "m")
+
+
+def test_texts_that_are_longer_than_the_model_reads_are_told(tmp_path):
+    """Two instructions that differ only behind the end become one."""
+    embedder = load(save_model(tmp_path / "clip", "clip"))
+    long = " ".join(["push"] * 30)
+    texts = ["push", f"{long} left", f"{long} right"]
+    assert embedder.too_long(texts) == [1, 2]
+    _, one, other = embedder.texts(texts)
+    assert np.array_equal(one, other)

@@ -105,6 +105,14 @@ class EmbeddingFolder:
         self.shape = (rows.dimension,) if tokens is None else (tokens, rows.dimension // tokens)
         self._metadata = metadata
 
+    def has_column(self, name: str) -> bool:
+        """Whether the metadata have a column."""
+        try:
+            next(self.columns([name]), None)
+        except DataError:
+            return False
+        return self._metadata is not None
+
     def columns(self, names: list[str], as_text: bool = False) -> Iterator[dict[str, np.ndarray]]:
         """Read columns of the metadata in order of rows, a part at a time, see `read_columns`.
 

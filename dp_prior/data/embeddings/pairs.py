@@ -20,9 +20,9 @@ from dp_prior.data.columns import Column
 from dp_prior.data.data_record import BatchSize, DataRecord, ManifestPlace, Verified
 from dp_prior.data.embeddings.embedding_column import EmbeddingColumn
 from dp_prior.data.embeddings.folder import FolderConfig
+from dp_prior.data.embeddings.pairing import check_pairs, pair_warnings
 from dp_prior.data.embeddings.parts import EmbeddingSplitConfig, SplitPart
-from dp_prior.data.embeddings.written import read_record
-from dp_prior.data.errors import DataError
+from dp_prior.data.embeddings.written import cut_warnings, read_record
 from dp_prior.data.samples.order import BlockOrder, Order
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.samples.row_selection import EachRow
@@ -106,12 +106,11 @@ class EmbeddingPairs(SplitData):
             name: record.create(needs_length=name != "text_encodings")  # there zeros are padding
             for name, record in config.folders().items()
         }
-        rows = {folder.path: folder.count for folder in self.folders.values()}
-        if len(set(rows.values())) > 1:
-            raise DataError(config.image.path, [f"rows must lie beside each other, but the folders have {rows}"])
+        check_pairs(list(self.folders.values()))
         self._scanned = {name: folder.scan() for name, folder in self.folders.items()}
         self.parts = config.split.assign(self.folders[X])
         made = None if config.text is None else read_record(Path(config.text.path).expanduser())
+        self._cut = [] if config.text is None else cut_warnings(made, config.text.path)
         self.spec = Spec(
             x_shape=self.folders[X].shape,
             cond_shapes={name: folder.shape for name, folder in self.folders.items() if name != X},
@@ -142,7 +141,8 @@ class EmbeddingPairs(SplitData):
 
     def warnings(self) -> list[str]:
         """See `SplitData`; about row groups that are too large too."""
-        return super().warnings() + [
+        lines = [*super().warnings(), *pair_warnings(list(self.folders.values())), *self._cut]
+        return lines + [
             f"{folder.path}: a row group has {folder.rows.largest_read:,} rows, all of which are decoded to "
             f"read one; write smaller row groups, or .npy"
             for folder in self.folders.values()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
+from pydantic import SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError
@@ -41,6 +41,13 @@ class EmbeddingsRecord(Config):
 
     rows: int
     """Number of embeddings."""
+
+    cut: int = 0
+    """Number of rows whose text is longer than the model reads; left out of the file where there are none."""
+
+    @model_serializer(mode="wrap")
+    def _leave_out_no_cut(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in write(self).items() if name != "cut" or value}
 
     @property
     def job(self) -> tuple[object, ...]:
@@ -80,6 +87,14 @@ def read_record(folder: Path) -> EmbeddingsRecord | None:
     except (ValueError, ValidationError) as error:
         problem = f"is no record of embeddings ({str(error).splitlines()[0]}); embed again into another folder"
         raise DataError(str(path), [problem]) from None
+
+
+def cut_warnings(record: EmbeddingsRecord | None, where: str) -> list[str]:
+    """A warning about texts whose ends their model did not see. Args: record: of the folder `where`."""
+    if record is None or not record.cut:
+        return []
+    found = f"{where}: {record.cut:,} of {record.rows:,} texts are longer than their model reads"
+    return [f"{found}; texts that differ after that have one embedding. Shorten them, or take a model that reads more"]
 
 
 def write_embeddings(folder: Path, job: Job, report: Callable[[str], None] = lambda line: None) -> bool:

@@ -44,8 +44,8 @@ class ChoiceConfig(Config):
     """Episodes that are not used, such as those with a fault."""
 
     where: dict[str, Value | Annotated[tuple[Value, ...], Field(min_length=1)]] = {}
-    """Use an episode only if each of these keys has the given value, or one of several, such as `{"success": true}`:
-    the value at the last step of the episode, or that of an array with one value per episode."""
+    """Use an episode only if each of these keys has the given value, such as `{"success": true}`, or a value of the
+    given list. The value at the last step of the episode counts; an array may have a value per episode instead."""
 
     @classmethod
     def of_texts(cls, only: str | None, leave_out: str | None, where: Iterable[str]) -> ChoiceConfig:
@@ -88,8 +88,8 @@ class ChoiceConfig(Config):
         for key, wanted in self.where.items():
             if len(numbers):
                 values = Chosen(ends, numbers, store.numbers()).last(store, key)
-                listed = wanted if isinstance(wanted, tuple) else (wanted,)
-                numbers = numbers[[named(value) in set(map(named, listed)) for value in values]]
+                names = set(map(named, wanted if isinstance(wanted, tuple) else (wanted,)))
+                numbers = numbers[[named(value) in names for value in values]]
         if not len(numbers):
             raise DataError(str(store.describe()["path"]), [f"choice leaves none of {len(ends)} episodes"])
         return Chosen(ends, numbers, store.numbers()), []
@@ -117,7 +117,8 @@ def episodes_of(listed: Iterable[int | str], store: EpisodeStore, where: str) ->
                 problems.append(f"{where} names {entry}, but the episodes are numbered {own.min()} to {own.max()}")
         else:
             hint = nearest_name(entry, parts)
-            problems.append(f"{where} names the part {entry!r}, which the data set does not have. {hint}")
+            found = f"{where} names the part {entry!r}, which the data set does not have"
+            problems.append(f"{found}; expected a number, a range such as '10-19', or a part. {hint}")
     if problems:
         raise DataError(str(store.describe()["path"]), problems)
     return np.unique(np.concatenate(found))

@@ -35,12 +35,12 @@ def convert(
         settings: fields of its record, as `name=value`.
         renames: new names by key.
         left_out: keys that are not converted.
-        fps: control steps per second of the source, instead of what it says.
+        fps: control steps per second of the source, where its files do not say them or are wrong.
         choice: of episodes, which are then numbered anew; None for all.
         stride: keep every so-manieth row, which divides the rate.
 
     Returns:
-        A line about what was written, and one for each thing that a user may not expect.
+        A line about the new data set, and further lines about a changed rate and parts that are lost.
 
     Raises:
         FileExistsError: there is something at `path`.

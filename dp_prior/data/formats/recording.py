@@ -56,7 +56,7 @@ class Recording:
         Args:
             renames: new names by key.
             left_out: keys that are not converted.
-            fps: of the data set, instead of what it says.
+            fps: of the data set, where its files do not say the rate or are wrong.
             choice: of episodes; None for all.
             stride: keep every so-manieth row of an episode, from its first on.
 

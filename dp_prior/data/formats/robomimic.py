@@ -6,6 +6,7 @@ their numbers, demo_10 after demo_9.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -23,7 +24,7 @@ from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.frames import frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
-from dp_prior.data.hdf5 import check_dataset, datasets, import_h5py, member, opened_hdf5
+from dp_prior.data.hdf5 import OutsideError, check_dataset, datasets, import_h5py, member, opened_hdf5
 from dp_prior.files.durable import replacing
 
 if TYPE_CHECKING:
@@ -117,7 +118,6 @@ class RobomimicStore(EpisodeStore):
                 raise DataError(str(path), ["has no group data/demo_0; expected the layout of robomimic"])
             if filter is not None:
                 names = _filtered(self.path, file, filter, names)
-            self._parts = _masks(file, names)
             self.demonstrations = names
             problems, lengths = [], []
             for name in names:
@@ -182,8 +182,9 @@ class RobomimicStore(EpisodeStore):
         return np.array([int(name.removeprefix("demo_")) for name in self.demonstrations])
 
     def parts(self) -> dict[str, list[int]]:
-        """See `EpisodeStore`; the lists under `mask/`."""
-        return self._parts
+        """See `EpisodeStore`; the lists under `mask/`, of the demonstrations that are read."""
+        with opened_hdf5(self.path, "mask") as file:
+            return _masks(file, self.demonstrations)
 
     def rows(self, key: str) -> int:
         """See `EpisodeStore`; every demonstration has a row for each step."""
@@ -257,15 +258,16 @@ def _filtered(path: Path, file: h5py.File, filter: str, names: list[str]) -> lis
 
 
 def _masks(file: h5py.File, names: list[str]) -> dict[str, list[int]]:
-    """Places among `names` of the demonstrations of each list under mask/."""
-    masks, places = member(file, "mask") or {}, {name: place for place, name in enumerate(names)}
-    found = {}
-    for mask in masks:
-        array = _array(file, f"mask/{mask}")
-        if array is not None and array.ndim == 1:
-            check_dataset(array)
-            listed = [name.decode() if isinstance(name, bytes) else str(name) for name in array[()].tolist()]
-            found[mask] = sorted(places[name] for name in listed if name in places)
+    """Places among `names` of the demonstrations of each list under mask/; links to other files are left out."""
+    places, found = {name: place for place, name in enumerate(names)}, {}
+    with contextlib.suppress(OutsideError):
+        for mask in member(file, "mask") or {}:
+            with contextlib.suppress(OutsideError):
+                array = _array(file, f"mask/{mask}")
+                if array is not None and array.ndim == 1:
+                    check_dataset(array)
+                    listed = [name.decode("utf-8", "replace") for name in array[()].tolist() if isinstance(name, bytes)]
+                    found[mask] = sorted({places[name] for name in listed if name in places})
     return found
 
 

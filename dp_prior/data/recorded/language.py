@@ -14,7 +14,7 @@ from pydantic import Field
 from dp_prior.config import Change, Config, ConfigError
 from dp_prior.data.embeddings.embedding_column import read_rows
 from dp_prior.data.embeddings.folder import EmbeddingFolder, FolderConfig
-from dp_prior.data.embeddings.written import read_record
+from dp_prior.data.embeddings.written import cut_warnings, read_record
 from dp_prior.data.errors import DataError, first_few, nearest_name
 from dp_prior.data.files import decoding
 from dp_prior.data.formats.choice import leaving_out
@@ -65,7 +65,9 @@ class LanguageConfig(Config):
         record = read_record(Path(self.folder.path).expanduser())
         embedder = None if record is None else record.embedder
         weights = self._weights(texts, str(store.describe()["path"]))
-        return FrameTexts(texts, index, table.reshape(len(texts), *folder.shape), embedder, store.text_files(), weights)
+        doubts = [*cut_warnings(record, self.folder.path), *_same_embeddings(texts, table)]
+        table = table.reshape(len(texts), *folder.shape)
+        return FrameTexts(texts, index, table, embedder, store.text_files(), weights, doubts)
 
     def _weights(self, texts: list[str], source: str) -> list[float] | None:
         """The weight of each text; None without `weights`."""
@@ -94,6 +96,7 @@ class FrameTexts:
         embedder: record of the model that made them; None if nothing says.
         files: of the data set, that hold texts.
         weights: of each text; None if every window comes once per epoch.
+        warnings: about texts that a policy cannot tell apart.
     """
 
     texts: list[str]
@@ -102,6 +105,7 @@ class FrameTexts:
     embedder: Any
     files: list[Path]
     weights: list[float] | None
+    warnings: list[str]
 
     def shares(self, index: np.ndarray, count: int) -> list[Share]:
         """Divide samples among windows by the weights of their texts; texts without a window have no share.
@@ -208,6 +212,17 @@ def _rows_of(folder: EmbeddingFolder, column: str, texts: Collection[str]) -> np
         found = f"{len(missing)} of the {len(texts)} instructions have no embedding: {_named(missing)}"
         raise DataError(folder.path, [f"{found}; make them with dp-prior embed, in a new folder"])
     return np.array([rows[text] for text in texts], dtype=np.int64)
+
+
+def _same_embeddings(texts: list[str], table: np.ndarray) -> list[str]:
+    """A warning about different texts with one embedding. Args: table: (K, dimension)."""
+    _, first, owner = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    again = [place for place, own in enumerate(owner.ravel()) if first[own] != place]
+    if not again:
+        return []
+    one, other = texts[again[0]], texts[first[owner.ravel()[again[0]]]]
+    found = f"{len(again)} of {len(texts)} instructions have the embedding of another, such as {one!r} and {other!r}"
+    return [f"{found}; the policy cannot tell them apart. Texts that are too long are cut by their model"]
 
 
 def _named(texts: list[str]) -> str:

@@ -279,8 +279,9 @@ class Trajectories(Demonstrations):
         }
 
     def warnings(self) -> list[str]:
-        """See `Demonstrations`; with instructions that are always the same."""
-        return super().warnings() + [
+        """See `Demonstrations`; with instructions that are always the same, or that cannot be told apart."""
+        doubts = [f"{key!r}: {line}" for key, found in self._language.items() for line in found.warnings]
+        return [*super().warnings(), *doubts] + [
             f"{key!r} is {language.texts[0]!r} in every frame, so it tells the policy nothing"
             for key, language in self._language.items()
             if len(language.texts) == 1

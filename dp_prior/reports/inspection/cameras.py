@@ -85,7 +85,7 @@ def look(seen: Survey, keys: Collection[str], *, are_named: bool) -> tuple[list[
             gaps.append(f"{key}: {error}")
         else:
             strips += found
-            findings += [finding for strip in found for finding in _faults(strip, seen)]
+            findings += [*_dark(found), *(finding for strip in found for finding in _frozen(strip, seen))]
     return strips, findings, gaps
 
 
@@ -93,7 +93,8 @@ def _missing_videos(seen: Survey, key: str, is_named: bool) -> Iterator[Finding]
     """Videos that the metadata of a data set name, but that are not there."""
     chosen = seen.chosen
     videos = seen.store.frame_files(key, chosen.recorded) if key in seen.cameras else []
-    videos = [video for video in videos if set(video.episodes).intersection(chosen.numbers.tolist())]
+    wanted = set(chosen.numbers.tolist())
+    videos = [video for video in videos if wanted.intersection(video.episodes)]
     lost = [video for video in videos if not video.path.is_file()]
     if lost and (is_named or len(lost) < len(videos)):
         numbers = sorted(chosen.names[[number for video in lost for number in video.episodes]].tolist())
@@ -148,10 +149,16 @@ def _small(size: tuple[int, int]) -> tuple[int, int]:
     return height, max(1, round(size[1] * height / size[0]))
 
 
-def _faults(strip: Strip, seen: Survey) -> Iterator[Finding]:
-    if strip.brightness < DARK:
-        text = f"{strip.camera}: frames are dark, {strip.brightness:.1f} of 255 on average"
-        yield Finding("warning", text, strip.episode)
+def _dark(strips: list[Strip]) -> Iterator[Finding]:
+    """A line for a camera, whether one episode or all are dark."""
+    dark = [strip for strip in strips if strip.brightness < DARK]
+    if dark:
+        count = f" in {len(dark)} of {len(strips)} episodes looked at" if len(strips) > 1 else ""
+        text = f"{dark[0].camera}: frames are dark{count}, {dark[0].brightness:.1f} of 255 on average"
+        yield Finding("warning", text, dark[0].episode)
+
+
+def _frozen(strip: Strip, seen: Survey) -> Iterator[Finding]:
     first, count = strip.frozen
     if count >= FROZEN and _moves(seen, strip.episode, first, first + count):
         text = f"{strip.camera}: {count} equal frames one after another while the robot moves; the camera hung"

@@ -11,7 +11,9 @@ import numpy as np
 
 from dp_prior.data.embeddings.folder import EmbeddingFolder
 from dp_prior.data.embeddings.metadata import read_columns
+from dp_prior.data.embeddings.pairing import check_pairs, pair_warnings
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
+from dp_prior.data.embeddings.written import cut_warnings, read_record
 from dp_prior.data.errors import DataError
 from dp_prior.reports.inspection.faults import Finding
 from dp_prior.tensors.batch import X
@@ -50,10 +52,8 @@ def read_rows(record: EmbeddingsConfig) -> list[FolderRows]:
         DataError: a folder cannot be read, or they have different numbers of rows.
     """
     folders = {"image" if name == X else name: each.create() for name, each in record.folders().items()}
-    counts = {folder.path: folder.count for folder in folders.values()}
-    if len(set(counts.values())) > 1:
-        raise DataError(record.image.path, [f"rows must lie beside each other, but the folders have {counts}"])
-    total = next(iter(counts.values()))
+    check_pairs(list(folders.values()))
+    total = next(iter(folders.values())).count
     n_blocks = min(-(-total // BLOCK), MOST_ROWS // BLOCK)
     begins = [number * -(-total // BLOCK) // n_blocks * BLOCK for number in range(n_blocks)]
     spans = [(begin, min(begin + BLOCK, total)) for begin in begins]
@@ -75,6 +75,10 @@ def find_in_rows(found: list[FolderRows], record: EmbeddingsConfig) -> Iterator[
             yield Finding(
                 "error", f"{text} {rows.numbers[bad[0]]}: {rows.folder.rows.locate(int(rows.numbers[bad[0]]))}"
             )
+    yield from (Finding("warning", line) for line in pair_warnings([rows.folder for rows in found]))
+    for rows in found:
+        lines = cut_warnings(read_record(Path(rows.folder.path).expanduser()), rows.folder.path)
+        yield from (Finding("warning", line) for line in lines)
     by_name = {rows.name: rows.values for rows in found}
     image, text = by_name["image"], by_name.get("text")
     copies = len(image) - len(np.unique(image, axis=0))

@@ -70,10 +70,10 @@ def ranked(found: Iterable[Finding]) -> list[Finding]:
 
 
 def faulty_episodes(seen: Survey, found: Iterable[Finding]) -> list[int]:
-    """Own numbers of the episodes that training is better without; none if these are more than half of all, since the
+    """Own numbers of the episodes that training is better without; none if these are half of all or more, since the
     fault may then lie in the others."""
     numbers = sorted({number for finding in found for number in finding.leave_out})
-    return numbers if 2 * len(numbers) <= len(seen.lengths) else []
+    return numbers if 2 * len(numbers) < len(seen.lengths) else []
 
 
 def not_finite(seen: Survey) -> Iterator[Finding]:
@@ -343,7 +343,7 @@ def parts(seen: Survey) -> Iterator[Finding]:
     own = {name: places for name, places in seen.store.parts().items() if 0 < len(places) < every}
     if own:
         listed = first_few([f"{name} ({len(places)} of {every} episodes)" for name, places in own.items()], 8)
-        how = f'"split": {{"parts": {{"train": ["{next(iter(own))}"], "val": [...]}}}} in data takes them'
+        how = 'name them in data, "split": {"parts": {"train": [...], "val": [...]}}, to divide by them'
         yield Finding("note", f"the data set has the parts {listed}; {how}")
     held_out = {name: own[name] for name in ("train", "valid", "val", "validation", "test") if name in own}
     for line in overlaps(held_out, seen.chosen.names):

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dp_prior.config import Config, ConfigError
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
+from dp_prior.data.embeddings.written import cut_warnings, read_record
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.recognition import Episodes, kind_of, known_kind
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.pictures.images import ImagesConfig
 from dp_prior.data.recorded.selection import KeyConfig
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.reports.inspection.cameras import Strip, look
 from dp_prior.reports.inspection.embeddings import FolderRows, embeddings_at, find_in_rows, read_rows
 from dp_prior.reports.inspection.faults import Finding, faulty_episodes, find, ranked
@@ -147,8 +149,16 @@ def _configured(config: TrainConfig) -> list[Inspection]:
         roles["action"] = (one.action, "action")
         place = one.downloaded({}).episodes
         cameras = [each.key for each in one.images.values() if each.key is not None and each.render is None]
-        found.append(_recorded(name, place, roles, own, normalizers, cameras, one.choice))
+        seen = _recorded(name, place, roles, own, normalizers, cameras, one.choice)
+        found.append(replace(seen, findings=ranked([*seen.findings, *_cut_texts(one)])))
     return found
+
+
+def _cut_texts(data: TrajectoriesConfig) -> Iterator[Finding]:
+    """Instructions that are longer than the model of their embeddings reads."""
+    for each in data.language.values():
+        record = read_record(Path(each.folder.path).expanduser())
+        yield from (Finding("warning", line) for line in cut_warnings(record, each.folder.path))
 
 
 def _recorded(

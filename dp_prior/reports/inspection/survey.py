@@ -68,7 +68,7 @@ class Survey:
 
     Attributes:
         chosen: the episodes, of which a configuration may leave some out.
-        episodes: (k,) places among these of those that were read.
+        episodes: (k,) places among the chosen episodes of all that were read.
         clock: (n,) float64 seconds of each step that was read; None if the data set has none.
         texts: the instructions, and how many of the episodes that were read begin with each.
         cameras: keys of pictures, and their shape.

@@ -67,8 +67,8 @@ def other_units(seen: Survey) -> Iterator[Finding]:
     rows = np.linspace(0, len(actions[0].values) - 1, min(MOST_ROWS, len(actions[0].values))).astype(np.int64)
     action = actions[0].values[rows].astype(np.float64)
     for signal in states:
-        state, pairs = signal.values[rows].astype(np.float64), {}
-        if not (np.isfinite(action).all() and np.isfinite(state).all()):
+        state, pairs = signal.values[np.minimum(rows + 1, len(signal.values) - 1)].astype(np.float64), {}
+        if not (state.size and action.size and np.isfinite(action).all() and np.isfinite(state).all()):
             continue
         with np.errstate(invalid="ignore", divide="ignore"):
             together = np.corrcoef(action.T, state.T)[: action.shape[1], action.shape[1] :]

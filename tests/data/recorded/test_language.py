@@ -380,3 +380,18 @@ def test_instructions_of_recorded_robots(tmp_path, name, state, action, n_texts,
     assert data.train.fetch(torch.arange(3)).cond["told"].shape == (3, 2, 8)
     warned = any("in every frame, so it tells the policy nothing" in line for line in data.report()["warnings"])
     assert warned == (n_texts == 1)
+
+
+def test_instructions_that_share_an_embedding_are_told(tmp_path):
+    """A bag of words does not know their order; a model that cuts its texts does not know their ends."""
+    texts = ["push the block onto the plate", "push the plate onto the block", "lift it"]
+    numbers = np.arange(12, dtype=np.float32)[:, None]
+    np.savez(tmp_path / "d.npz", state=numbers, action=numbers, episode_ends=[4, 8, 12])
+    config = {
+        "episodes": {"type": "npz", "path": str(tmp_path / "d.npz")},
+        "obs": {"s": {"key": "state"}},
+        "action": {"key": "action"},
+        "language": {"told": {"texts": texts, "folder": embed(tmp_path / "e", texts)}},
+    }
+    warnings = TrajectoriesConfig.from_json(json.dumps(config)).create(2, 1, 1).warnings()
+    assert any("1 of 3 instructions have the embedding of another" in line and texts[0] in line for line in warnings)

@@ -41,7 +41,7 @@ def record(path, weights, **fields):
 
 
 def opened(path, weights, **fields):
-    return TrajectoriesConfig.from_json(json.dumps(record(path, weights, **fields))).create(4, 2, 2)
+    return TrajectoriesConfig.from_json(json.dumps(record(path, weights, **fields))).create(4, 2, 3)
 
 
 def drawn(data, epochs=1) -> Counter:
@@ -61,7 +61,7 @@ def test_corrections_are_drawn_so_many_times_as_often(path):
     assert abs(corrected - n * 4 * k / (4 * k + n - k)) < 1
     per_row = drawn(data, 200)
     often = np.mean([per_row[row] for row in np.flatnonzero(CORRECTED)])
-    assert often / np.mean([per_row[row] for row in np.flatnonzero(~CORRECTED)]) == pytest.approx(4, rel=0.03)
+    assert often / np.mean([per_row[row] for row in np.flatnonzero(~CORRECTED)]) == pytest.approx(4, rel=0.05)
     assert "weights: 0 windows are never drawn, the others in 2 shares" in data.summary()
 
 
@@ -76,7 +76,7 @@ def test_a_key_may_hold_the_weights_and_episodes_have_their_own(path):
     quality = drawn(opened(path, {"key": "quality"}), 20)
     assert all(row < 20 or row >= 30 for row in quality)
     first, last = (sum(quality[row] for row in rows) for rows in (range(20), range(30, 60)))
-    assert first / last == pytest.approx(2 * 20 / 30, rel=0.03)
+    assert first / last == pytest.approx(2 * 20 / 30, rel=0.05)
     both = opened(path, {"key": "grade", "values": {"bad": 0}, "episodes": {"0": 3, "1-2": 1.5}})
     assert sorted(len(share.ids) for share in both.shares) == [20, 30]
     counts = {len(share.ids): share.count for share in both.shares}
@@ -101,7 +101,7 @@ def test_the_share_of_a_set_in_a_mixture_is_divided(path):
     del one["split"]
     sets = {"a": {**one, "weight": 1}, "b": {**one, "weights": None, "weight": 3}}
     given = {"sets": sets, "split": {"train": 1.0, "val": 0.0}}
-    data = MixtureConfig.from_json(json.dumps(given)).create(4, 2, 2)
+    data = MixtureConfig.from_json(json.dumps(given)).create(4, 2, 3)
     n = len(data.train)
     assert [(len(share.ids), share.count) for share in data.shares] == [(10, n // 4), (n // 2, n - n // 4)]
     assert kind_of("data.weights.values") == "schedule-changing"

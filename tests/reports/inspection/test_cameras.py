@@ -25,7 +25,7 @@ def seen_of(tmp_path, change=lambda frames: frames):
 def test_stills_are_the_frames_of_their_numbers_from_first_to_last(tmp_path):
     seen, episodes = seen_of(tmp_path)
     strips, findings, gaps = look(seen, ["front"], are_named=True)
-    assert (findings, gaps) == ([], []) and [strip.episode for strip in strips] == [0]
+    assert (findings, gaps) == ([], []) and [strip.episode for strip in strips] == [0, 1, 2]
     for strip in strips:
         frames = episodes[strip.episode]["front"]
         assert strip.size == (8, 12) and strip.frames[0] == 0 and strip.frames[-1] == len(frames) - 1
@@ -37,7 +37,8 @@ def test_stills_are_the_frames_of_their_numbers_from_first_to_last(tmp_path):
 def test_a_clip_is_evenly_spread_over_the_first_episode(tmp_path, monkeypatch):
     monkeypatch.setattr(cameras, "CLIP_FRAMES", 20)
     seen, episodes = seen_of(tmp_path)
-    (first,) = look(seen, ["front"], are_named=True)[0]
+    first, *others = look(seen, ["front"], are_named=True)[0]
+    assert not any(len(strip.clip) for strip in others)
     assert 1 < len(first.clip) <= 20
     np.testing.assert_array_equal(first.clip, episodes[0]["front"][:: first.stride])
 
@@ -49,12 +50,12 @@ def test_a_camera_that_hangs_while_the_robot_moves_is_named_with_its_first_frame
 
     strips, findings, _ = look(seen_of(tmp_path, hang)[0], ["front"], are_named=True)
     assert strips[0].frozen == (20, 25)
-    assert [(one.severity, one.episode, one.frame) for one in findings] == [("warning", 0, 20)]
+    assert [(one.severity, one.episode, one.frame) for one in findings] == [("warning", n, 20) for n in (0, 1, 2)]
 
 
 def test_a_dark_camera_is_named_with_its_brightness(tmp_path):
-    (strip,), (found,), _ = look(seen_of(tmp_path, lambda frames: frames % 10)[0], ["front"], are_named=True)
-    assert found.severity == "warning" and found.text.startswith("front: ")
+    (strip, _, _), (found,), _ = look(seen_of(tmp_path, lambda frames: frames % 10)[0], ["front"], are_named=True)
+    assert found.severity == "warning" and found.text.startswith("front: frames are dark in 3 of 3 episodes looked at")
     assert f"{strip.brightness:.1f} of 255" in found.text and strip.brightness < 6
 
 

@@ -41,7 +41,7 @@ def test_data_in_one_unit_have_no_such_finding(tmp_path, seed):
         ("action", [3], 180 / np.pi, slice(None), "times the size of the others; degrees among radians?"),
         ("state", [3, 7], 180 / np.pi, slice(3, 6), "degrees among radians?"),
         ("state", [1, 2, 3, 4, 5], 180 / np.pi, slice(None), "degrees among radians?"),
-        ("action", [0], np.pi / 180, slice(None), "have 1/57"),
+        ("action", [0], np.pi / 180, slice(None), "have 1/5"),
         ("state", [9], 1000, slice(0, 3), "millimetres among metres?"),
     ],
 )
