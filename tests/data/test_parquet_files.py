@@ -22,7 +22,7 @@ def wide(rows, width):
     return pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(rows * width, "f4")), width)
 
 
-@pytest.mark.promise("K8")
+@pytest.mark.promise("K8", "K12")
 def test_innermost_values_count(tmp_path):
     size = checked(tmp_path / "a", {"x": wide(1000, 1000), "t": pa.array(range(1000))}, ["x", "t"])
     assert size < 4e6 / 300  # honest data may compress well
@@ -31,7 +31,7 @@ def test_innermost_values_count(tmp_path):
     checked(tmp_path / "a", {"x": wide(20, 2_000_000), "t": [0] * 20}, ["t"])  # what is not read does not matter
 
 
-@pytest.mark.promise("K8")
+@pytest.mark.promise("K8", "K12")
 def test_a_row_and_the_memory_are_bounds(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MOST_ROW_BYTES", 100)
     with pytest.raises(DataError, match="declares 104 bytes for each row; expected at most 100"):

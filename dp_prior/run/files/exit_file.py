@@ -23,7 +23,7 @@ from dp_prior.checkpoints.run_lock import LockedError, RunLock
 from dp_prior.checkpoints.scan import scan
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError, PartError
-from dp_prior.data.errors import DataError, UnreadableError
+from dp_prior.data.errors import DataError, UnreadableError, UnwritableError
 from dp_prior.files.durable import encode_document, is_alive, replace_file
 from dp_prior.files.locks import POLL_S, FileLock, NoLocksError
 from dp_prior.files.regular_files import read_object
@@ -43,6 +43,7 @@ REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first match wins
     ImportError: ("configuration", CONFIG),
     PartError: ("configuration", CONFIG),
     UnreadableError: ("unreadable", UNSAVED),
+    UnwritableError: ("not saved", UNSAVED),
     DataError: ("data", DATA),
     NotFiniteError: ("not finite", DATA),
     DivergedError: ("diverged", DATA),
@@ -57,14 +58,18 @@ _REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 }  # fmt: skip
 """Errors of the operating system whose message and file name are explanation enough."""
 
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""A full disk; an error of writing to a file that is open does not name the file."""
+
 
 def classify(error: BaseException) -> tuple[str, int]:
     """Reason in `exit.json` and exit code of an error; `error` and 1 for an unexpected one."""
     if isinstance(error, RankLostError):
         return error.verdict.reason, error.verdict.code
     found = next((found for kind, found in REASONS.items() if isinstance(error, kind)), None)
-    if found is None and isinstance(error, OSError) and error.errno in _REFUSALS and error.filename is not None:
-        return REFUSED, UNSAVED
+    if found is None and isinstance(error, OSError):
+        if error.errno in _FULL or (error.errno in _REFUSALS and error.filename is not None):
+            return REFUSED, UNSAVED
     return found or ("error", FAILED)
 
 
