@@ -31,7 +31,7 @@ def files_of(path: Path) -> list[tuple[Path, dict[str, Any]]]:
         try:
             text = read_small(path, 4 * MOST_CHARACTERS).decode("utf-8-sig")
         except UnfitError as error:
-            raise ConfigError(str(path), [f"{error.problem}{asked}"]) from None
+            raise ConfigError(str(path), [f"cannot be read{asked}: {error.problem}"]) from None
         except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a path that no file can have
             raise ConfigError(str(path), [f"cannot be read{asked}: {error}"]) from None
         data = parse_object(text, str(path))

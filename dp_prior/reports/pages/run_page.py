@@ -18,7 +18,7 @@ from dp_prior.files.regular_files import read_small
 from dp_prior.reports.pages.charts import bars, overlay, sampled
 from dp_prior.reports.pages.drawing import Chart, Drawing
 from dp_prior.reports.pages.page import Page
-from dp_prior.reports.pages.story import EvaluationReport, Story, is_number
+from dp_prior.reports.pages.story import EvaluationReport, Story, can_be_drawn
 
 LARGEST_FILMS = 6 << 20
 """Bytes of films embedded in a page; further films are links to their files."""
@@ -189,7 +189,7 @@ def _tables(drawing: Drawing, story: Story) -> list[Chart]:
             rows = every[:MOST_BARS]
             for metric in [key for key in (rows[0] if rows else {}) if key not in _place(rows)]:
                 values = [row.get(metric) for row in rows]
-                if len(rows) > 1 and metric != "n" and all(map(is_number, values)):
+                if len(rows) > 1 and metric != "n" and all(map(can_be_drawn, values)):
                     title = f"{name}: {metric}"
                     labels = [" ".join(str(row.get(key, "")) for key in _place(rows)) for row in rows]
                     charts += drawing.chart(title, partial(bars, values, labels, title, metric, " ".join(_place(rows))))

@@ -10,6 +10,7 @@ import glob
 import json
 import math
 import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -168,8 +169,13 @@ def read_story(directory: Path, log: RowLog | None = None) -> Story:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value from an unchecked file is a number that can be drawn."""
-    return type(value) in (int, float) and abs(value) <= LARGEST_NUMBER
+    """Whether a value from an unchecked file is a finite number."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
+def can_be_drawn(value: Any) -> bool:
+    """Whether a value from an unchecked file is a number that fits a chart."""
+    return is_number(value) and abs(value) <= LARGEST_NUMBER
 
 
 def _rows(log: RowLog, path: Path, gaps: list[str]) -> list[dict[str, Any]]:
@@ -177,10 +183,12 @@ def _rows(log: RowLog, path: Path, gaps: list[str]) -> list[dict[str, Any]]:
     rows = [row for row in logged if type(row.get("samples_seen")) is int and 0 <= row["samples_seen"] < 1 << 63]
     if len(rows) < len(logged):
         gaps.append(f"{len(logged) - len(rows)} rows of {ROWS} do not say how many samples were seen")
-    found = [{name: value for name, value in row.items() if value is None or is_number(value)} for row in rows]
+    found = [{name: value for name, value in row.items() if value is None or can_be_drawn(value)} for row in rows]
     odd = {name for row, kept in zip(rows, found, strict=True) for name in row.keys() - kept.keys()} - {"nonfinite"}
     if odd:
-        gaps.append(f"{ROWS} holds values that are no finite numbers, of {first_few(sorted(odd))}")
+        gaps.append(
+            f"{ROWS} holds values that are no finite numbers or too large to be drawn, of {first_few(sorted(odd))}"
+        )
     return found
 
 
@@ -216,7 +224,7 @@ def _report(path: Path, gaps: list[str]) -> EvaluationReport | None:
 
 
 def _is_episode(row: dict[str, Any]) -> bool:
-    has_score = row["score"] is None or is_number(row["score"])
+    has_score = row["score"] is None or can_be_drawn(row["score"])
     return has_score and type(row["seed"]) is int and row["success"] in (True, False, None)
 
 

@@ -53,13 +53,11 @@ REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first match wins
     StoppedEarly: ("preempted", STOPPED),
     KeyboardInterrupt: ("interrupted", INTERRUPTED),
 }
-_REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT} | {
-    errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG
-}  # fmt: skip
-"""Errors of the operating system whose message and file name are explanation enough."""
-
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """A full disk; an error of writing to a file that is open does not name the file."""
+
+_REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, *_FULL}
+"""Errors of the operating system whose message and file name are explanation enough."""
 
 
 def classify(error: BaseException) -> tuple[str, int]:
@@ -67,9 +65,8 @@ def classify(error: BaseException) -> tuple[str, int]:
     if isinstance(error, RankLostError):
         return error.verdict.reason, error.verdict.code
     found = next((found for kind, found in REASONS.items() if isinstance(error, kind)), None)
-    if found is None and isinstance(error, OSError):
-        if error.errno in _FULL or (error.errno in _REFUSALS and error.filename is not None):
-            return REFUSED, UNSAVED
+    if found is None and isinstance(error, OSError) and error.errno in (_REFUSALS if error.filename else _FULL):
+        return REFUSED, UNSAVED
     return found or ("error", FAILED)
 
 
