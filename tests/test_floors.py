@@ -44,7 +44,6 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
         "data/formats/lerobot/",
         "data/embeddings/",
         "data/pictures/parquet.py",
-        "data/parquet_files.py",
         "envs/pusht_pictures.py",
     ],
     "gymnasium": ["envs/"],

@@ -206,8 +206,8 @@ def test_values_that_are_no_numbers_cost_a_line(run, tmp_path, value):
     gaps = read_story(copy).gaps
     assert gaps == [
         "1 rows of metrics.jsonl do not say how many samples were seen",
-        "metrics.jsonl holds values that are no finite numbers, of rollout/score, rollout/score_ci_low, train/loss, "
-        "train/samples_per_second",
+        "metrics.jsonl holds values that are no finite numbers or too large to be drawn, of rollout/score, "
+        "rollout/score_ci_low, train/loss, train/samples_per_second",
     ]
     Outline(page_of(copy, tmp_path=tmp_path))
     Outline(page_of(copy, run, tmp_path=tmp_path))
