@@ -43,7 +43,12 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "zarr": ["data/formats/zarr/"],
     "numcodecs": ["data/formats/zarr/replay_buffer.py"],
     "rich": ["tracking/console.py"],
-    "pyarrow": ["data/formats/lerobot/", "data/embeddings/", "data/pictures/parquet.py", "envs/pusht_pictures.py"],
+    "pyarrow": [
+        "data/formats/lerobot/",
+        "data/embeddings/",
+        "data/pictures/parquet.py",
+        "envs/pusht_pictures.py",
+    ],
     "gymnasium": ["envs/"],
     "metaworld": ["envs/metaworld"],
     "gym_pusht": ["envs/pusht", "pixels/renderers/pusht.py"],

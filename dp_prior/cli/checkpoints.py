@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from dp_prior.cli.command import Commands
+from dp_prior.cli.command import Commands, echo
 
 
 @click.group(cls=Commands)
@@ -48,7 +48,7 @@ def prune_checkpoints(run: Path, dry_run: bool, **keep: int | None) -> None:
         with store.lock():
             gone = store.prune()
     verb = "would delete" if dry_run else "deleted"
-    click.echo("\n".join([f"{verb} {path}" for path in gone] or ["nothing to delete"]))
+    echo("\n".join([f"{verb} {path}" for path in gone] or ["nothing to delete"]))
 
 
 @checkpoints.command("repair")
@@ -59,7 +59,7 @@ def repair_checkpoints(run: Path) -> None:
 
     store = store_of(root_of(run))
     with store.lock():
-        click.echo("\n".join(repair(store)))
+        echo("\n".join(repair(store)))
 
 
 def _show_checkpoints(run: Path, *, compare_hashes: bool) -> int:
@@ -75,5 +75,5 @@ def _show_checkpoints(run: Path, *, compare_hashes: bool) -> int:
             line += f"{found.manifest.samples_seen:>14,} samples {size:>10,.1f} MB  {found.manifest.saved_at}"
         if found.value is not None:
             line += f"  {found.manifest.monitor} {found.value:.6g}"
-        click.echo("  ".join(filter(None, [line, " ".join(found.roles), found.remark])))
+        echo("  ".join(filter(None, [line, " ".join(found.roles), found.remark])))
     return damaged

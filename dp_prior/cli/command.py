@@ -12,8 +12,28 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import TracebackType
 
 import click
+
+from dp_prior.files.printable import printable
+
+
+def echo(text: object, *, err: bool = False) -> None:
+    """Print lines to stdout or stderr, control characters in names and messages as escapes; all commands print here."""
+    click.echo(printable(str(text)), err=err)
+
+
+class _PlainFormatter(logging.Formatter):
+    """The message alone, control characters as escapes."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """As Python shows an error that ends the process, control characters as escapes."""
+    sys.stderr.write(printable("".join(traceback.format_exception(kind, error, trace))))
 
 
 @contextlib.contextmanager
@@ -26,15 +46,17 @@ def exit_codes() -> Iterator[None]:
             from dp_prior.run.files.exit_file import FAILED, REFUSED, STOPPED, classify
         except ModuleNotFoundError as missing:  # run by a Python outside the environment
             found = f"{missing.name} is not installed for {sys.executable}"
-            click.echo(f"error: {found}; activate the environment, or install dp_prior in it", err=True)
+            echo(f"error: {found}; activate the environment, or install dp_prior in it", err=True)
             sys.exit(64)  # as for any missing package; docs/processes.md
 
         reason, code = classify(error)
         if code == FAILED:
             raise
-        text = f"{error.strerror}: {error.filename!r}" if reason == REFUSED else str(error) or "interrupted"
+        text = str(error) or "interrupted"
+        if reason == REFUSED:
+            text = f"{error.strerror}: {error.filename!r}" if error.filename else f"{error.strerror}; make room"
         if not getattr(error, "is_relayed", False):  # the main rank says it, see `Ranks.decide`
-            click.echo(text if code == STOPPED else f"error: {text}", err=True)
+            echo(text if code == STOPPED else f"error: {text}", err=True)
         sys.exit(code)
 
 
@@ -124,7 +146,7 @@ def new_names(pairs: Iterable[str]) -> dict[str, str]:
 def say(line: str) -> None:
     """Print a line; ignores a closed pipe or a full disk, which must not end the training."""
     with contextlib.suppress(OSError):
-        click.echo(line)
+        echo(line)
 
 
 @contextlib.contextmanager
@@ -146,7 +168,10 @@ def quiet() -> None:
     """Show warnings; hide messages of libraries below this level."""
     handler = logging.lastResort  # looks up sys.stderr at every message, because the live display replaces it
     handler.filters = [lambda record: not logging.getLogger(record.name.partition(".")[0]).handlers]  # no duplicates
-    logging.basicConfig(handlers=[handler], format="%(message)s", level=logging.WARNING)
+    handler.setFormatter(_PlainFormatter("%(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _show_traceback
     # accelerate passes an option that torch has renamed; every rank would print a warning
     warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
     # 1x1 convolutions on channels-last images: two descriptions of the same layout

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from dp_prior.cli.command import Command, FiniteRange, modules_option, new_names, overrides_option
+from dp_prior.cli.command import Command, FiniteRange, echo, modules_option, new_names, overrides_option
 
 
 @click.command(cls=Command)
@@ -27,12 +27,12 @@ def inspect(place: str, html: Path | None, write_config: Path | None, overrides:
     if html is not None and html.expanduser().absolute() == Path(place).expanduser().absolute():
         raise click.UsageError(f"--html {html} is the data set; name another file for the page")
     found = look(place, overrides)
-    click.echo("\n".join(summary(found)))
+    echo("\n".join(summary(found)))
     if html is not None:
-        click.echo(f"wrote {write_inspection(found, html, Path(place).name)}")
+        echo(f"wrote {write_inspection(found, html, Path(place).name)}")
     if write_config is not None:
         propose(found, write_config)
-        click.echo(f"wrote {write_config}\nnext\n  dp-prior train --config_file {write_config} --check")
+        echo(f"wrote {write_config}\nnext\n  dp-prior train --config_file {write_config} --check")
     if any(finding.severity == "error" for one in found for finding in one.findings):
         sys.exit(BAD_DATA)
 
@@ -54,14 +54,14 @@ def cache(
 
     if not stale and not remove_stale:
         for config_file in config_files:
-            build_frame_caches(config_file, overrides, report=click.echo)
+            build_frame_caches(config_file, overrides, report=echo)
         return
     found = unused_frame_caches(config_files, overrides)
     for unused in found:
         if remove_stale:
             unused.remove()
-        click.echo(f"{'removed' if remove_stale else 'not used'}  {unused}")
-    click.echo(f"{len(found)} caches, {sum(unused.n_bytes for unused in found) / 1e9:.3f} GB")
+        echo(f"{'removed' if remove_stale else 'not used'}  {unused}")
+    echo(f"{len(found)} caches, {sum(unused.n_bytes for unused in found) / 1e9:.3f} GB")
 
 
 @click.command(cls=Command)
@@ -109,7 +109,7 @@ def convert(
 
     how = {"kind": kind, "settings": settings, "renames": new_names(rename), "left_out": leave_out, "fps": fps}
     choice = ChoiceConfig.of_texts(episodes, without, where)
-    click.echo(conversion.convert(source, dest, target, **how, choice=choice, stride=stride))
+    echo(conversion.convert(source, dest, target, **how, choice=choice, stride=stride))
 
 
 @click.command(cls=Command)
@@ -145,12 +145,12 @@ def embed(
     if [texts, images, config_file].count(None) != 2 or (config_file is None) != (key is None):
         raise click.UsageError("give --texts, --images, or --config_file and --key")
     if texts is not None:
-        is_new = embed_texts(model, out, texts, column or "text", click.echo)
+        is_new = embed_texts(model, out, texts, column or "text", echo)
     elif images is not None:
-        is_new = embed_pictures(model, out, images, column or "image", click.echo)
+        is_new = embed_pictures(model, out, images, column or "image", echo)
     else:
-        is_new = embed_data(model, out, config_file, overrides, key, click.echo)
-    click.echo(f"wrote {out}" if is_new else f"{out} is complete already")
+        is_new = embed_data(model, out, config_file, overrides, key, echo)
+    echo(f"wrote {out}" if is_new else f"{out} is complete already")
 
 
 @click.command("make-demonstrations", cls=Command)
@@ -175,7 +175,7 @@ def make_demonstrations(out: Path, task: str, episodes: int, seed: int, workers:
         except ValueError as error:
             raise ConfigError("--task", [str(error)]) from None
         metaworld_demonstrations.write_demonstrations(out, task, episodes, seed, workers)
-    click.echo(f"wrote {episodes} episodes to {out}")
+    echo(f"wrote {episodes} episodes to {out}")
 
 
 @click.command("make-goal-demonstrations", cls=Command)
@@ -185,7 +185,7 @@ def make_goal_demonstrations(episodes: Path, out: Path) -> None:
     """Rotate demonstrations of Push-T to the four goals and add each goal's instruction (docs/language.md)."""
     from dp_prior.envs.pusht_goals import write_goal_demonstrations
 
-    click.echo(f"wrote {write_goal_demonstrations(episodes, out)} episodes to {out}")
+    echo(f"wrote {write_goal_demonstrations(episodes, out)} episodes to {out}")
 
 
 @click.command("align-demonstrations", cls=Command)
@@ -196,7 +196,7 @@ def align_demonstrations(episodes: Path, out: Path) -> None:
     from dp_prior.envs.pusht_aligned import write_aligned_demonstrations
 
     count, distance, degrees = write_aligned_demonstrations(episodes, out)
-    click.echo(f"wrote {count} episodes to {out}; they ended {distance:.1f} px and {degrees:.1f} degrees (medians) off")
+    echo(f"wrote {count} episodes to {out}; they ended {distance:.1f} px and {degrees:.1f} degrees (medians) off")
 
 
 @click.command("embed-demonstrations", cls=Command)
@@ -207,4 +207,4 @@ def embed_demonstrations(episodes: Path, out: Path) -> None:
     from dp_prior.envs.pusht_pictures import write_embeddings
 
     frames = write_embeddings(episodes, out)
-    click.echo(f"wrote the embeddings of {frames} frames to {out}")
+    echo(f"wrote the embeddings of {frames} frames to {out}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from dp_prior.cli.command import Command, import_modules, late_modules_option, modules_option, new_names, say
+from dp_prior.cli.command import Command, echo, import_modules, late_modules_option, modules_option, new_names, say
 from dp_prior.files.redact import redact
 
 if TYPE_CHECKING:
@@ -63,10 +63,10 @@ def sample(checkpoint: str, n: int, out: Path, labels: str | None, modules: tupl
             is_done = draw(checkpoint, request, ranks, say if ranks.is_main_process else lambda line: None)
         ranks.end()
     if not is_done:
-        click.echo(f"stopped on {stop.reason or 'a signal to another rank'}; the same command goes on", err=True)
+        echo(f"stopped on {stop.reason or 'a signal to another rank'}; the same command goes on", err=True)
         sys.exit(STOPPED)
     if ranks.is_main_process:
-        click.echo(f"wrote {n} samples to {out}")
+        echo(f"wrote {n} samples to {out}")
 
 
 @click.command(cls=Command)
@@ -96,7 +96,7 @@ def likelihood(checkpoint: str, **options: object) -> None:
     ranks.end()
     if ranks.is_main_process:
         for name, value in found.items():
-            click.echo(f"{name:<16} {value:.6g}")
+            echo(f"{name:<16} {value:.6g}")
 
 
 @click.command(cls=Command)
@@ -209,7 +209,7 @@ def average(run: str, relative_width: float, out: Path, max_error: float) -> Non
     from dp_prior.training.posthoc import reconstruct
 
     made = reconstruct(run, relative_width, out, max_error=max_error)
-    click.echo(
+    echo(
         f"average of relative width {relative_width:g} at step {made.target.step:,} in {made.directory}, from "
         f"{made.n_averages} averages in {made.n_checkpoints} checkpoints; relative error of the profile "
         f"{made.error:.2g}"
@@ -238,13 +238,13 @@ def export(checkpoint: str, directory: Path, whole: bool, layout: str, overrides
         if whole:
             raise click.UsageError("--whole is for --format checkpoint")
         report = export_policy(checkpoint, directory, layout, overrides)
-        click.echo(f"exported {checkpoint} to {directory}; largest error {report['largest_error']:.2g} normalised")
+        echo(f"exported {checkpoint} to {directory}; largest error {report['largest_error']:.2g} normalised")
         return
     if overrides:
         raise click.UsageError("--set is for --format onnx and torch_export; a copy keeps its configuration")
     source, digest = export_checkpoint(checkpoint, directory, whole=whole)
-    click.echo(f"exported {source} to {directory}")
-    click.echo(f"its reference on a web server is https://.../{directory.name}#sha256={digest}")
+    echo(f"exported {source} to {directory}")
+    echo(f"its reference on a web server is https://.../{directory.name}#sha256={digest}")
 
 
 @click.command("import", cls=Command)
@@ -260,5 +260,5 @@ def import_policy(
     """Convert a policy of LeRobot (a directory, or user/name on the Hub) or of Diffusion Policy to a run."""
     from dp_prior.commands import imported
 
-    click.echo(imported.import_policy(source, out, layout, new_names(rename)))
-    click.echo(f"next\n  dp-prior train --config_file {out / 'config.json'} --set data.episodes.path=...")
+    echo(imported.import_policy(source, out, layout, new_names(rename)))
+    echo(f"next\n  dp-prior train --config_file {out / 'config.json'} --set data.episodes.path=...")

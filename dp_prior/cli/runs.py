@@ -16,6 +16,7 @@ import click
 from dp_prior.cli.command import (
     Command,
     FiniteRange,
+    echo,
     exit_codes,
     import_modules,
     late_modules_option,
@@ -127,12 +128,12 @@ def sweep(
 
     found = trials(find_configuration(config_file), varied, seeds, overrides)
     if only_print:
-        click.echo("\n".join(trial.command(modules) for trial in found))
+        echo("\n".join(trial.command(modules) for trial in found))
         return
     code = run_trials(found, say)
     runs = [path for trial in found if ((path := run_directory(trial.config)) / CONFIG).is_file()]
     if html is not None:
-        click.echo(f"wrote {write_report(runs, html)}" if runs else f"{html} is not written: no trial began to train")
+        echo(f"wrote {write_report(runs, html)}" if runs else f"{html} is not written: no trial began to train")
     sys.exit(code)
 
 
@@ -150,7 +151,7 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> N
         if stored is not None:
             verdict = f"  {'equal to' if now == stored else 'differs from'} the stored {stored:.6g}"
             verdict += "" if now == stored else f" by {abs(now - stored):.1g}"
-        click.echo(f"{name:<40} {now:.6g}{verdict}")
+        echo(f"{name:<40} {now:.6g}{verdict}")
 
 
 @click.command(cls=Command)
@@ -164,7 +165,7 @@ def report(runs: tuple[Path, ...], html: Path | None) -> None:
 
     if html is None and len(runs) > 1:
         raise click.UsageError("--html says where the page of several runs goes")
-    click.echo(f"wrote {write_report(runs, html or runs[0] / PAGE)}")
+    echo(f"wrote {write_report(runs, html or runs[0] / PAGE)}")
 
 
 @click.command(cls=Command)
@@ -202,7 +203,7 @@ def push(run: Path, repo: str | None, limit_s: float) -> None:
     from dp_prior.commands.push import push_run
     from dp_prior.run.files.exit_file import UNAVAILABLE
 
-    missing = push_run(run, repo, limit_s, report=click.echo)
+    missing = push_run(run, repo, limit_s, report=echo)
     if missing:
         sys.exit(UNAVAILABLE)
 
@@ -214,7 +215,7 @@ def schema() -> None:
     from dp_prior.config.schema import json_schema
     from dp_prior.run.files.config import TrainConfig
 
-    click.echo(json.dumps(json_schema(TrainConfig), indent=2))
+    echo(json.dumps(json_schema(TrainConfig), indent=2))
 
 
 @click.command(cls=Command)
@@ -223,7 +224,7 @@ def configs() -> None:
     from dp_prior.run.files.configurations import configurations
 
     for name, path in configurations().items():
-        click.echo(f"{name:<24} {path}")
+        echo(f"{name:<24} {path}")
 
 
 def _farewell(outcome: Outcome, config: TrainConfig, modules: tuple[str, ...]) -> str:

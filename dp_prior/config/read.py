@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.config.errors import ConfigError, an, short
+from dp_prior.files.regular_files import UnfitError, read_small
 
 EXTENDS = "extends"
 """Key of a configuration file: path of the file to lay this file over, relative to this file's directory."""
@@ -28,7 +29,9 @@ def files_of(path: Path) -> list[tuple[Path, dict[str, Any]]]:
     asked = ""
     while True:
         try:
-            text = path.read_text(encoding="utf-8-sig")
+            text = read_small(path, 4 * MOST_CHARACTERS).decode("utf-8-sig")
+        except UnfitError as error:
+            raise ConfigError(str(path), [f"cannot be read{asked}: {error.problem}"]) from None
         except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a path that no file can have
             raise ConfigError(str(path), [f"cannot be read{asked}: {error}"]) from None
         data = parse_object(text, str(path))

@@ -38,6 +38,10 @@ class UnreadableError(OSError):
     """
 
 
+class UnwritableError(OSError):
+    """A file made of a data set, such as a frame cache, cannot be written: a full disk or missing permissions."""
+
+
 def first_few(items: Sequence[object], most: int = 5) -> str:
     """The first items, and dots if there are more."""
     return ", ".join(map(str, items[:most])) + (", ..." if len(items) > most else "")

@@ -8,6 +8,7 @@ import io
 import math
 import os
 import threading
+import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -107,7 +108,10 @@ def npy_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
     field = stream.read(length)
     header = stream.read(min(int.from_bytes(field, "little"), _LARGEST_HEADER))
     with _PARSING:
-        return read(io.BytesIO(field + header))
+        try:
+            return read(io.BytesIO(field + header))
+        except (SyntaxError, tokenize.TokenError, TypeError, RecursionError) as error:
+            raise ValueError(f"its header cannot be parsed: {error}") from None
 
 
 def check_is_file(path: Path, ending: str) -> None:

@@ -160,12 +160,17 @@ class Integrity:
     def _compare_folder(self, place: str, expected: Mapping[str, FileNote], pool: ThreadPoolExecutor) -> list[str]:
         """The changes of the files in a folder of embeddings."""
         try:
-            found = find_files(place, self._places[place]).sizes()
+            files = find_files(place, self._places[place])
+            found = files.sizes()
         except DataError as error:
             return [f"{place} {problem}" for problem in error.problems]
         problems = [f"{_join(place, name)} is missing" for name in sorted(expected.keys() - found.keys())]
         problems += [f"{_join(place, name)} was not there" for name in sorted(found.keys() - expected.keys())]
         both = sorted(expected.keys() & found.keys())
+        unknown = [name for name in both if expected[name].sha256 is None]
+        if self._verify == "hashes" and files.is_local and unknown:
+            told = "were noted without a hash, so whether their content has changed cannot be told"
+            problems.append(f"{len(unknown)} files of {place} {told}; compare sizes with data.verify=sizes")
         changes = pool.map(lambda name: self._compare(_join(place, name), expected[name], found[name]), both)
         return problems + list(filter(None, changes))
 
@@ -177,14 +182,14 @@ class Integrity:
     def _take_folder(
         self, place: str, endings: tuple[str, ...], known: Mapping[str, FileNote] | None, pool: ThreadPoolExecutor
     ) -> dict[str, FileNote]:
-        """Notes of a folder. Known notes stay; notes of local files get missing hashes if hashes are to be verified."""
-        files = find_files(place, endings) if known is None or self._verify == "hashes" else None
-        notes = {name: FileNote(size=size) for name, size in files.sizes().items()} if known is None else dict(known)
+        """Notes of a folder, of local files with hashes if hashes are to be verified. Known notes stay."""
+        if known is not None:
+            return dict(known)
+        files = find_files(place, endings)
+        sizes, hashes = files.sizes(), dict[str, str]()
         if self._verify == "hashes" and files.is_local:
-            names = [name for name, note in notes.items() if note.sha256 is None]
-            for name, sha256 in zip(names, pool.map(lambda name: _sha256(_join(place, name)), names), strict=True):
-                notes[name] = FileNote(size=notes[name].size, sha256=sha256)
-        return notes
+            hashes = dict(zip(sizes, pool.map(lambda name: _sha256(_join(place, name)), sizes), strict=True))
+        return {name: FileNote(size=size, sha256=hashes.get(name)) for name, size in sizes.items()}
 
     def _root_name(self) -> str:
         return "" if self._root is None else str(self._root.absolute())

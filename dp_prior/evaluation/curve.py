@@ -19,6 +19,9 @@ from dp_prior.tracking.jsonl import parse_row
 
 Series = tuple[np.ndarray, np.ndarray]  # x (n,), y (n,)
 
+MOST_LINES = 40
+"""Most metrics of a kind that are drawn."""
+
 COLOURS = ("#1f4e8c", "#d9822b", "#2ea043", "#8f4bab", "#cf4b42", "#3aa3a3")
 _TRAINING = "#9aa4b2"
 _DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)))  # one for each pass through the colours
@@ -38,9 +41,9 @@ def draw_learning_curve(metrics: Path, output: Path) -> Path:
     series, panels = _panels(rows, "samples_seen")
     if not panels:
         raise ValueError(f"{metrics} holds no loss, action error or score yet; train a little first")
-    lines = max(len(found) for _, found in panels)  # of the legends below the panels
+    lines = max(len(found) for _, found, _ in panels)  # of the legends below the panels
     figure = import_figure()(figsize=(4.6 * len(panels) + 0.4, 3.6 + 0.17 * lines), dpi=130, layout="constrained")
-    right = max(x[-1] for _, found in panels for x, _ in found.values()) or 1
+    right = max(x[-1] for _, found, _ in panels for x, _ in found.values()) or 1
     grid = figure.subplots(2, len(panels), squeeze=False, height_ratios=[3.4, 0.2 + 0.17 * lines])
     for axes, below, panel in zip(*grid, panels, strict=True):
         _draw_panel(axes, below, panel, series, right, "samples seen")
@@ -60,7 +63,8 @@ def learning_curves(rows: list[dict[str, Any]], x: str = "samples_seen", label: 
     return figures
 
 
-Panel = tuple[Callable[[Any, dict[str, Series], dict[str, Series]], None], dict[str, Series]]
+Panel = tuple[Callable[[Any, dict[str, Series], dict[str, Series]], None], dict[str, Series], int]
+"""How a kind of metrics is drawn, those that are drawn, and how many there are."""
 
 
 def _panels(rows: list[dict[str, Any]], x: str) -> tuple[dict[str, Series], list[Panel]]:
@@ -72,13 +76,15 @@ def _panels(rows: list[dict[str, Any]], x: str) -> tuple[dict[str, Series], list
         (_draw_scores, r".+/score"),
     )
     found = [(draw, {name: one for name, one in series.items() if re.fullmatch(kind, name)}) for draw, kind in kinds]
-    return series, [panel for panel in found if panel[1]]
+    return series, [(draw, dict(itertools.islice(one.items(), MOST_LINES)), len(one)) for draw, one in found if one]
 
 
 def _draw_panel(axes: Any, below: Any, panel: Panel, series: dict[str, Series], right: float, label: str) -> None:
     """Draw a panel, and its legend into the axes below."""
-    draw, found = panel
+    draw, found, count = panel
     draw(axes, found, series)
+    if count > len(found):
+        axes.plot([], [], " ", label=f"and {count - len(found)} more")
     axes.set_xlim(0, 1.03 * right)
     dress(axes, label)
     below.axis("off")

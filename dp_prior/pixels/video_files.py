@@ -60,5 +60,7 @@ def opened_video(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
         streams = container.streams.video
         if len(streams) != 1:
             raise UnfitError(path, f"holds {len(streams)} video streams; expected 1")
+        if streams[0].codec_context is None:
+            raise UnfitError(path, "has a codec that FFmpeg does not know; encode it again, for example as H.264")
         streams[0].codec_context.options |= _BOUNDED
         yield container, streams[0]

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
+from dp_prior.files.printable import printable
 from dp_prior.tracking.logger import Logger
 
 BAR, WIDE = 20, 100  # columns of the bar, and of the narrowest terminal that shows a bar
@@ -20,7 +21,7 @@ BAR, WIDE = 20, 100  # columns of the bar, and of the narrowest terminal that sh
 
 def show(line: str) -> None:
     """Print a line where progress is printed."""
-    sys.stdout.write(line + "\n")
+    sys.stdout.write(printable(line) + "\n")
     sys.stdout.flush()
 
 
@@ -141,7 +142,7 @@ class ConsoleLogger(Logger):
             shown.append(word)
         line = Table.grid(padding=(0, 1))
         bar = [ProgressBar(total=self._total, completed=seen, width=BAR)] if has_bar else []
-        line.add_row(*bar, Text("  ".join(shown)[:room], no_wrap=True))
+        line.add_row(*bar, Text(printable("  ".join(shown))[:room], no_wrap=True))
         return line
 
     def _show(self, progress: Progress, training: dict[str, float]) -> None:
@@ -175,6 +176,7 @@ class ConsoleLogger(Logger):
             self._print(line)
 
     def _print(self, line: str) -> None:
+        line = printable(line)
         if self._live is not None:
             self._live.console.print(line, markup=False, highlight=False, soft_wrap=True)
         else:

@@ -1,16 +1,24 @@
 """What all commands share: imports, warnings, output that nobody takes."""
 
+import ast
+import io
 import json
+import logging
 import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
 
-from dp_prior.cli.command import FiniteRange, exit_codes, new_names
+import dp_prior
+from dp_prior.cli.command import FiniteRange, echo, exit_codes, new_names, quiet, say
+from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
+from dp_prior.data.errors import UnwritableError
+from dp_prior.tracking.console import ConsoleConfig, show
 from tests.cli.invoked import command
 from tests.tiny import write
 
@@ -69,7 +77,13 @@ def test_a_number_in_a_range_is_finite(text):
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(FileNotFoundError("no run"), 64), (ConfigError("a", ["b"]), 64), (OSError(28, "No space left", "x"), 74)],
+    [
+        (FileNotFoundError("no run"), 64),
+        (ConfigError("a", ["b"]), 64),
+        (OSError(28, "No space left", "x"), 74),
+        (OSError(28, "No space left"), 74),  # of a file that was open
+        (UnwritableError(28, "cannot be written", "x"), 74),
+    ],
 )
 def test_an_error_of_the_user_is_one_message_and_its_code(error, code, capsys):
     with pytest.raises(SystemExit) as caught, exit_codes():
@@ -89,3 +103,41 @@ def test_an_error_of_the_main_rank_is_silent_on_the_others_with_the_same_code(ca
     with pytest.raises(SystemExit) as caught, exit_codes():
         raise error
     assert caught.value.code == 64 and capsys.readouterr().err == ""
+
+
+@pytest.mark.promise("K14")
+def test_control_characters_of_strangers_reach_no_terminal(capsys, tmp_path):
+    name = "state\x1b]0;PWNED\x07"
+    with pytest.raises(SystemExit), exit_codes():
+        raise ConfigError(name, [f"{name} is unknown"])
+    echo(name)
+    say(name)
+    show(name)
+    ConsoleConfig(style="plain").create(None, None).log_error(name, Progress())
+    quiet()
+    logging.getLogger("dp_prior.x").warning("odd key %s", name)
+    for style in ("live", "plain"):
+        stream = io.StringIO()
+        logger = ConsoleConfig(style=style).create(stream, 10)
+        logger.log({"train/loss": 1.0, f"{name}/loss": 1.0}, Progress())
+        logger.close()
+        assert "\x1b]0;" not in stream.getvalue() and "\\x1b]0;PWNED" in stream.getvalue()
+    said = "".join(capsys.readouterr())
+    assert "\x1b" not in said and said.count("state\\x1b]0;PWNED\\x07") >= 6
+
+
+def test_commands_print_in_one_place():
+    """What is printed elsewhere would reach a terminal with the control characters of names."""
+    package, found = Path(dp_prior.__file__).parent, set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+                *("print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write"),
+            ):
+                found.add(f"{path.relative_to(package).as_posix()}: {ast.unparse(node.func)}")
+    assert found == {
+        "cli/command.py: click.echo",
+        "cli/command.py: sys.stderr.write",
+        "tracking/console.py: sys.stdout.write",
+        "places/__main__.py: sys.stdout.write",  # JSON, for the process that started it
+    }

@@ -1,10 +1,13 @@
 """Text is plain JSON with every key once, or it is refused with its place."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
 from dp_prior.config import ConfigError
+from dp_prior.config.read import files_of
 from tests.config.records import MINIMAL, Run, problems, read
 
 
@@ -38,9 +41,22 @@ def test_text_that_is_not_plain_json_is_refused(text, expected):
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    for path, reason in [(tmp_path / "none.json", "No such file"), (tmp_path, "directory"), ("a\0b", "null")]:
+    for path, reason in [(tmp_path / "none.json", "No such file"), (tmp_path, "is a folder"), ("a\0b", "null")]:
         with pytest.raises(ConfigError, match=f"cannot be read: .*{reason}"):
             Run.from_json_path(path)
     (tmp_path / "latin.json").write_bytes(b'{"description": "\xe9"}')
     with pytest.raises(ConfigError, match="cannot be read: .*utf-8"):
         Run.from_json_path(tmp_path / "latin.json")
+
+
+@pytest.mark.promise("I3")
+def test_what_is_endless_or_waits_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")
+    with open(tmp_path / "large.json", "wb") as file:
+        file.truncate(3 << 30)
+    for path in ("/dev/zero", tmp_path / "pipe.json", tmp_path / "large.json"):
+        with pytest.raises(ConfigError, match=r"cannot be read: (is a named pipe|has 3221225472 bytes; expected)"):
+            files_of(Path(path))
+        (tmp_path / "a.json").write_text(json.dumps({"extends": str(path)}))
+        with pytest.raises(ConfigError, match=r"cannot be read, which .*a.json extends: "):
+            files_of(tmp_path / "a.json")

@@ -55,7 +55,7 @@ def outside(kind, file, place):
         file.create_virtual_dataset("x", layout)
 
 
-@pytest.mark.promise("K3")
+@pytest.mark.promise("K3", "K11")
 @pytest.mark.parametrize(
     "kind",
     ["external link", "soft link to one", "group behind one", "external storage", "circle of links", "virtual dataset"],
@@ -71,7 +71,7 @@ def test_what_leads_into_another_file_is_refused_unopened(tmp_path, kind):
         assert list(datasets(file)) == ["sound"]
 
 
-@pytest.mark.promise("K8")
+@pytest.mark.promise("K8", "K12")
 def test_nested_groups_are_counted(tmp_path):
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         file["/".join("g" * MOST_NESTED) + "/x"] = 1
@@ -81,7 +81,7 @@ def test_nested_groups_are_counted(tmp_path):
             datasets(file)
 
 
-@pytest.mark.promise("K8")
+@pytest.mark.promise("K8", "K12")
 def test_sizes_are_checked_by_the_metadata(tmp_path):
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         file.create_dataset("sound", data=np.zeros((10**5, 100), "u1"), compression="gzip")

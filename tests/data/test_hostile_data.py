@@ -10,8 +10,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from dp_prior.data import files as files_module
 from dp_prior.data.embeddings.folder import FolderConfig
-from dp_prior.data.errors import UnreadableError
+from dp_prior.data.errors import DataError, UnreadableError
+from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior.data.formats.robomimic import RobomimicStoreConfig
+from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from tests import forks
 from tests.data.embeddings.folders import embeddings, write_npy
@@ -189,6 +193,7 @@ def record_of(kind: str, record: dict) -> dict:
     return {"episodes": record, "obs": {"a": {"key": obs}}, "action": {"key": "action"}}
 
 
+@pytest.mark.promise("K8", "K12")
 def test_hostile_data_are_refused_in_bounded_time_and_memory(tmp_path):
     """All cases in one process that may take 3 GB of addresses; none may take 10 s of the CPU or 700 MB."""
     wanted = cases(tmp_path)
@@ -252,3 +257,37 @@ def test_what_the_system_refuses_to_read_is_no_damage(tmp_path, kind, code, monk
     with pytest.raises(UnreadableError) as caught:
         read()
     assert caught.value.errno == code and str(tmp_path) in str(caught.value)
+
+
+def constant_sets(place):
+    """By format a store of one key `frames`, whose bytes are a hundredth of its values or fewer, and these values."""
+    frames, ends = np.zeros((60, 48, 64, 3), np.uint8), np.array([30, 60])
+    np.savez_compressed(place / "a.npz", frames=frames, action=frames[:, 0, 0], episode_ends=ends)
+    yield NpzStoreConfig(path=place / "a.npz").create(), "frames", frames, place / "a.npz"
+    zarr = pytest.importorskip("zarr")
+    group = zarr.open_group(str(place / "a.zarr"), mode="w", zarr_format=2)
+    group.create_array("data/frames", data=frames, chunks=(60, 48, 64, 3), config={"write_empty_chunks": True})
+    group.create_array("meta/episode_ends", data=ends)
+    yield ZarrStoreConfig(path=place / "a.zarr").create(), "frames", frames, place / "a.zarr" / "data" / "frames"
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(place / "a.hdf5", "w") as file:
+        for number in range(2):
+            demonstration = file.create_group(f"data/demo_{number}")
+            demonstration["actions"] = np.zeros((30, 2))
+            demonstration.create_dataset("frames", data=frames[:30], compression="gzip", chunks=(30, 48, 64, 3))
+    yield RobomimicStoreConfig(path=place / "a.hdf5").create(), "frames", frames, place / "a.hdf5"
+
+
+@pytest.mark.promise("K12")
+def test_constant_data_are_honest_and_memory_is_the_bound(tmp_path, monkeypatch):
+    """A file of equal frames compresses like a bomb; it is read where it fits into memory, in every format."""
+    for store, key, values, where in constant_sets(tmp_path):
+        files = [where] if where.is_file() else [file for file in where.rglob("*") if file.is_file()]
+        assert sum(file.stat().st_size for file in files) < values.nbytes / 60, where
+        np.testing.assert_array_equal(store.read(key), values)
+        with monkeypatch.context() as less:
+            less.setattr(files_module, "free_memory_bytes", lambda values=values: values.nbytes - 1)
+            with pytest.raises(DataError, match=f"declares {values.nbytes:,} bytes, but this machine has"):
+                store.read(key)
+            source = store.frames(key, np.array([30, 60]))  # frames are read block by block
+            assert sum(len(block) for part in source.parts for block in source.read(part, 0)) == 60

@@ -58,7 +58,7 @@ def test_a_picture_that_compresses_a_thousand_to_one_comes_back():
         assert picture.getextrema() == (7, 7)
 
 
-@pytest.mark.promise("K1", "K3")
+@pytest.mark.promise("K1", "K3", "K10")
 def test_postscript_starts_no_program(tmp_path, monkeypatch):
     """Pillow gives it to Ghostscript, in every reader of pictures."""
     program = tmp_path / "gs"

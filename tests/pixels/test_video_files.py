@@ -58,7 +58,7 @@ def test_every_container_that_is_promised_is_read_whatever_its_name(tmp_path, mo
         assert len(list(container.decode(stream))) == 3
 
 
-@pytest.mark.promise("K3")
+@pytest.mark.promise("K3", "K10")
 @pytest.mark.parametrize(
     "text",
     [

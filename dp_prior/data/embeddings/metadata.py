@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +11,9 @@ import numpy as np
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding, reading
 from dp_prior.data.found_files import Files, find_files
-from dp_prior.data.parquet_files import OBJECT_BYTES, check_columns_fit
-from dp_prior.files.regular_files import check_regular
+from dp_prior.data.parquet_footer import read_footer
+from dp_prior.data.parquet_sizes import OBJECT_BYTES, check_columns_fit
+from dp_prior.files.regular_files import check_regular, open_regular
 
 if TYPE_CHECKING:
     import pyarrow
@@ -23,13 +23,11 @@ ROWS_AT_ONCE = 65_536
 
 def count_rows(place: str) -> tuple[list[str], np.ndarray]:
     """The parquet files at `place` and the rows of each, from their footers."""
-    from pyarrow import parquet
-
     files = find_files(place, (".parquet",))
 
     def count(path: str) -> int:
         with files.open(path) as file:
-            return parquet.ParquetFile(file).metadata.num_rows
+            return read_footer(file).rows
 
     return files.paths, np.array(files.each(count), dtype=np.int64)
 
@@ -82,9 +80,9 @@ def _batches(files: Files, path: str, names: list[str], as_text: bool) -> Iterat
         else:
             from pyarrow import parquet
 
+            check_columns_fit(path, file, names)
             parts = parquet.ParquetFile(file)
             check_columns(path, parts.schema_arrow.names, names)
-            check_columns_fit(path, parts, names, file.seek(0, io.SEEK_END))
             yield from parts.iter_batches(ROWS_AT_ONCE, columns=names)
 
 
@@ -124,8 +122,8 @@ def read_table(path: Path, column: str) -> dict[str, Any]:
         else:
             from pyarrow import parquet
 
-            with parquet.ParquetFile(path) as file:
-                check_columns_fit(str(path), file, file.schema_arrow.names, path.stat().st_size, OBJECT_BYTES)
-                table = file.read()
+            with open_regular(path) as file:
+                check_columns_fit(str(path), file, None, OBJECT_BYTES)
+                table = parquet.ParquetFile(file).read()
     check_columns(str(path), table.column_names, [column])
     return {name: values.to_pylist() for name, values in zip(table.column_names, table.columns, strict=True)}

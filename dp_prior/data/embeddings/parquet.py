@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from functools import lru_cache
 
 import numpy as np
@@ -12,7 +11,7 @@ from dp_prior.data.embeddings.metadata import check_columns
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import reading
 from dp_prior.data.found_files import Files
-from dp_prior.data.parquet_files import check_columns_fit
+from dp_prior.data.parquet_sizes import check_columns_fit
 
 
 class ParquetRows(FileRows):
@@ -35,10 +34,9 @@ class ParquetRows(FileRows):
         from pyarrow import parquet
 
         with self._files.open(path) as file:
-            parts = parquet.ParquetFile(file)
-            check_columns(path, parts.schema_arrow.names, [self._column])
-            check_columns_fit(path, parts, [self._column], file.seek(0, io.SEEK_END))
-            return [parts.metadata.row_group(i).num_rows for i in range(parts.metadata.num_row_groups)]
+            footer = check_columns_fit(path, file, [self._column])
+            check_columns(path, parquet.ParquetFile(file).schema_arrow.names, [self._column])
+            return footer.groups
 
     def _read_piece(self, number: int, begin: int, out: np.ndarray) -> None:
         out[:] = self._group(number)[begin : begin + len(out)]

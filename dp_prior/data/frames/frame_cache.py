@@ -7,6 +7,7 @@ and versions. A change of any gives another cache, so that one is never out of d
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -20,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dp_prior.data.errors import DataError, UnreadableError
+from dp_prior.data.errors import DataError, UnreadableError, UnwritableError
 from dp_prior.data.files import Verify
 from dp_prior.data.frames import FrameSource
 from dp_prior.data.frames.build import BuildProgress, Plan, build, duration
@@ -147,7 +148,8 @@ class FrameCache:
 
         Raises:
             DataError: files cannot be read or do not match the rows, all of them in one report, and what could be read
-                stays; the disk is too small; or the cache cannot be written.
+                stays.
+            UnwritableError: the disk is too small, or the cache cannot be written.
             UnreadableError: the system refused to read a file of the source or of the cache.
         """
         if verify == "sizes" and self._damage("sizes") is None:  # needs no lock, so a complete cache may be read-only
@@ -157,7 +159,7 @@ class FrameCache:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             problem = f"cannot be created ({error.strerror}); name another directory for the frame cache"
-            raise DataError(str(root), [problem]) from None
+            raise UnwritableError(error.errno, problem, str(root)) from None
         with build_lock(root / f"{self.directory.name}.lock", tell, self._how_far, check):
             damage = self._damage(verify)
             if damage is None:
@@ -169,12 +171,13 @@ class FrameCache:
                 self.directory.mkdir(exist_ok=True)
                 self._refuse_small_disk(workers)
                 build(plan, workers, progress, check)
-            except UnreadableError:  # a file of the source
+            except (UnreadableError, UnwritableError):  # a file of the source; the disk is too small
                 raise
             except OSError as error:
                 state = f"{error.strerror or error}; {_gigabytes(_free_bytes(self.directory))} free"
                 remedy = "Make room and start again: episodes that are stored stay"
-                raise DataError(str(self.directory), [f"cannot be written ({state}). {remedy}"]) from None
+                problem = f"cannot be written ({state}). {remedy}"
+                raise UnwritableError(error.errno, problem, str(self.directory)) from None
 
     def open(self, verify: Verify = "sizes") -> FrameRows:
         """The frames by row, from the cache, which is built if needed; logs damage that hashes find. See `build`."""
@@ -238,7 +241,7 @@ class FrameCache:
             found = f"needs {_gigabytes(needed)}, has {_gigabytes(there)}, and the disk has {_gigabytes(free)} free"
             smaller = " smaller frames" if plan.encoding.type == "jpeg" else " smaller frames, or JPEG"
             remedy = f"Make room, name another directory, or choose{smaller}"
-            raise DataError(str(self.directory), [f"{found}. {remedy}; nothing was read"])
+            raise UnwritableError(errno.ENOSPC, f"{found}. {remedy}; nothing was read", str(self.directory))
 
 
 def _identify(source: FrameSource) -> dict[str, list[int]]:

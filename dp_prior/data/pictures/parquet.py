@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 from collections.abc import Iterator
@@ -17,7 +16,8 @@ from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding
 from dp_prior.data.found_files import Files, find_files
 from dp_prior.data.frames import FramePart
-from dp_prior.data.parquet_files import OBJECT_BYTES, check_columns_fit
+from dp_prior.data.parquet_footer import read_footer
+from dp_prior.data.parquet_sizes import OBJECT_BYTES, check_columns_fit
 from dp_prior.data.pictures.decode import decode_image
 from dp_prior.data.pictures.image_source import ImageSource, numbered
 from dp_prior.pixels.picture_files import import_pillow
@@ -102,11 +102,12 @@ class ParquetImages(ImageSource):
         from pyarrow import parquet
 
         with self._files.open(path) as file:
+            footer = read_footer(file)
             table = parquet.ParquetFile(file)
             paths = {table.schema.column(index).path for index in range(len(table.schema))}
             given = json.loads((table.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
         columns = paths | {path.partition(".")[0] for path in paths}
-        return table.metadata.num_rows, columns, given
+        return footer.rows, columns, given
 
 
 def _class_names(metadata: Any, column: str) -> list[str] | None:
@@ -122,9 +123,8 @@ def _labels(files: Files, column: str, classes: list[str] | None) -> tuple[np.nd
 
     def read(path: str) -> list[Any]:
         with files.open(path) as file:
-            table = parquet.ParquetFile(file)
-            check_columns_fit(path, table, [column], file.seek(0, io.SEEK_END), OBJECT_BYTES)
-            return table.read(columns=[column]).column(0).to_pylist()
+            check_columns_fit(path, file, [column], OBJECT_BYTES)
+            return parquet.ParquetFile(file).read(columns=[column]).column(0).to_pylist()
 
     found = [label for part in files.each(read) for label in part]
     is_number = type(found[0]) is int if found else False

@@ -6,12 +6,14 @@ import functools
 import itertools
 import json
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dp_prior.evaluation.interval import mean_interval
-from dp_prior.reports.pages.charts import overlay, svg
+from dp_prior.reports.pages.charts import overlay
+from dp_prior.reports.pages.drawing import Chart, Drawing
 from dp_prior.reports.pages.page import Page
 from dp_prior.reports.pages.run_page import headlines, points, short, timed
 from dp_prior.reports.pages.story import Story, is_number
@@ -28,9 +30,10 @@ def comparison_page(stories: list[Story]) -> Page:
         if key not in ("description", "tracker.data_path")
         and any(story.settings.get(key) != stories[0].settings.get(key) for story in stories)
     ]  # fmt: skip
+    drawing = Drawing()
     sections = [
-        ("Over samples", _overlays(groups, "samples_seen", "samples seen")),
-        ("Over time, without evaluations", _overlays(single, "hours", "hours of training")),
+        ("Over samples", _overlays(drawing, groups, "samples_seen", "samples seen")),
+        ("Over time, without evaluations", _overlays(drawing, single, "hours", "hours of training")),
     ]
     rows = [
         (name, story.state, f"{_seen(story):,}", *_scores(story)) for name, story in zip(names, stories, strict=True)
@@ -45,7 +48,8 @@ def comparison_page(stories: list[Story]) -> Page:
         ],
         sections=[section for section in sections if section[1]],
         tables=[("Settings that differ", ("setting", *names), differences)],
-        gaps=[f"{name}: {gap}" for name, story in zip(names, stories, strict=True) for gap in story.gaps],
+        gaps=[f"{name}: {gap}" for name, story in zip(names, stories, strict=True) for gap in story.gaps]
+        + drawing.gaps,
     )
 
 
@@ -89,7 +93,7 @@ def _configurations(names: list[str], stories: list[Story]) -> list[tuple[str, l
     return found
 
 
-def _overlays(groups: list[tuple[str, list[Story]]], x: str, label: str) -> list[tuple[str, str]]:
+def _overlays(drawing: Drawing, groups: list[tuple[str, list[Story]]], x: str, label: str) -> list[Chart]:
     """A chart for each loss and score measured during training, with a line for each group of runs."""
     charts = []
     runs = [(name, [timed(story) for story in group]) for name, group in groups]
@@ -99,7 +103,7 @@ def _overlays(groups: list[tuple[str, list[Story]]], x: str, label: str) -> list
             if any(len(line[1]) > 1 for line in lines):
                 title = f"{metric}, over {label}"
                 is_log = metric.endswith("loss") and all((y > 0).all() for _, _, y in lines)
-                charts.append((title, svg(overlay(lines, metric, label, log=is_log), title)))
+                charts += drawing.chart(title, partial(overlay, lines, metric, label, log=is_log))
     return charts
 
 

@@ -6,6 +6,7 @@ import base64
 import datetime
 import json
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,20 @@ import numpy as np
 
 from dp_prior.evaluation.curve import learning_curves
 from dp_prior.evaluation.picture import draw_scores, import_figure
-from dp_prior.reports.pages.charts import bars, overlay, sampled, svg
+from dp_prior.files.regular_files import read_small
+from dp_prior.reports.pages.charts import bars, overlay, sampled
+from dp_prior.reports.pages.drawing import Chart, Drawing
 from dp_prior.reports.pages.page import Page
-from dp_prior.reports.pages.story import EvaluationReport, Story, is_number
+from dp_prior.reports.pages.story import EvaluationReport, Story, can_be_drawn
 
 LARGEST_FILMS = 6 << 20
 """Bytes of films embedded in a page; further films are links to their files."""
+
+LARGEST_PICTURES = 16 << 20
+"""Bytes of pictures of samples embedded in a page."""
+
+MOST_FILMS, MOST_BARS, MOST_DRAWS, MOST_LISTED = 200, 2000, 100, 5000
+"""Most films, bars of a chart, sampled chunks of a moment, and lines of a table."""
 
 MOST_POINTS = 50_000
 """Most numbers of sampled chunks drawn in a page; beyond this only every n-th action is drawn."""
@@ -30,18 +39,19 @@ def run_page(story: Story, output: Path) -> Page:
     """The page of one run. Addresses of films are relative to `output`, the future file of the page."""
     room = LARGEST_FILMS
     films = []
-    for report in reversed([report for report in story.reports if report.film]):
+    for report in reversed([report for report in story.reports if report.film][-MOST_FILMS:]):
         film, text = report.film, f"{report.name} at step {report.step:,}: {_scored(report)}"
         room -= film.stat().st_size
-        source = f"data:video/mp4;base64,{_encoded(film)}" if room > 0 else None
+        source = f"data:video/mp4;base64,{_encoded(film, LARGEST_FILMS)}" if room > 0 else None
         films.append({"text": text, "source": source, "file": _relative(film, output)})
+    drawing = Drawing()
     sections = [
-        ("Learning over samples", _learning(story, "samples_seen", "samples seen")),
-        ("Learning over time, without evaluations", _learning(story, "hours", "hours of training")),
-        ("Episodes", _episodes(story)),
-        ("Sampled beside recorded chunks", _chunks(story)),
-        ("Errors by place", _tables(story)),
-        ("Speed", _speed(story)),
+        ("Learning over samples", _learning(drawing, story, "samples_seen", "samples seen")),
+        ("Learning over time, without evaluations", _learning(drawing, story, "hours", "hours of training")),
+        ("Episodes", _episodes(drawing, story)),
+        ("Sampled beside recorded chunks", _chunks(drawing, story)),
+        ("Errors by place", _tables(drawing, story)),
+        ("Speed", _speed(drawing, story)),
     ]
     last = story.rows[-1] if story.rows else {}
     facts = {
@@ -67,13 +77,13 @@ def run_page(story: Story, output: Path) -> Page:
         strips=_pictures(story),
         sections=[section for section in sections if section[1]],
         tables=[
-            ("What happened", ("step", "message"), happened),
+            ("What happened", ("step", "message"), happened[-MOST_LISTED:]),
             ("Settings that differ from the defaults", ("setting", "value"), _listed(story.changed)),
             ("Scores of the best weights", ("metric", "value"), [(n, f"{v:.6g}") for n, v in story.test.items()]),
         ],
         details=[("All settings", ("setting", "value"), _listed(story.settings))],
         commands=_commands(story),
-        gaps=story.gaps,
+        gaps=[*story.gaps, *drawing.gaps],
     )
 
 
@@ -95,26 +105,30 @@ def headlines(story: Story) -> list[tuple[str, str, str]]:
 
 def _pictures(story: Story) -> list[tuple[str, str]]:
     """The pictures of samples in the newest report of each evaluator."""
-    newest = {report.name: report for report in story.reports}
-    return [
-        (
-            f"{report.name}, {picture.stem.removeprefix(f'{report.path.stem}_')}, at step {report.step:,}",
-            f"data:image/png;base64,{_encoded(picture)}",
-        )
-        for report in newest.values()
-        for picture in report.pictures
-    ]
+    newest, room, found = {report.name: report for report in story.reports}, LARGEST_PICTURES, []
+    for report in newest.values():
+        for picture in report.pictures:
+            room -= picture.stat().st_size
+            if room < 0:
+                story.gaps.append(
+                    f"{picture.name} and other pictures are left out: {LARGEST_PICTURES:,} bytes are shown"
+                )
+                return found
+            name = picture.stem.removeprefix(f"{report.path.stem}_")
+            source = f"data:image/png;base64,{_encoded(picture, LARGEST_PICTURES)}"
+            found.append((f"{report.name}, {name}, at step {report.step:,}", source))
+    return found
 
 
-def _encoded(path: Path) -> str:
-    return base64.b64encode(path.read_bytes()).decode()
+def _encoded(path: Path, most: int) -> str:
+    return base64.b64encode(read_small(path, most)).decode()
 
 
-def _learning(story: Story, x: str, label: str) -> list[tuple[str, str]]:
+def _learning(drawing: Drawing, story: Story, x: str, label: str) -> list[Chart]:
     """The learning curves."""
     figures = learning_curves(timed(story), x, label)
-    titles = [f"{figure.axes[0].get_title(loc='left')}, over {label}" for figure in figures]
-    return [(title, svg(figure, title)) for title, figure in zip(titles, figures, strict=True)]
+    titled = [(f"{figure.axes[0].get_title(loc='left')}, over {label}", figure) for figure in figures]
+    return [chart for title, figure in titled for chart in drawing.chart(title, lambda figure=figure: figure)]
 
 
 def timed(story: Story) -> list[dict[str, Any]]:
@@ -135,18 +149,24 @@ def points(rows: list[dict[str, Any]], x: str, metric: str) -> tuple[np.ndarray,
     return tuple(np.array(found, dtype=float).reshape(-1, 2).T)
 
 
-def _episodes(story: Story) -> list[tuple[str, str]]:
+def _episodes(drawing: Drawing, story: Story) -> list[Chart]:
     """Scores of `Story.tested`, from the worst episode to the best."""
     report = story.tested
     if report is None:
         return []
-    figure = import_figure()(figsize=(9, 2.6), layout="constrained")
-    draw_scores(figure.subplots(), report.episodes)
-    title = f"{report.name} at step {report.step:,}, scores of {len(report.episodes)} episodes"
-    return [(title, svg(figure, title))]
+    episodes = report.episodes[:MOST_BARS]
+
+    def scores() -> Any:
+        figure = import_figure()(figsize=(9, 2.6), layout="constrained")
+        draw_scores(figure.subplots(), episodes)
+        return figure
+
+    first = "" if len(episodes) == len(report.episodes) else f"the first {MOST_BARS} of "
+    title = f"{report.name} at step {report.step:,}, scores of {first}{len(report.episodes)} episodes"
+    return drawing.chart(title, scores)
 
 
-def _chunks(story: Story) -> list[tuple[str, str]]:
+def _chunks(drawing: Drawing, story: Story) -> list[Chart]:
     """Sampled and recorded chunks at some held-out moments, at most `MOST_POINTS` numbers in all."""
     stride = -(-sum(chunks.size for chunks in story.chunks.values()) // MOST_POINTS)
     n_obs_steps, n_action_steps = (story.settings.get(f"task.{key}") for key in ("n_obs_steps", "n_action_steps"))
@@ -157,22 +177,23 @@ def _chunks(story: Story) -> list[tuple[str, str]]:
     for name, moments in story.chunks.items():
         for number, chunks in enumerate(moments, 1):
             label = f"{name}, moment {number} of {len(moments)}"
-            charts.append((label, svg(sampled(chunks, label, stride, executed), label)))
+            charts += drawing.chart(label, partial(sampled, chunks[: 1 + MOST_DRAWS], label, stride, executed))
     return charts
 
 
-def _tables(story: Story) -> list[tuple[str, str]]:
+def _tables(drawing: Drawing, story: Story) -> list[Chart]:
     """The tables of the newest report of each evaluator, such as the action error at each index of the chunk."""
     newest = {report.name: report for report in story.reports if not report.episodes}
     charts = []
     for report in newest.values():
-        for name, rows in report.tables.items():
+        for name, every in report.tables.items():
+            rows = every[:MOST_BARS]
             for metric in [key for key in (rows[0] if rows else {}) if key not in _place(rows)]:
                 values = [row.get(metric) for row in rows]
-                if len(rows) > 1 and metric != "n" and all(map(is_number, values)):
+                if len(rows) > 1 and metric != "n" and all(map(can_be_drawn, values)):
                     title = f"{name}: {metric}"
                     labels = [" ".join(str(row.get(key, "")) for key in _place(rows)) for row in rows]
-                    charts.append((title, svg(bars(values, labels, title, metric, " ".join(_place(rows))), title)))
+                    charts += drawing.chart(title, partial(bars, values, labels, title, metric, " ".join(_place(rows))))
     return charts
 
 
@@ -182,12 +203,12 @@ def _place(rows: list[dict[str, Any]]) -> list[str]:
     return [key for key in rows[0] if key == first or isinstance(rows[0][key], str)]
 
 
-def _speed(story: Story) -> list[tuple[str, str]]:
+def _speed(drawing: Drawing, story: Story) -> list[Chart]:
     charts = []
     for metric, label in (("train/samples_per_second", "samples/s"), ("train/data_share", "waiting for data, share")):
         x, y = points(story.rows, "samples_seen", metric)
         if len(x):
-            charts.append((label, svg(overlay([(label, x, y)], label, "samples seen", log=False), label)))
+            charts += drawing.chart(label, partial(overlay, [(label, x, y)], label, "samples seen", log=False))
     return charts
 
 
@@ -198,7 +219,7 @@ def _scored(report: EvaluationReport) -> str:
 
 
 def _listed(settings: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(key, short(value)) for key, value in settings.items() if key != "description"]
+    return [(key, short(value)) for key, value in settings.items() if key != "description"][:MOST_LISTED]
 
 
 def short(value: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import json
 import math
+import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,16 +22,27 @@ from dp_prior.config import ConfigError
 from dp_prior.data.errors import first_few
 from dp_prior.files.durable import is_alive
 from dp_prior.files.regular_files import UnfitError, open_regular, read_small
+from dp_prior.reports.pages.row_log import RowLog
 from dp_prior.run.files.changes import flat
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.files.directory import refuse_checkpoint
 from dp_prior.run.files.exit_file import EXIT, RUNNING
 from dp_prior.run.files.scores import MEDIA, RESULT
 from dp_prior.tracking.identity import IDENTITY
-from dp_prior.tracking.jsonl import EVENTS, ROWS, iterate_rows, parse_row
+from dp_prior.tracking.jsonl import EVENTS, ROWS, parse_row
 
 BY_SEED = "/by_seed"
 CHUNKS = "_chunks.npy"
+
+LARGEST_EVENTS, LARGEST_REPORTS, MOST_REPORTS = 4 << 20, 64 << 20, 2000
+"""Bytes of the events and of all reports that are read, and most reports; the newest ones."""
+
+MOST_DIMENSIONS = 24
+"""Most dimensions of chunks, as evaluators store them."""
+
+LARGEST_NUMBER = 1e100
+"""Beyond this numbers cannot be drawn."""
+
 _ENDINGS = {"finished": "finished", "complete": "finished", "preempted": "stopped", "interrupted": "stopped"}
 
 
@@ -60,7 +72,7 @@ class EvaluationReport:
     @property
     def pictures(self) -> list[Path]:
         """The pictures of samples."""
-        return self._beside("*.png")
+        return [path for path in self._beside("*.png") if path.is_file()]
 
     @property
     def chunks(self) -> list[Path]:
@@ -118,7 +130,7 @@ class Story:
         return rollouts.get(named[0] if named else next(iter(rollouts), ""))
 
 
-def read_story(directory: Path) -> Story:
+def read_story(directory: Path, log: RowLog | None = None) -> Story:
     """Read a run directory.
 
     Raises:
@@ -145,12 +157,13 @@ def read_story(directory: Path) -> Story:
 
     config, ending = read(CONFIG, needed=True), read(EXIT)
     settings, changed = _settings(config, gaps)
-    events = [parse_row(line) for line in _lines(directory / EVENTS)]
-    found = [report for path in sorted((directory / MEDIA).glob("*.json")) if (report := _report(path, gaps))]
+    events = [parse_row(line) for line in _events(directory / EVENTS, gaps)]
+    found = [report for path in _newest_reports(directory / MEDIA, gaps) if (report := _report(path, gaps))]
     reports = sorted(found, key=lambda report: (report.step, report.name))
+    rows = _rows(log or RowLog(directory / ROWS), directory / ROWS, gaps)
     return Story(
         directory, str(read(IDENTITY).get("name") or directory.resolve().name), state_of(ending), ending, settings,
-        changed, _rows(directory, gaps), [event for event in events if event], read(RESULT),
+        changed, rows, [event for event in events if event], read(RESULT),
         reports, _chunks(reports, gaps), gaps,
     )  # fmt: skip
 
@@ -160,15 +173,22 @@ def is_number(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
-def _rows(directory: Path, gaps: list[str]) -> list[dict[str, Any]]:
-    logged = list(iterate_rows(directory)) if (directory / ROWS).is_file() else []
+def can_be_drawn(value: Any) -> bool:
+    """Whether a value from an unchecked file is a number that fits a chart."""
+    return is_number(value) and abs(value) <= LARGEST_NUMBER
+
+
+def _rows(log: RowLog, path: Path, gaps: list[str]) -> list[dict[str, Any]]:
+    logged = log.rows() if path.is_file() else []
     rows = [row for row in logged if type(row.get("samples_seen")) is int and 0 <= row["samples_seen"] < 1 << 63]
     if len(rows) < len(logged):
         gaps.append(f"{len(logged) - len(rows)} rows of {ROWS} do not say how many samples were seen")
-    found = [{name: value for name, value in row.items() if value is None or is_number(value)} for row in rows]
+    found = [{name: value for name, value in row.items() if value is None or can_be_drawn(value)} for row in rows]
     odd = {name for row, kept in zip(rows, found, strict=True) for name in row.keys() - kept.keys()} - {"nonfinite"}
     if odd:
-        gaps.append(f"{ROWS} holds values that are no finite numbers, of {first_few(sorted(odd))}")
+        gaps.append(
+            f"{ROWS} holds values that are no finite numbers or too large to be drawn, of {first_few(sorted(odd))}"
+        )
     return found
 
 
@@ -204,7 +224,7 @@ def _report(path: Path, gaps: list[str]) -> EvaluationReport | None:
 
 
 def _is_episode(row: dict[str, Any]) -> bool:
-    has_score = row["score"] is None or is_number(row["score"])
+    has_score = row["score"] is None or can_be_drawn(row["score"])
     return has_score and type(row["seed"]) is int and row["success"] in (True, False, None)
 
 
@@ -216,7 +236,8 @@ def _chunks(reports: list[EvaluationReport], gaps: list[str]) -> dict[str, np.nd
             try:
                 open_regular(path).close()
                 found = np.load(path, mmap_mode="r", allow_pickle=False)
-                if found.ndim != 4 or found.dtype != np.float32 or found.shape[1] < 2 or not found.size:
+                is_sound = found.ndim == 4 and found.dtype == np.float32 and found.shape[1] >= 2 and found.size
+                if not is_sound or found.shape[3] > MOST_DIMENSIONS:
                     raise ValueError(f"it holds {found.dtype} {found.shape}")
                 chunks[f"{report.name}/{report.model(path)}"] = found
             except (OSError, ValueError, EOFError) as error:
@@ -224,8 +245,32 @@ def _chunks(reports: list[EvaluationReport], gaps: list[str]) -> dict[str, np.nd
     return chunks
 
 
-def _lines(path: Path) -> list[bytes]:
-    return path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+def _events(path: Path, gaps: list[str]) -> list[bytes]:
+    """The newest lines of the events."""
+    if not path.is_file():
+        return []
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size - LARGEST_EVENTS))
+        lines = file.read(LARGEST_EVENTS).splitlines(keepends=True)
+    if size > LARGEST_EVENTS:
+        gaps.append(f"{EVENTS} has {size:,} bytes; the newest {LARGEST_EVENTS:,} are shown")
+        del lines[:1]
+    return lines
+
+
+def _newest_reports(folder: Path, gaps: list[str]) -> list[Path]:
+    """The reports by name, those written last if there are too many."""
+    found = {path: path.stat() for path in sorted(folder.glob("*.json")) if path.exists()}
+    kept, room = set(), LARGEST_REPORTS
+    for path, status in sorted(found.items(), key=lambda item: -item[1].st_mtime_ns):
+        room -= status.st_size
+        if room >= 0 and len(kept) < MOST_REPORTS:
+            kept.add(path)
+    if len(kept) < len(found):
+        bound = f"the newest are shown, at most {MOST_REPORTS} and {LARGEST_REPORTS:,} bytes"
+        gaps.append(f"{MEDIA} holds {len(found)} reports; {bound}")
+    return [path for path in found if path in kept]
 
 
 def state_of(ending: dict[str, Any]) -> str:

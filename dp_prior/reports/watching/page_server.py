@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from dp_prior.files.regular_files import UnfitError, open_regular
 from dp_prior.job.listener import authority
-from dp_prior.reports.watching.run_list import Runs
+from dp_prior.reports.watching.run_list import BusyError, Runs
 from dp_prior.reports.watching.views import index, view
 from dp_prior.run.files.scores import MEDIA, PAGE
 
@@ -96,6 +96,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._text(404, str(error))
         except (PermissionError, UnfitError) as error:
             self._text(403, str(error))
+        except BusyError as error:
+            self._text(503, str(error))
         except (ConnectionError, TimeoutError):
             raise
         except Exception as error:  # files of a run may hold anything, and a browser is no place for a traceback

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dp_prior.checkpoints.documents import CONFIG
+from dp_prior.reports.pages.row_log import RowLog
 from dp_prior.reports.pages.run_page import run_page
 from dp_prior.reports.pages.story import read_story
 from dp_prior.reports.watching.summary import Summary, summarise
@@ -21,6 +22,12 @@ from dp_prior.run.files.exit_file import EXIT
 from dp_prior.run.files.scores import MEDIA, PAGE, RESULT
 from dp_prior.tracking.identity import IDENTITY
 from dp_prior.tracking.jsonl import EVENTS, ROWS
+
+LOGS_KEPT = 16
+"""Logs whose rows are kept in memory, so that only their new lines are read."""
+
+LONGEST_WAIT_S = 90.0
+"""Seconds that a request waits for other pages to be drawn."""
 
 PAGES_KEPT = 16
 """Pages kept in memory; a page with films takes up to 8 MB."""
@@ -42,6 +49,10 @@ class _Page(NamedTuple):
     html: str
 
 
+class BusyError(RuntimeError):
+    """Other pages take too long to draw."""
+
+
 class Runs:
     """The runs below a directory. Safe to call from several threads.
 
@@ -51,7 +62,10 @@ class Runs:
     def __init__(self, root: Path):
         """Args: root: the directory."""
         self.root = root.resolve()
-        self._lock, self._drawing = threading.Lock(), threading.Lock()  # for summaries, and for pages
+        self._lock = threading.Lock()  # of the dictionaries below; held for moments
+        self._drawing = threading.Lock()  # matplotlib draws one page at a time
+        self._reading: dict[str, threading.Lock] = {}  # one for each run, so that a slow one delays no other
+        self._logs: dict[str, RowLog] = {}  # the least recently read first
         self._places: tuple[str, ...] = ()
         self._next_search = 0.0
         self._known: dict[str, tuple[Version | None, Summary]] = {}
@@ -61,8 +75,11 @@ class Runs:
         """The summary of every run, by place."""
         with self._lock:
             self._search()
-            self._known = {place: found for place in self._places if (found := self._read(place)) is not None}
-            return {place: summary for place, (_, summary) in self._known.items()}
+            places = self._places
+        known = {place: found for place in places if (found := self._read(place)) is not None}
+        with self._lock:
+            self._known = known
+        return {place: summary for place, (_, summary) in known.items()}
 
     def one(self, place: str) -> tuple[Version | None, Summary]:
         """The version of a run's files, None if the run may not be read; and the run's summary.
@@ -73,11 +90,11 @@ class Runs:
         with self._lock:
             if place not in self._places:
                 self._search()
-            found = self._read(place) if place in self._places else None
-            if found is None:
-                raise FileNotFoundError(f"there is no run {place!r} below {self.root}")
-            self._known[place] = found
-            return found
+            is_known = place in self._places
+        found = self._read(place) if is_known else None
+        if found is None:
+            raise FileNotFoundError(f"there is no run {place!r} below {self.root}")
+        return found
 
     def page(self, place: str) -> str:
         """The page of a run, as HTML.
@@ -85,20 +102,30 @@ class Runs:
         Raises:
             FileNotFoundError: there is no such run.
             PermissionError: the run may not be read.
+            BusyError: other pages took too long.
             Exception: any error that damaged files cause.
         """
-        asked = time.monotonic()
-        with self._drawing:
+        asked, state, known = time.monotonic(), self._allowed(place), self._pages.get(place)
+        if known is not None and known.state == state:  # a page that is there waits for no other
+            with self._lock:
+                self._pages[place] = self._pages.pop(place, known)
+            return known.html
+        if not self._drawing.acquire(timeout=LONGEST_WAIT_S):
+            raise BusyError(f"other pages took {LONGEST_WAIT_S:g} s to draw; load this one again")
+        try:
             begun, state = time.monotonic(), self._allowed(place)
             known = self._pages.pop(place, None)
             was_made_meanwhile = known is not None and known.begun >= asked
             if known is None or not (known.state == state or was_made_meanwhile):
                 run = self.root / place
-                known = _Page(begun, state, run_page(read_story(run), run / PAGE).render())
-            self._pages[place] = known
-            if len(self._pages) > PAGES_KEPT:
-                del self._pages[next(iter(self._pages))]
+                known = _Page(begun, state, run_page(read_story(run, self._log(place)), run / PAGE).render())
+            with self._lock:
+                self._pages[place] = known
+                if len(self._pages) > PAGES_KEPT:
+                    del self._pages[next(iter(self._pages))]
             return known.html
+        finally:
+            self._drawing.release()
 
     def media(self, place: str, name: str) -> Path:
         """The path of a film or picture of a run.
@@ -140,8 +167,25 @@ class Runs:
                 inside.clear()
                 yield "" if Path(folder) == self.root else Path(folder).relative_to(self.root).as_posix()
 
+    def _log(self, place: str) -> RowLog:
+        """The log of a run, whose rows are kept."""
+        with self._lock:
+            log = self._logs[place] = self._logs.pop(place, None) or RowLog(self.root / place / ROWS)
+            if len(self._logs) > LOGS_KEPT:
+                del self._logs[next(iter(self._logs))]
+            return log
+
     def _read(self, place: str) -> tuple[Version | None, Summary] | None:
         """As `one`; None if the run is gone."""
+        with self._lock:
+            reading = self._reading.setdefault(place, threading.Lock())
+        with reading:
+            found = self._read_anew(place)
+            if found is not None:
+                self._known[place] = found
+            return found
+
+    def _read_anew(self, place: str) -> tuple[Version | None, Summary] | None:
         name = (self.root / place).name
         try:
             version = self._version(place)
@@ -153,7 +197,7 @@ class Runs:
         if known is not None and known[0] == version:
             return known
         try:
-            return version, summarise(read_story(self.root / place))
+            return version, summarise(read_story(self.root / place, self._log(place)))
         except Exception as error:  # files of a run may hold anything; other runs are still shown
             return version, Summary(name, problem=f"{type(error).__name__}: {error}")
 

@@ -24,7 +24,7 @@ from dp_prior.checkpoints.run_lock import LockedError, RunLock
 from dp_prior.checkpoints.scan import scan
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError, PartError
-from dp_prior.data.errors import DataError, UnreadableError
+from dp_prior.data.errors import DataError, UnreadableError, UnwritableError
 from dp_prior.files.durable import encode_document, is_alive, replace_file
 from dp_prior.files.locks import POLL_S, FileLock, NoLocksError
 from dp_prior.files.regular_files import read_object
@@ -36,17 +36,8 @@ from dp_prior.training.guard import NotFiniteError
 
 EXIT = "exit.json"
 RUNNING, REFUSED = "running", "refused"
-DONE, FAILED, BAD_CONFIG, BAD_DATA, UNAVAILABLE, BUSY, UNSAVED, STOPPED, INTERRUPTED = (
-    0,
-    1,
-    64,
-    65,
-    69,
-    73,
-    74,
-    75,
-    130,
-)
+DONE, FAILED, BAD_CONFIG, BAD_DATA = 0, 1, 64, 65
+UNAVAILABLE, BUSY, UNSAVED, STOPPED, INTERRUPTED = 69, 73, 74, 75, 130
 REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first match wins
     ConfigError: ("configuration", BAD_CONFIG),
     FileNotFoundError: ("configuration", BAD_CONFIG),
@@ -54,6 +45,7 @@ REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first match wins
     ImportError: ("configuration", BAD_CONFIG),
     PartError: ("configuration", BAD_CONFIG),
     UnreadableError: ("unreadable", UNSAVED),
+    UnwritableError: ("not saved", UNSAVED),
     DataError: ("data", BAD_DATA),
     NotFiniteError: ("not finite", BAD_DATA),
     DivergedError: ("diverged", BAD_DATA),
@@ -63,9 +55,10 @@ REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first match wins
     StoppedEarly: ("preempted", STOPPED),
     KeyboardInterrupt: ("interrupted", INTERRUPTED),
 }
-_SYSTEM_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT} | {
-    errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG
-}  # fmt: skip
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""A full disk; an error of writing to a file that is open does not name the file."""
+
+_SYSTEM_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, *_FULL}
 """Errors of the operating system whose message and file name are explanation enough."""
 
 
@@ -74,7 +67,7 @@ def classify(error: BaseException) -> tuple[str, int]:
     if isinstance(error, RankLostError):
         return error.verdict.reason, error.verdict.code
     found = next((found for kind, found in REASONS.items() if isinstance(error, kind)), None)
-    if found is None and isinstance(error, OSError) and error.errno in _SYSTEM_ERRORS and error.filename is not None:
+    if found is None and isinstance(error, OSError) and error.errno in (_SYSTEM_ERRORS if error.filename else _FULL):
         return REFUSED, UNSAVED
     return found or ("error", FAILED)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from dp_prior.data.errors import DataError, UnreadableError
+from dp_prior.data.errors import DataError, UnreadableError, UnwritableError
 from dp_prior.data.frames import build as build_module
 from dp_prior.data.frames import frame_cache as cache_module
 from dp_prior.data.frames.build import BuildProgress
@@ -239,7 +239,7 @@ def test_a_source_without_frames_or_with_missing_files_is_refused(source):
 def test_a_disk_that_is_too_small_is_refused_before_the_first_frame(source, monkeypatch):
     cache = cache_of(source)
     monkeypatch.setattr(cache_module, "_free_bytes", lambda directory: 20_000)
-    with pytest.raises(DataError, match="needs 0.0213 MB, has 0 MB, and the disk has 0.02 MB free. Make room"):
+    with pytest.raises(UnwritableError, match="needs 0.0213 MB, has 0 MB, and the disk has 0.02 MB free. Make room"):
         cache.build()
     assert not source.log.exists()
 
@@ -254,7 +254,9 @@ def test_a_disk_that_fills_up_meanwhile_keeps_what_is_stored(source, monkeypatch
         return write(*args)
 
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(DataError, match=r"cannot be written \(No space left on device; .* free\). Make room and start"):
+    with pytest.raises(
+        UnwritableError, match=r"cannot be written \(No space left on device; .* free\). Make room and start"
+    ):
         cache.build()
     monkeypatch.undo()
     assert cache._plan.done()

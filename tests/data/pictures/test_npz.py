@@ -1,5 +1,8 @@
 """Images in .npz files: published layouts, and one line for each thing that is wrong."""
 
+import io
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -80,3 +83,17 @@ def test_damaged_and_missing_files_are_named(tmp_path):
         NpzImagesConfig(path=path).create(labelled=False, uniform=True)
     with pytest.raises(DataError, match="cannot be read: No such file"):
         NpzImagesConfig(path=tmp_path / "b.npz").create(labelled=False, uniform=True)
+
+
+@pytest.mark.promise("K8", "K12")
+def test_sizes_are_checked_before_memory_is_taken(tmp_path):
+    """A header of a trillion images, and a million labels for nine images."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (10**12, 8, 8)})
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("images.npy", header.getvalue() + bytes(640))
+    with pytest.raises(DataError, match="holds 640 bytes, but its header declares 64000000000000"):
+        NpzImagesConfig(path=tmp_path / "a.npz").create(labelled=False, uniform=True)
+    pixels = np.zeros((9, 4, 5, 3), np.uint8)
+    with pytest.raises(DataError, match="holds 1000000 labels for 9 images"):
+        source(tmp_path, {"images": pixels, "labels": np.zeros(10**6, np.uint8)})

@@ -36,7 +36,7 @@ def test_a_sound_document_passes_and_every_key_that_is_read_is_needed(sound):
             check_document({key: value for key, value in sound.items() if key != name})
 
 
-@pytest.mark.promise("K2")
+@pytest.mark.promise("K2", "K13")
 def test_any_value_in_any_place_is_taken_or_refused(sound):
     for path in list(places(sound))[1:]:
         for value in (None, -1, 10**9, 1e300, "x", [], {}, [None], {"x": None}, True):
@@ -51,7 +51,7 @@ def test_any_value_in_any_place_is_taken_or_refused(sound):
                 assert "its key" in str(error)
 
 
-@pytest.mark.promise("K8")
+@pytest.mark.promise("K8", "K13")
 @pytest.mark.parametrize(
     ("path", "value"),
     [

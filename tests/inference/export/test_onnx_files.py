@@ -42,7 +42,7 @@ def models(external):
     yield helper.make_model(graph(), functions=[inside])
 
 
-@pytest.mark.promise("K2")
+@pytest.mark.promise("K2", "K13")
 def test_a_tensor_in_another_file_is_found_wherever_it_stands():
     for sound, hostile in zip(models(False), models(True), strict=True):
         check_self_contained(sound.SerializeToString())
@@ -50,7 +50,7 @@ def test_a_tensor_in_another_file_is_found_wherever_it_stands():
             check_self_contained(hostile.SerializeToString())
 
 
-@pytest.mark.promise("K2")
+@pytest.mark.promise("K2", "K13")
 def test_onnxruntime_is_not_asked(tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
     monkeypatch.chdir(tmp_path)

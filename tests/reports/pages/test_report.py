@@ -218,8 +218,8 @@ def test_values_that_are_no_numbers_cost_a_line(run, tmp_path, value):
     gaps = read_story(copy).gaps
     assert gaps == [
         "1 rows of metrics.jsonl do not say how many samples were seen",
-        "metrics.jsonl holds values that are no finite numbers, of rollout/score, rollout/score_ci_low, train/loss, "
-        "train/samples_per_second",
+        "metrics.jsonl holds values that are no finite numbers or too large to be drawn, of rollout/score, "
+        "rollout/score_ci_low, train/loss, train/samples_per_second",
     ]
     Outline(page_of(copy, tmp_path=tmp_path))
     Outline(page_of(copy, run, tmp_path=tmp_path))
@@ -332,3 +332,23 @@ def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no run at .* neither config.json nor metrics.jsonl nor exit"):
         write_report([tmp_path], tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.promise("K9")
+def test_absurd_numbers_and_counts_have_a_page(run, tmp_path):
+    """Of a run that anybody may have written: a page is made, and says what it leaves out."""
+    copy = shutil.copytree(run, tmp_path / "copy")
+    lines = [
+        {"step": step, "samples_seen": 10**18 - step, "train/loss": 1e308 * (-1) ** step, "a/score": 1e308}
+        | {f"m{number}/score": 0.5 for number in range(60)}
+        for step in range(1, 9)
+    ]
+    (copy / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report = {"settings": {"name": "odd", "type": "loss"}, "global_step": 9, "samples_seen": 72}
+    tables = {f"t{number}": [{"place": at, "value": 1.0} for at in range(2)] for number in range(300)}
+    (copy / "media" / "odd_00000009.json").write_text(json.dumps({**report, "tables": tables}))
+    (copy / "events.jsonl").write_text('{"step": 1, "event": "error", "message": "old"}\n' + "x" * (5 << 20) + "\n")
+    page = write_report((copy,), tmp_path / "a.html").read_text()
+    assert page.count("<svg") <= 101 and "charts are left out: a page has at most 100" in page
+    assert "values that are no finite numbers or too large to be drawn, of a/score, train/loss" in page
+    assert "events.jsonl has 5,242," in page and "and 20 more" in page

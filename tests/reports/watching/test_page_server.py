@@ -62,7 +62,7 @@ def serving(root):
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
     """Charts take most of the time of a page; tests of pages draw them."""
-    monkeypatch.setattr("dp_prior.reports.pages.run_page.svg", lambda figure, title: "<svg></svg>")
+    monkeypatch.setattr("dp_prior.reports.pages.drawing.svg", lambda figure, title: "<svg></svg>")
 
 
 @pytest.fixture(scope="module")
@@ -172,11 +172,11 @@ def test_requests_that_wait_share_a_page_even_if_files_change_meanwhile(site, ro
         def __init__(self):
             self.lock = threading.Lock()
 
-        def __enter__(self):
+        def acquire(self, timeout):
             waiting.release()
-            self.lock.acquire()
+            return self.lock.acquire(timeout=timeout)
 
-        def __exit__(self, *error):
+        def release(self):
             self.lock.release()
 
     site.runs._drawing = Announced()
@@ -268,6 +268,40 @@ def test_named_pipes_and_folders_in_place_of_files_block_nothing(site, root):
     (run / "exit.json").unlink()
     (run / "exit.json").mkdir()
     site.text("/")
+
+
+@pytest.mark.promise("K9")
+def test_a_run_that_takes_long_to_draw_keeps_no_other_page(site, root, monkeypatch):
+    shutil.copytree(root / "group" / "one", root / "slow")
+    known, drawing, go_on = site.text("/files/group/one/report.html"), threading.Event(), threading.Event()
+    original = module.run_page
+
+    def slow(story, output):
+        if story.directory.name == "slow":
+            drawing.set()
+            assert go_on.wait(20)
+        return original(story, output)
+
+    monkeypatch.setattr(module, "run_page", slow)
+    client = threading.Thread(target=site.text, args=("/files/slow/report.html",))
+    client.start()
+    assert drawing.wait(20)
+    assert site.text("/files/group/one/report.html") == known and "slow" in site.text("/")
+    monkeypatch.setattr(module, "LONGEST_WAIT_S", 0.05)
+    (root / "group" / "one" / "exit.json").write_text("{}")
+    status, _, body = site.get("/files/group/one/report.html")
+    assert status == 503 and b"other pages took 0.05 s to draw" in body
+    go_on.set()
+    client.join(20)
+
+
+@pytest.mark.promise("K9")
+def test_pipes_among_the_media_block_no_page(site, root):
+    media = root / "group" / "one" / "media"
+    report = next(media.glob("*.json"))
+    for name in (f"{report.stem}_a.png", "z.json", f"{report.stem}_m_chunks.npy"):
+        os.mkfifo(media / name)
+    assert "media/z.json is no report" in site.text("/files/group/one/report.html")
 
 
 def test_names_are_escaped_and_every_name_has_an_address(site, root):

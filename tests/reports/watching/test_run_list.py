@@ -49,7 +49,7 @@ def test_a_summary_follows_its_files(root):
 def test_a_run_is_not_read_again_before_a_file_changes(root, monkeypatch):
     runs, read = Runs(root), []
     monkeypatch.setattr(
-        module, "read_story", lambda path, original=module.read_story: read.append(path) or original(path)
+        module, "read_story", lambda path, log, original=module.read_story: read.append(path) or original(path, log)
     )
     for _ in range(3):
         runs.summaries()

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.files import decoding
+from dp_prior.data.files import decoding, reading
 from dp_prior.data.formats.choice import leaving_out
 from dp_prior.data.formats.lerobot.meta import LeRobotMeta, as_count, fill
 from dp_prior.data.formats.lerobot.tables import read_columns
 from dp_prior.data.frames import FrameFile, FramePart, frames_per_block, picture_frames, video_frames
 from dp_prior.data.frames.picture_frames import decode_picture
 from dp_prior.data.frames.video_frames import called, read_video, size_of
+from dp_prior.data.parquet_footer import read_footer
+from dp_prior.files.regular_files import open_regular
 from dp_prior.pixels.picture_files import import_pillow
 from dp_prior.pixels.video_files import import_av
 
@@ -132,6 +134,8 @@ class LeRobotPictures:
 
         if not path.exists():
             raise DataError(str(path), ["no such file, but the episode list names it; the copy is incomplete"])
+        with decoding(path, "is damaged"), reading(path), open_regular(path) as stream:
+            read_footer(stream)
         with decoding(path, "is damaged"), pq.ParquetFile(path, page_checksum_verification=True) as file:
             kind = file.schema_arrow.field(self._key).type if self._key in file.schema_arrow.names else None
             is_struct = kind is not None and pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dp_prior.config import an
+from dp_prior.config.errors import short
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import check_count, decoding, reading
 from dp_prior.data.formats.lerobot.tables import read_columns
@@ -18,6 +19,9 @@ VERSIONS = ("v2.0", "v2.1", "v3.0")
 
 COUNTED = ("index", "episode_index", "frame_index", "timestamp")
 """Columns that follow from the episodes; they are written anew."""
+
+LONGEST_PATH = 1024
+"""Most characters of a path within a data set."""
 
 LARGEST_LISTING = 512 << 20
 """Most bytes of the list of episodes, a line each."""
@@ -200,11 +204,19 @@ def _read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def fill(template: str, **numbers: int) -> str:
-    """Fill `{name}` and `{name:03d}` in a path template; anything else in braces stays as it is."""
+def fill(template: str, **values: int | str) -> str:
+    """Fill `{name}` and `{name:03d}` in a path template; anything else in braces stays as it is.
+
+    Raises:
+        DataError: the filled path leads out of the data set, or is longer than any path.
+    """
 
     def replace(match: re.Match[str]) -> str:
-        number = numbers.get(match["name"])
-        return match[0] if number is None else str(number).zfill(int(match["width"] or 0))
+        value = values.get(match["name"])
+        return match[0] if value is None else str(value).zfill(int(match["width"] or 0))
 
-    return re.sub(r"\{(?P<name>\w+)(?::0(?P<width>\d)d)?\}", replace, template)
+    filled = re.sub(r"\{(?P<name>\w+)(?::0(?P<width>\d)d)?\}", replace, template)
+    if filled.startswith("/") or ".." in Path(filled).parts or "\0" in filled or len(filled) > LONGEST_PATH:
+        found = f"names the file {short(filled)}, which is no path within the data set"
+        raise DataError("meta/info.json", [f"{found}; look at its templates of paths and the names of its features"])
+    return filled

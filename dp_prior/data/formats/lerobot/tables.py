@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,8 +10,8 @@ import numpy as np
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import decoding, reading
-from dp_prior.data.parquet_files import check_columns_fit
-from dp_prior.files.regular_files import check_regular
+from dp_prior.data.parquet_sizes import check_columns_fit
+from dp_prior.files.regular_files import open_regular
 
 if TYPE_CHECKING:
     import pyarrow
@@ -26,18 +25,15 @@ def read_columns(path: Path, wanted: list[str], others: Iterable[str] = (), why:
     with decoding(path, "is not a readable parquet file"):
         if not path.exists():
             raise DataError(str(path), ["no such file, but the episode list names it; the copy is incomplete"])
-        with reading(path):
-            found = os.stat(path)
-            check_regular(path, found.st_mode)
+        with reading(path), open_regular(path) as stream:
+            check_columns_fit(str(path), stream, [*wanted, *others])
         file = pq.ParquetFile(path, page_checksum_verification=True)
         known = file.schema_arrow.names
     with file, decoding(path, "is damaged"):
         missing = [name for name in wanted if name not in known]
         if missing:
             raise DataError(str(path), [f"has no column {', '.join(map(repr, missing))}{why}"])
-        names = [*wanted, *(name for name in others if name in known and name not in wanted)]
-        check_columns_fit(str(path), file, names, found.st_size)
-        return file.read(names)
+        return file.read([*wanted, *(name for name in others if name in known and name not in wanted)])
 
 
 def to_numpy(column: pyarrow.ChunkedArray, path: Path, key: str, *, may_be_text: bool = False) -> np.ndarray:

@@ -1,0 +1,147 @@
+"""Reads what the footer of a parquet file declares: rows, and the values of each column.
+
+pyarrow gives the same numbers, but a damaged footer makes it end the process (26.0: an exception of C++ that no binding
+catches). The footer is one struct in Thrift's compact protocol; only a few of its fields are kept.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any, BinaryIO, NamedTuple
+
+LARGEST_FOOTER = 64 << 20
+"""Most bytes of a footer; it has about 150 for each column of each row group."""
+
+MOST_NESTED = 32
+
+_WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}  # BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE
+_FIXED = 7  # FIXED_LEN_BYTE_ARRAY
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT, _UUID = range(1, 14)
+
+
+class Leaf(NamedTuple):
+    """A column of plain values; lists and structs have one or several.
+
+    Attributes:
+        count: of its values in all row groups, nulls included.
+        width: bytes of a value; 1 where values have different lengths.
+    """
+
+    count: int
+    width: int
+
+
+class Footer(NamedTuple):
+    """Attributes: size: bytes of the file. groups: rows of each row group. leaves: by their dotted path."""
+
+    size: int
+    rows: int
+    groups: list[int]
+    leaves: dict[str, Leaf]
+
+
+def read_footer(file: BinaryIO) -> Footer:
+    """The footer of an open parquet file.
+
+    Raises:
+        ValueError: it is no parquet file, or its footer is damaged.
+        OSError: it cannot be read.
+    """
+    size = file.seek(0, io.SEEK_END)
+    file.seek(max(0, size - 8))
+    end = file.read(8)
+    length = int.from_bytes(end[:4], "little")
+    if end[4:] != b"PAR1" or length > min(size - 8, LARGEST_FOOTER):
+        raise ValueError("is no parquet file, or is cut short: it does not end with a footer")
+    file.seek(size - 8 - length)
+    try:
+        return _footer(_Reader(file.read(length)).struct(MOST_NESTED), size)
+    except (IndexError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
+        raise ValueError(f"has a damaged footer ({type(error).__name__})") from None
+
+
+def _footer(document: dict[int, Any], size: int) -> Footer:
+    """The struct FileMetaData; numbers are those of parquet.thrift."""
+    lengths = [element.get(2, 1) for element in document[2] if not element.get(5)]  # leaves, in their order
+    groups, leaves = document.get(4, []), dict[str, Leaf]()
+    for group in groups:
+        for column, length in zip(group[1], lengths, strict=False):
+            chunk = column[3]
+            path, kind = ".".join(part.decode() for part in chunk[3]), chunk[1]
+            count = leaves[path].count if path in leaves else 0
+            width = max(1, length) if kind == _FIXED else _WIDTHS.get(kind, 1)
+            leaves[path] = Leaf(count + _natural(chunk[5]), width)
+    return Footer(size, _natural(document[3]), [_natural(group[3]) for group in groups], leaves)
+
+
+def _natural(value: int) -> int:
+    if value < 0:
+        raise ValueError(f"has a damaged footer: it counts {value} values")
+    return value
+
+
+class _Reader:
+    """Thrift's compact protocol: structs as dicts by field number, other values as Python has them."""
+
+    def __init__(self, data: bytes):
+        self._data, self._at = data, 0
+
+    def struct(self, nested: int) -> dict[int, Any]:
+        if not nested:
+            raise ValueError(f"has a footer that nests more than {MOST_NESTED} structs")
+        found: dict[int, Any] = {}
+        field = 0
+        while head := self._byte():
+            field = field + (head >> 4) if head >> 4 else self._signed()
+            kind = head & 15
+            found[field] = kind == _TRUE if kind in (_TRUE, _FALSE) else self._value(kind, nested)
+        return found
+
+    def _value(self, kind: int, nested: int) -> Any:
+        if kind in (_I16, _I32, _I64):
+            return self._signed()
+        if kind == _BINARY:
+            return self._bytes(self._unsigned())
+        if kind == _STRUCT:
+            return self.struct(nested - 1)
+        if kind in (_LIST, _SET):
+            head = self._byte()
+            count = head >> 4 if head >> 4 < 15 else self._unsigned()
+            return [self._value(head & 15, nested) for _ in range(self._counted(count))]
+        if kind == _MAP:
+            count = self._counted(self._unsigned())
+            kinds = self._byte() if count else 0
+            return [(self._value(kinds >> 4, nested), self._value(kinds & 15, nested)) for _ in range(count)]
+        if kind in (_TRUE, _FALSE, _BYTE):
+            return self._byte()
+        if kind in (_DOUBLE, _UUID):
+            return self._bytes(8 if kind == _DOUBLE else 16)
+        raise ValueError(f"has a damaged footer: there is no type {kind}")
+
+    def _counted(self, count: int) -> int:
+        """A number of elements, each of which takes a byte or more."""
+        if count > len(self._data) - self._at:
+            raise IndexError
+        return count
+
+    def _byte(self) -> int:
+        self._at += 1
+        return self._data[self._at - 1]
+
+    def _bytes(self, count: int) -> bytes:
+        self._at += self._counted(count)
+        return self._data[self._at - count : self._at]
+
+    def _unsigned(self) -> int:
+        value = shift = 0
+        while shift < 70:
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+            shift += 7
+        raise ValueError("has a damaged footer: a number has more than ten bytes")
+
+    def _signed(self) -> int:
+        value = self._unsigned()
+        return (value >> 1) ^ -(value & 1)

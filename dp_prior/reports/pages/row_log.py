@@ -1,0 +1,81 @@
+"""The rows of a log that grows: each line is parsed once, and a long log is kept as fewer rows."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from dp_prior.files.regular_files import open_regular
+from dp_prior.tracking.jsonl import parse_row
+
+MOST_ROWS = 20_000
+"""Most rows that are kept. Of a longer log every other older row is dropped, rows of training alone first."""
+
+LONGEST_LINE = 1 << 20
+"""Most bytes of a line; a longer line is no row."""
+
+_MARK = 64  # bytes before the place up to which the log was read; they tell whether it is still the same log
+
+
+class RowLog:
+    """Reads `metrics.jsonl` again and again. Safe to use from several threads."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._lock = threading.Lock()
+        self._forget(None)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows, oldest first, without lines that cannot be parsed; costs what the lines since the last call cost.
+
+        Raises:
+            OSError: there is no log, or it cannot be read.
+            UnfitError: it is no regular file.
+        """
+        with self._lock, open_regular(self._path) as file:
+            inode = os.fstat(file.fileno()).st_ino
+            if inode != self._inode or self._before(file, self._at) != self._mark:
+                self._forget(inode)
+            newest: tuple[int, dict[str, Any]] | None = None  # may be written again, longer, with the metrics to come
+            file.seek(self._at)
+            place = self._at
+            while line := file.readline(LONGEST_LINE):
+                if (row := parse_row(line)) is not None:
+                    if newest is not None:
+                        self._keep(newest[1])
+                    newest = place, row
+                place += len(line)
+            if newest is not None:
+                self._at = newest[0]
+                self._mark = self._before(file, self._at)
+            return [*self._rows, *([] if newest is None else [newest[1]])]
+
+    def _forget(self, inode: int | None) -> None:
+        self._inode, self._at, self._mark = inode, 0, b""
+        self._rows: list[dict[str, Any]] = []
+
+    def _before(self, file: BinaryIO, place: int) -> bytes:
+        start = max(0, place - _MARK)
+        file.seek(start)
+        return file.read(place - start)
+
+    def _keep(self, row: dict[str, Any]) -> None:
+        self._rows.append(row)
+        if len(self._rows) > MOST_ROWS:
+            measured = sum(map(_is_measured, self._rows))
+            thin_all = measured > MOST_ROWS // 2
+            kept, odd = [], False
+            for one in self._rows:
+                if thin_all or not _is_measured(one):
+                    odd = not odd
+                    if not odd:
+                        continue
+                kept.append(one)
+            self._rows = kept
+
+
+def _is_measured(row: dict[str, Any]) -> bool:
+    """Whether a row has more than metrics of training."""
+    return any("/" in name and not name.startswith("train/") for name in row)

@@ -1,0 +1,56 @@
+"""What the footer of a parquet file declares."""
+
+import io
+
+import numpy as np
+import pytest
+
+from dp_prior.data.parquet_footer import Leaf, read_footer
+
+pa = pytest.importorskip("pyarrow")
+from pyarrow import parquet  # noqa: E402
+
+
+def written(table, **options):
+    stream = io.BytesIO()
+    parquet.write_table(pa.table(table), stream, **options)
+    return stream.getvalue()
+
+
+TABLE = {
+    "number": np.arange(20.0),
+    "list": [[1, 2, 3]] * 20,
+    "flag": [True, None] * 10,
+    "text": ["a", "bc"] * 10,
+    "struct": [{"bytes": b"x", "path": None}] * 20,
+    "fixed": pa.array([b"12345"] * 20, pa.binary(5)),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"row_group_size": 7}, {"write_statistics": False}, {"version": "1.0"}])
+def test_it_is_what_pyarrow_says(options):
+    data = written(TABLE, **options)
+    found, metadata = read_footer(io.BytesIO(data)), parquet.ParquetFile(io.BytesIO(data)).metadata
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    assert (found.size, found.rows) == (len(data), 20) and found.groups == [group.num_rows for group in groups]
+    columns = [[group.column(number) for group in groups] for number in range(metadata.num_columns)]
+    counts = {column[0].path_in_schema: sum(chunk.num_values for chunk in column) for column in columns}
+    assert {path: leaf.count for path, leaf in found.leaves.items()} == counts
+    assert found.leaves["number"] == Leaf(20, 8) and found.leaves["fixed"].width == 5
+    assert found.leaves["flag"].width == 1 and found.leaves["text"].width == 1
+
+
+@pytest.mark.promise("K15")
+def test_a_damaged_footer_is_read_or_refused():
+    data, generator = written({"a": [1, 2], "b": [[1.0], [2.0]]}), np.random.default_rng(0)
+    for _ in range(3000):
+        changed = bytearray(data)
+        for place in generator.integers(len(data) // 2, len(data), generator.integers(1, 4)):
+            changed[place] = generator.integers(256)
+        try:
+            read_footer(io.BytesIO(bytes(changed)))
+        except ValueError as error:
+            assert "footer" in str(error)
+    for text in (b"", b"PAR1", b"x" * 100):
+        with pytest.raises(ValueError, match="does not end with a footer"):
+            read_footer(io.BytesIO(text))
