@@ -19,7 +19,7 @@ MOST_KEYS = 1_000_000
 
 
 def check_pairs(folders: Sequence[EmbeddingFolder]) -> None:
-    """Compare every folder with the first one, row by row beside which it lies.
+    """Compare the rows of every folder with those of the first.
 
     Raises:
         DataError: they have different numbers of rows, or only as many in all: files that lie beside each other have
@@ -34,7 +34,7 @@ def check_pairs(folders: Sequence[EmbeddingFolder]) -> None:
 
 
 def pair_warnings(folders: Sequence[EmbeddingFolder]) -> list[str]:
-    """A line for every folder whose files cannot be compared with those of the first one."""
+    """A line for every folder whose files cannot be compared with the files of the first."""
     first = folders[0]
     return [
         f"{other.path} has {len(other.rows.paths)} files, {first.path} {len(first.rows.paths)}: only the sum of their "
