@@ -213,7 +213,9 @@ def test_a_broken_connection_costs_an_attempt_and_nothing_else(run, hub, kind, f
 
 @pytest.mark.promise("E3")
 @pytest.mark.parametrize(
-    "answered", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["after its answer", "before it is carried out"]
+    "answered",
+    [True, pytest.param(False, marks=pytest.mark.slow)],
+    ids=["after its answer", "before it is carried out"],
 )
 def test_killed_at_each_request_a_reader_finds_a_whole_set_and_the_next_attempt_ends_it(run, hub, answered):
     sending = Sending(run, save_latest=True)
