@@ -13,13 +13,16 @@ import torch
 
 from tests.forks import start_script
 from tests.hub_server import HubServer
+from tests.promises import pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_sessionfinish
 
-pytest_plugins = ["tests.promises", "tests.within"]
+__all__ = ["pytest_addoption", "pytest_collection_modifyitems", "pytest_configure", "pytest_sessionfinish"]
 
 # A laptop's two cores run the suite in parallel: one thread each, and no deadline that a busy machine could miss.
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("suite")
+
+pytest_plugins = ["tests.within"]
 
 # A shell starts a suite in the background with Ctrl-C ignored, which every process of the tests would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
