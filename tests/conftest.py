@@ -16,13 +16,16 @@ from dp_prior.evaluation.curve import draw_learning_curve
 from dp_prior.evaluation.grid import write_png
 from tests.forks import start
 from tests.hub_server import HubServer
+from tests.promises import pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_sessionfinish
 
-pytest_plugins = ["tests.promises", "tests.trained", "tests.within"]
+__all__ = ["pytest_addoption", "pytest_collection_modifyitems", "pytest_configure", "pytest_sessionfinish"]
 
 # A laptop's two cores run the suite in parallel: one thread each, and no deadline that a busy machine could miss.
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("suite")
+
+pytest_plugins = ["tests.trained", "tests.within"]
 
 # A shell starts a suite in the background with Ctrl-C ignored, which every process of the tests would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

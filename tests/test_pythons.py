@@ -65,7 +65,7 @@ def test_the_wheel_runs_a_small_job(version, wheel, tmp_path):
     source = ("--extra-index-url", CPU_BUILDS)
     fetched = run(*pip, "download", "--no-deps", "-d", tmp_path / "torch", *source, torch_requirement())
     if fetched.returncode:
-        pytest.skip(f"NOT CHECKED: pip reaches no {torch_requirement()} for Python {version}, nor at {CPU_BUILDS}")
+        pytest.skip(f"NOT CHECKED: pip finds no {torch_requirement()} for Python {version}, also at {CPU_BUILDS}")
     sources = ("-c", ROOT / "constraints.txt", "--find-links", tmp_path / "torch")
     installed = run(*pip, "install", *sources, torch_requirement(), wheel, timeout=600)
     assert installed.returncode == 0, installed.stderr
