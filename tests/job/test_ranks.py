@@ -262,8 +262,9 @@ def launched(command: list[str], config: Path, **environment: str) -> tuple[int,
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 
 
-@pytest.mark.slow  # test_chaos.py launches by torchrun too
+@pytest.mark.slow
 def test_torchrun_trains_on_two_ranks(tmp_path):
+    """Stories under torchrun that run by default are in `tests/test_chaos.py`."""
     config = write(tmp_path, **HALF, train__steps=4)
     code, output = launched(TORCHRUN, config, ACCELERATE_USE_CPU="true")
     assert code == 0, output
