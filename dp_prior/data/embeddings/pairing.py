@@ -19,11 +19,11 @@ MOST_KEYS = 1_000_000
 
 
 def check_pairs(folders: Sequence[EmbeddingFolder]) -> None:
-    """Compare the rows of every folder with those of the first.
+    """Compare every folder with the first, whose rows are the partners of its own by their order.
 
     Raises:
-        DataError: they have different numbers of rows, or only as many in all: files that lie beside each other have
-            other numbers in their names or other rows, or rows have other keys.
+        DataError: the numbers of rows differ; or files that lie beside each other have other numbers in their names, or
+            rows other keys, so that only the sum of the rows agrees.
     """
     rows = {folder.path: folder.count for folder in folders}
     if len(set(rows.values())) > 1:
@@ -34,14 +34,22 @@ def check_pairs(folders: Sequence[EmbeddingFolder]) -> None:
 
 
 def pair_warnings(folders: Sequence[EmbeddingFolder]) -> list[str]:
-    """A line for every folder whose files cannot be compared with the files of the first."""
-    first = folders[0]
+    """A line for every folder with other rows per file than the first, unless keys were compared."""
+    one, *others = folders
     return [
-        f"{other.path} has {len(other.rows.paths)} files, {first.path} {len(first.rows.paths)}: only the sum of their "
-        f"rows agrees, so nothing shows that row i of one belongs to row i of the other"
-        for other in folders[1:]
-        if len(other.rows.paths) != len(first.rows.paths) and _common_key(first, other) is None
+        f"{_first_difference(one, other)}: only the sum of the rows agrees, so nothing shows that rows are "
+        f"pairs; write both with the same rows per file, or metadata with a column {' or '.join(KEYS)} to both"
+        for other in others
+        if one.rows.counts.tolist() != other.rows.counts.tolist() and _common_key(one, other) is None
     ]
+
+
+def _first_difference(one: EmbeddingFolder, other: EmbeddingFolder) -> str:
+    if len(one.rows.paths) != len(other.rows.paths):
+        return f"{one.path} has {len(one.rows.paths)} files, {other.path} {len(other.rows.paths)}"
+    place = int((one.rows.counts != other.rows.counts).argmax())
+    mine, its = one.rows.counts[place], other.rows.counts[place]
+    return f"{one.rows.paths[place]} has {mine} rows, {other.rows.paths[place]} beside it {its}"
 
 
 def _faults(one: EmbeddingFolder, other: EmbeddingFolder) -> Iterator[str]:
@@ -51,10 +59,6 @@ def _faults(one: EmbeddingFolder, other: EmbeddingFolder) -> Iterator[str]:
         for path, beside, number, its in zip(paths, others, mine, theirs, strict=True):
             if number != its and None not in (number, its):
                 yield f"{path} lies beside {beside}; the numbers in their names differ, so one of them has no partner"
-                return
-        for path, beside, count, its in zip(paths, others, one.rows.counts, other.rows.counts, strict=True):
-            if count != its:
-                yield f"{path} has {count} rows, but {beside} beside it {its}"
                 return
     yield from _other_keys(one, other)
 
