@@ -17,6 +17,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -53,21 +54,20 @@ def robomimic(place: Path) -> Callable[[], object]:
     return lambda: read_store(RobomimicStoreConfig(path=place / "a.hdf5"))
 
 
-def zarr(place: Path) -> Callable[[], object]:
+def zarr(version: int, place: Path) -> Callable[[], object]:
     from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
     from tests.data.formats.zarr import test_replay_buffer
 
-    for version in (2, 3):
-        test_replay_buffer.write(place / f"v{version}.zarr", version)
-    return lambda: [read_store(ZarrStoreConfig(path=place / f"v{version}.zarr")) for version in (2, 3)]
+    test_replay_buffer.write(place / "a.zarr", version)
+    return lambda: read_store(ZarrStoreConfig(path=place / "a.zarr"))
 
 
-def lerobot(place: Path) -> Callable[[], object]:
+def lerobot(version: str, place: Path) -> Callable[[], object]:
     from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
     from tests.data.formats.lerobot import test_dataset
 
-    sets = [write(place / version) for version, write in test_dataset.WRITERS.items()]
-    return lambda: [read_store(LeRobotStoreConfig(path=each)) for each in sets]
+    path = test_dataset.WRITERS[version](place / "a")
+    return lambda: read_store(LeRobotStoreConfig(path=path))
 
 
 def pictures(place: Path) -> Callable[[], object]:
@@ -181,10 +181,25 @@ def onnx(place: Path) -> Callable[[], object]:
 
 
 READERS: dict[str, Callable[[Path], Callable[[], object]]] = {
-    "npz": npz, "robomimic": robomimic, "zarr": zarr, "lerobot": lerobot, "pictures": pictures, "videos": videos,
-    "npz images": npz_images, "parquet images": parquet_images, "embeddings": embeddings, "safetensors": safetensors,
+    "npz": npz,
+    "robomimic": robomimic,
+    "zarr v2": partial(zarr, 2),
+    "zarr v3": partial(zarr, 3),
+    "lerobot v2.1": partial(lerobot, "v2.1"),
+    "lerobot v3.0": partial(lerobot, "v3.0"),
+    "pictures": pictures,
+    "videos": videos,
+    "npz images": npz_images,
+    "parquet images": parquet_images,
+    "embeddings": embeddings,
+    "safetensors": safetensors,
     "onnx": onnx,
-}  # fmt: skip
+}
+
+
+def needed(kind: str) -> str:
+    """The package that reads a format; numpy for those that need no other."""
+    return NEEDED.get(kind.partition(" v")[0], "numpy")
 
 
 def read_store(record: object) -> None:
@@ -302,7 +317,7 @@ def run(count: int, kinds: list[str], seed: int = 0) -> None:
 
     signal.signal(signal.SIGALRM, late)
     with tempfile.TemporaryDirectory() as place:
-        kinds = [kind for kind in kinds or READERS if kind not in NEEDED or importlib.util.find_spec(NEEDED[kind])]
+        kinds = [kind for kind in kinds or READERS if importlib.util.find_spec(needed(kind))]
         for kind in kinds:
             fuzz(kind, 0, seed, Path(place, f"warm {kind}"))
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -276,5 +276,5 @@ def test_damaged_files_of_every_format_have_an_answer():
 def test_two_thousand_damaged_files_have_an_answer(kind):
     found = fuzzed(2000 * LONGER, kind)
     if not found:
-        pytest.skip(f"{fuzzing.NEEDED[kind]} is not installed")
+        pytest.skip(f"{fuzzing.needed(kind)} is not installed")
     assert sum(found[kind].values()) == 2000 * LONGER

@@ -154,7 +154,7 @@ def check_array(
         chunk: bytes that are decompressed at once.
 
     Raises:
-        DataError: its stored bytes decode to less, or a row or chunk is absurdly large.
+        DataError: the stored bytes cannot decode to the array, or a row or a chunk is too large.
     """
     total, row = math.prod(shape) * dtype.itemsize, math.prod(shape[1:]) * dtype.itemsize
     if stored is not None and max(total, chunk) > stored * ratio + SLACK:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import h5py
 
 MOST_NESTED = 16
-"""Deepest nesting of groups, and longest chain of soft links."""
+"""Depth of nested groups, and length of a chain of soft links."""
 
 RATIOS, LARGEST_RATIO = {(): 1, ("gzip",): 1100}, 50_000
 """Bounds on what a byte decodes to, by the filters that compress; deflate reaches 1032."""
@@ -133,5 +133,5 @@ def _collect(group: h5py.Group, prefix: str, found: dict[str, h5py.Dataset], see
 
 
 def _address(group: h5py.Group) -> Any:
-    """The address of a group in its file, which no other group has."""
+    """Place of a group in its file; equal for two names of the same group."""
     return import_h5py().h5o.get_info(group.id).addr

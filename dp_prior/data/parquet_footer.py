@@ -90,15 +90,17 @@ class _Reader:
         if not nested:
             raise ValueError(f"has a footer that nests more than {MOST_NESTED} structs")
         found: dict[int, Any] = {}
-        field = 0
-        while head := self._byte():
+        data, field = self._data, 0
+        while head := data[self._at]:
+            self._at += 1
             field = field + (head >> 4) if head >> 4 else self._signed()
             kind = head & 15
-            found[field] = kind == _TRUE if kind in (_TRUE, _FALSE) else self._value(kind, nested)
+            found[field] = kind == _TRUE if kind <= _FALSE else self._value(kind, nested)
+        self._at += 1
         return found
 
     def _value(self, kind: int, nested: int) -> Any:
-        if kind in (_I16, _I32, _I64):
+        if _I16 <= kind <= _I64:
             return self._signed()
         if kind == _BINARY:
             return self._bytes(self._unsigned())
@@ -133,13 +135,14 @@ class _Reader:
         return self._data[self._at - count : self._at]
 
     def _unsigned(self) -> int:
-        value = shift = 0
-        while shift < 70:
-            byte = self._byte()
+        data, at, value = self._data, self._at, 0
+        for shift in range(0, 70, 7):
+            byte = data[at]
+            at += 1
             value |= (byte & 127) << shift
             if byte < 128:
+                self._at = at
                 return value
-            shift += 7
         raise ValueError("has a damaged footer: a number has more than ten bytes")
 
     def _signed(self) -> int:

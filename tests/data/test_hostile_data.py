@@ -266,7 +266,7 @@ def constant_sets(place):
     yield NpzStoreConfig(path=place / "a.npz").create(), "frames", frames, place / "a.npz"
     zarr = pytest.importorskip("zarr")
     group = zarr.open_group(str(place / "a.zarr"), mode="w", zarr_format=2)
-    group.create_array("data/frames", data=frames, chunks=(60, 48, 64, 3), config={"write_empty_chunks": True})
+    group.create_array("data/frames", data=frames, chunks=(20, 48, 64, 3), config={"write_empty_chunks": True})
     group.create_array("meta/episode_ends", data=ends)
     yield ZarrStoreConfig(path=place / "a.zarr").create(), "frames", frames, place / "a.zarr" / "data" / "frames"
     h5py = pytest.importorskip("h5py")

@@ -9,7 +9,7 @@ import numpy as np
 from dp_prior.data.embeddings.file_rows import FileRows
 from dp_prior.data.embeddings.metadata import check_columns
 from dp_prior.data.errors import DataError
-from dp_prior.data.files import reading
+from dp_prior.data.files import decoding, reading
 from dp_prior.data.found_files import Files
 from dp_prior.data.parquet_sizes import check_columns_fit
 
@@ -47,7 +47,7 @@ class ParquetRows(FileRows):
         from pyarrow import parquet
 
         path = self._groups[int(np.argmax(self._sizes > 0))][0]
-        with reading(path), self._files.open(path) as file:
+        with decoding(path), reading(path), self._files.open(path) as file:
             first = next(parquet.ParquetFile(file).iter_batches(1, columns=[self._column])).column(0)
         kind, types = first.type, pyarrow.types
         is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
@@ -61,7 +61,7 @@ class ParquetRows(FileRows):
         from pyarrow import parquet
 
         path, index = self._groups[number]
-        with reading(path), self._files.open(path) as file:
+        with decoding(path), reading(path), self._files.open(path) as file:
             column = parquet.ParquetFile(file).read_row_group(index, columns=[self._column]).column(0)
         parts, row = [], 0
         for rows in column.chunks:

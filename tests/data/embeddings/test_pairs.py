@@ -296,8 +296,10 @@ def test_only_verify_hashes_reads_every_byte_of_embeddings(tmp_path):
     config = noted(tmp_path)
     assert (tmp_path / "run" / "data_manifest.json").read_text().count("sha256") == 1  # that of the document
     careful = config.model_copy(update={"verify": "hashes"})
-    careful.integrity(tmp_path / "run").check()
-    careful.integrity(tmp_path / "run").note([])  # hashes are added
+    with pytest.raises(DataError, match="files of .* were noted without a hash, so whether their content has changed"):
+        careful.integrity(tmp_path / "run").check()
+    (tmp_path / "run" / "data_manifest.json").unlink()
+    careful.integrity(tmp_path / "run").note([])  # with hashes
     rows = np.load(tmp_path / "img" / "img_emb_00.npy")
     np.save(tmp_path / "img" / "img_emb_00.npy", rows + 1)
     config.integrity(tmp_path / "run").check()

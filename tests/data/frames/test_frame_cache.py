@@ -303,7 +303,7 @@ def test_a_cache_that_cannot_be_read_now_is_not_built_again(source, monkeypatch,
 
 def test_a_place_that_cannot_be_written_is_refused(source, tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(DataError, match="cannot be created .*; name another directory for the frame cache"):
+    with pytest.raises(UnwritableError, match="cannot be created .*; name another directory for the frame cache"):
         cache_of(source, root=tmp_path / "file/caches").build()
 
 
