@@ -31,7 +31,7 @@ SETTINGS = {
     "unknown key that resembles none": ({"data__zoo": 0.1}, "data.zoo: unknown key. Known keys: "),
     "key of LeRobot": (
         {"batch_size": 8},
-        "batch_size: unknown key. Its place here is data.batch_size (LeRobot and openpi",
+        "batch_size: unknown key. Its place here is data.batch_size (LeRobot, openpi",
     ),
     "key of LeRobot's data": (
         {"data__repo_id": "a/b"},

@@ -229,11 +229,10 @@ def schema() -> None:
 )
 @click.option("--out", type=click.Path(path_type=Path), help="File to write; by default the configuration is printed.")
 def translate(theirs: tuple[str, ...], library: str | None, out: Path | None) -> None:
-    """Translate a configuration of another library to one of ours, and say what became of each setting
-    (docs/coming_from.md).
+    """Translate a configuration of another library, with a line for each setting (docs/coming_from.md).
 
-    FILE is YAML, as Hydra composes it, JSON, or a text with the flags of a command line; NAME=VALUE and --NAME VALUE
-    behind it override its settings. FLAGS alone need no file.
+    FILE is YAML, as Hydra composes and saves, JSON, or a text with the flags of a command line; NAME=VALUE and --NAME
+    VALUE behind FILE override its settings. FLAGS alone need no file.
     """
     from dp_prior.commands import translated
 

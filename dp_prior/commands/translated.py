@@ -48,7 +48,7 @@ def _chosen(theirs: Theirs, key: str | None, source: str) -> Library:
 
 
 def report(library: Library, translation: Translation) -> Iterator[str]:
-    """What became of each setting, and what is left to do, line by line."""
+    """A line for each setting, the counts, and the paths to fill in."""
     yield f"{library.name} ({library.link})"
     yield from map(str, translation.lines)
     counts = {

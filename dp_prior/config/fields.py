@@ -24,7 +24,7 @@ class Record(BaseModel):
 
     @classmethod
     def other_file(cls, data: dict[str, Any], source: str) -> str | None:
-        """Say what an invalid file is, if it is none of this record; None by default.
+        """Recognise an invalid file of another kind, in a sentence for its author; None by default.
 
         Args:
             source: name of the file.

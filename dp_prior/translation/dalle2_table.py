@@ -9,7 +9,7 @@ from dp_prior.translation.published_choices import folded_decay
 from dp_prior.translation.row import Here, NoCounterpart, Row, Theirs, Times, Words, fixed, left_out
 from dp_prior.translation.translate import TO_FILL_IN
 
-_SAVERS = {"local": "local", "huggingface": "huggingface", "wandb": "wandb"}
+_SAVERS = ("local", "huggingface", "wandb")
 _MINUTES = "in minutes"
 _BY_EMBEDDINGS = "embeddings are read, and `dp-prior embed` writes them"
 _FROM_CHECKPOINTS = "comes from the checkpoint that a run goes on from"
@@ -40,6 +40,10 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
     if theirs.get("prior.condition_on_text_encodings", True):
         ours["data.text_encodings.path"] = f"{TO_FILL_IN}/text_encodings"
         ours["data.text_encodings.tokens"] = theirs.get("prior.net.max_text_len") or 77
+    for path, kind in theirs.items():
+        number = path.removeprefix("tracker.save.").removesuffix(".save_to")
+        if path == f"tracker.save.{number}.save_to" and kind in _SAVERS:
+            ours[f"tracker.save.<{number}>.type"] = kind
     if log == "wandb":
         ours["tracker.log.<wandb>.type"] = "wandb"
     if not theirs.get("train.use_ema", True):
@@ -119,7 +123,7 @@ def _saved(name: str) -> Any:
 def _saver(kind: str, theirs: Theirs, number: str) -> Here:
     if kind not in _SAVERS:
         raise NoCounterpart(f"{kind!r} is no saver here; see docs/hub.md")
-    return Here({f"tracker.save.<{number}>.type": _SAVERS[kind]})
+    return Here({f"tracker.save.<{number}>.type": kind})
 
 
 def _role(role: str) -> Any:

@@ -283,7 +283,7 @@ def resnet(name: str, theirs: Theirs, *names: str) -> Here:
 
 def size(shape: list[int], theirs: Theirs, key: str) -> Here:
     """Height and width of a camera's frames."""
-    if _shapes(theirs).get(key) != "rgb":
+    if _shapes(theirs).get(key) != "rgb" or theirs.get("policy.obs_encoder.resize_shape"):
         return Here()
     return Here({f"data.images.{_name(theirs, key)}.size": shape[1:]})
 

@@ -82,12 +82,12 @@ def _yaml(text: str, source: str) -> Any:
     """The value of a YAML text, by PyYAML's safe loader; tags that would make objects are refused."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    class PlainYaml(yaml.SafeLoader):
         """Reads 1e-4 as a number."""
 
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
+    PlainYaml.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
     try:
-        return yaml.load(text, Loader)  # noqa: S506 (a safe loader)
+        return yaml.load(text, PlainYaml)  # noqa: S506 (a safe loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""

@@ -17,15 +17,14 @@ def hint(path: Sequence[str | int]) -> str | None:
             object that this one corresponds to, is meant rather than others of the same name.
     """
     *rooms, key = map(str, path)
-    here = ".".join([*rooms, key])  # a key of ours in a record of another type
+    here = ".".join([*rooms, key])
     named = [(library, row) for library in LIBRARIES for row in library.rows if row.key == key and row.ours != here]
-    blocks = [(library, library.blocks[key]) for library in LIBRARIES if key in library.blocks]
-    if blocks and not any(row.theirs == key for _, row in named):
-        places = list(dict.fromkeys(place for _, place in blocks))
-        return f"Its place here is {' or '.join(places)} ({_joined([library for library, _ in blocks])})."
     named = [(library, row) for library, row in named if not row.note.startswith("a copy of")] or named
+    exact = [(library, row) for library, row in named if row.theirs.removesuffix(".**") == here]
+    blocks = {library.blocks[key]: library for library in reversed(LIBRARIES) if key in library.blocks}
+    if blocks and not exact:
+        return f"Its place here is {' or '.join(blocks)} ({_joined(list(blocks.values()))})."
     room = ".".join(room for room in rooms if not room.isdecimal())
-    exact = [(library, row) for library, row in named if row.theirs == here]
     near = [(library, row) for library, row in named if _room(library, row) == room]
     return " ".join(_sentences(exact or near or named)) or None
 

@@ -52,7 +52,7 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
     if "data.repo_id" not in theirs:
         ours["data.episodes.path"] = f"{TO_FILL_IN}/data"
     if theirs.get("wandb_enabled", True):
-        ours["tracker.log.<wandb>"] = {"type": "wandb", "project": "openpi"}
+        ours |= {"tracker.log.<wandb>.type": "wandb", "tracker.log.<wandb>.project": "openpi"}
     return ours
 
 

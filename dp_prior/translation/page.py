@@ -33,7 +33,7 @@ In the tables `<average>` is a name in `train.ema`, `<rollout>`, `<validation>` 
 
 
 def page(libraries: Sequence[Library], omissions: Sequence[Omission]) -> str:
-    """The page, with a table for each library and one of what is left out on purpose."""
+    """The page, with a table for each library and a table of the omissions."""
     lines = [_HEAD]
     for library in libraries:
         lines += [*_section(library), ""]

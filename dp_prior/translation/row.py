@@ -16,7 +16,7 @@ Theirs = Mapping[str, Any]
 
 
 class NoCounterpart(Exception):
-    """A setting, or this value of it, has no counterpart; the message says why and what to do."""
+    """A setting, or a value of the setting, has no counterpart; the message gives the reason and the remedy."""
 
 
 class Here(dict):

@@ -45,7 +45,7 @@ def test_what_theirs_does_not_say_is_named_by_the_report_and_by_the_check(tmp_pa
     path, out = tmp_path / "prior.json", tmp_path / "ours.json"
     path.write_text(json.dumps(PRIOR))
     assert "to fill in: data.text_encodings.path" in command("translate", path, "--out", out).output
-    flags = command("translate", "--image_size", 32, "--num_channels", 8, "--out", tmp_path / "images.json")
+    flags = command("translate", "--image_size", 32, "--num_channels", 32, "--out", tmp_path / "images.json")
     assert "to fill in: data.source.path" in flags.output
     checked = command("train", "--config_file", tmp_path / "images.json", "--check")
     assert checked.exit_code == 65 and "FILL_IN" in checked.output

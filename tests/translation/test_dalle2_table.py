@@ -225,7 +225,10 @@ def test_a_prior_of_todays_form():
 
 def test_a_prior_of_the_older_form():
     found = values(DALLE2, OLDER)
-    assert found["train.ema"] == {} and found["train.monitor.metric"] == "validation/online/loss"
+    assert (
+        translated(DALLE2, OLDER).config["train"]["ema"] == {}
+        and found["train.monitor.metric"] == "validation/online/loss"
+    )
     assert found["task.diffusion.objective.type"] == "v" and found["task.diffusion.clip.type"] == "l2norm"
     assert (found["task.clamp_start"], found["task.clamp_end"], found["task.embedding_scale"]) == (True, True, 3.0)
     assert found["task.text_dropout"] == 0.3 and "task.image_dropout" not in found

@@ -77,5 +77,5 @@ def test_references_of_yaml_cannot_fill_the_memory(tmp_path):
 
 
 def test_a_file_that_is_not_there_is_named():
-    with pytest.raises(ConfigError, match=r"nowhere.yaml: .*cannot be read"):
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
         read_settings(["nowhere.yaml"])
