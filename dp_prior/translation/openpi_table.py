@@ -198,7 +198,7 @@ OPENPI = Library(
     key="openpi",
     name="openpi",
     link="https://github.com/Physical-Intelligence/openpi",
-    about="A `TrainConfig` written as YAML or JSON, or the flags of `scripts/train.py`. The training is translated; "
+    about="A `TrainConfig` written as YAML or JSON, or the flags of its `train.py`. The training is translated; "
     "the model becomes a flow-matching transformer of our own size, trained from the beginning.",
     rows=_ROWS,
     skeleton=_skeleton,
