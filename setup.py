@@ -65,6 +65,7 @@ setup(
         "rich>=13.7",
         "wandb>=0.31",
         "jinja2>=3.1",
+        "pyyaml>=6.0",
     ],
     extras_require={
         **EXTRAS,

@@ -1,4 +1,5 @@
-"""Generates the configuration reference, as JSON Schema and Markdown, and the page of all metrics.
+"""Generates the configuration reference, as JSON Schema and Markdown, and the pages of all metrics and of other
+libraries' settings.
 
 `python -m tests.reference` writes them; a test compares them with the records.
 """
@@ -15,10 +16,14 @@ from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.tracking.metric_names import Metric
 from dp_prior.tracking.metric_names import page as metrics_page
 from dp_prior.training.measured import METRICS
+from dp_prior.translation.libraries import LIBRARIES
+from dp_prior.translation.omissions import OMISSIONS
+from dp_prior.translation.page import page as coming_from
 
 SCHEMA_PATH = "configs/train_config.schema.json"
 PAGE_PATH = "docs/config.md"
 METRICS_PATH = "docs/metrics.md"
+COMING_FROM_PATH = "docs/coming_from.md"
 _ANY = "#/$defs/JsonValue"  # a value that is not a record
 
 
@@ -28,6 +33,7 @@ def documents(config: type[Config]) -> dict[str, str]:
         SCHEMA_PATH: json.dumps(json_schema(config), indent=2) + "\n",
         PAGE_PATH: markdown(config),
         METRICS_PATH: metrics_page(metric_groups()),
+        COMING_FROM_PATH: coming_from(LIBRARIES, OMISSIONS),
     }
 
 

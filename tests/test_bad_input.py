@@ -29,20 +29,31 @@ SETTINGS = {
         "task.backbone.hiden_dim: unknown key. Did you mean 'hidden_dim'?",
     ),
     "unknown key that resembles none": ({"data__zoo": 0.1}, "data.zoo: unknown key. Known keys: "),
-    "key of LeRobot": ({"batch_size": 8}, "batch_size: unknown key. Its place here is data.batch_size."),
-    "key of LeRobot's data": ({"data__repo_id": "a/b"}, "data.repo_id: unknown key. Set data.episodes.repo."),
-    "key of their training": ({"train__num_epochs": 9}, "train.num_epochs: unknown key. Set train.epochs."),
+    "key of LeRobot": (
+        {"batch_size": 8},
+        "batch_size: unknown key. Its place here is data.batch_size (LeRobot, openpi",
+    ),
+    "key of LeRobot's data": (
+        {"data__repo_id": "a/b"},
+        "data.repo_id: unknown key. Its place here is data.episodes.repo (openpi",
+    ),
+    "key of their training": (
+        {"train__num_epochs": 9},
+        "train.num_epochs: unknown key. Its place here is train.epochs (Diffusion Policy",
+    ),
     "key of Diffusion Policy": (
         {"task__pred_action_steps_only": True},
-        "task.pred_action_steps_only: unknown key. A chunk always begins at the oldest observation; n_action_steps",
+        "task.pred_action_steps_only: unknown key. Of Diffusion Policy, without a counterpart: a chunk always "
+        "begins at the oldest observation; n_action_steps of it are executed",
     ),
     "another key of Diffusion Policy": (
         {"task__past_action_visible": True},
-        "task.past_action_visible: unknown key. Name the observation in data.previous_action, or continue actions with",
+        "task.past_action_visible: unknown key. Its place here is data.previous_action (Diffusion Policy: or continue "
+        "actions with `task.prefix`",
     ),
     "key of Diffusion Policy's data": (
         {"data__abs_action": True},
-        "data.abs_action: unknown key. Name rotations in data.action.rotations.",
+        "data.abs_action: unknown key. Its place here is data.action.rotations (Diffusion Policy: rotations are named",
     ),
     "unknown part": (
         {"task__backbone": {"type": "unet"}},

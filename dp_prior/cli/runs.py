@@ -218,6 +218,35 @@ def schema() -> None:
     echo(json.dumps(json_schema(TrainConfig), indent=2))
 
 
+@click.command(cls=Command, context_settings={"ignore_unknown_options": True})
+@click.argument("theirs", nargs=-1, required=True, type=click.UNPROCESSED, metavar="FILE | FLAGS")
+@click.option(
+    "--from",
+    "library",
+    type=click.Choice(
+        ["diffusion_policy", "lerobot", "openpi", "dalle2", "improved_diffusion", "denoising_diffusion", "rin"]
+    ),
+    help="Whose configuration it is; by default by its settings.",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="File to write; by default the configuration is printed.")
+def translate(theirs: tuple[str, ...], library: str | None, out: Path | None) -> None:
+    """Translate a configuration of another library, with a line for each setting (docs/coming_from.md).
+
+    FILE is YAML, as Hydra composes and saves, JSON, or a text with the flags of a command line; NAME=VALUE and --NAME
+    VALUE behind FILE override its settings. FLAGS alone need no file.
+    """
+    from dp_prior.commands import translated
+
+    found, translation = translated.translate_settings(theirs, library)
+    for line in translated.report(found, translation):
+        click.echo(line, err=out is None)
+    if out is None:
+        click.echo(translated.text(translation), nl=False)
+        return
+    translated.write(translation, out)
+    click.echo(f"wrote {out}\nnext\n  dp-prior train --config_file {out} --check")
+
+
 @click.command(cls=Command)
 def configs() -> None:
     """List the configurations that come with the package, each with its file; `train` takes their names."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Self
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -13,8 +13,23 @@ class Record(BaseModel):
 
     model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
-    replaced: ClassVar[Mapping[str, str]] = {}
-    """Hints by key, for keys of other libraries that a file may hold by mistake."""
+    @classmethod
+    def hint(cls, path: Sequence[str | int]) -> str | None:
+        """Say where an unknown key belongs, in whole sentences; None if nothing is known of such a key.
+
+        Args:
+            path: the key with its path; relative to a record that is asked about one of its own keys.
+        """
+        return None
+
+    @classmethod
+    def other_file(cls, data: dict[str, Any], source: str) -> str | None:
+        """Recognise an invalid file of another kind, in a sentence for its author; None by default.
+
+        Args:
+            source: name of the file.
+        """
+        return None
 
     @classmethod
     def complete(cls, data: dict[str, Any]) -> None:

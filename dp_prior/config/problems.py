@@ -20,7 +20,7 @@ def describe(cls: type[Record], data: Any, problem: Any, origins: dict[str, str]
     keys, annotation, record = _place(cls, data, problem)
     path = [key_text(part) for part in keys]
     at = [*keys, "type"] if problem["type"] == "union_tag_invalid" else keys
-    return at, _lines(problem, path, annotation, record, origins)
+    return at, _lines(cls, problem, path, annotation, record, origins)
 
 
 def _place(cls: type[Record], data: Any, problem: Any) -> tuple[list[str | int], Any, type[Record] | None]:
@@ -44,7 +44,12 @@ def _place(cls: type[Record], data: Any, problem: Any) -> tuple[list[str | int],
 
 
 def _lines(
-    problem: Any, path: list[str], annotation: Any, record: type[Record] | None, origins: dict[str, str]
+    cls: type[Record],
+    problem: Any,
+    path: list[str],
+    annotation: Any,
+    record: type[Record] | None,
+    origins: dict[str, str],
 ) -> list[str]:
     kind, found = problem["type"], problem.get("input")
     where = ".".join(path) or "the file"
@@ -52,7 +57,7 @@ def _lines(
         lines = str(problem["ctx"]["error"]).splitlines()
         return [f"{where}: {line}" if path else line for line in lines]
     if kind == "extra_forbidden":
-        return [f"{where}: unknown key.{_nearest(record, path[-1])}"]
+        return [f"{where}: unknown key. {_nearest(cls, record, path)}"]
     if kind == "missing":
         return [f"{where}: missing; it has no default"]
     if kind == "union_tag_not_found":
@@ -76,10 +81,26 @@ def _remark_on_import(tag: Any, annotation: Any) -> str:
     return "; a part of your own needs --import MODULE" if can_be_joined(annotation) and not is_typo else ""
 
 
-def _nearest(record: type[Record] | None, key: str) -> str:
-    """A hint for an unknown key: the equivalent of another library's key, the closest known key, or all known keys."""
-    if record is not None and key in record.replaced:
-        return f" {record.replaced[key]}"
-    known = list(record.model_fields) if record is not None else []
-    close = difflib.get_close_matches(key, known, n=1)
-    return f" Did you mean {close[0]!r}?" if close else f" Known keys: {', '.join(known)}"
+def _nearest(cls: type[Record], record: type[Record] | None, path: list[str]) -> str:
+    """A hint for an unknown key: the record's own, another library's counterpart, a misspelled key, or all keys."""
+    known, key = list(record.model_fields) if record is not None else [], path[-1]
+    said = record.hint([key]) if record is not None and record is not cls else None
+    said = said or cls.hint(path)
+    if said:
+        return said
+    close = [name for name in known if is_misspelled(key, name)]
+    return f"Did you mean {close[0]!r}?" if close else f"Known keys: {', '.join(known)}"
+
+
+def is_misspelled(key: str, name: str) -> bool:
+    """Whether a key differs from a name in one letter, two neighbours exchanged, or capitals and hyphens alone.
+
+    A key that merely resembles a name, such as `val_every` and `save_every`, means something else.
+    """
+    a, b = (text.replace("-", "").replace("_", "").lower() for text in (key, name))
+    if a == b:
+        return True
+    start = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    a, b = a[start:], b[start:]
+    swapped = a[1:2] + a[:1] + a[2:]
+    return len(key) > 2 and (a[1:] == b or a == b[1:] or a[1:] == b[1:] or swapped == b)

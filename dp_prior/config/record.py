@@ -98,6 +98,9 @@ class Config(Record):
         faults = error.errors(include_url=False)
         if faults[0]["type"] == "json_invalid":  # Python parsed the text, so this is pydantic's depth limit
             return ConfigError(layers.top, [TOO_DEEP])
+        other = cls.other_file(layers.data, layers.top)
+        if other is not None:
+            return ConfigError(layers.top, [other])
         lines = list(problems)
         for fault in faults[:MOST_PROBLEMS]:
             path, found = describe(cls, layers.data, fault, origins)

@@ -36,25 +36,9 @@ if TYPE_CHECKING:
 NORMALISED: tuple[Kind, ...] = ("vector", "text")
 """Kinds of observations that are normalised by statistics."""
 
-POSES = "Name rotations in data.action.rotations and data.obs.NAME.rotations, relative poses in task.arms"
-CONDITIONS = "Observations condition all layers; for others see backbone 'unet1d_local' and task 'inpainting_policy'"
-
 
 class PolicyConfig(TaskRecord):
     """A diffusion policy: the predicted chunk, the observations, and the network."""
-
-    replaced: ClassVar = {
-        **dict.fromkeys(("abs_action", "rotation_rep", "rotation_transformer", "pose_repr"), f"{POSES}."),
-        **dict.fromkeys(("action_pose_repr", "obs_pose_repr", "use_relative_actions"), f"{POSES}."),
-        **dict.fromkeys(("use_delta_actions", "use_delta_joint_actions"), 'Use task.arms of type "offset".'),
-        **dict.fromkeys(("obs_as_global_cond", "obs_as_local_cond", "obs_as_cond"), f"{CONDITIONS}."),
-        "pred_action_steps_only": "A chunk always begins at the oldest observation; n_action_steps of it are executed.",
-        "oa_step_convention": "It is always so: the action at index n_obs_steps - 1 is the one after the newest "
-        "observation.",
-        "past_action_visible": "Name the observation in data.previous_action, or continue actions with task.prefix.",
-        "n_latency_steps": "Set obs_latency and action_latency of dp_prior.client.realtime.RealtimeAgent.",
-        "num_inference_steps": "Set task.sampler.steps.",
-    }  # Diffusion Policy, UMI, LeRobot, openpi
 
     type: Literal["policy"] = "policy"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -26,16 +26,6 @@ _START = Progress()
 
 class TrainingConfig(Config):
     """The budget, the optimizer and the cadences of a run. Give exactly one of samples, epochs, steps."""
-
-    replaced: ClassVar = {
-        "num_epochs": "Set train.epochs.",
-        "gradient_accumulate_every": "Set train.accumulation.",
-        "learning_rate": "Set train.lr.peak.",
-        "lr_warmup_steps": "Set train.lr.warmup_steps.",
-        "use_ema": "Set train.ema.",
-        "checkpoint_every": "Set train.save_every.",
-        "batch_size": "Set data.batch_size.",
-    }  # Diffusion Policy, LeRobot
 
     samples: int | None = Field(default=None, ge=1)
     """Budget in training samples over all ranks."""

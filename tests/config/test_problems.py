@@ -2,6 +2,7 @@
 
 import pytest
 
+from dp_prior.config.problems import is_misspelled
 from tests.config.records import MINIMAL, problems
 
 
@@ -91,3 +92,16 @@ def test_all_problems_come_in_one_report():
         "evaluate.0.nam",
         "use_ema",
     ]
+
+
+def test_a_key_is_a_misspelling_of_a_name_from_which_one_letter_or_its_form_parts_it():
+    names = ["horizon", "batch_size", "log_every", "lr_scale", "seed"]
+    for name in names:
+        for i in range(len(name)):
+            assert is_misspelled(name[:i] + name[i + 1 :], name), "a letter less"
+            assert is_misspelled(name[:i] + "x" + name[i:], name), "a letter more"
+            assert is_misspelled(name[:i] + "x" + name[i + 1 :], name), "another letter"
+            assert is_misspelled(name[:i] + name[i : i + 2][::-1] + name[i + 2 :], name), "two exchanged"
+    assert is_misspelled("batchSize", "batch_size") and is_misspelled("batch-size", "batch_size")
+    others = [("val_every", "save_every"), ("resume", "requeue"), ("amp", "samples"), ("scale", "sampler"), ("a", "b")]
+    assert not any(is_misspelled(key, name) for key, name in [*others, ("dropout", "label_dropout")])

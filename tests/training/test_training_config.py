@@ -61,10 +61,3 @@ def test_a_contradiction_names_its_settings_and_its_remedy_settles_it(settings, 
     assert all(str(value) in str(caught.value) for value in settings.values())
     assert all(key in str(caught.value) for key in remedy)
     TrainingConfig(**{"steps": 1, **settings, **remedy})
-
-
-def test_every_key_of_another_library_leads_to_a_field_that_exists():
-    for hint in TrainingConfig.replaced.values():
-        room, *path = hint.removeprefix("Set ").removesuffix(".").split(".")
-        if room == "train":
-            assert path[0] in TrainingConfig.model_fields, hint

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -31,6 +31,8 @@ from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import PARTS
 from dp_prior.tensors.batch import Spec
 
+_NO_PREVIOUS_ACTION = "A mixture does not offer it; record it as an observation of each set."
+
 
 class SetConfig(RecordedConfig):
     """A data set of the mixture, and the keys that are read, by the policy's names."""
@@ -50,8 +52,6 @@ class SetConfig(RecordedConfig):
 class MixtureConfig(WindowsConfig):
     """Windows over several recorded data sets with the same observations and the same action."""
 
-    replaced: ClassVar = {"previous_action": "A mixture does not offer it; record it as an observation of each set."}
-
     type: Literal["mixture"] = "mixture"
 
     provides: ClassVar = "trajectories"
@@ -59,6 +59,11 @@ class MixtureConfig(WindowsConfig):
     sets: dict[Annotated[str, AfterValidator(good_key)], SetConfig] = Field(min_length=1)
     """The data sets by a name of your choice. Each has the same names of observations, which its own `obs`,
     `embeddings`, `images` and `language` map to its keys."""
+
+    @classmethod
+    def hint(cls, path: Sequence[str | int]) -> str | None:
+        """See `Record`."""
+        return _NO_PREVIOUS_ACTION if path[-1] == "previous_action" else None
 
     def faults(self) -> Iterator[str]:
         names = {

@@ -42,14 +42,6 @@ from dp_prior.tensors.batch import Spec
 class TrajectoriesConfig(RecordedConfig, WindowsConfig):
     """Windows over recorded episodes: observations as condition, an action chunk as the diffused variable."""
 
-    replaced: ClassVar = {
-        **dict.fromkeys(("abs_action", "rotation_rep"), "Name rotations in data.action.rotations."),
-        **dict.fromkeys(("pad_before", "pad_after"), "They follow from task.n_obs_steps and task.n_action_steps."),
-        "zarr_path": "Set data.episodes.path.",
-        "repo_id": "Set data.episodes.repo.",
-        "val_ratio": "Set data.split.val.",
-    }  # Diffusion Policy, LeRobot
-
     type: Literal["trajectories"] = "trajectories"
 
     provides: ClassVar = "trajectories"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from dp_prior.checkpoints.retention import RetentionConfig
-from dp_prior.config import Change, Config, members
+from dp_prior.config import Change, Config, child, members, records_in
 from dp_prior.data import DataConfig
 from dp_prior.data.errors import MissingError
 from dp_prior.data.split_data import SplitData
@@ -24,42 +24,16 @@ from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.metric_names import Metric, find_metric
 from dp_prior.training.measured import METRICS
 from dp_prior.training.training_config import TrainingConfig
+from dp_prior.translation.foreign_settings import flat
+from dp_prior.translation.hints import hint
+from dp_prior.translation.libraries import recognise
 
 DEFAULT_TASK = PolicyConfig.model_construct()  # unchecked, so that parts may still join its families
 """The policy task: an action chunk is diffused, given observations (Chi et al. 2023, arXiv:2303.04137)."""
 
 
-PLACES = {  # where a setting stands here, by its top-level key in LeRobot or Diffusion Policy
-    "policy": "task",
-    "horizon": "task.horizon",
-    "n_obs_steps": "task.n_obs_steps",
-    "n_action_steps": "task.n_action_steps",
-    "dataset": "data.episodes",
-    "batch_size": "data.batch_size",
-    "training": "train",
-    "steps": "train.steps",
-    "num_epochs": "train.epochs",
-    "optimizer": "train.optimizer",
-    "scheduler": "train.lr",
-    "ema": "train.ema",
-    "log_freq": "train.log_every",
-    "save_freq": "train.save_every",
-    "env": "evaluate",
-    "eval": "evaluate",
-    "eval_freq": "evaluate.0.every",
-    "checkpoint": "checkpoints",
-    "output_dir": "tracker.data_path",
-    "job_name": "tracker.run_name",
-    "exp_name": "tracker.run_name",
-    "wandb": "tracker.log",
-    "logging": "tracker.log",
-}
-
-
 class TrainConfig(Config):
     """One run: task, data, training, evaluation, and tracking of its results."""
-
-    replaced: ClassVar = {name: f"Its place here is {place}." for name, place in PLACES.items()}
 
     description: str = ""
     """Free text: source, command, hardware, expected score. Saved with the run."""
@@ -87,6 +61,29 @@ class TrainConfig(Config):
 
     tracker: Annotated[TrackerConfig, Change("harmless")] = TrackerConfig.model_construct()
     """The run directory, its loggers and its savers."""
+
+    @classmethod
+    def hint(cls, path: Sequence[str | int]) -> str | None:
+        """The counterpart of a key that another library's configurations have; see `Record`."""
+        return hint(path)
+
+    @classmethod
+    def other_file(cls, data: dict[str, Any], source: str) -> str | None:
+        """Recognise a configuration of another library, of whose settings fewer are ours than theirs."""
+        settings = list(flat(data, source))
+        library = recognise(settings)
+        if library is None or library.share(settings) <= sum(cls.has(path) for path in settings) / len(settings):
+            return None
+        return f"looks like a configuration of {library.name}: run `dp-prior translate {source}` to write it as ours"
+
+    @classmethod
+    def has(cls, path: str) -> bool:
+        """Whether there is a setting at a dotted path, whatever the types of the records on the way."""
+        found: list[Any] = [cls]
+        for key in path.split("."):
+            rooms = [room for annotation in found for room in records_in(annotation) or [annotation]]
+            found = [below for room in rooms if (below := child(room, key)) is not None]
+        return bool(found)
 
     @classmethod
     def complete(cls, data: dict[str, Any]) -> None:

@@ -1,0 +1,77 @@
+"""Writes a configuration of another library as a configuration of ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from dp_prior.config import ConfigError
+from dp_prior.run.files.config import TrainConfig
+from dp_prior.translation.foreign_settings import read_settings
+from dp_prior.translation.libraries import LIBRARIES, LISTS_OF_THEIRS, recognise
+from dp_prior.translation.library import Library
+from dp_prior.translation.row import Theirs
+from dp_prior.translation.translate import Translation, translate
+
+
+def translate_settings(words: Sequence[str], key: str | None = None) -> tuple[Library, Translation]:
+    """Translate a file, flags, or both.
+
+    Args:
+        words: see `read_settings`.
+        key: the library's, see `Library`; None recognises it by its settings.
+
+    Raises:
+        ConfigError: nothing can be read, no library is recognised, or the values do not make a configuration.
+    """
+    source = " ".join(words)
+    theirs = read_settings(words, LISTS_OF_THEIRS)
+    library = _chosen(theirs, key, source)
+    translation = translate(library, theirs)
+    TrainConfig.from_json(json.dumps(translation.config), source=f"{source}, translated")
+    return library, translation
+
+
+def _chosen(theirs: Theirs, key: str | None, source: str) -> Library:
+    if key is not None:
+        return next(library for library in LIBRARIES if library.key == key)
+    library = recognise(theirs)
+    if theirs and sum(map(TrainConfig.has, theirs)) / len(theirs) > (library.share(list(theirs)) if library else 0.5):
+        raise ConfigError(source, ["is a configuration of ours already; `dp-prior train --config_file` takes it"])
+    if library is None:
+        known = ", ".join(library.key for library in LIBRARIES)
+        raise ConfigError(
+            source, [f"holds {len(theirs)} settings of no library that is known here; name it: --from {known}"]
+        )
+    return library
+
+
+def report(library: Library, translation: Translation) -> Iterator[str]:
+    """A line for each setting, the counts, and the paths to fill in."""
+    yield f"{library.name} ({library.link})"
+    yield from map(str, translation.lines)
+    counts = {
+        what: sum(line.outcome == what for line in translation.lines) for what in ("translated", "dropped", "unknown")
+    }
+    yield ", ".join(f"{n} {what}" for what, n in counts.items() if n)
+    if translation.to_fill_in:
+        yield f"to fill in: {', '.join(translation.to_fill_in)}"
+
+
+def write(translation: Translation, path: Path) -> None:
+    """Write the configuration.
+
+    Raises:
+        FileExistsError: there is such a file.
+    """
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text(translation))
+    except FileExistsError:
+        raise FileExistsError(f"{path} exists; name another file, or delete it") from None
+
+
+def text(translation: Translation) -> str:
+    """The configuration as indented JSON."""
+    return json.dumps(translation.config, indent=2) + "\n"

@@ -1,0 +1,146 @@
+"""Rows: what becomes of a setting of another library. A table of rows is data for messages, for the page and for the
+translation.
+
+Paths are dotted. In a path of theirs `*` stands for one name and a last `**` for everything below; in a path here
+`<name>` stands for an entry that one chooses: an observation, an average, an evaluator, a logger or a saver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Theirs = Mapping[str, Any]
+"""Their settings by their paths, flat."""
+
+
+class NoCounterpart(Exception):
+    """A setting, or a value of the setting, has no counterpart; the message gives the reason and the remedy."""
+
+
+class Here(dict):
+    """Values by their paths here, where a setting becomes several."""
+
+
+def same(value: Any, theirs: Theirs, *names: str) -> Any:
+    """The value itself."""
+    return value
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting of another library.
+
+    Attributes:
+        theirs: its path there.
+        ours: the path here of its counterpart; "" for none.
+        note: how the value changes; without a counterpart why, and what to do.
+        to: the value here, or `Here`, from the value there, all settings there, and the names that `*` stands for.
+            Raises NoCounterpart for a value without a counterpart.
+    """
+
+    theirs: str
+    ours: str = ""
+    note: str = ""
+    to: Callable[..., Any] = same
+
+    @property
+    def key(self) -> str:
+        """The name of the setting: the last part of its path that is a name."""
+        return next(part for part in reversed(self.theirs.split(".")) if "*" not in part)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether one value is as here and no other has a counterpart."""
+        return isinstance(self.to, Unless)
+
+    @property
+    def remark(self) -> str:
+        """The note, and the words that change."""
+        words = self.to.remark if isinstance(self.to, Words) else ""
+        return "; ".join(filter(None, (words, self.note)))
+
+
+@dataclass(frozen=True)
+class Words:
+    """A function of a value: each of their words has its own here."""
+
+    words: Mapping[Any, Any]
+
+    def __call__(self, value: Any, theirs: Theirs, *names: str) -> Any:
+        """The word here.
+
+        Raises:
+            NoCounterpart: the word is none of theirs that have one.
+        """
+        try:
+            return self.words[value]
+        except (KeyError, TypeError):
+            known = ", ".join(map(str, self.words))
+            raise NoCounterpart(f"{value!r} has no counterpart; those of {known} have") from None
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether one value is as here and no other has a counterpart."""
+        return isinstance(self.to, Unless)
+
+    @property
+    def remark(self) -> str:
+        """The words that change, as Markdown."""
+        changed = [(a, b) for a, b in self.words.items() if a != b]
+        return ", ".join(f"`{a}` is `{b['type'] if isinstance(b, dict) else b}`" for a, b in changed)
+
+
+@dataclass(frozen=True)
+class Times:
+    """A function of a value: a multiple, such as minutes of seconds."""
+
+    factor: float
+
+    def __call__(self, value: Any, theirs: Theirs, *names: str) -> float:
+        """The multiple."""
+        return value * self.factor
+
+
+@dataclass(frozen=True)
+class Unless:
+    """A function of a value of which only one, the usual value, has no effect."""
+
+    usual: tuple[Any, ...]
+    reason: str
+
+    def __call__(self, value: Any, theirs: Theirs, *names: str) -> Here:
+        """Nothing.
+
+        Raises:
+            NoCounterpart: another value is not the usual one.
+        """
+        if value not in self.usual:
+            raise NoCounterpart(self.reason)
+        return Here()
+
+
+def built(skeleton: Callable[[Theirs], dict[str, Any]], *places: str) -> Callable[..., Here]:
+    """A function of a setting of which the skeleton of a library makes the values at these places."""
+
+    def to(value: Any, theirs: Theirs, *names: str) -> Here:
+        found = skeleton(theirs)
+        return Here({place: found[place] for place in places if place in found})
+
+    return to
+
+
+def copies(of: str, *places: str) -> list[Row]:
+    """Rows for the places where a configuration repeats a setting."""
+    return [Row(place, "", f"a copy of {of}") for place in places]
+
+
+def left_out(reason: str, *keys: str) -> list[Row]:
+    """Rows for settings without a counterpart, for one reason."""
+    return [Row(key, "", reason) for key in keys]
+
+
+def fixed(path: str, usual: Any, reason: str, ours: str = "") -> Row:
+    """A row for a setting of which one value is as here, and any other has no counterpart, for a reason."""
+    return Row(path, ours, reason, Unless(usual if isinstance(usual, tuple) else (usual,), reason))
