@@ -125,7 +125,9 @@ class Trajectories(Demonstrations):
             arrays, ends = with_images(config.mirror, wanted, arrays, ends)
         self._embeddings = {key: record.create(ends) for key, record in config.embeddings.items()}
         self._language = {key: record.create(store, ends) for key, record in config.language.items()}
-        keys = {each.key for each in wanted.values()}.union(*(record.keys() for record in config.language.values()))
+        keys = {key for each in wanted.values() for key in each.names}.union(
+            *(record.keys() for record in config.language.values())
+        )
         self.files = [*store.files(keys), *(path for found in self._language.values() for path in found.files)]
         self._ends, self._lengths = ends, np.diff(ends, prepend=0)
         self._digest = _digest(arrays, ends, self._embeddings, self._language)
