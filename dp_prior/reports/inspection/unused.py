@@ -1,0 +1,61 @@
+"""What a data set has beside what is read: a line for every other key, so that nothing is passed over in silence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from dp_prior.data.formats.episode_store import TASK, EpisodeStore
+
+_MEANINGS = (
+    (
+        re.compile(r"(^|[./_])(reward|return|done|terminat|truncat|timeout|success|is_(first|last))", re.I),
+        "about success",
+    ),
+    (re.compile(r"(^|[./_])(env_)?states?([./]|$)|^sim", re.I), "perhaps the state of a simulator, which no robot has"),
+    (re.compile(r"(^|[./_])(action|ctrl|control|command|cmd|target)", re.I), "another action"),
+    (re.compile(r"depth", re.I), "depth, which is not read"),
+)
+
+
+def unused_keys(store: EpisodeStore, used: Collection[str], n_texts: int) -> dict[str, str]:
+    """Type, shape and meaning of every key but those used, and what else is stored, by name.
+
+    Args:
+        used: keys that are read as observation, action or camera, or told elsewhere.
+        n_texts: different instructions.
+    """
+    shapes = store.keys()
+    counted = [key for key in store.counted if key in shapes]
+    lines = {key: _line(store, key, shapes[key], n_texts) for key in shapes if key not in {*used, *counted}}
+    ours = {", ".join(counted): "follow from the episodes"} if counted else {}
+    return {**lines, **ours, **store.unread()}
+
+
+def _line(store: EpisodeStore, key: str, shape: tuple[int, ...], n_texts: int) -> str:
+    what = f"{store.dtype(key)} {tuple(shape)}"
+    if key in (TASK, store.text_key):
+        return f"{what}, the number of the instruction; {n_texts} of them, read by data.language"
+    if not store.is_number(key):
+        if what.startswith("object"):
+            return f"{what}, Python objects, which are never decoded; save plain arrays of numbers"
+        return f"{what}, no numbers; texts are read by data.language"
+    if len(shape) >= 2 and store.dtype(key) == "uint8":
+        return f"{what}, no picture by its name or shape; to read it, name it in data.images"
+    found = next((meaning for pattern, meaning in _MEANINGS if pattern.search(key)), "not proposed by its name")
+    return f"{what}, {found}" + ("" if "not read" in found else "; to read it, name it in data.obs")
+
+
+def action_hint(shapes: dict[str, tuple[int, ...]], observations: Collection[str]) -> str:
+    """What to write as the action of a data set without a key of that name."""
+    found = [key for key in shapes if _MEANINGS[2][0].search(key)]
+    if found:
+        named = ", ".join(f"{key} {shape}" for key, shape in shapes.items() if key in found)
+        return f'candidates are {named}; several are joined: "action": {{"key": {_listed(found)}}}'
+    hint = "if none was recorded, the next value of what is observed is one"
+    return f'{hint}: "action": {{"key": {_listed(observations)}, "ahead": 1}}' if observations else ""
+
+
+def _listed(keys: Collection[str]) -> str:
+    quoted = [f'"{key}"' for key in keys]
+    return quoted[0] if len(quoted) == 1 else f"[{', '.join(quoted)}]"
