@@ -52,4 +52,5 @@ def convert(
     line = f"wrote {len(recording.ends)} episodes, {recording.ends[-1]:,} steps of {', '.join(names)} to {path}"
     stored = {name: source.describe().get("stored") for name, source in recording.cameras.items()}
     changed = [f"{name} was {dtype} and is uint8" for name, dtype in stored.items() if dtype is not None]
-    return "; ".join([line, *changed])
+    unread = [f"{name} is not converted: {why}" for name, why in recording.store.unread().items()]
+    return "; ".join([line, *changed, *unread])

@@ -139,6 +139,14 @@ class EpisodeStore(ABC):
         """The files of nothing but frames of a camera, missing ones too; empty for a format without such files."""
         return []
 
+    def remarks(self) -> list[str]:
+        """What a user should know about the data set before training, a line each; none by default."""
+        return []
+
+    def unread(self) -> dict[str, str]:
+        """What is stored but is no key, and why, by name; empty by default."""
+        return {}
+
     def texts(self) -> dict[int, str]:
         """Instructions by the numbers under `text_key`; the default takes the `tasks` of `metadata`.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +22,15 @@ from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.frames import frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
-from dp_prior.data.hdf5 import import_h5py, opened_hdf5
+from dp_prior.data.hdf5 import (
+    are_alike,
+    array_at,
+    arrays_in,
+    has_groups,
+    import_h5py,
+    missing_part,
+    opened_hdf5,
+)
 from dp_prior.files.durable import replacing
 
 if TYPE_CHECKING:
@@ -58,7 +65,7 @@ class RobomimicStoreConfig(EpisodeStoreRecord):
     @classmethod
     def is_at(cls, path: Path) -> bool:
         """See `EpisodeStoreRecord`."""
-        return path.suffix in ENDINGS and path.is_file()
+        return path.suffix in ENDINGS and path.is_file() and has_groups(path, "data/demo_*")
 
     def create(self) -> RobomimicStore:
         """Open the file and read its layout; arrays are read when asked for.
@@ -120,7 +127,7 @@ class RobomimicStore(EpisodeStore):
             self.demonstrations = names
             problems, lengths = [], []
             for name in names:
-                actions = _array(group[name], ACTIONS)
+                actions = array_at(group[name], ACTIONS)
                 if actions is None or not actions.shape:
                     problems.append(f"data/{name} has no array {ACTIONS!r}; expected one row per step")
                     continue
@@ -131,7 +138,7 @@ class RobomimicStore(EpisodeStore):
                 lengths.append(actions.shape[0])
             if problems:
                 raise DataError(str(path), problems)
-            self._keys = _arrays_in(group[names[0]])
+            self._keys = arrays_in(group[names[0]])
         self.episode_ends = np.cumsum(np.array(lengths, dtype=np.int64))
 
     def keys(self) -> dict[str, tuple[int, ...]]:
@@ -139,12 +146,28 @@ class RobomimicStore(EpisodeStore):
         rows = int(self.episode_ends[0])
         return {key: shape[1:] for key, (shape, _) in self._keys.items() if shape and shape[0] == rows}
 
+    def remarks(self) -> list[str]:
+        """See `EpisodeStore`; about a file without observations, as robosuite records it."""
+        if any(key.startswith("obs/") for key in self._keys) or "states" not in self._keys:
+            return []
+        what = "has no obs/, only `states`: those of the simulator, which begin with its clock and which no robot has"
+        return [f"{what}. robomimic's dataset_states_to_obs.py makes observations of them"]
+
+    def unread(self) -> dict[str, str]:
+        """See `EpisodeStore`; arrays without a row for each step."""
+        rows = int(self.episode_ends[0])
+        return {
+            key: f"{dtype} of shape {shape} in the first demonstration, which has {rows} steps"
+            for key, (shape, dtype) in self._keys.items()
+            if not shape or shape[0] != rows
+        }
+
     def dtype(self, key: str) -> str:
         """Stored type of an array."""
         return self._keys[key][1].name
 
     def layout(self, key: str) -> tuple[tuple[int, ...], np.dtype]:
-        """Shape (N, *feature_shape) and dtype of a key over all demonstrations.
+        """Shape (N, *feature_shape) of a key over all demonstrations, and the dtype, of floats the widest.
 
         Raises:
             DataError: the key is missing in a demonstration, has another shape or dtype there, or holds no numbers.
@@ -153,23 +176,25 @@ class RobomimicStore(EpisodeStore):
             hint = nearest_name(key, self._keys)
             raise DataError(str(self.path), [f"data/{self.demonstrations[0]} has no {key!r}. {hint}"])
         (_, *feature), dtype = self._keys[key]
-        problems = []
+        problems, widest = [], dtype
         with opened_hdf5(self.path, key) as file:
             for name, rows in zip(self.demonstrations, np.diff(self.episode_ends, prepend=0), strict=True):
-                array, expected = _array(file["data"][name], key), (int(rows), *feature)
+                array, expected = array_at(file["data"][name], key), (int(rows), *feature)
                 if array is None:
                     problems.append(f"data/{name} has no {key!r}, but data/{self.demonstrations[0]} has one")
-                elif array.shape != expected or array.dtype != dtype:
+                elif array.shape != expected or not are_alike(array.dtype, dtype):
                     found = f"holds {array.dtype} of shape {array.shape}"
                     problems.append(f"data/{name}/{key} {found}; expected {dtype} of shape {expected}")
-                elif missing := _missing(array):
+                elif missing := missing_part(array):
                     problems.append(f"data/{name}/{key} {missing}; the file is incomplete, copy or write it again")
+                else:
+                    widest = np.promote_types(widest, array.dtype)
         if dtype.kind not in "biuf":
             remedy = "; list the text of each demonstration in data.language.*.texts" if dtype.kind in "OS" else ""
             problems.append(f"key {key!r} holds {dtype}, which is not a number type{remedy}")
         if problems:
             raise DataError(str(self.path), problems)
-        return (int(self.episode_ends[-1]), *feature), dtype
+        return (int(self.episode_ends[-1]), *feature), widest
 
     def read(self, key: str) -> np.ndarray:
         """(N, *feature_shape) in the stored dtype."""
@@ -232,38 +257,6 @@ def _filtered(path: Path, file: h5py.File, filter: str, names: list[str]) -> lis
         found = f"names {', '.join(unknown)}, which data/ does not have" if unknown else "is empty"
         raise DataError(str(path), [f"mask/{filter} {found}"])
     return [name for name in names if name in listed]
-
-
-def _array(demonstration: h5py.Group, key: str) -> h5py.Dataset | None:
-    import h5py
-
-    found = demonstration.get(key)
-    return found if isinstance(found, h5py.Dataset) else None
-
-
-def _missing(array: h5py.Dataset) -> str | None:
-    """How much of an array is written, where HDF5 would read the rest as zeros; None for a complete array."""
-    if array.chunks is None:
-        found = array.id.get_storage_size()
-        return f"holds {found} of {array.nbytes} bytes" if found < array.nbytes else None
-    grid = (-(-size // length) for size, length in zip(array.shape, array.chunks, strict=True))
-    found, expected = array.id.get_num_chunks(), math.prod(grid)
-    return f"holds {found} of {expected} chunks" if found < expected else None
-
-
-def _arrays_in(demonstration: h5py.Group) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-    """Shape and dtype of every array below a demonstration, by each of its paths; links to other files are left out."""
-    import h5py
-
-    found: dict[str, tuple[tuple[int, ...], np.dtype]] = {}
-
-    def note(name: str, link: h5py.HardLink | h5py.SoftLink | h5py.ExternalLink) -> None:
-        item = None if isinstance(link, h5py.ExternalLink) else demonstration.get(name)
-        if isinstance(item, h5py.Dataset):
-            found[name] = (item.shape or (), item.dtype)
-
-    demonstration.visititems_links(note)
-    return dict(sorted(found.items()))
 
 
 def _check_names(recording: Recording) -> None:
