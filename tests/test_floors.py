@@ -38,7 +38,7 @@ AT_THE_TOP = {  # imported with the module: where
 IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     **AT_THE_TOP,
     "zarr": ["data/formats/zarr/"],
-    "numcodecs": ["data/formats/zarr/replay_buffer.py"],
+    "numcodecs": ["data/formats/zarr/codecs.py", "data/formats/zarr/replay_buffer.py"],
     "rich": ["tracking/console.py"],
     "pyarrow": ["data/formats/lerobot/", "data/embeddings/", "data/pictures/parquet.py", "envs/pusht_pictures.py"],
     "gymnasium": ["envs/"],

@@ -119,7 +119,7 @@ class GroupedStore(EpisodeStore):
             self.locate(key, 0), shape, dtype, lambda first, stop: self._blocks(key, first, stop, step)
         )
         described = {"key": key, "steps": self._steps}
-        return ArrayFrames(array, ends, self._root(), self.files([key]), self.format, described, self._frames_in(key))
+        return ArrayFrames(array, ends, self.path, self.files([key]), self.format, described, self._frames_in(key))
 
     def locate(self, key: str, row: int) -> str:
         """The episode's file and array that hold a row, for messages."""
@@ -129,9 +129,6 @@ class GroupedStore(EpisodeStore):
     def files(self, keys: Iterable[str]) -> list[Path]:
         """See `EpisodeStore`; the files of all episodes."""
         return sorted({part.file for part in self._parts})
-
-    def _root(self) -> Path:
-        return self.path
 
     def _rowed(self) -> dict[str, tuple[int, ...]]:
         length = int(self.episode_ends[0])
@@ -147,7 +144,7 @@ class GroupedStore(EpisodeStore):
             return (row for block in self._blocks(key, first, stop, 64) for row in block)
 
         described = {"format": f"{self.format}, pictures", "key": key, "steps": self._steps}
-        return EncodedFrames(rows, ends, self._root(), self.files([key]), described, self._frames_in(key))
+        return EncodedFrames(rows, ends, self.path, self.files([key]), described, self._frames_in(key))
 
     def _frames_in(self, key: str) -> list[FramePart]:
         return [FramePart(f"{part.where}[{key}]", (number,)) for number, part in enumerate(self._parts)]

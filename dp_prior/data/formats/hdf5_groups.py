@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.files import check_is_file
+from dp_prior.data.files import check_is_file, check_memory
 from dp_prior.data.formats.grouped import GroupedStore
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.found_files import by_number
@@ -27,7 +28,10 @@ class Hdf5Episode:
     def layout(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
         """See `EpisodeArrays`."""
         with opened_hdf5(self.file, "its layout") as file:
-            return arrays_in(file[self._group])
+            found = arrays_in(file[self._group])
+        for key, (shape, dtype) in found.items():
+            check_memory(f"{self.where}[{key}]", math.prod(shape) * dtype.itemsize)
+        return found
 
     def rows(self, key: str, first: int, stop: int) -> np.ndarray:
         """See `EpisodeArrays`."""

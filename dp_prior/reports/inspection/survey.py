@@ -73,7 +73,7 @@ class Survey:
         texts: the instructions, and how many of the episodes that were read begin with each.
         cameras: keys of pictures, and their shape.
         gaps: what was not looked at, a line each.
-        unused: what the data set has beside signals and cameras, and what it is, by key.
+        unused: type, shape and meaning of every key that is neither signal nor camera.
     """
 
     store: EpisodeStore

@@ -1,4 +1,4 @@
-"""What a data set has beside what is read: a line for every other key, so that nothing is passed over in silence."""
+"""A line for every key of a data set that is not read, so that nothing is passed over in silence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MEANINGS = (
 
 
 def unused_keys(store: EpisodeStore, used: Collection[str], n_texts: int) -> dict[str, str]:
-    """Type, shape and meaning of every key but those used, and what else is stored, by name.
+    """Type, shape and meaning of every key but those used, and of arrays that are no keys, by name.
 
     Args:
         used: keys that are read as observation, action or camera, or told elsewhere.
