@@ -10,7 +10,7 @@ import numpy as np
 
 from dp_prior.data.errors import DataError, MissingError, UnreadableError
 from dp_prior.data.files import check_count, decoding, npy_header, reading
-from dp_prior.data.formats.grouped import EpisodeArrays, GroupedStore, steps_key
+from dp_prior.data.formats.grouped import EpisodeArrays, GroupedStore, rows_agree, steps_key
 from dp_prior.data.formats.hdf5_groups import ENDINGS, Hdf5Episode
 from dp_prior.data.formats.npz import read_header
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
@@ -73,7 +73,8 @@ class EpisodeFilesConfig(EpisodeStoreRecord):
         except ImportError:
             return True  # creating the store says what to install
         is_several = "episode_ends" in layout or any(key.startswith(("data/demo_", "traj_")) for key in layout)
-        return not is_several and steps_key(layout) is not None
+        is_hdf5 = len(files) > 1 and files[0].suffix != ".npz"  # batches of images are .npz too
+        return not is_several and (steps_key(layout) is not None or (is_hdf5 and rows_agree(layout)))
 
     def create(self) -> GroupedStore:
         """Open each file and read its layout; arrays are read when asked for.
@@ -90,7 +91,8 @@ class EpisodeFilesConfig(EpisodeStoreRecord):
             raise DataError(str(path.absolute()), [f"holds no file of an episode; {expected}"])
         if any(file.suffix != ".npz" for file in files):
             import_h5py()
-        return GroupedStore(path, "one file per episode", [episode_at(file) for file in files], self.steps)
+        advice = "if it is no episode, say in files which are; if another key has the steps, name it in steps"
+        return GroupedStore(path, "one file per episode", [episode_at(file) for file in files], self.steps, advice)
 
 
 def episode_at(file: Path) -> EpisodeArrays:

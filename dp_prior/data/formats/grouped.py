@@ -48,10 +48,11 @@ class GroupedStore(EpisodeStore):
     observed after the last action too; that row is left out.
     """
 
-    def __init__(self, path: Path, format: str, parts: Sequence[EpisodeArrays], steps: str | None):
+    def __init__(self, path: Path, format: str, parts: Sequence[EpisodeArrays], steps: str | None, advice: str = ""):
         """
         Args:
             steps: key with one row per step; None for `ACTIONS`, or the length that most arrays have.
+            advice: what to do about an episode without steps.
 
         Raises:
             DataError: an episode has no steps; all such episodes in one report.
@@ -68,7 +69,7 @@ class GroupedStore(EpisodeStore):
             else:
                 lengths.append(length)
         if problems:
-            raise DataError(str(path), problems)
+            raise DataError(str(path), problems, advice)
         self.episode_ends = np.cumsum(np.array(lengths, np.int64))
         self._encoded: dict[str, tuple[int, ...]] = {}
         for key in self._rowed():
@@ -179,6 +180,13 @@ def steps_key(layout: dict[str, tuple[tuple[int, ...], np.dtype]]) -> str | None
     """The array whose rows are the steps of an episode, by its name; None if no name says so."""
     named = [key for name in ACTIONS for key in layout if key.rpartition("/")[2] == name and layout[key][0]]
     return min(named, key=lambda key: key.count("/"), default=None)
+
+
+def rows_agree(layout: dict[str, tuple[tuple[int, ...], np.dtype]]) -> bool:
+    """Whether most arrays have one number of rows, at least two of them, so that rows are probably steps."""
+    counts = Counter(shape[0] for shape, _ in layout.values() if shape)
+    rows, count = counts.most_common(1)[0] if counts else (0, 0)
+    return rows > 1 and count >= max(2, sum(counts.values()) / 2)
 
 
 def _length(layout: dict[str, tuple[tuple[int, ...], np.dtype]], steps: str | None) -> int:

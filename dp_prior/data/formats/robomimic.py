@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,6 +140,9 @@ class RobomimicStore(EpisodeStore):
             if problems:
                 raise DataError(str(path), problems)
             self._keys = arrays_in(group[names[0]])
+            self._masks = {
+                name: array.shape for name in file.get("mask", ()) if (array := array_at(file["mask"], name))
+            }
         self.episode_ends = np.cumsum(np.array(lengths, dtype=np.int64))
 
     def keys(self) -> dict[str, tuple[int, ...]]:
@@ -154,9 +158,13 @@ class RobomimicStore(EpisodeStore):
         return [f"{what}. robomimic's dataset_states_to_obs.py makes observations of them"]
 
     def unread(self) -> dict[str, str]:
-        """See `EpisodeStore`; arrays without a row for each step."""
+        """See `EpisodeStore`; arrays without a row for each step, and the lists of demonstrations."""
         rows = int(self.episode_ends[0])
-        return {
+        lists = {
+            f"mask/{name}": f"a list of {math.prod(shape)} demonstrations; data.episodes.filter reads these alone"
+            for name, shape in self._masks.items()
+        }
+        return lists | {
             key: f"{dtype} of shape {shape} in the first demonstration, which has {rows} steps"
             for key, (shape, dtype) in self._keys.items()
             if not shape or shape[0] != rows

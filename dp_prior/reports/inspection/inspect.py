@@ -165,6 +165,8 @@ def _recorded(
     seen = survey(record.create(), wanted)
     is_remote = record.is_remote and cameras is None
     keys = list(seen.cameras if cameras is None else cameras)
+    unnamed = {key: shape for key, shape in seen.cameras.items() if key not in keys}
+    seen.unused.update({key: f"pictures of {shape}, not named in data.images" for key, shape in unnamed.items()})
     missing = [key for key in keys if is_remote and seen.store.dtype(key) == "video"]
     strips, findings, gaps = look(seen, [key for key in keys if key not in missing], are_named=cameras is not None)
     gaps += [f"{key}: videos on the Hub are downloaded if a configuration names them" for key in missing]

@@ -235,7 +235,7 @@ def roles_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Role]:
     last = {key: key.replace("/", ".").rpartition(".")[2] for key in shapes}
     for test in (
         lambda key: key.startswith("obs/"),  # robomimic's, whose `states` are those of the simulator
-        lambda key: last[key].startswith("state") or key == "observation" or key.endswith("_state"),
+        lambda key: last[key].startswith("state") or key in ("observation", "obs") or key.endswith("_state"),
         lambda key: key.startswith(("observation", "obs.")),
         lambda key: len(shapes[key]) == 1 and shapes[key][0] > 1,
     ):

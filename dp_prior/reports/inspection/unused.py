@@ -42,7 +42,7 @@ def _line(store: EpisodeStore, key: str, shape: tuple[int, ...], n_texts: int) -
         return f"{what}, no numbers; texts are read by data.language"
     if len(shape) >= 2 and store.dtype(key) == "uint8":
         return f"{what}, no picture by its name or shape; to read it, name it in data.images"
-    found = next((meaning for pattern, meaning in _MEANINGS if pattern.search(key)), "not proposed by its name")
+    found = next((meaning for pattern, meaning in _MEANINGS if pattern.search(key)), "no observation by its name")
     return f"{what}, {found}" + ("" if "not read" in found else "; to read it, name it in data.obs")
 
 

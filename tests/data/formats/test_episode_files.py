@@ -55,3 +55,21 @@ def test_arrays_of_python_objects_and_damaged_files_are_refused_by_name(tmp_path
     file.write_bytes(file.read_bytes()[:200])
     with pytest.raises(DataError, match=r"episode_1.npz: 1 problem\s+is not a readable .npz file"):
         EpisodeFilesConfig(path=path).create()
+
+
+def test_files_without_a_key_of_that_name_have_the_steps_that_most_arrays_have(tmp_path):
+    """As RoboTwin records: joint_action/vector, endpose/left, observation/head_camera/rgb."""
+    (tmp_path / "d").mkdir()
+    for number, length in enumerate((5, 3)):
+        with h5py.File(tmp_path / f"d/episode{number}.hdf5", "w") as file:
+            file["joint_action/vector"], file["endpose/left"] = np.zeros((length, 14)), np.ones((length, 7))
+            file["calibration"] = np.eye(4)
+    assert kind_of(tmp_path / "d") == "episode_files"
+    store = EpisodeFilesConfig(path=tmp_path / "d").create()
+    assert store.episode_ends.tolist() == [5, 8] and sorted(store.keys()) == ["endpose/left", "joint_action/vector"]
+    with h5py.File(tmp_path / "d/odd.hdf5", "w"):
+        pass
+    with pytest.raises(
+        DataError, match=r"odd.hdf5 has no steps: its arrays have no rows\s+if it is no episode, say in files"
+    ):
+        EpisodeFilesConfig(path=tmp_path / "d").create()

@@ -1,10 +1,13 @@
 """Every key of a data set has a line, or is read."""
 
+import json
+
 import numpy as np
 import pytest
 
 from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.reports.inspection.inspect import inspect, write_config
+from dp_prior.reports.inspection.proposal import propose
 from dp_prior.reports.inspection.survey import survey
 from dp_prior.reports.inspection.unused import action_hint
 from dp_prior.reports.pages.data_page import summary
@@ -91,3 +94,30 @@ def test_robosuite_s_own_file_is_told_what_its_states_are(tmp_path):
 def test_two_axes_are_proposed_and_a_configured_data_set_has_the_same_lines(path):
     seen = survey(NpzStoreConfig(path=path).create())
     assert [(signal.key, signal.values.shape[1]) for signal in seen.of("observation")] == [("state", 6)]
+    data = {
+        "episodes": {"type": "npz", "path": str(path)},
+        "obs": {"hand": {"key": ["state"], "slice": [0, 3]}},
+        "action": {"key": ["action.pose", "action.grip"]},
+    }
+    config = path.with_name("c.json")
+    config.write_text(json.dumps(propose("d", data, None)))
+    (found,) = inspect(str(config))
+    assert [(one.name, one.values.shape[1]) for one in found.survey.signals] == [("hand", 3), ("action", 4)]
+    expected = (seen.unused.keys() | {"picture"}) - {"action.pose", "action.grip"}
+    assert found.survey.unused.keys() >= expected - {"cloud"} and "cloud" in found.survey.unused
+
+
+def test_masks_and_splits_are_told(tmp_path):
+    h5py = pytest.importorskip("h5py", reason="NOT CHECKED: the extra hdf5 is not installed")
+    from tests.data.frames.recordings import pictures, write_lerobot, write_robomimic
+
+    with h5py.File(write_robomimic(tmp_path / "d.hdf5", pictures(6), [2, 4]), "a") as file:
+        file["mask/train"] = np.array([b"demo_0"])
+    (found,) = inspect(str(tmp_path / "d.hdf5"))
+    assert found.survey.unused["mask/train"].startswith("a list of 1 demonstrations; data.episodes.filter")
+    path = write_lerobot(tmp_path / "lerobot", pictures(6), [2, 4], "v2.1", "image")
+    info = json.loads((path / "meta/info.json").read_text())
+    for splits, lines in (({"train": "0:2"}, []), ({"train": "0:1", "val": "1:2"}, ["splits.train", "splits.val"])):
+        (path / "meta/info.json").write_text(json.dumps(info | {"splits": splits}))
+        (found,) = inspect(str(path))
+        assert [name for name in found.survey.unused if name.startswith("splits")] == lines

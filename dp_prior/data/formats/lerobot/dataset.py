@@ -177,6 +177,13 @@ class LeRobotStore(EpisodeStore):
         """
         return videos_of(self.meta, key, np.diff(ends, prepend=0).tolist()) if self.dtype(key) == "video" else []
 
+    def unread(self) -> dict[str, str]:
+        """See `EpisodeStore`; the named parts of meta/info.json."""
+        splits = self.meta.info.get("splits")
+        named = {str(name): str(part) for name, part in splits.items()} if isinstance(splits, dict) else {}
+        is_whole = list(named.values()) == [f"0:{len(self.meta.lengths)}"]
+        return {f"splits.{name}": f"episodes {part}" for name, part in named.items() if not is_whole}
+
     def texts(self) -> dict[int, str]:
         """Instructions by number, of meta/tasks; none where both this file and the column `task_index` are missing."""
         return self.meta.tasks() if self.text_files() or TASK in self.meta.features else {}
