@@ -7,14 +7,18 @@ from collections.abc import Collection
 
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 
+_ACTION = re.compile(r"(^|[./_])(action|ctrl|control|command|cmd|target)", re.I)
+
 _MEANINGS = (
+    (re.compile(r"annotation|description|caption", re.I), "an annotation"),
     (
         re.compile(r"(^|[./_])(reward|return|done|terminat|truncat|timeout|success|is_(first|last))", re.I),
         "about success",
     ),
     (re.compile(r"(^|[./_])(env_)?states?([./]|$)|^sim", re.I), "perhaps the state of a simulator, which no robot has"),
-    (re.compile(r"(^|[./_])(action|ctrl|control|command|cmd|target)", re.I), "another action"),
+    (_ACTION, "another action"),
     (re.compile(r"depth", re.I), "depth, which is not read"),
+    (re.compile(r"^timestamp$"), "the time of each step, in which gaps are looked for"),
 )
 
 
@@ -48,7 +52,7 @@ def _line(store: EpisodeStore, key: str, shape: tuple[int, ...], n_texts: int) -
 
 def action_hint(shapes: dict[str, tuple[int, ...]], observations: Collection[str]) -> str:
     """What to write as the action of a data set without a key of that name."""
-    found = [key for key in shapes if _MEANINGS[2][0].search(key)]
+    found = [key for key in shapes if _ACTION.search(key)]
     if found:
         named = ", ".join(f"{key} {shape}" for key, shape in shapes.items() if key in found)
         return f'candidates are {named}; several are joined: "action": {{"key": {_listed(found)}}}'
