@@ -43,7 +43,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     **AT_THE_TOP,
     "yaml": ["translation/foreign_settings.py"],
     "zarr": ["data/formats/zarr/"],
-    "numcodecs": ["data/formats/zarr/replay_buffer.py"],
+    "numcodecs": ["data/formats/zarr/codecs.py", "data/formats/zarr/replay_buffer.py"],
     "rich": ["tracking/console.py"],
     "pyarrow": [
         "data/formats/lerobot/",

@@ -79,6 +79,11 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
         ["LeRobotStoreConfig.repo", "LeRobotStoreConfig.revision"],
         "data/formats/lerobot/test_hub.py::test_a_run_keeps_the_commit_that_it_began_with_and_evaluate_measures_on_it",
     ),
+    "LeRobotStoreConfig.folder": (
+        "data/formats/lerobot/test_hub.py"
+        "::test_a_data_set_in_a_folder_of_a_repository_is_read_and_nothing_else_is_downloaded"
+    ),
+    "ImageConfig.file": ("data/frames/test_frames.py::test_a_folder_per_episode_may_hold_a_video_for_each_camera"),
     **dict.fromkeys(
         [f"{name}Config.data_set" for name in ("Loss", "ActionError", "Likelihood", "Similarity", "DrawnImages")],
         "data/recorded/test_mixture.py::test_a_resumed_run_goes_on_at_the_exact_sample_and_says_what_a_new_weight_means",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -112,6 +113,11 @@ def find_files(place: str, endings: tuple[str, ...]) -> Files:
     if not found:
         raise DataError(place, [f"holds no file {wanted}"])
     return Files(place, fs, path, found, is_local)
+
+
+def by_number(name: str) -> list[tuple[int, str]]:
+    """Sorts digits by their value: every run of them as a number, text between them as text."""
+    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"([0-9]+)", name)]
 
 
 def _files_below(path: str) -> Iterator[str]:

@@ -6,13 +6,16 @@ h5py follows all of them, so paths are resolved here, link by link, before anyth
 
 from __future__ import annotations
 
+import fnmatch
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dp_prior.data.errors import DataError
+import numpy as np
+
+from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior.data.files import check_array, check_count, decoding
 
 if TYPE_CHECKING:
@@ -40,7 +43,7 @@ def import_h5py() -> Any:
     try:
         import h5py
     except ImportError:
-        raise ImportError('robomimic data need h5py: pip install "dp_prior[hdf5]"') from None
+        raise ImportError('HDF5 files need h5py: pip install "dp_prior[hdf5]"') from None
     return h5py
 
 
@@ -90,6 +93,51 @@ def check_dataset(array: h5py.Dataset) -> None:
     ratio = RATIOS.get(compressing, LARGEST_RATIO)
     where = f"{array.file.filename}{array.name}"
     check_array(where, array.shape, array.dtype, stored=array.id.get_storage_size(), ratio=ratio, chunk=chunk)
+
+
+def array_at(group: h5py.Group, key: str) -> h5py.Dataset | None:
+    """The array at a path below a group; None if there is none. See `member`."""
+    found = member(group, key)
+    return found if isinstance(found, import_h5py().Dataset) else None
+
+
+def missing_part(array: h5py.Dataset) -> str | None:
+    """How much of an array is written, where HDF5 would read the rest as zeros; None for a complete array."""
+    if array.chunks is None:
+        found = array.id.get_storage_size()
+        return f"holds {found} of {array.nbytes} bytes" if found < array.nbytes else None
+    grid = (-(-size // length) for size, length in zip(array.shape, array.chunks, strict=True))
+    found, expected = array.id.get_num_chunks(), math.prod(grid)
+    return f"holds {found} of {expected} chunks" if found < expected else None
+
+
+def arrays_in(group: h5py.Group) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    """Shape and dtype of every array of `datasets`."""
+    return {key: (array.shape or (), array.dtype) for key, array in datasets(group).items()}
+
+
+def groups_at(file: h5py.File, pattern: str) -> list[str]:
+    """Paths of the groups that a pattern such as `data/demo_*` names; only its last part may have wildcards."""
+    kind = import_h5py().Group
+    parent, _, last = pattern.rpartition("/")
+    group = member(file, parent) if parent else file
+    names = list(group) if isinstance(group, kind) else []
+    paths = [f"{parent}/{name}".lstrip("/") for name in fnmatch.filter(names, last)]
+    return [path for path in paths if isinstance(member(file, path), kind)]
+
+
+def has_groups(path: Path, pattern: str) -> bool:
+    """Whether an HDF5 file has groups of this pattern; True if it cannot be opened, so that its reader says why."""
+    try:
+        with opened_hdf5(path, "its layout") as file:
+            return bool(groups_at(file, pattern))
+    except (DataError, UnreadableError, ImportError):
+        return True
+
+
+def are_alike(first: np.dtype, second: np.dtype) -> bool:
+    """Whether arrays of two episodes may be joined: of one type, or floats of any width."""
+    return first == second or first.kind == second.kind == "f"
 
 
 def _followed(group: h5py.Group, path: str, links: int) -> h5py.Group | h5py.Dataset | None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dp_prior.config import family
+from dp_prior.data.formats.episode_files import EpisodeFilesConfig
+from dp_prior.data.formats.hdf5_groups import Hdf5GroupsConfig
 from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
+from dp_prior.data.formats.masked_arrays import MaskedArraysConfig
 from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.formats.robomimic import RobomimicStoreConfig
 from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
@@ -11,5 +14,6 @@ from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
 EpisodeStoreConfig = family(
     "episodes",
     *(ZarrStoreConfig, NpzStoreConfig, LeRobotStoreConfig, RobomimicStoreConfig),
+    *(Hdf5GroupsConfig, EpisodeFilesConfig, MaskedArraysConfig),
     needs=("create", "path", "is_at", "is_remote", "local", "write"),
 )

@@ -65,6 +65,8 @@ def _remarks(recording: Recording, fps: float | None) -> Iterator[str]:
     for name, source in recording.cameras.items():
         if (dtype := source.describe().get("stored")) is not None:
             yield f"{name}: was {dtype} and is uint8"
+    for name, why in recording.store.unread().items():
+        yield f"{name}: not converted; {why}"
     declared, parts = recording.store.metadata()["fps"], recording.store.parts()
     if fps is not None and declared not in (None, fps):
         text = f"rate: declared {declared:g}, written as {recording.fps:g} steps per second"

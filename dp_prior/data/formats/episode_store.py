@@ -36,7 +36,6 @@ class EpisodeStore(ABC):
         format: name of the format, for `describe`.
         episode_ends: (E,) exclusive end row of each episode, as stored; `checked_ends` checks them.
         counted: keys whose values follow from the episodes; a conversion leaves them out.
-        simulated: keys of a simulator's own state, which no robot measures.
         text_key: key of the number of each step's instruction among `texts`; None if only a configuration can say.
     """
 
@@ -44,7 +43,6 @@ class EpisodeStore(ABC):
     format: str
     episode_ends: np.ndarray
     counted: Sequence[str] = ()
-    simulated: Sequence[str] = ()
     text_key: str | None = None
 
     @abstractmethod
@@ -159,6 +157,14 @@ class EpisodeStore(ABC):
     def frame_files(self, key: str, ends: np.ndarray) -> list[FrameFile]:
         """The files of nothing but frames of a camera, missing ones too; empty for a format without such files."""
         return []
+
+    def remarks(self) -> list[str]:
+        """What a user should know about the data set before training, a line each; none by default."""
+        return []
+
+    def unread(self) -> dict[str, str]:
+        """What is stored but is no key, and why, by name; empty by default."""
+        return {}
 
     def texts(self) -> dict[int, str]:
         """Instructions by the numbers under `text_key`; the default takes the `tasks` of `metadata`.

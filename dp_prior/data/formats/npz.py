@@ -86,7 +86,8 @@ class NpzStore(EpisodeStore):
             self.headers = {name.removesuffix(".npy"): read_header(archive, name) for name in members}
         if episode_ends not in self.headers:
             hint = nearest_name(episode_ends, self.headers)
-            raise DataError(str(path), [f"has no array {episode_ends!r} with the episode ends. {hint}"])
+            remedy = "If each file is one episode, name their folder"
+            raise DataError(str(path), [f"has no array {episode_ends!r} with the episode ends. {hint}. {remedy}"])
         self._episode_ends_key = episode_ends
         self.episode_ends = self.read(episode_ends)
 

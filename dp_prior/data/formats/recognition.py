@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dp_prior.config import Config, records_in
-from dp_prior.data.errors import DataError
+from dp_prior.data.errors import DataError, first_few
 from dp_prior.data.formats import EpisodeStoreConfig
+from dp_prior.data.formats.episode_files import episode_at, files_of_episodes
+from dp_prior.data.formats.hdf5_groups import ENDINGS
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 
 
@@ -44,8 +46,19 @@ def kind_of(path: Path) -> str:
     inside = [each for each in sorted(path.iterdir()) if known_kind(each)] if path.is_dir() else []
     if inside:
         raise DataError(str(path.absolute()), [f"is no data set, but {inside[0]} in it is one; name that"])
-    known = "a folder of LeRobot or zarr, or a file .npz, .hdf5, .h5 or .zip"
-    raise DataError(str(path.absolute()), [f"is of no known format; expected {known}"])
+    if arrays := _arrays_of_one_episode(path):
+        remedy = "If each file is one episode, name their folder; else say how it is read (docs/data.md#layouts)"
+        raise DataError(str(path.absolute()), [f"holds {arrays}, and no layout of several episodes. {remedy}"])
+    known = "a folder of LeRobot or zarr, a folder with a file per episode, or a file .npz, .hdf5, .h5 or .zip"
+    raise DataError(str(path.absolute()), [f"is of no known format; expected {known} (docs/data.md#layouts)"])
+
+
+def _arrays_of_one_episode(path: Path) -> str:
+    """The first arrays in an HDF5 or `.npz` file, or in the first such file of a folder, and their shapes."""
+    files = files_of_episodes(path, "*") if path.is_dir() else [path] * (path.suffix in (*ENDINGS, ".npz"))
+    layout = episode_at(files[0]).layout() if files else {}
+    inside = first_few([f"{key} {shape}" for key, (shape, _) in layout.items()], 8)
+    return f"{files[0].name} with {inside}" if path.is_dir() and inside else inside
 
 
 def known_kind(path: Path) -> str | None:

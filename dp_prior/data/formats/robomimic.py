@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +23,18 @@ from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.frames import frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
-from dp_prior.data.hdf5 import OutsideError, check_dataset, datasets, import_h5py, member, opened_hdf5
+from dp_prior.data.hdf5 import (
+    OutsideError,
+    are_alike,
+    array_at,
+    arrays_in,
+    check_dataset,
+    has_groups,
+    import_h5py,
+    member,
+    missing_part,
+    opened_hdf5,
+)
 from dp_prior.files.durable import replacing
 
 if TYPE_CHECKING:
@@ -59,7 +69,7 @@ class RobomimicStoreConfig(EpisodeStoreRecord):
     @classmethod
     def is_at(cls, path: Path) -> bool:
         """See `EpisodeStoreRecord`."""
-        return path.suffix in ENDINGS and path.is_file()
+        return path.suffix in ENDINGS and path.is_file() and has_groups(path, "data/demo_*")
 
     def create(self) -> RobomimicStore:
         """Open the file and read its layout; arrays are read when asked for.
@@ -104,7 +114,7 @@ class RobomimicStoreConfig(EpisodeStoreRecord):
 class RobomimicStore(EpisodeStore):
     """Reads a robomimic file key by key; the file is open only while it is read."""
 
-    format, simulated = "robomimic HDF5", ("states",)
+    format = "robomimic HDF5"
 
     def __init__(self, path: Path, filter: str | None):
         self.path = path = path.expanduser()
@@ -121,7 +131,7 @@ class RobomimicStore(EpisodeStore):
             self.demonstrations = names
             problems, lengths = [], []
             for name in names:
-                actions = _array(group, f"{name}/{ACTIONS}")
+                actions = array_at(group, f"{name}/{ACTIONS}")
                 if actions is None or not actions.shape:
                     problems.append(f"data/{name} has no array {ACTIONS!r}; expected one row per step")
                     continue
@@ -132,8 +142,7 @@ class RobomimicStore(EpisodeStore):
                 lengths.append(actions.shape[0])
             if problems:
                 raise DataError(str(path), problems)
-            found = datasets(member(group, names[0]))
-            self._keys = {key: (array.shape or (), array.dtype) for key, array in found.items()}
+            self._keys = arrays_in(member(group, names[0]))
         self.episode_ends = np.cumsum(np.array(lengths, dtype=np.int64))
 
     def keys(self) -> dict[str, tuple[int, ...]]:
@@ -141,12 +150,32 @@ class RobomimicStore(EpisodeStore):
         rows = int(self.episode_ends[0])
         return {key: shape[1:] for key, (shape, _) in self._keys.items() if shape and shape[0] == rows}
 
+    def remarks(self) -> list[str]:
+        """See `EpisodeStore`; about a file without observations, as robosuite records it."""
+        if any(key.startswith("obs/") for key in self._keys) or "states" not in self._keys:
+            return []
+        what = "has no obs/, only `states`: those of the simulator, which begin with its clock and which no robot has"
+        return [f"{what}. robomimic's dataset_states_to_obs.py makes observations of them"]
+
+    def unread(self) -> dict[str, str]:
+        """See `EpisodeStore`; arrays without a row for each step, and the lists of demonstrations."""
+        rows = int(self.episode_ends[0])
+        lists = {
+            f"mask/{name}": f"a list of {len(places)} demonstrations, for data.choice, split.parts or episodes.filter"
+            for name, places in self.parts().items()
+        }
+        return lists | {
+            key: f"{dtype} of shape {shape} in the first demonstration, which has {rows} steps"
+            for key, (shape, dtype) in self._keys.items()
+            if not shape or shape[0] != rows
+        }
+
     def dtype(self, key: str) -> str:
         """Stored type of an array."""
         return self._keys[key][1].name
 
     def layout(self, key: str) -> tuple[tuple[int, ...], np.dtype]:
-        """Shape (N, *feature_shape) and dtype of a key over all demonstrations.
+        """Shape (N, *feature_shape) of a key over all demonstrations, and the dtype, of floats the widest.
 
         Raises:
             DataError: the key is missing in a demonstration, has another shape or dtype there, or holds no numbers.
@@ -154,28 +183,30 @@ class RobomimicStore(EpisodeStore):
         if key not in self._keys:
             hint = nearest_name(key, self._keys)
             with opened_hdf5(self.path, key) as file:
-                _array(file, f"data/{self.demonstrations[0]}/{key}")
+                array_at(file, f"data/{self.demonstrations[0]}/{key}")
             raise DataError(str(self.path), [f"data/{self.demonstrations[0]} has no {key!r}. {hint}"])
         (_, *feature), dtype = self._keys[key]
-        problems = []
+        problems, widest = [], dtype
         with opened_hdf5(self.path, key) as file:
             for name, rows in zip(self.demonstrations, np.diff(self.episode_ends, prepend=0), strict=True):
-                array, expected = _array(file, f"data/{name}/{key}"), (int(rows), *feature)
+                array, expected = array_at(file, f"data/{name}/{key}"), (int(rows), *feature)
                 if array is None:
                     problems.append(f"data/{name} has no {key!r}, but data/{self.demonstrations[0]} has one")
-                elif array.shape != expected or array.dtype != dtype:
+                elif array.shape != expected or not are_alike(array.dtype, dtype):
                     found = f"holds {array.dtype} of shape {array.shape}"
                     problems.append(f"data/{name}/{key} {found}; expected {dtype} of shape {expected}")
-                elif missing := _missing(array):
+                elif missing := missing_part(array):
                     problems.append(f"data/{name}/{key} {missing}; the file is incomplete, copy or write it again")
-                elif dtype.kind in "biuf":
-                    check_dataset(array)
+                else:
+                    widest = np.promote_types(widest, array.dtype)
+                    if dtype.kind in "biuf":
+                        check_dataset(array)
         if dtype.kind not in "biuf":
             remedy = "; list the text of each demonstration in data.language.*.texts" if dtype.kind in "OS" else ""
             problems.append(f"key {key!r} holds {dtype}, which is not a number type{remedy}")
         if problems:
             raise DataError(str(self.path), problems)
-        return (int(self.episode_ends[-1]), *feature), dtype
+        return (int(self.episode_ends[-1]), *feature), widest
 
     def numbers(self) -> np.ndarray:
         """See `EpisodeStore`; those in the names of the demonstrations."""
@@ -224,7 +255,7 @@ class RobomimicStore(EpisodeStore):
         for name, end in zip(self.demonstrations, self.episode_ends.tolist(), strict=True):
             for row in range(max(first, begin), min(stop, end), step):
                 with opened_hdf5(self.path, f"{name}/{key}") as file:
-                    block = _array(file, f"data/{name}/{key}")[row - begin : min(row + step, stop, end) - begin]
+                    block = array_at(file, f"data/{name}/{key}")[row - begin : min(row + step, stop, end) - begin]
                 yield block
             begin = end
 
@@ -245,7 +276,7 @@ class RobomimicStore(EpisodeStore):
 
 def _filtered(path: Path, file: h5py.File, filter: str, names: list[str]) -> list[str]:
     """The demonstrations of a list under mask/, in the order of their numbers."""
-    mask = _array(file, f"mask/{filter}")
+    mask = array_at(file, f"mask/{filter}")
     if mask is None:
         raise DataError(str(path), [f"has no mask/{filter}. {nearest_name(filter, member(file, 'mask') or {})}"])
     check_dataset(mask)
@@ -263,27 +294,12 @@ def _masks(file: h5py.File, names: list[str]) -> dict[str, list[int]]:
     with contextlib.suppress(OutsideError):
         for mask in member(file, "mask") or {}:
             with contextlib.suppress(OutsideError):
-                array = _array(file, f"mask/{mask}")
+                array = array_at(file, f"mask/{mask}")
                 if array is not None and array.ndim == 1:
                     check_dataset(array)
                     listed = [name.decode("utf-8", "replace") for name in array[()].tolist() if isinstance(name, bytes)]
                     found[mask] = sorted({places[name] for name in listed if name in places})
     return found
-
-
-def _array(group: h5py.Group, path: str) -> h5py.Dataset | None:
-    found = member(group, path)
-    return found if isinstance(found, import_h5py().Dataset) else None
-
-
-def _missing(array: h5py.Dataset) -> str | None:
-    """How much of an array is written, where HDF5 would read the rest as zeros; None for a complete array."""
-    if array.chunks is None:
-        found = array.id.get_storage_size()
-        return f"holds {found} of {array.nbytes} bytes" if found < array.nbytes else None
-    grid = (-(-size // length) for size, length in zip(array.shape, array.chunks, strict=True))
-    found, expected = array.id.get_num_chunks(), math.prod(grid)
-    return f"holds {found} of {expected} chunks" if found < expected else None
 
 
 def _check_names(recording: Recording) -> None:

@@ -38,6 +38,8 @@ class FrameFile:
 
     path: Path
     episodes: tuple[int, ...]
+    begins: tuple[int, ...] | None = None
+    """First frame of each episode, where the file holds frames of other episodes too; None without such frames."""
 
 
 class FrameSource(Protocol):

@@ -1,8 +1,8 @@
-"""Frames in a folder, in the natural order of names (2 before 10): a video, or a folder of pictures, per episode."""
+"""Frames in a folder, in the natural order of names (2 before 10): a video, or a folder of pictures, per episode; or a
+folder per episode with a video of each camera."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import reading
+from dp_prior.data.found_files import by_number
 from dp_prior.data.frames import FramePart, frames_per_block, picture_frames, video_frames
 from dp_prior.data.frames.picture_frames import decode_picture
 from dp_prior.data.frames.video_frames import read_video, size_of
@@ -24,12 +25,15 @@ VIDEOS = (".mp4", ".mkv", ".webm", ".avi", ".mov")
 class FolderFrames:
     """See `FrameSource`."""
 
-    def __init__(self, path: Path, ends: np.ndarray, numbers: np.ndarray | None = None):
+    def __init__(
+        self, path: Path, ends: np.ndarray, numbers: np.ndarray | None = None, file: str | None = None
+    ):
         """
         Args:
             path: the folder of one camera, with frames of all episodes; hidden files in it are ignored.
             ends: (E,) exclusive end row of every recorded episode.
             numbers: (k,) sorted numbers of the episodes whose frames are read; None for all.
+            file: name of the camera's video in the folder of each episode; None if these hold its pictures.
         """
         self.root = path = path.expanduser()
         numbers = np.arange(len(ends)) if numbers is None else numbers
@@ -37,11 +41,14 @@ class FolderFrames:
         self.ends, self._lengths = np.cumsum(lengths), lengths.tolist()
         if not path.is_dir():
             raise DataError(str(path.absolute()), ["no such folder of frames"])
-        entries = _listed(path)
+        entries = [entry if file is None else entry / file for entry in _listed(path)]
+        self._file = {} if file is None else {"file": file}
         self._is_video = all(entry.suffix.lower() in VIDEOS for entry in entries)
         if not self._is_video and not all(entry.is_dir() for entry in entries):
             odd = next(entry for entry in entries if not entry.is_dir())
             raise DataError(str(path), [f"holds {odd.name!r}; expected a folder or a video per episode"])
+        if missing := [str(entry) for entry in entries if not entry.exists()]:
+            raise DataError(str(path), [f"{entry}: no such file" for entry in missing])
         if len(entries) != len(ends):
             raise DataError(str(path), [f"holds frames of {len(entries)} episodes; expected {len(ends)}"])
         entries = [entries[number] for number in numbers]
@@ -56,7 +63,9 @@ class FolderFrames:
         for entry, length in zip(entries, self._lengths, strict=True):
             self._pictures[str(entry)] = files = _listed(entry)
             odd = [file.name for file in files if file.suffix.lower() not in PICTURES]
-            if odd:
+            if odd and Path(odd[0]).suffix.lower() in VIDEOS:
+                problems.append(f'{entry} holds {", ".join(odd)}; name the video of this camera: "file": "{odd[0]}"')
+            elif odd:
                 problems.append(f"{entry} holds {odd[0]!r}; expected pictures ({', '.join(PICTURES)})")
             elif len(files) != length:
                 problems.append(f"{entry} holds {len(files)} pictures, but its episode has {length} rows")
@@ -86,17 +95,15 @@ class FolderFrames:
 
     def describe(self) -> dict[str, Any]:
         """See `FrameSource`."""
-        return {"format": "video per episode" if self._is_video else "pictures", **self._turned}
+        return {"format": "video per episode" if self._is_video else "pictures", **self._file, **self._turned}
 
 
 def _listed(folder: Path) -> list[Path]:
     with reading(folder):
-        return sorted((entry for entry in folder.iterdir() if not entry.name.startswith(".")), key=_natural)
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    """Sorts digits by their value: every run of them as a number, text between them as text."""
-    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"([0-9]+)", path.name)]
+        return sorted(
+            (entry for entry in folder.iterdir() if not entry.name.startswith(".")),
+            key=lambda entry: by_number(entry.name),
+        )
 
 
 def _read(path: Path) -> bytes:

@@ -6,7 +6,7 @@ missing or too many, damaged frames, and timestamps that tell of a dropped frame
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,12 +40,15 @@ def turned(path: Path) -> dict[str, int]:
     return {"turned": turn} if turn else {}
 
 
-def read_video(path: Path, size: tuple[int, int], lengths: dict[str, int], skip: int = 0) -> Iterator[np.ndarray]:
+def read_video(
+    path: Path, size: tuple[int, int], lengths: dict[str, int], skip: int = 0, begins: Sequence[int] | None = None
+) -> Iterator[np.ndarray]:
     """The frames of a file but the first `skip`, in order, as blocks of (k, H, W, 3) uint8 RGB.
 
     Args:
         size: height and width that every frame must have.
         lengths: number of rows of each episode in the file, in order, by the episode's name in messages.
+        begins: first frame of each episode, where other frames lie between; None if there are none.
 
     Raises:
         DataError: the file cannot be decoded to its end, or does not hold exactly one frame per row, evenly spaced.
@@ -53,28 +56,33 @@ def read_video(path: Path, size: tuple[int, int], lengths: dict[str, int], skip:
     import av
     from av.video.reformatter import VideoReformatter
 
-    expected = sum(lengths.values())
+    kept = _kept(list(lengths.values()), begins)
     reformatter = VideoReformatter()  # kept, since each new one prepares its tables again: 3 times slower at 96 x 96
     # PyAV 17 began to split each frame between threads, which costs more than it saves where files are read side by
     # side: 4 times as long for 640 x 480 on two busy cores.
     how = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
     times: list[int | None] = []
     block = np.empty((frames_per_block(size[0] * size[1] * 3), *size, 3), np.uint8)
-    filled = 0
+    filled, place = 0, 0
     for frame in _frames(path):
         number = len(times)
         times.append(frame.pts)
         if (found_size := _turned_size(frame)) != size:
             found = f"frame {number} is {found_size[0]} x {found_size[1]}; expected {size[0]} x {size[1]}"
             raise DataError(str(path), [f"{found} as in the other frames of this camera"])
-        if not skip <= number < expected:
+        if place == len(kept) or kept[place] != number:
+            continue
+        place += 1
+        if place <= skip:
             continue
         block[filled] = np.rot90(_pixels(reformatter.reformat(frame, format="rgb24", **how)), _turn(frame) // 90)
         filled += 1
-        if filled == len(block) or number == expected - 1:
+        if filled == len(block) or place == len(kept):
             yield block[:filled]
             block, filled = np.empty_like(block), 0
-    problem = _wrong_count(len(times), lengths) or _unevenly_spaced(times)
+    # Frames of other episodes may follow the last row too, so only missing frames are an error.
+    found = len(times) if begins is None else place
+    problem = _wrong_count(found, lengths) or _unevenly_spaced(times)
     if problem:
         raise DataError(str(path), [problem])
 
@@ -147,6 +155,13 @@ def called(names: Iterable[str]) -> str:
     """Episodes in messages."""
     first, *others = names
     return f"episodes {first} to {others[-1]}" if others else f"episode {first}"
+
+
+def _kept(lengths: Sequence[int], begins: Sequence[int] | None) -> np.ndarray:
+    """Numbers of the frames that belong to rows."""
+    ends = np.cumsum(lengths)
+    begins = ends - lengths if begins is None else begins
+    return np.concatenate([np.arange(begin, begin + length) for begin, length in zip(begins, lengths, strict=True)])
 
 
 def _wrong_count(found: int, lengths: dict[str, int]) -> str | None:

@@ -36,6 +36,10 @@ class ImageConfig(Config):
     folder: Annotated[Path | None, Change("harmless")] = None
     """A folder beside the data set with a video, or a folder of pictures, per episode, in the order of their names."""
 
+    file: str | None = None
+    """Name of the camera's video in each episode's folder, such as `0.mp4`, where the folders in `folder` hold one for
+    every camera; null: each holds the pictures of this camera."""
+
     size: tuple[Pixels, Pixels]
     """Height and width to which frames are resized, in pixels."""
 
@@ -56,6 +60,8 @@ class ImageConfig(Config):
             raise ValueError(f'{found} given; write "key" for frames in the data set, or "folder" for files beside it')
         if self.render is not None and self.folder is not None:
             raise ValueError('render and folder are both given; a renderer reads the states that "key" names')
+        if self.file is not None and self.folder is None:
+            raise ValueError('file is given without "folder", the folder with a folder for each episode')
         if self.render is not None and self.fit != "resize":
             raise ValueError(f"fit is {self.fit!r}, but a renderer draws at the given size, so nothing is fitted")
         return self
@@ -77,7 +83,7 @@ class ImageConfig(Config):
 
     def _source(self, store: EpisodeStore, chosen: Chosen) -> FrameSource:
         if self.folder is not None:
-            return FolderFrames(self.folder, chosen.recorded, chosen.numbers)
+            return FolderFrames(self.folder, chosen.recorded, chosen.numbers, self.file)
         if self.render is not None:
             return RenderedFrames(store, self.key, chosen, self.render, self.size)
         return store.chosen_frames(self.key, chosen.recorded, chosen.numbers)

@@ -245,8 +245,7 @@ def _different_actions(config: MixtureConfig, sets: dict[str, Trajectories]) -> 
     for name, each in sets.items():
         stated, action = config.sets[name], config.sets[name].action
         rates[name] = _rate(stated, each)
-        known = each.described.get("names", {}).get(action.key, ())
-        names[name] = stated.action_names or tuple(known[slice(*(action.slice or (None,)))])
+        names[name] = stated.action_names or tuple(action.dimensions(each.described.get("names", {})))
         width = each.spec.x_shape[1]
         if stated.action_names and len(stated.action_names) != width:
             yield f"sets.{name}.action_names has {len(stated.action_names)} names for an action of {width} dimensions"

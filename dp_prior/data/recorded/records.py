@@ -15,7 +15,7 @@ from dp_prior.data.recorded.camera import ImageConfig
 from dp_prior.data.recorded.frame_embeddings import ObservationEmbeddingsConfig
 from dp_prior.data.recorded.language import LanguageConfig
 from dp_prior.data.recorded.mirror import MirrorConfig
-from dp_prior.data.recorded.selection import ACTION, KeyConfig
+from dp_prior.data.recorded.selection import ACTION, ActionConfig, KeyConfig
 from dp_prior.data.recorded.split import SplitConfig
 from dp_prior.data.recorded.weights import WeightsConfig
 
@@ -59,7 +59,7 @@ class RecordedConfig(Config):
     language: dict[Annotated[str, AfterValidator(good_key)], LanguageConfig] = {}
     """Further observations that are instructions, by the policy's name: embeddings of texts."""
 
-    action: KeyConfig
+    action: ActionConfig
     """The action: one vector per step."""
 
     mirror: dict[str, MirrorConfig] = {}

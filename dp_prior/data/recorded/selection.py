@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError, nearest_name
@@ -20,10 +23,11 @@ ACTION = "x"
 
 
 class KeyConfig(Config):
-    """The key of one observation, or of the action, in the data set."""
+    """The key of one observation in the data set, or several keys whose numbers are joined."""
 
-    key: str
-    """Its name in the data set."""
+    key: str | Annotated[tuple[str, ...], Field(min_length=1)]
+    """Its name in the data set. A list of names joins their numbers in this order into one vector, values of several
+    axes row by row; slices and rotations are counted over the whole."""
 
     slice: Slice | None = None
     """Take only elements start..stop of the first feature axis, stop excluded, as [start, stop]; null takes all."""
@@ -32,11 +36,74 @@ class KeyConfig(Config):
     """Elements that are rotations, counted among those taken. They stay as they are in the data and in actions; the
     policy reads and predicts them as 6D."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names in the data set, in order."""
+        return (self.key,) if isinstance(self.key, str) else self.key
+
+    @property
+    def called(self) -> str:
+        """The names in messages."""
+        return " + ".join(map(repr, self.names))
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether values of several axes become one vector, the last axis fastest; otherwise they keep their axes."""
+        return not isinstance(self.key, str)
+
+    def joined(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """(N, *shape) contiguous float32 of the numbers under `names`; a number per step becomes one dimension."""
+        rows = min(map(len, parts))
+        flat = [part[:rows].reshape(rows, -1) if self.is_flat or part.ndim == 1 else part[:rows] for part in parts]
+        taken = slice(*(self.slice or (None,)))
+        with np.errstate(over="ignore"):
+            if len(flat) == 1:
+                return np.ascontiguousarray(flat[0][:, taken], dtype=np.float32)
+            return np.ascontiguousarray(np.concatenate([part.astype(np.float32) for part in flat], axis=1)[:, taken])
+
+    def in_time(self, values: np.ndarray, ends: np.ndarray, stride: int) -> np.ndarray:
+        """(N, *shape): for each row the values that are its own.
+
+        Args:
+            ends: (E,) exclusive end row of each episode; the last is N.
+            stride: rows from one step to the next.
+        """
+        return values
+
+    def dimensions(self, names: Mapping[str, Sequence[str]]) -> list[str]:
+        """The data set's name of each number taken, by `names` of each key; empty unless every key has names."""
+        known = [names.get(key, ()) for key in self.names]
+        return [name for each in known for name in each][slice(*(self.slice or (None,)))] if all(known) else []
+
+
+class ActionConfig(KeyConfig):
+    """The key of the action. Values of several axes, such as two arms of 7 numbers, become one vector."""
+
+    ahead: int = Field(default=0, ge=0)
+    """Take the values of this many steps later in the episode; its last value repeats at the end. 1 with the key of an
+    observation is the action of demonstrations that recorded none, such as kinesthetic teaching and hand-held grippers:
+    the position reached next."""
+
+    @property
+    def is_flat(self) -> bool:
+        """See `KeyConfig`."""
+        return True
+
+    def in_time(self, values: np.ndarray, ends: np.ndarray, stride: int) -> np.ndarray:
+        """See `KeyConfig`."""
+        if not self.ahead:
+            return values
+        rows, last = np.arange(len(values)), np.repeat(ends - 1, np.diff(ends, prepend=0))
+        return values[np.minimum(rows + self.ahead * stride, last - (last - rows) % stride)]
+
 
 def read_selected(
-    store: EpisodeStore, keys: dict[str, KeyConfig], choice: ChoiceConfig
+    store: EpisodeStore, keys: dict[str, KeyConfig], choice: ChoiceConfig, stride: int = 1
 ) -> tuple[dict[str, np.ndarray], Chosen, list[str]]:
     """Read and check the configured keys.
+
+    Args:
+        stride: rows from one step to the next, for keys that take the values of later steps.
 
     Returns:
         (N, *shape) float32 contiguous array of each of our keys, the chosen episodes, and warnings.
@@ -50,13 +117,13 @@ def read_selected(
     problems += unread
     arrays: dict[str, np.ndarray] = {}
     for name, wanted in keys.items():
-        if wanted.key in raw:
-            values = raw[wanted.key]
-            problem = _wrong_shape(name, wanted, values) or _not_numbers(values)
-            if problem:
-                problems.append(f"{_called(name)}: {store.locate(wanted.key, 0)}: {problem}")
-            else:
-                arrays[name] = _as_float32(values, wanted)
+        parts = [raw[key] for key in wanted.names if key in raw]
+        if len(parts) == len(wanted.names):
+            found = [_not_numbers(store.locate(key, 0), raw[key]) for key in wanted.names]
+            wrong = [*filter(None, [*found, _wrong_shape(store, wanted, parts)])]
+            problems += [f"{_called(name)}: {problem}" for problem in wrong]
+            if not wrong:
+                arrays[name] = wanted.joined(parts)
     lengths = {key: len(values) for key, values in raw.items()}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{key!r} {length}" for key, length in sorted(lengths.items()))
@@ -68,11 +135,12 @@ def read_selected(
     elif len(ends) and lengths and ends[-1] < rows:
         warnings.append(f"{rows - ends[-1]} rows after the last episode's end, row {ends[-1]}, are not used")
     for name, array in arrays.items():
-        problems += _non_finite(store, name, keys[name], raw[keys[name].key], array, chosen)
+        problems += _non_finite(store, name, keys[name], raw, array, chosen)
         problems += _not_rotations(store, name, keys[name], array, chosen)
     if problems:
         raise DataError(str(store.describe()["path"]), problems)
-    return {name: array[: ends[-1]] for name, array in arrays.items()}, chosen, warnings
+    found = {name: keys[name].in_time(array[: ends[-1]], ends, stride) for name, array in arrays.items()}
+    return found, chosen, warnings
 
 
 def _read_keys(
@@ -81,17 +149,17 @@ def _read_keys(
     """The stored arrays by key, each read once, and why others are not read."""
     known, problems = store.keys(), []
     raw: dict[str, np.ndarray | None] = {}
-    for name, wanted in keys.items():
-        if wanted.key not in known:
-            hint = nearest_name(wanted.key, known)
-            problems.append(f"{_called(name)}: the data set has no key {wanted.key!r}. {hint}")
-        elif picture := _is_picture(name, wanted.key, store.dtype(wanted.key), known[wanted.key]):
-            problems.append(f"{_called(name)}: {store.locate(wanted.key, 0)}: {picture}")
-        elif wanted.key not in raw:
+    for name, key in [(name, key) for name, wanted in keys.items() for key in wanted.names]:
+        if key not in known:
+            hint = nearest_name(key, known)
+            problems.append(f"{_called(name)}: the data set has no key {key!r}. {hint}")
+        elif picture := _is_picture(name, key, store.dtype(key), known[key]):
+            problems.append(f"{_called(name)}: {store.locate(key, 0)}: {picture}")
+        elif key not in raw:
             try:
-                raw[wanted.key] = chosen.read(store, wanted.key)
+                raw[key] = chosen.read(store, key)
             except DataError as error:
-                raw[wanted.key] = None
+                raw[key] = None
                 problems += [f"{_called(name)}: {error.source}: {problem}" for problem in error.problems]
     return {key: values for key, values in raw.items() if values is not None}, problems
 
@@ -112,40 +180,37 @@ def _is_picture(name: str, key: str, dtype: str, shape: tuple[int, ...]) -> str 
     )
 
 
-def _wrong_shape(name: str, wanted: KeyConfig, values: np.ndarray) -> str | None:
-    shape = values.shape[1:] or (1,)
+def _wrong_shape(store: EpisodeStore, wanted: KeyConfig, parts: Sequence[np.ndarray]) -> str | None:
+    shapes = [part.shape[1:] or (1,) for part in parts]
+    shape = (sum(map(math.prod, shapes)),) if wanted.is_flat else shapes[0]
+    where = f"{store.locate(wanted.names[0], 0)}: {wanted.called}"
     if wanted.slice is not None:
         start, stop = wanted.slice
         if stop > shape[0]:
-            return f"slice [{start}, {stop}] reaches past the {shape[0]} elements of {wanted.key!r}"
+            return f"{where}: slice [{start}, {stop}] reaches past the {shape[0]} elements of {wanted.called}"
         shape = (stop - start, *shape[1:])
-    if 0 in shape:
-        return f"{wanted.key!r} has shape {shape} per step, which is empty"
-    if name == ACTION and len(shape) != 1:
-        return f"{wanted.key!r} has shape {shape} per step; an action has one axis"
+    if 0 in (*shape, *map(math.prod, shapes)):
+        return f"{where} has shape {' and '.join(map(str, shapes))} per step, which is empty"
     if wanted.rotations and len(shape) != 1:
-        return f"{wanted.key!r} has shape {shape} per step; rotations are slices of a vector"
+        remedy = f'to flatten them, give a list: "key": ["{wanted.key}"]'
+        return f"{where} has shape {shape} per step; rotations are slices of a vector; {remedy}"
     slices = [rotation.slice for rotation in wanted.rotations]
-    return next((f"{wanted.key!r}, rotations: {fault}" for fault in slice_faults(slices, shape[0])), None)
+    return next((f"{where}, rotations: {fault}" for fault in slice_faults(slices, shape[0])), None)
 
 
-def _not_numbers(values: np.ndarray) -> str | None:
+def _not_numbers(where: str, values: np.ndarray) -> str | None:
     if values.dtype.kind in "biuf":
         return None
-    return f"holds {values.dtype}, which is not a number type; expected float, integer or boolean"
-
-
-def _as_float32(values: np.ndarray, wanted: KeyConfig) -> np.ndarray:
-    """(N, *shape) contiguous float32; a number per step becomes one dimension."""
-    values = values[:, None] if values.ndim == 1 else values
-    if wanted.slice is not None:
-        values = values[:, slice(*wanted.slice)]
-    with np.errstate(over="ignore"):
-        return np.ascontiguousarray(values, dtype=np.float32)
+    return f"{where}: holds {values.dtype}, which is not a number type; expected float, integer or boolean"
 
 
 def _non_finite(
-    store: EpisodeStore, name: str, wanted: KeyConfig, raw: np.ndarray, array: np.ndarray, chosen: Chosen
+    store: EpisodeStore,
+    name: str,
+    wanted: KeyConfig,
+    raw: Mapping[str, np.ndarray],
+    array: np.ndarray,
+    chosen: Chosen,
 ) -> list[str]:
     """The first five rows of an array that are not finite, by file, episode, frame and key."""
     bad = np.flatnonzero(~np.isfinite(array).all(axis=tuple(range(1, array.ndim))))
@@ -158,16 +223,24 @@ def _non_finite(
         episode, frame = chosen.place(row)
         element = int(np.flatnonzero(~np.isfinite(array[row].ravel()))[0])
         found = array[row].ravel()[element]
-        cause = "" if not np.isfinite(raw[row]).all() else " (too large for float32)"
+        key, is_stored = _key_of(element, wanted, raw), all(np.isfinite(raw[key][row]).all() for key in wanted.names)
+        cause = " (too large for float32)" if is_stored else ""
         problems.append(
-            f"{where}: {store.locate(wanted.key, chosen.recorded_row(row))}: key {wanted.key!r}, episode {episode}, "
+            f"{where}: {store.locate(key, chosen.recorded_row(row))}: key {wanted.called}, episode {episode}, "
             f"frame {frame}, dimension {element} is {found}{cause}"
         )
     if len(bad) > 5:
-        problems.append(f"{where}: key {wanted.key!r}: {len(bad) - 5} more rows are not finite")
+        problems.append(f"{where}: key {wanted.called}: {len(bad) - 5} more rows are not finite")
     remedy = f"repair the values, or {leaving_out(chosen.owners(bad))}"
     problems.append(f"{where}: values that are not finite cannot be trained on; {remedy}")
     return problems
+
+
+def _key_of(element: int, wanted: KeyConfig, raw: Mapping[str, np.ndarray]) -> str:
+    """The key that an element of a row, counted among those taken, is stored under."""
+    ends = np.cumsum([raw[key][0].size for key in wanted.names])
+    place = element + (wanted.slice[0] if wanted.slice is not None else 0)
+    return wanted.names[int(np.searchsorted(ends[:-1], place, side="right"))]
 
 
 def _not_rotations(
@@ -182,7 +255,7 @@ def _not_rotations(
             episode, frame = chosen.place(int(bad[0]))
             row = chosen.recorded_row(bad[0])
             yield (
-                f"{_called(name)}.rotations.{index}: {store.locate(wanted.key, row)}: key {wanted.key!r}, "
-                f"slice {list(rotation.slice)}, episode {episode}, frame {frame}: "
+                f"{_called(name)}.rotations.{index}: {store.locate(wanted.names[0], row)}: "
+                f"key {wanted.called}, slice {list(rotation.slice)}, episode {episode}, frame {frame}: "
                 f"{not_a_rotation(values[bad[0]].tolist(), rotation.form)} ({len(bad)} such rows)"
             )

@@ -109,7 +109,7 @@ class Trajectories(Demonstrations):
         self._horizon, steps = horizon, horizon if all_obs else n_obs_steps
         store, wanted = config.episodes.create(), {**config.obs, ACTION: config.action}
         self.described = store.describe()
-        arrays, chosen, self.file_warnings = read_selected(store, wanted, config.choice)
+        arrays, chosen, self.file_warnings = read_selected(store, wanted, config.choice, config.stride)
         ends, self._n_recorded, self._n_of_all = chosen.ends, len(chosen.numbers), len(chosen.recorded)
         parts = config.split.of(store, chosen).ids()
         self.file_warnings += config.split.unused_parts(store)
@@ -122,7 +122,9 @@ class Trajectories(Demonstrations):
             arrays, ends = with_images(config.mirror, wanted, arrays, ends)
         self._embeddings = {key: record.create(chosen) for key, record in config.embeddings.items()}
         self._language = {key: record.create(store, chosen) for key, record in config.language.items()}
-        keys = {each.key for each in wanted.values()}.union(*(record.keys() for record in config.language.values()))
+        keys = {key for each in wanted.values() for key in each.names}.union(
+            *(record.keys() for record in config.language.values())
+        )
         self.files = [*store.files(keys), *(path for found in self._language.values() for path in found.files)]
         self._ends, self._lengths = ends, np.diff(ends, prepend=0)
         self._digest = _digest(arrays, ends, self._embeddings, self._language)

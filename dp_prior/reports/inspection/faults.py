@@ -314,18 +314,11 @@ def instructions(seen: Survey) -> Iterator[Finding]:
 def after_the_end(seen: Survey) -> Iterator[Finding]:
     """Rows that belong to no episode."""
     end = int(seen.chosen.recorded[-1])
-    rows = min((seen.store.rows(signal.key) for signal in seen.of("observation", "action")), default=end)
+    keys = {key for signal in seen.of("observation", "action") for key in signal.keys}
+    rows = min(map(seen.store.rows, keys), default=end)
     if rows > end:
         text = f"{rows - end:,} rows after the last episode's end, row {end:,}, belong to no episode and are not used"
         yield Finding("error", f"{text}; add the end that is missing, {rows:,} perhaps, or cut these rows")
-
-
-def simulator_states(seen: Survey) -> Iterator[Finding]:
-    """Observations that are the state of a simulator."""
-    for signal in seen.of("observation"):
-        if signal.key in seen.store.simulated:
-            text = f"{signal.name} is the state of a simulator (clock, positions, velocities), which no robot measures"
-            yield Finding("note", f"{text}; write observations into the file (robomimic: dataset_states_to_obs.py)")
 
 
 def interventions(seen: Survey) -> Iterator[Finding]:
@@ -352,7 +345,7 @@ def parts(seen: Survey) -> Iterator[Finding]:
 
 CHECKS: tuple[Callable[[Survey], Iterator[Finding]], ...] = (
     not_finite, time, alignment, jumps, outliers, duplicates, idle, strange_lengths, instructions, strange_episodes,
-    clipped, constant, parts, after_the_end, simulator_states, interventions,
+    clipped, constant, parts, after_the_end, interventions,
 )  # fmt: skip
 
 

@@ -91,10 +91,19 @@ def inspect(place: str, overrides: Iterable[str] = ()) -> list[Inspection]:
     images = images_at(path) if kind in (None, "npz") else None
     if images is not None:
         return [_images(path.name, images, None)]
-    is_on_hub = not path.exists() and place.count("/") == 1 and not place.startswith((".", "/", "~"))
-    episodes = {"type": "lerobot", "repo": place} if is_on_hub else {"type": kind_of(path), "path": str(path)}
+    episodes = _on_hub(place) if not path.exists() else {}
+    episodes = episodes or {"type": kind_of(path), "path": str(path)}
     record = Episodes.from_json(json.dumps({"episodes": episodes}), source=place).episodes
     return [_recorded(path.name, record, None, {})]
+
+
+def _on_hub(place: str) -> dict[str, str]:
+    """`episodes` of `user/name`, or of `user/name/folder`; empty for what can only be a path."""
+    user, *rest = place.split("/", 2)
+    if place.startswith((".", "/", "~")) or not rest or (len(rest) > 1 and Path(user).exists()):
+        return {}
+    folder = {"folder": rest[1]} if len(rest) > 1 else {}
+    return {"type": "lerobot", "repo": f"{user}/{rest[0]}", **folder}
 
 
 def write_config(found: list[Inspection], path: Path) -> None:
@@ -119,7 +128,8 @@ def write_config(found: list[Inspection], path: Path) -> None:
     )
     counts = [*(rows.folder.count for rows in one.rows), *(len(seen.source) for seen in one.galleries)]
     n_samples = counts[0] if counts else None
-    proposal = propose(one.name, one.data, fps, size, is_one_episode=n_episodes == 1, n_samples=n_samples)
+    hint = "" if one.survey is None else one.survey.action_hint
+    proposal = propose(one.name, one.data, fps, size, is_one_episode=n_episodes == 1, n_samples=n_samples, hint=hint)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(json.dumps(proposal, indent=2) + "\n")
@@ -174,10 +184,15 @@ def _recorded(
     seen = survey(record.create(), wanted, choice)
     is_remote = record.is_remote and cameras is None
     keys = list(seen.cameras if cameras is None else cameras)
+    unnamed = {key: shape for key, shape in seen.cameras.items() if key not in keys}
+    seen.unused.update({key: f"pictures of {shape}, not named in data.images" for key, shape in unnamed.items()})
     missing = [key for key in keys if is_remote and seen.store.dtype(key) == "video"]
     strips, findings, gaps = look(seen, [key for key in keys if key not in missing], are_named=cameras is not None)
     gaps += [f"{key}: videos on the Hub are downloaded if a configuration names them" for key in missing]
-    found = ranked([*find(seen), *find_units(seen), *findings])
+    notes = [Finding("note", remark) for remark in seen.store.remarks()]
+    if wanted is None and not seen.of("action"):
+        notes.append(Finding("note", f"no key is called action; {seen.action_hint or 'name it in data.action'}"))
+    found = ranked([*find(seen), *find_units(seen), *findings, *notes])
     if normalizers is None:
         normalizers = {signal.name: Limits() for signal in seen.of("observation", "action")}
     leave_out = faulty_episodes(seen, found)

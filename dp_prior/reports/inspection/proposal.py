@@ -107,6 +107,7 @@ def propose(
     size: tuple[int, int] | None = None,
     is_one_episode: bool = False,
     n_samples: int | None = None,
+    hint: str = "",
 ) -> dict[str, Any]:
     """A whole configuration around `data`.
 
@@ -115,6 +116,7 @@ def propose(
             two images or rows would be.
         size: height and width of images, where `data` leave them as they are.
         n_samples: number of images, or of rows of embeddings.
+        hint: what to write as the action where no key has that name.
 
     Raises:
         ConfigError: it names no action or no observation, so nothing can be trained.
@@ -137,7 +139,7 @@ def propose(
         missing = [what for what in ("action",) if what not in data] + ["obs"] * (not {"obs", "images"} & data.keys())
         if missing:
             problem = f"no key looks like {' or '.join(missing)}; name it in data.{missing[0]} yourself (docs/data.md)"
-            raise ConfigError(name, [problem])
+            raise ConfigError(name, [f"{problem}; {hint}" if hint and "action" in missing else problem])
         task, every = _policy(data, fps), 100_000
         extra = [{"type": "action_error", "every": {"samples": every}, "eval_timesteps": [8], **part}]
         metric = "action_error/ema/lower_quartile[steps=8]"  # docs/study.md

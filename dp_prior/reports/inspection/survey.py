@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -16,6 +17,7 @@ from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.recorded.selection import KeyConfig
+from dp_prior.reports.inspection.unused import action_hint, unused_keys
 from dp_prior.tensors.normalizer import Statistics
 
 MOST_NUMBERS = 20_000_000
@@ -42,12 +44,15 @@ class Signal:
 
     Attributes:
         name: in the configuration, or the key.
+        key: in the data set; of several, how messages call them.
+        keys: in the data set.
         values: (n, width) float32, the steps of the episodes that were read.
         columns: the data set's name of each number; empty if the numbers have no names.
     """
 
     name: str
     key: str
+    keys: tuple[str, ...]
     role: Role
     values: np.ndarray
     columns: list[str]
@@ -73,6 +78,7 @@ class Survey:
         texts: the instructions, and how many of the episodes that were read begin with each.
         cameras: keys of pictures, and their shape.
         gaps: what was not looked at, a line each.
+        unused: type, shape and meaning of every key that is neither signal nor camera.
     """
 
     store: EpisodeStore
@@ -85,6 +91,7 @@ class Survey:
     cameras: dict[str, tuple[int, ...]]
     problems: list[str] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
+    unused: dict[str, str] = field(default_factory=dict)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -106,6 +113,12 @@ class Survey:
         """Control steps per second that the data set declares."""
         found = self.described["fps"]
         return None if found is None else float(found)
+
+    @property
+    def action_hint(self) -> str:
+        """What to write as the action where no key has that name."""
+        shapes = {key: shape for key, shape in self.store.keys().items() if self.store.is_number(key)}
+        return action_hint(shapes, [signal.key for signal in self.of("observation")])
 
     def of(self, *roles: Role) -> list[Signal]:
         """The signals with one of these roles."""
@@ -148,8 +161,9 @@ def survey(
     shapes, lengths = store.keys(), chosen.lengths
     cameras = _cameras(store)
     wanted = _all_numbers(store, cameras) if wanted is None else wanted
-    width = {name: int(np.prod(shapes.get(each.key, ()))) for name, (each, _) in wanted.items()}
+    width = {name: sum(math.prod(shapes.get(key, ())) for key in each.names) for name, (each, _) in wanted.items()}
     gaps = [f"{name}: {n:,} numbers in a step, more than {WIDEST:,}" for name, n in width.items() if n > WIDEST]
+    too_wide = {key for name, (each, _) in wanted.items() if width[name] > WIDEST for key in each.names}
     wanted = {name: each for name, each in wanted.items() if width[name] <= WIDEST}
     episodes = _chosen(lengths, sum(width[name] for name in wanted))
     described = {**store.describe(), **store.metadata()}
@@ -157,7 +171,9 @@ def survey(
     signals, clock, texts = [], None, {}
     for name, (each, role) in wanted.items():
         try:
-            signals.append(_signal(name, each, role, read(each.key), described["names"].get(each.key, [])))
+            values = np.concatenate([read(key) for key in each.names], axis=1)
+            lengths_read = np.cumsum(lengths[episodes])
+            signals.append(_signal(name, each, role, values, lengths_read, described["names"]))
         except DataError as error:
             found = [f"{name}: {problem}" for problem in error.problems]
             (gaps if role == "other" else problems).extend(found)
@@ -171,7 +187,9 @@ def survey(
             texts = _texts(store.texts(), read(task)[:, 0], lengths[episodes])
     except DataError as error:
         gaps += [f"instructions: {problem}" for problem in error.problems]
-    return Survey(store, described, chosen, episodes, signals, clock, texts, cameras, problems, gaps)
+    used = {key for each, role in wanted.values() if role != "other" for key in each.names} | too_wide
+    unused = unused_keys(store, {*used, *cameras}, len(texts))
+    return Survey(store, described, chosen, episodes, signals, clock, texts, cameras, problems, gaps, unused)
 
 
 def _cameras(store: EpisodeStore) -> dict[str, tuple[int, ...]]:
@@ -210,28 +228,37 @@ def _read(store: EpisodeStore, key: str, chosen: Chosen, episodes: np.ndarray) -
     return values.reshape(len(values), -1)
 
 
-def _signal(name: str, wanted: KeyConfig, role: Role, values: np.ndarray, columns: list[str]) -> Signal:
-    """Args: columns: names of all numbers of the key, or of others."""
+def _signal(
+    name: str,
+    wanted: KeyConfig,
+    role: Role,
+    values: np.ndarray,
+    ends: np.ndarray,
+    names: Mapping[str, list[str]],
+) -> Signal:
+    """Args: values: (n, width) of all keys; names: of their numbers, by key, or of others."""
     width = values.shape[1]
     start, stop = wanted.slice or (0, width)
     if stop > width:
-        raise DataError(wanted.key, [f"slice {[start, stop]} reaches past the {width} elements of {wanted.key!r}"])
+        raise DataError(wanted.called, [f"slice {[start, stop]} reaches past the {width} elements of {wanted.called}"])
     with np.errstate(over="ignore"):
-        numbers = values[:, start:stop].astype(np.float32)
-    return Signal(name, wanted.key, role, numbers, columns[start:stop] if len(columns) == width else [])
+        numbers = wanted.in_time(values[:, start:stop].astype(np.float32), ends, 1)
+    columns = wanted.dimensions(names)
+    key = wanted.names[0] if len(wanted.names) == 1 else wanted.called
+    return Signal(name, key, wanted.names, role, numbers, columns if len(columns) == stop - start else [])
 
 
 def roles_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Role]:
     """Which keys of numbers are probably the action and the observations, by what data sets usually call them."""
-    action = next((key for key in ("action", "actions") if len(shapes.get(key, (0, 0))) <= 1), None)
+    action = next((key for key in ("action", "actions") if len(shapes.get(key, (0, 0, 0))) <= 2), None)
     last = {key: key.replace("/", ".").rpartition(".")[2] for key in shapes}
     for test in (
         lambda key: key.startswith("obs/"),  # robomimic's, whose `states` are those of the simulator
-        lambda key: last[key].startswith("state") or key == "observation" or key.endswith("_state"),
+        lambda key: last[key].startswith("state") or key in ("observation", "obs") or key.endswith("_state"),
         lambda key: key.startswith(("observation", "obs.")),
         lambda key: len(shapes[key]) == 1 and shapes[key][0] > 1,
     ):
-        observations = [key for key in shapes if key != action and len(shapes[key]) <= 1 and test(key)]
+        observations = [key for key in shapes if key != action and len(shapes[key]) <= 2 and test(key)]
         if observations:
             break
     return {key: "action" if key == action else "observation" if key in observations else "other" for key in shapes}

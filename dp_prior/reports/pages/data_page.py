@@ -51,6 +51,8 @@ def summary(found: Sequence[Inspection]) -> list[str]:
             lines.append(f"{signal.role:<12} {signal.name}, {signal.values.shape[1]} numbers")
         for camera, (height, width) in {strip.camera: strip.size for strip in one.strips}.items():
             lines.append(f"{'camera':<12} {camera}, {height} x {width} (height x width)")
+        unused = one.survey.unused if one.survey is not None else {}
+        lines += [f"{'not used':<12} {key}: {what}" for key, what in unused.items()]
         lines += [f"{finding.severity:<12} {finding}" for finding in one.findings]
         lines += [f"{name:<12} {line}" for name, line in _left_out(one).items()]
         lines += [f"{'not shown':<12} {gap}" for gap in one.gaps]
@@ -84,7 +86,7 @@ def _page(one: Inspection, prefix: str) -> Page:
         facts={f"{prefix}{name}": value for name, value in (_facts(one) | _left_out(one)).items()},
         summaries=[
             ("Findings", ("severity", "what", "episode", "frame"), findings),
-            *([_lengths(seen, prefix), _instructions(seen, prefix)] if seen is not None else []),
+            *([_lengths(seen, prefix), _instructions(seen, prefix), _unused(seen, prefix)] if seen is not None else []),
         ],
         films=clips,
         strips=[
@@ -153,6 +155,10 @@ def _lengths(seen: Survey, prefix: str) -> Table:
 
 def _instructions(seen: Survey, prefix: str) -> Table:
     return f"{prefix}Instructions", ("episodes", "text"), [(count, text) for text, count in seen.texts.items()]
+
+
+def _unused(seen: Survey, prefix: str) -> Table:
+    return f"{prefix}Not used", ("key", "what"), list(seen.unused.items())
 
 
 def _key(one: Inspection, signal: Signal, prefix: str) -> Table:

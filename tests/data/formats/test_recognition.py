@@ -22,7 +22,7 @@ def test_every_format_is_known_by_its_files(name, tmp_path):
     place = tmp_path / name.split("/")[0]
     assert known_kind(place) == kind
     if kind is None:
-        with pytest.raises(DataError, match="is of no known format; expected a folder of LeRobot or zarr, or a file"):
+        with pytest.raises(DataError, match="is of no known format; expected a folder of LeRobot or zarr, a folder"):
             kind_of(place)
     else:
         assert kind_of(place) == kind and record_of(kind, place).type == kind

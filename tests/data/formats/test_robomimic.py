@@ -206,3 +206,18 @@ def test_a_data_set_is_described_in_json_and_trained_on(path):
     assert data.spec.x_shape == (4, 2) and data.spec.cond_shapes == {"state": (2, 1)}
     with pytest.raises(ConfigError, match="filters: unknown key. Did you mean 'filter'"):
         RobomimicStoreConfig.from_json(json.dumps({"path": "x", "filters": "train"}))
+
+
+def test_floats_of_any_width_are_joined(tmp_path):
+    """Demonstrations that two programs recorded."""
+    path = tmp_path / "d.hdf5"
+    values = [np.random.default_rng(number).normal(size=(4, 3)) for number in range(3)]
+    with h5py.File(path, "w") as file:
+        for number, (rows, dtype) in enumerate(zip(values, ("f4", "f8", "f2"), strict=True)):
+            file[f"data/demo_{number}/actions"] = rows.astype(dtype)
+    store = RobomimicStoreConfig(path=path).create()
+    expected = [rows.astype(dtype) for rows, dtype in zip(values, ("f4", "f8", "f2"), strict=True)]
+    np.testing.assert_array_equal(store.read("actions"), np.concatenate(expected))
+    np.testing.assert_array_equal(
+        store.episodes("actions", store.episode_ends, np.array([0, 2])), np.concatenate([expected[0], expected[2]])
+    )

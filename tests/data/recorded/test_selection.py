@@ -5,6 +5,7 @@ import pytest
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.npz import NpzStore
+from dp_prior.data.recorded.selection import ActionConfig, KeyConfig, read_selected
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 
 LENGTHS = (20, 30, 25)
@@ -27,6 +28,11 @@ def create(tmp_path, arrays, obs=None, action="action"):
         "action": {"key": action},
     }
     return TrajectoriesConfig.from_json(json.dumps(record)).create(16, 2, 8)
+
+
+def write(tmp_path, arrays):
+    np.savez(tmp_path / "set.npz", **arrays)
+    return tmp_path / "set.npz"
 
 
 def problems_of(*arguments, **options) -> list[str]:
@@ -116,7 +122,7 @@ def test_keys_of_different_length_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        ({"action": np.zeros((75, 2, 3))}, {}, "'action' has shape (2, 3) per step; an action has one axis"),
+        ({"action": np.zeros((75, 2, 0))}, {}, "'action' has shape (2, 0) per step, which is empty"),
         ({"state": np.zeros((75, 0))}, {}, "'state' has shape (0,) per step, which is empty"),
         (
             {},
@@ -216,3 +222,44 @@ def test_rotations_are_slices_of_what_is_taken_and_numbers_that_are_none_are_nam
         "rotations are slices of a vector"
         in problems_of(tmp_path, arrays, {"agent": {**obs["agent"], "slice": None}})[0]
     )
+
+
+def test_several_keys_are_joined_in_order_and_sliced_over_the_whole(tmp_path):
+    arrays = good() | {"arms": np.arange(75 * 14).reshape(75, 2, 7), "grip": np.arange(75) > 3}
+    whole = np.concatenate([arrays["action"], arrays["arms"].reshape(75, 14), arrays["grip"][:, None]], axis=1)
+    store = NpzStore(write(tmp_path, arrays), "episode_ends")
+    keys = ("action", "arms", "grip")
+    for part in (None, (1, 4), (15, 17)):
+        for record in (KeyConfig(key=keys, slice=part), ActionConfig(key=keys, slice=part)):
+            found = read_selected(store, {"all": record})[0]["all"]
+            np.testing.assert_array_equal(found, whole[:, slice(*(part or (None,)))].astype(np.float32))
+
+
+def test_an_action_of_two_axes_is_one_vector_and_an_observation_only_in_a_list(tmp_path):
+    arrays = good() | {"arms": np.arange(75 * 14.0).reshape(75, 2, 7)}
+    store, flat = NpzStore(write(tmp_path, arrays), "episode_ends"), arrays["arms"].reshape(75, 14)
+    records = {"x": ActionConfig(key="arms"), "kept": KeyConfig(key="arms"), "flat": KeyConfig(key=("arms",))}
+    found = read_selected(store, records)[0]
+    np.testing.assert_array_equal(found["x"], flat)
+    np.testing.assert_array_equal(found["flat"], flat)
+    np.testing.assert_array_equal(found["kept"], arrays["arms"])
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3, 100])
+def test_an_action_that_was_never_recorded_is_a_later_value_and_the_last_repeats(tmp_path, ahead):
+    arrays, begin, expected = good(), 0, []
+    for length in LENGTHS:
+        expected += [arrays["state"][begin + min(step + ahead, length - 1)] for step in range(length)]
+        begin += length
+    store = NpzStore(write(tmp_path, arrays), "episode_ends")
+    found = read_selected(store, {"x": ActionConfig(key="state", ahead=ahead)})[0]["x"]
+    np.testing.assert_array_equal(found, np.array(expected))
+
+
+def test_a_fault_in_one_of_several_keys_is_found_under_its_name(tmp_path):
+    arrays = good()
+    arrays["action"][27, 1] = np.nan
+    (problem, _) = problems_of(tmp_path, arrays, obs={"agent": {"key": ["state", "action"], "slice": [2, 7]}})[:2]
+    assert f"{tmp_path / 'set.npz'}[action]: key 'state' + 'action', episode 1, frame 7, dimension 4 is nan" in problem
+    (problem,) = problems_of(tmp_path, good(), action=["state", "actio"])
+    assert problem.startswith("action: the data set has no key 'actio'. Did you mean 'action'?")

@@ -80,22 +80,22 @@ def test_a_key_too_wide_for_a_vector_is_named_and_not_read(recorded, monkeypatch
 
 def test_statistics_leave_out_the_steps_that_are_not_finite():
     values = np.array([[1.0, 2.0], [np.nan, 5.0], [3.0, 4.0]], np.float32)
-    statistics = Signal("a", "a", "action", values, ["left", "right"]).statistics()
+    statistics = Signal("a", "a", ("a",), "action", values, ["left", "right"]).statistics()
     np.testing.assert_allclose(statistics.mean, [2.0, 3.0])
     np.testing.assert_allclose(statistics.max, [3.0, 4.0])
-    assert Signal("a", "a", "action", values, ["left", "right"]).called(1) == "1 (right)"
-    assert Signal("a", "a", "action", values, []).called(1) == "1"
+    assert Signal("a", "a", ("a",), "action", values, ["left", "right"]).called(1) == "1 (right)"
+    assert Signal("a", "a", ("a",), "action", values, []).called(1) == "1"
 
 
 KEYS = ["action", "actions", "obs/eef", "observation.state", "state", "agent_pos", "robot_state", "reward", "obs.x"]
 
 
-@given(st.dictionaries(st.sampled_from(KEYS), st.sampled_from([(), (1,), (3,), (2, 2)])))
+@given(st.dictionaries(st.sampled_from(KEYS), st.sampled_from([(), (1,), (3,), (2, 2), (2, 2, 2)])))
 def test_every_key_has_one_role_and_there_is_at_most_one_action(shapes):
     roles = roles_of(shapes)
     assert roles.keys() == shapes.keys() and list(roles.values()).count("action") <= 1
-    assert all(len(shapes[key]) <= 1 for key, role in roles.items() if role != "other")
-    if len(shapes.get("action", (0, 0))) <= 1 and "action" in shapes:
+    assert all(len(shapes[key]) <= 2 for key, role in roles.items() if role != "other")
+    if len(shapes.get("action", (0, 0, 0))) <= 2 and "action" in shapes:
         assert roles["action"] == "action"
 
 

@@ -79,13 +79,3 @@ def test_corrections_are_named_with_the_line_that_weighs_them(tmp_path):
     texts = [one.text for one in find(looked_at(tmp_path, intervention=flags))]
     assert any("10.0% of the steps" in text and '"weights": {"key": "intervention"' in text for text in texts)
     assert not any("corrections" in one.text for one in find(looked_at(tmp_path, intervention=flags * 0)))
-
-
-def test_states_of_a_simulator_are_no_observations_of_a_robot(tmp_path):
-    h5py = pytest.importorskip("h5py")
-    from dp_prior.data.formats.robomimic import RobomimicStoreConfig
-
-    with h5py.File(tmp_path / "d.hdf5", "w") as file:
-        file["data/demo_0/actions"] = file["data/demo_0/states"] = np.random.default_rng(0).normal(size=(50, 3))
-    found = find(survey(RobomimicStoreConfig(path=tmp_path / "d.hdf5").create()))
-    assert any("states is the state of a simulator" in one.text for one in found)

@@ -39,6 +39,9 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
     repo: str | None = None
     """The data set's name on the Hugging Face Hub, `user/name`; it is downloaded into the cache of the Hub's client."""
 
+    folder: str | None = None
+    """The folder of `repo` that holds the data set, for a repository with several; null is the top."""
+
     revision: str | None = None
     """Commit, tag or branch of `repo`. null is the newest commit when the run first starts; the run stores its commit
     and keeps to it."""
@@ -47,8 +50,15 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
         if (self.path is None) == (self.repo is None):
             found = "both path and repo are" if self.repo else "neither path nor repo is"
             yield f'{found} given; write "path" for a directory, or "repo" for a data set on the Hub'
-        if self.revision is not None and self.repo is None:
-            yield "revision is of a data set on the Hub, but repo is not given"
+        for name in ("revision", "folder"):
+            if getattr(self, name) is not None and self.repo is None:
+                yield f"{name} is of a data set on the Hub, but repo is not given"
+        if self.repo is not None and self.repo.count("/") > 1:
+            user, name, rest = self.repo.split("/", 2)
+            remedy = f'give "repo": "{user}/{name}", "folder": "{rest}"'
+            yield f"repo is {self.repo!r}, which has more than two parts; {remedy}"
+        if self.folder is not None and (self.folder.startswith("/") or ".." in Path(self.folder).parts):
+            yield f"folder is {self.folder!r}, which leaves the repository"
 
     @model_serializer(mode="wrap")
     def _leave_out_where_it_was_downloaded_to(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -69,9 +79,10 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
         if self.repo is None or self.path is not None:
             return self
         videos = [pattern for key in cameras for pattern in (f"videos/{key}/*", f"videos/*/{key}/*")]
-        patterns = ["meta/*", "data/*", *videos]
+        inside = f"{self.folder.strip('/')}/" if self.folder is not None else ""
+        patterns = [f"{inside}{pattern}" for pattern in ("meta/*", "data/*", *videos)]
         path, commit = download(self.repo, self.revision or pinned.get(self.repo), patterns)
-        return self.model_copy(update={"path": path, "revision": commit})
+        return self.model_copy(update={"path": path / inside, "revision": commit})
 
     def create(self) -> LeRobotStore:
         """Read the metadata; columns are read when asked for. Of a data set on the Hub, videos are not downloaded.
@@ -184,6 +195,13 @@ class LeRobotStore(EpisodeStore):
             DataError: they have no usable places of the videos.
         """
         return videos_of(self.meta, key, np.diff(ends, prepend=0).tolist()) if self.dtype(key) == "video" else []
+
+    def unread(self) -> dict[str, str]:
+        """See `EpisodeStore`; the named parts of meta/info.json."""
+        splits = self.meta.info.get("splits")
+        named = {str(name): str(part) for name, part in splits.items()} if isinstance(splits, dict) else {}
+        is_whole = list(named.values()) == [f"0:{len(self.meta.lengths)}"]
+        return {f"splits.{name}": f"episodes {part}" for name, part in named.items() if not is_whole}
 
     def texts(self) -> dict[int, str]:
         """Instructions by number, of meta/tasks; none where both this file and the column `task_index` are missing."""

@@ -75,7 +75,8 @@ class LeRobotVideo:
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
         lengths = {self._names[episode]: self._lengths[episode] for episode in part.episodes}
-        return read_video(self._videos[part.where].path, self.size, lengths, skip)
+        video = self._videos[part.where]
+        return read_video(video.path, self.size, lengths, skip, video.begins)
 
     def files(self) -> list[Path]:
         """See `FrameSource`."""
@@ -83,7 +84,9 @@ class LeRobotVideo:
 
     def describe(self) -> dict[str, Any]:
         """See `FrameSource`."""
-        return {"format": "lerobot video", "key": self._key, **self._turned}
+        begins = {Path(where).name: list(video.begins) for where, video in self._videos.items() if video.begins}
+        more = {"begins": begins} if begins else {}
+        return {"format": "lerobot video", "key": self._key, **more, **self._turned}
 
 
 class LeRobotPictures:
@@ -204,14 +207,16 @@ def _videos_v3(meta: LeRobotMeta, key: str, lengths: list[int]) -> list[FrameFil
     videos = []
     for (chunk, file), found in by_file.items():
         path = meta.path / fill(template, video_key=key, chunk_index=chunk, file_index=file)
-        expected = 0
+        expected, has_gaps = 0, False
         for frame, name, number in sorted(found):
-            if frame != expected:
+            if frame < expected:
                 found_at = f"episode {name} begins at frame {frame} (from_timestamp x fps)"
                 problems.append(f"{path}: {found_at}; expected {expected}, after the episodes before it in this file")
                 break
-            expected += lengths[number]
-        videos.append(FrameFile(path, tuple(number for _, _, number in sorted(found))))
+            has_gaps |= frame > expected  # of episodes that the list, such as that of a subset, does not have
+            expected = frame + lengths[number]
+        begins = tuple(frame for frame, _, _ in sorted(found)) if has_gaps else None
+        videos.append(FrameFile(path, tuple(number for _, _, number in sorted(found)), begins))
     if problems:
         raise DataError(str(meta.path), problems)
     return videos

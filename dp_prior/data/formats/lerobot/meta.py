@@ -188,7 +188,7 @@ def _read_text(path: Path, most: int = SMALL) -> str:
     except DataError as error:
         raise DataError(str(path.absolute()), [f"{error.problems[0]}; is this a LeRobot data set?"]) from None
     with decoding(path, "is not text"):
-        return content.decode("utf-8")
+        return content.decode("utf-8-sig")  # editors of Windows write a mark at the beginning
 
 
 def _lines(path: Path) -> list[str]:

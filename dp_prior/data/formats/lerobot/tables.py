@@ -45,6 +45,8 @@ def to_numpy(column: pyarrow.ChunkedArray, path: Path, key: str, *, may_be_text:
         if values.null_count:
             row = values.is_null().to_numpy(zero_copy_only=False).argmax() * shape[0] // max(len(values), 1)
             raise DataError(str(path), [f"key {key!r}, row {row}: is null; every frame needs a value"])
+        if isinstance(values, pa.ExtensionArray):  # such as Array2D, once `datasets` was imported
+            values = values.storage
         kind = values.type
         if pa.types.is_fixed_size_list(kind):
             shape.append(kind.list_size)

@@ -21,6 +21,7 @@ from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.formats.zarr.chunks import chunk_lengths, chunks_cut_short, is_hidden, missing_chunks, stored_bytes
+from dp_prior.data.formats.zarr.codecs import unknown_codec
 from dp_prior.data.formats.zarr.groups import read_metadata
 from dp_prior.data.frames import frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
@@ -218,6 +219,8 @@ class ZarrStore(EpisodeStore):
             raise DataError(where, ["holds Python objects; they are never decoded. Save it as a plain numeric array"])
         if len(metadata["shape"]) > MOST_AXES:
             raise DataError(where, [f"shape is {str(metadata['shape'])[:120]}; expected at most {MOST_AXES} axes"])
+        if unknown := unknown_codec(metadata):
+            raise DataError(where, [unknown])
         with decoding(where):
             array, stored = self._open_root()[name], stored_bytes(self.path, name)
             chunk_bytes = math.prod(chunk_lengths(array)) * array.dtype.itemsize

@@ -50,11 +50,11 @@ def test_an_episode_that_begins_at_another_frame_is_named(tmp_path):
     store = lerobot(tmp_path, pictures(9), [3, 3, 3], "v3.0", "video")
 
     def shift(columns):
-        columns[f"videos/{KEY}/from_timestamp"][1] += 0.1
+        columns[f"videos/{KEY}/from_timestamp"][1] -= 0.1
 
     change_parquet(store.path / "meta/episodes/chunk-000/file-000.parquet", shift)
     with pytest.raises(
-        DataError, match=r"file-000.mp4: episode 1 begins at frame 4 \(from_timestamp x fps\); expected 3"
+        DataError, match=r"file-000.mp4: episode 1 begins at frame 2 \(from_timestamp x fps\); expected 3"
     ):
         store.frames(KEY, store.episode_ends)
 
@@ -99,6 +99,27 @@ def test_a_template_that_leaves_the_data_set_is_refused(tmp_path):
     store = LeRobotStoreConfig(path=store.path).create()
     with pytest.raises(DataError, match="video_path '../{video_key}.mp4' leaves the data set"):
         store.frames(KEY, store.episode_ends)
+
+
+@pytest.mark.parametrize("kept", [[1, 3], [2], [0, 2, 3], [3, 4]])
+def test_frames_of_other_episodes_in_the_video_of_a_subset_are_skipped(kept, tmp_path):
+    lengths, frames = [3, 4, 2, 5, 3], pictures(17)
+    whole = lerobot(tmp_path / "whole", frames, lengths, "v3.0", "video")
+    ends = np.cumsum(lengths)
+    mine = np.concatenate([np.arange(ends[one] - lengths[one], ends[one]) for one in kept])
+    path = write_lerobot(tmp_path / "part", frames[mine], [lengths[one] for one in kept], "v3.0", "video")
+    video = f"videos/{KEY}/chunk-000/file-000.mp4"
+    (path / video).write_bytes((whole.path / video).read_bytes())
+
+    def place(columns):
+        columns[f"videos/{KEY}/from_timestamp"] = [float(ends[one] - lengths[one]) / 10 for one in kept]
+
+    change_parquet(path / "meta/episodes/chunk-000/file-000.parquet", place)
+    store = LeRobotStoreConfig(path=path).create()
+    source = store.frames(KEY, store.episode_ends)
+    assert source.describe()["begins"] == {"file-000.mp4": [int(ends[one] - lengths[one]) for one in kept]}
+    np.testing.assert_array_equal(gathered(source), frames[mine])
+    np.testing.assert_array_equal(gathered(source, skip=1)[1:], frames[mine][1:])
 
 
 @pytest.mark.parametrize(

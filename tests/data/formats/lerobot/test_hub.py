@@ -1,6 +1,7 @@
 """Data sets on the Hub: downloaded at one commit, which a run keeps; what goes wrong is one clear error."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -94,7 +95,13 @@ def test_a_run_keeps_the_commit_that_it_began_with_and_evaluate_measures_on_it(h
     config = configuration(tmp_path)
     done = train(config)
     assert done.exit_code == 0, done.output
-    assert stored(tmp_path / "run") == {"type": "lerobot", "path": None, "repo": REPO, "revision": first}
+    assert stored(tmp_path / "run") == {
+        "type": "lerobot",
+        "path": None,
+        "repo": REPO,
+        "folder": None,
+        "revision": first,
+    }
     publish(hub, toy(tmp_path, seed=4))
     hub.requests.clear()
     more = train(config, "--set", "train.steps=6")
@@ -175,6 +182,21 @@ def test_a_data_set_is_either_a_directory_or_a_repository():
     for given in ({}, {"path": "d", "repo": REPO}, {"path": "d", "revision": "main"}):
         with pytest.raises(ValidationError, match="path"):
             LeRobotStoreConfig.model_validate(given)
+
+
+def test_a_data_set_in_a_folder_of_a_repository_is_read_and_nothing_else_is_downloaded(hub, tmp_path):
+    contents = toy(tmp_path)
+    publish(hub, {f"robots/left/{path}": content for path, content in contents.items()} | {"robots/right/data/x": b"x"})
+    found = record(folder="robots/left").create()
+    assert found.keys() == LeRobotStoreConfig(path=next((tmp_path).glob("*/meta")).parent).create().keys()
+    assert not any("robots/right" in request.path for request in hub.requests if request.kind == "resolve")
+    for wrong, remedy in (
+        ({"repo": f"{REPO}/robots/left"}, f'give "repo": "{REPO}", "folder": "robots/left"'),
+        ({"folder": "../x"}, "leaves the repository"),
+        ({"repo": None, "path": "d", "folder": "x"}, "folder is of a data set on the Hub, but repo is not given"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(remedy)):
+            record(**wrong)
 
 
 def test_sets_of_a_mixture_are_downloaded_each_at_its_commit(hub, tmp_path):

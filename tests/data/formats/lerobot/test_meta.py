@@ -84,3 +84,11 @@ def test_nothing_in_a_template_is_evaluated(tmp_path):
     root = write_v2(tmp_path, template="data/{episode_index.__class__}/{episode_index!r}/{other:03d}.parquet")
     message = problem_of(lambda: store(root).read("action"))
     assert "data/{episode_index.__class__}/{episode_index!r}/{other:03d}.parquet" in message
+
+
+def test_a_byte_order_mark_of_windows_is_no_content(tmp_path):
+    root = write_v2(tmp_path)
+    for name in ("info.json", "episodes.jsonl"):
+        file = root / "meta" / name
+        file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    np.testing.assert_array_equal(store(root).read("observation.state"), STATE)

@@ -49,3 +49,28 @@ def test_a_declared_column_that_is_missing_is_named(tmp_path):
     write_table(root / "data/chunk-001/episode_000002.parquet", table)
     message = problem_of(lambda: store(root).read("action"))
     assert "episode_000002.parquet: has no column 'action', which meta/info.json declares" in message
+
+
+def test_columns_of_an_extension_type_are_read_whether_it_is_registered_or_not():
+    """`datasets` registers the type of its Array2D when it is imported."""
+    from pathlib import Path
+
+    import numpy as np
+
+    from dp_prior.data.formats.lerobot.tables import to_numpy
+
+    class Array2D(pa.ExtensionType):
+        def __init__(self):
+            super().__init__(pa.list_(pa.list_(pa.float32())), "a.test.Array2D")
+
+        def __arrow_ext_serialize__(self):
+            return b""
+
+        @classmethod
+        def __arrow_ext_deserialize__(cls, storage, serialized):
+            return cls()
+
+    values = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
+    stored = pa.array(values.tolist(), pa.list_(pa.list_(pa.float32())))
+    for column in (stored, pa.ExtensionArray.from_storage(Array2D(), stored)):
+        np.testing.assert_array_equal(to_numpy(pa.chunked_array([column]), Path("x"), "key"), values)

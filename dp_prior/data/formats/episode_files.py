@@ -1,0 +1,107 @@
+"""A folder with one file per episode: HDF5 as ACT and ALOHA write it, or `.npz`."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from dp_prior.data.errors import DataError, MissingError, UnreadableError
+from dp_prior.data.files import check_count, decoding, npy_header, reading
+from dp_prior.data.formats.grouped import EpisodeArrays, GroupedStore, rows_agree, steps_key
+from dp_prior.data.formats.hdf5_groups import ENDINGS, Hdf5Episode
+from dp_prior.data.formats.npz import read_header
+from dp_prior.data.formats.store_record import EpisodeStoreRecord
+from dp_prior.data.found_files import by_number
+from dp_prior.data.frames.arrays import row_bytes
+from dp_prior.data.hdf5 import import_h5py
+
+
+class NpzEpisode:
+    """See `EpisodeArrays`; one `.npz` file. Pickled arrays are never decoded."""
+
+    def __init__(self, path: Path):
+        self.file, self.where = path, str(path)
+
+    def layout(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        """See `EpisodeArrays`."""
+        with decoding(self.file, "is not a readable .npz file"), zipfile.ZipFile(self.file) as archive:
+            check_count(self.file, len(archive.infolist()), "arrays")
+            members = [name for name in archive.namelist() if name.endswith(".npy")]
+            return {name.removesuffix(".npy"): read_header(archive, name) for name in members}
+
+    def rows(self, key: str, first: int, stop: int) -> np.ndarray:
+        """See `EpisodeArrays`."""
+        where = f"{self.where}[{key}]"
+        with decoding(where), zipfile.ZipFile(self.file) as archive, archive.open(f"{key}.npy") as stream:
+            shape, is_fortran, dtype = npy_header(stream)
+            if dtype.hasobject:
+                raise DataError(where, ["holds Python objects, which are never decoded; save a plain numeric array"])
+            if is_fortran:
+                with np.load(self.file, allow_pickle=False) as arrays:
+                    return arrays[key][first:stop]
+            size = row_bytes(shape, dtype)
+            stream.seek(first * size, 1)
+            return np.frombuffer(stream.read((stop - first) * size), dtype).reshape(stop - first, *shape[1:])
+
+
+class EpisodeFilesConfig(EpisodeStoreRecord):
+    """A folder with one HDF5 or `.npz` file per episode. Keys are the names of arrays, in HDF5 their paths, such as
+    `observations/qpos` and `observations/images/top`; pictures are arrays, or PNG or JPEG in padded rows."""
+
+    type: Literal["episode_files"] = "episode_files"
+
+    path: Path
+    """The folder; relative to the working directory, `~` is the home directory."""
+
+    files: str = "*"
+    """Pattern of the names of the files, which are read in the order of the numbers in their names."""
+
+    steps: str | None = None
+    """Key with one row per step. null: `action` or `actions`, else the length that most arrays have."""
+
+    @classmethod
+    def is_at(cls, path: Path) -> bool:
+        """See `EpisodeStoreRecord`; asks the first file."""
+        files = files_of_episodes(path, "*") if path.is_dir() else []
+        try:
+            layout = episode_at(files[0]).layout() if files else {}
+        except (DataError, UnreadableError):
+            return False
+        except ImportError:
+            return True  # creating the store says what to install
+        is_several = "episode_ends" in layout or any(key.startswith(("data/demo_", "traj_")) for key in layout)
+        is_hdf5 = len(files) > 1 and files[0].suffix != ".npz"  # batches of images are .npz too
+        return not is_several and (steps_key(layout) is not None or (is_hdf5 and rows_agree(layout)))
+
+    def create(self) -> GroupedStore:
+        """Open each file and read its layout; arrays are read when asked for.
+
+        Raises:
+            ImportError: h5py is not installed.
+        """
+        path = self.path.expanduser()
+        if not path.is_dir():
+            raise MissingError(str(path.absolute()), ["no such folder; check data.episodes.path"])
+        files = files_of_episodes(path, self.files)
+        if not files:
+            expected = f"expected {self.files} ending with .hdf5, .h5 or .npz"
+            raise DataError(str(path.absolute()), [f"holds no file of an episode; {expected}"])
+        if any(file.suffix != ".npz" for file in files):
+            import_h5py()
+        advice = "if it is no episode, say in files which are; if another key has the steps, name it in steps"
+        return GroupedStore(path, "one file per episode", [episode_at(file) for file in files], self.steps, advice)
+
+
+def episode_at(file: Path) -> EpisodeArrays:
+    """The episode in a file, which is not opened yet."""
+    return NpzEpisode(file) if file.suffix == ".npz" else Hdf5Episode(file)
+
+
+def files_of_episodes(folder: Path, pattern: str) -> list[Path]:
+    """The files of episodes in a folder, in the order of the numbers in their names."""
+    with reading(folder):
+        found = [file for file in folder.glob(pattern) if file.suffix in (*ENDINGS, ".npz") and file.is_file()]
+    return sorted((file for file in found if not file.name.startswith(".")), key=lambda file: by_number(file.name))

@@ -1,0 +1,197 @@
+"""Episodes that are stored apart, each with arrays of its own: one file, or one group of a file, for each episode."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.formats.episode_store import EpisodeStore, spans
+from dp_prior.data.frames import FramePart, FrameSource, frames_per_block
+from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
+from dp_prior.data.frames.encoded import EncodedFrames, is_encoded
+from dp_prior.data.hdf5 import are_alike
+
+ACTIONS = ("action", "actions")
+"""Names whose rows are the steps of an episode, where `steps` does not say another."""
+
+_BLOCK_BYTES = 8 << 20
+
+
+class EpisodeArrays(Protocol):
+    """The arrays of one episode. Attributes: where: the file or group, for messages; file: that holds them."""
+
+    where: str
+    file: Path
+
+    def layout(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        """Shape and dtype of every array, by its name.
+
+        Raises:
+            DataError, UnreadableError: they cannot be read.
+        """
+        ...
+
+    def rows(self, key: str, first: int, stop: int) -> np.ndarray:
+        """Rows first to stop - 1 of an array."""
+        ...
+
+
+class GroupedStore(EpisodeStore):
+    """Reads episodes that are stored apart, in the order given.
+
+    The first episode says which keys there are. An array with one row more than there are steps holds what was
+    observed after the last action too; that row is left out.
+    """
+
+    def __init__(self, path: Path, format: str, parts: Sequence[EpisodeArrays], steps: str | None, advice: str = ""):
+        """
+        Args:
+            steps: key with one row per step; None for `ACTIONS`, or the length that most arrays have.
+            advice: what to do about an episode without steps.
+
+        Raises:
+            DataError: an episode has no steps; all such episodes in one report.
+        """
+        self.path, self.format, self._parts = path, format, parts
+        self._layouts = [part.layout() for part in parts]
+        self._steps = steps or steps_key(self._layouts[0])
+        lengths, problems = [], []
+        for part, layout in zip(parts, self._layouts, strict=True):
+            if self._steps is not None and self._steps not in layout:
+                problems.append(f"{part.where} has no array {self._steps!r}. {nearest_name(self._steps, layout)}")
+            elif not (length := _length(layout, self._steps)):
+                problems.append(f"{part.where} has no steps: its arrays have no rows")
+            else:
+                lengths.append(length)
+        if problems:
+            raise DataError(str(path), problems, advice)
+        self.episode_ends = np.cumsum(np.array(lengths, np.int64))
+        self._encoded: dict[str, tuple[int, ...]] = {}
+        for key in self._rowed():
+            if self._may_be_encoded(key) and is_encoded(parts[0].rows(key, 0, 1)[0]):
+                self._encoded[key] = (*self._open_encoded(key, self.episode_ends).size, 3)
+
+    def keys(self) -> dict[str, tuple[int, ...]]:
+        """Feature shape of every array of the first episode that has a row for each step; of pictures, their size."""
+        return {key: self._encoded.get(key, shape) for key, shape in self._rowed().items()}
+
+    def unread(self) -> dict[str, str]:
+        """See `EpisodeStore`."""
+        layout, length = self._layouts[0], int(self.episode_ends[0])
+        return {
+            key: f"{dtype} of shape {shape} in the first episode, which has {length} steps"
+            for key, (shape, dtype) in layout.items()
+            if key not in self._rowed()
+        }
+
+    def dtype(self, key: str) -> str:
+        """Stored type of an array; `image` for encoded pictures."""
+        return "image" if key in self._encoded else self._layouts[0][key][1].name
+
+    def read(self, key: str) -> np.ndarray:
+        """(N, *feature_shape) in the stored dtype, of floats the widest."""
+        return self.episodes(key, self.episode_ends, np.arange(len(self.episode_ends)))
+
+    def episodes(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """See `EpisodeStore`; only these episodes are read."""
+        if key in self._encoded:
+            raise DataError(self.locate(key, 0), ["holds encoded pictures; name them under images"])
+        self._check(key)
+        lengths = [stop - first for first, stop in spans(ends, numbers)]
+        return np.concatenate([self._parts[n].rows(key, 0, rows) for n, rows in zip(numbers, lengths, strict=True)])
+
+    def cameras(self) -> dict[str, tuple[int, ...]]:
+        """See `EpisodeStore`; encoded pictures too."""
+        return {**super().cameras(), **self._encoded}
+
+    def open_frames(self, key: str, ends: np.ndarray) -> FrameSource:
+        """See `EpisodeStore`; a block of rows at a time, or encoded pictures."""
+        self._check(key)
+        if key in self._encoded:
+            return self._open_encoded(key, ends)
+        shape, dtype = (int(ends[-1]), *self.keys()[key]), self._layouts[0][key][1]
+        step = frames_per_block(row_bytes(shape, dtype))
+        array = PictureArray(
+            self.locate(key, 0), shape, dtype, lambda first, stop: self._blocks(key, first, stop, step)
+        )
+        described = {"key": key, "steps": self._steps}
+        return ArrayFrames(array, ends, self.path, self.files([key]), self.format, described, self._frames_in(key))
+
+    def locate(self, key: str, row: int) -> str:
+        """The episode's file and array that hold a row, for messages."""
+        episode = min(int(np.searchsorted(self.episode_ends, row, side="right")), len(self._parts) - 1)
+        return f"{self._parts[episode].where}[{key}]"
+
+    def files(self, keys: Iterable[str]) -> list[Path]:
+        """See `EpisodeStore`; the files of all episodes."""
+        return sorted({part.file for part in self._parts})
+
+    def _rowed(self) -> dict[str, tuple[int, ...]]:
+        length = int(self.episode_ends[0])
+        layout = self._layouts[0]
+        return {key: shape[1:] for key, (shape, _) in layout.items() if shape and shape[0] in (length, length + 1)}
+
+    def _may_be_encoded(self, key: str) -> bool:
+        shape, dtype = self._layouts[0][key]
+        return dtype.kind in "SO" and len(shape) == 1 or (dtype == np.uint8 and len(shape) == 2)
+
+    def _open_encoded(self, key: str, ends: np.ndarray) -> EncodedFrames:
+        def rows(first: int, stop: int) -> Iterator[Any]:
+            return (row for block in self._blocks(key, first, stop, 64) for row in block)
+
+        described = {"format": f"{self.format}, pictures", "key": key, "steps": self._steps}
+        return EncodedFrames(rows, ends, self.path, self.files([key]), described, self._frames_in(key))
+
+    def _frames_in(self, key: str) -> list[FramePart]:
+        return [FramePart(f"{part.where}[{key}]", (number,)) for number, part in enumerate(self._parts)]
+
+    def _blocks(self, key: str, first: int, stop: int, step: int) -> Iterator[np.ndarray]:
+        """Rows first to stop - 1 in order, at most `step` at once and never of two episodes."""
+        begin = 0
+        for part, end in zip(self._parts, self.episode_ends.tolist(), strict=True):
+            for row in range(max(first, begin), min(stop, end), step):
+                yield part.rows(key, row - begin, min(row + step, stop, end) - begin)
+            begin = end
+
+    def _check(self, key: str) -> None:
+        """Raises DataError unless every episode has the array, alike and with a row for each step."""
+        feature, dtype, problems = self._rowed()[key], self._layouts[0][key][1], []
+        lengths = np.diff(self.episode_ends, prepend=0).tolist()
+        for part, layout, length in zip(self._parts, self._layouts, lengths, strict=True):
+            shape, stored = layout.get(key, ((), None))
+            is_alike = key in self._encoded or (
+                shape[1:] == feature and stored is not None and are_alike(stored, dtype)
+            )
+            if stored is None:
+                problems.append(f"{part.where} has no {key!r}, but {self._parts[0].where} has one")
+            elif shape[0] not in (length, length + 1) or not is_alike:
+                found = f"{part.where}[{key}] holds {stored} of shape {shape}"
+                problems.append(f"{found}; expected {dtype} of shape {(length, *feature)}")
+        if problems:
+            raise DataError(str(self.path), problems)
+
+
+def steps_key(layout: dict[str, tuple[tuple[int, ...], np.dtype]]) -> str | None:
+    """The array whose rows are the steps of an episode, by its name; None if no name says so."""
+    named = [key for name in ACTIONS for key in layout if key.rpartition("/")[2] == name and layout[key][0]]
+    return min(named, key=lambda key: key.count("/"), default=None)
+
+
+def rows_agree(layout: dict[str, tuple[tuple[int, ...], np.dtype]]) -> bool:
+    """Whether most arrays have one number of rows, at least two of them, so that rows are probably steps."""
+    counts = Counter(shape[0] for shape, _ in layout.values() if shape)
+    rows, count = counts.most_common(1)[0] if counts else (0, 0)
+    return rows > 1 and count >= max(2, sum(counts.values()) / 2)
+
+
+def _length(layout: dict[str, tuple[tuple[int, ...], np.dtype]], steps: str | None) -> int:
+    """Steps of an episode."""
+    if steps is not None:
+        return (layout[steps][0] or (0,))[0]
+    counts = Counter(shape[0] for shape, _ in layout.values() if shape)
+    return counts.most_common(1)[0][0] if counts else 0

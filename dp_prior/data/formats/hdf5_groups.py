@@ -1,0 +1,88 @@
+"""Episodes in the groups of one HDF5 file, such as `traj_0` of ManiSkill."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.files import check_is_file, check_memory
+from dp_prior.data.formats.grouped import GroupedStore
+from dp_prior.data.formats.store_record import EpisodeStoreRecord
+from dp_prior.data.found_files import by_number
+from dp_prior.data.hdf5 import array_at, arrays_in, groups_at, has_groups, import_h5py, missing_part, opened_hdf5
+
+ENDINGS = (".hdf5", ".h5")
+
+
+class Hdf5Episode:
+    """See `EpisodeArrays`; a group of an HDF5 file, which is open only while it is read."""
+
+    def __init__(self, path: Path, group: str = ""):
+        self.file, self._group = path, group or "/"
+        self.where = f"{path}/{group}" if group else str(path)
+
+    def layout(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        """See `EpisodeArrays`."""
+        with opened_hdf5(self.file, "its layout") as file:
+            found = arrays_in(file[self._group])
+        for key, (shape, dtype) in found.items():
+            check_memory(f"{self.where}[{key}]", math.prod(shape) * dtype.itemsize)
+        return found
+
+    def rows(self, key: str, first: int, stop: int) -> np.ndarray:
+        """See `EpisodeArrays`."""
+        with opened_hdf5(self.file, f"{self.where}[{key}]") as file:
+            array = array_at(file[self._group], key)
+            if array.dtype.kind != "O" and (missing := missing_part(array)):
+                found = f"{missing}; the file is incomplete, copy or write it again"
+                raise DataError(f"{self.where}[{key}]", [found])
+            return array[first:stop]
+
+
+class Hdf5GroupsConfig(EpisodeStoreRecord):
+    """One HDF5 file with a group per episode; keys are paths below a group. Observations may have one row more than
+    actions, as in ManiSkill; the last is left out."""
+
+    type: Literal["hdf5_groups"] = "hdf5_groups"
+
+    path: Path
+    """The file; relative to the working directory, `~` is the home directory."""
+
+    groups: str = "traj_*"
+    """Path of the groups, one per episode, in the order of their numbers; its last part may have wildcards."""
+
+    steps: str | None = None
+    """Key with one row per step. null: `action` or `actions`, else the length that most arrays have."""
+
+    @classmethod
+    def is_at(cls, path: Path) -> bool:
+        """See `EpisodeStoreRecord`."""
+        return path.suffix in ENDINGS and path.is_file() and has_groups(path, cls.model_fields["groups"].default)
+
+    def create(self) -> Hdf5GroupsStore:
+        """Open the file and read its layout; arrays are read when asked for.
+
+        Raises:
+            ImportError: h5py is not installed.
+        """
+        import_h5py()
+        path = self.path.expanduser()
+        check_is_file(path, ".hdf5")
+        with opened_hdf5(path, "its layout") as file:
+            names = sorted(groups_at(file, self.groups), key=by_number)
+            known = list(file)
+        if not names:
+            raise DataError(str(path), [f"has no groups {self.groups!r}. {nearest_name(self.groups, known)}"])
+        return Hdf5GroupsStore(path, "HDF5 groups", [Hdf5Episode(path, name) for name in names], self.steps)
+
+
+class Hdf5GroupsStore(GroupedStore):
+    """See `GroupedStore`."""
+
+    def describe(self) -> dict[str, Any]:
+        """Format, place and groups."""
+        return {**super().describe(), "groups": [part.where.removeprefix(f"{self.path}/") for part in self._parts]}

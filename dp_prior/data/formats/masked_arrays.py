@@ -1,0 +1,141 @@
+"""A folder of `.npy` arrays over all episodes, padded to one length, and a mask of the steps that exist.
+
+Behavior Transformer's kitchen and block pushing data are stored so; Diffusion Policy trains on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from dp_prior.data.errors import DataError, MissingError, UnreadableError
+from dp_prior.data.files import check_memory, decoding, npy_header, reading
+from dp_prior.data.formats.grouped import GroupedStore
+from dp_prior.data.formats.store_record import EpisodeStoreRecord
+from dp_prior.files.regular_files import open_regular
+
+
+class MaskedEpisode:
+    """See `EpisodeArrays`; one episode of the arrays in a folder, which are mapped into memory."""
+
+    def __init__(self, folder: Path, number: int, length: int, files: dict[str, Path], time_first: bool):
+        self.file, self.where = folder, f"{folder}, episode {number}"
+        self._number, self._length, self._files, self._time_first = number, length, files, time_first
+
+    def layout(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        """See `EpisodeArrays`."""
+        headers = {key: _header(file) for key, file in self._files.items()}
+        return {key: ((self._length, *shape[2:]), dtype) for key, (shape, dtype) in headers.items()}
+
+    def rows(self, key: str, first: int, stop: int) -> np.ndarray:
+        """See `EpisodeArrays`."""
+        with decoding(f"{self.where}[{key}]"):
+            array = np.load(self._files[key], mmap_mode="r", allow_pickle=False)
+            return np.array(array[first:stop, self._number] if self._time_first else array[self._number, first:stop])
+
+
+class MaskedArraysConfig(EpisodeStoreRecord):
+    """A folder with an `.npy` array for each key, all of (episodes, steps, ...) or (steps, episodes, ...), and the mask
+    of the steps that exist. Keys are the names of the files without their ending."""
+
+    type: Literal["masked_arrays"] = "masked_arrays"
+
+    path: Path
+    """The folder; relative to the working directory, `~` is the home directory."""
+
+    mask: str | None = None
+    """Name of the mask's file without its ending; null takes the one file with `mask` in its name."""
+
+    steps_axis: Literal[0, 1] | None = None
+    """Axis of the steps in the mask; null takes the axis along which the mask goes from 1 to 0."""
+
+    @classmethod
+    def is_at(cls, path: Path) -> bool:
+        """See `EpisodeStoreRecord`; one mask of two axes beside other arrays."""
+        masks = _masks(path) if path.is_dir() else []
+        try:
+            return len(masks) == 1 and len(_arrays_at(path)) > 1 and len(_header(_arrays_at(path)[masks[0]])[0]) == 2
+        except (DataError, UnreadableError):
+            return False
+
+    def create(self) -> MaskedArraysStore:
+        """Read the mask; arrays are read when asked for."""
+        path = self.path.expanduser()
+        if not path.is_dir():
+            raise MissingError(str(path.absolute()), ["no such folder; check data.episodes.path"])
+        files, masks = _arrays_at(path), _masks(path)
+        name = self.mask or (masks[0] if len(masks) == 1 else None)
+        if name not in files:
+            raise DataError(str(path), [f"has no mask of the steps {name or ''}; name its file in mask: {[*files]}"])
+        lengths, time_first = _lengths(files.pop(name), self.steps_axis)
+        shape = (max(lengths), len(lengths)) if time_first else (len(lengths), max(lengths))
+        fitting = {key: file for key, file in files.items() if _fits(_header(file)[0], shape, len(lengths), time_first)}
+        if not fitting:
+            raise DataError(str(path), [f"has no array that begins with the axes of {name}, {shape}"])
+        episodes = [MaskedEpisode(path, n, length, fitting, time_first) for n, length in enumerate(lengths)]
+        return MaskedArraysStore(path, episodes, {key: file for key, file in files.items() if key not in fitting})
+
+
+class MaskedArraysStore(GroupedStore):
+    """See `GroupedStore`."""
+
+    def __init__(self, path: Path, episodes: list[MaskedEpisode], others: dict[str, Path]):
+        """Args: others: arrays that do not begin with the axes of the mask."""
+        super().__init__(path, "masked arrays", episodes, None)
+        self._others = others
+
+    def unread(self) -> dict[str, str]:
+        """See `EpisodeStore`."""
+        headers = {key: _header(file) for key, file in self._others.items()}
+        return {key: f"{dtype} of shape {shape}, not of that of the mask" for key, (shape, dtype) in headers.items()}
+
+    def files(self, keys: Iterable[str]) -> list[Path]:
+        """See `EpisodeStore`."""
+        return sorted(self.path.glob("*.npy"))
+
+
+def _arrays_at(folder: Path) -> dict[str, Path]:
+    with reading(folder):
+        return {file.stem: file for file in sorted(folder.glob("*.npy")) if not file.name.startswith(".")}
+
+
+def _masks(folder: Path) -> list[str]:
+    return [name for name in _arrays_at(folder) if "mask" in name.lower()]
+
+
+def _header(file: Path) -> tuple[tuple[int, ...], np.dtype]:
+    with reading(file), decoding(file, "is not a readable .npy file"), open_regular(file) as stream:
+        shape, _, dtype = npy_header(stream)
+        check_memory(str(file), int(np.prod(shape)) * dtype.itemsize)
+        return shape, dtype
+
+
+def _fits(shape: tuple[int, ...], least: tuple[int, int], episodes: int, time_first: bool) -> bool:
+    """Whether an array has the axes of the mask; it may be padded further."""
+    if len(shape) < 2 or shape[1 if time_first else 0] != episodes:
+        return False
+    return shape[0] >= least[0] and shape[1] >= least[1]
+
+
+def _lengths(file: Path, axis: int | None) -> tuple[list[int], bool]:
+    """Steps of each episode, and whether their axis comes first.
+
+    Raises:
+        DataError: the mask is none, or may be read along both axes.
+    """
+    with decoding(file, "is not a readable .npy file"):
+        mask = np.load(file, allow_pickle=False)
+    if mask.ndim != 2 or not np.isin(mask, (0, 1)).all() or not mask.any():
+        raise DataError(str(file), [f"holds {mask.dtype} of shape {mask.shape}; expected two axes of 0 and 1"])
+    mask = mask.astype(np.int8)
+    found = [each for each in (0, 1) if axis in (None, each) and (np.diff(mask, axis=each) <= 0).all()]
+    if len(found) != 1:
+        where = "both axes, so name that of the steps in steps_axis" if found else "no axis; expected that of the steps"
+        raise DataError(str(file), [f"goes from 1 to 0 along {where}"])
+    lengths = mask.sum(axis=found[0])
+    if (lengths == 0).any():
+        raise DataError(str(file), [f"episode {int(np.argmin(lengths))} has no step"])
+    return lengths.tolist(), found[0] == 0

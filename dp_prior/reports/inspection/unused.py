@@ -1,0 +1,65 @@
+"""A line for every key of a data set that is not read, so that nothing is passed over in silence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from dp_prior.data.formats.episode_store import TASK, EpisodeStore
+
+_ACTION = re.compile(r"(^|[./_])(action|ctrl|control|command|cmd|target)", re.I)
+
+_MEANINGS = (
+    (re.compile(r"annotation|description|caption", re.I), "an annotation"),
+    (
+        re.compile(r"(^|[./_])(reward|return|done|terminat|truncat|timeout|success|is_(first|last))", re.I),
+        "about success",
+    ),
+    (re.compile(r"(^|[./_])(env_)?states?([./]|$)|^sim", re.I), "perhaps the state of a simulator, which no robot has"),
+    (_ACTION, "another action"),
+    (re.compile(r"depth", re.I), "depth, which is not read"),
+    (re.compile(r"^timestamp$"), "the time of each step, in which gaps are looked for"),
+)
+
+
+def unused_keys(store: EpisodeStore, used: Collection[str], n_texts: int) -> dict[str, str]:
+    """Type, shape and meaning of every key but those used, and of arrays that are no keys, by name.
+
+    Args:
+        used: keys that are read as observation, action or camera, or told elsewhere.
+        n_texts: different instructions.
+    """
+    shapes = store.keys()
+    counted = [key for key in store.counted if key in shapes]
+    lines = {key: _line(store, key, shapes[key], n_texts) for key in shapes if key not in {*used, *counted}}
+    ours = {", ".join(counted): "follow from the episodes"} if counted else {}
+    return {**lines, **ours, **store.unread()}
+
+
+def _line(store: EpisodeStore, key: str, shape: tuple[int, ...], n_texts: int) -> str:
+    what = f"{store.dtype(key)} {tuple(shape)}"
+    if key in (TASK, store.text_key):
+        return f"{what}, the number of the instruction; {n_texts} of them, read by data.language"
+    if not store.is_number(key):
+        if what.startswith("object"):
+            return f"{what}, Python objects, which are never decoded; save plain arrays of numbers"
+        return f"{what}, no numbers; texts are read by data.language"
+    if len(shape) >= 2 and store.dtype(key) == "uint8":
+        return f"{what}, no picture by its name or shape; to read it, name it in data.images"
+    found = next((meaning for pattern, meaning in _MEANINGS if pattern.search(key)), "no observation by its name")
+    return f"{what}, {found}" + ("" if "not read" in found else "; to read it, name it in data.obs")
+
+
+def action_hint(shapes: dict[str, tuple[int, ...]], observations: Collection[str]) -> str:
+    """What to write as the action of a data set without a key of that name."""
+    found = [key for key in shapes if _ACTION.search(key)]
+    if found:
+        named = ", ".join(f"{key} {shape}" for key, shape in shapes.items() if key in found)
+        return f'candidates are {named}; several are joined: "action": {{"key": {_listed(found)}}}'
+    hint = "if none was recorded, the next value of what is observed is one"
+    return f'{hint}: "action": {{"key": {_listed(observations)}, "ahead": 1}}' if observations else ""
+
+
+def _listed(keys: Collection[str]) -> str:
+    quoted = [f'"{key}"' for key in keys]
+    return quoted[0] if len(quoted) == 1 else f"[{', '.join(quoted)}]"

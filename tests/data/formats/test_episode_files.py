@@ -1,0 +1,75 @@
+"""A folder is taken for one file per episode only after a file was looked into."""
+
+import numpy as np
+import pytest
+
+from dp_prior.data.errors import DataError
+from dp_prior.data.formats.episode_files import EpisodeFilesConfig
+from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior.data.formats.recognition import kind_of
+from tests.data.formats.episodes_apart import write_hdf5_files, write_npz_files
+from tests.data.frames.recordings import pictures, write_npz, write_robomimic
+
+h5py = pytest.importorskip("h5py", reason="NOT CHECKED: the extra hdf5 is not installed")
+
+
+def test_a_folder_of_episodes_is_told_from_a_folder_of_data_sets(tmp_path):
+    assert kind_of(write_hdf5_files(tmp_path / "a")) == kind_of(write_npz_files(tmp_path / "b")) == "episode_files"
+    (tmp_path / "c").mkdir()
+    write_robomimic(tmp_path / "c/x.hdf5", pictures(3), [3])
+    with pytest.raises(DataError, match="is no data set, but .*x.hdf5 in it is one"):
+        kind_of(tmp_path / "c")
+    (tmp_path / "d").mkdir()
+    write_npz(tmp_path / "d/x.npz", pictures(3), [3])
+    with pytest.raises(DataError, match="is no data set, but .*x.npz in it is one"):
+        kind_of(tmp_path / "d")
+
+
+def test_a_file_of_another_layout_is_answered_with_what_is_inside_and_the_way_out(tmp_path):
+    path = write_hdf5_files(tmp_path / "a") / "episode_0.hdf5"
+    with pytest.raises(DataError) as caught:
+        kind_of(path)
+    assert "holds action (3, 3), " in str(caught.value) and "If each file is one episode, name their" in str(
+        caught.value
+    )
+    npz = write_npz_files(tmp_path / "b") / "episode_0.npz"
+    with pytest.raises(DataError, match=r"no array 'episode_ends'.*If each file is one episode, name their folder"):
+        NpzStoreConfig(path=npz).create()
+
+
+def test_only_some_files_and_another_key_of_steps_may_be_named(tmp_path):
+    path = write_npz_files(tmp_path / "b")
+    np.savez(path / "calibration.npz", pose=np.zeros((7, 2)))
+    store = EpisodeFilesConfig(path=path, files="episode_*", steps="observations/qpos").create()
+    assert len(store.episode_ends) == 11
+    with pytest.raises(DataError, match=r"holds no file of an episode; expected x\* ending with .hdf5, .h5 or .npz"):
+        EpisodeFilesConfig(path=path, files="x*").create()
+
+
+def test_arrays_of_python_objects_and_damaged_files_are_refused_by_name(tmp_path):
+    path = write_npz_files(tmp_path / "b")
+    np.savez(path / "episode_0.npz", action=np.zeros((3, 3)), notes=np.array(["a", None, 1], dtype=object))
+    with pytest.raises(DataError, match=r"episode_0.npz\[notes\]: 1 problem\s+holds Python objects"):
+        EpisodeFilesConfig(path=path, files="episode_0*").create().read("notes")
+    file = path / "episode_1.npz"
+    file.write_bytes(file.read_bytes()[:200])
+    with pytest.raises(DataError, match=r"episode_1.npz: 1 problem\s+is not a readable .npz file"):
+        EpisodeFilesConfig(path=path).create()
+
+
+def test_files_without_a_key_of_that_name_have_the_steps_that_most_arrays_have(tmp_path):
+    """As RoboTwin records: joint_action/vector, endpose/left, observation/head_camera/rgb."""
+    (tmp_path / "d").mkdir()
+    for number, length in enumerate((5, 3)):
+        with h5py.File(tmp_path / f"d/episode{number}.hdf5", "w") as file:
+            file["joint_action/vector"], file["endpose/left"] = np.zeros((length, 14)), np.ones((length, 7))
+            file["calibration"] = np.eye(4)
+    assert kind_of(tmp_path / "d") == "episode_files"
+    store = EpisodeFilesConfig(path=tmp_path / "d").create()
+    assert store.episode_ends.tolist() == [5, 8] and sorted(store.keys()) == ["endpose/left", "joint_action/vector"]
+    with h5py.File(tmp_path / "d/odd.hdf5", "w"):
+        pass
+    with pytest.raises(
+        DataError, match=r"odd.hdf5 has no steps: its arrays have no rows\s+if it is no episode, say in files"
+    ):
+        EpisodeFilesConfig(path=tmp_path / "d").create()

@@ -1,0 +1,29 @@
+"""Groups of one HDF5 file as episodes."""
+
+import pytest
+
+from dp_prior.data.errors import DataError
+from dp_prior.data.formats.hdf5_groups import Hdf5GroupsConfig
+from dp_prior.data.formats.recognition import kind_of
+from tests.data.formats.episodes_apart import LENGTHS, write_groups
+
+h5py = pytest.importorskip("h5py", reason="NOT CHECKED: the extra hdf5 is not installed")
+
+
+def test_groups_are_episodes_in_the_order_of_their_numbers(tmp_path):
+    path = write_groups(tmp_path / "d.h5")
+    assert kind_of(path) == "hdf5_groups"
+    store = Hdf5GroupsConfig(path=path).create()
+    assert store.describe()["groups"] == [f"traj_{number}" for number in range(len(LENGTHS))]
+    assert store.locate("action", 9) == f"{path}/traj_2[action]"
+
+
+def test_groups_of_any_name_are_read_and_a_wrong_name_is_answered(tmp_path):
+    path = write_groups(tmp_path / "d.h5")
+    with h5py.File(path, "a") as file:
+        for number in range(2):
+            file.move(f"traj_{number}", f"runs/left/take{number}")
+    store = Hdf5GroupsConfig(path=path, groups="runs/left/take*", steps="observations/qpos").create()
+    assert store.episode_ends.tolist() == [LENGTHS[0] + 1, LENGTHS[0] + LENGTHS[1] + 2]
+    with pytest.raises(DataError, match=r"has no groups 'rins/\*'"):
+        Hdf5GroupsConfig(path=path, groups="rins/*").create()

@@ -1,0 +1,52 @@
+"""Arrays over all episodes with a mask of the steps that exist."""
+
+import numpy as np
+import pytest
+
+from dp_prior.data.errors import DataError
+from dp_prior.data.formats.masked_arrays import MaskedArraysConfig
+from dp_prior.data.formats.recognition import kind_of
+
+LENGTHS = [4, 7, 2]
+
+
+def write(folder, time_first, lengths=LENGTHS, longest=7):
+    """Diffusion Policy's kitchen: steps first; its block pushing: episodes first."""
+    random = np.random.default_rng(0)
+    mask = np.arange(longest) < np.array(lengths)[:, None]
+    arrays = {
+        "observations_seq": random.normal(size=(len(lengths), longest, 5)),
+        "actions_seq": random.normal(size=(len(lengths), longest, 3)).astype(np.float32),
+        "existence_mask": mask.astype(np.float32),
+    }
+    folder.mkdir()
+    for name, values in arrays.items():
+        np.save(folder / f"{name}.npy", np.swapaxes(values, 0, 1) if time_first else values)
+    np.save(folder / "onehot_goals.npy", np.zeros(9))
+    return arrays
+
+
+@pytest.mark.parametrize("time_first", [True, False])
+def test_steps_that_do_not_exist_are_left_out(time_first, tmp_path):
+    arrays = write(tmp_path / "d", time_first)
+    assert kind_of(tmp_path / "d") == "masked_arrays"
+    store = MaskedArraysConfig(path=tmp_path / "d").create()
+    assert store.episode_ends.tolist() == [4, 11, 13]
+    assert store.keys() == {"actions_seq": (3,), "observations_seq": (5,)}
+    for key in ("actions_seq", "observations_seq"):
+        expected = np.concatenate([arrays[key][n, :length] for n, length in enumerate(LENGTHS)])
+        np.testing.assert_array_equal(store.read(key), expected)
+    assert "shape (9,)" in store.unread()["onehot_goals"]
+
+
+def test_a_mask_that_is_full_needs_its_axis_and_one_with_holes_is_refused(tmp_path):
+    write(tmp_path / "d", True, lengths=[7, 7, 7])
+    with pytest.raises(DataError, match="along both axes, so name that of the steps in steps_axis"):
+        MaskedArraysConfig(path=tmp_path / "d").create()
+    store = MaskedArraysConfig(path=tmp_path / "d", mask="existence_mask", steps_axis=0).create()
+    assert store.episode_ends.tolist() == [7, 14, 21]
+    np.save(tmp_path / "d/existence_mask.npy", np.array([[1, 0, 1], [0, 1, 0]]))
+    with pytest.raises(DataError, match="goes from 1 to 0 along no axis; expected that of the steps"):
+        MaskedArraysConfig(path=tmp_path / "d").create()
+    with pytest.raises(DataError, match="has no mask of the steps nothing; name its file in mask"):
+        MaskedArraysConfig(path=tmp_path / "d", mask="nothing").create()

@@ -1,0 +1,123 @@
+"""Every key of a data set has a line, or is read."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior.reports.inspection.inspect import inspect, write_config
+from dp_prior.reports.inspection.proposal import propose
+from dp_prior.reports.inspection.survey import survey
+from dp_prior.reports.inspection.unused import action_hint
+from dp_prior.reports.pages.data_page import summary
+from tests.data.formats.conftest import N as ROWS
+from tests.data.frames.recordings import ends_of
+
+N = 30
+
+
+def arrays() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    return {
+        "state": random.normal(size=(N, 2, 3)),
+        "velocity": random.normal(size=(N, 3)),
+        "reward": np.zeros(N),
+        "env_states": random.normal(size=(N, 9)),
+        "captions": np.array(["a"] * N),
+        "objects": np.array([None] * N, dtype=object),
+        "depth": np.ones((N, 16, 16), np.uint16),
+        "object_mask": np.ones((N, 16, 16), np.uint8),
+        "cloud": random.normal(size=(N, 512, 6)).astype(np.float32),
+        "picture": random.integers(0, 256, (N, 16, 16, 3), dtype=np.uint8),
+        "action.pose": random.normal(size=(N, 3)),
+        "action.grip": random.normal(size=N) > 0,
+    }
+
+
+@pytest.fixture
+def path(tmp_path):
+    np.savez(tmp_path / "d.npz", **arrays(), episode_ends=ends_of([12, 18]))
+    return tmp_path / "d.npz"
+
+
+def test_every_key_is_read_or_has_a_line(path):
+    (found,) = inspect(str(path))
+    lines = summary([found])
+    for key in arrays():
+        assert any(key in line for line in lines if not line.startswith("note")), key
+    told = {line.split()[2].rstrip(":"): line for line in lines if line.startswith("not used")}
+    for key, words in {
+        "velocity": "float64 (3,)", "reward": "about success", "env_states": "state of a simulator",
+        "captions": "texts are read by data.language", "objects": "never decoded", "depth": "not read",
+        "object_mask": "data.images", "action.pose": "another action",
+    }.items():  # fmt: skip
+        assert words in told[key], told[key]
+
+
+def test_without_an_action_the_lines_to_write_are_given(path, tmp_path):
+    found = inspect(str(path))
+    line = '"action": {"key": ["action.pose", "action.grip"]}'
+    assert any(line in text for text in summary(found))
+    with pytest.raises(ValueError, match="no key looks like action") as caught:
+        write_config(found, tmp_path / "c.json")
+    assert line in str(caught.value)
+    assert action_hint({"state": (3,)}, ["state"]).endswith('"action": {"key": "state", "ahead": 1}')
+    assert action_hint({}, []) == ""
+
+
+def test_the_keys_that_a_format_counts_are_one_line(tmp_path):
+    pytest.importorskip("pyarrow", reason="NOT CHECKED: the extra lerobot is not installed")
+    from dp_prior.data.formats.convert import convert
+
+    rows = {"action": np.zeros((ROWS, 2)), "state": np.zeros((ROWS, 3))}
+    np.savez(tmp_path / "d.npz", **rows, episode_ends=ends_of([ROWS]))
+    convert(tmp_path / "d.npz", tmp_path / "d", "lerobot", fps=10)
+    (found,) = inspect(str(tmp_path / "d"))
+    assert found.survey.unused["index, episode_index, frame_index, timestamp"] == "follow from the episodes"
+    assert "number of the instruction" in found.survey.unused["task_index"]
+
+
+def test_robosuite_s_own_file_is_told_what_its_states_are(tmp_path):
+    h5py = pytest.importorskip("h5py", reason="NOT CHECKED: the extra hdf5 is not installed")
+    with h5py.File(tmp_path / "demo.hdf5", "w") as file:
+        for number in range(3):
+            file[f"data/demo_{number}/actions"] = np.random.default_rng(number).normal(size=(20, 7))
+            file[f"data/demo_{number}/states"] = np.random.default_rng(number).normal(size=(20, 32))
+    (found,) = inspect(str(tmp_path / "demo.hdf5"))
+    assert any(
+        "those of the simulator" in str(finding) and "dataset_states_to_obs" in str(finding)
+        for finding in found.findings
+    )
+
+
+def test_two_axes_are_proposed_and_a_configured_data_set_has_the_same_lines(path):
+    seen = survey(NpzStoreConfig(path=path).create())
+    assert [(signal.key, signal.values.shape[1]) for signal in seen.of("observation")] == [("state", 6)]
+    data = {
+        "episodes": {"type": "npz", "path": str(path)},
+        "obs": {"hand": {"key": ["state"], "slice": [0, 3]}},
+        "action": {"key": ["action.pose", "action.grip"]},
+    }
+    config = path.with_name("c.json")
+    config.write_text(json.dumps(propose("d", data, None)))
+    (found,) = inspect(str(config))
+    assert [(one.name, one.values.shape[1]) for one in found.survey.signals] == [("hand", 3), ("action", 4)]
+    expected = (seen.unused.keys() | {"picture"}) - {"action.pose", "action.grip"}
+    assert found.survey.unused.keys() >= expected - {"cloud"} and "cloud" in found.survey.unused
+
+
+def test_masks_and_splits_are_told(tmp_path):
+    h5py = pytest.importorskip("h5py", reason="NOT CHECKED: the extra hdf5 is not installed")
+    from tests.data.frames.recordings import pictures, write_lerobot, write_robomimic
+
+    with h5py.File(write_robomimic(tmp_path / "d.hdf5", pictures(6), [2, 4]), "a") as file:
+        file["mask/train"] = np.array([b"demo_0"])
+    (found,) = inspect(str(tmp_path / "d.hdf5"))
+    assert found.survey.unused["mask/train"].startswith("a list of 1 demonstrations; data.episodes.filter")
+    path = write_lerobot(tmp_path / "lerobot", pictures(6), [2, 4], "v2.1", "image")
+    info = json.loads((path / "meta/info.json").read_text())
+    for splits, lines in (({"train": "0:2"}, []), ({"train": "0:1", "val": "1:2"}, ["splits.train", "splits.val"])):
+        (path / "meta/info.json").write_text(json.dumps(info | {"splits": splits}))
+        (found,) = inspect(str(path))
+        assert [name for name in found.survey.unused if name.startswith("splits")] == lines
