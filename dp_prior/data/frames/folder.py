@@ -25,9 +25,7 @@ VIDEOS = (".mp4", ".mkv", ".webm", ".avi", ".mov")
 class FolderFrames:
     """See `FrameSource`."""
 
-    def __init__(
-        self, path: Path, ends: np.ndarray, numbers: np.ndarray | None = None, file: str | None = None
-    ):
+    def __init__(self, path: Path, ends: np.ndarray, numbers: np.ndarray | None = None, file: str | None = None):
         """
         Args:
             path: the folder of one camera, with frames of all episodes; hidden files in it are ignored.
