@@ -76,6 +76,10 @@ class GroupedStore(EpisodeStore):
             if self._may_be_encoded(key) and is_encoded(parts[0].rows(key, 0, 1)[0]):
                 self._encoded[key] = (*self._open_encoded(key, self.episode_ends).size, 3)
 
+    def rows(self, key: str) -> int:
+        """See `EpisodeStore`; every key has a row for each step."""
+        return int(self.episode_ends[-1])
+
     def keys(self) -> dict[str, tuple[int, ...]]:
         """Feature shape of every array of the first episode that has a row for each step; of pictures, their size."""
         return {key: self._encoded.get(key, shape) for key, shape in self._rowed().items()}
