@@ -6,7 +6,7 @@ from typing import Any
 
 from dp_prior.translation.library import Library
 from dp_prior.translation.published_choices import FREE_NORM
-from dp_prior.translation.row import Here, NoCounterpart, Row, Theirs, Words, built, fixed, left_out
+from dp_prior.translation.row import Here, NoCounterpart, Row, Theirs, Words, built, left_out
 from dp_prior.translation.translate import TO_FILL_IN
 
 _CHANNEL_MULT = {32: [1, 2, 2, 2], 64: [1, 2, 3, 4], 256: [1, 1, 2, 2, 4, 4]}
@@ -24,12 +24,18 @@ def _heights(theirs: Theirs) -> list[int]:
     return [int(height) for height in str(theirs.get("attention_resolutions", "16,8")).split(",")]
 
 
+def _timestep_scale(theirs: Theirs) -> float:
+    return 1000 / theirs.get("diffusion_steps", 1000) if theirs.get("rescale_timesteps", True) else 1.0
+
+
 def _skeleton(theirs: Theirs) -> dict[str, Any]:
     steps = theirs.get("diffusion_steps", 1000)
     ours: dict[str, Any] = {
         "task.type": "image",
         "task.backbone": {"type": "unet2d", "channels": 128, "n_res_blocks": 2, "n_groups": 32, "resample": "conv"},
         "task.backbone.attention_resolutions": _heights(theirs),
+        "task.backbone.heads": 4,
+        "task.backbone.timestep_scale": _timestep_scale(theirs),
         "task.diffusion.schedule": {"type": "linear", "steps": steps},
         "task.diffusion.variance": _variance(theirs),
         "task.diffusion.clip": {"type": "fixed", "bound": 1.0},
@@ -58,18 +64,7 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
     }
     if _side(theirs) in _CHANNEL_MULT:
         ours["task.backbone.channel_mult"] = _CHANNEL_MULT[_side(theirs)]
-    widths = _head_widths(theirs)
-    return ours | ({"task.backbone.head_dim": widths[0]} if len(widths) == 1 else {})
-
-
-def _head_widths(theirs: Theirs) -> list[int]:
-    """The channels of a head at each level with attention, the deepest included, which differ where theirs do."""
-    mult = _CHANNEL_MULT.get(_side(theirs))
-    if mult is None:
-        return []
-    heads, channels = theirs.get("num_heads", 4), theirs.get("num_channels", 128)
-    levels = {level for level in range(len(mult)) if _side(theirs) // 2**level in _heights(theirs)} | {len(mult) - 1}
-    return sorted({mult[level] * channels // heads for level in levels})
+    return ours
 
 
 def _variance(theirs: Theirs) -> dict[str, Any]:
@@ -98,14 +93,8 @@ def _size(side: int, theirs: Theirs, *names: str) -> Here:
     return built(_skeleton, "data.size", "task.backbone.channel_mult")(side, theirs)
 
 
-def _heads(n: int, theirs: Theirs, *names: str) -> int:
-    widths = _head_widths(theirs)
-    if len(widths) != 1:
-        raise NoCounterpart(
-            f"{n} heads of {' and '.join(map(str, widths))} channels by level, where head_dim is one for all levels; "
-            f"task.backbone.head_dim {theirs.get('num_channels', 128) // 2} is taken"
-        )
-    return widths[0]
+def _heads_up(n: int, theirs: Theirs, *names: str) -> int | None:
+    return n if n > 0 else None
 
 
 def _averages(rates: Any, theirs: Theirs, *names: str) -> Here:
@@ -152,8 +141,8 @@ _ROWS = (
     Row("small_size", "data.low_res", "height and width", _pair),
     Row("num_channels", "task.backbone.channels"),
     Row("num_res_blocks", "task.backbone.n_res_blocks"),
-    Row("num_heads", "task.backbone.head_dim", "channels of a head: those of the level / num_heads", _heads),
-    fixed("num_heads_upsample", (-1,), "heads on the way up are as on the way down"),
+    Row("num_heads", "task.backbone.heads"),
+    Row("num_heads_upsample", "task.backbone.heads_up", "-1: null, as many as on the way down", _heads_up),
     Row("attention_resolutions", "task.backbone.attention_resolutions", "heights", _attention),
     Row("dropout", "task.backbone.dropout"),
     Row("use_checkpoint", "task.backbone.checkpointing"),
@@ -184,7 +173,12 @@ _ROWS = (
         "false: null",
         Words({True: {"type": "fixed", "bound": 1.0}, False: None}),
     ),
-    *left_out("the network gets the number of the timestep; equal at 1000 timesteps", "rescale_timesteps"),
+    Row(
+        "rescale_timesteps",
+        "task.backbone.timestep_scale",
+        "true: 1000 / diffusion_steps; false: 1",
+        built(_skeleton, "task.backbone.timestep_scale"),
+    ),
     Row(
         "schedule_sampler",
         "task.diffusion.timesteps.type",
@@ -215,5 +209,5 @@ IMPROVED_DIFFUSION = Library(
     rows=_ROWS,
     skeleton=_skeleton,
     is_flat=True,
-    defaults={"num_heads": 4, "lr_anneal_steps": 0, "rescale_timesteps": True},
+    defaults={"lr_anneal_steps": 0},
 )

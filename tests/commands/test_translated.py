@@ -33,7 +33,7 @@ def test_a_file_is_recognised_and_written_with_a_line_for_each_setting(theirs, t
 def test_flags_are_printed_as_a_configuration_and_the_report_goes_elsewhere():
     done = command("translate", *FLAGS)
     assert done.exit_code == 0 and json.loads(done.stdout)["data"]["source"]["path"] == "images"
-    assert "image_size -> data.size = [32, 32]" in done.stderr and "num_heads (4 by default)" in done.stderr
+    assert "image_size -> data.size = [32, 32]" in done.stderr and "lr_anneal_steps (0 by default)" in done.stderr
 
 
 def test_words_behind_a_file_override_it(theirs):

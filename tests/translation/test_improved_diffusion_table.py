@@ -59,7 +59,8 @@ def test_the_hybrid_recipe_of_cifar():
         "task.backbone.channel_mult": [1, 2, 2, 2],
         "task.backbone.n_res_blocks": 3,
         "task.backbone.attention_resolutions": [16, 8],
-        "task.backbone.head_dim": 64,
+        "task.backbone.heads": 4,
+        "task.backbone.timestep_scale": 0.25,
         "task.backbone.n_groups": 32,
         "task.backbone.resample": "conv",
         "task.backbone.dropout": 0.3,
@@ -125,6 +126,12 @@ def test_the_hybrid_recipe_of_cifar():
         ({"lr_anneal_steps": 7}, {"train.steps": 7, "train.lr.type": "linear"}),
         ({"ema_rate": "0.9999,0.99"}, {"train.ema.ema2.type": "constant", "train.ema.ema2.decay": 0.99}),
         ({"class_cond": True}, {"data.labels": True}),
+        ({"num_heads": 2, "num_heads_upsample": 8}, {"task.backbone.heads": 2, "task.backbone.heads_up": 8}),
+        ({"rescale_timesteps": False}, {"task.backbone.timestep_scale": 1.0}),
+        (
+            {"diffusion_steps": 1000},
+            {"task.diffusion.schedule.steps": 1000, "task.backbone.timestep_scale": 1.0, "task.sampler.steps": 1000},
+        ),
     ],
     ids=str,
 )
@@ -135,20 +142,22 @@ def test_a_flag_changes_what_it_changes_there(flags, changes):
 def test_the_upsampler_of_imagenet():
     found = values(IMPROVED_DIFFUSION, UPSAMPLER)
     assert found["data.low_res"] == [64, 64] and found["data.size"] == [256, 256] and found["data.labels"] is True
-    assert found["task.backbone.channel_mult"] == [1, 1, 2, 2, 4, 4] and found["task.backbone.head_dim"] == 192
+    assert found["task.backbone.channel_mult"] == [1, 1, 2, 2, 4, 4] and found["task.backbone.heads"] == 4
     assert found["task.backbone.channels"] == 192
 
 
 def test_lsun_has_one_head_of_all_channels():
     lsun = {**HYBRID, "image_size": 256, "num_heads": 1, "attention_resolutions": "16"}
-    assert values(IMPROVED_DIFFUSION, lsun)["task.backbone.head_dim"] == 512
+    assert values(IMPROVED_DIFFUSION, lsun)["task.backbone.heads"] == 1
 
 
-def test_what_differs_by_level_and_what_theirs_assumes_is_told():
-    found = reasons(IMPROVED_DIFFUSION, {"image_size": 64, "num_channels": 192, "num_heads": 4})
-    assert "144 and 192 channels" in found["num_heads"] and "head_dim" in found["num_heads"]
+def test_its_default_network_has_four_heads_at_every_level():
+    found = values(IMPROVED_DIFFUSION, {"image_size": 64})
+    assert found["task.backbone.heads"] == 4 and found["task.backbone.channel_mult"] == [1, 2, 3, 4]
+
+
+def test_what_theirs_assumes_is_told():
     found = reasons(IMPROVED_DIFFUSION, {"image_size": 64})
-    assert "96 and 128" in found["num_heads (4 by default)"]
     assert "train.steps is 500000" in found["lr_anneal_steps (0 by default)"]
 
 
