@@ -260,7 +260,7 @@ def test_what_the_system_refuses_to_read_is_no_damage(tmp_path, kind, code, monk
 
 
 def constant_sets(place):
-    """By format a store of one key `frames`, whose bytes are a hundredth of its values or fewer, and these values."""
+    """By format a store of one key `frames`, whose bytes are a thirtieth of its values or fewer, and these values."""
     frames, ends = np.zeros((60, 48, 64, 3), np.uint8), np.array([30, 60])
     np.savez_compressed(place / "a.npz", frames=frames, action=frames[:, 0, 0], episode_ends=ends)
     yield NpzStoreConfig(path=place / "a.npz").create(), "frames", frames, place / "a.npz"
@@ -283,7 +283,7 @@ def test_constant_data_are_honest_and_memory_is_the_bound(tmp_path, monkeypatch)
     """A file of equal frames compresses like a bomb; it is read where it fits into memory, in every format."""
     for store, key, values, where in constant_sets(tmp_path):
         files = [where] if where.is_file() else [file for file in where.rglob("*") if file.is_file()]
-        assert sum(file.stat().st_size for file in files) < values.nbytes / 60, where
+        assert sum(file.stat().st_size for file in files) < values.nbytes / 30, where
         np.testing.assert_array_equal(store.read(key), values)
         with monkeypatch.context() as less:
             less.setattr(files_module, "free_memory_bytes", lambda values=values: values.nbytes - 1)
