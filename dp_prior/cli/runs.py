@@ -239,12 +239,12 @@ def translate(theirs: tuple[str, ...], library: str | None, out: Path | None) ->
 
     found, translation = translated.translate_settings(theirs, library)
     for line in translated.report(found, translation):
-        click.echo(line, err=out is None)
+        echo(line, err=out is None)
     if out is None:
-        click.echo(translated.text(translation), nl=False)
+        echo(translated.text(translation).rstrip("\n"))
         return
     translated.write(translation, out)
-    click.echo(f"wrote {out}\nnext\n  dp-prior train --config_file {out} --check")
+    echo(f"wrote {out}\nnext\n  dp-prior train --config_file {out} --check")
 
 
 @click.command(cls=Command)

@@ -6,6 +6,8 @@ import json
 import tempfile
 from pathlib import Path
 
+from torch import Tensor
+
 from dp_prior.checkpoints.documents import CONFIG, PROGRESS
 from dp_prior.checkpoints.format import MODEL_FILES, read_checkpoint, read_manifest
 from dp_prior.commands.imported import SOURCE
@@ -15,9 +17,8 @@ from dp_prior.places.reference import resolve
 from dp_prior.run.assembly import Assembly
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.files.scores import has_result_of, read_result
-from dp_prior.run.start import take_weights
 from dp_prior.tasks.bounded import UnbuildableError
-from dp_prior.tasks.transfer import TransferConfig
+from dp_prior.tasks.pretrained import Pretrained, load_weights
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.measure import measure
 
@@ -64,7 +65,7 @@ def evaluate_checkpoint(
         ranks.decide(lambda: _check_empty(out))
         evaluators = [record.create(parts.data, out) for record in (*config.evaluate, *config.test)]
         if is_imported:
-            take_weights(parts.model, TransferConfig(path=str(directory)), ranks)
+            _load(parts.model, snapshot.tensors[MODEL_FILES[0]], directory)
         trainer = parts.trainer(Tracker(Path(place), config.tracker), None)
         if not is_imported:
             parts.restore(trainer, snapshot, allow_changes=("data", "seed"))  # measuring on other data is allowed
@@ -80,3 +81,11 @@ def evaluate_checkpoint(
 def _check_empty(folder: Path | None) -> None:
     if folder is not None and folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty; choose another folder, so that no file is overwritten")
+
+
+def _load(model: Pretrained, tensors: dict[str, Tensor], directory: Path) -> None:
+    """Raises ConfigError if the weights of a checkpoint do not fit the data that `model` was built for."""
+    try:
+        load_weights(model, tensors, f"{directory} does not fit", "Are these data of other shapes?")
+    except ValueError as error:
+        raise ConfigError("data", [str(error)]) from None
