@@ -98,11 +98,12 @@ class ActionConfig(KeyConfig):
 
 
 def read_selected(
-    store: EpisodeStore, keys: dict[str, KeyConfig], choice: ChoiceConfig, stride: int = 1
+    store: EpisodeStore, keys: dict[str, KeyConfig], choice: ChoiceConfig | None = None, stride: int = 1
 ) -> tuple[dict[str, np.ndarray], Chosen, list[str]]:
     """Read and check the configured keys.
 
     Args:
+        choice: the episodes that are read; None for all.
         stride: rows from one step to the next, for keys that take the values of later steps.
 
     Returns:
@@ -111,7 +112,7 @@ def read_selected(
     Raises:
         DataError: all problems in one report.
     """
-    chosen, problems = choice.of(store)
+    chosen, problems = (choice or ChoiceConfig()).of(store)
     ends = chosen.ends
     raw, unread = _read_keys(store, keys, chosen)
     problems += unread

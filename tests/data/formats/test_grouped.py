@@ -68,7 +68,7 @@ def test_it_is_converted_and_what_is_not_is_named(layout, tmp_path):
         np.testing.assert_array_equal(found.read(key), joined(key, more))
     np.testing.assert_array_equal(gathered(found.frames(CAMERA, found.episode_ends)), joined(CAMERA, more))
     for name in store.unread():
-        assert f"{name} is not converted: float64 of shape (2, 50) in the first episode, which has 3 steps" in line
+        assert f"{name}: not converted; float64 of shape (2, 50) in the first episode, which has 3 steps" in line
 
 
 def test_episodes_that_differ_are_named(tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dp_prior.data.errors import DataError
+from dp_prior.data.errors import DataError, UnwritableError
 from dp_prior.data.formats import rendered
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.npz import NpzStoreConfig
@@ -75,7 +75,7 @@ def test_the_cache_holds_them_and_a_build_goes_on_where_it_failed(tmp_path, monk
     store = saved(tmp_path / "d.npz")
     with monkeypatch.context() as patch:
         patch.setattr(PushTRenderer, "__call__", failing)
-        with pytest.raises(DataError):
+        with pytest.raises(UnwritableError):
             cache_of(tmp_path, store).build()
     progress = []
     cache = cache_of(tmp_path, store)

@@ -292,10 +292,10 @@ def test_a_folder_per_episode_may_hold_a_video_for_each_camera(tmp_path):
     for camera, episode, rows in ((camera, *one) for camera in (0, 1) for one in ((2, slice(0, 4)), (10, slice(4, 9)))):
         write_video(tmp_path / f"videos/{episode}/{camera}.mp4", frames[camera][rows])
     for camera in (0, 1):
-        source = FolderFrames(tmp_path / "videos", ends_of([4, 5]), f"{camera}.mp4")
+        source = FolderFrames(tmp_path / "videos", ends_of([4, 5]), file=f"{camera}.mp4")
         np.testing.assert_array_equal(gathered(source), frames[camera])
         assert source.describe() == {"format": "video per episode", "file": f"{camera}.mp4"}
     with pytest.raises(DataError, match=r"2 holds 0.mp4, 1.mp4; name the video of this camera: \"file\": \"0.mp4\""):
         FolderFrames(tmp_path / "videos", ends_of([4, 5]))
     with pytest.raises(DataError, match="2/7.mp4: no such file"):
-        FolderFrames(tmp_path / "videos", ends_of([4, 5]), "7.mp4")
+        FolderFrames(tmp_path / "videos", ends_of([4, 5]), file="7.mp4")

@@ -174,7 +174,7 @@ def test_every_check_is_tested_and_findings_are_ranked(tmp_path):
         spoil(episodes)
     found = [one.severity for one in look(tmp_path, episodes)]
     assert found == sorted(found, key=SEVERITIES.index) and set(found) == set(SEVERITIES)
-    assert len(CHECKS) == 16  # instructions are tested with LeRobot data; parts in test_inspect, the last in test_units
+    assert len(CHECKS) == 15  # instructions are tested with LeRobot data; parts in test_inspect, the last in test_units
 
 
 @pytest.mark.parametrize("key", ["state", "action"])

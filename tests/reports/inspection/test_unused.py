@@ -114,7 +114,7 @@ def test_masks_and_splits_are_told(tmp_path):
     with h5py.File(write_robomimic(tmp_path / "d.hdf5", pictures(6), [2, 4]), "a") as file:
         file["mask/train"] = np.array([b"demo_0"])
     (found,) = inspect(str(tmp_path / "d.hdf5"))
-    assert found.survey.unused["mask/train"].startswith("a list of 1 demonstrations; data.episodes.filter")
+    assert found.survey.unused["mask/train"].startswith("a list of 1 demonstrations, for data.choice")
     path = write_lerobot(tmp_path / "lerobot", pictures(6), [2, 4], "v2.1", "image")
     info = json.loads((path / "meta/info.json").read_text())
     for splits, lines in (({"train": "0:2"}, []), ({"train": "0:1", "val": "1:2"}, ["splits.train", "splits.val"])):

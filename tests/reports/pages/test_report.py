@@ -66,8 +66,7 @@ def run(tmp_path_factory):
 @pytest.fixture
 def uncharted(monkeypatch):
     """Charts take most of the time of a page; tests of its words leave them out."""
-    for part in ("run_page", "comparison"):
-        monkeypatch.setattr(f"dp_prior.reports.pages.{part}.svg", lambda figure, title: "<svg></svg>")
+    monkeypatch.setattr("dp_prior.reports.pages.drawing.svg", lambda figure, title: "<svg></svg>")
 
 
 def page_of(*runs, tmp_path):

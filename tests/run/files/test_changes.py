@@ -152,6 +152,8 @@ RECORDED = {  # of the entries that hold a setting the longest counts
     "data.language.instruction.folder.path": "harmless",
     "data.language.instruction.folder.metadata": "harmless",
     "data.language.instruction.weights": "schedule-changing",
+    "data.weights": "schedule-changing",
+    "data.sets.language.weights": "schedule-changing",  # of a set that is called language
     "data.source.path": "harmless",
     "data.source.csv": "harmless",
     "data.test_source.path": "harmless",
