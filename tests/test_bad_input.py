@@ -211,10 +211,6 @@ def no_episodes(data):
     data.update(state=data["state"][:0], action=data["action"][:0], episode_ends=data["episode_ends"][:0])
 
 
-def images(data):
-    data["action"] = np.zeros((len(data["action"]), 4, 4), np.float32)
-
-
 def rows_missing(data):
     data["action"] = data["action"][:-1]
 
@@ -229,7 +225,6 @@ def wrong_ends(data):
     [
         (nan, ["action", "nan", "episode 1", "frame"]),
         (no_episodes, ["0 episodes"]),
-        (images, ["action", "(4, 4)"]),
         (rows_missing, ["action", "rows"]),
         (wrong_ends, ["episode 1 ends at row", "episode ends must increase strictly"]),
     ],

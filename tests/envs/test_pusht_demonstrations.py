@@ -56,5 +56,5 @@ def test_the_set_does_not_depend_on_the_number_of_workers(gym_pusht, tmp_path):
 
 def test_without_gym_pusht_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "gym_pusht", None)
-    with pytest.raises(ImportError, match=r"pip install dp_prior\[pusht\]"):
+    with pytest.raises(ImportError, match=r"pip install \"dp_prior\[pusht\]\""):
         demonstrate(0)

@@ -54,7 +54,10 @@ class KeyConfig(Config):
     def joined(self, parts: Sequence[np.ndarray]) -> np.ndarray:
         """(N, *shape) contiguous float32 of the numbers under `names`; a number per step becomes one dimension."""
         rows = min(map(len, parts))
-        flat = [part[:rows].reshape(rows, -1) if self.is_flat or part.ndim == 1 else part[:rows] for part in parts]
+        flat = [
+            part[:rows].reshape(rows, math.prod(part.shape[1:])) if self.is_flat or part.ndim == 1 else part[:rows]
+            for part in parts
+        ]
         taken = slice(*(self.slice or (None,)))
         with np.errstate(over="ignore"):
             if len(flat) == 1:

@@ -153,7 +153,8 @@ RECORDED = {  # of the entries that hold a setting the longest counts
     "data.language.instruction.folder.metadata": "harmless",
     "data.language.instruction.weights": "schedule-changing",
     "data.weights": "schedule-changing",
-    "data.sets.language.weights": "schedule-changing",  # of a set that is called language
+    "data.sets.language.weights": "schedule-changing",  # of sets that are called so
+    "data.sets.weights.episodes": "harmless",
     "data.source.path": "harmless",
     "data.source.csv": "harmless",
     "data.test_source.path": "harmless",
