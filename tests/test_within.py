@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-TESTS = "import time\ndef test_one(): time.sleep(2)\ndef test_two(): pass\ndef test_three(): assert {sound}\n"
+TESTS = "def test_one(): pass\ndef test_two(): pass\ndef test_three(): assert {sound}\n"
 
 
 @pytest.mark.parametrize(
     ("within", "sound", "code", "said"),
     [
-        (1, False, 0, "1 passed, 2 not reached in time (no failure) in"),
+        (0, False, 0, "3 not reached in time (no failure) in"),
         (60, True, 0, "3 passed in"),
         (60, False, 1, "1 failed, 2 passed in"),
     ],
