@@ -442,6 +442,7 @@ def test_check_prints_the_cost_before_it_builds(tmp_path):
     assert "free" in lines[cost] and any("one step" in line for line in lines[cost:])
 
 
+@pytest.mark.slow
 def test_a_camera_policy_loads_without_transformers_and_codecs(trained_camera):
     program = f"""
 import sys
@@ -455,6 +456,7 @@ Agent(load_policy({str(trained_camera)!r})).act({{"front": np.zeros((24, 32, 3),
     assert output.returncode == 0, output.stderr
 
 
+@pytest.mark.slow
 def test_the_shipped_configuration_renders_trains_and_runs_in_the_environment(tmp_path):
     """Four demonstrations, three steps and a few steps of two episodes, with its own network."""
     pytest.importorskip("gym_pusht")

@@ -257,6 +257,7 @@ def test_a_policy_with_a_camera_trains_and_predicts_there(tmp_path, encoder):
     _predicts_and_is_measured(trainer, parts)
 
 
+@pytest.mark.slow
 def test_a_distilled_policy_trains_there(tmp_path, trained_policy):
     trainer, _, parts = train_elsewhere(tiny(tmp_path, **distilled(trained_policy)))
     _predicts_and_is_measured(trainer, parts)

@@ -278,6 +278,7 @@ def test_priors_predict_as_told(place, text_tower, monkeypatch):  # noqa: F811
     assert names["image_embed"].shape == (1, 6)
 
 
+@pytest.mark.slow
 def test_captions_and_pictures_become_a_prior_by_the_commands_told(place):
     """All of them as they stand, on a tiny CLIP with random weights and for a few steps."""
     pytest.importorskip("transformers", reason="NOT CHECKED: the extra dp_prior[clip] is not installed")

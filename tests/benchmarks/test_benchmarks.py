@@ -61,6 +61,7 @@ def test_repeats_follow_the_options():
     assert Options(repeats=9).times(5) == 9 and Options().times(5) == 5
 
 
+@pytest.mark.slow
 def test_the_baseline_has_the_papers_size():
     from benchmarks.baseline import UNet
 

@@ -219,6 +219,7 @@ def made_up(path: Path, chosen=None, episodes=10) -> Results:
     return results
 
 
+@pytest.mark.slow
 def test_the_page_is_made_from_the_file_alone(tmp_path):
     pytest.importorskip("matplotlib", reason="NOT CHECKED: the plots extra is not installed")
     made_up(tmp_path / "results.jsonl")

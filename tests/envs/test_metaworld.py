@@ -131,6 +131,7 @@ def test_an_environment_that_cannot_be_rendered_says_what_to_do(metaworld, monke
         env.render([0])
 
 
+@pytest.mark.slow
 def test_pictures_are_upright(metaworld):
     """Above is the plain background, below the table and the robot. MUJOCO_GL is read at import: in its own process."""
     program = """

@@ -44,6 +44,7 @@ def test_the_first_shipped_episodes_come_again_from_their_seeds(gym_pusht, shipp
             np.testing.assert_array_equal(actions, old_actions)
 
 
+@pytest.mark.slow
 def test_the_set_does_not_depend_on_the_number_of_workers(gym_pusht, tmp_path):
     seen = []
     for workers in (1, 2):

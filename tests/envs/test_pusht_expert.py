@@ -1,6 +1,7 @@
 """The Push-T expert against the physics it imagines, and the shipped demonstrations against their promises."""
 
 import numpy as np
+import pytest
 
 from dp_prior.envs.pusht_demonstrations import MAX_STEPS, demonstrate
 from dp_prior.envs.pusht_expert import (
@@ -123,6 +124,7 @@ def test_the_expert_does_not_see_full_turns_of_the_block():
     np.testing.assert_allclose(expert.act(state), expert.act(turned), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_expert_solves_far_more_starts_than_a_crude_one(gym_pusht):
     solved = [demonstrate(seed)[2] for seed in range(300_000, 300_010)]
     assert np.mean(solved) >= 0.8  # a crude greedy pusher: 0.4

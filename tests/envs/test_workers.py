@@ -142,6 +142,7 @@ def test_an_environment_that_a_worker_cannot_make_is_one_error():
     assert not is_divisible(troubled(id="Class-v0"))  # may be a class of the main script
 
 
+@pytest.mark.slow
 def test_signals_of_schedulers_and_terminals_are_left_to_the_parent():
     workers, pids = opened(troubled(), 1)
     assert os.getpgid(pids[0]) != os.getpgid(0)

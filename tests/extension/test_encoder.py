@@ -162,6 +162,7 @@ def configuration(tiny, place, **changes):
     return path
 
 
+@pytest.mark.slow
 def test_encoder_and_data_set_of_100_lines_train_resume_and_act(tmp_path, tiny):
     from dp_prior import load_policy
     from dp_prior.data.columns.disk import TakenColumn

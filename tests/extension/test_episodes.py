@@ -24,6 +24,7 @@ def write_csv(folder, episodes, keys=("state", "action")):
             writer.writerows([header, *np.hstack([values[begin:end] for values in columns.values()]).tolist()])
 
 
+@pytest.mark.slow
 def test_reader_of_50_lines_gives_the_run_that_the_same_numbers_in_npz_give(tmp_path):
     assert lines_of(PACKAGE) <= 50
     assert_unknown("csv_episodes")

@@ -105,6 +105,7 @@ def test_module_that_is_missing_is_one_clear_error(place, tiny):
         assert done.exit_code == 64 and len(done.output.splitlines()) == 2, done.output
 
 
+@pytest.mark.slow
 def test_parts_of_every_kind_train_resume_and_act_when_their_modules_are_imported(place, tiny):
     from click.testing import CliRunner
 

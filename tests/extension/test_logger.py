@@ -20,6 +20,7 @@ def steps(place):
     return [json.loads(line)["step"] for line in (place / "run" / "lines.txt").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_logger_of_30_lines_has_a_line_for_every_row_of_a_run_that_was_killed(tmp_path, tiny):
     assert lines_of(PACKAGE) <= 30
     assert_unknown("lines")

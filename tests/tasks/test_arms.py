@@ -101,6 +101,7 @@ def moved(obs, shift, turn):
     return {**obs, "eef_pos": position, "eef_rot": -from_6d(columns(rotation), "quaternion_xyzw")}
 
 
+@pytest.mark.slow
 def test_a_policy_of_relative_poses_learns_the_motion_of_held_out_episodes(trained):
     directory, run = trained
     policy = load_policy(directory)

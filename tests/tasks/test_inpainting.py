@@ -269,6 +269,7 @@ def test_check_does_everything_once(tmp_path):
     assert done.exit_code == 0 and "checked" in done.output
 
 
+@pytest.mark.slow
 def test_it_learns_the_toy(tmp_path):
     backbone = {"type": "mlp", "hidden_dim": 64, "n_blocks": 2, "step_embed_dim": 16}
 

@@ -169,6 +169,7 @@ def test_a_prefix_is_in_data_units_and_moves_with_relative_actions():
     assert not torch.allclose(guided, policy.predict(data.cond, rows(6)))
 
 
+@pytest.mark.slow
 def test_a_policy_learns_to_continue_what_its_observations_do_not_tell():
     """Every action of a chunk is the same number, drawn anew for each chunk."""
     torch.manual_seed(0)

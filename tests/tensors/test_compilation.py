@@ -104,6 +104,7 @@ def test_a_compiled_run_is_the_same_run(traced, tmp_path):
     assert rows(tmp_path / "compiled/run") == rows(tmp_path / "plain/run")
 
 
+@pytest.mark.slow
 def test_a_run_that_was_not_compiled_resumes_compiled(traced, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     whole.mkdir(), parts.mkdir()

@@ -256,6 +256,7 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
         record(tmp_path)
 
 
+@pytest.mark.slow
 def test_offline_a_cached_model_is_found_and_another_is_named(tmp_path):
     """What huggingface_hub reads of the environment it reads when it is imported, hence another process."""
     snapshot = tmp_path / "hub" / "models--some--vit" / "snapshots" / ("a" * 40)

@@ -241,6 +241,7 @@ def test_a_report_of_other_types_costs_a_line(run, tmp_path, change):
     assert read_story(copy).gaps == ["media/rollout_00000008.json is no report"]
 
 
+@pytest.mark.slow
 def test_names_of_users_are_no_formulas_and_hide_nothing(run, tmp_path):
     copy = Path(shutil.copytree(run, os.fsdecode(os.fsencode(tmp_path) + b"/\xff")))
     (copy / "run.json").unlink()
@@ -333,6 +334,7 @@ def test_what_is_no_run_is_refused(tmp_path):
     assert not (tmp_path / "page.html").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.promise("K9")
 def test_absurd_numbers_and_counts_have_a_page(run, tmp_path):
     """Of a run that anybody may have written: a page is made, and says what it leaves out."""
