@@ -22,7 +22,7 @@ CONFIG = {
     "tracker": {"data_path": "run"},
 }
 MESSAGES = {  # what the page quotes -> what makes the command print it
-    "train.learning_rate: unknown key. Set train.lr.peak.": "train.learning_rate=1e-4",
+    "train.learning_rate: unknown key. Its place here is train.lr.peak (Diffusion Policy).": "train.learning_rate=1e-4",
     "train.lr: input should be an object; found 0.0001": "train.lr=1e-4",
     "a part of your own needs --import MODULE": "task.backbone.type=mine",
     "n_action_steps is 9, but horizon 8 and n_obs_steps 2 leave room for 7 actions": "task.n_action_steps=9",
