@@ -29,6 +29,7 @@ from dp_prior.config import ConfigError
 from dp_prior.job.stop import Abandoned, Stop, StoppedEarly
 from dp_prior.job.watch.heartbeat import Heartbeat
 from dp_prior.job.watch.judge import Verdict
+from dp_prior.job.work import Work
 
 T = TypeVar("T")
 
@@ -41,6 +42,7 @@ class Ranks:
         process_index, num_processes, is_main_process, device: named as in accelerate, so that functions of ranks also
             accept an `Accelerator`.
         stop: the stop request of this process.
+        work: how much of an evaluation is done; a trainer shows it with its tracker, on the main rank.
     """
 
     def __init__(self, accelerator: Accelerator, stop: Stop | None = None):
@@ -48,6 +50,7 @@ class Ranks:
         self.process_index, self.num_processes = accelerator.process_index, accelerator.num_processes
         self.is_main_process, self.device = accelerator.is_main_process, accelerator.device
         self.stop = stop or Stop()
+        self.work = Work()
         self._hosts = dist.new_group(backend="gloo") if self.num_processes > 1 else None
         self._heartbeat: Heartbeat | None = None
 
