@@ -19,7 +19,7 @@ TIMED_STEPS = 2
 def budget_warnings(config: TrainConfig, trainer: PolicyTrainer) -> Iterator[str]:
     """Settings that do not suit the length of the run, a line each."""
     train, warmup, steps = config.train, config.train.lr.warmup_steps, trainer.total_steps
-    if warmup >= steps:
+    if warmup > steps:
         yield (
             f"train.lr.warmup_steps is {warmup:,}, but the run has {steps:,} steps: the rate only rises, to "
             f"{train.lr.at(steps - 1, steps):.2g} of {train.lr.peak:g}; set it to {steps // 10:,}, or train for longer"
