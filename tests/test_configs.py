@@ -8,9 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from dp_prior.cli import main
-from dp_prior.data.errors import DataError
+from dp_prior.data.errors import MissingError
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.tensors.batch import Spec
+from tests.faults import assert_none
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted((ROOT / "configs").glob("*/*.json"))
@@ -53,16 +54,31 @@ def test_data_that_are_not_there_are_one_error_with_the_command_that_makes_them(
     more = {"embed": ["--model", "hashed", "--key", "instruction", "--out", "e", "--config_file"], "cache": []}
     done = CliRunner().invoke(main, [*arguments, *more.get(arguments[0], ["--config_file"]), str(path)])
     assert done.exit_code == 65 and "pusht_goals.npz: 1 problem" in done.output
-    assert "no such file; check data.episodes.path. The configuration says: Push-T with four goals" in done.output
-    assert "dp-prior make-goal-demonstrations --episodes demonstrations/pusht.npz --out demonstrations/" in done.output
+    assert "no such file; check data.episodes.path\n  to get the data: dp-prior make-goal-demonst" in done.output
+    assert "Score" not in done.output
 
 
-def test_folders_that_are_not_there_are_told_with_the_description_too():
+def test_absent_data_are_a_short_line_and_how_to_get_them_for_every_shipped_configuration(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    faults = []
+    for path in CONFIGS:
+        if path.stem == "digits":  # come with scikit-learn
+            continue
+        config = TrainConfig.from_json_path(path)
+        with pytest.raises(MissingError) as found:
+            config.open_data()
+        _, problem, advice = str(found.value).split("\n")
+        if len(problem) > 200 or not advice.startswith("  to get the data: ") or len(advice) > 400:
+            faults.append(f"{path.stem}: {found.value}")
+    assert_none(faults)
+
+
+def test_a_description_without_data_adds_nothing_to_the_error():
     folders = TrainConfig.from_json_path(ROOT / "configs/prior/clip_embeddings.json", ["data.text.path=none"])
-    with pytest.raises(DataError, match="no such file or folder as .*The configuration says: Image embeddings from"):
-        folders.open_data()
-    with pytest.raises(DataError, match="look at the path$"):
-        folders.model_copy(update={"description": ""}).open_data()
+    with pytest.raises(MissingError, match="look at the path$"):
+        folders.model_copy(update={"description": "Command: dp-prior train. Score: 1."}).open_data()
+    with pytest.raises(MissingError, match="\n  to get the data: ask me$"):
+        folders.model_copy(update={"description": "Mine. Data: ask me"}).open_data()
 
 
 def test_paper_configuration_has_the_size_of_the_paper():

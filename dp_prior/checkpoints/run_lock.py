@@ -46,10 +46,7 @@ class RunLock(HeldDirectory):
                 "so that two runs in one directory would not be noticed; use a file system that supports it."
             ) from None
         except OSError as error:
-            raise CheckpointError(
-                f"cannot write in run directory {directory}: {error.strerror} ({error.filename or directory / LOCK}). "
-                "Make it writable, free space, or choose another."
-            ) from None
+            raise unwritable(directory, error) from None
         finally:
             if self._lock is None:
                 super().close()
@@ -83,3 +80,15 @@ class RunLock(HeldDirectory):
 
     def __exit__(self, *error: object) -> None:
         self.release()
+
+
+def unwritable(directory: Path, error: OSError) -> CheckpointError:
+    """The error of a run directory in which `error` says that nothing can be written, with what to do."""
+    place, problem = Path(error.filename or directory / LOCK), error.strerror
+    if isinstance(error, FileNotFoundError):  # as /proc, for example, says that nothing can be made there
+        place = next(parent for parent in (place, *place.absolute().parents) if parent.exists())
+        problem = "no directory can be made there"
+    return CheckpointError(
+        f"cannot write in run directory {directory}: {problem} ({place}). Make {place} writable, free space, or choose "
+        f"another directory with --set tracker.data_path=DIRECTORY"
+    )

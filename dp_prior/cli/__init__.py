@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
+
+from dp_prior.cli.interpreter import interpreter_fault
+
+if _fault := interpreter_fault():
+    sys.stderr.write(f"error: {_fault}\n")
+    sys.exit(64)  # as for any missing package; docs/processes.md
 
 import click
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.files.scores import has_result_of, read_result
 from dp_prior.tasks.bounded import UnbuildableError
 from dp_prior.tasks.pretrained import Pretrained, load_weights
+from dp_prior.tracking.console import ConsoleConfig, ConsoleLogger
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.measure import measure
 
@@ -66,16 +68,22 @@ def evaluate_checkpoint(
         evaluators = [record.create(parts.data, out) for record in (*config.evaluate, *config.test)]
         if is_imported:
             _load(parts.model, snapshot.tensors[MODEL_FILES[0]], directory)
-        trainer = parts.trainer(Tracker(Path(place), config.tracker), None)
+        tracker = Tracker(Path(place), config.tracker, loggers=_console() if ranks.is_main_process else ())
+        trainer = parts.trainer(tracker, None)
         if not is_imported:
             parts.restore(trainer, snapshot, allow_changes=("data", "seed"))  # measuring on other data is allowed
-        with parts.watched():
+        with tracker, parts.watched():
             metrics, _ = measure(evaluators, trainer.models, ranks, trainer.progress, "evaluation")
         ranks.end()
     stored, run = snapshot.documents.get(PROGRESS, {"metrics": {}})["metrics"], directory.parent.parent
     if has_result_of(run, directory):
         stored |= read_result(run)["test"]
     return [(name, value, stored.get(name)) for name, value in metrics.items()] if ranks.is_main_process else []
+
+
+def _console() -> list[ConsoleLogger]:
+    """Shows how much of an evaluation is done, apart from its results on standard output."""
+    return [ConsoleConfig().create(sys.stderr, None)]
 
 
 def _check_empty(folder: Path | None) -> None:

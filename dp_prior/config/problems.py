@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from dp_prior.config.annotations import can_be_joined, child, members, record_for, records_in
 from dp_prior.config.errors import key_text, short
@@ -67,8 +70,24 @@ def _lines(
         advice = f"{short(tag)} is not known; expected one of {_tags(annotation)}{_remark_on_import(tag, annotation)}"
         return [f"{where}.type: {unknown_type(tag, origins) or advice}"]
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return [f"{where}: input should be an object; found {short(found)}"]
+        return [f"{where}: input should be an object; found {short(found)}{_meant(annotation, where, found)}"]
     return [f"{where}: {problem['msg'][0].lower()}{problem['msg'][1:]}; found {short(found)}"]
+
+
+def _meant(annotation: Any, where: str, found: Any) -> str:
+    """A hint for a value in place of an object: the object of this type, or its first field if that fits."""
+    records = records_in(annotation)
+    if isinstance(found, str):
+        is_type = all("type" in record.model_fields for record in records) and found in members(annotation)
+        return f'. Did you mean {{"type": "{found}"}}?' if is_type else ""
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    fields = [(name, field) for name, field in records[0].model_fields.items() if name != "type"] if records else []
+    if is_number and fields:
+        name, field = fields[0]
+        with contextlib.suppress(ValueError):
+            TypeAdapter(field.rebuild_annotation()).validate_python(found, strict=True)
+            return f". Did you mean {where}.{name} = {short(found)}?"
+    return ""
 
 
 def _tags(annotation: Any) -> str:

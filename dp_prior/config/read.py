@@ -20,6 +20,12 @@ SCHEMA = "$schema"
 MOST_CHARACTERS = 4_000_000
 """Maximum length of a configuration; at this length, checking a file of unknown keys takes seconds."""
 
+FROM_YAML = (
+    ". A configuration is JSON: `dp-prior translate FILE` translates those of other libraries; others become JSON by "
+    "python -c 'import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout, indent=2)' < FILE > FILE.json"
+)
+"""What to do with a file that is named as YAML."""
+
 TOO_DEEP = "is nested too deeply to be a configuration"
 
 
@@ -82,7 +88,8 @@ def parse_json(text: str, source: str) -> Any:
     try:
         return json.loads(text, **hooks)
     except json.JSONDecodeError as error:
-        raise ConfigError(source, [f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}"]) from None
+        found = f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}"
+        raise ConfigError(source, [found + FROM_YAML * source.endswith((".yaml", ".yml"))]) from None
     except RecursionError:
         raise ConfigError(source, [TOO_DEEP]) from None
     except ConfigError:

@@ -40,6 +40,7 @@ class SplitData:
         sets: the data sets that this one is joined from, by name.
         fingerprint: SHA-256 of the content; asking for it may need the frame caches.
         augment: makes the batch to train on, see `Loader`; None leaves it.
+        few: a sentence about what keeps the number of training samples low; empty if nothing does.
     """
 
     noun: ClassVar[str] = "sample"
@@ -54,6 +55,7 @@ class SplitData:
     images: Mapping[str, ImageColumn] = {}
     sets: Mapping[str, SplitData] = {}
     augment: Callable[[Batch, Randomness], Batch] | None = None
+    few: str = ""
 
     def statistics(self) -> Mapping[str, Statistics]:
         """Statistics over the training samples by key, of those that a normalizer is fitted to; none by default."""
@@ -80,6 +82,7 @@ class SplitData:
             rank=rank,
             world_size=world_size,
             device=device,
+            few=self.few and f"{self.few}. ",
         )
 
     def training_samples(self) -> Samples:

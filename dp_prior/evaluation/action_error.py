@@ -20,7 +20,7 @@ from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.measured_models import device_of, with_steps
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
-from dp_prior.evaluation.samples import dealt, evenly_spread, pick_samples, rank_and_size
+from dp_prior.evaluation.samples import dealt, evenly_spread, pick_samples, rank_and_size, work_of
 from dp_prior.tensors.metrics import ReducingRanks
 from dp_prior.tensors.randomness import Randomness
 from dp_prior.tracking.metric_names import Metric
@@ -100,7 +100,7 @@ class ActionErrorEvaluator(HeldOutEvaluator):
         """See `HeldOutEvaluator`."""
         first = model.n_obs_steps - 1
         executed, whole = slice(first, first + model.n_action_steps), slice(None)
-        for steps in self.config.eval_timesteps:
+        for steps in work_of(ranks).parts(self.config.eval_timesteps):
             error, recorded, mask = self._errors(model, with_steps(model.sampler, steps), ranks)
             counts = mask.sum(0)  # (horizon,)
             values = {"mse": error**2, "mae": error.abs()}  # 0 where not real

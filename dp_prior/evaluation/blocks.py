@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from dp_prior.evaluation.samples import rank_and_size
+from dp_prior.evaluation.samples import rank_and_size, work_of
 from dp_prior.tensors.metrics import ReducingRanks, pad_gather_reduce
 
 _NONE, _FAILED = -1.0, -2.0  # in place of an episode
@@ -36,7 +36,7 @@ def run_blocks(
     rank, size = rank_and_size(ranks)
     starts = range(0, n_episodes, block)
     rounds = []
-    for first in range(0, len(starts), size):
+    for first in work_of(ranks).parts(range(0, len(starts), size)):
         rows = np.zeros((block, width))
         rows[:, 0] = _NONE
         error = None

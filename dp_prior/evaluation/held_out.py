@@ -13,7 +13,7 @@ from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.evaluation.measured_models import evaluation_mode, pick_models
 from dp_prior.evaluation.measurement import Measurement, write_report
-from dp_prior.evaluation.samples import rank_and_size
+from dp_prior.evaluation.samples import rank_and_size, work_of
 from dp_prior.tasks import TaskConfig
 from dp_prior.tensors.metrics import ReducingRanks
 from dp_prior.tracking.metric_names import Metric
@@ -113,9 +113,11 @@ class HeldOutEvaluator:
     def run(self, models: dict[str, nn.Module], ranks: ReducingRanks | None, progress: Progress) -> Measurement:
         """Measure; a collective when there are several ranks."""
         result = Measurement({})
-        for name, model in pick_models(models, self.config.models, self.config.name).items():
-            with evaluation_mode(model):
-                self.measure(model, f"{self.config.name}/{name}", ranks, result)
+        work, picked = work_of(ranks), pick_models(models, self.config.models, self.config.name)
+        with work.named(self.config.name):
+            for name, model in work.parts(picked.items()):
+                with evaluation_mode(model):
+                    self.measure(model, f"{self.config.name}/{name}", ranks, result)
         return self.report(result, progress, ranks)
 
     def measure(self, model: Any, name: str, ranks: ReducingRanks | None, result: Measurement) -> None:

@@ -28,7 +28,7 @@ from dp_prior.evaluation.grid import grid, write_png
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.measured_models import device_of, evaluation_mode, pick_models, with_steps
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
-from dp_prior.evaluation.samples import dealt, evenly_spread, pick_samples, rank_and_size
+from dp_prior.evaluation.samples import dealt, evenly_spread, pick_samples, rank_and_size, work_of
 from dp_prior.pixels.picture_files import import_pillow
 from dp_prior.tasks import TaskConfig
 from dp_prior.tasks.image import ImageTaskConfig
@@ -154,20 +154,22 @@ class DrawnImagesEvaluator(HeldOutEvaluator):
 
     def run(self, models: dict[str, nn.Module], ranks: ReducingRanks | None, progress: Progress) -> Measurement:
         """Measure; a collective when there are several ranks."""
-        config, result = self.config, Measurement({})
-        real = self._features("real", self.samples, config.max_reference, ranks)
-        train = self._features("train", self.train, config.max_reference, ranks)
+        config, result, work = self.config, Measurement({}), work_of(ranks)
+        with work.named(f"{config.name}, features of the data"):
+            sources = work.parts((("real", self.samples), ("train", self.train)))
+            real, train = (self._features(*source, config.max_reference, ranks) for source in sources)
         baseline = train[evenly_spread(len(train), config.n_samples)]
         self._compare(result, f"{config.name}/<kind>_{config.features_name}_of_training_images", baseline, real)
-        for name, model in pick_models(models, config.models, config.name).items():
-            for steps in config.eval_timesteps:
-                with evaluation_mode(model):
-                    drawn = self._draw(model, steps, ranks)
-                found = self._dealt(len(drawn), lambda ids, drawn=drawn: drawn[ids], ranks)
-                ending = f"{config.features_name}[steps={steps}]"
-                self._compare(result, f"{config.name}/{name}/<kind>_{ending}", found, real)
-                if steps == config.eval_timesteps[0]:
-                    self._show(result, name, drawn, found, train, progress, ranks)
+        with work.named(config.name):
+            for name, model in work.parts(pick_models(models, config.models, config.name).items()):
+                for steps in work.parts(config.eval_timesteps):
+                    with evaluation_mode(model):
+                        drawn = self._draw(model, steps, ranks)
+                    found = self._dealt(len(drawn), lambda ids, drawn=drawn: drawn[ids], ranks)
+                    ending = f"{config.features_name}[steps={steps}]"
+                    self._compare(result, f"{config.name}/{name}/<kind>_{ending}", found, real)
+                    if steps == config.eval_timesteps[0]:
+                        self._show(result, name, drawn, found, train, progress, ranks)
         return self.report(result, progress, ranks)
 
     def _compare(self, result: Measurement, name: str, found: Tensor, real: Tensor) -> None:

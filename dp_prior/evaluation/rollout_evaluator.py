@@ -26,7 +26,7 @@ from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, shar
 from dp_prior.evaluation.measured_models import evaluation_mode, pick_models
 from dp_prior.evaluation.measurement import Measurement, write_report
 from dp_prior.evaluation.picture import draw_rollouts
-from dp_prior.evaluation.samples import heartbeat, rank_and_size
+from dp_prior.evaluation.samples import heartbeat, rank_and_size, work_of
 from dp_prior.evaluation.shuffle import refuse_shuffling, shuffled
 from dp_prior.evaluation.view import CameraView
 from dp_prior.inference.agent import VectorAgent
@@ -57,7 +57,7 @@ class RolloutEvaluator:
             stem = self.output_dir / f"{config.name}_{progress.global_step:08d}"
         env = self._open(policy, ranks)
         try:
-            with evaluation_mode(policy):
+            with evaluation_mode(policy), work_of(ranks).named(config.name, config.n_episodes):
                 rows, film = self._run_episodes(env, policy, ranks, stem)
         finally:
             env.close()
@@ -183,6 +183,7 @@ class RolloutEvaluator:
             film.add(draw, done, rows[:, 2])
             while not (done | broken).all():
                 heartbeat(ranks)
+                work_of(ranks).tell(float(np.where(done | broken, 1.0, rows[:, 3] / env.max_steps).mean()))
                 actions = agent.act(obs, active=~(done | broken))
                 broken |= ~done & ~np.isfinite(actions).all(axis=1)
                 # A row with NaN actions has no score; it gets finite actions until the block is over.

@@ -11,6 +11,7 @@ from torch import Tensor
 from dp_prior.config import ConfigError
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import SplitData
+from dp_prior.job.work import Work
 from dp_prior.tensors.batch import Batch
 from dp_prior.tensors.metrics import ReducingRanks
 
@@ -20,6 +21,8 @@ Part = Literal["train", "val", "test"]
 @runtime_checkable
 class SendsHeartbeats(Protocol):
     """Ranks that wait for each other as long as heartbeats arrive."""
+
+    work: Work
 
     def beat(self) -> None:
         """Send a heartbeat; leaves the evaluation if the run is asked to stop."""
@@ -61,7 +64,7 @@ def shared_batches(
     """
     ids = evenly_spread(len(samples), max_samples)
     rank, size = rank_and_size(ranks)
-    for part in ids[rank::size].split(batch_size):
+    for part in work_of(ranks).parts(ids[rank::size].split(batch_size)):
         if len(part):  # splitting no ids gives one empty part
             heartbeat(ranks)
             yield samples.fetch(part.to(samples.device)).to(device)
@@ -84,7 +87,7 @@ def dealt(
     rank, size = rank_and_size(ranks)
     batches = torch.arange(n).split(batch_size)
     found = like.new_zeros(-(-len(batches) // size), batch_size, *like.shape[1:])  # equal lengths on all ranks
-    for place, ids in enumerate(batches[rank::size]):
+    for place, ids in enumerate(work_of(ranks).parts(batches[rank::size])):
         heartbeat(ranks)
         found[place, : len(ids)] = work(ids)
     return gather_dealt(found, ranks).flatten(0, 1)[:n]
@@ -106,6 +109,11 @@ def gather_dealt(own: Tensor, ranks: ReducingRanks | None) -> Tensor:
 def rank_and_size(ranks: ReducingRanks | None) -> tuple[int, int]:
     """This rank and the number of ranks; (0, 1) for None."""
     return (0, 1) if ranks is None else (ranks.process_index, ranks.num_processes)
+
+
+def work_of(ranks: ReducingRanks | None) -> Work:
+    """Counts the parts of an evaluation, for the line that shows how much is done."""
+    return ranks.work if isinstance(ranks, SendsHeartbeats) else Work()
 
 
 def heartbeat(ranks: ReducingRanks | None) -> None:

@@ -25,7 +25,7 @@ from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.interval import mean_interval
 from dp_prior.evaluation.measured_models import device_of, evaluation_mode, pick_models, with_steps
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
-from dp_prior.evaluation.samples import evenly_spread, gather_dealt, heartbeat, pick_samples, rank_and_size
+from dp_prior.evaluation.samples import evenly_spread, gather_dealt, heartbeat, pick_samples, rank_and_size, work_of
 from dp_prior.networks.encoders.text import EMBEDDING
 from dp_prior.tensors.metrics import ReducingRanks
 from dp_prior.tensors.randomness import Randomness
@@ -131,8 +131,10 @@ class SimilarityEvaluator(HeldOutEvaluator):
         values |= {f"baseline_{name}": hit for name, hit in recalls(texts, gallery, place).items()}
         metrics = {f"{config.name}/{name}": float(value.double().mean()) for name, value in values.items()}
         unrelated = (torch.arange(len(images)) + len(images) // 2) % len(images)
-        for name, model in pick_models(models, config.models, config.name).items():
-            for steps in config.eval_timesteps:
+        work, picked = work_of(ranks), pick_models(models, config.models, config.name)
+        pairs = [(name, model, steps) for name, model in picked.items() for steps in config.eval_timesteps]
+        with work.named(config.name):
+            for name, model, steps in work.parts(pairs):
                 with evaluation_mode(model):
                     drawn = self._draw(model, with_steps(model.sampler, steps), ranks)
                 original, with_text = _cosine(drawn, images), _cosine(drawn, texts)
@@ -175,7 +177,7 @@ class SimilarityEvaluator(HeldOutEvaluator):
         device = device_of(model)
         own = self.ids[rank::size]
         drawn = torch.zeros(-(-len(self.ids) // size), *model.spec.x_shape, device=device)  # equal lengths on all ranks
-        for begin in range(0, len(own), config.batch_size):
+        for begin in work_of(ranks).parts(range(0, len(own), config.batch_size)):
             heartbeat(ranks)
             batch = self.samples.fetch(own[begin : begin + config.batch_size]).to(device)
             drawn[begin : begin + len(batch)] = model.predict(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -22,6 +23,7 @@ from accelerate.utils import (
     InitProcessGroupKwargs,
     broadcast_object_list,
     get_int_from_env,
+    parse_choice_from_env,
 )
 from torch import Tensor
 
@@ -29,8 +31,11 @@ from dp_prior.config import ConfigError
 from dp_prior.job.stop import Abandoned, Stop, StoppedEarly
 from dp_prior.job.watch.heartbeat import Heartbeat
 from dp_prior.job.watch.judge import Verdict
+from dp_prior.job.work import Work
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class Ranks:
@@ -41,6 +46,7 @@ class Ranks:
         process_index, num_processes, is_main_process, device: named as in accelerate, so that functions of ranks also
             accept an `Accelerator`.
         stop: the stop request of this process.
+        work: how much of an evaluation is done; a trainer shows it with its tracker, on the main rank.
     """
 
     def __init__(self, accelerator: Accelerator, stop: Stop | None = None):
@@ -48,6 +54,7 @@ class Ranks:
         self.process_index, self.num_processes = accelerator.process_index, accelerator.num_processes
         self.is_main_process, self.device = accelerator.is_main_process, accelerator.device
         self.stop = stop or Stop()
+        self.work = Work()
         self._hosts = dist.new_group(backend="gloo") if self.num_processes > 1 else None
         self._heartbeat: Heartbeat | None = None
 
@@ -230,4 +237,19 @@ def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: floa
                 f"for one process, unset WORLD_SIZE"
             ],
         )
+    if launched == 1 and _was_asked_for_several():
+        log.warning(
+            "warning: accelerate launch was asked for several processes and started one, so this run has one rank. "
+            "With --multi_gpu it starts several; without GPUs set ACCELERATE_USE_CPU=true before it, too"
+        )
     return accelerator
+
+
+def _was_asked_for_several() -> bool:
+    """Whether `accelerate launch` was given several processes and did not connect them.
+
+    It then sets the address at which they would meet, and neither WORLD_SIZE nor a rank.
+    """
+    is_launched = bool(parse_choice_from_env("ACCELERATE_MIXED_PRECISION", ""))
+    is_connected = get_int_from_env(["WORLD_SIZE"], 0) > 0
+    return is_launched and not is_connected and bool(parse_choice_from_env("MASTER_PORT", ""))

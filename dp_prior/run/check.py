@@ -18,6 +18,7 @@ from dp_prior.job.ranks import Ranks
 from dp_prior.job.watch.judge import PATIENCE
 from dp_prior.places.reference import resolve
 from dp_prior.run.assembly import Assembly, with_local_data
+from dp_prior.run.budget import time_of_training, timed_steps
 from dp_prior.run.files.config import TrainConfig, run_directory
 from dp_prior.run.files.directory import RunDirectory
 from dp_prior.run.plan import plan
@@ -61,20 +62,22 @@ def check(config: TrainConfig, ranks: Ranks, report: Callable[[str], None], allo
                 now = {**trainer.documents, CONFIG: json.loads(resolved.to_json())}  # with its savers
                 trainer.progress = _compare(parts, now, source, allow_changes)
             lines = [plan(config, parts, trainer, source)]
-            trainer.progress = Progress()
-            batches = next(parts.loader.from_sample(0))
-            trainer.step(batches)
+            start, trainer.progress = trainer.progress, Progress()
+            batches = parts.loader.from_sample(0)
+            first = next(batches)
+            trainer.step(first)
             row = trainer.training_metrics()
-            drawn = _sample(parts, batches[0][:2])
+            drawn = _sample(parts, first[0][:2])
             trainer.save(row, is_best=False)
             services.writer.close()
             saved = ranks.decide(services.store.latest)
             if saved is None or not torch.isfinite(drawn).all():
                 raise RuntimeError("after one step the weights or a sample are not finite; check the data and train.lr")
             parts.restore(trainer, read_checkpoint(saved))
-            if not torch.equal(_sample(parts, batches[0][:2]), drawn):
+            if not torch.equal(_sample(parts, first[0][:2]), drawn):
                 raise RuntimeError("the saved and reloaded model gives another sample; the disk may be failing")
             measured, _ = measure([*parts.evaluators, *parts.tests], trainer.models, ranks, trainer.progress, "check")
+            lines += time_of_training(config, trainer, start, timed_steps(trainer, batches))
     lines += [f"  also to       {line}" for line in ranks.decide(config.tracker.check)]
     lines.append(f"  checked       one step (loss {row['train/loss']:.4f}), one sample, one save and one load")
     if measured:

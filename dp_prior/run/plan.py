@@ -6,6 +6,7 @@ from pathlib import Path
 from textwrap import shorten
 
 from dp_prior.run.assembly import Assembly
+from dp_prior.run.budget import budget_warnings
 from dp_prior.run.files.config import TrainConfig, run_directory
 from dp_prior.training.trainer import PolicyTrainer
 
@@ -37,10 +38,17 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: Pa
         f"{trainer.total_samples / len(loader):.1f} epochs",
         "evaluate": "; ".join(f"{evaluator.name} every {evaluator.every}" for evaluator in config.evaluate),
         "test": f"{tests} on the best weights, once" if tests else "",
-        "save": f"every {config.train.save_every}, at the end, and at a new best of {config.train.monitor.metric}",
+        "save": f"every {config.train.save_every}, {_and_best(config)}",
         "also to": ", ".join(saver.type for saver in config.tracker.save),
         "start from": start,
     }
     shown = [f"  {name:<13} {text}" for name, text in lines.items() if text]
-    warnings = [*report["warnings"], *parts.model.warnings()]
+    warnings = [*report["warnings"], *parts.model.warnings(), *budget_warnings(config, trainer)]
     return "\n".join([*shown, *(f"  warning       {warning}" for warning in warnings)])
+
+
+def _and_best(config: TrainConfig) -> str:
+    """When else a checkpoint is saved."""
+    if not config.evaluate:
+        return "and at the end"
+    return f"at the end, and at a new best of {config.train.monitor.metric}"

@@ -14,9 +14,11 @@ from pydantic import Field
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.files.printable import printable
+from dp_prior.job.work import Done
 from dp_prior.tracking.logger import Logger
 
 BAR, WIDE = 20, 100  # columns of the bar, and of the narrowest terminal that shows a bar
+WORK_S = 60.0  # between two plain lines about the same evaluation
 
 
 def show(line: str) -> None:
@@ -35,7 +37,8 @@ class ConsoleConfig(Config):
     TERM declares a dumb terminal."""
 
     interval_s: float = Field(default=5.0, ge=0)
-    """Minimum seconds between plain progress lines; results and errors are always printed."""
+    """Minimum seconds between plain progress lines; results and errors are always printed. An evaluation has one plain
+    line a minute."""
 
     def create(self, stream: TextIO | None, total_samples: int | None) -> ConsoleLogger:
         """A logger that writes to `stream`, or to standard output."""
@@ -69,12 +72,16 @@ class ConsoleLogger(Logger):
         self._shown = float("-inf")
         self._pending: str | None = None
         self._frame: tuple[int, list[str]] = (0, [])
+        self._work: tuple[Done, float] | None = None  # the present evaluation as it began, and when
+        self._work_shown = 0.0
+        self._work_words: list[str] = []
         self._live: Any = self._live_display(record.style) if record.style == "live" or stream.isatty() else None
 
     def log(self, metrics: dict[str, float], progress: Progress) -> None:
         """Show progress, and results on a line of their own."""
         training = {name.removeprefix("train/"): v for name, v in metrics.items() if name.startswith("train/")}
         results = {name: value for name, value in metrics.items() if not name.startswith("train/")}
+        self._work, self._work_words = None, []
         if training:
             self._show(progress, training)
         if results:
@@ -97,6 +104,23 @@ class ConsoleLogger(Logger):
         self._flush()
         self._print(f"step {progress.global_step:,}  error: {message}")
 
+    def log_work(self, done: Done) -> None:
+        """Show a moving line on a terminal, elsewhere a line a minute."""
+        now = self._clock()
+        if self._work is None or self._work[0].name != done.name or done.share < self._work[0].share:
+            self._work, self._work_shown = (done, now), now
+        first, began = self._work
+        words = [str(done)]
+        if done.share > first.share and now > began:
+            words.append(f"{_duration((1 - done.share) * (now - began) / (done.share - first.share))} left")
+        if self._live is not None:
+            self._work_words = words
+            self._live.start()
+        elif now - self._work_shown >= WORK_S:
+            self._flush()
+            self._work_shown = now
+            self._print("  ".join(words))
+
     def rewind(self, progress: Progress) -> None:
         """Estimate the remaining time from here on."""
         self._began, self._is_warming_up = (self._clock(), progress.samples_seen), True
@@ -105,6 +129,8 @@ class ConsoleLogger(Logger):
         """Print the last progress and release the terminal."""
         self._flush()
         if self._live is not None:
+            self._work_words = []
+            self._live.transient = not self._frame[1]  # nothing but evaluations was shown
             self._live.stop()
             self._live = None
 
@@ -132,7 +158,7 @@ class ConsoleLogger(Logger):
         from rich.table import Table
         from rich.text import Text
 
-        seen, words = self._frame
+        seen, words = self._frame[0], self._work_words or self._frame[1]
         has_bar = width >= WIDE and self._total is not None
         room = width - 3 - (BAR + 1) * has_bar  # 3 columns for the echo of Ctrl-C
         shown = words[:1]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.clock import Progress
+from dp_prior.job.work import Done
 from dp_prior.tracking.identity import RunIdentity
 from dp_prior.tracking.metric_names import Metric
 
@@ -56,6 +57,9 @@ class Logger:
 
     def log_error(self, message: str, progress: Progress) -> None:
         """Record an error."""
+
+    def log_work(self, done: Done) -> None:
+        """Show how much of a long evaluation is done. Called often, and only for loggers without a queue."""
 
     def rewind(self, progress: Progress) -> None:
         """The run resumes here; later steps will be logged again. At step 0 nothing has been trained."""

@@ -25,6 +25,7 @@ from torch import Tensor
 from dp_prior.checkpoints.store import Saved
 from dp_prior.clock import Progress
 from dp_prior.files.redact import redact
+from dp_prior.job.work import Done
 from dp_prior.places.saver import Saver
 from dp_prior.tracking.identity import RunIdentity, claim_identity
 from dp_prior.tracking.isolation import Background, Isolated, Message
@@ -192,6 +193,12 @@ class Tracker:
         """Log an error, without secrets in its text."""
         message = redact(error if isinstance(error, str) else f"{type(error).__name__}: {error}")
         self._tell(lambda logger: logger.log_error(message, progress or self._progress))
+
+    def log_work(self, done: Done) -> None:
+        """Show how much of an evaluation is done, on loggers that are called synchronously."""
+        with self._lock:
+            for logger in self._direct:
+                logger.call(lambda one: one.log_work(done))
 
     def rewind(self, progress: Progress) -> None:
         """The run starts or resumes here; rows of later steps no longer belong to the run."""

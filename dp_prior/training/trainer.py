@@ -93,6 +93,7 @@ class PolicyTrainer:
         self.stop = ranks.stop
         self.loader = loader
         self.tracker = tracker or Tracker(Path(), TrackerConfig())
+        self.ranks.work.show = self.tracker.log_work
         self.writer = writer
         self.evaluators = list(evaluators)
         self.seed = seed

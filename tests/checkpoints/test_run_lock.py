@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -101,5 +102,11 @@ def test_what_stands_in_the_lock_file_does_not_matter(tmp_path):
 
 def test_a_path_that_cannot_be_a_directory_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match=r"cannot write in run directory .*/file/run: Not a directory"):
+    with pytest.raises(CheckpointError, match=r"directory .*/file/run: Not a directory .* --set tracker.data_path="):
         RunLock(tmp_path / "file" / "run")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc")
+def test_a_file_system_that_makes_no_directories_is_named_and_not_the_directory_that_is_missing():
+    with pytest.raises(CheckpointError, match=r"/proc/runs/a: no directory can be made there \(/proc\)\. Make /proc"):
+        RunLock(Path("/proc/runs/a"))

@@ -1,9 +1,13 @@
 """Commands on finished runs."""
 
+import math
+import re
+
 import pytest
 
 from dp_prior.commands.evaluate import evaluate_checkpoint
 from dp_prior.config import ConfigError
+from dp_prior.tracking import console
 from tests.tiny import train, write
 
 
@@ -13,3 +17,15 @@ def test_a_configuration_of_a_larger_model_than_its_weights_is_refused_before_me
     assert all(now == stored for _, now, stored in evaluate_checkpoint(run))
     with pytest.raises(ConfigError, match="larger model than the weights"):
         evaluate_checkpoint(run, ("task.backbone.hidden_dim=1000000000",))
+
+
+def test_every_evaluator_says_on_stderr_how_much_is_done_and_the_numbers_are_those_of_the_run(
+    trained_policy, trained_prior, trained_image, monkeypatch, capsys
+):
+    monkeypatch.setattr(console, "WORK_S", 0.0)  # a line for each part
+    for run in (trained_policy, trained_prior, trained_image):
+        found = evaluate_checkpoint(str(run))
+        assert all(math.isnan(now) or now == stored for _, now, stored in found if stored is not None)
+        said = capsys.readouterr()
+        shown = {re.match(r"(\S+?),? ", line)[1] for line in said.err.splitlines()}
+        assert {name.split("/")[0] for name, _, _ in found} == shown and not said.out

@@ -2,7 +2,9 @@
 
 import pytest
 
+from dp_prior.config import ConfigError
 from dp_prior.config.problems import is_misspelled
+from dp_prior.run.files.config import TrainConfig
 from tests.config.records import MINIMAL, problems
 
 
@@ -105,3 +107,21 @@ def test_a_key_is_a_misspelling_of_a_name_from_which_one_letter_or_its_form_part
     assert is_misspelled("batchSize", "batch_size") and is_misspelled("batch-size", "batch_size")
     others = [("val_every", "save_every"), ("resume", "requeue"), ("amp", "samples"), ("scale", "sampler"), ("a", "b")]
     assert not any(is_misspelled(key, name) for key, name in [*others, ("dropout", "label_dropout")])
+
+
+def test_a_value_in_place_of_an_object_is_told_the_field_or_the_object_that_was_meant():
+    for wrong, meant in (
+        (
+            {"train": {"lr": 1e-4}},
+            "train.lr: input should be an object; found 0.0001. Did you mean train.lr.peak = 0.0001",
+        ),
+        ({"train": {"save_every": 5}}, "Did you mean train.save_every.steps = 5?"),
+        ({"train": {"optimizer": "muon"}}, 'Did you mean {"type": "muon"}?'),
+        ({"train": {"lr": -1}}, "train.lr: input should be an object; found -1"),  # no peak
+        ({"train": {"lr": True}}, "found True"),
+        ({"data": {"split": 3}}, "data.split: input should be an object; found 3"),  # which of its fields?
+    ):
+        with pytest.raises(ConfigError) as found:
+            TrainConfig(**wrong)
+        line = next(line for line in str(found.value).splitlines() if meant in line)
+        assert ("Did you mean" in line) is ("Did you mean" in meant), line

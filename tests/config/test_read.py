@@ -60,3 +60,11 @@ def test_what_is_endless_or_waits_is_refused_at_once(tmp_path):
         (tmp_path / "a.json").write_text(json.dumps({"extends": str(path)}))
         with pytest.raises(ConfigError, match=r"cannot be read, which .*a.json extends: "):
             files_of(tmp_path / "a.json")
+
+
+def test_yaml_is_told_how_it_becomes_json(tmp_path):
+    for name, is_told in (("a.yaml", True), ("a.yml", True), ("a.json", False)):
+        (tmp_path / name).write_text("train:\n  steps: 3\n")
+        with pytest.raises(ConfigError, match="line 1, column 1: not JSON") as found:
+            files_of(tmp_path / name)
+        assert ("dp-prior translate" in str(found.value) and "yaml.safe_load" in str(found.value)) is is_told

@@ -19,6 +19,7 @@ from dp_prior.evaluation.interval import mean_interval, share_interval
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.chunking import Ensemble, Guided, Naive, Prefix, Synchronous
+from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.batch import Spec
@@ -524,3 +525,14 @@ def test_what_cannot_be_shuffled_is_refused_before_training(telling):
 def test_a_policy_that_is_told_needs_an_environment_that_tells():
     with pytest.raises(ValueError, match="they differ in told"):
         measure(Listening())
+
+
+def test_rollouts_say_how_many_episodes_are_done_with_the_unfinished_by_their_steps():
+    ranks, told = Ranks(make_accelerator("fp32")), []
+    ranks.work.show = told.append
+    found = measure(Way(), ranks)
+    assert found.metrics == measure(Way()).metrics
+    assert {(done.name, done.items) for done in told} == {("rollout", 20)}
+    shares = [done.share for done in told]
+    assert shares == sorted(shares) and shares[0] == 0 and 0.8 < shares[-1] < 1
+    assert {str(done) for done in told} >= {"rollout 0/20", "rollout 8/20", "rollout 16/20"}

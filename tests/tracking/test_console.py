@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dp_prior.clock import Progress
+from dp_prior.job.work import Done
 from dp_prior.tracking.console import ConsoleConfig, ConsoleLogger
 
 
@@ -223,3 +224,45 @@ def test_every_knob_changes_something():
     assert ConsoleConfig(style="plain").create(stream, 10)._live is None
     assert ConsoleConfig(interval_s=0.5).create(Stream(), 10)._interval_s == 0.5
     assert ConsoleConfig().type == "console"
+
+
+def test_an_evaluation_in_a_file_is_one_line_a_minute_with_the_time_left():
+    logger, stream, clock = logger_of()
+    for episode in range(51):
+        logger.log_work(Done("rollout", episode / 50, 50))
+        clock.now += 10
+    assert stream.getvalue().splitlines()[:2] == ["rollout 6/50  0:07:20 left", "rollout 12/50  0:06:20 left"]
+    assert len(stream.getvalue().splitlines()) == 8
+
+
+def test_a_short_evaluation_in_a_file_is_silent_also_after_a_longer_one():
+    logger, stream, clock = logger_of()
+    for _ in range(3):
+        for share in (0.0, 0.5, 0.99):
+            logger.log_work(Done("validation", share))
+            clock.now += 25
+        logger.log({"validation/ema/loss": 0.5}, Progress(10, 1))
+    assert stream.getvalue().splitlines() == ["step 1  validation/ema  loss 0.5"] * 3
+
+
+def test_a_terminal_shows_a_moving_line_until_the_results_are_there():
+    logger, stream, clock = logger_of(Stream(True), "live")
+    logger.log({"train/loss": 0.5}, Progress(250, 10))
+    logger.log_work(Done("rollout", 0.0, 50))
+    clock.now += 60
+    logger.log_work(Done("rollout", 0.25, 50))
+    (line,) = logger._line(80).columns
+    assert [str(cell) for cell in line.cells] == ["rollout 12/50  0:03:00 left"]
+    logger.log({"rollout/score": 0.5}, Progress(250, 10))
+    (line,) = logger._line(80).columns
+    assert "250/1,000 samples" in str(next(line.cells))
+    logger.close()
+    assert "rollout  score 0.5" in stream.getvalue()
+
+
+def test_a_terminal_that_showed_evaluations_only_keeps_no_line_of_them():
+    logger, stream, clock = logger_of(Stream(True), "live", total_samples=None)
+    logger.log_work(Done("rollout", 0.25, 50))
+    logger._live.refresh()
+    logger.close()
+    assert "rollout 12/50" in stream.getvalue() and stream.getvalue().endswith("\x1b[2K")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from dp_prior.config import Change, Config
-from dp_prior.data.errors import DataError
+from dp_prior.data.errors import DataError, MissingError
 from dp_prior.data.files import decoding, reading
 from dp_prior.data.found_files import find_files
 from dp_prior.data.frames import FramePart
@@ -65,7 +65,7 @@ class FolderImages(ImageSource):
         import_pillow("image")
         root = config.path.expanduser()
         if not root.is_dir():
-            raise DataError(str(root.absolute()), ["there is no such folder of images"])
+            raise MissingError(str(root.absolute()), ["there is no such folder of images; check data.source.path"])
         found = find_files(str(root), PICTURE_ENDINGS)
         self._paths = found.paths
         names = [path[len(found.place) + 1 :] for path in found.paths]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from dp_prior.config import Change, Config
-from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.errors import DataError, MissingError, nearest_name
 from dp_prior.data.files import check_memory, decoding, npy_header, reading
 from dp_prior.data.formats.npz import read_header
 from dp_prior.data.frames import FramePart, frames_per_block
@@ -49,6 +49,8 @@ class NpzImages(ImageSource):
 
     def __init__(self, config: NpzImagesConfig, labelled: bool):
         path = config.path.expanduser()
+        if not path.exists():
+            raise MissingError(str(path.absolute()), ["there is no such file; check data.source.path"])
         with reading(path):
             check_regular(path, path.stat().st_mode)
         with decoding(path, "is no .npz file"), zipfile.ZipFile(path) as archive:

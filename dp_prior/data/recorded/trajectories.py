@@ -160,6 +160,7 @@ class Trajectories(Demonstrations):
                 self.is_train_step = windows.is_real
                 newest = source[windows.first + n_obs_steps - 1]
         self.train, self.val, self.test = (sets[name] for name in PARTS)
+        self._remark_on_short_episodes()
         weighted = next((found for found in self._language.values() if found.weights is not None), None)
         self._weighted, self._newest = weighted, newest
         self._weights = None if config.weights is None else config.weights.create(store, chosen)
@@ -174,6 +175,18 @@ class Trajectories(Demonstrations):
                 "stride: the data set does not say its steps per second, so the policy has no rate"
             )
         return recorded and recorded / self._config.stride
+
+    def _remark_on_short_episodes(self) -> None:
+        """Note that most episodes to train on are shorter than a window, of which each has few; warn if all are."""
+        short, n = self.counts["train"]["short_episodes"], self.counts["train"]["episodes"]
+        if 2 * short > n:
+            longest = int((-(-self._lengths[self._numbers["train"]] // self._config.stride)).max())
+            self.few = (
+                f"task.horizon is {self._horizon}, but {short:,} of {n:,} train episodes are shorter (the longest has "
+                f"{longest} steps), so they give few windows, mostly padding; lower task.horizon"
+            )
+        if short == n > 0:
+            self.file_warnings.append(self.few)
 
     def _rows(self, part: str) -> np.ndarray:
         """Rows of the episodes of a part, one episode after another, at the rate of the recording."""

@@ -73,6 +73,7 @@ class Loader:
         device: torch.device | str | None = None,
         order: Order | None = None,
         augment: Callable[[Batch, Randomness], Batch] | None = None,
+        few: str = "",
     ):
         self.dataset = dataset
         self._seed, self._augment = seed, augment
@@ -90,7 +91,7 @@ class Loader:
                 [
                     f"one step takes batch_size {batch_size} x accumulation {accumulation} x {ranks} = "
                     f"{self.global_batch_size} samples, but the training set has {len(dataset)}. "
-                    f"Lower batch_size or train on more data"
+                    f"{few}Lower batch_size or train on more data"
                 ],
             )
         self._length = len(dataset)

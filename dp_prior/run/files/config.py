@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,6 +29,9 @@ from dp_prior.translation.foreign_settings import flat
 from dp_prior.translation.hints import hint
 from dp_prior.translation.libraries import recognise
 
+HOW_TO_GET_DATA = re.compile(r"\bData: (.+?)(?=\s(?:Command|Hardware|Duration|Score): |$)", re.DOTALL)
+"""The part of a description that says how to get the data."""
+
 DEFAULT_TASK = PolicyConfig.model_construct()  # unchecked, so that parts may still join its families
 """The policy task: an action chunk is diffused, given observations (Chi et al. 2023, arXiv:2303.04137)."""
 
@@ -36,7 +40,8 @@ class TrainConfig(Config):
     """One run: task, data, training, evaluation, and tracking of its results."""
 
     description: str = ""
-    """Free text: source, command, hardware, expected score. Saved with the run."""
+    """Free text: source, command, hardware, expected score. Saved with the run. What follows `Data:`, up to `Command:`,
+    `Hardware:`, `Duration:` or `Score:`, says how to get the data; shown where they are missing."""
 
     seed: Annotated[int, Change("data")] = Field(default=0, ge=0)
     """Seed of the initial weights, the order of the data, and all noise."""
@@ -108,12 +113,13 @@ class TrainConfig(Config):
 
     @contextlib.contextmanager
     def explaining_missing_data(self) -> Iterator[None]:
-        """Add the run's `description`, which may say how to make the data, to an error about missing data."""
+        """Add how to get the data, if `description` says it, to an error about missing data."""
         try:
             yield
         except MissingError as error:
-            said = f". The configuration says: {self.description}" if self.description else ""
-            raise MissingError(error.source, [f"{problem}{said}" for problem in error.problems]) from None
+            said = HOW_TO_GET_DATA.search(self.description)
+            advice = f"to get the data: {said[1].strip()}" if said else ""
+            raise MissingError(error.source, error.problems, advice) from None
 
     @property
     def metrics(self) -> tuple[Metric, ...]:

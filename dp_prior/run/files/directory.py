@@ -11,7 +11,7 @@ from pathlib import Path
 from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError
 from dp_prior.checkpoints.held import HeldDirectory
-from dp_prior.checkpoints.run_lock import LOCK
+from dp_prior.checkpoints.run_lock import LOCK, unwritable
 from dp_prior.data.errors import UnreadableError
 from dp_prior.files.durable import try_writing
 from dp_prior.run.files.exit_file import EXIT
@@ -45,8 +45,7 @@ class RunDirectory(HeldDirectory):
         try:
             try_writing(self.path)
         except OSError as error:
-            problem = f"cannot write in run directory {self.path}: {error.strerror} ({error.filename})"
-            raise CheckpointError(f"{problem}. Make it writable, free space, or choose another.") from None
+            raise unwritable(self.path, error) from None
 
     def explain(self, error: BaseException) -> BaseException:
         """The error to report: the state of directory or disk, if it caused `error`; else `error`."""

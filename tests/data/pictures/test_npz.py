@@ -81,7 +81,7 @@ def test_damaged_and_missing_files_are_named(tmp_path):
     path.write_bytes(data[:100])
     with pytest.raises(DataError, match=r"a.npz: 1 problem\s+is no .npz file"):
         NpzImagesConfig(path=path).create(labelled=False, uniform=True)
-    with pytest.raises(DataError, match="cannot be read: No such file"):
+    with pytest.raises(DataError, match="there is no such file; check data.source.path"):
         NpzImagesConfig(path=tmp_path / "b.npz").create(labelled=False, uniform=True)
 
 

@@ -279,3 +279,17 @@ def test_verify_and_manifest_decide_what_is_compared_with_what(path, tmp_path):
     configure(path, verify="hashes").integrity(tmp_path / "other").check()  # whose manifest would lie there
     with pytest.raises(DataError, match="set.npz has the right size, but not the SHA-256"):
         careful.integrity(tmp_path / "other").check()
+
+
+def test_a_horizon_longer_than_most_episodes_is_a_warning_and_the_reason_for_too_few_windows(path):
+    long = configure(path).create(31, 2, 8)
+    (warning,) = long.report()["warnings"]
+    assert (
+        "task.horizon is 31" in warning and "(the longest has 30 steps)" in warning and "lower task.horizon" in warning
+    )
+    with pytest.raises(
+        ConfigError, match=r"samples, but the training set has \d+\. task\.horizon is 31.*Lower batch_size"
+    ):
+        long.loader(batch_size=512, accumulation=1, seed=0, rank=0, world_size=1)
+    with pytest.raises(ConfigError, match=r"the training set has \d+\. Lower batch_size"):
+        configure(path).create(4, 2, 2).loader(batch_size=512, accumulation=1, seed=0, rank=0, world_size=1)

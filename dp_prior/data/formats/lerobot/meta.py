@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from dp_prior.config import an
 from dp_prior.config.errors import short
-from dp_prior.data.errors import DataError
+from dp_prior.data.errors import DataError, MissingError
 from dp_prior.data.files import check_count, decoding, reading
 from dp_prior.data.formats.lerobot.tables import read_columns
 from dp_prior.files.regular_files import SMALL, read_small
@@ -47,6 +47,8 @@ class LeRobotMeta:
     """
 
     def __init__(self, path: Path):
+        if not path.exists():
+            raise MissingError(str(path.absolute()), ["no such folder; check data.episodes.path"])
         self.path = path
         self.info_file = info = path / "meta" / "info.json"
         self.info = _read_json(info)

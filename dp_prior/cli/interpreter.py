@@ -1,0 +1,20 @@
+"""Finds what is wrong with the Python that runs a command, before an import ends the command with a traceback."""
+
+from __future__ import annotations
+
+import sys
+
+OLDEST = (3, 11)
+
+
+def interpreter_fault() -> str:
+    """A line with the remedy if this Python is too old or outside the environment; else an empty text."""
+    remedy = "run `source .venv/bin/activate` first, or ./demo, which makes that environment"
+    if sys.version_info < OLDEST:
+        needed, own = (".".join(map(str, version[:3])) for version in (OLDEST, sys.version_info))
+        return f"dp_prior needs Python {needed} or newer; {sys.executable} is {own}; {remedy}"
+    try:
+        import click  # noqa: F401 (the first package that a command imports)
+    except ModuleNotFoundError:
+        return f"click, which dp_prior needs, is not installed for {sys.executable}; {remedy}"
+    return ""

@@ -1,0 +1,86 @@
+"""A budget that makes no sense is told, with the remedy; the time of a run follows from the time of a step."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from dp_prior.clock import Progress
+from dp_prior.run.budget import budget_warnings, duration, time_of_training
+from dp_prior.run.files.config import TrainConfig
+from tests.tiny import tiny, train, write
+
+
+class Data(list):
+    global_batch_size = 8
+
+
+def config_of(place, **changes):
+    return TrainConfig.from_json(json.dumps(tiny(place, **changes)))
+
+
+def trainer_of(config, n=64):
+    loader = Data(range(n))
+    total = config.train.total_samples(n, 8)
+    return SimpleNamespace(loader=loader, total_samples=total, total_steps=-(-total // 8))
+
+
+def warnings_of(config, n=64):
+    return "\n".join(budget_warnings(config, trainer_of(config, n)))
+
+
+def test_a_warm_up_that_never_ends_is_told_with_the_rate_that_is_reached(tmp_path):
+    assert not warnings_of(config_of(tmp_path, train__lr__warmup_steps=23))
+    told = warnings_of(config_of(tmp_path, train__lr__warmup_steps=500))
+    assert "warmup_steps is 500" in told and "24 steps" in told and "to 4.8e-05 of 0.001" in told
+    assert "set it to 2" in told
+
+
+@pytest.mark.parametrize("unit, count", [("samples", 64_000), ("steps", 8_000)])
+def test_thousands_of_epochs_are_told_unless_they_were_asked_for(unit, count, tmp_path):
+    budget = {"train__steps": None, f"train__{unit}": count}
+    assert "is 1,000 epochs" in warnings_of(config_of(tmp_path, **budget))
+    assert not warnings_of(config_of(tmp_path, **budget), n=65)
+    assert not warnings_of(config_of(tmp_path, train__steps=None, train__epochs=5000))
+
+
+def test_a_run_that_measures_nothing_is_told(tmp_path):
+    assert "nothing is measured" in warnings_of(config_of(tmp_path, evaluate=[]))
+    assert not warnings_of(config_of(tmp_path, evaluate=[], test=[{"type": "loss", "name": "test"}]))
+
+
+def test_time_and_epochs_are_of_what_is_left_whatever_the_unit_of_the_budget(tmp_path):
+    for unit, count in (("samples", 800), ("steps", 100), ("epochs", 12.5)):
+        config = config_of(tmp_path, **{"train__steps": None, f"train__{unit}": count})
+        whole, *_ = time_of_training(config, trainer_of(config), Progress(), 36.0)
+        assert "about 1 h 0 min of training for 12.5 epochs, 36 s a step; evaluations" in whole
+        rest, *_ = time_of_training(config, trainer_of(config), Progress(400, 50), 36.0)
+        assert "about 30 min of training for 6.2 epochs" in rest
+        done, *more = time_of_training(config, trainer_of(config), Progress(800, 100), 36.0)
+        assert "about 0 s of training for 0.0 epochs" in done and not more
+
+
+@pytest.mark.parametrize("saves", [{"steps": 99}, {"samples": 799}, {"epochs": 12}, {"minutes": 59}])
+def test_a_long_run_that_saves_nothing_before_its_end_is_told(saves, tmp_path):
+    never = {unit: 100 * count for unit, count in saves.items()}
+    evaluators = [{"type": "loss", "every": never}]
+    for save, step_s, is_told in ((never, 36.0, True), (never, 5.0, False), (saves, 36.0, False)):
+        config = config_of(tmp_path, train__steps=100, train__save_every=save, evaluate=evaluators)
+        lines = time_of_training(config, trainer_of(config), Progress(), step_s)
+        assert (len(lines) > 1) is is_told
+    config = config_of(tmp_path, train__steps=100, train__save_every=never, evaluate=[{"type": "loss", "every": saves}])
+    assert len(time_of_training(config, trainer_of(config), Progress(), 36.0)) == 1
+
+
+def test_durations_have_two_units_at_most_and_grow_with_the_time():
+    assert [duration(s) for s in (0.1, 89, 90, 3599, 12_000, 183_600)] == [
+        "1 s", "89 s", "2 min", "1 h 0 min", "3 h 20 min", "2 d 3 h"
+    ]  # fmt: skip
+
+
+def test_check_prints_time_and_epochs_and_the_plan_the_warnings(tmp_path):
+    found = train(write(tmp_path, train__lr__warmup_steps=500, evaluate=[]), "--check")
+    assert found.exit_code == 0, found.output
+    assert "  time          about 1 s of training for 3.3 epochs, " in found.output
+    assert "warning       train.lr.warmup_steps is 500" in found.output
+    assert "  save          every 5 steps, and at the end\n" in found.output
