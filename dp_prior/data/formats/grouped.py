@@ -151,8 +151,8 @@ class GroupedStore(EpisodeStore):
         return f"{self._parts[episode].where}[{key}]"
 
     def files(self, keys: Iterable[str]) -> list[Path]:
-        """See `EpisodeStore`; the files of all episodes."""
-        return sorted({part.file for part in self._parts})
+        """See `EpisodeStore`; the files of all episodes but those with a fault."""
+        return sorted({part.file for number, part in enumerate(self._parts) if number not in self._faults})
 
     def _without_steps(self, number: int) -> str:
         where, layout = self._parts[number].where, self._layouts[number]

@@ -96,6 +96,7 @@ def test_episodes_that_are_left_out_may_be_damaged_without_steps_or_a_key_or_no_
     kept = [1, 4, 5, 8, 9, 10]
     rows = np.concatenate([np.arange(ends_of(LENGTHS)[n] - LENGTHS[n], ends_of(LENGTHS)[n]) for n in kept])
     assert not problems and chosen.numbers.tolist() == kept
+    assert [file.name for file in store.files(["action"])] == sorted(f"episode_{n}.hdf5" for n in [3, *kept])
     np.testing.assert_array_equal(chosen.read(store, "action"), joined("action")[rows])
     frames = gathered(store.chosen_frames(CAMERA, chosen.recorded, chosen.numbers))
     np.testing.assert_array_equal(frames, joined(CAMERA)[rows])
