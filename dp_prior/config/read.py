@@ -34,13 +34,7 @@ def files_of(path: Path) -> list[tuple[Path, dict[str, Any]]]:
     found: list[tuple[Path, dict[str, Any]]] = []
     asked = ""
     while True:
-        try:
-            text = read_small(path, 4 * MOST_CHARACTERS).decode("utf-8-sig")
-        except UnfitError as error:
-            raise ConfigError(str(path), [f"cannot be read{asked}: {error.problem}"]) from None
-        except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a path that no file can have
-            raise ConfigError(str(path), [f"cannot be read{asked}: {error}"]) from None
-        data = parse_object(text, str(path))
+        data = parse_object(read_text(path, asked), str(path))
         base = data.pop(EXTENDS, None)
         found.append((path, data))
         if base is None:
@@ -51,6 +45,16 @@ def files_of(path: Path) -> list[tuple[Path, dict[str, Any]]]:
         if path.resolve() in [file.resolve() for file, _ in found]:
             circle = " extends ".join(str(file) for file in [*(file for file, _ in found), path])
             raise ConfigError(str(found[0][0]), [f"{EXTENDS}: a circle: {circle}"])
+
+
+def read_text(path: Path, asked: str = "") -> str:
+    """The text of a configuration. Args: asked: who named it, for errors."""
+    try:
+        return read_small(path, 4 * MOST_CHARACTERS).decode("utf-8-sig")
+    except UnfitError as error:
+        raise ConfigError(str(path), [f"cannot be read{asked}: {error.problem}"]) from None
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a path that no file can have
+        raise ConfigError(str(path), [f"cannot be read{asked}: {error}"]) from None
 
 
 def parse_object(text: str, source: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dp_prior.data.errors import DataError, UnreadableError
-from dp_prior.data.files import check_array, check_count, decoding
+from dp_prior.data.files import check_array, check_count, decoding, reading
+from dp_prior.files.regular_files import check_regular
 
 if TYPE_CHECKING:
     import h5py
@@ -58,6 +60,8 @@ def opened_hdf5(path: Path, what: str) -> Iterator[h5py.File]:
         DataError: it is damaged.
         UnreadableError: the system refused to read it.
     """
+    with reading(path):
+        check_regular(path, os.stat(path).st_mode)
     with decoding(path, f"{what} cannot be read"), import_h5py().File(path, "r") as file:
         yield file
 
@@ -150,7 +154,7 @@ def _followed(group: h5py.Group, path: str, links: int) -> h5py.Group | h5py.Dat
         encoded = name.encode(errors="surrogateescape")
         if not isinstance(at, h5py.Group) or not at.id.links.exists(encoded):
             return None
-        where, kind = f"{at.name}/{name}", at.id.links.get_info(encoded).type
+        where, kind = f"{at.name.rstrip('/')}/{name}", at.id.links.get_info(encoded).type
         if kind == h5py.h5l.TYPE_SOFT and links:
             at = _followed(at, at.id.links.get_val(encoded).decode(errors="surrogateescape"), links - 1)
         elif kind == h5py.h5l.TYPE_HARD:

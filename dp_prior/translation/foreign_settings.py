@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.config.errors import ConfigError, an
-from dp_prior.config.read import MOST_CHARACTERS, TOO_DEEP, parse_object
+from dp_prior.config.read import MOST_CHARACTERS, TOO_DEEP, parse_object, read_text
 from dp_prior.translation.row import Theirs
 
 MOST_SETTINGS = 10_000
 """Settings read at most; YAML's references can make billions of a few lines."""
+
+LONGEST_FORMULA = 1000
+"""Characters of a text in which references are replaced, and of what replaces them; more grow beyond all bounds."""
 
 _FLOAT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+")
 """A number such as 1e-4, which is a text in YAML 1.1 and a number to everybody else."""
@@ -55,10 +58,7 @@ def flat(settings: dict[str, Any], source: str, lists: Sequence[str] = ()) -> Th
 
 
 def _read_file(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise ConfigError(str(path), [f"cannot be read: {error}"]) from None
+    text = read_text(path)
     if len(text) > MOST_CHARACTERS:
         raise ConfigError(str(path), [f"holds {len(text):,} characters; at most {MOST_CHARACTERS:,} are read"])
     if path.suffix == ".json" or text.lstrip().startswith("{"):
@@ -145,11 +145,24 @@ def _flatten(value: Any, path: str, theirs: dict[str, Any], lists: frozenset[str
             _flatten(inner, f"{path}.{key}" if path else str(key), theirs, lists, source)
         return
     try:
-        theirs[path] = json.loads(json.dumps(value, default=str))
+        is_too_large = len(theirs) >= MOST_SETTINGS or _parts(value) > MOST_SETTINGS
+        theirs[path] = None if is_too_large else json.loads(json.dumps(value, default=str))
     except (ValueError, RecursionError):  # a list inside itself
         raise ConfigError(source, [f"{path}: {TOO_DEEP}"]) from None
-    if len(theirs) > MOST_SETTINGS:
+    if is_too_large:
         raise ConfigError(source, [f"holds more than {MOST_SETTINGS:,} settings; is it a configuration?"])
+
+
+def _parts(value: Any) -> int:
+    """Values in lists of lists, each as often as it is named; counted to a little over `MOST_SETTINGS`."""
+    if not isinstance(value, (list, dict)):
+        return 1
+    count = 0
+    for each in value.values() if isinstance(value, dict) else value:
+        count += _parts(each)
+        if count > MOST_SETTINGS:
+            break
+    return count
 
 
 def _resolved(value: Any, theirs: Theirs) -> Any:
@@ -157,11 +170,16 @@ def _resolved(value: Any, theirs: Theirs) -> Any:
     if isinstance(value, list):
         return [_resolved(each, theirs) for each in value]
     for _ in range(8):
-        if not isinstance(value, str) or "${" not in value:
+        if not isinstance(value, str) or "${" not in value or len(value) > LONGEST_FORMULA:
             return value
         whole = _REFERENCE.fullmatch(value)
         if whole and whole[1] in theirs:
             value = theirs[whole[1]]
             continue
-        value = _REFERENCE.sub(lambda found: str(theirs.get(found[1], found[0])), value)
+        value = _REFERENCE.sub(lambda found: _short(theirs.get(found[1]), found[0]), value)
     return value
+
+
+def _short(value: Any, otherwise: str) -> str:
+    text = otherwise if value is None else str(value)
+    return text if len(text) <= LONGEST_FORMULA else otherwise

@@ -1,6 +1,7 @@
 """Files and flags of other libraries are read as names and values, and nothing in them runs."""
 
 import json
+import os
 
 import pytest
 
@@ -76,6 +77,17 @@ def test_references_of_yaml_cannot_fill_the_memory(tmp_path):
         read_settings([write(tmp_path, "a.yaml", "\n".join(lines))])
 
 
-def test_a_file_that_is_not_there_is_named():
+def test_lists_of_lists_and_texts_of_references_cannot_fill_the_memory(tmp_path):
+    lines = ["a0: &a0 [x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 20))]
+    with pytest.raises(ConfigError, match="more than 10,000 settings"):
+        read_settings([write(tmp_path, "a.yaml", "\n".join(lines))])
+    found = flat({f"a{i}": f"${{a{i + 1}}}" * 100 for i in range(12)} | {"a12": "x"}, "t")
+    assert max(map(len, found.values())) < 1_000_000 and found["a11"] == "x" * 100
+
+
+def test_a_file_that_is_not_there_or_a_pipe_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
         read_settings(["nowhere.yaml"])
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(ConfigError, match=r"pipe\.yaml.*\s.*a named pipe"):
+        read_settings([str(tmp_path / "pipe.yaml")])

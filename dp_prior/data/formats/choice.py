@@ -117,8 +117,8 @@ def episodes_of(listed: Iterable[int | str], store: EpisodeStore, where: str) ->
                 problems.append(f"{where} names {entry}, but the episodes are numbered {own.min()} to {own.max()}")
         else:
             hint = nearest_name(entry, parts)
-            found = f"{where} names the part {entry!r}, which the data set does not have"
-            problems.append(f"{found}; expected a number, a range such as '10-19', or a part. {hint}")
+            unknown = f"{where} names the part {entry!r}, which the data set does not have"
+            problems.append(f"{unknown}; expected a number, a range such as '10-19', or a part. {hint}")
     if problems:
         raise DataError(str(store.describe()["path"]), problems)
     return np.unique(np.concatenate(found))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -10,13 +13,17 @@ import numpy as np
 
 from dp_prior.data.errors import DataError, MissingError, UnreadableError
 from dp_prior.data.files import check_count, decoding, npy_header, reading
-from dp_prior.data.formats.grouped import EpisodeArrays, GroupedStore, rows_agree, steps_key
+from dp_prior.data.formats.grouped import EpisodeArrays, GroupedStore, Layout, rows_agree, steps_key
 from dp_prior.data.formats.hdf5_groups import ENDINGS, Hdf5Episode
 from dp_prior.data.formats.npz import read_header
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.found_files import by_number
 from dp_prior.data.frames.arrays import row_bytes
 from dp_prior.data.hdf5 import import_h5py
+from dp_prior.files.regular_files import check_regular
+
+_MOST_ASKED = 8
+"""Files that are opened, until one can be read, to tell whether a folder holds episodes."""
 
 
 class NpzEpisode:
@@ -25,8 +32,10 @@ class NpzEpisode:
     def __init__(self, path: Path):
         self.file, self.where = path, str(path)
 
-    def layout(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    def layout(self) -> Layout:
         """See `EpisodeArrays`."""
+        with reading(self.file):
+            check_regular(self.file, os.stat(self.file).st_mode)
         with decoding(self.file, "is not a readable .npz file"), zipfile.ZipFile(self.file) as archive:
             check_count(self.file, len(archive.infolist()), "arrays")
             members = [name for name in archive.namelist() if name.endswith(".npy")]
@@ -64,17 +73,15 @@ class EpisodeFilesConfig(EpisodeStoreRecord):
 
     @classmethod
     def is_at(cls, path: Path) -> bool:
-        """See `EpisodeStoreRecord`; asks the first file."""
+        """See `EpisodeStoreRecord`; asks the first file that can be read."""
         files = files_of_episodes(path, "*") if path.is_dir() else []
         try:
-            layout = episode_at(files[0]).layout() if files else {}
-        except (DataError, UnreadableError):
-            return False
+            layout = _first_layout(files[:_MOST_ASKED])
         except ImportError:
             return True  # creating the store says what to install
         is_several = "episode_ends" in layout or any(key.startswith(("data/demo_", "traj_")) for key in layout)
-        is_hdf5 = len(files) > 1 and files[0].suffix != ".npz"  # batches of images are .npz too
-        return not is_several and (steps_key(layout) is not None or (is_hdf5 and rows_agree(layout)))
+        is_signal = len(files) > 1 and (files[0].suffix != ".npz" or _has_signals(layout))
+        return not is_several and (steps_key(layout) is not None or (is_signal and rows_agree(layout)))
 
     def create(self) -> GroupedStore:
         """Open each file and read its layout; arrays are read when asked for.
@@ -100,8 +107,22 @@ def episode_at(file: Path) -> EpisodeArrays:
     return NpzEpisode(file) if file.suffix == ".npz" else Hdf5Episode(file)
 
 
+def _first_layout(files: Iterable[Path]) -> Layout:
+    for file in files:
+        with contextlib.suppress(DataError, UnreadableError):
+            return episode_at(file).layout()
+    return {}
+
+
+def _has_signals(layout: Layout) -> bool:
+    """Whether there are vectors of floats and nothing of more axes; batches of images are `.npz` files too."""
+    axes = [len(shape) for shape, dtype in layout.values() if dtype.kind == "f"]
+    return 2 in axes and all(len(shape) <= 2 for shape, _ in layout.values())
+
+
 def files_of_episodes(folder: Path, pattern: str) -> list[Path]:
     """The files of episodes in a folder, in the order of the numbers in their names."""
     with reading(folder):
-        found = [file for file in folder.glob(pattern) if file.suffix in (*ENDINGS, ".npz") and file.is_file()]
-    return sorted((file for file in found if not file.name.startswith(".")), key=lambda file: by_number(file.name))
+        found = [file for file in folder.glob(pattern) if file.suffix in (*ENDINGS, ".npz") and not file.is_dir()]
+    visible = (file for file in found if not file.name.startswith("."))
+    return sorted(visible, key=lambda file: by_number(str(file.relative_to(folder))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.files import check_memory
 from dp_prior.data.formats.episode_store import EpisodeStore, spans
 from dp_prior.data.frames import FramePart, FrameSource, frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
+from dp_prior.data.frames.chosen_frames import ChosenFrames
 from dp_prior.data.frames.encoded import EncodedFrames, is_encoded
 from dp_prior.data.hdf5 import are_alike
 
@@ -21,6 +24,9 @@ ACTIONS = ("action", "actions")
 
 _BLOCK_BYTES = 8 << 20
 
+Layout = dict[str, tuple[tuple[int, ...], np.dtype]]
+"""Shape and dtype of arrays by their names."""
+
 
 class EpisodeArrays(Protocol):
     """The arrays of one episode. Attributes: where: the file or group, for messages; file: that holds them."""
@@ -28,7 +34,7 @@ class EpisodeArrays(Protocol):
     where: str
     file: Path
 
-    def layout(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    def layout(self) -> Layout:
         """Shape and dtype of every array, by its name.
 
         Raises:
@@ -55,26 +61,28 @@ class GroupedStore(EpisodeStore):
             advice: what to do about an episode without steps.
 
         Raises:
-            DataError: an episode has no steps; all such episodes in one report.
+            DataError: no episode can be read; `checked_ends` tells of some.
         """
         self.path, self.format, self._parts = path, format, parts
-        self._layouts = [part.layout() for part in parts]
-        self._steps = steps or steps_key(self._layouts[0])
-        lengths, problems = [], []
-        for part, layout in zip(parts, self._layouts, strict=True):
-            if self._steps is not None and self._steps not in layout:
-                problems.append(f"{part.where} has no array {self._steps!r}. {nearest_name(self._steps, layout)}")
-            elif not (length := _length(layout, self._steps)):
-                problems.append(f"{part.where} has no steps: its arrays have no rows")
-            else:
-                lengths.append(length)
-        if problems:
-            raise DataError(str(path), problems, advice)
+        self._layouts, self._faults = _layouts(parts)
+        self._steps = steps or steps_key(next(filter(None, self._layouts), {}))
+        lengths = [_length(layout, self._steps) for layout in self._layouts]
+        for number in np.flatnonzero(np.equal(lengths, 0)).tolist():
+            self._faults.setdefault(number, self._without_steps(number))
+        if not any(lengths):
+            raise DataError(str(path), list(self._faults.values()), advice)
+        self._advice = [advice] if advice else []
+        self._first = int(np.flatnonzero(lengths)[0])
         self.episode_ends = np.cumsum(np.array(lengths, np.int64))
         self._encoded: dict[str, tuple[int, ...]] = {}
         for key in self._rowed():
-            if self._may_be_encoded(key) and is_encoded(parts[0].rows(key, 0, 1)[0]):
+            if self._is_encoded(key):
                 self._encoded[key] = (*self._open_encoded(key, self.episode_ends).size, 3)
+
+    def checked_ends(self) -> tuple[np.ndarray, list[str]]:
+        """See `EpisodeStore`; an episode with a fault has no steps, so that it may be left out."""
+        ends, problems = super().checked_ends()
+        return ends, [*self._faults.values(), *self._advice] if self._faults else problems
 
     def rows(self, key: str) -> int:
         """See `EpisodeStore`; every key has a row for each step."""
@@ -86,7 +94,7 @@ class GroupedStore(EpisodeStore):
 
     def unread(self) -> dict[str, str]:
         """See `EpisodeStore`."""
-        layout, length = self._layouts[0], int(self.episode_ends[0])
+        layout, length = self._layouts[self._first], int(self.episode_ends[self._first])
         return {
             key: f"{dtype} of shape {shape} in the first episode, which has {length} steps"
             for key, (shape, dtype) in layout.items()
@@ -95,7 +103,7 @@ class GroupedStore(EpisodeStore):
 
     def dtype(self, key: str) -> str:
         """Stored type of an array; `image` for encoded pictures."""
-        return "image" if key in self._encoded else self._layouts[0][key][1].name
+        return "image" if key in self._encoded else self._layouts[self._first][key][1].name
 
     def read(self, key: str) -> np.ndarray:
         """(N, *feature_shape) in the stored dtype, of floats the widest."""
@@ -105,7 +113,8 @@ class GroupedStore(EpisodeStore):
         """See `EpisodeStore`; only these episodes are read."""
         if key in self._encoded:
             raise DataError(self.locate(key, 0), ["holds encoded pictures; name them under images"])
-        self._check(key)
+        self._check(key, numbers)
+        check_memory(self.locate(key, 0), sum(_bytes(self._layouts[n][key]) for n in numbers))
         lengths = [stop - first for first, stop in spans(ends, numbers)]
         return np.concatenate([self._parts[n].rows(key, 0, rows) for n, rows in zip(numbers, lengths, strict=True)])
 
@@ -115,10 +124,20 @@ class GroupedStore(EpisodeStore):
 
     def open_frames(self, key: str, ends: np.ndarray) -> FrameSource:
         """See `EpisodeStore`; a block of rows at a time, or encoded pictures."""
-        self._check(key)
+        self._check(key, np.arange(len(ends)))
+        return self._open_frames(key, ends)
+
+    def chosen_frames(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> FrameSource:
+        """See `EpisodeStore`; the other episodes may lack the key."""
+        if len(numbers) == len(ends) or key not in self.keys():
+            return self.frames(key, ends)
+        self._check(key, numbers)
+        return ChosenFrames(self._open_frames(key, ends), numbers)
+
+    def _open_frames(self, key: str, ends: np.ndarray) -> FrameSource:
         if key in self._encoded:
             return self._open_encoded(key, ends)
-        shape, dtype = (int(ends[-1]), *self.keys()[key]), self._layouts[0][key][1]
+        shape, dtype = (int(ends[-1]), *self.keys()[key]), self._layouts[self._first][key][1]
         step = frames_per_block(row_bytes(shape, dtype))
         array = PictureArray(
             self.locate(key, 0), shape, dtype, lambda first, stop: self._blocks(key, first, stop, step)
@@ -132,17 +151,27 @@ class GroupedStore(EpisodeStore):
         return f"{self._parts[episode].where}[{key}]"
 
     def files(self, keys: Iterable[str]) -> list[Path]:
-        """See `EpisodeStore`; the files of all episodes."""
-        return sorted({part.file for part in self._parts})
+        """See `EpisodeStore`; the files of all episodes but those with a fault."""
+        return sorted({part.file for number, part in enumerate(self._parts) if number not in self._faults})
+
+    def _without_steps(self, number: int) -> str:
+        where, layout = self._parts[number].where, self._layouts[number]
+        if self._steps is None or self._steps in layout:
+            return f"{where} has no steps: its arrays have no rows"
+        return f"{where} has no array {self._steps!r}. {nearest_name(self._steps, layout)}"
 
     def _rowed(self) -> dict[str, tuple[int, ...]]:
-        length = int(self.episode_ends[0])
-        layout = self._layouts[0]
+        length, layout = int(self.episode_ends[self._first]), self._layouts[self._first]
         return {key: shape[1:] for key, (shape, _) in layout.items() if shape and shape[0] in (length, length + 1)}
 
-    def _may_be_encoded(self, key: str) -> bool:
-        shape, dtype = self._layouts[0][key]
-        return dtype.kind in "SO" and len(shape) == 1 or (dtype == np.uint8 and len(shape) == 2)
+    def _is_encoded(self, key: str) -> bool:
+        """Whether the first row is an encoded picture; not if it cannot be read, which is told when it is used."""
+        shape, dtype = self._layouts[self._first][key]
+        may_be = dtype.kind in "SO" and len(shape) == 1 or (dtype == np.uint8 and len(shape) == 2)
+        try:
+            return may_be and is_encoded(self._parts[self._first].rows(key, 0, 1)[0])
+        except DataError:
+            return False
 
     def _open_encoded(self, key: str, ends: np.ndarray) -> EncodedFrames:
         def rows(first: int, stop: int) -> Iterator[Any]:
@@ -162,40 +191,59 @@ class GroupedStore(EpisodeStore):
                 yield part.rows(key, row - begin, min(row + step, stop, end) - begin)
             begin = end
 
-    def _check(self, key: str) -> None:
-        """Raises DataError unless every episode has the array, alike and with a row for each step."""
-        feature, dtype, problems = self._rowed()[key], self._layouts[0][key][1], []
+    def _check(self, key: str, numbers: np.ndarray) -> None:
+        """Raises DataError unless these episodes have the array, alike and with a row for each step."""
+        feature, dtype, problems = self._rowed()[key], self._layouts[self._first][key][1], []
         lengths = np.diff(self.episode_ends, prepend=0).tolist()
-        for part, layout, length in zip(self._parts, self._layouts, lengths, strict=True):
-            shape, stored = layout.get(key, ((), None))
+        for number in numbers.tolist():
+            part, length = self._parts[number], lengths[number]
+            shape, stored = self._layouts[number].get(key, ((), None))
             is_alike = key in self._encoded or (
                 shape[1:] == feature and stored is not None and are_alike(stored, dtype)
             )
-            if stored is None:
-                problems.append(f"{part.where} has no {key!r}, but {self._parts[0].where} has one")
-            elif shape[0] not in (length, length + 1) or not is_alike:
+            if number in self._faults:
+                problems.append(self._faults[number])
+            elif stored is None:
+                problems.append(f"{part.where} has no {key!r}, but {self._parts[self._first].where} has one")
+            elif shape[:1] not in ((length,), (length + 1,)) or not is_alike:
                 found = f"{part.where}[{key}] holds {stored} of shape {shape}"
                 problems.append(f"{found}; expected {dtype} of shape {(length, *feature)}")
         if problems:
             raise DataError(str(self.path), problems)
 
 
-def steps_key(layout: dict[str, tuple[tuple[int, ...], np.dtype]]) -> str | None:
+def steps_key(layout: Layout) -> str | None:
     """The array whose rows are the steps of an episode, by its name; None if no name says so."""
     named = [key for name in ACTIONS for key in layout if key.rpartition("/")[2] == name and layout[key][0]]
     return min(named, key=lambda key: key.count("/"), default=None)
 
 
-def rows_agree(layout: dict[str, tuple[tuple[int, ...], np.dtype]]) -> bool:
+def rows_agree(layout: Layout) -> bool:
     """Whether most arrays have one number of rows, at least two of them, so that rows are probably steps."""
     counts = Counter(shape[0] for shape, _ in layout.values() if shape)
     rows, count = counts.most_common(1)[0] if counts else (0, 0)
     return rows > 1 and count >= max(2, sum(counts.values()) / 2)
 
 
-def _length(layout: dict[str, tuple[tuple[int, ...], np.dtype]], steps: str | None) -> int:
+def _layouts(parts: Sequence[EpisodeArrays]) -> tuple[list[Layout], dict[int, str]]:
+    """The layout of each episode, empty for one that cannot be read, and why by its number."""
+    layouts, faults = [], {}
+    for number, part in enumerate(parts):
+        try:
+            layouts.append(part.layout())
+        except DataError as error:
+            layouts.append({})
+            faults[number] = f"{error.source} {'; '.join(error.problems)}"
+    return layouts, faults
+
+
+def _bytes(array: tuple[tuple[int, ...], np.dtype]) -> int:
+    return math.prod(array[0]) * array[1].itemsize
+
+
+def _length(layout: Layout, steps: str | None) -> int:
     """Steps of an episode."""
     if steps is not None:
-        return (layout[steps][0] or (0,))[0]
+        return (*layout.get(steps, ((),))[0], 0)[0]
     counts = Counter(shape[0] for shape, _ in layout.values() if shape)
     return counts.most_common(1)[0][0] if counts else 0

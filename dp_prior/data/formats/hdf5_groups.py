@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.files import check_is_file, check_memory
-from dp_prior.data.formats.grouped import GroupedStore
+from dp_prior.data.files import check_is_file
+from dp_prior.data.formats.grouped import GroupedStore, Layout
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.found_files import by_number
-from dp_prior.data.hdf5 import array_at, arrays_in, groups_at, has_groups, import_h5py, missing_part, opened_hdf5
+from dp_prior.data.hdf5 import (
+    array_at,
+    arrays_in,
+    check_dataset,
+    groups_at,
+    has_groups,
+    import_h5py,
+    missing_part,
+    opened_hdf5,
+)
 
 ENDINGS = (".hdf5", ".h5")
 
@@ -25,18 +33,16 @@ class Hdf5Episode:
         self.file, self._group = path, group or "/"
         self.where = f"{path}/{group}" if group else str(path)
 
-    def layout(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    def layout(self) -> Layout:
         """See `EpisodeArrays`."""
         with opened_hdf5(self.file, "its layout") as file:
-            found = arrays_in(file[self._group])
-        for key, (shape, dtype) in found.items():
-            check_memory(f"{self.where}[{key}]", math.prod(shape) * dtype.itemsize)
-        return found
+            return arrays_in(file[self._group])
 
     def rows(self, key: str, first: int, stop: int) -> np.ndarray:
         """See `EpisodeArrays`."""
         with opened_hdf5(self.file, f"{self.where}[{key}]") as file:
             array = array_at(file[self._group], key)
+            check_dataset(array)
             if array.dtype.kind != "O" and (missing := missing_part(array)):
                 found = f"{missing}; the file is incomplete, copy or write it again"
                 raise DataError(f"{self.where}[{key}]", [found])

@@ -5,6 +5,8 @@ Behavior Transformer's kitchen and block pushing data are stored so; Diffusion P
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
@@ -13,7 +15,7 @@ import numpy as np
 
 from dp_prior.data.errors import DataError, MissingError, UnreadableError
 from dp_prior.data.files import check_memory, decoding, npy_header, reading
-from dp_prior.data.formats.grouped import GroupedStore
+from dp_prior.data.formats.grouped import GroupedStore, Layout
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.files.regular_files import open_regular
 
@@ -21,19 +23,18 @@ from dp_prior.files.regular_files import open_regular
 class MaskedEpisode:
     """See `EpisodeArrays`; one episode of the arrays in a folder, which are mapped into memory."""
 
-    def __init__(self, folder: Path, number: int, length: int, files: dict[str, Path], time_first: bool):
+    def __init__(self, folder: Path, number: int, length: int, headers: Layout, time_first: bool):
         self.file, self.where = folder, f"{folder}, episode {number}"
-        self._number, self._length, self._files, self._time_first = number, length, files, time_first
+        self._number, self._length, self._headers, self._time_first = number, length, headers, time_first
 
-    def layout(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    def layout(self) -> Layout:
         """See `EpisodeArrays`."""
-        headers = {key: _header(file) for key, file in self._files.items()}
-        return {key: ((self._length, *shape[2:]), dtype) for key, (shape, dtype) in headers.items()}
+        return {key: ((self._length, *shape[2:]), dtype) for key, (shape, dtype) in self._headers.items()}
 
     def rows(self, key: str, first: int, stop: int) -> np.ndarray:
         """See `EpisodeArrays`."""
         with decoding(f"{self.where}[{key}]"):
-            array = np.load(self._files[key], mmap_mode="r", allow_pickle=False)
+            array = np.load(self.file / f"{key}.npy", mmap_mode="r", allow_pickle=False)
             return np.array(array[first:stop, self._number] if self._time_first else array[self._number, first:stop])
 
 
@@ -72,25 +73,26 @@ class MaskedArraysConfig(EpisodeStoreRecord):
             raise DataError(str(path), [f"has no mask of the steps {name or ''}; name its file in mask: {[*files]}"])
         lengths, time_first = _lengths(files.pop(name), self.steps_axis)
         shape = (max(lengths), len(lengths)) if time_first else (len(lengths), max(lengths))
-        fitting = {key: file for key, file in files.items() if _fits(_header(file)[0], shape, len(lengths), time_first)}
+        headers = {key: _header(file) for key, file in files.items()}
+        fitting = {key: each for key, each in headers.items() if _fits(each[0], shape, len(lengths), time_first)}
         if not fitting:
             raise DataError(str(path), [f"has no array that begins with the axes of {name}, {shape}"])
         episodes = [MaskedEpisode(path, n, length, fitting, time_first) for n, length in enumerate(lengths)]
-        return MaskedArraysStore(path, episodes, {key: file for key, file in files.items() if key not in fitting})
+        return MaskedArraysStore(path, episodes, {key: headers[key] for key in headers.keys() - fitting.keys()})
 
 
 class MaskedArraysStore(GroupedStore):
     """See `GroupedStore`."""
 
-    def __init__(self, path: Path, episodes: list[MaskedEpisode], others: dict[str, Path]):
+    def __init__(self, path: Path, episodes: list[MaskedEpisode], others: Layout):
         """Args: others: arrays that do not begin with the axes of the mask."""
         super().__init__(path, "masked arrays", episodes, None)
         self._others = others
 
     def unread(self) -> dict[str, str]:
         """See `EpisodeStore`."""
-        headers = {key: _header(file) for key, file in self._others.items()}
-        return {key: f"{dtype} of shape {shape}, not of that of the mask" for key, (shape, dtype) in headers.items()}
+        others = sorted(self._others.items())
+        return {key: f"{dtype} of shape {shape}, not of that of the mask" for key, (shape, dtype) in others}
 
     def files(self, keys: Iterable[str]) -> list[Path]:
         """See `EpisodeStore`."""
@@ -109,8 +111,10 @@ def _masks(folder: Path) -> list[str]:
 def _header(file: Path) -> tuple[tuple[int, ...], np.dtype]:
     with reading(file), decoding(file, "is not a readable .npy file"), open_regular(file) as stream:
         shape, _, dtype = npy_header(stream)
-        check_memory(str(file), int(np.prod(shape)) * dtype.itemsize)
-        return shape, dtype
+        declared, found = math.prod(shape) * dtype.itemsize, os.fstat(stream.fileno()).st_size - stream.tell()
+    if declared != found and not dtype.hasobject:
+        raise DataError(str(file), [f"holds {found:,} bytes, but its header declares {declared:,}; copy it again"])
+    return shape, dtype
 
 
 def _fits(shape: tuple[int, ...], least: tuple[int, int], episodes: int, time_first: bool) -> bool:
@@ -126,6 +130,8 @@ def _lengths(file: Path, axis: int | None) -> tuple[list[int], bool]:
     Raises:
         DataError: the mask is none, or may be read along both axes.
     """
+    shape, dtype = _header(file)
+    check_memory(str(file), math.prod(shape) * dtype.itemsize)
     with decoding(file, "is not a readable .npy file"):
         mask = np.load(file, allow_pickle=False)
     if mask.ndim != 2 or not np.isin(mask, (0, 1)).all() or not mask.any():

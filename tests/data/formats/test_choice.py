@@ -203,6 +203,12 @@ def test_lists_that_cannot_be_meant_are_refused(source):
     for entry, words in ((5, "names 5, but the episodes are numbered 0 to 4"), ("train", "names the part 'train'")):
         with pytest.raises(DataError, match=words):
             ChoiceConfig(only=[entry]).of(store)
+    with pytest.raises(DataError) as caught:
+        ChoiceConfig(only=["train", 1, 7]).of(store)
+    assert [problem.split(", ")[0] for problem in caught.value.problems] == [
+        "choice.only names the part 'train'",
+        "choice.only names 7",
+    ]
     with pytest.raises(DataError, match="leaves none of 5 episodes"):
         ChoiceConfig(leave_out=["0-4"]).of(store)
 

@@ -25,6 +25,20 @@ def test_a_folder_of_episodes_is_told_from_a_folder_of_data_sets(tmp_path):
         kind_of(tmp_path / "d")
 
 
+def test_npz_files_without_actions_are_episodes_if_they_hold_vectors_over_time(tmp_path):
+    for name, arrays in {
+        "taught": {"pose": np.zeros((9, 6)), "gripper": np.zeros((9, 1))},
+        "images": {"images": np.zeros((9, 8, 8, 3)), "labels": np.zeros(9)},
+        "bytes": {"data": np.zeros((9, 48), np.uint8), "labels": np.zeros(9, int)},
+    }.items():
+        (tmp_path / name).mkdir()
+        for number in range(3):
+            np.savez(tmp_path / name / f"{number}.npz", **arrays)
+    (tmp_path / "taught/0.npz").write_bytes(b"damaged")
+    assert kind_of(tmp_path / "taught") == "episode_files"
+    assert not any(EpisodeFilesConfig.is_at(tmp_path / name) for name in ("images", "bytes"))
+
+
 def test_a_file_of_another_layout_is_answered_with_what_is_inside_and_the_way_out(tmp_path):
     path = write_hdf5_files(tmp_path / "a") / "episode_0.hdf5"
     with pytest.raises(DataError) as caught:
@@ -53,8 +67,10 @@ def test_arrays_of_python_objects_and_damaged_files_are_refused_by_name(tmp_path
         EpisodeFilesConfig(path=path, files="episode_0*").create().read("notes")
     file = path / "episode_1.npz"
     file.write_bytes(file.read_bytes()[:200])
-    with pytest.raises(DataError, match=r"episode_1.npz: 1 problem\s+is not a readable .npz file"):
-        EpisodeFilesConfig(path=path).create()
+    _, problems = EpisodeFilesConfig(path=path).create().checked_ends()
+    assert "episode_1.npz is not a readable .npz file" in problems[0]
+    with pytest.raises(DataError, match=r"episode_1.npz is not a readable .npz file"):
+        EpisodeFilesConfig(path=path, files="episode_1.*").create()
 
 
 def test_files_without_a_key_of_that_name_have_the_steps_that_most_arrays_have(tmp_path):
@@ -69,7 +85,14 @@ def test_files_without_a_key_of_that_name_have_the_steps_that_most_arrays_have(t
     assert store.episode_ends.tolist() == [5, 8] and sorted(store.keys()) == ["endpose/left", "joint_action/vector"]
     with h5py.File(tmp_path / "d/odd.hdf5", "w"):
         pass
-    with pytest.raises(
-        DataError, match=r"odd.hdf5 has no steps: its arrays have no rows\s+if it is no episode, say in files"
-    ):
-        EpisodeFilesConfig(path=tmp_path / "d").create()
+    _, problems = EpisodeFilesConfig(path=tmp_path / "d").create().checked_ends()
+    assert "odd.hdf5 has no steps: its arrays have no rows" in problems[0]
+    assert problems[1].startswith("if it is no episode, say in files")
+
+
+def test_files_in_folders_of_the_same_name_are_in_the_order_of_the_numbers_of_these(tmp_path):
+    for number in (10, 9, 1):
+        (tmp_path / f"d/{number}").mkdir(parents=True)
+        np.savez(tmp_path / f"d/{number}/take.npz", action=np.full((2, 1), number))
+    store = EpisodeFilesConfig(path=tmp_path / "d", files="*/take.npz").create()
+    assert store.read("action")[::2, 0].tolist() == [1, 9, 10]

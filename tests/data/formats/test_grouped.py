@@ -1,9 +1,12 @@
 """Episodes that are stored apart are read as one data set."""
 
+import os
+
 import numpy as np
 import pytest
 
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.convert import convert
 from dp_prior.data.formats.recognition import kind_of, record_of
 from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
@@ -71,6 +74,41 @@ def test_it_is_converted_and_what_is_not_is_named(layout, tmp_path):
         assert f"{name}: not converted; float64 of shape (2, 50) in the first episode, which has 3 steps" in line
 
 
+def test_episodes_that_are_left_out_may_be_damaged_without_steps_or_a_key_or_no_files(tmp_path):
+    path = write_hdf5_files(tmp_path / "d")
+    (path / "episode_0.hdf5").write_bytes(b"no file of HDF5")
+    with h5py.File(path / "episode_2.hdf5", "w"):
+        pass
+    with h5py.File(path / "episode_3.hdf5", "a") as file:
+        del file[CAMERA]
+    (path / "episode_6.hdf5").unlink()
+    (path / "episode_6.hdf5").symlink_to(tmp_path / "moved.hdf5")
+    (path / "episode_7.hdf5").unlink()
+    os.mkfifo(path / "episode_7.hdf5")
+    store = record_of(kind_of(path), path).create()
+    text = " ".join(ChoiceConfig(leave_out=(2,)).of(store)[1])
+    for part in ("episode_0.hdf5 its layout cannot be read", "episode_6.hdf5 cannot be read: No such file"):
+        assert part in text
+    assert "episode_7.hdf5 is a named pipe" in text and '"leave_out": [0, 6, 7]' in text
+    with pytest.raises(DataError, match="episode_0.hdf5 its layout"):
+        store.read("action")
+    chosen, problems = ChoiceConfig(leave_out=(0, 2, 3, "6-7")).of(store)
+    kept = [1, 4, 5, 8, 9, 10]
+    rows = np.concatenate([np.arange(ends_of(LENGTHS)[n] - LENGTHS[n], ends_of(LENGTHS)[n]) for n in kept])
+    assert not problems and chosen.numbers.tolist() == kept
+    assert [file.name for file in store.files(["action"])] == sorted(f"episode_{n}.hdf5" for n in [3, *kept])
+    np.testing.assert_array_equal(chosen.read(store, "action"), joined("action")[rows])
+    frames = gathered(store.chosen_frames(CAMERA, chosen.recorded, chosen.numbers))
+    np.testing.assert_array_equal(frames, joined(CAMERA)[rows])
+
+
+def test_memory_for_all_episodes_is_checked_before_it_is_taken(tmp_path, monkeypatch):
+    store = record_of("episode_files", write_npz_files(tmp_path / "d")).create()
+    monkeypatch.setattr("dp_prior.data.files.free_memory_bytes", lambda: 100)
+    with pytest.raises(DataError, match="of memory free"):
+        store.read("action")
+
+
 def test_episodes_that_differ_are_named(tmp_path):
     path = write_hdf5_files(tmp_path / "d")
     with h5py.File(path / "episode_2.hdf5", "a") as file:
@@ -88,5 +126,5 @@ def test_episodes_that_differ_are_named(tmp_path):
     assert second.endswith(f"has no 'observations/qpos', but {path / 'episode_0.hdf5'} has one")
     with h5py.File(path / "episode_3.hdf5", "a") as file:
         del file["action"]
-    with pytest.raises(DataError, match="episode_3.hdf5 has no array 'action'"):
-        record_of("episode_files", path).create()
+    _, problems = record_of("episode_files", path).create().checked_ends()
+    assert "episode_3.hdf5 has no array 'action'" in problems[0]

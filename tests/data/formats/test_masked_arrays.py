@@ -1,5 +1,7 @@
 """Arrays over all episodes with a mask of the steps that exist."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -37,6 +39,21 @@ def test_steps_that_do_not_exist_are_left_out(time_first, tmp_path):
         expected = np.concatenate([arrays[key][n, :length] for n, length in enumerate(LENGTHS)])
         np.testing.assert_array_equal(store.read(key), expected)
     assert "shape (9,)" in store.unread()["onehot_goals"]
+
+
+@pytest.mark.parametrize("name", ["existence_mask", "observations_seq"])
+def test_a_header_that_lies_and_a_pipe_are_refused_before_anything_is_read(name, tmp_path):
+    write(tmp_path / "d", True)
+    file = tmp_path / f"d/{name}.npy"
+    with open(file, "wb") as stream:
+        header = {"descr": "<f8", "fortran_order": False, "shape": (10**12, 3)}
+        np.lib.format.write_array_header_1_0(stream, header)
+    with pytest.raises(DataError, match=rf"{name}.npy: 1 problem\s+holds 0 bytes, but its header declares 24,000"):
+        MaskedArraysConfig(path=tmp_path / "d").create()
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(DataError, match=f"{name}.npy is a named pipe"):
+        MaskedArraysConfig(path=tmp_path / "d").create()
 
 
 def test_a_mask_that_is_full_needs_its_axis_and_one_with_holes_is_refused(tmp_path):
