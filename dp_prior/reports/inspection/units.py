@@ -90,7 +90,7 @@ def still_grippers(seen: Survey) -> Iterator[Finding]:
     """Dimensions that are called a gripper and never change."""
     for signal in seen.of("observation", "action"):
         named = [str(column) for column in signal.columns] or [""] * signal.values.shape[1]
-        is_gripper = np.array(["grip" in f"{signal.key} {name}".lower() for name in named])
+        is_gripper = np.array(["grip" in f"{signal.key} {name}".lower() for name in named], bool)
         if still := np.flatnonzero(is_gripper & ~_varies(signal)).tolist():
             listed = first_few([signal.called(dimension) for dimension in still])
             yield Finding("warning", f"{signal.name}, dimension {listed}: the gripper never moves; was it recorded?")
