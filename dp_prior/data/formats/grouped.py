@@ -165,7 +165,7 @@ class GroupedStore(EpisodeStore):
         return {key: shape[1:] for key, (shape, _) in layout.items() if shape and shape[0] in (length, length + 1)}
 
     def _is_encoded(self, key: str) -> bool:
-        """Whether the first row is an encoded picture; not if it cannot be read, which is told when it is used."""
+        """Whether the first row is an encoded picture; damaged rows are told of when the key is used."""
         shape, dtype = self._layouts[self._first][key]
         may_be = dtype.kind in "SO" and len(shape) == 1 or (dtype == np.uint8 and len(shape) == 2)
         try:

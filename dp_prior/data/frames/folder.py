@@ -40,6 +40,8 @@ class FolderFrames:
         if not path.is_dir():
             raise DataError(str(path.absolute()), ["no such folder of frames"])
         entries = [entry if file is None else entry / file for entry in _listed(path)]
+        is_whole = len(entries) == len(ends)
+        entries = [entries[number] for number in numbers] if is_whole else entries
         self._file = {} if file is None else {"file": file}
         self._is_video = all(entry.suffix.lower() in VIDEOS for entry in entries)
         if not self._is_video and not all(entry.is_dir() for entry in entries):
@@ -47,9 +49,9 @@ class FolderFrames:
             raise DataError(str(path), [f"holds {odd.name!r}; expected a folder or a video per episode"])
         if missing := [str(entry) for entry in entries if not entry.exists()]:
             raise DataError(str(path), [f"{entry}: no such file" for entry in missing])
-        if len(entries) != len(ends):
-            raise DataError(str(path), [f"holds frames of {len(entries)} episodes; expected {len(ends)}"])
-        entries = [entries[number] for number in numbers]
+        if not is_whole:
+            remedy = "one for each that was recorded; an empty folder will do for an episode that is left out"
+            raise DataError(str(path), [f"holds frames of {len(entries)} episodes; expected {len(ends)}, {remedy}"])
         self.parts = [FramePart(str(entry), (episode,)) for episode, entry in enumerate(entries)]
         self._pictures: dict[str, list[Path]] = {}
         if self._is_video:

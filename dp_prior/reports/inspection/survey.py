@@ -250,7 +250,7 @@ def _signal(
 
 def roles_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Role]:
     """Which keys of numbers are probably the action and the observations, by what data sets usually call them."""
-    action = next((key for key in ("action", "actions") if len(shapes.get(key, (0, 0, 0))) <= 2), None)
+    action = next((key for key in ("action", "actions", "actions_seq") if len(shapes.get(key, (0, 0, 0))) <= 2), None)
     last = {key: key.replace("/", ".").rpartition(".")[2] for key in shapes}
     for test in (
         lambda key: key.startswith("obs/"),  # robomimic's, whose `states` are those of the simulator

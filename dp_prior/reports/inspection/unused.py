@@ -55,7 +55,9 @@ def action_hint(shapes: dict[str, tuple[int, ...]], observations: Collection[str
     found = [key for key in shapes if _ACTION.search(key)]
     if found:
         named = ", ".join(f"{key} {shape}" for key, shape in shapes.items() if key in found)
-        return f'candidates are {named}; several are joined: "action": {{"key": {_listed(found)}}}'
+        which = "candidates are" if len(found) > 1 else "a candidate is"
+        joined = "; several are joined" if len(found) > 1 else ""
+        return f'{which} {named}{joined}: "action": {{"key": {_listed(found)}}}'
     hint = "if none was recorded, the next value of what is observed is one"
     return f'{hint}: "action": {{"key": {_listed(observations)}, "ahead": 1}}' if observations else ""
 

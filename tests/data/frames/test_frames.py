@@ -258,6 +258,17 @@ def test_folders_that_do_not_match_the_episodes_are_refused(tmp_path):
         FolderFrames(path, ends_of([3, 4]))
 
 
+def test_an_episode_that_is_left_out_needs_an_empty_folder_at_most(tmp_path):
+    need("folder")
+    path = write_folder(tmp_path / "f", pictures(7), [3, 4], "picture")
+    (path / "run00").mkdir()  # between run0 and run1
+    ends, numbers = ends_of([3, 5, 4]), np.array([0, 2])
+    np.testing.assert_array_equal(gathered(FolderFrames(path, ends, numbers)), pictures(7))
+    (path / "run00").rmdir()
+    with pytest.raises(DataError, match="an empty folder will do for an episode that is left out"):
+        FolderFrames(path, ends, numbers)
+
+
 # Recorded data --------------------------------------------------------------------------------------------------------
 
 VIDEOS = {
@@ -299,3 +310,6 @@ def test_a_folder_per_episode_may_hold_a_video_for_each_camera(tmp_path):
         FolderFrames(tmp_path / "videos", ends_of([4, 5]))
     with pytest.raises(DataError, match="2/7.mp4: no such file"):
         FolderFrames(tmp_path / "videos", ends_of([4, 5]), file="7.mp4")
+    (tmp_path / "videos/3").mkdir()  # between 2 and 10, without a video
+    source = FolderFrames(tmp_path / "videos", ends_of([4, 6, 5]), np.array([0, 2]), "1.mp4")
+    np.testing.assert_array_equal(gathered(source), frames[1])

@@ -87,6 +87,11 @@ def test_statistics_leave_out_the_steps_that_are_not_finite():
     assert Signal("a", "a", ("a",), "action", values, []).called(1) == "1"
 
 
+def test_the_action_of_masked_arrays_is_known_by_its_name():
+    roles = roles_of({"actions_seq": (9,), "observations_seq": (60,), "onehot_goals": (7,)})
+    assert roles == {"actions_seq": "action", "observations_seq": "observation", "onehot_goals": "other"}
+
+
 KEYS = ["action", "actions", "obs/eef", "observation.state", "state", "agent_pos", "robot_state", "reward", "obs.x"]
 
 
