@@ -88,7 +88,7 @@ def measure(policy: Any, merge: MergeConfig, delay: int, episodes: int, first_se
     is_seam = begins | stops
     jerk = np.linalg.norm(np.diff(np.stack(actions), 3, axis=0), axis=-1)  # of the actions i to i + 3
     at_seam = is_seam[1:-2] | is_seam[2:-1] | is_seam[3:]
-    low, high = mean_interval(info["score"])
+    low, high = mean_interval(info["score"], limits=PushTConfig.score_range)
     return {
         "score": float(info["score"].mean()),
         "low": low,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -58,6 +59,11 @@ class GymConfig(Config):
             if name in make_arguments:
                 raise ValueError(f"{name!r} is set by this package; set a limit with the field max_steps")
         return make_arguments
+
+    @property
+    def score_range(self) -> tuple[float, float]:
+        """Limits of an episode's score; of rewards nothing is known."""
+        return (0.0, 1.0) if self.score == "success" else (-math.inf, math.inf)
 
     def create(self) -> Lockstep:
         """The environment.

@@ -6,7 +6,7 @@ Meta-World's gymnasium ids are not used: `reset(seed=...)` there draws one of 50
 from __future__ import annotations
 
 import difflib
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -20,6 +20,8 @@ class MetaWorldConfig(Config):
     """A Meta-World task observed as a state. Score: 1 if solved, which ends the episode, else 0."""
 
     type: Literal["metaworld"] = "metaworld"
+
+    score_range: ClassVar = (0.0, 1.0)
 
     task: str
     """Name of the task, for example `push-v3`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -22,6 +22,8 @@ class PushTConfig(Config):
     """Push-T observed as state or camera frames. Score: best coverage so far / 0.95, at most 1; 1 ends the episode."""
 
     type: Literal["pusht"] = "pusht"
+
+    score_range: ClassVar = (0.0, 1.0)
 
     n_envs: int = Field(default=25, ge=1)
     """Episodes that run side by side: the largest batch of a prediction."""

@@ -7,7 +7,7 @@ half the score, while a policy that commits to one way reaches the best score of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -23,6 +23,8 @@ class ToyConfig(Config):
     """A reacher in the square [-1, 1] x [-1, 1]. Score: best progress towards the goal so far; 1 at the goal."""
 
     type: Literal["toy"] = "toy"
+
+    score_range: ClassVar = (0.0, 1.0)
 
     n_envs: int = Field(default=25, ge=1)
     """Episodes that run side by side: the largest batch of a prediction."""

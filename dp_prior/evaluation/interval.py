@@ -7,19 +7,26 @@ from statistics import NormalDist
 
 import numpy as np
 
+UNBOUNDED = (-math.inf, math.inf)
 
-def mean_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
+
+def mean_interval(
+    values: np.ndarray, confidence: float = 0.95, limits: tuple[float, float] = UNBOUNDED
+) -> tuple[float, float]:
     """Student's t interval of the mean of n >= 1 independent values; NaN for a single value, or if a value is NaN.
 
     Assumes an approximately normal mean, as for scores in [0, 1] from a few dozen episodes on. Equal values give an
     interval of width 0.
+
+    Args:
+        limits: of a value, and so of the mean: an interval that exceeds them is clipped, which loses no coverage.
     """
     n = len(values)
     if n == 1:
         return math.nan, math.nan
     mean, deviation = mean_and_deviation(values)
     half = student_t_quantile(0.5 + confidence / 2, n - 1) * deviation / math.sqrt(n)
-    return mean - half, mean + half
+    return max(mean - half, limits[0]), min(mean + half, limits[1])
 
 
 def mean_and_deviation(values: np.ndarray) -> tuple[float, float]:

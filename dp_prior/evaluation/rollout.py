@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 class RolloutConfig(Config):
     """Scores in an environment: mean, spread and 95 % confidence intervals over fixed seeds.
 
-    Intervals are Student's t for the mean score and Wilson's for the success rate. If the environment gives
-    instructions, the report has a table of scores by instruction.
+    Intervals are Student's t for the mean score, clipped to the scores that the environment can give, and Wilson's for
+    the success rate. If the environment gives instructions, the report has a table of scores by instruction.
     """
 
     type: Literal["rollout"] = "rollout"
@@ -49,7 +49,12 @@ class RolloutConfig(Config):
     metrics: ClassVar = (
         Metric("<name>/score", "score", "higher", "Mean score over the episodes, as the environment defines it."),
         Metric("<name>/score_std", "score", None, "Standard deviation of the score over episodes."),
-        Metric("<name>/score_ci_low", "score", "higher", "Lower end of the 95 % interval of the mean (Student's t)."),
+        Metric(
+            "<name>/score_ci_low",
+            "score",
+            "higher",
+            "Lower end of the 95 % interval of the mean (Student's t).",
+        ),
         Metric("<name>/score_ci_high", "score", "higher", "Upper end of that interval."),
         Metric("<name>/success_rate", "share", "higher", "Share of episodes solved; NaN if success is not reported."),
         Metric("<name>/success_ci_low", "share", "higher", "Lower end of the 95 % interval of the share (Wilson)."),

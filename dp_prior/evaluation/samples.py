@@ -22,10 +22,15 @@ Part = Literal["train", "val", "test"]
 class SendsHeartbeats(Protocol):
     """Ranks that wait for each other as long as heartbeats arrive."""
 
-    work: Work
-
     def beat(self) -> None:
         """Send a heartbeat; leaves the evaluation if the run is asked to stop."""
+
+
+@runtime_checkable
+class ShowsWork(Protocol):
+    """Ranks that show how much of an evaluation is done."""
+
+    work: Work
 
 
 def pick_samples(data: SplitData, split: Part, evaluator: str, data_set: str | None = None) -> Samples:
@@ -113,7 +118,7 @@ def rank_and_size(ranks: ReducingRanks | None) -> tuple[int, int]:
 
 def work_of(ranks: ReducingRanks | None) -> Work:
     """Counts the parts of an evaluation, for the line that shows how much is done."""
-    return ranks.work if isinstance(ranks, SendsHeartbeats) else Work()
+    return ranks.work if isinstance(ranks, ShowsWork) else Work()
 
 
 def heartbeat(ranks: ReducingRanks | None) -> None:

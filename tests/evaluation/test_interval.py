@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dp_prior.evaluation.interval import mean_interval, share_interval, student_t_quantile
 
@@ -77,3 +79,17 @@ def test_value_without_number_gives_no_interval():
 
 def test_single_value_gives_no_interval_of_the_mean():
     assert all(math.isnan(end) for end in mean_interval(np.array([1.0])))
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=9))
+def test_limits_of_a_score_are_those_of_the_interval_and_the_mean_stays_inside(scores):
+    values = np.array(scores)
+    low, high = mean_interval(values, limits=(0.0, 1.0))
+    assert 0 <= low <= values.mean() + 1e-12 and values.mean() - 1e-12 <= high <= 1
+    wide = mean_interval(values)
+    assert (low, high) == (max(0.0, wide[0]), min(1.0, wide[1]))  # inside the limits nothing changes
+
+
+def test_an_unknown_score_has_no_interval_within_limits_either():
+    for values in ([0.5], [0.5, np.nan]):
+        assert np.isnan(mean_interval(np.array(values), limits=(0.0, 1.0))).all()

@@ -12,6 +12,7 @@ from dp_prior.config import ConfigError
 from dp_prior.diffusion.draw import AS_CONFIGURED
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.embedders.hashed import HashedConfig
+from dp_prior.envs.gym import GymConfig
 from dp_prior.envs.toy import Toy, ToyConfig
 from dp_prior.evaluation import rollout_evaluator
 from dp_prior.evaluation.film import Film
@@ -487,7 +488,9 @@ def test_scores_by_instruction_follow_from_the_table_of_seeds_on_any_number_of_r
             table[side]["score_ci_low"],
             table[side]["score_ci_high"],
         )
-        assert table[side]["score"] == pytest.approx(scores.mean()) and (low, high) == mean_interval(scores)
+        assert table[side]["score"] == pytest.approx(scores.mean()) and (low, high) == mean_interval(
+            scores, limits=(0.0, 1.0)
+        )
         assert table[side]["success_rate"] == pytest.approx(np.mean([row["success"] for row in own]))
         assert table[side]["episodes"] == len(own)
     for other in on_ranks(3, lambda models, ranks: measure(models["online"], ranks), {"online": Listening()}):
@@ -536,3 +539,10 @@ def test_rollouts_say_how_many_episodes_are_done_with_the_unfinished_by_their_st
     shares = [done.share for done in told]
     assert shares == sorted(shares) and shares[0] == 0 and 0.8 < shares[-1] < 1
     assert {str(done) for done in told} >= {"rollout 0/20", "rollout 8/20", "rollout 16/20"}
+
+
+def test_intervals_are_clipped_to_the_scores_that_the_environment_can_give():
+    low, high = (measure(n_episodes=2, noise_seed=1).metrics[f"rollout/score_ci_{end}"] for end in ("low", "high"))
+    assert (low, high) == (0.0, 1.0)  # by t alone from -4.0 to 5.3
+    success, rewards = (GymConfig(id="any", score=rule).score_range for rule in ("success", "sum"))
+    assert success == (0.0, 1.0) and rewards == (-math.inf, math.inf)
