@@ -12,13 +12,13 @@ from typing import Any
 
 from dp_prior.config import Config, members
 from dp_prior.config.schema import json_schema
+from dp_prior.config.translation.libraries import LIBRARIES
+from dp_prior.config.translation.omissions import OMISSIONS
+from dp_prior.config.translation.page import page as coming_from
 from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.tracking.metric_names import Metric
 from dp_prior.tracking.metric_names import page as metrics_page
 from dp_prior.training.measured import METRICS
-from dp_prior.translation.libraries import LIBRARIES
-from dp_prior.translation.omissions import OMISSIONS
-from dp_prior.translation.page import page as coming_from
 
 SCHEMA_PATH = "configs/train_config.schema.json"
 PAGE_PATH = "docs/config.md"

@@ -196,8 +196,7 @@ def test_lines_have_at_most_120_characters_outside_of_tables():
     numbered = [(page, number, line) for page in WRITTEN for number, line in enumerate(text_of(page).splitlines(), 1)]
     long = [(page, number, line) for page, number, line in numbered if len(line) > 120 and not line.startswith("|")]
     assert_none(
-        f"{page}:{number} has {len(line)} characters, at most 120 are read in a terminal"
-        for page, number, line in long
+        f"{page}:{number} has {len(line)} characters, at most 120 are read in a terminal" for page, number, line in long
     )
 
 

@@ -18,7 +18,7 @@ from tests.tiny import write
 PACKAGE = Path(__file__).parent.parent / "dp_prior"
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 FLOORS = [  # a part of a room that has walls of its own is named by its path
-    {"clock", "config", "embedders", "files", "onboard", "pixels", "tensors", "translation"},
+    {"clock", "config", "embedders", "files", "onboard", "pixels", "tensors", "config/translation"},
     {"diffusion", "networks", "data", "checkpoints", "job", "envs"},
     {"places"},
     {"tasks", "tracking"},
@@ -41,7 +41,7 @@ AT_THE_TOP = {  # imported with the module: where
 }
 IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     **AT_THE_TOP,
-    "yaml": ["translation/foreign_settings.py"],
+    "yaml": ["config/translation/foreign_settings.py"],
     "zarr": ["data/formats/zarr/"],
     "numcodecs": ["data/formats/zarr/codecs.py", "data/formats/zarr/replay_buffer.py"],
     "rich": ["tracking/console.py"],

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dp_prior.config import ConfigError
+from dp_prior.config.translation.foreign_settings import read_settings
+from dp_prior.config.translation.libraries import LIBRARIES, LISTS_OF_THEIRS, recognise
+from dp_prior.config.translation.library import Library
+from dp_prior.config.translation.row import Theirs
+from dp_prior.config.translation.translate import Translation, translate
 from dp_prior.run.files.config import TrainConfig
-from dp_prior.translation.foreign_settings import read_settings
-from dp_prior.translation.libraries import LIBRARIES, LISTS_OF_THEIRS, recognise
-from dp_prior.translation.library import Library
-from dp_prior.translation.row import Theirs
-from dp_prior.translation.translate import Translation, translate
 
 
 def translate_settings(words: Sequence[str], key: str | None = None) -> tuple[Library, Translation]:

@@ -7,8 +7,8 @@ import pytest
 
 from dp_prior.run.files.config import TrainConfig
 from tests.cli.invoked import command
-from tests.translation.test_dalle2_table import PRIOR
-from tests.translation.test_diffusion_policy_table import UNET_LOWDIM
+from tests.config.translation.test_dalle2_table import PRIOR
+from tests.config.translation.test_diffusion_policy_table import UNET_LOWDIM
 
 FLAGS = ["--image_size", 32, "--num_channels", 64, "--lr", "2e-4", "--data_dir", "images"]
 

@@ -119,7 +119,8 @@ def test_every_number_and_pixel_is_that_of_one_process(record, n_workers, scale)
     [
         (troubled("raise"), "worker 2 of 2 failed: ValueError: the gripper is stuck"),
         pytest.param(
-            troubled("die"), "worker 2 of 2 was killed by SIGKILL; if memory ran out, lower the evaluator's workers",
+            troubled("die"),
+            "worker 2 of 2 was killed by SIGKILL; if memory ran out, lower the evaluator's workers",
             marks=pytest.mark.slow,
         ),
     ],

@@ -173,7 +173,7 @@ def test_part_whose_code_has_changed_is_one_clear_error(tmp_path, monkeypatch):
 
             question = "Has the code of 'my_backbone without __version__, module my_backbone' changed since?"
             done = tiny.train(config, "--set", "train.steps=6", "--import", "my_backbone")
-            assert done.exit_code == 64 and 'backbone.start.bias is unknown' in done.output, done.output
+            assert done.exit_code == 64 and "backbone.start.bias is unknown" in done.output, done.output
             assert f"{question} Then take that code, or train in another directory" in done.output
             with pytest.raises(ValueError, match="backbone.start.bias is unknown") as error:
                 load_policy(tmp_path / "run")

@@ -13,6 +13,9 @@ from pydantic import Field
 
 from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.config import Change, Config, child, members, records_in
+from dp_prior.config.translation.foreign_settings import flat
+from dp_prior.config.translation.hints import hint
+from dp_prior.config.translation.libraries import recognise
 from dp_prior.data import DataConfig
 from dp_prior.data.errors import MissingError
 from dp_prior.data.split_data import SplitData
@@ -25,9 +28,6 @@ from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.metric_names import Metric, find_metric
 from dp_prior.training.measured import METRICS
 from dp_prior.training.training_config import TrainingConfig
-from dp_prior.translation.foreign_settings import flat
-from dp_prior.translation.hints import hint
-from dp_prior.translation.libraries import recognise
 
 HOW_TO_GET_DATA = re.compile(r"\bData: (.+?)(?=\s(?:Command|Hardware|Duration|Score): |$)", re.DOTALL)
 """The part of a description that says how to get the data."""

@@ -1,0 +1,314 @@
+"""DALLE2-pytorch (lucidrains): the configuration of its `train_diffusion_prior.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dp_prior.config.translation.library import Library
+from dp_prior.config.translation.published_choices import folded_decay
+from dp_prior.config.translation.row import Here, NoCounterpart, Row, Theirs, Times, Words, fixed, left_out
+from dp_prior.config.translation.translate import TO_FILL_IN
+
+_SAVERS = ("local", "huggingface", "wandb")
+_MINUTES = "in minutes"
+_BY_EMBEDDINGS = "embeddings are read, and `dp-prior embed` writes them"
+_FROM_CHECKPOINTS = "comes from the checkpoint that a run goes on from"
+_ENCODINGS = "`data.text_encodings` names a folder of them"
+
+
+def _skeleton(theirs: Theirs) -> dict[str, Any]:
+    n_timesteps, n_steps = theirs.get("prior.timesteps", 1000), theirs.get("prior.sample_timesteps")
+    log = theirs.get("tracker.log.log_type", theirs.get("tracker.tracker_type", "console"))
+    ours: dict[str, Any] = {
+        "task.type": "prior",
+        "task.backbone.type": "prior_transformer",
+        "task.diffusion.schedule": {"type": "cosine", "steps": n_timesteps},
+        "task.sampler": {"type": "ddim", "steps": n_steps} if n_steps else {"type": "ddpm", "steps": n_timesteps},
+        "task.text_dropout": 0.0,
+        "data.type": "embeddings",
+        "data.image.path": f"{TO_FILL_IN}/image_embeddings",
+        "data.text.path": f"{TO_FILL_IN}/text_embeddings",
+        "data.split": {"train": 0.75, "val": 0.15, "test": 0.1},
+        "train.epochs": 1,
+        "train.lr": {"type": "constant", "warmup_steps": theirs.get("train.warmup_steps") or 0},
+        "train.optimizer": {"type": "adamw", "betas": [0.9, 0.99], "eps": 1e-6},
+        "evaluate.<validation>.type": "loss",
+        "evaluate.<similarity>.type": "similarity",
+        "test.<test>": {"type": "loss", "name": "test", "split": "test"},
+        "tracker.log.<console>.type": "console",
+    }
+    if theirs.get("prior.condition_on_text_encodings", True):
+        ours["data.text_encodings.path"] = f"{TO_FILL_IN}/text_encodings"
+        ours["data.text_encodings.tokens"] = theirs.get("prior.net.max_text_len") or 77
+    for path, kind in theirs.items():
+        number = path.removeprefix("tracker.save.").removesuffix(".save_to")
+        if path == f"tracker.save.{number}.save_to" and kind in _SAVERS:
+            ours[f"tracker.save.<{number}>.type"] = kind
+    if log == "wandb":
+        ours["tracker.log.<wandb>.type"] = "wandb"
+    if not theirs.get("train.use_ema", True):
+        ours |= {"train.ema": {}, "train.monitor.metric": "validation/online/loss"}
+        ours |= {f"evaluate.<{name}>.models": ["online"] for name in ("validation", "similarity")}
+        ours["test.<test>"] |= {"models": ["online"]}
+    if theirs.get("data.splits.test", 0.1) == 0:
+        del ours["test.<test>"]
+    return ours
+
+
+def _average(value: Any, theirs: Theirs, *names: str) -> Here:
+    if not theirs.get("train.use_ema", True):
+        return Here({"train.ema": {}})
+    decay = folded_decay(theirs.get("train.ema_beta", 0.99), 10)
+    return Here({"train.ema.ema": {"type": "constant", "decay": decay}})
+
+
+def _encodings(is_conditioned: bool, theirs: Theirs, *names: str) -> Here:
+    return Here({"data.text_encodings.path": f"{TO_FILL_IN}/text_encodings"} if is_conditioned else {})
+
+
+def _clip(is_clamped: bool, theirs: Theirs, *names: str) -> Here:
+    is_clipped = not theirs.get("prior.predict_x_start", True)  # to [-1, 1], there
+    other = {"type": "fixed", "bound": 1.0} if is_clipped else None
+    length = {"type": "l2norm", "radius": theirs.get("prior.image_embed_scale")}
+    return Here({"task.diffusion.clip": length if is_clamped else other})
+
+
+def _tokens(n: int | None, theirs: Theirs, *names: str) -> Here:
+    if not theirs.get("prior.condition_on_text_encodings", True) or n is None:
+        raise NoCounterpart("the data say it")
+    return Here({"data.text_encodings.tokens": n})
+
+
+def _sampling_steps(steps: int | None, theirs: Theirs, *names: str) -> Here:
+    return Here({"task.sampler.steps": steps} if steps else {})
+
+
+def _warm_up(steps: int | None, theirs: Theirs, *names: str) -> int:
+    return steps or 0
+
+
+def _loggers(kind: str, theirs: Theirs, *names: str) -> Here:
+    if kind == "wandb":
+        return Here({"tracker.log.<wandb>.type": "wandb"})
+    if kind == "console":
+        return Here({"tracker.log.<console>.type": "console"})
+    raise NoCounterpart(f"{kind!r} is no logger here; see docs/tracking.md")
+
+
+def _loader(kind: str | None, theirs: Theirs, *names: str) -> Here:
+    if kind is None:
+        return Here()
+    if kind == "local":
+        path = theirs.get("tracker.load.file_path")
+        return Here({"tracker.load": {"type": "local", "path": f"{TO_FILL_IN}/run" if path is None else path}})
+    raise NoCounterpart('set tracker.load to {"type": "remote", "reference": ...}, see docs/hub.md')
+
+
+def _saved(name: str) -> Any:
+    """A function of a setting of a saver, which only a saver here of the same kind has."""
+    kinds = {"save_latest_to": "local", "save_best_to": "local", "huggingface_repo": "huggingface"}
+    ours = {"huggingface_repo": "repo"}.get(name, name)
+
+    def to(value: Any, theirs: Theirs, number: str) -> Here:
+        kind = theirs.get(f"tracker.save.{number}.save_to", "local")
+        if kind != kinds[name] or value is None:
+            raise NoCounterpart(f"a saver {kind!r} names its files itself; `save_latest` and `save_best` say which")
+        if str(value).startswith(("/", "..")) and kind == "local":
+            raise NoCounterpart(f"copies lie below the run directory; name a directory there instead of {value}")
+        return Here({f"tracker.save.<{number}>.{ours}": str(value).removeprefix("./").removesuffix(".pth")})
+
+    return to
+
+
+def _saver(kind: str, theirs: Theirs, number: str) -> Here:
+    if kind not in _SAVERS:
+        raise NoCounterpart(f"{kind!r} is no saver here; see docs/hub.md")
+    return Here({f"tracker.save.<{number}>.type": kind})
+
+
+def _role(role: str) -> Any:
+    """A function of whether a saver gets the latest or the best checkpoints; a local one says so by its directory."""
+
+    def to(is_saved: bool, theirs: Theirs, number: str) -> Here:
+        if theirs.get(f"tracker.save.{number}.save_to", "local") == "local":
+            return Here({} if is_saved else {f"tracker.save.<{number}>.save_{role}_to": None})
+        return Here({f"tracker.save.<{number}>.save_{role}": is_saved})
+
+    return to
+
+
+def _of_saver(field: str) -> Any:
+    def to(value: Any, theirs: Theirs, number: str) -> Here:
+        return Here({f"tracker.save.<{number}>.{field}": value})
+
+    return to
+
+
+def _velocity(is_velocity: bool, theirs: Theirs, *names: str) -> Here:
+    return Here({"task.diffusion.objective.type": "v"} if is_velocity else {})
+
+
+def _evaluated(seconds: float, theirs: Theirs, *names: str) -> Here:
+    return Here({f"evaluate.<{name}>.every.minutes": seconds / 60 for name in ("validation", "similarity")})
+
+
+_NETWORK = {
+    "dim": "embed_dim",
+    "depth": "n_layers",
+    "num_time_embeds": "n_time_tokens",
+    "num_image_embeds": "n_image_tokens",
+    "num_text_embeds": "n_text_tokens",
+    "heads": "n_heads",
+    "ff_mult": "expansion",
+    "norm_in": "norm_in",
+    "norm_out": "norm_out",
+    "attn_dropout": "attention_dropout",
+    "ff_dropout": "dropout",
+    "final_proj": "final_proj",
+    "normformer": "normformer",
+    "rotary_emb": "rotary",
+}
+
+_ROWS = (
+    *(Row(f"prior.net.{name}", f"task.backbone.{ours}") for name, ours in _NETWORK.items()),
+    *left_out("heads have embed_dim / n_heads features", "prior.net.dim_head"),
+    *left_out("a copy of `prior.timesteps`", "prior.net.num_timesteps"),
+    Row("prior.net.max_text_len", "data.text_encodings.tokens", "", _tokens),
+    *left_out(_BY_EMBEDDINGS, "prior.clip.make", "prior.clip.model", "prior.clip.base_model_kwargs.**"),
+    *left_out("the data say it", "prior.image_embed_dim", "prior.image_size", "prior.image_channels"),
+    Row("prior.timesteps", "task.diffusion.schedule.steps"),
+    Row("prior.sample_timesteps", "task.sampler.steps", "null: ddpm over all timesteps", _sampling_steps),
+    Row("prior.cond_drop_prob", "task.text_dropout"),
+    Row("prior.text_cond_drop_prob", "task.text_dropout"),
+    fixed(
+        "prior.image_cond_drop_prob",
+        (0, 0.0, None),
+        "the noisy embedding is never dropped, the network's own estimate only with `task.diffusion.self_condition`",
+        "task.image_dropout",
+    ),
+    Row("prior.loss_type", "task.diffusion.criterion.type", "", Words({"l2": "l2", "l1": "l1", "huber": "huber"})),
+    Row(
+        "prior.predict_x_start",
+        "task.diffusion.objective.type",
+        "true: x0; false: eps",
+        Words({True: "x0", False: "eps"}),
+    ),
+    Row("prior.predict_v", "task.diffusion.objective.type", "true: v", _velocity),
+    Row(
+        "prior.beta_schedule",
+        "task.diffusion.schedule.type",
+        "",
+        Words(
+            {
+                "cosine": "cosine",
+                "linear": "linear",
+                "quadratic": "scaled_linear",
+                "jsd": "linear_signal",
+                "sigmoid": "sigmoid_beta",
+            }
+        ),
+    ),
+    Row("prior.condition_on_text_encodings", "data.text_encodings", _ENCODINGS, _encodings),
+    Row("prior.sampling_clamp_l2norm", "task.diffusion.clip", "true: l2norm", _clip),
+    Row("prior.sampling_final_clamp_l2norm", "task.clamp_end"),
+    Row("prior.training_clamp_l2norm", "task.clamp_training"),
+    Row("prior.init_image_embed_l2norm", "task.clamp_start"),
+    Row("prior.image_embed_scale", "task.embedding_scale"),
+    Row("data.image_url", "data.image.path"),
+    Row("data.text_url", "data.text.path"),
+    Row("data.meta_url", "data.image.metadata"),
+    Row("data.splits.train", "data.split.train"),
+    Row("data.splits.val", "data.split.val"),
+    Row("data.splits.test", "data.split.test"),
+    Row("data.batch_size", "data.batch_size"),
+    *left_out("all rows are read; shorten the folder, or `train.samples`", "data.num_data_points"),
+    Row("data.eval_every_seconds", "evaluate.<validation>.every.minutes", _MINUTES, _evaluated),
+    Row("train.epochs", "train.epochs"),
+    Row("train.lr", "train.lr.peak"),
+    Row("train.wd", "train.optimizer.weight_decay"),
+    Row("train.max_grad_norm", "train.max_grad_norm"),
+    Row("train.use_ema", "train.ema", "false: an empty object", _average),
+    Row(
+        "train.ema_beta",
+        "train.ema.<average>.decay",
+        "to the power 1 / 10: here an average is updated every step",
+        _average,
+    ),
+    Row("train.amp", "train.precision", "true: fp16, which needs a GPU", Words({False: "fp32", True: "fp16"})),
+    Row("train.warmup_steps", "train.lr.warmup_steps", "", _warm_up),
+    Row("train.save_every_seconds", "train.save_every.minutes", _MINUTES, Times(1 / 60)),
+    Row("train.save_every", "train.save_every.steps", "of the older form"),
+    Row("train.eval_timesteps", "evaluate.<similarity>.eval_timesteps"),
+    Row("train.random_seed", "seed"),
+    *left_out(_FROM_CHECKPOINTS, "train.best_validation_loss", "train.current_epoch", "train.num_samples_seen"),
+    *left_out("the option --resume of `dp-prior train`, `auto` by default", "load.source", "load.resume"),
+    Row("tracker.data_path", "tracker.data_path"),
+    *left_out("delete the run directory by hand; nothing is overwritten", "tracker.overwrite_data_path"),
+    Row("tracker.log.log_type", "tracker.log.<logger>.type", "a list of loggers", _loggers),
+    Row("tracker.tracker_type", "tracker.log.<logger>.type", "of the older form", _loggers),
+    Row("tracker.log.wandb_entity", "tracker.log.<wandb>.entity"),
+    Row("tracker.log.wandb_project", "tracker.log.<wandb>.project"),
+    Row("tracker.log.wandb_run_name", "tracker.run_name"),
+    Row("tracker.log.wandb_run_id", "tracker.run_id"),
+    Row("tracker.wandb_entity", "tracker.log.<wandb>.entity"),
+    Row("tracker.wandb_project", "tracker.log.<wandb>.project"),
+    *left_out(
+        "a run that goes on keeps its id", "tracker.log.resume", "tracker.log.auto_resume", "tracker.log.wandb_resume"
+    ),
+    *left_out("the console's `style` in `tracker.log`", "tracker.log.verbose", "tracker.verbose"),
+    Row("tracker.load.load_from", "tracker.load", "local, or remote with a `reference`", _loader),
+    *left_out("part of `tracker.load`", "tracker.load.file_path", "tracker.load.url", "tracker.load.wandb_run_path"),
+    *left_out("part of `tracker.load`", "tracker.load.wandb_file_path"),
+    *left_out("a run always goes on from its own newest checkpoint first", "tracker.load.only_auto_resume"),
+    Row("tracker.save.*.save_to", "tracker.save.<saver>.type", "", _saver),
+    Row(
+        "tracker.save.*.save_latest_to",
+        "tracker.save.<saver>.save_latest_to",
+        "a directory below the run",
+        _saved("save_latest_to"),
+    ),
+    Row(
+        "tracker.save.*.save_best_to",
+        "tracker.save.<saver>.save_best_to",
+        "a directory below the run",
+        _saved("save_best_to"),
+    ),
+    Row(
+        "tracker.save.*.save_latest",
+        "tracker.save.<saver>.save_latest",
+        "of a local saver `save_latest_to`",
+        _role("latest"),
+    ),
+    Row("tracker.save.*.save_best", "tracker.save.<saver>.save_best", "of a local saver `save_best_to`", _role("best")),
+    Row("tracker.save.*.save_type", "tracker.save.<saver>.save_type", "", _of_saver("save_type")),
+    Row("tracker.save.*.huggingface_repo", "tracker.save.<saver>.repo", "", _saved("huggingface_repo")),
+    *left_out("`checkpoints.keep_every` keeps checkpoints for good", "tracker.save.*.save_all"),
+    *left_out("a checkpoint holds its configuration and its figures", "tracker.save.*.save_meta_to"),
+    *left_out("from `hf auth login`, or HF_TOKEN; never in a configuration", "tracker.save.*.token_path"),
+    *left_out("`project` and `artifact` of the saver wandb", "tracker.save.*.wandb_run_path"),
+)
+
+
+DALLE2 = Library(
+    key="dalle2",
+    name="DALLE2-pytorch",
+    link="https://github.com/lucidrains/DALLE2-pytorch",
+    about="The JSON of `train_diffusion_prior.py`. Embeddings are read as there; their text encodings, on which theirs "
+    "conditions by default, lie in a folder beside them.",
+    rows=_ROWS,
+    skeleton=_skeleton,
+    blocks={
+        "prior": "task",
+        "net": "task.backbone",
+        "splits": "data.split",
+        "clip": "data.image",
+        "load": "tracker.load",
+    },
+    defaults={
+        "prior.condition_on_text_encodings": True,
+        "prior.sampling_clamp_l2norm": False,
+        "prior.sampling_final_clamp_l2norm": False,
+        "train.use_ema": True,
+    },
+    lists=("tracker.save",),
+)

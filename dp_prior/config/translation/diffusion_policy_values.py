@@ -1,0 +1,430 @@
+"""What becomes of Diffusion Policy's values: the functions of its table, and the settings that follow from several."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dp_prior.config.translation.published_choices import BATCH_NORM, FREE_NORM
+from dp_prior.config.translation.row import Here, NoCounterpart, Theirs, built
+from dp_prior.config.translation.translate import TO_FILL_IN
+
+_SCHEDULE = "policy.noise_scheduler"
+_PUSHT_OBS = {"agent_pos": {"key": "state", "slice": [0, 2]}}
+_BLOCKS = {"resnet18": ([2, 2, 2, 2], False), "resnet34": ([3, 4, 6, 3], False), "resnet50": ([3, 4, 6, 3], True)}
+_PUSHT_NAMES = {"image": "camera"}  # as the Push-T environment names its picture
+
+
+def _dataset(theirs: Theirs) -> str:
+    return str(theirs.get("task.dataset._target_", "")).rpartition(".")[2]
+
+
+def _is_image(theirs: Theirs) -> bool:
+    return any(path.startswith("shape_meta.obs.") or ".shape_meta.obs." in path for path in theirs)
+
+
+def _is_transformer(theirs: Theirs) -> bool:
+    return "policy.n_emb" in theirs or "policy.model.n_emb" in theirs
+
+
+def _is_inpainting(theirs: Theirs) -> bool:
+    known = [theirs[key] for key in ("obs_as_global_cond", "obs_as_local_cond", "obs_as_cond") if key in theirs]
+    return bool(known) and not any(known)
+
+
+def _averages(theirs: Theirs) -> bool:
+    return bool(theirs.get("training.use_ema", True))
+
+
+def _steps(theirs: Theirs) -> int:
+    return theirs.get("policy.num_inference_steps") or theirs.get(f"{_SCHEDULE}.num_train_timesteps", 100)
+
+
+def _is_pusht(theirs: Theirs) -> bool:
+    target = str(theirs.get("task.env_runner._target_", ""))
+    return "pusht" in target and "real" not in target
+
+
+def _name(theirs: Theirs, key: str) -> str:
+    """The name here of an observation."""
+    return _PUSHT_NAMES.get(key, key) if _is_pusht(theirs) else key
+
+
+def skeleton(theirs: Theirs) -> dict[str, Any]:
+    """The settings here that follow from several of theirs, or from a default of theirs."""
+    ours = {
+        "task.type": "inpainting_policy" if _is_inpainting(theirs) else "policy",
+        "task.backbone.type": _backbone(theirs),
+        "task.diffusion.schedule.type": "cosine",
+        "task.diffusion.schedule.steps": 100,
+        "task.diffusion.clip": {"type": "fixed", "bound": 1.0},
+        "task.sampler": _sampler(theirs),
+        "data.type": "trajectories",
+        "data.mask_padding": False,
+        "data.split": {"train": 1.0, "val": 0.0, "test": 0.0},
+        "train.epochs": 1,
+        "train.max_grad_norm": FREE_NORM,
+        "tracker.data_path": f"runs/{theirs.get('name', 'diffusion_policy')}",
+        "tracker.log.<console>.type": "console",
+    }
+    if not _is_transformer(theirs):
+        ours["task.backbone.head_groups"] = 8
+    if any(path.startswith("logging.") for path in theirs):
+        ours["tracker.log.<wandb>.type"] = "wandb"
+    ours |= _data(theirs) | _evaluators(theirs)
+    for key in ("action", *_low_dim(theirs)):
+        ours[f"task.normalizer.{key}"] = {"type": "limits", "clip": None}
+    if not _averages(theirs):
+        ours["train.ema"] = {}
+    return ours | _rotations(theirs)
+
+
+def _backbone(theirs: Theirs) -> str:
+    if _is_transformer(theirs):
+        return "transformer"
+    return "unet1d_local" if theirs.get("obs_as_local_cond") else "unet1d"
+
+
+def _sampler(theirs: Theirs) -> dict[str, Any]:
+    steps = {"steps": _steps(theirs), "spacing": "diffusers"}
+    if "DDIM" in str(theirs.get(f"{_SCHEDULE}._target_", "")):
+        return {"type": "ddim", **steps, "eta": 0.0, "use_clipped_model_output": False}
+    return {"type": "ddpm", **steps}
+
+
+def _low_dim(theirs: Theirs) -> list[str]:
+    """The names here of the observations that are no pictures."""
+    if _is_image(theirs):
+        return [_name(theirs, key) for key, kind in _shapes(theirs).items() if kind != "rgb"]
+    match _dataset(theirs):
+        case "PushTLowdimDataset":
+            return ["agent_pos", "keypoint"]
+        case "RobomimicReplayLowdimDataset":
+            return list(theirs.get("task.dataset.obs_keys", theirs.get("task.obs_keys", [])))
+    return ["obs"]
+
+
+def _shapes(theirs: Theirs) -> dict[str, str]:
+    """The types of the observations in `shape_meta`, by their keys there."""
+    found: dict[str, str] = {}
+    for path in theirs:
+        _, has, rest = path.partition("shape_meta.obs.")
+        if has:
+            key = rest.split(".")[0]
+            prefix = path[: len(path) - len(rest)]
+            found[key] = theirs.get(f"{prefix}{key}.type", "low_dim")
+    return found
+
+
+def _cameras(theirs: Theirs) -> list[str]:
+    """The names here of the cameras."""
+    return [_name(theirs, key) for key, kind in _shapes(theirs).items() if kind == "rgb"]
+
+
+def _data(theirs: Theirs) -> dict[str, Any]:
+    """The episodes, and the keys of observations and action."""
+    robomimic = "Robomimic" in _dataset(theirs) or str(theirs.get("task.dataset.dataset_path", "")).endswith("hdf5")
+    ours: dict[str, Any] = {
+        "data.episodes.type": "robomimic" if robomimic else "zarr",
+        "data.episodes.path": f"{TO_FILL_IN}/data",
+        "data.action": {"key": "actions" if robomimic else "action"},
+    }
+    within = "obs/" if robomimic else ""
+    if _is_image(theirs):
+        pusht = _dataset(theirs) == "PushTImageDataset"
+        for key, kind in _shapes(theirs).items():
+            room = f"data.{'images' if kind == 'rgb' else 'obs'}.{_name(theirs, key)}"
+            ours[room] = {"key": "img"} if pusht and kind == "rgb" else {"key": f"{within}{key}"}
+        return ours | ({"data.obs.agent_pos": _PUSHT_OBS["agent_pos"]} if pusht else {})
+    for key in _low_dim(theirs):
+        known = {**_PUSHT_OBS, "keypoint": {"key": "keypoint"}} if "PushT" in _dataset(theirs) else {}
+        is_known = robomimic or _dataset(theirs).startswith("BlockPush")
+        ours[f"data.obs.{key}"] = known.get(key, {"key": f"{within}{key}" if is_known else TO_FILL_IN})
+    return ours
+
+
+def _rotations(theirs: Theirs) -> dict[str, Any]:
+    """Absolute poses of robomimic: the rotation of an arm is predicted as 6D, and neither quaternions nor grippers are
+    normalised."""
+    if "Robomimic" not in _dataset(theirs):
+        return {}
+    kept = {f"task.normalizer.{key}": {"type": "identity"} for key in _low_dim(theirs) if key.endswith("quat")}
+    if not theirs.get("task.dataset.abs_action", theirs.get("task.abs_action", False)):
+        return {**kept, "task.normalizer.action": {"type": "identity"}}
+    n_arms = 2 if theirs.get("task.action_dim", 10) == 20 or _action_shape(theirs) == [20] else 1
+    grippers = [{"slice": [7 * arm + 6, 7 * arm + 7], "normalizer": {"type": "identity"}} for arm in range(n_arms)]
+    rotations = [{"slice": [7 * arm + 3, 7 * arm + 6], "form": "axis_angle"} for arm in range(n_arms)]
+    others = {"type": "limits", "clip": None}
+    return {
+        **kept,
+        "task.normalizer.action": {"type": "slices", "slices": grippers, "others": others},
+        "data.action.rotations": rotations,
+    }
+
+
+def _action_shape(theirs: Theirs) -> Any:
+    return next((value for path, value in theirs.items() if path.endswith("shape_meta.action.shape")), None)
+
+
+def _evaluators(theirs: Theirs) -> dict[str, Any]:
+    """Validation, the error of sampled actions, and rollouts on the seeds of test and training."""
+    model = "ema" if _averages(theirs) else "online"
+    ours: dict[str, Any] = {}
+    if theirs.get("task.dataset.val_ratio", 0.0) > 0:
+        models = ["ema", "online"] if _averages(theirs) else ["online"]
+        ours |= {"evaluate.<validation>.type": "loss", "evaluate.<validation>.models": models}
+    ours |= {
+        "evaluate.<sampled>.type": "action_error",
+        "evaluate.<sampled>.name": "train_action",
+        "evaluate.<sampled>.split": "train",
+        "evaluate.<sampled>.models": [model],
+        "evaluate.<sampled>.n_samples": theirs.get("dataloader.batch_size", 256),
+        "evaluate.<sampled>.eval_timesteps": [_steps(theirs)],
+    }
+    metric, mode = f"train_action/{model}/mse[steps={_steps(theirs)}]", "min"
+    if _is_pusht(theirs):
+        metric, mode = "test/score", "max"
+        for name in ("test", "train"):
+            if theirs.get(f"task.env_runner.n_{name}", 2) < 2:
+                continue
+            n = theirs.get(f"task.env_runner.n_{name}", 50 if name == "test" else 6)
+            ours |= {
+                f"evaluate.<{name}>.type": "rollout",
+                f"evaluate.<{name}>.name": name,
+                f"evaluate.<{name}>.model": model,
+                f"evaluate.<{name}>.env": {"type": "pusht", "n_envs": theirs.get("task.env_runner.n_envs") or n},
+                f"evaluate.<{name}>.first_seed": 100000 if name == "test" else 0,
+            }
+            if "rgb" in _shapes(theirs).values():
+                ours[f"evaluate.<{name}>.env.camera"] = [96, 96]
+    elif "evaluate.<validation>.type" in ours:
+        metric = f"validation/{model}/loss"
+    return {**ours, "train.monitor": {"metric": metric, "mode": mode}}
+
+
+def monitored(key: str, theirs: Theirs, *names: str) -> Here:
+    """The metric here of a metric there, and its mode.
+
+    Raises:
+        NoCounterpart: the translated run does not measure such a metric.
+    """
+    model = "ema" if _averages(theirs) else "online"
+    metrics = {
+        "test_mean_score": "test/score",
+        "train_mean_score": "train/score",
+        "val_loss": f"validation/{model}/loss",
+        "train_action_mse_error": f"train_action/{model}/mse[steps={_steps(theirs)}]",
+    }
+    if key not in metrics:
+        raise NoCounterpart(f"{key!r} selects no checkpoint here; choose a metric of `evaluate`")
+    if key.endswith("_score") and not _is_pusht(theirs):
+        raise NoCounterpart("the translated run has no rollouts, since their environment is not here")
+    mode = theirs.get("checkpoint.topk.mode", "max")
+    return Here({"train.monitor.metric": metrics[key], "train.monitor.mode": mode})
+
+
+def average(name: str, shift: int = 0) -> Any:
+    """A function of a setting of `ema`, which has no effect without an average."""
+
+    def to(value: Any, theirs: Theirs, *names: str) -> Here:
+        if not _averages(theirs):
+            raise NoCounterpart("without `training.use_ema` it has no effect")
+        return Here({f"train.ema.ema.{name}": value + shift, "train.ema.ema.type": "power"})
+
+    return to
+
+
+def no_average(use: bool, theirs: Theirs, *names: str) -> Here:
+    """The average, or none."""
+    return Here({"train.ema.ema.type": "power"} if use else {"train.ema": {}})
+
+
+def per_camera(field: str) -> Any:
+    """A function of a setting of all cameras: the same for the encoder of each."""
+
+    def to(value: Any, theirs: Theirs, *names: str) -> Here:
+        rooms = [f"task.encoders.{key}" for key in _cameras(theirs)]
+        types = {f"{room}.type": "resnet" for room in rooms}
+        return Here({**types, **{f"{room}.{field}": value for room in rooms}})
+
+    return to
+
+
+def norm(is_group: bool, theirs: Theirs, *names: str) -> Here:
+    """The norm of the encoders of all cameras.
+
+    Raises:
+        NoCounterpart: it is batch norm, whose statistics come with weights here.
+    """
+    if not is_group:
+        raise NoCounterpart(BATCH_NORM)
+    return per_camera("norm")("group", theirs)
+
+
+def imagenet(is_normed: bool, theirs: Theirs, *names: str) -> Here:
+    """ImageNet's mean and standard deviation, for the encoders of all cameras."""
+    if not is_normed:
+        return Here()
+    mean = per_camera("mean")([0.485, 0.456, 0.406], theirs)
+    return Here({**mean, **per_camera("std")([0.229, 0.224, 0.225], theirs)})
+
+
+def resnet(name: str, theirs: Theirs, *names: str) -> Here:
+    """The blocks of torchvision's ResNet with the mean of its maps.
+
+    Raises:
+        NoCounterpart: another network.
+    """
+    if name not in _BLOCKS:
+        raise NoCounterpart(f"{name!r} has no counterpart; those of {', '.join(_BLOCKS)} have")
+    blocks, bottleneck = _BLOCKS[name]
+    ours = {**per_camera("blocks")(blocks, theirs), **per_camera("bottleneck")(bottleneck, theirs)}
+    return Here({**ours, **per_camera("pool")("mean", theirs), **per_camera("output_dim")(None, theirs)})
+
+
+def size(shape: list[int], theirs: Theirs, key: str) -> Here:
+    """Height and width of a camera's frames."""
+    if _shapes(theirs).get(key) != "rgb" or theirs.get("policy.obs_encoder.resize_shape"):
+        return Here()
+    return Here({f"data.images.{_name(theirs, key)}.size": shape[1:]})
+
+
+def kind(word: str, theirs: Theirs, key: str) -> Here:
+    """An observation, which has its place by its kind."""
+    room = "images" if word == "rgb" else "obs"
+    entry = _data(theirs)[f"data.{room}.{_name(theirs, key)}"]
+    return Here({f"data.{room}.{_name(theirs, key)}.key": entry["key"]})
+
+
+def observations(keys: list[str], theirs: Theirs, *names: str) -> Here:
+    """Low-dimensional observations of robomimic, by their keys."""
+    return Here({f"data.obs.{key}.key": f"obs/{key}" for key in keys})
+
+
+def validation(ratio: float, theirs: Theirs, *names: str) -> Here:
+    """The parts of training and validation."""
+    return Here({"data.split.train": round(1 - ratio, 6), "data.split.val": ratio})
+
+
+def rotation(value: Any, theirs: Theirs, *names: str) -> Here:
+    """The rotations of absolute actions."""
+    found = _rotations(theirs).get("data.action.rotations")
+    return Here({"data.action.rotations": found} if found else {})
+
+
+def previous(is_seen: bool, theirs: Theirs, *names: str) -> str | None:
+    """The name of the observation of past actions."""
+    return "previous_action" if is_seen else None
+
+
+def inference_steps(steps: int | None, theirs: Theirs, *names: str) -> int:
+    """The number of sampling steps."""
+    return _steps(theirs)
+
+
+def optimizer(target: str, theirs: Theirs, *names: str) -> Here:
+    """The optimizer.
+
+    Raises:
+        NoCounterpart: another one than AdamW and Adam.
+    """
+    if target.rpartition(".")[2] not in ("AdamW", "Adam"):
+        raise NoCounterpart(f"{target!r} has no counterpart; `adamw` is taken. For others see docs/extending.md")
+    return Here({"train.optimizer.type": "adamw"})
+
+
+def wandb_mode(mode: str, theirs: Theirs, *names: str) -> str:
+    """The mode of wandb.
+
+    Raises:
+        NoCounterpart: wandb is not used.
+    """
+    if mode == "disabled":
+        raise NoCounterpart("leave wandb out of tracker.log")
+    return mode
+
+
+def directory(path: str, theirs: Theirs, *names: str) -> str:
+    """The run directory.
+
+    Raises:
+        NoCounterpart: it has the time in its name.
+    """
+    if "${" in path:
+        raise NoCounterpart("directories do not hold the time: the same command must find its run again")
+    return path
+
+
+def both(field: str) -> Any:
+    """A function of a setting of the environment, which test and train rollouts share."""
+
+    def to(value: Any, theirs: Theirs, *names: str) -> Here:
+        if not _is_pusht(theirs):
+            raise NoCounterpart(
+                "the translated run has no rollouts, since their environment is not here; see docs/environments.md"
+            )
+        shown = [name for name in ("test", "train") if theirs.get(f"task.env_runner.n_{name}", 2) >= 2]
+        return Here({f"evaluate.<{name}>.{field}": value for name in shown} if value is not None else {})
+
+    return to
+
+
+def epochs(entries: tuple[str, ...]) -> Any:
+    """A function of a cadence in epochs, for these evaluators."""
+
+    def to(value: float, theirs: Theirs, *names: str) -> Here:
+        present = [entry for entry in entries if f"evaluate.<{entry}>.type" in _evaluators(theirs)]
+        if not present:
+            raise NoCounterpart("the translated run has no evaluator to which this belongs")
+        return Here({f"evaluate.<{entry}>.every.epochs": value for entry in present})
+
+    return to
+
+
+def resized(shape: list[int] | None, theirs: Theirs, *names: str) -> Here:
+    """The size of the frames of all cameras."""
+    return Here({f"data.images.{key}.size": shape for key in _cameras(theirs) if shape is not None})
+
+
+def rotation_form(form: str, theirs: Theirs, *names: str) -> Here:
+    """The only form that policies predict.
+
+    Raises:
+        NoCounterpart: another form.
+    """
+    if form != "rotation_6d":
+        raise NoCounterpart("policies predict rotations as 6D")
+    return rotation(form, theirs)
+
+
+def val_samples(batches: int | None, theirs: Theirs, *names: str) -> Here:
+    """Samples of validation, of a number of its batches."""
+    if batches is None:
+        return Here()
+    return Here({"evaluate.<validation>.max_samples": batches * theirs.get("val_dataloader.batch_size", 256)})
+
+
+def runner(target: str, theirs: Theirs, *names: str) -> Here:
+    """The environment of a runner.
+
+    Raises:
+        NoCounterpart: none of ours.
+    """
+    if not _is_pusht(theirs):
+        raise NoCounterpart("their environment is not here; see docs/environments.md for one of gymnasium")
+    return built(skeleton, "evaluate.<test>.env", "evaluate.<train>.env")(target, theirs)
+
+
+def episodes(name: str) -> Any:
+    """A function of the number of episodes of test or training seeds; rollouts have 2 at least."""
+
+    def to(n: int, theirs: Theirs, *names: str) -> Here:
+        if n < 2:
+            raise NoCounterpart("a rollout has at least 2 episodes, so this one is left out")
+        return Here({f"evaluate.<{name}>.n_episodes": n})
+
+    return to
+
+
+def monitor_mode(mode: str, theirs: Theirs, *names: str) -> Here:
+    """The mode of the monitored metric, if that is translated."""
+    return monitored(theirs.get("checkpoint.topk.monitor_key", "test_mean_score"), theirs)

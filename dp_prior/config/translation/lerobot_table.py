@@ -1,0 +1,446 @@
+"""LeRobot: the configuration of `lerobot-train` with its diffusion policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dp_prior.config.translation.library import Library
+from dp_prior.config.translation.published_choices import BATCH_NORM, BETA_SCHEDULES, PREDICTIONS, RATES, beta, warm_up
+from dp_prior.config.translation.row import Here, NoCounterpart, Row, Theirs, built, copies, fixed, left_out
+from dp_prior.config.translation.translate import TO_FILL_IN
+
+_NORMALIZERS = {
+    "MIN_MAX": {"type": "limits", "clip": None},
+    "MEAN_STD": {"type": "gaussian", "clip": None},
+    "QUANTILES": {"type": "quantile", "clip": None},
+    "IDENTITY": {"type": "identity"},
+}
+_RESNETS = {
+    "resnet18": ([2, 2, 2, 2], False),
+    "resnet34": ([3, 4, 6, 3], False),
+    "resnet50": ([3, 4, 6, 3], True),
+    "resnet101": ([3, 4, 23, 3], True),
+    "resnet152": ([3, 8, 36, 3], True),
+}
+_ENVS = {"pusht": {"observation.image": "camera", "observation.state": "agent_pos"}}
+"""Names here of observations that an environment gives, by their keys."""
+
+_LOADING = "batches are read without worker processes; nothing to set"
+_HUB = 'add {"type": "huggingface", "repo": "user/name"} to tracker.save'
+_LORA = "adapters are not here; `train.init_from` fine-tunes whole weights"
+_REMOTE = "runs start where the command does"
+_BETA = "stated for 1000 timesteps: theirs times T / 1000; cosine has none"
+
+
+def _inputs(theirs: Theirs) -> dict[str, str]:
+    """The type of each input feature, by its key; keys hold dots themselves."""
+    start, end = "policy.input_features.", ".type"
+    return {
+        path.removeprefix(start).removesuffix(end): str(value)
+        for path, value in theirs.items()
+        if path.startswith(start) and path.endswith(end)
+    }
+
+
+def _name(theirs: Theirs, key: str) -> str:
+    """The name here of an observation."""
+    known = _ENVS.get(str(theirs.get("env.type")), {})
+    return known.get(key, key.removeprefix("observation.").replace(".", "_"))
+
+
+def _cameras(theirs: Theirs) -> list[str]:
+    """The keys of cameras; one to be filled in where the configuration is of a run to be."""
+    return [key for key, kind in _inputs(theirs).items() if kind == "VISUAL"]
+
+
+def _vectors(theirs: Theirs) -> list[str]:
+    found = [key for key, kind in _inputs(theirs).items() if kind in ("STATE", "ENV")]
+    return found or ["observation.state"]
+
+
+def _steps(theirs: Theirs) -> int:
+    return theirs.get("policy.num_inference_steps") or theirs.get("policy.num_train_timesteps", 100)
+
+
+def _averages(theirs: Theirs) -> bool:
+    return bool(theirs.get("ema.enable", theirs.get("use_ema", False)))
+
+
+def _skeleton(theirs: Theirs) -> dict[str, Any]:
+    name = theirs.get("job_name") or "lerobot_diffusion"
+    model = "ema" if _averages(theirs) else "online"
+    held_out = theirs.get("dataset.eval_split", 0.0)
+    ours: dict[str, Any] = {
+        "seed": 1000,
+        "task.type": "policy",
+        "task.horizon": 64,
+        "task.n_obs_steps": 2,
+        "task.n_action_steps": 32,
+        "task.backbone": {"type": "unet1d", "down_dims": [512, 1024, 2048], "head_groups": 8, "step_embed_dim": 128},
+        "task.diffusion.schedule": {"type": "cosine", "steps": 100},
+        "task.diffusion.clip": {"type": "fixed", "bound": 1.0},
+        "task.sampler": {"type": "ddpm", "steps": _steps(theirs), "spacing": "diffusers"},
+        "data.type": "trajectories",
+        "data.episodes": {"type": "lerobot"},
+        "data.action.key": "action",
+        "data.mask_padding": False,
+        "data.batch_size": 8,
+        "data.split": {"train": round(1.0 - held_out, 6), "val": held_out, "test": 0.0},
+        "train.steps": 100000,
+        "train.max_grad_norm": 10.0,
+        "train.log_every.steps": 200,
+        "train.save_every.steps": 20000,
+        "train.ema": {"ema": {"type": "power", "max_decay": 0.9999}} if _averages(theirs) else {},
+        "tracker.data_path": f"runs/{name}",
+        "tracker.log.<console>.type": "console",
+        "task.normalizer.action": _NORMALIZERS["MIN_MAX"],
+    }
+    if not any(key in theirs for key in ("dataset.repo_id", "dataset.root")):
+        ours["data.episodes.path"] = f"{TO_FILL_IN}/data"
+    for key in _vectors(theirs):
+        ours[f"data.obs.{_name(theirs, key)}.key"] = key
+        ours[f"task.normalizer.{_name(theirs, key)}"] = _NORMALIZERS["MIN_MAX"]
+    for key in _cameras(theirs):
+        ours[f"data.images.{_name(theirs, key)}"] = {"key": key, "size": [96, 96]}
+        ours[f"task.encoders.{_name(theirs, key)}"] = {"type": "resnet", "norm": "group", "crop": None}
+    if theirs.get("wandb.enable", False) and theirs.get("wandb.mode") != "disabled":
+        ours["tracker.log.<wandb>.type"] = "wandb"
+    return ours | (_evaluators(theirs, model) or {"evaluate": []})
+
+
+def _evaluators(theirs: Theirs, model: str) -> dict[str, Any]:
+    """Validation where episodes are held out, and rollouts in Push-T."""
+    ours: dict[str, Any] = {}
+    if theirs.get("dataset.eval_split", 0.0) > 0:
+        ours |= {"evaluate.<validation>.type": "loss", "evaluate.<validation>.models": [model]}
+        ours["train.monitor"] = {"metric": f"validation/{model}/loss", "mode": "min"}
+    if theirs.get("env.type") == "pusht":
+        n = max(2, theirs.get("eval.n_episodes", 50))
+        ours |= {
+            "evaluate.<rollout>.type": "rollout",
+            "evaluate.<rollout>.model": model,
+            "evaluate.<rollout>.env": {"type": "pusht", "n_envs": theirs.get("eval.batch_size") or n},
+            "train.monitor": {"metric": "rollout/score", "mode": "max"},
+        }
+        if _cameras(theirs):
+            ours["evaluate.<rollout>.env.camera"] = [96, 96]
+    return ours
+
+
+def _policy(kind: str, theirs: Theirs, *names: str) -> Here:
+    if kind != "diffusion":
+        raise NoCounterpart(f"policy {kind!r} is not here; a diffusion policy takes its place")
+    return Here({"task.type": "policy"})
+
+
+def _feature(kind: str, theirs: Theirs, *key: str) -> Here:
+    room = "images" if kind == "VISUAL" else "obs"
+    return Here({f"data.{room}.{_name(theirs, '.'.join(key))}.key": ".".join(key)})
+
+
+def _shape(shape: list[int], theirs: Theirs, *key: str) -> Here:
+    if ".".join(key) not in _cameras(theirs) or theirs.get("policy.resize_shape"):
+        return Here()
+    return Here({f"data.images.{_name(theirs, '.'.join(key))}.size": shape[1:]})
+
+
+def _per_camera(*fields: str) -> Any:
+    """A function of a setting of all cameras: the same for the encoder of each."""
+
+    def to(value: Any, theirs: Theirs, *names: str) -> Here:
+        keys = [_name(theirs, key) for key in _cameras(theirs)]
+        return Here({f"task.encoders.{key}.{field}": value for key in keys for field in fields})
+
+    return to
+
+
+def _norm(is_group: bool, theirs: Theirs, *names: str) -> Here:
+    if not is_group:
+        raise NoCounterpart(BATCH_NORM)
+    return _per_camera("norm")("group", theirs)
+
+
+def _backbone(name: str, theirs: Theirs, *names: str) -> Here:
+    if name not in _RESNETS:
+        raise NoCounterpart(f"{name!r} has no counterpart; those of {', '.join(_RESNETS)} have")
+    blocks, is_bottleneck = _RESNETS[name]
+    return Here({**_per_camera("blocks")(blocks, theirs), **_per_camera("bottleneck")(is_bottleneck, theirs)})
+
+
+def _frames(shape: list[int] | None, theirs: Theirs, *names: str) -> Here:
+    keys = [_name(theirs, key) for key in _cameras(theirs)]
+    return Here({f"data.images.{key}.size": shape for key in keys if shape is not None})
+
+
+def _crop(value: Any, theirs: Theirs, *names: str) -> Here:
+    ratio = theirs.get("policy.crop_ratio", 1.0)
+    if theirs.get("policy.resize_shape"):
+        return _per_camera("crop")(ratio if ratio < 1 else None, theirs)
+    return _per_camera("crop")(theirs.get("policy.crop_shape"), theirs)
+
+
+def _normalizer(room: str) -> Any:
+    """A function of a mode of normalisation, for vectors or the action."""
+
+    def to(mode: str, theirs: Theirs, *names: str) -> Here:
+        if mode not in _NORMALIZERS:
+            raise NoCounterpart(f"{mode!r} has no counterpart; those of {', '.join(_NORMALIZERS)} have")
+        keys = ["action"] if room == "action" else [_name(theirs, key) for key in _vectors(theirs)]
+        return Here({f"task.normalizer.{key}": _NORMALIZERS[mode] for key in keys})
+
+    return to
+
+
+def _sampler(kind: str, theirs: Theirs, *names: str) -> Here:
+    steps = {"steps": _steps(theirs), "spacing": "diffusers"}
+    if kind == "DDIM":
+        return Here({"task.sampler": {"type": "ddim", **steps, "use_clipped_model_output": False}})
+    return Here({"task.sampler": {"type": "ddpm", **steps}})
+
+
+def _sampling_steps(steps: int | None, theirs: Theirs, *names: str) -> Here:
+    return Here({"task.sampler.steps": _steps(theirs)})
+
+
+def _clip(value: Any, theirs: Theirs, *names: str) -> Here:
+    is_clipped = theirs.get("policy.clip_sample", True)
+    bound = float(theirs.get("policy.clip_sample_range", 1.0))
+    return Here({"task.diffusion.clip": {"type": "fixed", "bound": bound} if is_clipped else None})
+
+
+def _compile(value: Any, theirs: Theirs, *names: str) -> Here:
+    is_compiled = theirs.get("policy.compile_model", False)
+    return Here({"train.compile": theirs.get("policy.compile_mode", "reduce-overhead") if is_compiled else "off"})
+
+
+def _precision(is_amp: bool, theirs: Theirs, *names: str) -> str:
+    return "bf16" if is_amp else "fp32"
+
+
+def _place(path: str | None, theirs: Theirs, *names: str) -> Here:
+    return Here() if path is None else Here({"data.episodes.path": path, "data.episodes.repo": None})
+
+
+def _repository(name: str | None, theirs: Theirs, *names: str) -> Here:
+    if theirs.get("dataset.root") is not None:
+        raise NoCounterpart("`dataset.root` says where the data lie")
+    return Here({"data.episodes.repo": name})
+
+
+def _every(name: str) -> Any:
+    """A function of a cadence of an evaluator, in steps; 0 for never."""
+
+    def to(steps: int, theirs: Theirs, *names: str) -> Here:
+        if not steps:
+            raise NoCounterpart("evaluators run at the end at least; leave it out of `evaluate`")
+        return Here({f"evaluate.<{name}>.every.steps": steps})
+
+    return to
+
+
+def _average(value: Any, theirs: Theirs, *names: str) -> Here:
+    """All settings of `ema` together, since a constant decay excludes the others."""
+    if not _averages(theirs):
+        return Here({"train.ema": {}})
+    decay = theirs.get("ema.decay")
+    if decay is not None:
+        return Here({"train.ema.ema": {"type": "constant", "decay": decay}})
+    fields = ("inv_gamma", "power", "min_decay", "max_decay", "update_after_step")
+    given = {field: theirs[f"ema.{field}"] for field in fields if f"ema.{field}" in theirs}
+    return Here({"train.ema.ema": {"type": "power", **given}})
+
+
+def _some(place: str) -> Any:
+    """A function of a value: null leaves the default here."""
+
+    def to(value: Any, theirs: Theirs, *names: str) -> Here:
+        return Here() if value is None else Here({place: value})
+
+    return to
+
+
+def _samples(n: int, theirs: Theirs, *names: str) -> Here:
+    return Here({"evaluate.<validation>.max_samples": n or None})
+
+
+def _episodes(n: int, theirs: Theirs, *names: str) -> Here:
+    return Here({"evaluate.<rollout>.n_episodes": max(2, n)})
+
+
+def _parallel(n: int, theirs: Theirs, *names: str) -> Here:
+    return Here({"evaluate.<rollout>.env.n_envs": n} if n else {})
+
+
+def _env(kind: str, theirs: Theirs, *names: str) -> Here:
+    if kind != "pusht":
+        raise NoCounterpart(f"environment {kind!r}: by gymnasium's id, see docs/environments.md")
+    return Here({"evaluate.<rollout>.env.type": "pusht"})
+
+
+def _wandb_mode(mode: str | None, theirs: Theirs, *names: str) -> Here:
+    if mode == "disabled":
+        raise NoCounterpart("leave wandb out of tracker.log")
+    return Here({"tracker.log.<wandb>.mode": mode})
+
+
+def _wandb(is_used: bool, theirs: Theirs, *names: str) -> Here:
+    return Here({"tracker.log.<wandb>.type": "wandb"} if is_used else {})
+
+
+_ROWS = (
+    Row("policy.type", "task.type", "diffusion: policy", _policy),
+    Row("policy.n_obs_steps", "task.n_obs_steps"),
+    Row("policy.horizon", "task.horizon"),
+    Row("policy.n_action_steps", "task.n_action_steps"),
+    Row("policy.normalization_mapping.STATE", "task.normalizer.<name>.type", "", _normalizer("state")),
+    Row("policy.normalization_mapping.ENV", "task.normalizer.<name>.type", "", _normalizer("state")),
+    Row("policy.normalization_mapping.ACTION", "task.normalizer.action.type", "", _normalizer("action")),
+    *left_out("of cameras: `mean` and `std` of their encoder", "policy.normalization_mapping.VISUAL"),
+    Row("policy.input_features.*.*.*.type", "data.images.<camera>.key", "VISUAL; others are in `data.obs`", _feature),
+    Row("policy.input_features.*.*.type", "data.obs.<name>.key", "STATE and ENV; VISUAL is in `data.images`", _feature),
+    Row("policy.input_features.*.*.*.shape", "data.images.<camera>.size", "of cameras, without the channels", _shape),
+    Row("policy.input_features.*.*.shape", "data.images.<camera>.size", "of cameras, without the channels", _shape),
+    *left_out("the data say it", "policy.output_features.**", "env.features.**", "env.features_map.**"),
+    *left_out("all windows are trained on, padding as `data.mask_padding` says", "policy.drop_n_last_frames"),
+    Row("policy.vision_backbone", "task.encoders.<camera>.blocks", "and `bottleneck`", _backbone),
+    Row("policy.resize_shape", "data.images.<camera>.size", "", _frames),
+    Row("policy.crop_ratio", "task.encoders.<camera>.crop", "with `resize_shape`; 1: null", _crop),
+    Row("policy.crop_shape", "task.encoders.<camera>.crop", "", _crop),
+    fixed("policy.crop_is_random", True, "crops are random in training and the centre otherwise"),
+    fixed(
+        "policy.pretrained_backbone_weights",
+        None,
+        "a path of a safetensors file of these weights, where theirs is a name",
+        "task.encoders.<camera>.weights",
+    ),
+    Row("policy.use_group_norm", "task.encoders.<camera>.norm", "true: group; false: frozen_batch", _norm),
+    Row("policy.spatial_softmax_num_keypoints", "task.encoders.<camera>.keypoints", "", _per_camera("keypoints")),
+    fixed("policy.use_separate_rgb_encoder_per_camera", True, "each camera has an encoder of its own"),
+    Row("policy.down_dims", "task.backbone.down_dims"),
+    Row("policy.kernel_size", "task.backbone.kernel_size"),
+    Row("policy.n_groups", "task.backbone.n_groups"),
+    Row("policy.diffusion_step_embed_dim", "task.backbone.step_embed_dim"),
+    Row("policy.use_film_scale_modulation", "task.backbone.film_scale"),
+    fixed("policy.gradient_checkpointing", False, "networks of policies keep intermediate values"),
+    Row("policy.noise_scheduler_type", "task.sampler.type", "DDPM: ddpm; DDIM: ddim", _sampler),
+    Row("policy.num_train_timesteps", "task.diffusion.schedule.steps"),
+    Row("policy.beta_schedule", "task.diffusion.schedule.type", "", BETA_SCHEDULES),
+    Row(
+        "policy.beta_start",
+        "task.diffusion.schedule.beta_start",
+        _BETA,
+        beta("policy.beta_schedule", "policy.num_train_timesteps", "squaredcos_cap_v2", 100),
+    ),
+    Row(
+        "policy.beta_end",
+        "task.diffusion.schedule.beta_end",
+        _BETA,
+        beta("policy.beta_schedule", "policy.num_train_timesteps", "squaredcos_cap_v2", 100),
+    ),
+    Row("policy.prediction_type", "task.diffusion.objective.type", "", PREDICTIONS),
+    Row("policy.clip_sample", "task.diffusion.clip", "true: fixed; false: null", _clip),
+    Row("policy.clip_sample_range", "task.diffusion.clip.bound", "", _clip),
+    Row("policy.num_inference_steps", "task.sampler.steps", "null: as many as trained", _sampling_steps),
+    Row("policy.do_mask_loss_for_padding", "data.mask_padding"),
+    Row("policy.compile_model", "train.compile", "with `compile_mode`", _compile),
+    Row("policy.compile_mode", "train.compile", "with `compile_model`", _compile),
+    Row("policy.optimizer_lr", "train.lr.peak"),
+    Row("policy.optimizer_betas", "train.optimizer.betas"),
+    Row("policy.optimizer_eps", "train.optimizer.eps"),
+    Row("policy.optimizer_weight_decay", "train.optimizer.weight_decay"),
+    Row("policy.scheduler_name", "train.lr", "", RATES),
+    Row("policy.scheduler_warmup_steps", "train.lr.warmup_steps", "", warm_up("policy.scheduler_name")),
+    Row("policy.use_amp", "train.precision", "true: bf16", _precision),
+    *left_out("CUDA_VISIBLE_DEVICES chooses the GPU", "policy.device"),
+    *left_out("`dp-prior import`, then `train.init_from`", "policy.path", "policy.pretrained_path"),
+    *left_out("`dp-prior import`, then `train.init_from`", "policy.pretrained_revision"),
+    *left_out(_HUB, "policy.push_to_hub", "policy.repo_id", "policy.private", "policy.tags", "policy.license"),
+    *left_out(_LORA, "policy.use_peft", "peft.**"),
+    *left_out(
+        "name relative actions in `task.arms`", "policy.use_relative_actions", "policy.use_delta_joint_actions_aloha"
+    ),
+    Row("dataset.repo_id", "data.episodes.repo", "", _repository),
+    Row("dataset.root", "data.episodes.path", "", _place),
+    Row("dataset.revision", "data.episodes.revision", "", _some("data.episodes.revision")),
+    fixed("dataset.episodes", None, "all episodes are used; `data.split` divides them", "data.split"),
+    fixed("dataset.exclude_episodes", (None, []), "all episodes are used; `dp-prior convert` writes a part"),
+    Row("dataset.eval_split", "data.split.val", "and `train`, the rest", built(_skeleton, "data.split")),
+    *left_out("`jitter` of a camera's encoder", "dataset.image_transforms.**"),
+    *left_out("`mean` and `std` of a camera's encoder", "dataset.use_imagenet_stats"),
+    *left_out("frames are decoded once, into the frame cache", "dataset.video_backend", "dataset.streaming"),
+    *left_out("frames are decoded once, into the frame cache", "dataset.return_uint8", "dataset.repo_type"),
+    *left_out("depth cameras are not read", "dataset.depth_output_unit"),
+    Row("output_dir", "tracker.data_path", "", _some("tracker.data_path")),
+    Row("job_name", "tracker.run_name", "", _some("tracker.run_name")),
+    *left_out("the option --resume of `dp-prior train`, `auto` by default", "resume", "checkpoint_path", "config_path"),
+    Row("seed", "seed", "", _some("seed")),
+    *left_out(_LOADING, "num_workers", "prefetch_factor", "persistent_workers"),
+    *left_out("results are those of the kernels; nothing to set", "cudnn_deterministic"),
+    Row("batch_size", "data.batch_size"),
+    Row("steps", "train.steps"),
+    Row("log_freq", "train.log_every.steps"),
+    Row("save_freq", "train.save_every.steps"),
+    *left_out("checkpoints are always saved", "save_checkpoint"),
+    Row("eval_freq", "evaluate.<rollout>.every.steps", "", _every("rollout")),
+    Row("env_eval_freq", "evaluate.<rollout>.every.steps", "", _every("rollout")),
+    Row("eval_steps", "evaluate.<validation>.every.steps", "", _every("validation")),
+    Row("max_eval_samples", "evaluate.<validation>.max_samples", "0: null", _samples),
+    *left_out("time stamps are compared by the reader of the data", "tolerance_s"),
+    *left_out("settings are those of the configuration alone", "use_policy_training_preset"),
+    *copies("`policy.optimizer_*`", "optimizer.type", "optimizer.lr", "optimizer.betas", "optimizer.eps"),
+    *copies("`policy.optimizer_*`", "optimizer.weight_decay"),
+    Row("optimizer.grad_clip_norm", "train.max_grad_norm"),
+    *copies("`policy.scheduler_*`", "scheduler.type", "scheduler.name", "scheduler.num_warmup_steps"),
+    *(Row(f"ema.{name}", "train.ema", f"`{name}` of the average", _average) for name in ("enable", "decay")),
+    Row("ema.update_after_step", "train.ema.<average>.update_after_step", "", _average),
+    Row("ema.inv_gamma", "train.ema.<average>.inv_gamma", "", _average),
+    Row("ema.power", "train.ema.<average>.power", "", _average),
+    Row("ema.min_decay", "train.ema.<average>.min_decay", "", _average),
+    Row("ema.max_decay", "train.ema.<average>.max_decay", "", _average),
+    *left_out("`models` and `model` of evaluators say which weights", "ema.use_for_eval"),
+    Row("env.type", "evaluate.<rollout>.env.type", "pusht; others by gymnasium's id", _env),
+    *left_out("follows from `env.type`", "env.task"),
+    Row("env.episode_length", "evaluate.<rollout>.env.max_steps"),
+    *left_out(
+        "environments show and step as here", "env.fps", "env.obs_type", "env.render_mode", "env.disable_env_checker"
+    ),
+    *left_out("environments show and step as here", "env.visualization_width", "env.visualization_height"),
+    *left_out("environments show and step as here", "env.max_parallel_tasks"),
+    Row("eval.n_episodes", "evaluate.<rollout>.n_episodes", "2 at least", _episodes),
+    Row("eval.batch_size", "evaluate.<rollout>.env.n_envs", "0: all at once", _parallel),
+    *left_out("`workers` of the rollout", "eval.use_async_envs"),
+    *left_out("rollouts are filmed; `videos` of the rollout", "eval.recording", "eval.recording_repo_id"),
+    *left_out("rollouts are filmed; `videos` of the rollout", "eval.recording_private", "eval.save_predicted_video"),
+    Row("wandb.enable", "tracker.log.<wandb>.type", "true: wandb in the list", _wandb),
+    Row("wandb.project", "tracker.log.<wandb>.project"),
+    Row("wandb.entity", "tracker.log.<wandb>.entity"),
+    Row("wandb.mode", "tracker.log.<wandb>.mode", "", _wandb_mode),
+    Row("wandb.run_id", "tracker.run_id", "", _some("tracker.run_id")),
+    Row("wandb.notes", "description", "", _some("description")),
+    *left_out("`tracker.save` of type wandb sends checkpoints", "wandb.disable_artifact"),
+    *left_out("`tags` of wandb in `tracker.log`", "wandb.add_tags"),
+    *left_out("name observations in `data.obs` and `data.images`", "rename_map.**"),
+    *left_out("weights of samples: `weight` of a data set of `data.type` mixture", "sample_weighting.**"),
+    *left_out("reward models are not here", "reward_model.**"),
+    *left_out(_REMOTE, "job.**"),
+)
+
+LEROBOT = Library(
+    key="lerobot",
+    name="LeRobot",
+    link="https://github.com/huggingface/lerobot",
+    about="`train_config.json` of a run, or the flags of `lerobot-train`, of its diffusion policy. Flags do not "
+    "say the observations: they are in `train_config.json`, and otherwise `observation.state` is taken.",
+    rows=_ROWS,
+    skeleton=_skeleton,
+    blocks={
+        "policy": "task",
+        "dataset": "data.episodes",
+        "env": "evaluate",
+        "eval": "evaluate",
+        "wandb": "tracker.log",
+        "scheduler": "train.lr",
+        "optimizer": "train.optimizer",
+        "ema": "train.ema",
+    },
+)

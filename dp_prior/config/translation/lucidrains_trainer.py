@@ -1,0 +1,153 @@
+"""The arguments of lucidrains' trainers of images, which denoising-diffusion-pytorch and rin-pytorch have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dp_prior.config.translation.published_choices import folded_decay
+from dp_prior.config.translation.row import Here, NoCounterpart, Row, Theirs, Words, fixed, left_out
+from dp_prior.config.translation.translate import TO_FILL_IN
+
+_NO_WORKERS = "the machines and processes are those of `accelerate launch`; nothing to set"
+
+
+def setting(theirs: Theirs, name: str, default: Any = None) -> Any:
+    """An argument, in whichever object of the file."""
+    return next((value for path, value in theirs.items() if path.rpartition(".")[2] == name), default)
+
+
+def trainer_skeleton(theirs: Theirs, update_every: int) -> dict[str, Any]:
+    """What follows from a trainer and its defaults: a budget, the averages, drawn images and copies that stay.
+
+    Args:
+        update_every: the default of `ema_update_every`.
+    """
+    decay = setting(theirs, "ema_decay", 0.995)
+    every = setting(theirs, "save_and_sample_every", 1000)
+    return {
+        "task.type": "image",
+        "data.type": "images",
+        "data.source": {"type": "folder", "path": f"{TO_FILL_IN}/images"},
+        "data.split": {"train": 0.9, "val": 0.1},
+        "data.batch_size": 16,
+        "task.flip": 0.5,
+        "train.steps": 100000,
+        "train.lr": {"type": "constant", "peak": 1e-4, "warmup_steps": 0},
+        "train.optimizer": {"type": "adamw", "betas": [0.9, 0.99], "weight_decay": 0.0},
+        "train.max_grad_norm": 1.0,
+        "train.ema.ema.type": "constant",
+        "train.ema.ema.decay": folded_decay(decay, setting(theirs, "ema_update_every", update_every)),
+        "train.save_every.steps": every,
+        "checkpoints.keep_every": every,
+        "evaluate.<validation>.type": "loss",
+        "evaluate.<validation>.every.steps": every,
+        "evaluate.<images>.type": "images",
+        "evaluate.<images>.every.steps": every,
+        "evaluate.<images>.n_samples": 25,
+        "evaluate.<images>.shown": 25,
+        "tracker.data_path": "runs/images",
+    }
+
+
+def _cadence(every: int, theirs: Theirs, *names: str) -> Here:
+    places = ("train.save_every", "evaluate.<validation>.every", "evaluate.<images>.every")
+    return Here({"checkpoints.keep_every": every, **{f"{place}.steps": every for place in places}})
+
+
+def _drawn(n: int, theirs: Theirs, *names: str) -> Here:
+    return Here({"evaluate.<images>.n_samples": n, "evaluate.<images>.shown": n})
+
+
+def _precision(value: Any, theirs: Theirs, *names: str) -> str:
+    if not setting(theirs, "amp", False):
+        return "fp32"
+    return setting(theirs, "mixed_precision_type", "fp16")
+
+
+def _flip(is_flipped: bool, theirs: Theirs, *names: str) -> float:
+    return 0.5 if is_flipped else 0.0
+
+
+def square(side: Any, theirs: Theirs, *names: str) -> list[int]:
+    """Height and width of a square picture, or of a given one."""
+    return list(side) if isinstance(side, list) else [side, side]
+
+
+def weighted(is_weighted: bool, theirs: Theirs, *names: str) -> Here:
+    """The weighting of the loss: min-SNR, or none."""
+    gamma = setting(theirs, "min_snr_gamma", 5)
+    weighting = {"type": "min_snr", "gamma": float(gamma)} if is_weighted else {"type": "uniform"}
+    return Here({"task.diffusion.weighting": weighting})
+
+
+def weight_ceiling(gamma: float, theirs: Theirs, *names: str) -> Here:
+    """The ceiling of min-SNR.
+
+    Raises:
+        NoCounterpart: the loss is not weighted.
+    """
+    if not setting(theirs, "min_snr_loss_weight", False):
+        raise NoCounterpart("without `min_snr_loss_weight` it has no effect")
+    return Here({"task.diffusion.weighting": {"type": "min_snr", "gamma": float(gamma)}})
+
+
+def _few(value: bool, theirs: Theirs, *names: str) -> None:
+    if value:
+        return None
+    raise NoCounterpart("as here")
+
+
+def trainer_rows(update_every: int) -> tuple[Row, ...]:
+    """Rows of the trainer's arguments.
+
+    Args:
+        update_every: the default of `ema_update_every`.
+    """
+    folded = "their decay to the power 1 / `ema_update_every`: here an average is updated every step"
+    return (
+        Row("folder", "data.source.path"),
+        Row("train_batch_size", "data.batch_size", "per rank; theirs is split over ranks with `split_batches`"),
+        Row("gradient_accumulate_every", "train.accumulation"),
+        Row("augment_horizontal_flip", "task.flip", "true: 0.5", _flip),
+        Row("train_lr", "train.lr.peak"),
+        Row("train_num_steps", "train.steps"),
+        Row("ema_decay", "train.ema.<average>.decay", folded, _average(update_every)),
+        Row("ema_update_every", "train.ema.<average>.decay", folded, _average(update_every)),
+        Row("adam_betas", "train.optimizer.betas"),
+        Row("betas", "train.optimizer.betas"),
+        Row("save_and_sample_every", "train.save_every.steps", "and `checkpoints.keep_every`, `evaluate`", _cadence),
+        Row("num_samples", "evaluate.<images>.n_samples", "and `shown`", _drawn),
+        Row("results_folder", "tracker.data_path"),
+        Row("amp", "train.precision", "with `mixed_precision_type`; fp16 needs a GPU", _precision),
+        Row("mixed_precision_type", "train.precision", "with `amp`", _precision),
+        Row("max_grad_norm", "train.max_grad_norm"),
+        Row("convert_image_to", "data.channels", "", Words({None: 3, "RGB": 3, "L": 1})),
+        fixed(
+            "calculate_fid",
+            False,
+            "set `features` of evaluator images to a model; its distances need `n_samples` images",
+            "evaluate.<images>.features",
+        ),
+        Row("num_fid_samples", "evaluate.<images>.n_samples", "where `calculate_fid` is set", _fid),
+        Row("save_best_and_latest_only", "checkpoints.keep_every", "true: null", _few),
+        *left_out("the batch is per rank; all ranks see `batch x ranks` samples a step", "split_batches"),
+        *left_out("features come from a model of `transformers`", "inception_block_idx"),
+        *left_out(_NO_WORKERS, "num_workers", "fp16"),
+        *left_out("images are resized to `data.size` and fitted by `data.fit`", "resolution", "exts"),
+    )
+
+
+def _average(update_every: int) -> Any:
+    """A function of both settings of an average: its decay per step."""
+
+    def to(value: Any, theirs: Theirs, *names: str) -> Here:
+        place = "train.ema.ema.decay"
+        return Here({place: trainer_skeleton(theirs, update_every)[place]})
+
+    return to
+
+
+def _fid(n: int, theirs: Theirs, *names: str) -> Here:
+    if not setting(theirs, "calculate_fid", True):
+        raise NoCounterpart("without `calculate_fid` it has no effect")
+    return Here({"evaluate.<images>.n_samples": n})

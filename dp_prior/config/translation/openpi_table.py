@@ -1,0 +1,210 @@
+"""openpi (Physical Intelligence): the settings of its `TrainConfig`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dp_prior.config.translation.library import Library
+from dp_prior.config.translation.row import Here, NoCounterpart, Row, Theirs, Words, left_out
+from dp_prior.config.translation.translate import TO_FILL_IN
+
+_NO_VLM = "vision-language models are not here; `task.encoders` of type vit reads images, `data.language` texts"
+_KEYS = "name observations in `data.obs`, `data.images` and `data.language`"
+_STATISTICS = "statistics are fitted to the training data and saved with the weights"
+_FILM = "the run directory holds everything that a run writes"
+
+
+def _skeleton(theirs: Theirs) -> dict[str, Any]:
+    name = theirs.get("exp_name") or theirs.get("name") or "openpi"
+    steps = theirs.get("num_train_steps", 30000)
+    averages = theirs.get("ema_decay", 0.99) is not None
+    ours: dict[str, Any] = {
+        "seed": 42,
+        "task.type": "policy",
+        "task.horizon": 50,
+        "task.n_obs_steps": 1,
+        "task.n_action_steps": theirs.get("model.action_horizon", 50),
+        "task.backbone.type": "dit",
+        "task.diffusion.schedule": {"type": "flow", "steps": 1000},
+        "task.diffusion.objective.type": "flow",
+        "task.diffusion.clip": None,
+        "task.sampler": {"type": "euler", "steps": 10},
+        "task.normalizer.action": _normalizer(theirs),
+        "task.normalizer.state": _normalizer(theirs),
+        "data.type": "trajectories",
+        "data.episodes.type": "lerobot",
+        "data.obs.state.key": "observation.state",
+        "data.action.key": "actions",
+        "data.split": {"train": 1.0, "val": 0.0},
+        "data.batch_size": 32,
+        "train.steps": steps,
+        "train.lr": {"type": "cosine", "peak": 2.5e-5, "warmup_steps": 1000, "final_fraction": 0.1},
+        "train.optimizer": {"type": "adamw", "betas": [0.9, 0.95], "weight_decay": 1e-10},
+        "train.max_grad_norm": 1.0,
+        "train.ema": {"ema": {"type": "constant", "decay": theirs.get("ema_decay", 0.99)}} if averages else {},
+        "train.log_every.steps": 100,
+        "train.save_every.steps": 1000,
+        "checkpoints.keep_every": 5000,
+        "evaluate": [],
+        "tracker.data_path": f"runs/{name}",
+        "tracker.log.<console>.type": "console",
+    }
+    if "data.repo_id" not in theirs:
+        ours["data.episodes.path"] = f"{TO_FILL_IN}/data"
+    if theirs.get("wandb_enabled", True):
+        ours |= {"tracker.log.<wandb>.type": "wandb", "tracker.log.<wandb>.project": "openpi"}
+    return ours
+
+
+def _normalizer(theirs: Theirs) -> dict[str, Any]:
+    """Quantiles, but a standard deviation for pi0."""
+    quantiles = theirs.get("data.base_config.use_quantile_norm", theirs.get("model.pi05", False))
+    return {"type": "quantile" if quantiles else "gaussian"}
+
+
+def _normalized(value: bool, theirs: Theirs, *names: str) -> Here:
+    return Here({f"task.normalizer.{name}": _normalizer(theirs) for name in ("action", "state")})
+
+
+def _horizon(n: int, theirs: Theirs, *names: str) -> Here:
+    return Here({"task.horizon": n, "task.n_action_steps": n})
+
+
+def _beta(index: int) -> Any:
+    """A function of one of the two decays of AdamW."""
+
+    def to(value: float, theirs: Theirs, *names: str) -> Here:
+        found = [theirs.get("optimizer.b1", 0.9), theirs.get("optimizer.b2", 0.95)]
+        return Here({"train.optimizer.betas": [*found[:index], value, *found[index + 1 :]]})
+
+    return to
+
+
+def _final(rate: float, theirs: Theirs, *names: str) -> float:
+    return rate / theirs.get("lr_schedule.peak_lr", 2.5e-5)
+
+
+def _peak(rate: float, theirs: Theirs, *names: str) -> Here:
+    is_cosine = "lr_schedule.timescale" not in theirs
+    final = {"train.lr.final_fraction": theirs.get("lr_schedule.decay_lr", 2.5e-6) / rate} if is_cosine else {}
+    return Here({"train.lr.peak": rate, **final})
+
+
+def _timescale(steps: float, theirs: Theirs, *names: str) -> Here:
+    warm_up, peak = theirs.get("lr_schedule.warmup_steps", 1000), theirs.get("lr_schedule.peak_lr", 5e-5)
+    rate = {"type": "inverse_sqrt", "peak": peak, "warmup_steps": warm_up, "timescale_steps": int(steps)}
+    return Here({"train.lr": rate})
+
+
+def _decay_steps(steps: int, theirs: Theirs, *names: str) -> Here:
+    if steps != theirs.get("num_train_steps", 30000):
+        raise NoCounterpart("rates fall until the end of the run, train.steps")
+    return Here()
+
+
+def _average(decay: float | None, theirs: Theirs, *names: str) -> Here:
+    return Here({"train.ema": {} if decay is None else {"ema": {"type": "constant", "decay": decay}}})
+
+
+def _logged(is_logged: bool, theirs: Theirs, *names: str) -> Here:
+    return Here({"tracker.log.<wandb>.type": "wandb"} if is_logged else {})
+
+
+def _deltas(is_delta: bool, theirs: Theirs, *names: str) -> Here:
+    if is_delta:
+        raise NoCounterpart('list the joints in task.arms, as {"type": "offset", "action": [0, 6], "key": "state"}')
+    return Here()
+
+
+def _directory(path: str, theirs: Theirs, *names: str) -> str:
+    return "/".join([path, *(theirs[key] for key in ("name", "exp_name") if theirs.get(key))])
+
+
+def _named(name: str, theirs: Theirs, *names: str) -> Here:
+    return Here({"tracker.data_path": _skeleton(theirs)["tracker.data_path"]})
+
+
+def _action(keys: list[str], theirs: Theirs, *names: str) -> str:
+    if len(keys) != 1:
+        raise NoCounterpart("an action is one vector of the data; join the keys there")
+    return keys[0]
+
+
+_ROWS = (
+    Row("name", "tracker.data_path", "runs/NAME, of `exp_name` where there is one", _named),
+    Row("exp_name", "tracker.run_name"),
+    Row("project_name", "tracker.log.<wandb>.project"),
+    Row("seed", "seed"),
+    Row("batch_size", "data.batch_size", "per rank; theirs is of all devices"),
+    *left_out("batches are read without worker processes; nothing to set", "num_workers"),
+    Row("num_train_steps", "train.steps"),
+    Row("log_interval", "train.log_every.steps"),
+    Row("save_interval", "train.save_every.steps"),
+    Row("keep_period", "checkpoints.keep_every"),
+    *left_out("delete the run directory by hand; nothing is overwritten", "overwrite"),
+    *left_out("the option --resume of `dp-prior train`, `auto` by default", "resume"),
+    Row("wandb_enabled", "tracker.log.<wandb>.type", "true: wandb in the list", _logged),
+    *left_out("`description` is saved with the run", "policy_metadata.**"),
+    *left_out("ranks hold whole models, `accelerate launch` starts them", "fsdp_devices"),
+    Row("ema_decay", "train.ema.<average>.decay", "null: an empty object", _average),
+    *left_out("`freeze` of an encoder", "freeze_filter.**"),
+    *left_out(
+        "`train.init_from`, of a checkpoint of ours; theirs are not read", "weight_loader.**", "pytorch_weight_path"
+    ),
+    Row(
+        "pytorch_training_precision",
+        "train.precision",
+        "",
+        Words({"bfloat16": "bf16", "float32": "fp32"}),
+    ),
+    *left_out(_FILM, "assets_base_dir"),
+    Row("checkpoint_base_dir", "tracker.data_path", "with `name` and `exp_name`", _directory),
+    Row("lr_schedule.peak_lr", "train.lr.peak", "", _peak),
+    Row("lr_schedule.warmup_steps", "train.lr.warmup_steps"),
+    Row("lr_schedule.decay_steps", "train.steps", "rates fall until the end of the run", _decay_steps),
+    Row("lr_schedule.decay_lr", "train.lr.final_fraction", "a fraction of the peak", _final),
+    Row("lr_schedule.timescale", "train.lr.timescale_steps", "of inverse_sqrt", _timescale),
+    Row("optimizer.b1", "train.optimizer.betas", "the first", _beta(0)),
+    Row("optimizer.b2", "train.optimizer.betas", "the second", _beta(1)),
+    Row("optimizer.eps", "train.optimizer.eps"),
+    Row("optimizer.weight_decay", "train.optimizer.weight_decay"),
+    Row("optimizer.clip_gradient_norm", "train.max_grad_norm"),
+    *left_out("AdamW is fused where it can be", "optimizer.fused"),
+    *left_out("SGD is not here; see docs/extending.md", "optimizer.lr", "optimizer.momentum", "optimizer.nesterov"),
+    Row("model.action_horizon", "task.horizon", "and `n_action_steps`", _horizon),
+    *left_out("the data say it", "model.action_dim"),
+    *left_out(_NO_VLM, "model.paligemma_variant", "model.action_expert_variant", "model.max_token_len"),
+    *left_out(
+        _NO_VLM, "model.discrete_state_input", "model.fast_model_tokenizer", "model.fast_model_tokenizer_kwargs.**"
+    ),
+    Row("model.pi05", "task.normalizer.<name>.type", "true: quantile; false: gaussian", _normalized),
+    *left_out("`train.precision`", "model.dtype"),
+    Row("data.repo_id", "data.episodes.repo"),
+    Row("data.base_config.use_quantile_norm", "task.normalizer.<name>.type", "true: quantile", _normalized),
+    *left_out("`data.language` reads LeRobot's tasks", "data.base_config.prompt_from_task", "data.default_prompt"),
+    *left_out(_KEYS, "data.repack_transforms.**", "data.data_transforms.**", "data.model_transforms.**"),
+    Row("data.base_config.action_sequence_keys", "data.action.key", "one key", _action),
+    *left_out(_STATISTICS, "data.assets.assets_dir", "data.assets.asset_id", "data.base_config.norm_stats.**"),
+    *left_out(_STATISTICS, "data.base_config.asset_id", "data.base_config.repo_id"),
+    Row("data.use_delta_joint_actions", "task.arms", "arms of type offset", _deltas),
+    Row("data.extra_delta_transform", "task.arms", "arms of type offset", _deltas),
+    *left_out("joints are in the units of the data", "data.adapt_to_pi"),
+    *left_out("RLDS is not read; see docs/data.md for converting", "data.rlds_data_dir", "data.action_space"),
+    *left_out("several data sets: `data.type` mixture", "data.datasets.**"),
+    *left_out("RLDS is not read; see docs/data.md for converting", "data.filter_dict_path"),
+)
+
+OPENPI = Library(
+    key="openpi",
+    name="openpi",
+    link="https://github.com/Physical-Intelligence/openpi",
+    about="A `TrainConfig` written as YAML or JSON, or the flags of its `train.py`. The training is translated; "
+    "the model becomes a flow-matching transformer of our own size, trained from the beginning.",
+    rows=_ROWS,
+    skeleton=_skeleton,
+    blocks={
+        "model": "task",
+        "lr_schedule": "train.lr",
+        "weight_loader": "train.init_from",
+    },
+)

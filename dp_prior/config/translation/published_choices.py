@@ -1,0 +1,95 @@
+"""Choices that several libraries name alike: schedules and optimizers of diffusers and torch, and their values here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dp_prior.config.translation.row import Here, NoCounterpart, Theirs, Words
+
+FREE_NORM = 1e9
+"""`train.max_grad_norm` for libraries that do not clip gradients."""
+
+BATCH_NORM = (
+    "group norm is taken: batch norm keeps the statistics of pretrained weights here; give them as a safetensors file, "
+    "task.encoders.NAME.weights, and set norm frozen_batch"
+)
+FROZEN = "give the pretrained weights as a safetensors file, task.encoders.NAME.weights, and set freeze"
+
+BETA_SCHEDULES = Words(
+    {"squaredcos_cap_v2": "cosine", "linear": "linear", "scaled_linear": "scaled_linear", "sigmoid": "sigmoid_beta"}
+)
+"""Of diffusers, by its name."""
+
+PREDICTIONS = Words({"epsilon": "eps", "sample": "x0", "v_prediction": "v"})
+"""Of diffusers."""
+
+VARIANCES = Words(
+    {
+        "fixed_small": "fixed_small",
+        "fixed_small_log": "fixed_small",
+        "fixed_large": "fixed_large",
+        "fixed_large_log": "fixed_large",
+        "learned": "learned",
+        "learned_range": "learned_range",
+    }
+)
+"""Of diffusers."""
+
+RATES = Words(
+    {
+        "cosine": {"type": "cosine"},
+        "linear": {"type": "linear"},
+        "constant": {"type": "constant", "warmup_steps": 0},
+        "constant_with_warmup": {"type": "constant"},
+        "cosine_with_restarts": {"type": "cosine_restarts", "cycles": 1},
+        "polynomial": {"type": "linear"},
+    }
+)
+"""Learning rates of diffusers' `get_scheduler`, with its defaults."""
+
+WITHOUT_BETAS = ("squaredcos_cap_v2", "cosine", "sigmoid")
+
+
+def beta(schedule: str, steps: str, default: str = "linear", n_steps: int = 1000) -> Any:
+    """A function of an end of diffusers' betas: here they are stated for 1000 timesteps and scaled to the others.
+
+    Args:
+        schedule, steps: the paths of their schedule and of its number of timesteps, then the defaults of both.
+    """
+
+    def to(value: float, theirs: Theirs, *names: str) -> float:
+        if theirs.get(schedule, default) == "squaredcos_cap_v2":
+            raise NoCounterpart("the cosine schedule has no such value, there neither")
+        return value * theirs.get(steps, n_steps) / 1000
+
+    return to
+
+
+def clipped(is_clipped: bool, theirs: Theirs, *names: str) -> dict[str, Any] | None:
+    """The clip of x_0 that diffusers' `clip_sample` is."""
+    return {"type": "fixed", "bound": 1.0} if is_clipped else None
+
+
+def warm_up(schedule: str) -> Any:
+    """A function of the warm-up of diffusers' learning rates, which `constant` does without."""
+
+    def to(steps: int, theirs: Theirs, *names: str) -> int:
+        if theirs.get(schedule) == "constant":
+            raise NoCounterpart("the constant rate has none, there neither")
+        return steps or 0
+
+    return to
+
+
+def folded_decay(decay: float, update_every: int) -> float:
+    """The decay per step of an average that is updated every few steps."""
+    return decay ** (1 / update_every)
+
+
+def none_if_null(place: str) -> Any:
+    """A function of a value: null leaves the default here."""
+
+    def to(value: Any, theirs: Theirs, *names: str) -> Here:
+        return Here() if value is None else Here({place: value})
+
+    return to

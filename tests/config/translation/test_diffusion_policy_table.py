@@ -1,0 +1,620 @@
+"""Diffusion Policy: the workspaces of its publication, with settings of ours."""
+
+import pytest
+
+from dp_prior.config.translation.diffusion_policy_table import DIFFUSION_POLICY
+from tests.config.translation.translated import differences, merged, reasons, translated, values
+
+SCHEDULER = {
+    "_target_": "diffusers.schedulers.scheduling_ddpm.DDPMScheduler",
+    "num_train_timesteps": 80,
+    "beta_start": 0.0002,
+    "beta_end": 0.03,
+    "beta_schedule": "squaredcos_cap_v2",
+    "variance_type": "fixed_small",
+    "clip_sample": True,
+    "prediction_type": "epsilon",
+}
+UNET = {
+    "_target_": "diffusion_policy.model.diffusion.conditional_unet1d.ConditionalUnet1D",
+    "input_dim": 2,
+    "local_cond_dim": None,
+    "global_cond_dim": 40,
+    "diffusion_step_embed_dim": 64,
+    "down_dims": [32, 64, 128],
+    "kernel_size": 3,
+    "n_groups": 4,
+    "cond_predict_scale": False,
+}
+TRANSFORMER = {
+    "_target_": "diffusion_policy.model.diffusion.transformer_for_diffusion.TransformerForDiffusion",
+    "input_dim": 2,
+    "output_dim": 2,
+    "horizon": "${horizon}",
+    "n_obs_steps": "${n_obs_steps}",
+    "cond_dim": 20,
+    "n_layer": 6,
+    "n_head": 2,
+    "n_emb": 128,
+    "p_drop_emb": 0.1,
+    "p_drop_attn": 0.2,
+    "causal_attn": False,
+    "time_as_cond": True,
+    "obs_as_cond": True,
+    "n_cond_layers": 1,
+}
+LOADER = {"batch_size": 48, "num_workers": 1, "shuffle": True, "pin_memory": True, "persistent_workers": False}
+SHARED = {
+    "_target_": "diffusion_policy.workspace.train_diffusion_unet_lowdim_workspace.TrainDiffusionUnetLowdimWorkspace",
+    "name": "mine",
+    "task_name": "${task.name}",
+    "exp_name": "default",
+    "horizon": 12,
+    "n_obs_steps": 3,
+    "n_action_steps": 5,
+    "n_latency_steps": 0,
+    "past_action_visible": False,
+    "keypoint_visible_rate": 1.0,
+    "dataloader": LOADER,
+    "val_dataloader": {**LOADER, "batch_size": 24},
+    "optimizer": {
+        "_target_": "torch.optim.AdamW",
+        "lr": 3e-4,
+        "betas": [0.9, 0.99],
+        "eps": 1e-7,
+        "weight_decay": 1e-4,
+    },
+    "ema": {
+        "_target_": "diffusion_policy.model.diffusion.ema_model.EMAModel",
+        "update_after_step": 2,
+        "inv_gamma": 2.0,
+        "power": 0.6,
+        "min_value": 0.1,
+        "max_value": 0.99,
+    },
+    "training": {
+        "device": "cuda:0",
+        "seed": 43,
+        "debug": False,
+        "resume": True,
+        "lr_scheduler": "cosine",
+        "lr_warmup_steps": 70,
+        "num_epochs": 30,
+        "gradient_accumulate_every": 2,
+        "use_ema": True,
+        "rollout_every": 10,
+        "checkpoint_every": 6,
+        "val_every": 2,
+        "sample_every": 3,
+        "max_train_steps": None,
+        "max_val_steps": 4,
+        "tqdm_interval_sec": 1.0,
+    },
+    "logging": {
+        "project": "mine",
+        "resume": True,
+        "mode": "offline",
+        "name": "first",
+        "tags": ["${name}", "${task_name}"],
+        "id": None,
+        "group": "g",
+    },
+    "checkpoint": {
+        "topk": {"monitor_key": "test_mean_score", "mode": "max", "k": 4, "format_str": "x"},
+        "save_last_ckpt": True,
+        "save_last_snapshot": False,
+    },
+    "multi_run": {"run_dir": "outputs/${now:%Y}", "wandb_name_base": "x"},
+}
+PUSHT_LOWDIM = {
+    "name": "pusht_lowdim",
+    "obs_dim": 20,
+    "action_dim": 2,
+    "keypoint_dim": 2,
+    "env_runner": {
+        "_target_": "diffusion_policy.env_runner.pusht_keypoints_runner.PushTKeypointsRunner",
+        "keypoint_visible_rate": "${keypoint_visible_rate}",
+        "n_train": 5,
+        "n_train_vis": 1,
+        "train_start_seed": 7,
+        "n_test": 20,
+        "n_test_vis": 3,
+        "legacy_test": True,
+        "test_start_seed": 5000,
+        "max_steps": 200,
+        "n_obs_steps": "${n_obs_steps}",
+        "n_action_steps": "${n_action_steps}",
+        "n_latency_steps": 0,
+        "fps": 10,
+        "agent_keypoints": False,
+        "past_action": False,
+        "n_envs": None,
+    },
+    "dataset": {
+        "_target_": "diffusion_policy.dataset.pusht_dataset.PushTLowdimDataset",
+        "zarr_path": "data/pusht.zarr",
+        "horizon": "${horizon}",
+        "pad_before": "${eval:'${n_obs_steps}-1+${n_latency_steps}'}",
+        "pad_after": 4,
+        "seed": 44,
+        "val_ratio": 0.04,
+        "max_train_episodes": 60,
+    },
+}
+TOP = {"horizon": "${horizon}", "n_obs_steps": "${n_obs_steps}", "n_action_steps": "${eval:'1+1'}"}
+LOWDIM_POLICY = {
+    "_target_": "diffusion_policy.policy.diffusion_unet_lowdim_policy.DiffusionUnetLowdimPolicy",
+    **TOP,
+    "obs_dim": 20,
+    "action_dim": 2,
+    "num_inference_steps": 40,
+    "noise_scheduler": SCHEDULER,
+    "pred_action_steps_only": False,
+    "oa_step_convention": True,
+}
+UNET_LOWDIM = {
+    **SHARED,
+    "obs_dim": "${task.obs_dim}",
+    "action_dim": "${task.action_dim}",
+    "keypoint_dim": "${task.keypoint_dim}",
+    "obs_as_local_cond": False,
+    "obs_as_global_cond": True,
+    "pred_action_steps_only": False,
+    "policy": {**LOWDIM_POLICY, "model": UNET, "obs_as_local_cond": False, "obs_as_global_cond": True},
+    "task": PUSHT_LOWDIM,
+}
+DDIM = {
+    "policy": {
+        "num_inference_steps": 8,
+        "noise_scheduler": {
+            "_target_": "diffusers.schedulers.scheduling_ddim.DDIMScheduler",
+            "set_alpha_to_one": True,
+            "steps_offset": 0,
+        },
+    }
+}
+TRANSFORMER_LOWDIM = {
+    **SHARED,
+    "obs_as_cond": True,
+    "pred_action_steps_only": False,
+    "policy": {**LOWDIM_POLICY, "model": TRANSFORMER, "obs_as_cond": True},
+    "optimizer": {"learning_rate": 2e-4, "weight_decay": 0.002, "betas": [0.9, 0.95]},
+    "task": PUSHT_LOWDIM,
+}
+BLOCKPUSH = {
+    "horizon": 5,
+    "n_obs_steps": 3,
+    "n_action_steps": 1,
+    "task": {
+        "name": "blockpush",
+        "obs_dim": 16,
+        "action_dim": 2,
+        "obs_eef_target": True,
+        "env_runner": {
+            "_target_": "diffusion_policy.env_runner.blockpush_lowdim_runner.BlockPushLowdimRunner",
+            "n_train": 6,
+            "n_test": 50,
+            "max_steps": 350,
+            "abs_action": False,
+            "obs_eef_target": True,
+        },
+        "dataset": {
+            "_target_": "diffusion_policy.dataset.blockpush_lowdim_dataset.BlockPushLowdimDataset",
+            "zarr_path": "data/blocks.zarr",
+            "obs_eef_target": True,
+            "use_manual_normalizer": False,
+            "seed": 42,
+            "val_ratio": 0.02,
+        },
+    },
+}
+ROBOMIMIC = {
+    "task_name": "lift",
+    "dataset_type": "ph",
+    "dataset_path": "data/lift/ph.hdf5",
+    "abs_action": True,
+    "env_runner": {
+        "_target_": "diffusion_policy.env_runner.robomimic_lowdim_runner.RobomimicLowdimRunner",
+        "dataset_path": "data/lift/ph.hdf5",
+        "n_train": 6,
+        "n_train_vis": 2,
+        "train_start_idx": 0,
+        "n_test": 50,
+        "n_test_vis": 3,
+        "test_start_seed": 100000,
+        "max_steps": "${eval:'500 if 1 else 400'}",
+        "n_obs_steps": 2,
+        "n_action_steps": 8,
+        "render_hw": [128, 128],
+        "render_obs_key": "agentview_image",
+        "fps": 10,
+        "crf": 22,
+        "abs_action": True,
+        "tqdm_interval_sec": 1.0,
+        "n_envs": 28,
+    },
+    "dataset": {
+        "_target_": "diffusion_policy.dataset.robomimic_replay_lowdim_dataset.RobomimicReplayLowdimDataset",
+        "dataset_path": "data/lift/ph.hdf5",
+        "abs_action": True,
+        "use_legacy_normalizer": False,
+        "rotation_rep": "rotation_6d",
+        "seed": 45,
+        "val_ratio": 0.1,
+    },
+}
+KEYS = ["object", "robot0_eef_pos", "robot0_eef_quat"]
+LIFT_LOWDIM = {
+    **UNET_LOWDIM,
+    "task": merged(
+        ROBOMIMIC, {"name": "lift", "obs_keys": KEYS, "env_runner": {"obs_keys": KEYS}, "dataset": {"obs_keys": KEYS}}
+    ),
+}
+SHAPES = {
+    "obs": {
+        "agentview_image": {"shape": [3, 84, 96], "type": "rgb"},
+        "robot0_eef_pos": {"shape": [3]},
+        "robot0_eef_quat": {"shape": [4], "type": "low_dim"},
+    },
+    "action": {"shape": [10]},
+}
+IMAGE_POLICY = {
+    "_target_": "diffusion_policy.policy.diffusion_unet_hybrid_image_policy.DiffusionUnetHybridImagePolicy",
+    **TOP,
+    "shape_meta": "${shape_meta}",
+    "noise_scheduler": SCHEDULER,
+    "num_inference_steps": None,
+    "obs_as_global_cond": True,
+    "crop_shape": [76, 80],
+    "diffusion_step_embed_dim": 128,
+    "down_dims": [64, 128],
+    "kernel_size": 5,
+    "n_groups": 8,
+    "cond_predict_scale": True,
+    "obs_encoder_group_norm": True,
+    "eval_fixed_crop": True,
+}
+LIFT_IMAGE = {
+    **SHARED,
+    "shape_meta": "${task.shape_meta}",
+    "dataset_obs_steps": "${n_obs_steps}",
+    "obs_as_global_cond": True,
+    "policy": IMAGE_POLICY,
+    "task": merged(
+        ROBOMIMIC,
+        {
+            "name": "lift_image",
+            "shape_meta": SHAPES,
+            "env_runner": {"shape_meta": SHAPES},
+            "dataset": {
+                "_target_": "diffusion_policy.dataset.robomimic_replay_image_dataset.RobomimicReplayImageDataset",
+                "shape_meta": SHAPES,
+                "n_obs_steps": "${dataset_obs_steps}",
+                "use_cache": True,
+            },
+        },
+    ),
+}
+PUSHT_IMAGE = {
+    **SHARED,
+    "shape_meta": "${task.shape_meta}",
+    "obs_as_global_cond": True,
+    "policy": IMAGE_POLICY,
+    "task": {
+        "name": "pusht_image",
+        "image_shape": [3, 96, 96],
+        "shape_meta": {
+            "obs": {"image": {"shape": [3, 96, 96], "type": "rgb"}, "agent_pos": {"shape": [2], "type": "low_dim"}},
+            "action": {"shape": [2]},
+        },
+        "env_runner": merged(
+            PUSHT_LOWDIM["env_runner"],
+            {"_target_": "diffusion_policy.env_runner.pusht_image_runner.PushTImageRunner", "device": "cpu"},
+        ),
+        "dataset": merged(
+            PUSHT_LOWDIM["dataset"],
+            {"_target_": "diffusion_policy.dataset.pusht_image_dataset.PushTImageDataset"},
+        ),
+    },
+}
+ENCODER = {
+    "_target_": "diffusion_policy.model.vision.multi_image_obs_encoder.MultiImageObsEncoder",
+    "shape_meta": "${shape_meta}",
+    "rgb_model": {
+        "_target_": "diffusion_policy.model.vision.model_getter.get_resnet",
+        "name": "resnet34",
+        "weights": None,
+    },
+    "resize_shape": [120, 160],
+    "crop_shape": [108, 144],
+    "random_crop": True,
+    "use_group_norm": False,
+    "share_rgb_model": False,
+    "imagenet_norm": True,
+}
+REAL_IMAGE = merged(
+    LIFT_IMAGE,
+    {
+        "defaults": ["_self_", {"task": "real"}],
+        "output_dir": "outputs/real",
+        "hydra": {"run": {"dir": "outputs/real"}, "sweep": {"subdir": "x"}},
+        "data_name": "x",
+        "task_type": "x",
+        "policy": {
+            "obs_encoder": ENCODER,
+        },
+        "training": {"freeze_encoder": True},
+        "task": {
+            "data_name": "x",
+            "task_type": "x",
+            "keypoint_dim": 2,
+            "pose_repr": {"obs_pose_repr": "relative", "action_pose_repr": "relative"},
+            "rotation_transformer": "x",
+            "dataset": {"n_latency_steps": 0, "delta_action": False},
+        },
+    },
+)
+NETWORK = ("n_layer", "n_head", "n_emb", "n_cond_layers", "p_drop_emb", "p_drop_attn", "causal_attn", "time_as_cond")
+TRANSFORMER_IMAGE = {
+    **LIFT_IMAGE,
+    "policy": {
+        **{key: value for key, value in TRANSFORMER.items() if key in NETWORK},
+        **{key: IMAGE_POLICY[key] for key in ("noise_scheduler", "crop_shape", "shape_meta")},
+        "obs_as_cond": True,
+    },
+    "optimizer": {"transformer_weight_decay": 1e-3, "obs_encoder_weight_decay": 1e-6, "learning_rate": 1e-4},
+}
+ALL = [
+    TRANSFORMER_IMAGE,
+    UNET_LOWDIM,
+    merged(UNET_LOWDIM, DDIM),
+    TRANSFORMER_LOWDIM,
+    merged(TRANSFORMER_LOWDIM, BLOCKPUSH),
+    LIFT_LOWDIM,
+    LIFT_IMAGE,
+    PUSHT_IMAGE,
+    REAL_IMAGE,
+]
+
+
+def test_the_unet_of_low_dimensional_push_t():
+    rollout = {"type": "rollout", "model": "ema", "env.type": "pusht", "env.max_steps": 200, "every.epochs": 10}
+    test = rollout | {"name": "test", "env.n_envs": 20, "first_seed": 5000, "n_episodes": 20, "videos": 3}
+    train = rollout | {"name": "train", "env.n_envs": 5, "first_seed": 7, "n_episodes": 5, "videos": 1}
+    assert values(DIFFUSION_POLICY, UNET_LOWDIM) == {
+        "seed": 43,
+        "task.type": "policy",
+        "task.horizon": 12,
+        "task.n_obs_steps": 3,
+        "task.n_action_steps": 5,
+        "task.backbone.type": "unet1d",
+        "task.backbone.step_embed_dim": 64,
+        "task.backbone.down_dims": [32, 64, 128],
+        "task.backbone.kernel_size": 3,
+        "task.backbone.n_groups": 4,
+        "task.backbone.head_groups": 8,
+        "task.backbone.film_scale": False,
+        "task.normalizer.action.type": "limits",
+        "task.normalizer.action.clip": None,
+        "task.normalizer.agent_pos.type": "limits",
+        "task.normalizer.agent_pos.clip": None,
+        "task.normalizer.keypoint.type": "limits",
+        "task.normalizer.keypoint.clip": None,
+        "task.diffusion.schedule.type": "cosine",
+        "task.diffusion.schedule.steps": 80,
+        "task.diffusion.variance.type": "fixed_small",
+        "task.diffusion.objective.type": "eps",
+        "task.diffusion.clip.type": "fixed",
+        "task.diffusion.clip.bound": 1.0,
+        "task.sampler.type": "ddpm",
+        "task.sampler.steps": 40,
+        "task.sampler.spacing": "diffusers",
+        "data.type": "trajectories",
+        "data.episodes.type": "zarr",
+        "data.episodes.path": "data/pusht.zarr",
+        "data.obs.agent_pos.key": "state",
+        "data.obs.agent_pos.slice": [0, 2],
+        "data.obs.keypoint.key": "keypoint",
+        "data.action.key": "action",
+        "data.split.train": 0.96,
+        "data.split.val": 0.04,
+        "data.split.test": 0.0,
+        "data.split.seed": 44,
+        "data.split.max_train_episodes": 60,
+        "data.mask_padding": False,
+        "data.previous_action": None,
+        "data.batch_size": 48,
+        "train.epochs": 30,
+        "train.accumulation": 2,
+        "train.lr.type": "cosine",
+        "train.lr.peak": 3e-4,
+        "train.lr.warmup_steps": 70,
+        "train.optimizer.type": "adamw",
+        "train.optimizer.betas": [0.9, 0.99],
+        "train.optimizer.eps": 1e-7,
+        "train.optimizer.weight_decay": 1e-4,
+        "train.max_grad_norm": 1e9,
+        "train.ema.ema.type": "power",
+        "train.ema.ema.update_after_step": 3,
+        "train.ema.ema.inv_gamma": 2.0,
+        "train.ema.ema.power": 0.6,
+        "train.ema.ema.min_decay": 0.1,
+        "train.ema.ema.max_decay": 0.99,
+        "train.monitor.metric": "test/score",
+        "train.monitor.mode": "max",
+        "train.save_every.epochs": 6,
+        "evaluate.0.type": "loss",
+        "evaluate.0.models": ["ema", "online"],
+        "evaluate.0.batch_size": 24,
+        "evaluate.0.max_samples": 96,
+        "evaluate.0.every.epochs": 2,
+        "evaluate.1.type": "action_error",
+        "evaluate.1.name": "train_action",
+        "evaluate.1.split": "train",
+        "evaluate.1.models": ["ema"],
+        "evaluate.1.n_samples": 48,
+        "evaluate.1.eval_timesteps": [40],
+        "evaluate.1.every.epochs": 3,
+        **{f"evaluate.2.{key}": value for key, value in test.items()},
+        **{f"evaluate.3.{key}": value for key, value in train.items()},
+        "checkpoints.keep_best": 4,
+        "tracker.data_path": "runs/mine",
+        "tracker.run_name": "first",
+        "tracker.run_id": None,
+        "tracker.log.0.type": "console",
+        "tracker.log.1.type": "wandb",
+        "tracker.log.1.project": "mine",
+        "tracker.log.1.mode": "offline",
+        "tracker.log.1.tags": ["mine", "pusht_lowdim"],
+        "tracker.log.1.group": "g",
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes"),
+    [
+        (
+            DDIM,
+            {
+                "task.sampler.type": "ddim",
+                "task.sampler.steps": 8,
+                "task.sampler.eta": 0.0,
+                "task.sampler.use_clipped_model_output": False,
+                "evaluate.1.eval_timesteps": [8],
+            },
+        ),
+        (
+            {"policy": {"noise_scheduler": {"beta_schedule": "linear"}}},
+            {
+                "task.diffusion.schedule.type": "linear",
+                "task.diffusion.schedule.beta_start": pytest.approx(1.6e-5),
+                "task.diffusion.schedule.beta_end": pytest.approx(2.4e-3),
+            },
+        ),
+        (
+            {"policy": {"noise_scheduler": {"clip_sample": False, "prediction_type": "sample"}}},
+            {
+                "task.diffusion.clip.type": None,
+                "task.diffusion.clip.bound": None,
+                "task.diffusion.objective.type": "x0",
+            },
+        ),
+        ({"training": {"lr_scheduler": "constant"}}, {"train.lr.type": "constant", "train.lr.warmup_steps": 0}),
+        ({"obs_as_local_cond": True, "obs_as_global_cond": False}, {"task.backbone.type": "unet1d_local"}),
+        ({"past_action_visible": True}, {"data.previous_action": "previous_action"}),
+        (
+            {"checkpoint": {"topk": {"monitor_key": "val_loss", "mode": "min"}}},
+            {"train.monitor.metric": "validation/ema/loss", "train.monitor.mode": "min"},
+        ),
+        ({"task": {"dataset": {"max_train_episodes": None}}}, {"data.split.max_train_episodes": None}),
+        ({"task": {"env_runner": {"n_envs": 3}}}, {"evaluate.2.env.n_envs": 3, "evaluate.3.env.n_envs": 3}),
+    ],
+    ids=str,
+)
+def test_a_setting_changes_what_it_changes_there(settings, changes):
+    assert differences(DIFFUSION_POLICY, UNET_LOWDIM, merged(UNET_LOWDIM, settings)) == changes
+
+
+def test_without_an_average_the_trained_weights_are_measured():
+    without = merged(UNET_LOWDIM, {"training": {"use_ema": False}})
+    assert translated(DIFFUSION_POLICY, without).config["train"]["ema"] == {}
+    found = values(DIFFUSION_POLICY, without)
+    assert found["evaluate.0.models"] == found["evaluate.1.models"] == ["online"]
+    assert found["evaluate.2.model"] == found["evaluate.3.model"] == "online"
+
+
+def test_the_transformer_of_push_t_and_of_block_push():
+    found = values(DIFFUSION_POLICY, TRANSFORMER_LOWDIM)
+    network = {key.rpartition(".")[2]: value for key, value in found.items() if key.startswith("task.backbone.")}
+    assert network == {
+        "type": "transformer",
+        "n_layers": 6,
+        "n_heads": 2,
+        "embed_dim": 128,
+        "embed_dropout": 0.1,
+        "dropout": 0.2,
+        "is_causal": False,
+        "n_cond_layers": 1,
+    }
+    assert found["train.lr.peak"] == 2e-4 and found["train.optimizer.weight_decay"] == 0.002
+    found = values(DIFFUSION_POLICY, merged(TRANSFORMER_LOWDIM, BLOCKPUSH))
+    assert found["data.obs.obs.key"] == "obs" and found["task.normalizer.obs.type"] == "limits"
+    assert not any(value == "rollout" for value in found.values())
+    assert found["train.monitor.metric"] == "validation/ema/loss"
+    assert (
+        "docs/environments.md"
+        in reasons(DIFFUSION_POLICY, merged(TRANSFORMER_LOWDIM, BLOCKPUSH))["task.env_runner.max_steps"]
+    )
+
+
+def test_robomimic_from_states():
+    found = values(DIFFUSION_POLICY, LIFT_LOWDIM)
+    assert found["data.episodes.type"] == "robomimic" and found["data.episodes.path"] == "data/lift/ph.hdf5"
+    assert {key: found[f"data.obs.{key}.key"] for key in KEYS} == {key: f"obs/{key}" for key in KEYS}
+    assert found["data.action.key"] == "actions"
+    assert (found["data.action.rotations.0.slice"], found["data.action.rotations.0.form"]) == ([3, 6], "axis_angle")
+    assert found["task.normalizer.robot0_eef_quat.type"] == "identity"
+    assert found["task.normalizer.action.slices.0.slice"] == [6, 7]
+    assert found["task.normalizer.action.slices.0.normalizer.type"] == "identity"
+    relative = values(DIFFUSION_POLICY, merged(LIFT_LOWDIM, {"task": {"dataset": {"abs_action": False}}}))
+    assert "data.action.rotations.0.form" not in relative and relative["task.normalizer.action.type"] == "identity"
+
+
+def test_robomimic_and_push_t_from_cameras():
+    found = values(DIFFUSION_POLICY, LIFT_IMAGE)
+    assert found["data.images.agentview_image.key"] == "obs/agentview_image"
+    assert found["data.images.agentview_image.size"] == [84, 96]
+    assert found["data.obs.robot0_eef_pos.key"] == "obs/robot0_eef_pos"
+    encoder = {"type": "resnet", "crop": [76, 80], "norm": "group"}
+    assert {key: found[f"task.encoders.agentview_image.{key}"] for key in encoder} == encoder
+    assert found["task.sampler.steps"] == 80  # as many as trained
+    found = values(DIFFUSION_POLICY, PUSHT_IMAGE)
+    assert found["data.images.camera.key"] == "img" and found["data.images.camera.size"] == [96, 96]
+    assert found["data.obs.agent_pos.slice"] == [0, 2] and found["evaluate.2.env.camera"] == [96, 96]
+
+
+def test_an_encoder_of_torchvision():
+    found = values(DIFFUSION_POLICY, REAL_IMAGE)
+    encoder = {
+        "blocks": [3, 4, 6, 3],
+        "bottleneck": False,
+        "pool": "mean",
+        "output_dim": None,
+        "mean": [0.485, 0.456, 0.406],
+        "std": [0.229, 0.224, 0.225],
+    }
+    assert {key: found[f"task.encoders.agentview_image.{key}"] for key in encoder} == encoder
+    assert found["data.images.agentview_image.size"] == [120, 160]
+    for key in ("policy.obs_encoder.use_group_norm", "training.freeze_encoder"):
+        assert "weights" in reasons(DIFFUSION_POLICY, REAL_IMAGE)[key]
+    assert values(DIFFUSION_POLICY, TRANSFORMER_IMAGE)["task.backbone.n_layers"] == 6
+
+
+def test_what_has_no_counterpart_says_what_to_do():
+    changes = {
+        "n_latency_steps": 2,
+        "pred_action_steps_only": True,
+        "keypoint_visible_rate": 0.5,
+        "training": {"max_train_steps": 3},
+        "checkpoint": {"topk": {"monitor_key": "train_loss"}},
+        "optimizer": {"_target_": "torch.optim.SGD"},
+        "logging": {"name": "${now:%Y}_x", "mode": "disabled"},
+        "task": {"env_runner": {"n_train": 0}, "dataset": {"delta_action": True}},
+    }
+    found = reasons(DIFFUSION_POLICY, merged(UNET_LOWDIM, changes))
+    remedies = {
+        "n_latency_steps": "RealtimeAgent",
+        "pred_action_steps_only": "n_action_steps of it are executed",
+        "keypoint_visible_rate": "task.cond_dropout",
+        "training.max_train_steps": "train.steps",
+        "training.device": "CUDA_VISIBLE_DEVICES",
+        "training.resume": "--resume",
+        "checkpoint.topk.monitor_key": "metric of `evaluate`",
+        "optimizer._target_": "docs/extending.md",
+        "logging.name": "set tracker.run_name",
+        "logging.mode": "leave wandb out",
+        "multi_run.run_dir": "set tracker.data_path",
+        "task.env_runner.n_train": "at least 2 episodes",
+        "task.dataset.delta_action": "task.arms",
+    }
+    assert {key for key, remedy in remedies.items() if remedy not in found.get(key, "")} == set()

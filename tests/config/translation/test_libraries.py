@@ -1,0 +1,92 @@
+"""All tables: their rows lead somewhere, their files are recognised, and every row is translated in a test."""
+
+import importlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from dp_prior.config.translation.foreign_settings import flat
+from dp_prior.config.translation.libraries import LIBRARIES, LISTS_OF_THEIRS, recognise
+from dp_prior.config.translation.translate import translate
+from dp_prior.run.files.config import TrainConfig
+from tests.config.translation.translated import translated
+
+EXAMPLES = {
+    library.key: importlib.import_module(f"tests.config.translation.test_{library.key}_table").ALL
+    for library in LIBRARIES
+}
+ANCESTORS = Path("/work/shared/reference/cases/ancestors")
+
+
+def test_every_row_leads_to_a_setting_that_exists_or_says_why_not():
+    faults = [
+        f"{library.name}: {row.theirs} -> {row.ours or 'nowhere, without a word'}"
+        for library in LIBRARIES
+        for row in library.rows
+        if (not TrainConfig.has(re.sub(r"<\w+>", "0", row.ours)) if row.ours else not row.note)
+    ]
+    faults += [
+        f"{library.name}: {theirs} -> {ours}"
+        for library in LIBRARIES
+        for theirs, ours in library.blocks.items()
+        if not TrainConfig.has(ours)
+    ]
+    assert not faults, "\n".join(faults)
+
+
+def test_a_setting_has_one_row():
+    faults = []
+    for library in LIBRARIES:
+        paths = [row.theirs for row in library.rows]
+        faults += [f"{library.name}: {path}" for path in {path for path in paths if paths.count(path) > 1}]
+    assert not faults, "\n".join(sorted(faults))
+
+
+def test_every_row_is_met_and_every_value_is_one_of_a_valid_configuration():
+    faults = []
+    for library in LIBRARIES:
+        met = set()
+        for settings in EXAMPLES[library.key]:
+            translation = translated(library, settings)  # which checks it by pydantic
+            faults += [str(line) for line in translation.lines if line.outcome == "unknown"]
+            met |= {library.row(path)[0].theirs for path in flat(settings, "a test", library.lists)}
+        faults += [f"{library.name}: {row.theirs} is in no example" for row in library.rows if row.theirs not in met]
+    assert not faults, "\n".join(faults)
+
+
+def test_a_configuration_is_recognised_by_its_settings_and_ours_is_not_taken_for_one():
+    faults = []
+    for library in LIBRARIES:
+        for i, settings in enumerate(EXAMPLES[library.key]):
+            found = recognise(flat(settings, "a test", LISTS_OF_THEIRS))
+            faults += [] if found is library else [f"{library.name}, example {i}: {found and found.name}"]
+    for path in sorted(Path("configs").rglob("*.json")):
+        config = json.loads(path.read_text())
+        faults += [str(path)] if "train" in config and TrainConfig.other_file(config, "a test") else []
+    assert not faults, "\n".join(faults)
+    assert recognise(["steps"]) is None and recognise(["a", "b", "batch_size"]) is None
+
+
+def test_a_library_is_known_to_the_command_by_its_key():
+    from dp_prior.cli.runs import translate as command
+
+    option = next(option for option in command.params if option.name == "library")
+    assert list(option.type.choices) == [library.key for library in LIBRARIES]
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("id_flags", "improved_diffusion"), ("lucid_args", "denoising_diffusion"), ("oldkeys", "diffusion_policy")],
+)
+def test_files_of_keys_that_users_gave(name, key):
+    """Each key of theirs is told where it belongs, and none of them a misleading neighbour."""
+    if not ANCESTORS.exists():
+        pytest.skip(f"{ANCESTORS} is not on this machine")
+    settings = json.loads((ANCESTORS / f"{name}.json").read_text())
+    library = next(library for library in LIBRARIES if library.key == key)
+    assert translate(library, flat(settings, name)).config
+    with pytest.raises(ValueError) as caught:
+        TrainConfig.from_json(json.dumps(settings))
+    assert "Did you mean" not in str(caught.value)

@@ -1,0 +1,28 @@
+"""Choices of diffusers and their values here."""
+
+import pytest
+
+from dp_prior.config.translation.published_choices import beta, folded_decay, warm_up
+from dp_prior.config.translation.row import NoCounterpart
+
+
+def test_betas_are_stated_for_a_thousand_timesteps():
+    to = beta("schedule", "steps")
+    assert to(0.02, {"schedule": "linear", "steps": 100}) == pytest.approx(0.002)
+    assert to(0.02, {}) == 0.02
+    with pytest.raises(NoCounterpart, match="cosine"):
+        to(0.02, {"schedule": "squaredcos_cap_v2"})
+
+
+def test_a_folded_decay_forgets_as_much_in_as_many_steps():
+    average, folded = 1.0, 1.0
+    for step in range(1, 101):
+        average *= 0.995 if step % 10 == 0 else 1.0
+        folded *= folded_decay(0.995, 10)
+    assert folded == pytest.approx(average)
+
+
+def test_a_constant_rate_has_no_warm_up():
+    assert warm_up("rate")(None, {}) == 0 and warm_up("rate")(7, {"rate": "cosine"}) == 7
+    with pytest.raises(NoCounterpart):
+        warm_up("rate")(7, {"rate": "constant"})
