@@ -1,14 +1,11 @@
 """What the parts of a configuration must have in common: refused with path and remedy, all problems in one report."""
 
 import json
-import re
 
 import pytest
 
 from dp_prior.config import ConfigError
-from dp_prior.data.recorded.trajectories import TrajectoriesConfig
-from dp_prior.run.files.config import PLACES, TrainConfig
-from dp_prior.training.training_config import TrainingConfig
+from dp_prior.run.files.config import TrainConfig
 from tests import test_prior
 from tests.tiny import tiny
 
@@ -111,22 +108,6 @@ def test_independent_faults_are_each_reported_once(names, tmp_path):
     expected = [EACH_BY_ITSELF[name][1] for name in names]
     assert [sum(line.startswith(text) for line in found) for text in expected] == [1] * len(expected), found
     assert len(found) == len(expected)
-
-
-def test_settings_are_where_the_hints_for_keys_of_other_libraries_send_a_user(tmp_path):
-    """Every place that a hint names is one of a whole configuration of a data set on the Hub."""
-    hub = {"type": "lerobot", "repo": "a/b"}
-    lr = {"type": "cosine", "peak": 1e-3}
-    whole = TrainConfig.from_json(
-        json.dumps(tiny(tmp_path, data__episodes=hub, train__lr=lr, evaluate=[{"type": "loss"}]))
-    )
-    hints = [*TrajectoriesConfig.replaced.values(), *TrainingConfig.replaced.values()]
-    named = [found for hint in hints for found in re.findall(r"Set ([\w.]+)\.", hint)]
-    assert len(named) > 8
-    for place in [*PLACES.values(), *named]:
-        here = whole
-        for step in place.split("."):
-            here = here[int(step)] if step.isdigit() else getattr(here, step)
 
 
 def test_a_configuration_made_in_python_has_the_types_that_json_may_omit(tmp_path):
