@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import signal
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,11 @@ def train_and_die(config: Path, moment: str, count: int = 1) -> int:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(280)
             die(moment, count)
-            code = train(config).exit_code
+            done = train(config)
+            code = done.exit_code
+            print(f"was not killed at {count} x {moment!r}:\n{done.output}", flush=True)
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
