@@ -137,6 +137,7 @@ def test_commands_print_in_one_place():
                 found.add(f"{path.relative_to(package).as_posix()}: {ast.unparse(node.func)}")
     assert found == {
         "cli/command.py: click.echo",
+        "cli/__init__.py: sys.stderr.write",  # of a Python that cannot import the rest
         "cli/command.py: sys.stderr.write",
         "tracking/console.py: sys.stdout.write",
         "places/__main__.py: sys.stdout.write",  # JSON, for the process that started it

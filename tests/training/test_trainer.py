@@ -75,6 +75,9 @@ class Listener:
     def log_error(self, error, progress):
         self.errors.append(error)
 
+    def log_work(self, done):
+        pass
+
     def submit(self, snapshot, progress, metrics, is_best):
         self.saved.append((progress.global_step, is_best))
 
