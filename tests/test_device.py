@@ -115,7 +115,7 @@ def train_elsewhere(config: dict, steps: int = 2) -> tuple[PolicyTrainer, TrainC
     parts = SimpleNamespace(**{name: _moved(getattr(data, name)) for name in ("train", "val", "test")})
     parts.spec = data.spec
     loader = _loader(parts.train)
-    nowhere = SimpleNamespace(log=None, log_images=lambda images, progress: None)
+    nowhere = SimpleNamespace(log=None, log_images=lambda images, progress: None, log_work=lambda done: None)
     trainer = PolicyTrainer(
         model,
         loader,

@@ -93,7 +93,7 @@ class PolicyTrainer:
         self.stop = ranks.stop
         self.loader = loader
         self.tracker = tracker or Tracker(Path(), TrackerConfig())
-        self.ranks.work.show = self.tracker.log_work
+        self.ranks.work.show = lambda done: self.tracker.log_work(done)
         self.writer = writer
         self.evaluators = list(evaluators)
         self.seed = seed
