@@ -190,6 +190,13 @@ def test_outside_libraries_stay_in_their_files_and_heavy_ones_load_late():
     assert_none(fault for file in FILES for fault in strayed(file))
 
 
+def test_every_folder_with_modules_is_a_package():
+    """Others are left out of the wheel, though they import from a checkout."""
+    folders = {path.parent for path in PACKAGE.rglob("*.py")}
+    assert_none(f"{folder.relative_to(PACKAGE.parent)} lacks __init__.py" for folder in sorted(folders)
+                if not (folder / "__init__.py").is_file())  # fmt: skip
+
+
 def test_contributing_names_the_parts_of_every_floor():
     text = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
     house = re.sub(r"\([^)]*\)", "", text.partition("    ground ")[2].partition("    roof")[0])

@@ -1,0 +1,1 @@
+"""Settings of other libraries: what each is called here, or why it has no counterpart."""
