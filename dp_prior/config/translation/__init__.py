@@ -1,1 +1,1 @@
-"""Settings of other libraries: what each is called here, or why it has no counterpart."""
+"""Settings of other libraries: the name of each here, or why there is none."""
