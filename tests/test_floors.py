@@ -143,7 +143,8 @@ def climbing(file: str) -> Iterator[str]:
         target = room_of("/".join(module.split(".")[1:]))
         if module.split(".")[0] != "dp_prior" or target == room or target not in {*ROOMS, "__version__"}:
             continue
-        if target == "__version__":  # a text of the package itself, below every floor
+        if target == "__version__":
+            yield f"{file}:{line} imports {module} of the root; own_version of dp_prior.config reads it"
             continue
         same = floor in FREE_AMONG_THEMSELVES and floor_of(target) == floor
         if not same and floor_of(target) >= floor:

@@ -15,6 +15,11 @@ ORIGINS = "$parts"
 messages and comparisons; a file never causes an import."""
 
 
+def own_version() -> str:
+    """The version of this package; its root is imported before any module below."""
+    return vars(sys.modules[__package__.partition(".")[0]])["__version__"]
+
+
 def origins_of(value: Any) -> dict[str, str]:
     """Package, version and module of every record of another package in a value, by type."""
     if isinstance(value, Record):

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from dp_prior import __version__
 from dp_prior.checkpoints.documents import PROGRESS
 from dp_prior.checkpoints.format import TRAINING
 from dp_prior.checkpoints.snapshot import MEANS, Snapshot
 from dp_prior.clock import Progress
+from dp_prior.config import own_version
 from dp_prior.data.samples.loader import Loader
 from dp_prior.job.ranks import Ranks
 from dp_prior.tasks.pretrained import load_weights, weights_file
@@ -87,7 +87,7 @@ def take_snapshot(trainer: Trained, metrics: dict[str, float]) -> Snapshot:
 
 def library_versions() -> dict[str, str]:
     """The versions that decide the last bits of training, by name."""
-    return {"dp_prior": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    return {"dp_prior": own_version(), "python": platform.python_version(), "torch": torch.__version__}
 
 
 def read_state(trainer: Trained, snapshot: Snapshot) -> None:

@@ -5,8 +5,13 @@ import json
 import pytest
 from pydantic import create_model
 
-from dp_prior.config import Config, ConfigError, family
+import dp_prior
+from dp_prior.config import Config, ConfigError, family, own_version
 from tests.config.records import Inside, Outside
+
+
+def test_our_own_version_is_that_of_the_package():
+    assert own_version() == dp_prior.__version__
 
 
 def test_stored_record_names_the_package_of_parts_that_are_not_ours_and_reading_it_says_so():

@@ -81,11 +81,6 @@ class Words:
             raise NoCounterpart(f"{value!r} has no counterpart; those of {known} have") from None
 
     @property
-    def is_fixed(self) -> bool:
-        """Whether one value is as here and no other has a counterpart."""
-        return isinstance(self.to, Unless)
-
-    @property
     def remark(self) -> str:
         """The words that change, as Markdown."""
         changed = [(a, b) for a, b in self.words.items() if a != b]

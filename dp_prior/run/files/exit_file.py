@@ -18,12 +18,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dp_prior import __version__
 from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.run_lock import LockedError, RunLock
 from dp_prior.checkpoints.scan import scan
 from dp_prior.clock import Progress
-from dp_prior.config import ConfigError, PartError
+from dp_prior.config import ConfigError, PartError, own_version
 from dp_prior.data.errors import DataError, UnreadableError, UnwritableError
 from dp_prior.files.durable import encode_document, is_alive, replace_file
 from dp_prior.files.locks import POLL_S, FileLock, NoLocksError
@@ -134,7 +133,7 @@ class ExitFile:
             "rank": self.rank,
             "ranks": self.ranks,
             "host": socket.gethostname(),
-            "dp_prior": __version__,
+            "dp_prior": own_version(),
             "pid": os.getpid(),
             "started": self._started,
             "ended": None if content["reason"] == RUNNING else _now(),
