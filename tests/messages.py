@@ -1,0 +1,34 @@
+"""What the test of an error asks of its message: values, place and remedy, in whatever sentence they stand."""
+
+import re
+
+_QUOTED = re.compile(r"(?<!\w)(['\"`]).*?\1")
+_PROSE = re.compile(r"(?<![\w.-])[a-z]+(?: [a-z]+){2,}(?![.-]?\w)")
+
+
+def names(*parts: object) -> str:
+    """A regex for `match=` that finds every part in a message, in any order.
+
+    A part stands literally for itself and is whole: 1 is not found in 12, -1 or 0.1, nor `lr` in `lr_decay` or `--lr`.
+
+    Raises:
+        ValueError: a part is prose, which may be rewritten.
+    """
+    if not parts or "" in (texts := [str(part) for part in parts]):
+        raise ValueError(f"{parts} name nothing; pass the value, the place or the remedy of the message")
+    if said := [text for text in texts if prose(text)]:
+        raise ValueError(f"{said} are prose; pass the value, the place or the remedy of the message")
+    return r"(?s)\A" + "".join(f"(?=.*?{_whole(text)})" for text in texts)
+
+
+def prose(text: str) -> str | None:
+    """The first three or more plain words in a row, if there are so many; quotations do not count."""
+    found = _PROSE.search(_QUOTED.sub('"', text))
+    return found and found[0]
+
+
+def _whole(text: str) -> str:
+    """A regex for the text where it is no piece of a longer word, number or dotted name."""
+    before = r"(?<![\w.-])" if re.match(r"\w", text) else ""
+    after = r"(?![.-]?\w|,\d)" if re.search(r"\w\Z", text) else ""
+    return before + re.escape(text) + after
