@@ -6,7 +6,7 @@ _QUOTED = re.compile(r"(?<!\w)(['\"`]).*?\1")
 _PROSE = re.compile(r"(?<![\w.-])[a-z]+(?: [a-z]+){2,}(?![.-]?\w)")
 
 
-def names(*parts: object) -> str:
+def naming(*parts: object) -> str:
     """A regex for `match=` that finds every part in a message, in any order.
 
     A part stands literally for itself and is whole: 1 is not found in 12, -1 or 0.1, nor `lr` in `lr_decay` or `--lr`.
