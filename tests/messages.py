@@ -1,7 +1,10 @@
 """What the test of an error asks of its message: values, place and remedy, in whatever sentence they stand."""
 
+import errno
+import os
 import re
 
+_SYSTEM = {os.strerror(code) for code in errno.errorcode}
 _QUOTED = re.compile(r"(?<!\w)(['\"`]).*?\1")
 _PROSE = re.compile(r"(?<![\w.-])[a-z]+(?: [a-z]+){2,}(?![.-]?\w)")
 
@@ -22,7 +25,9 @@ def naming(*parts: object) -> str:
 
 
 def prose(text: str) -> str | None:
-    """The first three or more plain words in a row, if there are so many; quotations do not count."""
+    """The first three or more plain words in a row, unless they are quoted or what the system calls an error."""
+    if text in _SYSTEM:
+        return None
     found = _PROSE.search(_QUOTED.sub('"', text))
     return found and found[0]
 

@@ -21,6 +21,7 @@ def test_a_piece_of_a_longer_word_or_number_is_not_found(part):
 def test_prose_is_refused():
     assert prose("'a' is wrong: the fractions must sum to 1") == "the fractions must sum to"
     assert not any(map(prose, ["must sum", "'go to the left' is 1", "model.safetensors", 'pip install "dp_prior[x]"']))
+    assert not prose("No space left on device") and prose("no space left on device")
     with pytest.raises(ValueError, match=naming("['must be above 0']")):
         naming("train.lr", "must be above 0")
 

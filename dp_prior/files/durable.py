@@ -265,7 +265,7 @@ def unseal(data: bytes) -> dict[str, Any]:
     head = data[: found.start()]
     body = head + b"\n}\n" if found[1] else head + b"}\n"
     if hashlib.sha256(body).hexdigest().encode() != found[2]:
-        raise ValueError("its content does not have the hash it states")
+        raise ValueError("its content does not have the SHA-256 it states")
     try:  # only after the comparison, so that damaged text is never parsed
         content = json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -7,6 +7,7 @@ import pytest
 
 from dp_prior.config import MOST_PROBLEMS, ConfigError
 from tests.config.records import MINIMAL, Every, Run, problems, read
+from tests.messages import naming
 
 
 def test_the_report_counts_the_problems_and_names_the_file(tmp_path):
@@ -15,7 +16,7 @@ def test_the_report_counts_the_problems_and_names_the_file(tmp_path):
     with pytest.raises(ConfigError) as caught:
         Run.from_json_path(path)
     assert str(caught.value).startswith(f"{path}: 2 problems\n  task.horizon: missing")
-    with pytest.raises(ConfigError, match="1 problem\n"):
+    with pytest.raises(ConfigError, match=naming("config", 1, "task")):
         read({})
 
 

@@ -5,10 +5,11 @@ from pydantic import ValidationError
 
 from dp_prior.config import Config, ConfigError
 from tests.config.records import MINIMAL, Linear, read
+from tests.messages import naming
 
 
 def test_records_are_frozen():
-    with pytest.raises(ValidationError, match="frozen"):
+    with pytest.raises(ValidationError, match=naming("use_ema", "frozen_instance")):
         read(MINIMAL).use_ema = False
 
 

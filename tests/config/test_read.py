@@ -9,6 +9,7 @@ import pytest
 from dp_prior.config import ConfigError
 from dp_prior.config.read import files_of
 from tests.config.records import MINIMAL, Run, problems, read
+from tests.messages import naming
 
 
 def test_a_file_with_a_byte_order_mark_and_a_schema_line_reads(tmp_path):
@@ -41,11 +42,11 @@ def test_text_that_is_not_plain_json_is_refused(text, expected):
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    for path, reason in [(tmp_path / "none.json", "No such file"), (tmp_path, "is a folder"), ("a\0b", "null")]:
-        with pytest.raises(ConfigError, match=f"cannot be read: .*{reason}"):
+    for path, reason in [(tmp_path / "none.json", "[Errno 2]"), (tmp_path, "folder"), ("a\0b", "null")]:
+        with pytest.raises(ConfigError, match=naming(path, reason)):
             Run.from_json_path(path)
     (tmp_path / "latin.json").write_bytes(b'{"description": "\xe9"}')
-    with pytest.raises(ConfigError, match="cannot be read: .*utf-8"):
+    with pytest.raises(ConfigError, match=naming("latin.json", "'utf-8'")):
         Run.from_json_path(tmp_path / "latin.json")
 
 
@@ -54,17 +55,18 @@ def test_what_is_endless_or_waits_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe.json")
     with open(tmp_path / "large.json", "wb") as file:
         file.truncate(3 << 30)
-    for path in ("/dev/zero", tmp_path / "pipe.json", tmp_path / "large.json"):
-        with pytest.raises(ConfigError, match=r"cannot be read: (is a named pipe|has 3221225472 bytes; expected)"):
+    large = (tmp_path / "large.json", f"{3 << 30} bytes")
+    for path, found in (("/dev/zero", "named pipe"), (tmp_path / "pipe.json", "named pipe"), large):
+        with pytest.raises(ConfigError, match=naming(path, found)):
             files_of(Path(path))
         (tmp_path / "a.json").write_text(json.dumps({"extends": str(path)}))
-        with pytest.raises(ConfigError, match=r"cannot be read, which .*a.json extends: "):
+        with pytest.raises(ConfigError, match=naming(path, tmp_path / "a.json", found)):
             files_of(tmp_path / "a.json")
 
 
 def test_yaml_is_told_how_it_becomes_json(tmp_path):
     for name, is_told in (("a.yaml", True), ("a.yml", True), ("a.json", False)):
         (tmp_path / name).write_text("train:\n  steps: 3\n")
-        with pytest.raises(ConfigError, match="line 1, column 1: not JSON") as found:
+        with pytest.raises(ConfigError, match=naming(name, "line 1", "column 1", "JSON")) as found:
             files_of(tmp_path / name)
         assert ("dp-prior translate" in str(found.value) and "yaml.safe_load" in str(found.value)) is is_told

@@ -5,6 +5,7 @@ import errno
 import pytest
 
 from dp_prior.files.hub_files import HubError, HubRepository, locate
+from tests.messages import naming
 
 FILES = {"config.json": b"{}", "deep/weights.bin": b"12345", "other.txt": b"?"}
 
@@ -21,7 +22,7 @@ def test_a_reference_is_user_and_name_and_perhaps_a_revision(tmp_path):
     assert HubRepository.parse("me/x@") == HubRepository("me/x")
     for text in ("", "nowhere", "/nowhere/at/all", "../a/b", "./x", "a/..", "a/b/c", "@me/x", "hf://me/x", "me/x y"):
         assert HubRepository.parse(text) is None
-        with pytest.raises(FileNotFoundError, match="weights: '.*' is no folder, and no Hub id user/name"):
+        with pytest.raises(FileNotFoundError, match=naming("weights", f"'{text}'", "user/name")):
             locate(text, "weights:")
 
 
@@ -45,7 +46,7 @@ def test_a_snapshot_holds_what_matches_at_one_commit(repository, hub):
 def test_a_file_that_is_too_large_is_not_downloaded(repository, hub):
     assert repository.file("deep/weights.bin", 5).read_bytes() == b"12345"
     hub.requests.clear()
-    with pytest.raises(HubError, match="me/x has 2 bytes in config.json; expected at most 1") as error:
+    with pytest.raises(HubError, match=naming("me/x", 2, "config.json", 1)) as error:
         repository.file("config.json", 1)
     assert error.value.reason == "too large"
     assert not [request for request in hub.requests if request.method == "GET"]
@@ -72,14 +73,14 @@ def test_every_failure_has_its_reason_and_one_line(repository, hub, reference, f
 
 
 def test_a_missing_file_and_a_missing_network_are_told_apart(repository, hub):
-    with pytest.raises(HubError, match=r"me/x has no none\.json$") as error:
+    with pytest.raises(HubError, match=naming("me/x", "none.json")) as error:
         repository.file("none.json", 9)
     assert (error.value.reason, error.value.status) == ("no file", 404)
     hub.fail("any", times=9999, reset=True)
-    with pytest.raises(HubError, match="in the local cache, and the Hub|cannot be reached on the Hub") as error:
+    with pytest.raises(HubError, match=naming("me/x", "Hub")) as error:
         repository.file("config.json", 9)
     assert error.value.reason in ("uncached", "unreachable")
-    with pytest.raises(HubError, match="is not in the local cache, and the Hub cannot be reached") as error:
+    with pytest.raises(HubError, match=naming("me/x", "cache")) as error:
         repository.snapshot(["*.json"])
     assert error.value.reason == "uncached"
     hub.heal()
@@ -95,9 +96,9 @@ def test_another_answer_is_told_by_its_number_also_from_a_thread_of_the_client(r
     answer = httpx2.Response(429, headers={"Retry-After": "7"}, request=httpx2.Request("GET", "http://hub/secret"))
     error = HfHubHTTPError("secret", response=answer)
     for raised, cause in ((error, None), (RuntimeError("in a thread"), error)):
-        message = r"^me/x cannot be read: the Hub answered 429$"
-        with pytest.raises(HubError, match=message) as told, repository.translated():
+        with pytest.raises(HubError, match=naming("me/x", 429)) as told, repository.translated():
             raise raised from cause
+        assert "secret" not in str(told.value)
         assert (told.value.reason, told.value.status, told.value.retry_after) == ("answer", 429, 7.0)
 
 

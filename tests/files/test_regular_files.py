@@ -6,22 +6,23 @@ import socket
 import pytest
 
 from dp_prior.files.regular_files import UnfitError, open_regular, read_small
+from tests.messages import naming
 
 
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (os.mkfifo, "is a named pipe, socket or device; expected a regular file"),
-        (os.mkdir, "is a folder; expected a regular file"),
-        (lambda path: socket.socket(socket.AF_UNIX).bind(str(path)), "is a named pipe, socket or device"),
-        (lambda path: os.symlink("/dev/zero", path), "is a named pipe, socket or device"),
+        (os.mkfifo, "named pipe"),
+        (os.mkdir, "folder"),
+        (lambda path: socket.socket(socket.AF_UNIX).bind(str(path)), "socket"),
+        (lambda path: os.symlink("/dev/zero", path), "device"),
     ],
 )
 def test_what_is_no_regular_file_is_refused_at_once(make, problem, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the path of a socket must be short
     make("file")
     for read in (open_regular, read_small):
-        with pytest.raises(UnfitError, match=f"^file {problem}"):
+        with pytest.raises(UnfitError, match=naming("file", problem)):
             read("file")
 
 
@@ -33,15 +34,15 @@ def test_small_file_is_read_whole(size, tmp_path):
 
 def test_larger_file_is_refused(tmp_path):
     (tmp_path / "file").write_bytes(bytes(9))
-    with pytest.raises(UnfitError, match="file has 9 bytes; expected at most 8"):
+    with pytest.raises(UnfitError, match=naming("file", "9 bytes", 8)):
         read_small(tmp_path / "file", 8)
 
 
 def test_file_without_a_size_of_its_own_is_read_up_to_the_bound():
-    with pytest.raises(UnfitError, match="has 6 bytes; expected at most 5"):
+    with pytest.raises(UnfitError, match=naming("/proc/self/status", "6 bytes", 5)):
         read_small("/proc/self/status", 5)
 
 
 def test_missing_file_is_an_error_of_the_system_that_names_it(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nothing"):
+    with pytest.raises(FileNotFoundError, match=naming(tmp_path / "nothing")):
         read_small(tmp_path / "nothing")

@@ -8,6 +8,7 @@ import torch
 
 from dp_prior.config import ConfigError
 from dp_prior.tensors.batch import Batch, Spec
+from tests.messages import naming
 
 
 def make(rows: int = 4, positions: bool = True) -> Batch:
@@ -81,7 +82,7 @@ def test_a_previous_action_is_an_observation_of_the_shape_of_an_action():
     spec = Spec.from_json(json.dumps(written | {"previous_actions": {"before": [0.5, 0.25]}}))
     assert Spec.from_json(spec.to_json()).previous_actions == {"before": (0.5, 0.25)}
     for key, start in (("state", [1, 2, 3, 4, 5]), ("before", [1]), ("x", [1, 2]), ("gone", [1, 2])):
-        with pytest.raises(ConfigError, match=rf"previous_actions.{key} has {len(start)} numbers, '{key}' shape"):
+        with pytest.raises(ConfigError, match=naming(f"previous_actions.{key}", len(start), f"'{key}'")):
             Spec.from_json(json.dumps(written | {"previous_actions": {key: start}}))
 
 

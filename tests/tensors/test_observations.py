@@ -11,6 +11,7 @@ from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.observations import check_obs
 from dp_prior.tensors.randomness import Randomness
+from tests.messages import naming
 from tests.tasks.test_policy import SMALL, statistics
 
 SPEC = Spec(x_shape=(4, 2), cond_shapes={"a": (2, 3), "b": (2, 1)})
@@ -54,8 +55,9 @@ CALLERS = [by_predict, by_vector_agent, by_agent]
 def test_a_value_that_is_not_finite_is_named_by_every_caller(policy, caller, glitch):
     obs = good()
     obs["a"][2, 1] = glitch
-    row = 0 if caller is by_agent else 2
-    with pytest.raises(ValueError, match=rf"observation 'a', row {row}, element \[(0, )?1\] is -?(nan|inf)"):
+    row = "row 0" if caller is by_agent else "row 2"
+    element = "[0, 1]" if caller is by_predict else "[1]"
+    with pytest.raises(ValueError, match=naming("'a'", row, element, np.inf if glitch == 1e300 else glitch)):
         caller(policy, obs)
 
 
@@ -63,22 +65,22 @@ def test_a_value_that_is_not_finite_is_named_by_every_caller(policy, caller, gli
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"b": None}, "observation 'b' holds object; expected numbers"),
-        ({"b": "text"}, "observation 'b' holds <U4; expected numbers"),
-        ({"b": [[[1], [2, 3]]] * 3}, "observation 'b' is not an array"),
-        ({"a": np.ones((3, 4))}, r"observation 'a' has shape \(.*4,?\) per row; the policy reads \(.*3,?\)"),
-        ({"a": np.ones((3, 3), complex)}, "observation 'a' holds complex128; expected numbers"),
+        ({"b": None}, ("'b'", "object")),
+        ({"b": "text"}, ("'b'", "<U4")),
+        ({"b": [[[1], [2, 3]]] * 3}, ("'b'", "inhomogeneous")),
+        ({"a": np.ones((3, 4))}, ("'a'", 4, 3)),
+        ({"a": np.ones((3, 3), complex)}, ("'a'", "complex128")),
     ],
 )
 def test_what_is_no_observation_is_refused_by_every_caller(policy, caller, change, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=naming(*message)):
         caller(policy, {**good(), **change})
 
 
 @pytest.mark.parametrize("caller", CALLERS)
 def test_a_missing_key_is_named_by_every_caller_among_a_million_others(policy, caller):
     obs = {"a": good()["a"]} | {f"key {number}": 0 for number in range(100_000)}
-    with pytest.raises(ValueError, match="observation 'b' is missing; the policy reads a") as caught:
+    with pytest.raises(ValueError, match=naming("'b'", "a (3,)", "b (1,)")) as caught:
         caller(policy, obs)
     assert len(str(caught.value)) < 1000
 
@@ -95,7 +97,7 @@ def test_nothing_of_a_refused_observation_is_remembered(policy):
     for step in range(5):
         obs = {key: value * step for key, value in good().items()}
         bad = {**obs, "b": np.full((3, 1), np.nan)}
-        with pytest.raises(ValueError, match="observation 'b', row 0"):
+        with pytest.raises(ValueError, match=naming("'b'", "row 0")):
             disturbed.act(bad)
         np.testing.assert_array_equal(disturbed.act(obs), undisturbed.act(obs))
 
@@ -106,7 +108,7 @@ def test_rows_that_are_not_active_may_hold_anything(policy):
     obs["a"][1] = np.nan
     assert np.isfinite(agent.act(obs, active=np.array([True, False, True]))).all()
     obs["a"][2] = np.nan
-    with pytest.raises(ValueError, match=r"row 2, element \[0\]"):
+    with pytest.raises(ValueError, match=naming("row 2", "[0]")):
         agent.act(obs, active=np.array([True, False, True]))
 
 
@@ -134,7 +136,7 @@ def test_pixels_stay_bytes_and_nothing_else_is_pixels():
     obs = {"a": np.ones((2, 3)), "camera": np.full((2, 4, 4, 3), 200, np.uint8)}
     assert check_obs(obs, IMAGE, rows=2)["camera"].dtype == torch.uint8
     for wrong in (obs["camera"] / 255, torch.ones(2, 4, 4, 3), obs["camera"].astype(np.int64)):
-        with pytest.raises(ValueError, match=r"'camera' holds .*; a policy reads uint8 for kind 'image'"):
+        with pytest.raises(ValueError, match=naming("'camera'", "uint8", "'image'")):
             check_obs({**obs, "camera": wrong}, IMAGE, rows=2)
 
 
@@ -144,5 +146,5 @@ def test_large_whole_numbers_keep_their_sign():
 
 
 def test_the_number_of_rows_is_checked():
-    with pytest.raises(ValueError, match="observation 'a' has 2 rows; expected 3"):
+    with pytest.raises(ValueError, match=naming("'a'", "2 rows", 3)):
         check_obs(good(2), SPEC, rows=3)

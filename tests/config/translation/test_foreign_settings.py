@@ -7,6 +7,7 @@ import pytest
 
 from dp_prior.config import ConfigError
 from dp_prior.config.translation.foreign_settings import flat, read_settings
+from tests.messages import naming
 
 FLAGS = '--image_size 64 --lr=1e-4 --use_kl True --ema_rate "0.99,0.9" --exp-name first --bare'
 READ = {"image_size": 64, "lr": 1e-4, "use_kl": True, "ema_rate": "0.99,0.9", "exp_name": "first", "bare": True}
@@ -54,18 +55,22 @@ def test_an_object_may_stand_for_a_list_of_one():
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("a.yaml", "a: !!python/object/apply:os.system ['true']", "not plain YAML"),
-        ("a.yaml", "a: [1", "line 1"),
-        ("a.yaml", "- 1", "expected names and values"),
-        ("a.yaml", "a: &a [*a]", "nested too deeply"),
-        ("a.yaml", "a: &a {x: *a}", "nested too deeply"),
-        ("a.json", "[1]", "expected an object"),
-        ("a.json", '{"a": NaN}', "NaN"),
-        ("a.txt", "--a 'b", "no flags"),
+        (
+            "a.yaml",
+            "a: !!python/object/apply:os.system ['true']",
+            ("a.yaml", "line 1", "YAML", "'tag:yaml.org,2002:python/object/apply:os.system'"),
+        ),
+        ("a.yaml", "a: [1", ("a.yaml", "line 1", "column 6")),
+        ("a.yaml", "- 1", ("a.yaml", "list")),
+        ("a.yaml", "a: &a [*a]", ("a.yaml", "nested")),
+        ("a.yaml", "a: &a {x: *a}", ("a.yaml", "nested")),
+        ("a.json", "[1]", ("a.json", "list", "{...}")),
+        ("a.json", '{"a": NaN}', ("a.json", "NaN")),
+        ("a.txt", "--a 'b", ("a.txt", "flags")),
     ],
 )
 def test_what_is_no_configuration_is_refused_with_its_place(tmp_path, name, text, told):
-    with pytest.raises(ConfigError, match=told) as caught:
+    with pytest.raises(ConfigError, match=naming(*told)) as caught:
         read_settings([write(tmp_path, name, text)])
     assert name in str(caught.value)
 
@@ -73,21 +78,21 @@ def test_what_is_no_configuration_is_refused_with_its_place(tmp_path, name, text
 def test_references_of_yaml_cannot_fill_the_memory(tmp_path):
     lines = ["a0: &a0 {x: 1, y: 2}"]
     lines += [f"a{i}: &a{i} {{x: *a{i - 1}, y: *a{i - 1}, z: *a{i - 1}}}" for i in range(1, 20)]
-    with pytest.raises(ConfigError, match="more than 10,000 settings"):
+    with pytest.raises(ConfigError, match=naming("10,000", "a.yaml")):
         read_settings([write(tmp_path, "a.yaml", "\n".join(lines))])
 
 
 def test_lists_of_lists_and_texts_of_references_cannot_fill_the_memory(tmp_path):
     lines = ["a0: &a0 [x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 20))]
-    with pytest.raises(ConfigError, match="more than 10,000 settings"):
+    with pytest.raises(ConfigError, match=naming("10,000", "a.yaml")):
         read_settings([write(tmp_path, "a.yaml", "\n".join(lines))])
     found = flat({f"a{i}": f"${{a{i + 1}}}" * 100 for i in range(12)} | {"a12": "x"}, "t")
     assert max(map(len, found.values())) < 1_000_000 and found["a11"] == "x" * 100
 
 
 def test_a_file_that_is_not_there_or_a_pipe_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
+    with pytest.raises(ConfigError, match=naming("nowhere.yaml", "[Errno 2]")):
         read_settings(["nowhere.yaml"])
     os.mkfifo(tmp_path / "pipe.yaml")
-    with pytest.raises(ConfigError, match=r"pipe\.yaml.*\s.*a named pipe"):
+    with pytest.raises(ConfigError, match=naming("pipe.yaml", "named pipe")):
         read_settings([str(tmp_path / "pipe.yaml")])

@@ -4,13 +4,14 @@ import pytest
 
 from dp_prior.config.translation.published_choices import beta, folded_decay, warm_up
 from dp_prior.config.translation.row import NoCounterpart
+from tests.messages import naming
 
 
 def test_betas_are_stated_for_a_thousand_timesteps():
     to = beta("schedule", "steps")
     assert to(0.02, {"schedule": "linear", "steps": 100}) == pytest.approx(0.002)
     assert to(0.02, {}) == 0.02
-    with pytest.raises(NoCounterpart, match="cosine"):
+    with pytest.raises(NoCounterpart, match=naming("cosine")):
         to(0.02, {"schedule": "squaredcos_cap_v2"})
 
 

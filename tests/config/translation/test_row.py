@@ -3,6 +3,7 @@
 import pytest
 
 from dp_prior.config.translation.row import NoCounterpart, Row, Times, Words, built, copies, fixed, left_out
+from tests.messages import naming
 
 
 def test_words_have_each_their_own_and_no_others():
@@ -10,14 +11,14 @@ def test_words_have_each_their_own_and_no_others():
     assert words("epsilon", {}) == "eps"
     assert words.remark == "`epsilon` is `eps`, `min` is `min_snr`"
     for other in ("other", [1]):
-        with pytest.raises(NoCounterpart, match="epsilon, x0, min"):
+        with pytest.raises(NoCounterpart, match=naming("epsilon", "x0", "min")):
             words(other, {})
 
 
 def test_a_fixed_setting_has_an_effect_nowhere():
     row = fixed("mode", (1, None), "only one")
     assert row.to(1, {}) == row.to(None, {}) == {}
-    with pytest.raises(NoCounterpart, match="only one"):
+    with pytest.raises(NoCounterpart, match=naming("only one")):
         row.to(2, {})
 
 
