@@ -8,6 +8,7 @@ from dp_prior.diffusion.criterion import L1, L2, ElementMean, Huber
 from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.tensors.randomness import Randomness
+from tests.messages import naming
 
 RANDOM = Randomness.from_counts(0, "test", torch.arange(6))
 OUTPUT, TARGET = torch.randn(2, 6, 5, 2, generator=torch.Generator().manual_seed(0)) * 2
@@ -34,9 +35,9 @@ def test_mean_is_over_real_elements_and_weights_do_not_change_the_count():
 
 
 def test_weights_of_the_wrong_length_are_refused():
-    with pytest.raises(ValueError, match=r"dim_weights has 3 numbers, but x has 2 of these; its shape is \(5, 2\)"):
+    with pytest.raises(ValueError, match=naming("diffusion.dim_weights", 3, 2, "(5, 2)")):
         ElementMean(OUTPUT, None, torch.ones(3))
-    with pytest.raises(ValueError, match="horizon_weights has 1 numbers, but x has 5"):
+    with pytest.raises(ValueError, match=naming("diffusion.horizon_weights", 1, 5)):
         ElementMean(OUTPUT, None, None, torch.ones(1))
 
 
@@ -63,5 +64,5 @@ def test_every_field_changes_the_loss(changed):
 
 
 def test_the_bound_takes_no_other_weighting():
-    with pytest.raises(ValueError, match="'vlb' has weights of its own, but weighting is 'min_snr'; use 'uniform'"):
+    with pytest.raises(ValueError, match=naming("'vlb'", "'min_snr'", "'uniform'")):
         DiffusionConfig(criterion={"type": "vlb"}, weighting={"type": "min_snr"})

@@ -19,6 +19,7 @@ from dp_prior.diffusion.schedule import (
     SigmoidBeta,
 )
 from tests.cases import every
+from tests.messages import naming
 
 MEMBERS = [member() for member in get_args(get_args(NoiseScheduleConfig)[0])]
 SCHEDULES = [
@@ -160,12 +161,12 @@ def test_betas_equal_diffusers(schedule, name, ends):
 
 
 def test_betas_of_one_or_more_are_refused_with_the_remedy():
-    with pytest.raises(ValueError, match=r"with 20 steps the largest beta is 1000 / 20 \* 0.02 = 1, .* cosine"):
+    with pytest.raises(ValueError, match=naming("20 steps", "1000 / 20 * 0.02 = 1", "cosine")):
         Linear(steps=20)
 
 
 def test_a_span_must_run_forward():
-    with pytest.raises(ValueError, match="start is 3 and end 3; start must be below end"):
+    with pytest.raises(ValueError, match=naming("start", "end", 3)):
         Sigmoid(start=3.0)
 
 

@@ -12,6 +12,7 @@ from dp_prior.diffusion.schedule import Cosine, Flow, Linear
 from dp_prior.diffusion.spacing import KARRAS_SIGMA_MAX, spaced_timesteps
 from dp_prior.diffusion.table import NoiseTable
 from tests.cases import every
+from tests.messages import naming
 
 
 class _Tables(dict):
@@ -105,13 +106,13 @@ def test_karras_spacing_is_even_in_the_seventh_root_of_sigma():
 
 def test_what_cannot_be_spaced_is_refused_with_the_remedy():
     table = Cosine().table()
-    with pytest.raises(ValueError, match="the sampler has 200 steps, but only 100 timesteps are trained; lower"):
+    with pytest.raises(ValueError, match=naming(200, 100)):
         DDIM(steps=200).timesteps(table)
-    with pytest.raises(ValueError, match="none gives 30 of 100 timesteps; use 25 or 34 steps"):
+    with pytest.raises(ValueError, match=naming(30, 100, 25, 34)):
         DDIM(steps=30, spacing="ddim").timesteps(table)
-    with pytest.raises(ValueError, match="60 timesteps of section 1, which has 50"):
+    with pytest.raises(ValueError, match=naming(60, 1, 50)):
         DDPM(spacing=(10, 60)).timesteps(table)
-    with pytest.raises(ConfigError, match="steps is 16, but the sections of spacing add up to 45"):
+    with pytest.raises(ConfigError, match=naming("steps", 16, 45)):
         DDIM.from_json(json.dumps({"spacing": [10, 15, 20]}))
     assert len(DDIM.from_json(json.dumps({"spacing": [10, 15, 20], "steps": None})).timesteps(table)) == 45
 

@@ -10,6 +10,7 @@ from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.timesteps import ListedTimesteps, LogitNormal, LossSecondMoment, UniformTimesteps
 from dp_prior.tensors.randomness import Randomness
+from tests.messages import naming
 
 COUNT = 100_000
 RANDOM = Randomness.from_counts(0, "test", torch.arange(COUNT))
@@ -76,7 +77,7 @@ def test_stratified_timesteps_are_distributed_alike_and_do_not_depend_on_the_ran
 
 def test_stratified_training_without_positions_is_refused_and_evaluation_draws_at_random():
     sampler = UniformTimesteps(stratified=True).create(50)
-    with pytest.raises(ValueError, match="stratified timesteps need .* pass positions=batch.positions"):
+    with pytest.raises(ValueError, match=naming("positions=batch.positions")):
         sampler.draw(RANDOM)
     assert torch.equal(sampler.eval().draw(RANDOM)[0], UniformTimesteps().create(50).draw(RANDOM)[0])
 

@@ -13,6 +13,7 @@ from dp_prior.networks.backbones.prior_transformer import PriorTransformerConfig
 from dp_prior.networks.backbones.transformer import TransformerConfig
 from dp_prior.networks.dropout import Dropout, dropout_rows
 from dp_prior.tensors.randomness import Randomness
+from tests.messages import naming
 
 ROWS = 64
 BACKBONES = {
@@ -112,7 +113,7 @@ def test_off_when_evaluating_and_at_zero():
 
 def test_training_without_rows_is_refused_and_rows_are_taken_back():
     layer = Dropout(0.5)
-    with pytest.raises(RuntimeError, match="Dropout has no random rows. Call eval"):
+    with pytest.raises(RuntimeError, match=naming("Dropout", "eval()", "`dropout_rows`")):
         layer(torch.ones(2, 2))
     with pytest.raises(ZeroDivisionError), dropout_rows(layer, rows()):
         raise ZeroDivisionError

@@ -15,6 +15,7 @@ from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tasks.prior import PriorConfig
 from dp_prior.tensors.batch import Batch, Spec
 from dp_prior.tensors.randomness import Randomness
+from tests.messages import naming
 from tests.tasks.test_policy import SMALL, statistics
 
 SPEC = Spec(x_shape=(4, 2), cond_shapes={"state": (2, 3), "goal": (2, 3)})
@@ -234,7 +235,7 @@ def test_several_draws_of_a_sample_do_not_depend_on_its_neighbours_and_only_trai
 
 
 def test_timesteps_that_learn_refuse_several_draws():
-    with pytest.raises(ValueError, match="learn from one draw per sample; set draws to 1"):
+    with pytest.raises(ValueError, match=naming("'loss_second_moment'", "draws", 2, 1)):
         PolicyConfig.model_validate(
             {**SMALL, "diffusion": {"draws": 2, "timesteps": {"type": "loss_second_moment"}}}, strict=False
         )

@@ -11,6 +11,7 @@ from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.batch import Batch, Spec
 from dp_prior.tensors.normalizer import Statistics
 from dp_prior.tensors.randomness import Randomness
+from tests.messages import naming
 
 SPEC = Spec(x_shape=(4, 2), cond_shapes={"agent_pos": (2, 2), "angle": (2, 1)})
 MLP = {"type": "mlp", "hidden_dim": 16, "n_blocks": 1, "step_embed_dim": 8}
@@ -88,12 +89,15 @@ def test_padding_carries_no_loss():
 @pytest.mark.parametrize("backbone", [MLP, {"type": "unet1d_local", "down_dims": [8], "step_embed_dim": 4}])
 def test_other_observations_than_it_was_trained_on_are_refused(backbone):
     policy, obs = build(backbone=backbone), batch().cond
-    with pytest.raises(ValueError, match=r"'angle' is missing; the policy reads agent_pos \(2,\), angle \(1,\)"):
+    with pytest.raises(ValueError, match=naming("'angle'", "agent_pos", "(2,)", "(1,)")):
         policy.predict({"agent_pos": obs["agent_pos"]}, rows())
-    for wrong in (obs["angle"][:, :1], obs["angle"].repeat(1, 2, 1), obs["angle"][0], obs["angle"][:5]):
-        with pytest.raises(
-            ValueError, match=r"'angle' has (shape \(.*\) per row; the policy reads \(2, 1\)|5 rows; expected 6)"
-        ):
+    for wrong, found in (
+        (obs["angle"][:, :1], ("(1, 1)", "(2, 1)")),
+        (obs["angle"].repeat(1, 2, 1), ("(4, 1)", "(2, 1)")),
+        (obs["angle"][0], ("(1,)", "(2, 1)")),
+        (obs["angle"][:5], ("5 rows", 6)),
+    ):
+        with pytest.raises(ValueError, match=naming("'angle'", *found)):
             policy.predict({**obs, "angle": wrong}, rows())
     assert torch.equal(policy.predict({"more": obs["angle"], **obs}, rows()), policy.predict(obs, rows()))
 

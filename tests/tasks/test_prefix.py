@@ -12,6 +12,7 @@ from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tasks.prefix import PrefixConfig
 from dp_prior.tensors.batch import Batch, Spec
 from dp_prior.tensors.randomness import Randomness
+from tests.messages import naming
 from tests.tasks.test_policy import statistics
 
 SPEC = Spec(x_shape=(8, 2), cond_shapes={"agent_pos": (2, 2), "goal": (2, 1)})
@@ -198,15 +199,15 @@ def test_a_saved_policy_keeps_its_prefix(tmp_path):
 
 def test_what_cannot_be_continued_is_refused():
     policy, obs = build(), batch(6).cond
-    with pytest.raises(ValueError, match=r"has 7 actions, which is a delay of 6 steps; .* for delays from 1 to 5"):
+    with pytest.raises(ValueError, match=naming("7 actions", "6 steps", "1 to 5", "task.prefix.max_delay")):
         policy.predict(obs, rows(6), prefix=torch.rand(6, 7, 2))
-    with pytest.raises(ValueError, match="a delay of 0 steps"):
+    with pytest.raises(ValueError, match=naming("1 actions", "0 steps", "1 to 5", "task.prefix.max_delay")):
         policy.predict(obs, rows(6), prefix=torch.rand(6, 1, 2))
-    with pytest.raises(ValueError, match="both prefix and known were passed"):
+    with pytest.raises(ValueError, match=naming("prefix", "known")):
         policy.predict(obs, rows(6), prefix=torch.rand(6, 3, 2), known=(torch.rand(6, 8, 2), torch.tensor(True)))
-    with pytest.raises(ValueError, match="trained without task.prefix.*use merge 'guided', or train"):
+    with pytest.raises(ValueError, match=naming("task.prefix", "'guided'")):
         build(max_delay=None).predict(obs, rows(6), prefix=torch.rand(6, 3, 2))
-    with pytest.raises(ValueError, match=r"prefix.max_delay is 7, but horizon 8 and n_obs_steps 2 leave room for 7"):
+    with pytest.raises(ValueError, match=naming("prefix.max_delay", 7, "horizon 8", "n_obs_steps 2")):
         build(max_delay=7)
-    with pytest.raises(ConfigError, match="prefix"):
+    with pytest.raises(ConfigError, match=naming("test", "prefix")):
         InpaintingPolicyConfig.from_json('{"prefix": {"max_delay": 1}}', source="test")

@@ -8,6 +8,7 @@ import pytest
 from dp_prior.config import members
 from dp_prior.tasks import TaskConfig
 from dp_prior.tasks.task_record import TaskRecord
+from tests.messages import naming
 
 
 class Own(TaskRecord):
@@ -31,7 +32,7 @@ def test_a_task_without_a_model_cannot_be_made():
     class Without(TaskRecord):
         type: Literal["without"] = "without"
 
-    with pytest.raises(TypeError, match="create"):
+    with pytest.raises(TypeError, match=naming("Without", "create")):
         Without()
 
 

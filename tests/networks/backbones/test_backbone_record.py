@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dp_prior.networks.backbones.backbone_record import BackboneRecord, ImageBackboneRecord, Sizes, heads_faults
+from tests.messages import naming
 
 
 class Halving(BackboneRecord):
@@ -74,7 +75,7 @@ def test_a_network_reads_and_writes_multiples_of_the_last_dimension(output, give
 
 
 def test_a_network_that_does_not_fit_is_not_made():
-    with pytest.raises(ValueError, match="horizon is 6, .*'halving'"):
+    with pytest.raises(ValueError, match=naming("horizon", 6, "'halving'")):
         Halving().create((6, 5), (2, 7))
 
 
@@ -82,5 +83,8 @@ def test_a_record_without_a_network_is_named():
     class Nothing(BackboneRecord):
         type: Literal["nothing"] = "nothing"
 
-    with pytest.raises(NotImplementedError, match=r"Nothing .*network.*create"):
+    with pytest.raises(
+        NotImplementedError,
+        match=naming("test_a_record_without_a_network_is_named.<locals>.Nothing", "`network`", "`create`"),
+    ):
         Nothing().create((8, 5), (2, 7))

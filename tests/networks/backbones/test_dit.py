@@ -10,6 +10,7 @@ from dp_prior.networks.attention import RotaryPositions
 from dp_prior.networks.backbones.dit import DiTConfig
 from dp_prior.networks.dropout import dropout_rows
 from dp_prior.tensors.randomness import Randomness
+from tests.messages import naming
 
 SMALL = {"embed_dim": 16, "n_layers": 2, "n_heads": 4, "step_embed_dim": 8}
 HORIZON, ACTION, TOKENS, FEATURES = 7, 3, 2, 5
@@ -179,5 +180,5 @@ def test_bfloat16_stays_near():
 
 
 def test_heads_must_divide_the_width():
-    with pytest.raises(ValueError, match="embed_dim is 20, but 4 heads need a multiple of 8. Take embed_dim 16"):
+    with pytest.raises(ValueError, match=naming("embed_dim", 20, 4, 8, 16)):
         DiTConfig(embed_dim=20)

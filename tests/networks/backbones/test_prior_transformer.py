@@ -6,6 +6,7 @@ import torch
 from dp_prior.networks.backbones.prior_transformer import PriorTransformerConfig
 from dp_prior.networks.dropout import dropout_rows
 from dp_prior.tensors.randomness import Randomness
+from tests.messages import naming
 
 DIM, TOKENS = 6, 3
 SMALL = {"embed_dim": 16, "n_layers": 2, "n_heads": 2}
@@ -91,9 +92,9 @@ def test_every_field_changes_the_network():
 
 
 def test_sizes_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="embed_dim is 18, but 2 heads need a multiple of 4. Take embed_dim 16"):
+    with pytest.raises(ValueError, match=naming("embed_dim", 18, 2, 4, 16)):
         PriorTransformerConfig(embed_dim=18, n_heads=2)
-    with pytest.raises(ValueError, match="final_proj is false, but embed_dim is 16 and the prediction has 6"):
+    with pytest.raises(ValueError, match=naming("final_proj", "embed_dim", 16, 6)):
         build(final_proj=False)
 
 

@@ -7,6 +7,7 @@ from torch import nn
 from dp_prior.networks.backbones.transformer import TransformerConfig, rename_published
 from dp_prior.networks.dropout import dropout_rows
 from dp_prior.tensors.randomness import Randomness
+from tests.messages import naming
 
 SMALL = {"embed_dim": 16, "n_layers": 2, "n_heads": 4, "dropout": 0.0}
 HORIZON, ACTION, TOKENS, FEATURES = 7, 3, 2, 5
@@ -198,5 +199,5 @@ def test_bfloat16_stays_near():
 
 
 def test_heads_must_divide_the_width():
-    with pytest.raises(ValueError, match="embed_dim is 30, but 4 heads need a multiple of 4. Take embed_dim 32"):
+    with pytest.raises(ValueError, match=naming("embed_dim", 30, 4, 32)):
         TransformerConfig(embed_dim=30)

@@ -10,6 +10,7 @@ from torch import nn
 from dp_prior.config import ConfigError
 from dp_prior.networks.backbones import BackboneConfig
 from dp_prior.networks.backbones.unet1d import LocalUNet1DConfig, UNet1DConfig, rename_published
+from tests.messages import naming
 
 SMALL = {"down_dims": (16, 32, 48), "n_groups": 4, "head_groups": 8, "step_embed_dim": 12}
 
@@ -125,12 +126,12 @@ def test_published_weights_are_refused_where_the_head_has_other_groups():
     torch.manual_seed(0)
     plain, x = PlainUNet(3, 10), inputs()
     ours = UNet1DConfig(**SMALL | {"head_groups": None}).create((8, 3), (2, 5))
-    with pytest.raises(ValueError, match="group norm has 4 groups, but the published .* have 8 there; set head_groups"):
+    with pytest.raises(ValueError, match=naming(4, 8, "head_groups")):
         ours.load_published(plain.state_dict())
     ours.load_state_dict(rename_published(plain.state_dict()))
     assert not torch.allclose(ours(*x), plain(*x), atol=1e-3)
     weights = {name: value for name, value in plain.state_dict().items() if "final_conv" not in name}
-    with pytest.raises(RuntimeError, match="head.conv.weight"):
+    with pytest.raises(RuntimeError, match=naming('"head.conv.weight"')):
         UNet1DConfig(**SMALL).create((8, 3), (2, 5)).load_published(weights)
 
 
@@ -194,12 +195,12 @@ def test_local_conditioning_acts_at_its_own_position():
 @pytest.mark.parametrize(
     ("cond_shape", "message"),
     [
-        ((9, 5), "puts 9 observation tokens at the positions of a chunk of horizon 8, which is too short"),
-        ((0, 0), "no observation to put anywhere"),
+        ((9, 5), ("unet1d_local", 9, "horizon 8", "n_obs_steps")),
+        ((0, 0), ("unet1d_local", "unet1d")),
     ],
 )
 def test_local_conditioning_refuses_what_it_cannot_place(cond_shape, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=naming(*message)):
         LocalUNet1DConfig(**SMALL).create((8, 3), cond_shape)
 
 
@@ -236,7 +237,7 @@ def test_gradient_reaches_every_parameter(record, film_scale):
 
 @pytest.mark.parametrize("horizon", [1, 2, 6, 15])
 def test_a_horizon_that_does_not_halve_is_refused_with_the_factor(horizon):
-    with pytest.raises(ValueError, match=rf"horizon is {horizon}, .* needs a multiple of 4") as caught:
+    with pytest.raises(ValueError, match=naming("horizon", horizon, 4)) as caught:
         UNet1DConfig(**SMALL).create((horizon, 3), (2, 5))
     assert str(caught.value).endswith({1: "use 4", 2: "use 4", 6: "use 8 or 4", 15: "use 16 or 12"}[horizon])
 
@@ -320,14 +321,14 @@ def test_bfloat16_weights_take_float_inputs():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"kernel_size": 4}, "kernel_size is 4; an even kernel .* Take 3 or 5"),
-        ({"head_groups": 6}, r"head_groups 6 does not divide the head's channels, down_dims\[0\] = 256"),
-        ({"down_dims": [16, 30]}, r"down_dims \[16, 30\] hold 30, which n_groups 8 does not divide"),
-        ({"down_dim": [16]}, "Did you mean 'down_dims'"),
+        ({"kernel_size": 4}, ("kernel_size", 4, 3, 5)),
+        ({"head_groups": 6}, ("head_groups", 6, "down_dims[0]", 256)),
+        ({"down_dims": [16, 30]}, ("down_dims", "[16, 30]", 30, "n_groups", 8)),
+        ({"down_dim": [16]}, ("down_dim", "'down_dims'")),
     ],
 )
 def test_config_errors_say_what_to_do(wrong, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=naming(*message)):
         UNet1DConfig.from_json(json.dumps({"type": "unet1d", **wrong}))
 
 

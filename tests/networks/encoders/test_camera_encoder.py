@@ -8,6 +8,7 @@ from dp_prior.networks.encoders.color_jitter import ColorJitterConfig
 from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
 from dp_prior.pixels.crop import Crop
 from dp_prior.tensors.randomness import Randomness
+from tests.messages import naming
 
 MEAN, STD = (0.1, 0.2, 0.3), (0.5, 0.25, 2.0)
 
@@ -75,41 +76,44 @@ def test_all_steps_of_a_sample_get_one_crop_and_one_colour_map():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (torch.zeros(2, 1, 8, 10, 3), "camera frames are torch.float32; expected torch.uint8 RGB from 0 to 255"),
-        (frames(2, 1, 3, 8, 10), r"shape \(2, 1, 3, 8, 10\); expected \(samples, n_obs_steps, 8, 10, 3\)"),
-        (frames(2, 1, 8, 10, 1), r"shape \(2, 1, 8, 10, 1\)"),
-        (frames(2, 1, 10, 8, 3), "built for a camera of height 8 and width 10, channels last"),
-        (frames(2, 8, 10, 3), r"shape \(2, 8, 10, 3\)"),
-        (frames(2, 1, 6, 8, 3), r"shape \(2, 1, 6, 8, 3\)"),  # the size of the crop, but not while training
+        (torch.zeros(2, 1, 8, 10, 3), ("torch.float32", "torch.uint8", "RGB", 0, 255)),
+        (frames(2, 1, 3, 8, 10), ("(2, 1, 3, 8, 10)", "(samples, n_obs_steps, 8, 10, 3)")),
+        (frames(2, 1, 8, 10, 1), ("(2, 1, 8, 10, 1)", "(samples, n_obs_steps, 8, 10, 3)")),
+        (frames(2, 1, 10, 8, 3), ("(2, 1, 10, 8, 3)", "height 8", "width 10")),
+        (frames(2, 8, 10, 3), ("(2, 8, 10, 3)", "(samples, n_obs_steps, 8, 10, 3)")),
+        (
+            frames(2, 1, 6, 8, 3),
+            ("(2, 1, 6, 8, 3)", "(samples, n_obs_steps, 8, 10, 3)"),
+        ),  # the size of the crop, but not while training
     ],
     ids=["float", "channels first", "greyscale", "transposed", "no steps", "cropped while acting"],
 )
 def test_frames_of_another_camera_are_refused(given, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=naming(*message)):
         camera()(given, None)
 
 
 @pytest.mark.parametrize(
     ("shape", "remedy"),
     [
-        ((96, 96), "Repeat greyscale frames"),
-        ((96, 96, 1), "Repeat greyscale frames"),
-        ((96, 96, 4), "Drop the fourth channel"),
-        ((3, 96, 96), "Move the channels to the end"),
-        ((7,), "Use another encoder"),
+        ((96, 96), "greyscale"),
+        ((96, 96, 1), "greyscale"),
+        ((96, 96, 4), "fourth channel"),
+        ((3, 96, 96), "channels"),
+        ((7,), "encoder"),
     ],
 )
 def test_shapes_that_are_no_rgb_frames_are_refused_with_the_remedy(shape, remedy):
-    with pytest.raises(ValueError, match=rf"reads RGB frames \(height, width, 3\).*{remedy}"):
+    with pytest.raises(ValueError, match=naming("(height, width, 3)", shape, remedy)):
         ResNetEncoderConfig().create(shape)
 
 
 def test_a_crop_larger_than_the_camera_is_refused():
-    with pytest.raises(ValueError, match="crop is 84x84, larger than the camera's frames of 64x96"):
+    with pytest.raises(ValueError, match=naming("crop", "84x84", "64x96")):
         ResNetEncoderConfig(crop=(84, 84)).create((64, 96, 3))
 
 
 @pytest.mark.parametrize("fault", ["[0, 4]", "1.5", "0", "1", "-0.5", "[4]", '"84"'])
 def test_crops_that_mean_nothing_are_refused(fault):
-    with pytest.raises(ValueError, match="crop"):
+    with pytest.raises(ValueError, match=naming("config", "crop")):
         ResNetEncoderConfig.from_json(f'{{"crop": {fault}}}')

@@ -5,6 +5,7 @@ import torch
 
 from dp_prior.networks.encoders.observation import ObservationEncoder
 from dp_prior.networks.encoders.state_encoder import StateEncoderConfig
+from tests.messages import naming
 
 
 def encoder_of(keys):
@@ -25,13 +26,13 @@ def test_keys_are_joined_in_alphabetical_order_whatever_the_order_given():
 
 
 def test_missing_and_spare_encoders_are_named():
-    with pytest.raises(ValueError, match=r"encoders are given for \['a'\], but the observations are \['b'\]"):
+    with pytest.raises(ValueError, match=naming("['a']", "['b']")):
         ObservationEncoder({"a": StateEncoderConfig().create((1,))}, {"b": (2, 1)})
 
 
 def test_observations_of_different_length_are_refused():
     encoders = {key: StateEncoderConfig().create((1,)) for key in "ab"}
-    with pytest.raises(ValueError, match="same number of steps; found {'a': 2, 'b': 3}"):
+    with pytest.raises(ValueError, match=naming("{'a': 2, 'b': 3}")):
         ObservationEncoder(encoders, {"a": (2, 1), "b": (3, 1)})
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from dp_prior.networks.encoders.planar import PlanarEncoderConfig
+from tests.messages import naming
 
 POINTS = ((-60.0, 0.0), (60.0, 0.0), (0.0, 120.0))
 
@@ -59,5 +60,5 @@ def test_every_field_changes_the_features(change):
 
 
 def test_another_shape_is_refused_with_the_shape_that_is_read():
-    with pytest.raises(ValueError, match=r"reads \(agent x, agent y, object x, object y, angle\).*shape \(4,\)"):
+    with pytest.raises(ValueError, match=naming("(agent x, agent y, object x, object y, angle)", "(4,)")):
         record().create((4,))
