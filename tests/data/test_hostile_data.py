@@ -20,6 +20,7 @@ from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from tests import forks
 from tests.data.embeddings.folders import embeddings, write_npy
 from tests.data.formats.lerobot import test_dataset as test_lerobot
+from tests.messages import naming
 
 PROGRAM = """
 import resource, sys, time
@@ -287,7 +288,7 @@ def test_constant_data_are_honest_and_memory_is_the_bound(tmp_path, monkeypatch)
         np.testing.assert_array_equal(store.read(key), values)
         with monkeypatch.context() as less:
             less.setattr(files_module, "free_memory_bytes", lambda values=values: values.nbytes - 1)
-            with pytest.raises(DataError, match=f"declares {values.nbytes:,} bytes, but this machine has"):
+            with pytest.raises(DataError, match=naming(f"{values.nbytes:,} bytes", f"{values.nbytes - 1:,} bytes")):
                 store.read(key)
             source = store.frames(key, np.array([30, 60]))  # frames are read block by block
             assert sum(len(block) for part in source.parts for block in source.read(part, 0)) == 60

@@ -14,6 +14,7 @@ from dp_prior.data.embeddings.folder import FolderConfig
 from dp_prior.data.errors import DataError, UnreadableError
 from tests import forks
 from tests.data.embeddings.folders import embeddings, write_npy, write_parquet
+from tests.messages import naming
 
 COUNTS = [5, 1, 9, 4]
 
@@ -138,7 +139,7 @@ def test_a_folder_inside_that_cannot_be_listed_is_an_error_and_not_passed_over(t
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(UnreadableError, match="cannot be read now: Permission denied"):
+    with pytest.raises(UnreadableError, match=naming(os.strerror(errno.EACCES), tmp_path / "img")):
         FolderConfig(path=str(folder)).create()
 
 
@@ -152,7 +153,7 @@ def test_one_file_is_a_folder_of_one(tmp_path):
 def test_tokens_give_rows_a_second_axis(tmp_path):
     folder = write_npy(tmp_path / "enc", embeddings(4, dim=12), [4])
     assert FolderConfig(path=str(folder), tokens=3).create().shape == (3, 4)
-    with pytest.raises(DataError, match="12 numbers in a row, which are not 5 tokens"):
+    with pytest.raises(DataError, match=naming("12 numbers", "5 tokens")):
         FolderConfig(path=str(folder), tokens=5).create()
 
 
@@ -169,10 +170,10 @@ def test_metadata_columns_row_by_row(tmp_path, ending):
     found = list(folder.columns(["caption", "n"]))
     assert np.concatenate([part["caption"] for part in found]).tolist() == names
     assert np.concatenate([part["n"] for part in found]).tolist() == [0, 1, 2, 3]
-    with pytest.raises(DataError, match="no column 'captoin'. Did you mean 'caption'"):
+    with pytest.raises(DataError, match=naming("'captoin'", "'caption'")):
         list(folder.columns(["captoin"]))
     longer = FolderConfig(path=str(write_npy(tmp_path / "more", embeddings(5), [5])), metadata=folder._metadata)
-    with pytest.raises(DataError, match="has 4 rows, but .*more has 5 embeddings"):
+    with pytest.raises(DataError, match=naming("4 rows", "5 embeddings")):
         list(longer.create().columns(["n"]))
 
 
@@ -199,15 +200,15 @@ def break_folder(folder, fault: str) -> None:
 
 
 FAULTS = {
-    "fortran": "img_emb_01.npy: is in Fortran order",
-    "truncated": r"img_emb_01.npy: has \d+ bytes, but its header declares \(4, 6\) float32, which take \d+",
-    "grown": r"img_emb_01.npy: has \d+ bytes, but its header",
-    "no npy": "img_emb_01.npy: is no .npy file",
-    "one axis": r"img_emb_01.npy: has shape \(4,\); expected \(rows, dimension\)",
-    "integers": r"img_emb_01.npy: holds \|i1; expected little-endian float16, float32 or float64",
-    "big endian": "img_emb_01.npy: holds >f4",
-    "objects": r"img_emb_01.npy: holds \|O",
-    "wider": "files differ in dimension: .*img_emb_01.npy",
+    "fortran": "numpy.ascontiguousarray",
+    "truncated": "(4, 6) float32",
+    "grown": "(4, 6) float32",
+    "no npy": ".npy",
+    "one axis": "(4,)",
+    "integers": "|i1",
+    "big endian": ">f4",
+    "objects": "|O",
+    "wider": "dimension",
 }
 
 
@@ -217,7 +218,7 @@ def test_a_bad_file_is_named(tmp_path, fault, is_local):
     folder = write_npy(tmp_path / "img", embeddings(8), [4, 4])
     break_folder(folder, fault)
     place = str(folder) if is_local else remote(folder, f"fault_{fault.replace(' ', '_')}")
-    with pytest.raises(DataError, match=FAULTS[fault]):
+    with pytest.raises(DataError, match=naming("img_emb_01.npy", FAULTS[fault])):
         FolderConfig(path=place).create()
 
 
@@ -226,7 +227,7 @@ def test_files_of_two_types_are_read_where_that_can_be_done(tmp_path):
     np.save(folder / "img_emb_01.npy", embeddings(8)[4:].astype("float16"))
     found = FolderConfig(path=str(folder)).create().rows.read(2, 8)
     assert np.allclose(found, embeddings(8)[2:], atol=1e-2) and found.dtype == np.float32
-    with pytest.raises(DataError, match="differ in type, .*float16.*which embedding-reader cannot read"):
+    with pytest.raises(DataError, match=naming("'float16'", "'float32'", "URL")):
         FolderConfig(path=remote(folder, "types")).create()
 
 
@@ -242,46 +243,46 @@ def test_metadata_files_that_are_missing_are_noticed(tmp_path):
     folder = write_npy(tmp_path / "img", embeddings(8), [4, 4])
     meta = write_parquet(tmp_path / "meta", {"n": np.arange(4)}, [4])
     record = FolderConfig(path=str(folder), format="parquet_npy", metadata=str(meta))
-    with pytest.raises(DataError, match="2 .npy files, but 1 parquet files"):
+    with pytest.raises(DataError, match=naming("2 .npy", "1 parquet")):
         record.create()
     write_parquet(tmp_path / "meta", {"n": np.arange(9)}, [4, 5])
-    with pytest.raises(DataError, match="img_emb_01.npy has 4 rows, but .*metadata_01.parquet beside it 5"):
+    with pytest.raises(DataError, match=naming("img_emb_01.npy", 4, "metadata_01.parquet", 5)):
         record.create()
 
 
 def test_wrong_lists_in_parquet_are_named(tmp_path):
     ragged = pa.table({"embedding": pa.array([[1.0, 2.0], [3.0]])})
     parquet.write_table(ragged, tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="row group 0, row 1: not a list of 2 numbers"):
+    with pytest.raises(DataError, match=naming("a.parquet", "'embedding'", "row 1", "2 numbers")):
         FolderConfig(path=str(tmp_path), format="parquet").create().rows.read(0, 2)
     parquet.write_table(pa.table({"embedding": pa.array([[1.0, 2.0], None])}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="row group 0, row 1: not a list of 2 numbers"):
+    with pytest.raises(DataError, match=naming("a.parquet", "'embedding'", "row 1", "2 numbers")):
         FolderConfig(path=str(tmp_path), format="parquet").create().rows.read(0, 2)
     parquet.write_table(pa.table({"embedding": pa.array([[1.0, 2.0], [3.0, None]])}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="row group 0, row 1: not a list of 2 numbers"):
+    with pytest.raises(DataError, match=naming("a.parquet", "'embedding'", "row 1", "2 numbers")):
         FolderConfig(path=str(tmp_path), format="parquet").create().rows.read(0, 2)
     parquet.write_table(pa.table({"embedding": pa.array([None, [1.0, 2.0]])}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="the first row holds no numbers"):
+    with pytest.raises(DataError, match=naming(tmp_path, "row")):
         FolderConfig(path=str(tmp_path), format="parquet").create()
     parquet.write_table(pa.table({"embedding": ["x"]}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="holds string; expected lists of floating-point numbers"):
+    with pytest.raises(DataError, match=naming("a.parquet", "'embedding'", "string")):
         FolderConfig(path=str(tmp_path), format="parquet").create()
-    with pytest.raises(DataError, match="there is no column 'embeddings'. Did you mean 'embedding'"):
+    with pytest.raises(DataError, match=naming("'embeddings'", "'embedding'")):
         FolderConfig(path=str(tmp_path), format="parquet", column="embeddings").create()
 
 
 def test_places_that_are_not_there(tmp_path):
     for place, message in (
-        (tmp_path / "no", "no such file or folder"),
-        (tmp_path, r"holds no file \*.npy"),
-        ("nothing://a/b", "neither a path nor a URL"),
+        (tmp_path / "no", "no such"),
+        (tmp_path, "*.npy"),
+        ("nothing://a/b", "URL"),
     ):
-        with pytest.raises(DataError, match=message):
+        with pytest.raises(DataError, match=naming(place, message)):
             FolderConfig(path=str(place)).create()
     (tmp_path / "notes.txt").write_text("")
-    with pytest.raises(DataError, match=r"is a file; expected \*.npy"):
+    with pytest.raises(DataError, match=naming("*.npy", "notes.txt")):
         FolderConfig(path=str(tmp_path / "notes.txt")).create()
-    with pytest.raises((ConfigError, ValueError), match="needs metadata"):
+    with pytest.raises((ConfigError, ValueError), match=naming("'parquet_npy'", "metadata", "'npy'")):
         FolderConfig(path=str(tmp_path), format="parquet_npy")
 
 
@@ -291,7 +292,7 @@ def test_a_file_that_shrinks_after_opening_is_an_error(tmp_path):
     path = folder / "img_emb_00.npy"
     path.write_bytes(path.read_bytes()[:-24])
     assert len(rows.read(0, 7)) == 7
-    with pytest.raises(DataError, match="has become shorter"):
+    with pytest.raises(DataError, match=naming("img_emb_00.npy", "shorter")):
         rows.read(0, 8)
 
 

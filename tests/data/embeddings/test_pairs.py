@@ -15,6 +15,7 @@ from dp_prior.data.embeddings.parts import SplitPart
 from dp_prior.data.errors import DataError
 from tests.data.embeddings.folders import embeddings, write_npy
 from tests.data.recorded.test_recorded_sets import FOLDER, need
+from tests.messages import naming
 
 N = 60
 
@@ -190,21 +191,21 @@ def test_encodings_have_tokens(tmp_path):
 
 def test_wrong_folders_are_refused(tmp_path):
     short = str(write_npy(tmp_path / "short", embeddings(N - 1, 6), [N - 1]))
-    with pytest.raises(DataError, match="rows must lie beside each other, but the folders have .*60.*59"):
+    with pytest.raises(DataError, match=naming(60, 59)):
         make(tmp_path, text={"path": short}).create()
-    with pytest.raises(ConfigError, match="name text, text_encodings, or both"):
+    with pytest.raises(ConfigError, match=naming("text", "text_encodings")):
         make(tmp_path, text=None)
-    with pytest.raises(ConfigError, match="tokens are of text_encodings"):
+    with pytest.raises(ConfigError, match=naming("tokens", "text_encodings")):
         make(tmp_path, image={"path": short, "tokens": 2})
-    with pytest.raises(ConfigError, match="set text_encodings.tokens to how many"):
+    with pytest.raises(ConfigError, match=naming("text_encodings.tokens", 77)):
         make(tmp_path, text_encodings={"path": short})
 
 
 BAD = {
-    "nan": (np.nan, "holds a number that is not finite"),
-    "inf": (-np.inf, "holds a number that is not finite"),
-    "zeros": (0.0, "is all zeros, so it has no direction"),
-    "absurd": (1e30, r"its largest value is 1e\+30, which no embedding has"),
+    "nan": (np.nan, "not finite"),
+    "inf": (-np.inf, "not finite"),
+    "zeros": (0.0, "all zeros"),
+    "absurd": (1e30, "1e+30"),
 }
 
 
@@ -217,7 +218,7 @@ def spoil(tmp_path, config, part: str, value: float, name: str = "img") -> str:
     rows = np.load(path)
     rows[at] = value
     np.save(path, rows)
-    return rf"{name}/{path.name}, row {at}: "
+    return f"{name}/{path.name}, row {at}"
 
 
 @pytest.mark.parametrize("name", ["img", "text"])
@@ -226,7 +227,7 @@ def spoil(tmp_path, config, part: str, value: float, name: str = "img") -> str:
 def test_a_bad_row_is_named_before_training(tmp_path, part, fault, name):
     config, (value, message) = make(tmp_path), BAD[fault]
     where = spoil(tmp_path, config, part, value, name)
-    with pytest.raises(DataError, match=where + message):
+    with pytest.raises(DataError, match=naming(where, message)):
         config.create()
 
 
@@ -239,9 +240,9 @@ def test_a_bad_row_that_the_scan_left_out_is_named_when_its_block_is_read(tmp_pa
     where = spoil(tmp_path, config, part, value)
     data = config.create()
     assert data.report()["rows_checked"] == {"x": 1, "text": 1}
-    with pytest.raises(DataError, match=where + message):
+    with pytest.raises(DataError, match=naming(where, message)):
         getattr(data, part).fetch(torch.arange(8))
-    with pytest.raises(DataError, match=where + message):
+    with pytest.raises(DataError, match=naming(where, message)):
         getattr(data, part).cached(4, 4).fetch(torch.tensor([2]))  # a neighbour in the same block
 
 
@@ -286,7 +287,7 @@ def test_files_that_have_changed_are_named_before_anything_is_read(tmp_path, fau
         rows = np.load(path)
         rows[5] += fault == "changed"
         np.save(path, rows[1:] if fault == "shorter" else rows)
-    with pytest.raises(DataError, match="is not what it was when") as caught:
+    with pytest.raises(DataError, match=naming("data_manifest.json", "--allow-change")) as caught:
         config.integrity(tmp_path / "run").check()
     (problem, advice) = caught.value.problems
     assert problem.startswith(messages[fault]) and "delete " in advice
@@ -296,14 +297,14 @@ def test_only_verify_hashes_reads_every_byte_of_embeddings(tmp_path):
     config = noted(tmp_path)
     assert (tmp_path / "run" / "data_manifest.json").read_text().count("sha256") == 1  # that of the document
     careful = config.model_copy(update={"verify": "hashes"})
-    with pytest.raises(DataError, match="files of .* were noted without a hash, so whether their content has changed"):
+    with pytest.raises(DataError, match=naming("2 files", tmp_path / "img", "data.verify=sizes")):
         careful.integrity(tmp_path / "run").check()
     (tmp_path / "run" / "data_manifest.json").unlink()
     careful.integrity(tmp_path / "run").note([])  # with hashes
     rows = np.load(tmp_path / "img" / "img_emb_00.npy")
     np.save(tmp_path / "img" / "img_emb_00.npy", rows + 1)
     config.integrity(tmp_path / "run").check()
-    with pytest.raises(DataError, match="has the right size, but not the SHA-256"):
+    with pytest.raises(DataError, match=naming("SHA-256", "data_manifest.json", "img/img_emb_00.npy")):
         careful.integrity(tmp_path / "run").check()
 
 
@@ -317,7 +318,7 @@ def test_remote_folders_are_compared_by_name_and_size(tmp_path):
     config = noted(tmp_path, image={"path": url}, verify="hashes", manifest=str(tmp_path / "kept.json"))
     config.integrity(tmp_path / "run").check()
     fsspec.filesystem("memory").pipe("/integrity/img_emb_01.npy", b"short")
-    with pytest.raises(DataError, match="memory://integrity/img_emb_01.npy has 5 bytes, expected"):
+    with pytest.raises(DataError, match=naming("memory://integrity/img_emb_01.npy", "5 bytes")):
         config.integrity(tmp_path / "run").check()
 
 

@@ -10,6 +10,7 @@ from dp_prior.data.embeddings.folder import FolderConfig
 from dp_prior.data.embeddings.parts import PARTS, EmbeddingSplitConfig
 from dp_prior.data.errors import DataError
 from tests.data.embeddings.folders import embeddings, write_npy
+from tests.messages import naming
 
 
 def split(**change) -> EmbeddingSplitConfig:
@@ -81,12 +82,12 @@ def test_equal_values_stay_together_however_a_file_holds_them(tmp_path, kind):
 def test_metadata_with_more_rows_than_embeddings_are_refused(tmp_path):
     folder = make(tmp_path, 60, ["a"] * 60)
     folder.count -= 7
-    with pytest.raises(DataError, match="has 60 rows, but .* has 53 embeddings"):
+    with pytest.raises(DataError, match=naming("60 rows", "53 embeddings")):
         split(by="image").assign(folder)
 
 
 def test_a_column_that_is_no_name_is_refused(tmp_path):
-    with pytest.raises(DataError, match=r"meta_50.parquet: 1 problem\n  columns \['image'\] cannot be read: .*list"):
+    with pytest.raises(DataError, match=naming("meta_50.parquet", "['image']", "list")):
         split(by="image").assign(make(tmp_path, 50, [[1, 2]] * 50))
 
 
@@ -106,7 +107,7 @@ def test_every_knob_changes_the_parts(tmp_path):
 def test_test_may_be_nothing_and_training_may_not(tmp_path):
     parts = split(train=0.7, test=0.0).assign(make(tmp_path))
     assert len(parts["test"]) == 0 and parts["test"].rows(np.arange(0)).tolist() == []
-    with pytest.raises(DataError, match="none of the 1 rows is left to train on"):
+    with pytest.raises(DataError, match=naming("1 rows", "data.split")):
         split(train=1e-9, val=1 - 1e-9, test=0.0).assign(make(tmp_path, 1))
-    with pytest.raises(ConfigError, match="the fractions must sum to 1"):
+    with pytest.raises(ConfigError, match=naming(0.9, 0.2, 1.1, 1)):
         EmbeddingSplitConfig.from_json(json.dumps({"train": 0.9, "val": 0.2}))

@@ -9,6 +9,7 @@ from dp_prior.data.embeddings.written import EmbeddingsRecord, Job, read_record,
 from dp_prior.data.errors import DataError
 from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.embedders.transformers import TransformersConfig
+from tests.messages import naming
 
 N = 10
 VALUES = np.random.default_rng(0).normal(size=(N, 3)).astype(np.float32)
@@ -72,7 +73,7 @@ def test_another_job_is_refused(tmp_path, what, is_finished):
     else:
         with pytest.raises(KeyboardInterrupt):
             write_embeddings(tmp_path / "e", job(die_at=4))
-    with pytest.raises(FileExistsError, match=rf"{what} .*, now .*; {'name another' if is_finished else 'delete it'}"):
+    with pytest.raises(FileExistsError, match=naming(what, "another" if is_finished else "delete")):
         write_embeddings(tmp_path / "e", job(**OTHERS[what]))
     write_embeddings(tmp_path / "e", job())
 
@@ -86,8 +87,8 @@ def test_the_same_model_elsewhere_is_the_same_job(tmp_path):
 def test_folders_of_others_are_left_alone(tmp_path):
     (tmp_path / "e").mkdir()
     assert read_record(tmp_path / "e") is None
-    with pytest.raises(FileExistsError, match="it has no embedder.json; name another folder"):
+    with pytest.raises(FileExistsError, match=naming(tmp_path / "e", "embedder.json")):
         write_embeddings(tmp_path / "e", job())
     (tmp_path / "e/embedder.json").write_text("{}")
-    with pytest.raises(DataError, match="is no record of embeddings"):
+    with pytest.raises(DataError, match=naming("embedder.json", "SHA-256")):
         read_record(tmp_path / "e")

@@ -20,6 +20,7 @@ from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
 from tests.data.frames.recordings import ends_of, pictures
 from tests.data.frames.sources import gathered
+from tests.messages import naming
 
 LENGTHS = [5, 1, 8, 3]
 ENDS, N = ends_of(LENGTHS), sum(LENGTHS)
@@ -130,7 +131,7 @@ def test_episodes_of_a_key_with_too_few_rows_are_refused(tmp_path):
     np.save(tmp_path / "ends.npy", ENDS)
     np.save(tmp_path / "state.npy", np.zeros((N - 1, 2)))
     for numbers in ([0], [0, 1, 2, 3]):
-        with pytest.raises(DataError, match=f"has {N - 1} rows; expected one for each of {N} steps"):
+        with pytest.raises(DataError, match=naming(f"{N - 1} rows", f"{N} steps")):
             PlainStore(tmp_path).episodes("state", ENDS, np.array(numbers))
 
 
@@ -166,9 +167,9 @@ def test_files_are_those_of_the_data_set_and_rows_are_located_in_them(store):
 
 
 def test_frames_of_no_episodes_or_of_an_unknown_key_are_refused(store):
-    with pytest.raises(DataError, match="has no key 'fron'. Did you mean 'front'"):
+    with pytest.raises(DataError, match=naming("'fron'", "'front'")):
         store.frames("fron", ENDS)
-    with pytest.raises(DataError, match="has no episodes"):
+    with pytest.raises(DataError, match=naming("no episodes")):
         store.frames("front", ends_of([]))
     with pytest.raises(DataError):
         store.frames("state", ENDS)
@@ -180,5 +181,5 @@ def test_metadata_of_another_form_are_left_out_and_none_at_all_refused(tmp_path)
     (tmp_path / "said.json").write_text(json.dumps({"fps": "fast", "tasks": 3, "names": [1]}))
     assert store.metadata() == {"fps": None, "tasks": [], "names": {}} and store.texts() == {}
     (tmp_path / "said.json").write_text("[1]")
-    with pytest.raises(DataError, match=r"has metadata '\[1\]'; expected a JSON object"):
+    with pytest.raises(DataError, match=naming("'[1]'", "JSON")):
         store.metadata()

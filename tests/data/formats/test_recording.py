@@ -8,6 +8,7 @@ from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.formats.recording import Recording
 from tests.data.formats.conftest import LENGTHS, TASKS, N, arrays
 from tests.data.frames.recordings import ends_of, pictures
+from tests.messages import naming
 
 
 def recorded(source, **changes):
@@ -40,7 +41,7 @@ def test_columns_that_follow_from_the_episodes_are_left_out_and_the_numbers_of_t
 def test_texts_that_are_not_numbered_from_zero_are_refused(source):
     store = NpzStoreConfig(path=source).create()
     store.texts = lambda: {1: "go", 2: "stop"}
-    with pytest.raises(DataError, match=r"tasks are numbered \[1, 2\], ...; expected 0, 1, ..."):
+    with pytest.raises(DataError, match=naming("[1, 2]", 0, 1)):
         Recording.of(store, renames={}, left_out=(), fps=None)
 
 
@@ -49,5 +50,5 @@ def test_files_of_a_camera_in_another_order_than_the_rows_are_refused(source, mo
     cameras = store.frames("front", ends_of(LENGTHS))
     cameras.parts = [type(cameras.parts[0])("there", (1, 0, 2))]
     monkeypatch.setattr(store, "frames", lambda key, ends: cameras)
-    with pytest.raises(DataError, match="files of 'front' hold episodes in another order than the data; leave it out"):
+    with pytest.raises(DataError, match=naming("'front'", "--leave-out")):
         Recording.of(store, renames={}, left_out=(), fps=None)

@@ -7,6 +7,7 @@ import pytest
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
+from tests.messages import naming
 
 
 def test_a_format_that_says_nothing_more_is_on_this_machine_and_not_written(tmp_path):
@@ -23,5 +24,5 @@ def test_a_format_that_says_nothing_more_is_on_this_machine_and_not_written(tmp_
 
     record = ReadOnly(path=tmp_path)
     assert record.local({}, ()) is record and not record.is_remote and not record.is_at(tmp_path)
-    with pytest.raises(DataError, match="data of type 'read_only' are read, but not written"):
+    with pytest.raises(DataError, match=naming("'read_only'")):
         record.write(None)

@@ -7,6 +7,7 @@ import pytest
 from dp_prior.data.errors import DataError
 from dp_prior.data.frames.build_lock import build_lock
 from dp_prior.job.stop import StoppedEarly
+from tests.messages import naming
 
 
 def test_a_second_holder_waits_until_the_first_is_done_and_says_how_far_it_is(tmp_path):
@@ -44,7 +45,7 @@ def test_a_wait_ends_with_the_exception_of_its_check_and_leaves_the_lock_to_its_
 
 def test_a_place_that_cannot_be_written_is_named_with_the_remedy(tmp_path):
     with (
-        pytest.raises(DataError, match="nowhere/lock") as caught,
+        pytest.raises(DataError, match=naming("nowhere/lock")) as caught,
         build_lock(tmp_path / "nowhere/lock", print, str, str),
     ):
         pytest.fail("there is no such folder")

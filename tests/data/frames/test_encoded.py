@@ -8,6 +8,7 @@ from dp_prior.data.frames import FramePart
 from dp_prior.data.frames.encoded import EncodedFrames, is_encoded
 from tests.data.frames.recordings import ends_of, pictures, png
 from tests.data.frames.sources import gathered
+from tests.messages import naming
 
 pytest.importorskip("PIL", reason="NOT CHECKED: Pillow is not installed")
 
@@ -30,8 +31,8 @@ def test_pictures_padded_with_zeros_are_decoded_and_damage_is_named_by_its_row()
     rows = [png(frame) + b"\0" * number for number, frame in enumerate(frames)]
     np.testing.assert_array_equal(gathered(source(rows)), frames)
     rows[3] = rows[3][:60]
-    with pytest.raises(DataError, match="here, row 3: .*\\s.*is no readable picture"):
+    with pytest.raises(DataError, match=naming("here", "row 3", "truncated")):
         gathered(source(rows))
     rows[3] = png(frames[3][:-1])
-    with pytest.raises(DataError, match="is 23 x 32; expected 24 x 32 as in the other frames"):
+    with pytest.raises(DataError, match=naming("here", "row 3", "23 x 32", "24 x 32")):
         gathered(source(rows))

@@ -25,6 +25,7 @@ from tests.data.frames.recordings import (
     write_video,
 )
 from tests.data.frames.sources import FORMATS, LENGTHS, NEEDS, gathered, need, written
+from tests.messages import naming
 
 RECORDED = Path(__file__).parents[3].parent / "shared" / "data"
 
@@ -106,13 +107,13 @@ def test_b_frames_come_in_the_order_of_display(tmp_path):
 @pytest.mark.parametrize(
     "lengths, message",
     [
-        ({"7": 39}, "holds 40 frames, but its episode 7 has 39 rows. Encode it again with one frame per row"),
-        ({"7": 41}, "holds 40 frames, but its episode 7 has 41 rows: it ends in episode 7 after 40 of 41 frames"),
-        ({"3": 20, "4": 25}, "its episodes 3 to 4 have 45 rows: it ends in episode 4 after 20 of 25 frames"),
+        ({"7": 39}, ("40 frames", "episode 7", "39 rows")),
+        ({"7": 41}, ("40 frames", "episode 7", "41 rows")),
+        ({"3": 20, "4": 25}, ("40 frames", "episodes 3 to 4", "45 rows", "episode 4", "20 of 25")),
     ],
 )
 def test_a_frame_too_few_or_too_many_names_file_episode_expected_and_found(video, lengths, message):
-    with pytest.raises(DataError, match=message) as error:
+    with pytest.raises(DataError, match=naming(*message)) as error:
         read_all(video, lengths)
     assert error.value.source == str(video) and len(error.value.problems) == 1
 
@@ -143,11 +144,11 @@ def test_a_file_cut_short_is_named_with_the_frames_that_it_gave(tmp_path):
     data = path.read_bytes()
     for share in (0.9, 0.5, 0.1):
         path.write_bytes(data[: int(len(data) * share)])
-        with pytest.raises(DataError, match=r"cannot be decoded after \d+ frames|holds \d+ frames, but|is damaged"):
+        with pytest.raises(DataError, match=naming(path, "episode 0", "40 rows")):
             read_all(path, {"0": 40})
     whole = write_video(tmp_path / "v.mp4", pictures(40))
     whole.write_bytes(whole.read_bytes()[:-2000])
-    with pytest.raises(DataError, match=r"cannot be decoded after 0 frames: .*copy or encode it again"):
+    with pytest.raises(DataError, match=naming("v.mp4", "0 frames")):
         read_all(whole, {"0": 40})
 
 
@@ -156,9 +157,9 @@ def test_a_file_that_is_no_video_is_refused(content, tmp_path):
     pytest.importorskip("av")
     path = tmp_path / "v.mp4"
     path.write_bytes(content)
-    with pytest.raises(DataError, match="cannot be decoded after 0 frames"):
+    with pytest.raises(DataError, match=naming("v.mp4", "0 frames")):
         size_of(path)
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match=naming("other.mp4", "incomplete")):
         size_of(tmp_path / "other.mp4")
 
 
@@ -182,7 +183,7 @@ def test_a_dropped_frame_shows_in_the_timestamps(times, tmp_path):
     pytest.importorskip("av")
     path = write_video(tmp_path / "v.mkv", pictures(40), times=times, codec="ffv1", pix_fmt="bgr0", options={})
     dropped = next(number for number in range(1, 40) if times[number] - times[number - 1] == 2)
-    with pytest.raises(DataError, match=f"frame {dropped} comes .* others .*: a frame was dropped or repeated"):
+    with pytest.raises(DataError, match=naming(f"frame {dropped}", 200, 100)):
         read_all(path, {"0": 40})
 
 
@@ -195,20 +196,20 @@ def test_timestamps_rounded_to_milliseconds_are_evenly_spaced(tmp_path):
 @pytest.mark.parametrize(
     "pix_fmt, message",
     [
-        ("gray16le", r"pixel format gray16le \(16 bit, perhaps depth\)"),
-        ("yuv420p10le", r"\(10 bit, perhaps depth\)"),
-        ("bgra", r"pixel format bgra \(an alpha channel\)"),
+        ("gray16le", ("gray16le", "16 bit", "8 bit")),
+        ("yuv420p10le", ("yuv420p10le", "10 bit", "8 bit")),
+        ("bgra", ("bgra", "8 bit")),
     ],
 )
 def test_video_that_is_not_8_bit_colour_is_refused_by_name(pix_fmt, message, tmp_path):
     pytest.importorskip("av")
     path = write_video(tmp_path / "v.mkv", pictures(4), codec="ffv1", pix_fmt=pix_fmt, options={})
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=naming(*message)):
         size_of(path)
 
 
 def test_another_size_within_a_camera_is_named(video):
-    with pytest.raises(DataError, match="frame 0 is 24 x 32; expected 48 x 64 as in the other frames of this camera"):
+    with pytest.raises(DataError, match=naming("frame 0", "24 x 32", "48 x 64")):
         read_all(video, {"0": 40}, size=(48, 64))
 
 
@@ -225,7 +226,7 @@ def test_files_that_the_system_refuses_to_read_are_no_damage(format, tmp_path, m
     monkeypatch.setattr("av.open", refuse)
     monkeypatch.setattr("pyarrow.parquet.ParquetFile", refuse)
     monkeypatch.setattr("dp_prior.data.frames.folder.encoded_picture", refuse)
-    with pytest.raises(UnreadableError, match="Input/output error") as error:
+    with pytest.raises(UnreadableError, match=naming(os.strerror(errno.EIO), tmp_path)) as error:
         gathered(source)
     assert error.value.errno == errno.EIO
 
@@ -235,26 +236,26 @@ def test_a_pipe_among_pictures_is_refused_without_waiting_for_its_writer(tmp_pat
     file = source.files()[-1]
     file.unlink()
     os.mkfifo(file)
-    with pytest.raises(DataError, match="is a named pipe, socket or device; expected a regular file"):
+    with pytest.raises(DataError, match=naming("7.png", "named pipe")):
         gathered(source)
 
 
 def test_folders_that_do_not_match_the_episodes_are_refused(tmp_path):
     need("folder")
     path = write_folder(tmp_path / "f", pictures(7), [3, 4], "picture")
-    with pytest.raises(DataError, match="no such folder of frames"):
+    with pytest.raises(DataError, match=naming(tmp_path / "g")):
         FolderFrames(tmp_path / "g", ends_of([3, 4]))
-    with pytest.raises(DataError, match="holds frames of 2 episodes; expected 3"):
+    with pytest.raises(DataError, match=naming("2 episodes", 3)):
         FolderFrames(path, ends_of([3, 4, 5]))
-    with pytest.raises(DataError, match="run0 holds 3 pictures, but its episode has 4 rows") as error:
+    with pytest.raises(DataError, match=naming("run0", "3 pictures", "4 rows")) as error:
         FolderFrames(path, ends_of([4, 3]))
     assert len(error.value.problems) == 2
     (path / "run1/depth.exr").write_bytes(b"")
     (path / "run1/.DS_Store").write_bytes(b"")
-    with pytest.raises(DataError, match=r"run1 holds 'depth.exr'; expected pictures \(.png"):
+    with pytest.raises(DataError, match=naming("run1", "'depth.exr'", ".png")):
         FolderFrames(path, ends_of([3, 4]))
     (path / "notes.txt").write_text("")
-    with pytest.raises(DataError, match="holds 'notes.txt'; expected"):
+    with pytest.raises(DataError, match=naming("'notes.txt'")):
         FolderFrames(path, ends_of([3, 4]))
 
 
@@ -265,7 +266,7 @@ def test_an_episode_that_is_left_out_needs_an_empty_folder_at_most(tmp_path):
     ends, numbers = ends_of([3, 5, 4]), np.array([0, 2])
     np.testing.assert_array_equal(gathered(FolderFrames(path, ends, numbers)), pictures(7))
     (path / "run00").rmdir()
-    with pytest.raises(DataError, match="an empty folder will do for an episode that is left out"):
+    with pytest.raises(DataError, match=naming("2 episodes", 3, "empty folder")):
         FolderFrames(path, ends, numbers)
 
 
@@ -306,9 +307,9 @@ def test_a_folder_per_episode_may_hold_a_video_for_each_camera(tmp_path):
         source = FolderFrames(tmp_path / "videos", ends_of([4, 5]), file=f"{camera}.mp4")
         np.testing.assert_array_equal(gathered(source), frames[camera])
         assert source.describe() == {"format": "video per episode", "file": f"{camera}.mp4"}
-    with pytest.raises(DataError, match=r"2 holds 0.mp4, 1.mp4; name the video of this camera: \"file\": \"0.mp4\""):
+    with pytest.raises(DataError, match=naming("videos/2", "0.mp4", "1.mp4", '"file": "0.mp4"')):
         FolderFrames(tmp_path / "videos", ends_of([4, 5]))
-    with pytest.raises(DataError, match="2/7.mp4: no such file"):
+    with pytest.raises(DataError, match=naming("2/7.mp4", "videos/10/7.mp4")):
         FolderFrames(tmp_path / "videos", ends_of([4, 5]), file="7.mp4")
     (tmp_path / "videos/3").mkdir()  # between 2 and 10, without a video
     source = FolderFrames(tmp_path / "videos", ends_of([4, 6, 5]), np.array([0, 2]), "1.mp4")

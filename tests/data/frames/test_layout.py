@@ -18,6 +18,7 @@ from dp_prior.data.frames.layout import (
 )
 from dp_prior.files.durable import seal
 from dp_prior.pixels.resize import Fit
+from tests.messages import naming
 
 FRAMES = torch.randint(0, 256, (3, 8, 6, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
 
@@ -59,13 +60,13 @@ def test_an_index_is_read_as_written_and_refused_if_a_file_has_another_size(tmp_
         source="set", fit=Fit(size=(8, 6)), encoding=Encoding(type="raw"), ends=[3], sizes={RAW: 5}, digests=["f" * 64]
     )
     (tmp_path / CACHE_FILE).write_bytes(seal(index.model_dump(mode="json")))
-    with pytest.raises(DataError, match=RAW):
+    with pytest.raises(DataError, match=naming(RAW)):
         read_index(tmp_path)
     (tmp_path / RAW).write_bytes(b"x" * 5)
     assert read_index(tmp_path) == index
     (tmp_path / RAW).write_bytes(b"x" * 6)
-    with pytest.raises(DataError, match=f"{RAW} has 6 bytes; expected 5"):
+    with pytest.raises(DataError, match=naming(RAW, 6, 5)):
         read_index(tmp_path)
     (tmp_path / CACHE_FILE).write_bytes(b"{}")
-    with pytest.raises(DataError, match=f"{CACHE_FILE} is damaged"):
+    with pytest.raises(DataError, match=naming(CACHE_FILE, "SHA-256")):
         read_index(tmp_path)

@@ -7,6 +7,7 @@ import pytest
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.pictures.decode import decode_image
+from tests.messages import naming
 
 Image = pytest.importorskip("PIL.Image", reason="needs the extra image")
 
@@ -72,18 +73,18 @@ def test_transparent_grey_of_16_bits_is_white_like_that_of_8():
 @pytest.mark.parametrize(
     ("data", "size", "message"),
     [
-        (b"", None, "a.png: 1 problem\n  is no readable picture: it is empty"),
+        (b"", None, ("a.png", "empty")),
         (
             b"<!DOCTYPE html>",
             None,
-            "picture: it begins with b'<!DOCTYPE html>'; expected PNG, JPEG",
+            ("a.png", "b'<!DOCTYPE html>'", "PNG", "JPEG"),
         ),
-        (saved(Image.fromarray(RGB))[:60], None, "is no readable picture"),
-        (saved(Image.fromarray(GREY.astype(np.float32)), format="TIFF"), None, "holds floating-point numbers"),
-        (saved(Image.fromarray(GREY.astype(np.int32) * 70000), format="TIFF"), None, "expected 0 to 65535"),
-        (saved(Image.fromarray(RGB)), (3, 5), "is 5 x 3, but the first image is 3 x 5; set data.size"),
+        (saved(Image.fromarray(RGB))[:60], None, ("a.png", "truncated")),
+        (saved(Image.fromarray(GREY.astype(np.float32)), format="TIFF"), None, ("a.png", "floating-point", 8, 16)),
+        (saved(Image.fromarray(GREY.astype(np.int32) * 70000), format="TIFF"), None, ("a.png", 1050000, 65535)),
+        (saved(Image.fromarray(RGB)), (3, 5), ("5 x 3", "3 x 5", "data.size")),
     ],
 )
 def test_what_is_refused(data, size, message):
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=naming(*message)):
         decode_image(data, "a.png", size)

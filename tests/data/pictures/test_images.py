@@ -15,6 +15,7 @@ from dp_prior.data.pictures.images import ImagesConfig
 from dp_prior.data.samples.order import epoch_order
 from dp_prior.data.samples.over_columns import Samples
 from tests.data.pictures.sets import CLASSES, encoded, images, write_folder, write_npz, write_parquet
+from tests.messages import naming
 
 pytest.importorskip("PIL", reason="needs the extra image")
 
@@ -60,7 +61,7 @@ def test_labels_are_read_only_where_they_are_wanted(tmp_path):
     assert data.fingerprint != opened(tmp_path, record).fingerprint
     np.savez(tmp_path / "bare.npz", images=pixels)
     assert opened(tmp_path, {"type": "npz", "path": str(tmp_path / "bare.npz")}, labels=False)
-    with pytest.raises(DataError, match="has no array 'labels' or 'arr_1'"):
+    with pytest.raises(DataError, match=naming("'labels'", "'arr_1'")):
         opened(tmp_path, {"type": "npz", "path": str(tmp_path / "bare.npz")})
 
 
@@ -170,9 +171,7 @@ def test_a_window_of_the_whole_image_is_no_window(tmp_path):
 
 
 def test_a_window_larger_than_the_images_is_refused(tmp_path):
-    with pytest.raises(
-        DataError, match=r"a.npz: 1 problem\s+crop \[4, 5\] is larger than \[6, 4\]; lower it, or set a"
-    ):
+    with pytest.raises(DataError, match=naming("a.npz", "crop", "[4, 5]", "[6, 4]")):
         opened(tmp_path, write_npz(tmp_path / "a.npz", *images()), crop=[4, 5])
 
 
@@ -201,7 +200,7 @@ def test_the_manifest_covers_the_files_of_the_test_part(tmp_path):
     config = ImagesConfig.from_json(json.dumps({"source": record, "test_source": other}))
     config.integrity(tmp_path).note([])
     (tmp_path / "test/cat/000.png").unlink()
-    with pytest.raises(DataError, match=r"test/cat/000.png is missing"):
+    with pytest.raises(DataError, match=naming("test/cat/000.png", "data_manifest.json")):
         config.integrity(tmp_path).check()
 
 
@@ -211,25 +210,25 @@ def test_the_manifest_covers_the_files_of_the_test_part(tmp_path):
         (
             (4, 4),
             CLASSES,
-            r"test images are 4 x 4, but those of \S*a.npz 6 x 4; set data.size, to which all are resized",
+            ("4 x 4", "6 x 4", "data.size"),
         ),
-        ((6, 4), ("cat", "dog"), r"class 'eel' is in \S*a.npz, but not in \S*b.npz; both need the same"),
-        ((6, 4), (*CLASSES, "yak"), r"class 'yak' is in \S*b.npz, but not in \S*a.npz; both need the same"),
+        ((6, 4), ("cat", "dog"), ("'eel'",)),
+        ((6, 4), (*CLASSES, "yak"), ("'yak'",)),
     ],
 )
 def test_a_test_source_of_other_images_is_refused(size, names, message, tmp_path):
     pixels, labels = images()
     record = write_npz(tmp_path / "a.npz", pixels, labels)
     other = write_npz(tmp_path / "b.npz", images(size=size)[0], [names[i % len(names)] for i in range(12)])
-    with pytest.raises(DataError, match=r"b.npz: 1 problem\s+" + message):
+    with pytest.raises(DataError, match=naming("a.npz", "b.npz", *message)):
         opened(tmp_path, record, test_source=other)
 
 
 def test_a_test_source_that_is_trained_on_or_split_as_well_is_refused(tmp_path):
     record = write_npz(tmp_path / "a.npz", *images())
-    with pytest.raises(DataError, match="test_source names the images of data.source, which are trained on"):
+    with pytest.raises(DataError, match=naming("data.test_source", "data.source")):
         opened(tmp_path, record, test_source=record)
-    with pytest.raises(ConfigError, match="test_source is given, but split.test is 0.1; set it to 0, or remove"):
+    with pytest.raises(ConfigError, match=naming("test_source", "split.test", 0.1, 0)):
         opened(tmp_path, record, test_source=record, split={"train": 0.8, "val": 0.1, "test": 0.1})
 
 
@@ -260,10 +259,10 @@ def test_manifest_finds_what_has_changed(tmp_path):
     file = tmp_path / "folder/dog/005.png"
     data = file.read_bytes()
     file.write_bytes(data[:-1] + b"\0")
-    with pytest.raises(DataError, match=r"005.png has the right size, but not the SHA-256"):
+    with pytest.raises(DataError, match=naming("005.png", "SHA-256")):
         config.integrity(tmp_path / "hashes").check()
     file.unlink()
-    with pytest.raises(DataError, match=r"dog/005.png is missing"):
+    with pytest.raises(DataError, match=naming("dog/005.png", "shared.json")):
         config.integrity(tmp_path / "hashes").check()
 
 
@@ -297,25 +296,25 @@ def test_an_accelerator_with_room_for_twice_the_images_holds_them(tmp_path, monk
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"low_res": [3, 4], "size": [8, 8]}, r"low_res \[3, 4\] does not divide \[8, 8\]"),
-        ({"low_res": [4, 4], "crop": [6, 8], "size": [8, 8]}, r"low_res \[4, 4\] does not divide \[6, 8\]"),
+        ({"low_res": [3, 4], "size": [8, 8]}, ("low_res", "[3, 4]", "[8, 8]")),
+        ({"low_res": [4, 4], "crop": [6, 8], "size": [8, 8]}, ("low_res", "[4, 4]", "[6, 8]")),
         (
             {"crop": [9, 8], "size": [8, 8]},
-            r"crop \[9, 8\] is larger than \[8, 8\]; lower it, or set a larger data.size",
+            ("crop", "[9, 8]", "[8, 8]", "data.size"),
         ),
-        ({"crop": [0, 8]}, "greater than or equal to 1"),
-        ({"split": {"train": 0.5, "val": 0.1}}, "the fractions must sum to 1"),
-        ({"channels": 4}, "1 or 3"),
-        ({"device": "cuda"}, "'auto' or 'cpu'"),
+        ({"crop": [0, 8]}, ("crop.0", 1, 0)),
+        ({"split": {"train": 0.5, "val": 0.1}}, ("split", 0.5, 0.6, 1)),
+        ({"channels": 4}, ("channels", 1, 3, 4)),
+        ({"device": "cuda"}, ("device", "'auto'", "'cpu'", "'cuda'")),
     ],
 )
 def test_settings_that_contradict_each_other(change, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=naming(*message)):
         ImagesConfig.from_json(json.dumps({"source": {"type": "npz", "path": "x"}, **change}))
 
 
 def test_low_res_must_divide_images_of_their_own_size(tmp_path):
-    with pytest.raises(DataError, match=r"low_res \[4, 4\] does not divide \[6, 4\]"):
+    with pytest.raises(DataError, match=naming("low_res", "[4, 4]", "[6, 4]")):
         opened(tmp_path, write_npz(tmp_path / "a.npz", *images()), low_res=[4, 4])
 
 

@@ -15,6 +15,7 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.recorded.frame_embeddings import ObservationEmbeddingsConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from tests.data.embeddings.folders import embeddings, write_npy
+from tests.messages import naming
 
 LENGTHS = np.array([9, 4, 12, 7, 10, 3, 8, 11])
 ENDS = np.cumsum(LENGTHS)
@@ -91,9 +92,9 @@ def test_blocks_decide_the_order_where_there_are_embeddings(tmp_path):
 def test_embeddings_alone_are_enough_and_nothing_is_not(tmp_path):
     data = make(tmp_path, {"view": write(tmp_path / "e", np.arange(N))}, obs=None)
     assert list(data.spec.cond_shapes) == ["view"]
-    with pytest.raises(ConfigError, match="obs, embeddings and images are empty"):
+    with pytest.raises(ConfigError, match=naming("obs", "embeddings", "images", "empty")):
         make(tmp_path, obs=None)
-    with pytest.raises(ConfigError, match=r"name \['view'\] twice"):
+    with pytest.raises(ConfigError, match=naming("obs", "['view']")):
         make(tmp_path, {"view": write(tmp_path / "e", np.arange(N))}, obs={"view": {"key": "view"}})
 
 
@@ -106,19 +107,19 @@ def test_every_knob_chooses_its_column(tmp_path):
     assert torch.equal(
         found.train.fetch(torch.arange(5)).cond["view"], expected.train.fetch(torch.arange(5)).cond["view"]
     )
-    with pytest.raises(DataError, match="no column 'episode'"):
+    with pytest.raises(DataError, match=naming("'episode'", "meta.parquet", "'frame'")):
         make(tmp_path, {"view": named})
 
 
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("missing", "1 frames have no embedding; the first is episode 2, frame 3"),
-        ("twice", r"img_emb_01.npy, row \d+: episode 0, frame 1 has a row already"),
-        ("twice at once", r"episode 7, frame 9 has a row already"),
-        ("unknown episode", "belongs to episode 99, frame 0, which the 8 recorded episodes do not have"),
-        ("unknown frame", "belongs to episode 1, frame 50"),
-        ("text", "hold .*; expected whole numbers"),
+        ("missing", ("1 frames", "episode 2", "frame 3")),
+        ("twice", ("img_emb_01.npy", "episode 0", "frame 1")),
+        ("twice at once", ("episode 7", "frame 9")),
+        ("unknown episode", ("img_emb_00.npy", "episode 99", "frame 0", 8)),
+        ("unknown frame", ("episode 1", "frame 50")),
+        ("text", ("'episode'", "'frame'", "int64")),
     ],
 )
 def test_rows_that_do_not_fit_the_episodes_are_named(tmp_path, fault, message):
@@ -135,7 +136,7 @@ def test_rows_that_do_not_fit_the_episodes_are_named(tmp_path, fault, message):
         frame[10] = 50
     else:
         episode = episode.astype(str)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=naming(*message)):
         make(tmp_path, {"view": write(tmp_path / "e", order, episode, frame)})
 
 
@@ -159,16 +160,14 @@ def test_other_frames_for_the_same_embeddings_are_other_data(tmp_path):
     assert make(tmp_path, {"view": record}).fingerprint != before
 
 
-@pytest.mark.parametrize(
-    ("value", "message"), [(np.nan, "is not finite"), (-1e30, "largest value is 1e\\+30, which no embedding has")]
-)
+@pytest.mark.parametrize(("value", "message"), [(np.nan, "not finite"), (-1e30, "1e+30")])
 def test_a_bad_row_is_named_before_training(tmp_path, value, message):
     record = write(tmp_path / "e", np.arange(N))
     path = tmp_path / "e" / "img" / "img_emb_01.npy"
     rows = np.load(path)
     rows[4, 2] = value
     np.save(path, rows)
-    with pytest.raises(DataError, match=f"{path}, row 4: .*{message}"):
+    with pytest.raises(DataError, match=naming(path, "row 4", message)):
         make(tmp_path, {"view": record})
 
 
@@ -188,7 +187,7 @@ def test_files_of_embeddings_are_noted_beside_those_of_the_episodes(tmp_path):
     config.integrity(tmp_path / "run").check()
     (tmp_path / "e" / "meta.parquet").write_bytes(b"short")
     (tmp_path / "d.npz").write_bytes(b"short, too")
-    with pytest.raises(DataError, match="is not what it was") as caught:
+    with pytest.raises(DataError, match=naming("data_manifest.json", "d.npz", "meta.parquet", "5 bytes")) as caught:
         config.integrity(tmp_path / "run").check()
     assert [problem.split(" ")[0].rpartition("/")[2] for problem in caught.value.problems[:-1]] == [
         "d.npz", "meta.parquet"

@@ -12,6 +12,7 @@ from dp_prior.data.recorded.mixture import MixtureConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.data.recorded.weights import weighted_shares
 from dp_prior.run.files.changes import kind_of
+from tests.messages import naming
 
 LENGTHS = [20, 10, 30]
 N, ENDS = sum(LENGTHS), np.cumsum(LENGTHS)
@@ -109,24 +110,23 @@ def test_the_share_of_a_set_in_a_mixture_is_divided(path):
 
 def test_weights_that_cannot_be_meant_are_refused(path):
     for weights, words in (
-        ({"key": "intervention", "values": {"yes": 2}}, "names yes, but 'intervention' holds false, true"),
-        ({"key": "interventions"}, "there is no key 'interventions'. Did you mean 'intervention'?"),
-        ({"key": "action"}, "holds float64 of shape (2,) per step"),
-        ({"key": "grade"}, "expected finite numbers from 0 up, or give `values`"),
-        ({"episodes": {"7": 2}}, "weights.episodes names 7, but the episodes are numbered 0 to 2"),
-        ({"episodes": {"0-1": 2, "1": 3}}, "episode 1 is in '0-1' and in '1'"),
+        ({"key": "intervention", "values": {"yes": 2}}, ("yes", "'intervention'", "false", "true")),
+        ({"key": "interventions"}, ("'interventions'", "'intervention'")),
+        ({"key": "action"}, ("float64", "(2,)")),
+        ({"key": "grade"}, ("finite", 0, "`values`")),
+        ({"episodes": {"7": 2}}, ("weights.episodes", 7, "0 to 2")),
+        ({"episodes": {"0-1": 2, "1": 3}}, ("episode 1", "'0-1'", "'1'")),
     ):
-        with pytest.raises(DataError) as error:
+        with pytest.raises(DataError, match=naming(*words)):
             opened(path, weights)
-        assert words in str(error.value)
     for weights, words in (
-        ({}, "neither a key nor episodes"),
-        ({"values": {"true": 1}}, "values are those of a key"),
-        ({"episodes": {"0": -1}}, "greater than or equal to 0"),
-        ({"episodes": {"0-2": 0}}, "weights are 0 for every window"),
-        ({"episodes": {"0": 1e-9}}, "weights 1e-09 give their windows none"),
+        ({}, ("weights", "key", "episodes")),
+        ({"values": {"true": 1}}, ("values", '"key"')),
+        ({"episodes": {"0": -1}}, ("weights.episodes.0", 0, -1)),
+        ({"episodes": {"0-2": 0}}, ("weights", 0, "train part")),
+        ({"episodes": {"0": 1e-9}}, ("weights 1e-09", 60)),
     ):
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(ConfigError, match=naming(*words)):
             opened(path, weights)
-    with pytest.raises(ConfigError, match="100 different values; expected at most 64"):
+    with pytest.raises(ConfigError, match=naming("weights", 100, 64)):
         weighted_shares(np.linspace(1, 2, 100), 1000)

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_prior.data.recorded.windows import make_windows, thinned
+from tests.messages import naming
 
 
 def brute_force(lengths, horizon, pad_before, pad_after):
@@ -80,8 +81,7 @@ def test_an_episode_shorter_than_any_window_gets_one_padded_window():
 
 @pytest.mark.parametrize(("horizon", "before", "after"), [(0, 0, 0), (4, 4, 0), (4, 0, 4), (4, -1, 0)])
 def test_impossible_padding_is_refused(horizon, before, after):
-    message = f"windows of {horizon} steps cannot be padded by {before} before and {after} after"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=naming(f"{horizon} steps", before, after)):
         make_windows(np.array([3]), horizon, before, after)
 
 

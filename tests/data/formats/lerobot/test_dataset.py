@@ -6,6 +6,7 @@ import pytest
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
+from tests.messages import naming
 
 pa = pytest.importorskip("pyarrow", reason="NOT CHECKED: LeRobot stores, the extra dp_prior[lerobot] is not installed")
 import pyarrow.parquet as pq  # noqa: E402
@@ -189,5 +190,5 @@ def test_names_of_numbers_are_read_in_every_published_form(names, found, tmp_pat
 
 def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(ImportError, match=r'pip install "dp_prior\[lerobot\]"'):
+    with pytest.raises(ImportError, match=naming('pip install "dp_prior[lerobot]"')):
         store(tmp_path)

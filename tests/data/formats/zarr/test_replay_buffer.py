@@ -7,6 +7,7 @@ import pytest
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
 from tests.extras import needs
+from tests.messages import naming
 
 needs("zarr", "zarr")
 
@@ -110,5 +111,5 @@ def test_pickled_arrays_are_never_decoded(tmp_path):
 
 def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zarr", None)
-    with pytest.raises(ImportError, match=r'pip install "dp_prior\[zarr\]"'):
+    with pytest.raises(ImportError, match=naming('pip install "dp_prior[zarr]"')):
         ZarrStoreConfig(path=tmp_path).create()
