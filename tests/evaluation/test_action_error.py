@@ -13,6 +13,7 @@ from dp_prior.diffusion.sampler import DDIM, DDPM
 from dp_prior.evaluation.action_error import ActionErrorConfig, with_steps
 from dp_prior.tensors.randomness import Randomness
 from tests.evaluation.fakes import NOW, TinyPolicy, data, on_ranks
+from tests.messages import naming
 
 MODELS = {"ema": TinyPolicy(0), "online": TinyPolicy(1)}
 SPLIT = data(29)
@@ -236,5 +237,5 @@ def test_chunks_do_not_depend_on_the_number_of_ranks(tmp_path, ranks):
 
 @pytest.mark.parametrize("steps", ["[]", "[0]", "[4, 4]"])
 def test_wrong_numbers_of_steps_are_refused(steps):
-    with pytest.raises(ConfigError, match="eval_timesteps"):
+    with pytest.raises(ConfigError, match=naming("config", "eval_timesteps")):
         ActionErrorConfig.from_json(f'{{"eval_timesteps": {steps}}}')

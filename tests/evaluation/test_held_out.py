@@ -11,6 +11,7 @@ from dp_prior.config import ConfigError
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.tracking.metric_names import Metric
 from tests.evaluation.fakes import NOW, TinyPolicy, on_ranks
+from tests.messages import naming
 
 
 class Counting(SampledConfig):
@@ -67,5 +68,5 @@ def test_a_trial_is_the_same_on_few_samples():
 
 @pytest.mark.parametrize("steps", [(), (0,), (4, -1), (4, 4)])
 def test_numbers_of_steps_are_different_and_positive(steps):
-    with pytest.raises(ConfigError, match="eval_timesteps"):
+    with pytest.raises(ConfigError, match=naming("Counting", "eval_timesteps")):
         Counting(eval_timesteps=steps)

@@ -17,6 +17,7 @@ from dp_prior.evaluation.image_quality import DrawnImagesConfig, nearest
 from dp_prior.tasks.image import ImageTaskConfig
 from dp_prior.tensors.batch import Batch, Spec
 from tests.evaluation.fakes import NOW, on_ranks
+from tests.messages import naming
 
 SPEC = Spec(x_shape=(4, 3, 3), cond_shapes={"label": ()}, kinds={"label": "label"})
 
@@ -182,9 +183,9 @@ def test_features_of_a_named_model_are_compared(tmp_path):
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="reads texts only; name a model that reads frames"):
+    with pytest.raises(ConfigError, match=naming("'images'", "hashed", "CLIP")):
         measure(features=HashedConfig())
-    with pytest.raises(ConfigError, match="compares distributions, so needs 2 images"):
+    with pytest.raises(ConfigError, match=naming("data.split", "'images'", "2 images")):
         measure(source=data(1))
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dp_prior.config import ConfigError
 from dp_prior.evaluation.samples import dealt, evenly_spread, gather_dealt, pick_samples, shared_batches
 from tests.evaluation.fakes import Samples, data, on_ranks
+from tests.messages import naming
 
 CPU = torch.device("cpu")
 
@@ -85,8 +86,8 @@ def test_a_part_is_that_of_its_name_in_the_data_or_in_one_of_its_sets():
 
 def test_an_empty_part_and_an_unknown_set_are_named_with_the_evaluator():
     empty = SimpleNamespace(train=[], val=[], test=[])
-    with pytest.raises(ConfigError, match=r"data\.split.*\n.*'loss' .*\bval\b.*empty; .*data\.split"):
+    with pytest.raises(ConfigError, match=naming("data.split", "'loss'", "val")):
         pick_samples(empty, "val", "loss")
     for sets in ({}, {"one": empty}):
-        with pytest.raises(ConfigError, match=rf"'loss' .*'other'.*{sorted(sets)}".replace("[", r"\[")):
+        with pytest.raises(ConfigError, match=naming("'loss'", "'other'", sorted(sets))):
             pick_samples(SimpleNamespace(**vars(data(3)), sets=sets), "val", "loss", "other")

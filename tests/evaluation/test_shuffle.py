@@ -5,6 +5,7 @@ import pytest
 
 from dp_prior.evaluation.shuffle import refuse_shuffling, shuffled
 from dp_prior.tensors.batch import Spec
+from tests.messages import naming
 
 SPEC = Spec(x_shape=(4, 2), cond_shapes={"a": (1, 3), "told": (1, 8)}, kinds={"told": "text"})
 
@@ -28,8 +29,8 @@ def test_texts_spread_over_the_others():
 
 
 def test_nothing_to_exchange_and_no_text_are_named():
-    with pytest.raises(ValueError, match="all 3 episodes that run side by side have the same 'told', 'x'"):
+    with pytest.raises(ValueError, match=naming("3 episodes", "'told', 'x'", "env.n_envs")):
         shuffled({"told": np.array(["x"] * 3)}, ["told"], 0)
     refuse_shuffling(SPEC, ["told"])
-    with pytest.raises(ValueError, match=r"shuffle names \['a', 'b'\].*it reads \['told'\]"):
+    with pytest.raises(ValueError, match=naming("shuffle", "['a', 'b']", "['told']")):
         refuse_shuffling(SPEC, ["told", "a", "b"])

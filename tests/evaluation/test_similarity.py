@@ -16,6 +16,7 @@ from dp_prior.tasks.prior import PriorConfig
 from dp_prior.tensors.batch import Batch, Spec
 from dp_prior.tensors.randomness import Randomness
 from tests.evaluation.fakes import NOW, on_ranks
+from tests.messages import naming
 
 DIM, N = 6, 23
 
@@ -162,9 +163,9 @@ def test_every_knob_changes_the_measurement(tmp_path):
 def test_data_without_comparable_texts_are_refused():
     parts = data()
     parts.spec = Spec(x_shape=(DIM,), cond_shapes={"text_encodings": (3, 4)})
-    with pytest.raises(ConfigError, match="compares images .* with text embeddings of the same size"):
+    with pytest.raises(ConfigError, match=naming("data.text", "'similarity'", "(6,)", "{'text_encodings': (3, 4)}")):
         measure(parts=parts)
-    with pytest.raises(ConfigError, match="needs an unrelated caption"):
+    with pytest.raises(ConfigError, match=naming("data.split", "'similarity'", "2 samples", 1)):
         measure(parts=data(1))
-    with pytest.raises(ValueError, match="different numbers of steps"):
+    with pytest.raises(ValueError, match=naming("eval_timesteps", "[3, 3]")):
         SimilarityConfig(eval_timesteps=(3, 3))

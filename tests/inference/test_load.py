@@ -22,6 +22,7 @@ from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.normalizer import Statistics
 from dp_prior.tensors.randomness import Randomness
 from tests import forks
+from tests.messages import naming
 
 SPEC = Spec(x_shape=(8, 2), cond_shapes={"position": (2, 2), "angle": (2, 1)})
 TASK = PolicyConfig.from_json(
@@ -127,7 +128,7 @@ def test_a_checkpoint_deleted_by_retention_gives_way_to_another(policy, save, tm
 
     monkeypatch.setattr(pretrained, moment, late)
     assert torch.equal(predict(load_policy(tmp_path / "run")), predict(policy))
-    with pytest.raises(FileNotFoundError, match="no checkpoint at .*step_00000100: there is no such directory"):
+    with pytest.raises(FileNotFoundError, match=naming("run/checkpoints/step_00000100")):
         load_policy(doomed)
 
 
@@ -145,9 +146,9 @@ def test_averages_are_loaded_by_name(policy, save):
     fast, slow = load_policy(directory, weights="fast"), load_policy(directory, weights="slow")
     assert torch.equal(predict(fast), predict(policy)) and torch.equal(predict(load_policy(directory)), predict(fast))
     assert all(torch.equal(value, other[name]) for name, value in slow.state_dict().items())
-    with pytest.raises(ValueError, match="no weights 'online'; the run had 'fast', 'slow'"):
+    with pytest.raises(ValueError, match=naming("'online'", "'fast'", "'slow'")):
         load_policy(directory, weights="online")
-    with pytest.raises(ValueError, match="no weights 'ema'; the run had one set without a name"):
+    with pytest.raises(ValueError, match=naming("'ema'", "one set")):
         load_policy(save("other"), weights="ema")
 
 
@@ -170,13 +171,13 @@ def test_bfloat16_is_for_the_network_alone(policy, save):
 
 @pytest.mark.parametrize("dtype", [torch.int8, "bfloat16"])
 def test_weights_stay_numbers_with_a_point(save, dtype):
-    with pytest.raises(ValueError, match="dtype is .*; expected a floating-point torch.dtype such as torch.bfloat16"):
+    with pytest.raises(ValueError, match=naming("dtype", "torch.dtype", "torch.bfloat16")):
         load_policy(save(), dtype=dtype)
 
 
 @pytest.mark.parametrize("device", ["fpga:x", "hpu"])
 def test_a_device_that_is_not_there_is_named(save, device):
-    with pytest.raises(ValueError, match=f"device '{device}' cannot be used: "):
+    with pytest.raises(ValueError, match=naming(f"'{device}'")):
         load_policy(save(), device=device)
 
 
@@ -216,38 +217,36 @@ def test_acting_needs_nothing_of_training(save):
 
 def test_weights_of_another_network_are_refused(save):
     name = "backbone.head.out.bias"
-    with pytest.raises(ValueError, match=f"{name} is missing. Were files of two runs mixed"):
+    with pytest.raises(ValueError, match=naming("a/model.safetensors", "config.json", name, "missing")):
         load_policy(save("a", drop=name))
-    with pytest.raises(ValueError, match=rf"{name} has shape \(3,\), expected \(2,\)"):
+    with pytest.raises(ValueError, match=naming(name, "(3,)", "(2,)")):
         load_policy(save("b", **{name: torch.zeros(3)}))
-    with pytest.raises(ValueError, match="extra is unknown"):
+    with pytest.raises(ValueError, match=naming("c/model.safetensors", "config.json", "extra", "unknown")):
         load_policy(save("c", extra=torch.zeros(1)))
 
 
 def test_normalizer_without_statistics_is_refused(policy, save):
     name = next(key for key in policy.state_dict() if key.startswith("normalizer.") and "position" in key)
-    with pytest.raises(ValueError, match="position"):
+    with pytest.raises(ValueError, match=naming("'position'", "dimension 0", "nan")):
         load_policy(save("a", **{name: torch.full_like(policy.state_dict()[name], torch.nan)}))
 
 
 def test_configuration_is_checked_like_any_other(save):
     task = json.loads(TASK.to_json())
-    with pytest.raises(
-        ConfigError, match="config.json, task: 1 problem\n  horizn: unknown key. Did you mean 'horizon'"
-    ):
+    with pytest.raises(ConfigError, match=naming("config.json", "horizn", "'horizon'")):
         load_policy(save("a", task={**task, "horizn": 3}))
-    with pytest.raises(ConfigError, match="spec.json: 1 problem"):
+    with pytest.raises(ConfigError, match=naming("b/spec.json", "cond_shapes")):
         load_policy(save("b", spec={"x_shape": [8, 2]}))
-    with pytest.raises(ValueError, match="config.json has no key 'task'"):
+    with pytest.raises(ValueError, match=naming("config.json", "'task'")):
         load_policy(save("c", task="os.system"))
 
 
 def test_missing_places_and_damage_are_named(save, tmp_path):
-    with pytest.raises(FileNotFoundError, match="no checkpoint at .*nowhere"):
+    with pytest.raises(FileNotFoundError, match=naming(tmp_path / "nowhere")):
         load_policy(tmp_path / "nowhere")
     path = save()
     (path / "model.safetensors").write_bytes((path / "model.safetensors").read_bytes()[:-1] + b"!")
-    with pytest.raises(CheckpointError, match="model.safetensors does not have the SHA-256 of the manifest"):
+    with pytest.raises(CheckpointError, match=naming("step_00000100", "model.safetensors", "SHA-256")):
         load_policy(path)
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dp_prior.inference.text_tower import load_text_tower
+from tests.messages import naming
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_a_prior_predicts_from_captions(folder):
 
 
 def test_what_is_missing_is_named(tmp_path, monkeypatch):
-    with pytest.raises(FileNotFoundError, match="is not a folder; expected a CLIP model"):
+    with pytest.raises(FileNotFoundError, match=naming(tmp_path / "no", "CLIP", "save_pretrained")):
         load_text_tower(tmp_path / "no")
 
     def refuse(name, *args, original=builtins.__import__, **kwargs):
@@ -61,5 +62,5 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch):
         return original(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(ImportError, match=r'need transformers.*pip install "dp_prior\[clip\]"'):
+    with pytest.raises(ImportError, match=naming("transformers", 'pip install "dp_prior[clip]"')):
         load_text_tower(tmp_path)

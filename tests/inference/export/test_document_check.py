@@ -8,6 +8,7 @@ import pytest
 from dp_prior.inference.export.document_check import check_document
 from dp_prior.inference.export.write import document
 from tests.inference.export.policies import build
+from tests.messages import naming
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def places(value, path=()):
 def test_a_sound_document_passes_and_every_key_that_is_read_is_needed(sound):
     check_document(sound)
     for name in (*READ, "warm", "files"):
-        with pytest.raises(ValueError, match=f"its key '{name}.*' is missing, or not what an export has there"):
+        with pytest.raises(ValueError, match=naming(name, "missing")):
             check_document({key: value for key, value in sound.items() if key != name})
 
 
@@ -68,5 +69,5 @@ def test_what_costs_memory_or_time_is_bounded(sound, path, value):
     for key in path[:-1]:
         here = here[key]
     here[path[-1]] = value
-    with pytest.raises(ValueError, match=f"its key '{'.'.join(path)}'"):
+    with pytest.raises(ValueError, match=naming(f"'{'.'.join(path)}'")):
         check_document(changed)

@@ -20,6 +20,7 @@ from tests.inference.export.policies import (
     inputs,
     random_rows,
 )
+from tests.messages import naming
 
 
 def assert_equal(policy, rows=3, previous=None):
@@ -79,5 +80,5 @@ def test_a_sampler_with_noise_of_its_own_is_refused():
                 x_t = denoise(x_t, t) + random.stream("own").normal(*x_t.shape[1:])
                 yield x_t, x_t
 
-    with pytest.raises(ValueError, match="draws noise from the stream 'own'"):
+    with pytest.raises(ValueError, match=naming("stream", "'own'")):
         sampling_steps(PolicyConfig().diffusion, Own(steps=2))

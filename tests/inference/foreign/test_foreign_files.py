@@ -9,6 +9,7 @@ from safetensors.torch import save
 
 from dp_prior.config import Config, ConfigError
 from dp_prior.inference.foreign.foreign_files import PublishedFiles
+from tests.messages import naming
 
 
 class Document(Config):
@@ -58,7 +59,7 @@ def test_a_repository_gives_the_same_and_its_commit(hub, reference):
 def test_only_what_is_read_is_hashed(place):
     files = PublishedFiles(str(place))
     assert files.has("config.json") and not files.has("none.json") and files.hashes == {}
-    with pytest.raises(FileNotFoundError, match=r"none\.json"):
+    with pytest.raises(FileNotFoundError, match=naming("none.json")):
         files.document("none.json", Document)
     assert files.hashes == {}
 
@@ -80,6 +81,10 @@ def test_weights_that_are_none_are_refused_with_their_path(place, data):
 
 
 def test_what_is_neither_directory_nor_repository_is_named(place):
-    for reference, said in [(str(place / "config.json"), "a directory"), ("nowhere", "user/name"), ("a/b/c", "a/b/c")]:
-        with pytest.raises(FileNotFoundError, match=said):
+    for reference, said in [
+        (str(place / "config.json"), "directory"),
+        ("nowhere", "user/name"),
+        ("a/b/c", "user/name"),
+    ]:
+        with pytest.raises(FileNotFoundError, match=naming(reference, said)):
             PublishedFiles(reference)

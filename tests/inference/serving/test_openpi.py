@@ -14,6 +14,7 @@ from dp_prior.envs.pusht_expert import PushTExpert
 from dp_prior.inference.agent import Agent
 from dp_prior.tensors.batch import Spec
 from tests.inference.serving.running import Fake, observations, running
+from tests.messages import naming
 
 WHY = "openpi-client is not installed (pip install --no-deps openpi-client dm-tree): interoperability is NOT tested"
 msgpack_numpy = pytest.importorskip("openpi_client.msgpack_numpy", reason=WHY)
@@ -64,7 +65,7 @@ def test_metadata_key_and_errors():
     with running(Fake(), token="k" * 16) as server:
         robot = joined(server, api_key="k" * 16)
         assert robot.get_server_metadata()["protocol"] == "dp_prior/1"
-        with pytest.raises(RuntimeError, match="observation 'pos' is missing; the policy reads"):
+        with pytest.raises(RuntimeError, match=naming("'pos'", "pos (3,)", "a b/c (1,)")):
             robot.infer({"position": np.zeros(3)})
         assert robot.infer(observations(1)[0])["actions"].shape == (4, 2)
 

@@ -29,6 +29,7 @@ from dp_prior.job.listener import bind
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.rotations import RotationSlice
 from tests.inference.serving.running import Fake, observations, running
+from tests.messages import naming
 
 websockets = pytest.importorskip("websockets", reason="websockets is not installed: the policy server is NOT tested")
 pytest.importorskip("msgpack", reason="msgpack is not installed: the policy server is NOT tested")
@@ -308,12 +309,12 @@ def test_a_token_is_asked_for_except_by_the_probes(headers, is_welcome, monkeypa
             with joined(server, additional_headers=headers) as end:
                 assert asked(end)["actions"].shape == (4, 2)
         elif "\xff" not in str(headers):
-            with pytest.raises(InvalidStatus, match="HTTP 401"):
+            with pytest.raises(InvalidStatus, match=naming("HTTP 401")):
                 joined(server, additional_headers=headers)
 
 
 def test_browsers_are_refused():
-    with running(Fake()) as server, pytest.raises(InvalidStatus, match="HTTP 403"):
+    with running(Fake()) as server, pytest.raises(InvalidStatus, match=naming("HTTP 403")):
         joined(server, origin="http://evil.example")
 
 
@@ -476,25 +477,25 @@ def test_token_files(tmp_path):
     path = tmp_path / "token"
     path.write_text(f"{TOKEN}\n")
     path.chmod(0o640)
-    with pytest.raises(ConfigError, match=r"other users may use it \(mode 640\); chmod 600 .*token"):
+    with pytest.raises(ConfigError, match=naming("mode 640", "chmod 600", "token")):
         read_token(path)
     path.chmod(0o600)
     assert read_token(path) == TOKEN
     for text in ("", "short", "two words of one token", "ü" * 20):
         path.write_text(text)
-        with pytest.raises(ConfigError, match="expected one word of at least 16 ASCII characters"):
+        with pytest.raises(ConfigError, match=naming(16, "ASCII")):
             read_token(path)
     with pytest.raises(FileNotFoundError):
         read_token(tmp_path / "none")
     os.mkfifo(tmp_path / "pipe", 0o600)
-    with pytest.raises(ConfigError, match="is a named pipe, socket or device; expected a regular file"):
+    with pytest.raises(ConfigError, match=naming(tmp_path / "pipe", "named pipe")):
         read_token(tmp_path / "pipe")
 
 
 def test_a_policy_may_not_use_a_name_of_the_protocol():
     policy = Fake()
     policy.spec = policy.spec.model_copy(update={"cond_shapes": {"dp_prior": (2, 3)}})
-    with pytest.raises(ConfigError, match="reads an observation 'dp_prior', which is a name of the protocol"):
+    with pytest.raises(ConfigError, match=naming("observation", "'dp_prior'")):
         PolicyServer(policy)
 
 
@@ -566,5 +567,8 @@ def test_a_way_of_merging_that_the_policy_cannot_take_is_refused_before_it_serve
         def draw(self, obs, random, how=AS_CONFIGURED):
             raise ValueError("the policy was trained without task.prefix")
 
-    with bind("127.0.0.1", 0, is_protected=False) as listener, pytest.raises(ConfigError, match="without task.prefix"):
+    with (
+        bind("127.0.0.1", 0, is_protected=False) as listener,
+        pytest.raises(ConfigError, match=naming("policy", "task.prefix")),
+    ):
         asyncio.run(PolicyServer(Untrained(), merge=Prefix()).run(listener, asyncio.Event()))

@@ -13,6 +13,7 @@ from dp_prior.inference.serving.session import Session, blank, metadata
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.rotations import FORMS, RotationSlice
 from tests.inference.serving.running import Continuing, Fake, observations
+from tests.messages import naming
 
 pytest.importorskip("msgpack", reason="msgpack is not installed: the policy server is NOT tested")
 CAMERA = (6, 8)
@@ -62,7 +63,7 @@ def test_a_client_that_asks_at_every_step_gets_the_actions_of_the_agent():
             np.testing.assert_array_equal(ask(session, obs, episode=episode)["actions"], agent.act(obs)[None])
     seen = observations(1)
     assert len(ask(session, stacked(seen, 0), step=0)["actions"]) == 4  # a full history is welcome, too
-    with pytest.raises(ValueError, match="gives a step, but this server counts the steps: --history server"):
+    with pytest.raises(ValueError, match=naming("'dp_prior'", "step", "--history server")):
         ask(session, seen[0], step=3)
 
 
@@ -98,27 +99,27 @@ GOOD = observations(1)[0]
 @pytest.mark.parametrize(
     ("request_", "line"),
     [
-        ({"pos": GOOD["pos"]}, r"observation 'a b/c' is missing; the policy reads pos \(3,\), a b/c \(1,\), found pos"),
-        ({**GOOD, "pos": np.zeros(4)}, r"observation 'pos' has shape .*4"),
-        ({**GOOD, "pos": np.zeros((5, 3))}, r"observation 'pos' has shape \(5, 3\) per row; the policy reads \(2, 3\)"),
-        ({**GOOD, "pos": np.zeros((2, 3))}, r"observation 'a b/c' has shape \(1,\) per row; the policy reads \(2, 1\)"),
-        ({**GOOD, "pos": [np.nan, 0, 0]}, r"observation 'pos', row 0, element .* is nan"),
-        ({**GOOD, "pos": np.full(3, 1e300)}, "observation 'pos', row 0, element .* is inf"),
-        ({**GOOD, "pos": "text"}, "observation 'pos' holds <U4; expected numbers"),
-        ({**GOOD, "pos": [[1], [2, 3]]}, "observation 'pos' is not an array"),
-        ({**GOOD, "pos": {"x": 1}}, "observation 'pos' holds object"),
-        ({**GOOD, OWN_FIELDS: 3}, "'dp_prior' is an int; expected a map with episode, step"),
-        ({**GOOD, OWN_FIELDS: {"steps": 3}}, "'dp_prior' has 'steps', which this server does not know; known: "),
-        ({**GOOD, OWN_FIELDS: {"step": True}}, "'dp_prior' gives True for step; expected a number from 0"),
-        ({**GOOD, OWN_FIELDS: {"episode": -1}}, "'dp_prior' gives -1 for episode"),
-        ({**GOOD, OWN_FIELDS: {"prefix": [[0, 0]], "delay": 1}}, "'dp_prior' gives a list for prefix; expected an arr"),
-        ({**GOOD, OWN_FIELDS: {"delay": 1.5}}, "'dp_prior' gives 1.5 for delay; expected a number from 0"),
+        ({"pos": GOOD["pos"]}, ("'a b/c'", "pos (3,)", "a b/c (1,)")),
+        ({**GOOD, "pos": np.zeros(4)}, ("'pos'", 4)),
+        ({**GOOD, "pos": np.zeros((5, 3))}, ("'pos'", "(5, 3)", "(2, 3)")),
+        ({**GOOD, "pos": np.zeros((2, 3))}, ("'a b/c'", "(1,)", "(2, 1)")),
+        ({**GOOD, "pos": [np.nan, 0, 0]}, ("'pos'", "row 0", "nan")),
+        ({**GOOD, "pos": np.full(3, 1e300)}, ("'pos'", "row 0", "inf")),
+        ({**GOOD, "pos": "text"}, ("'pos'", "<U4")),
+        ({**GOOD, "pos": [[1], [2, 3]]}, ("'pos'", "inhomogeneous")),
+        ({**GOOD, "pos": {"x": 1}}, ("'pos'", "object")),
+        ({**GOOD, OWN_FIELDS: 3}, ("'dp_prior'", "int", "episode", "step", "prefix", "delay")),
+        ({**GOOD, OWN_FIELDS: {"steps": 3}}, ("'dp_prior'", "'steps'", "['episode', 'step', 'prefix', 'delay']")),
+        ({**GOOD, OWN_FIELDS: {"step": True}}, ("'dp_prior'", "True", "step", "2**53")),
+        ({**GOOD, OWN_FIELDS: {"episode": -1}}, ("'dp_prior'", -1, "episode", "2**53")),
+        ({**GOOD, OWN_FIELDS: {"prefix": [[0, 0]], "delay": 1}}, ("'dp_prior'", "list", "prefix")),
+        ({**GOOD, OWN_FIELDS: {"delay": 1.5}}, ("'dp_prior'", 1.5, "delay", "2**53")),
     ],
 )  # fmt: skip
 def test_wrong_requests_are_refused_with_one_line_and_change_nothing(request_, line):
     for history in ("client", "server"):
         session = Session(Fake(), history=history)
-        with pytest.raises(ValueError, match=line) as found:
+        with pytest.raises(ValueError, match=naming(*line)) as found:
             session.answer(pack(request_))
         assert "\n" not in str(found.value)
         expected = ask(Session(Fake(), history=history), GOOD)["actions"]
@@ -135,12 +136,12 @@ def test_a_request_continues_the_chunk_under_way_in_the_way_of_the_server():
     naive = ask(Session(Fake()), history, step=4, prefix=prefix, delay=1)["chunk"]
     np.testing.assert_array_equal(naive, Agent(Fake()).infer(history, step=4)["chunk"])
     for change, line in (
-        ({"prefix": prefix[:1]}, "the unfinished chunk has shape"),
-        ({"prefix": prefix * np.nan}, "holds a number that is not finite"),
-        ({"delay": 2}, "the prefix has 3 actions; expected 2"),
-        ({"delay": 9}, "delay is 9, but a chunk has 7 actions from the present on"),
+        ({"prefix": prefix[:1]}, ("unfinished chunk", "(1, 2)", "(n, 2)", "n_obs_steps")),
+        ({"prefix": prefix * np.nan}, ("unfinished chunk", "not finite")),
+        ({"delay": 2}, ("prefix", "3 actions", 2)),
+        ({"delay": 9}, ("delay", 9, "7 actions", "0 to 6")),
     ):
-        with pytest.raises(ValueError, match=line):
+        with pytest.raises(ValueError, match=naming(*line)):
             ask(Session(Continuing(), merge=Prefix()), history, **{"step": 4, "prefix": prefix, "delay": 1, **change})
 
 
@@ -155,7 +156,7 @@ def test_the_first_request_of_the_server_itself_is_one_that_the_policy_reads(for
 
 
 def test_text_frames_are_refused():
-    with pytest.raises(ValueError, match="the request is a text frame; expected one binary frame with a msgpack map"):
+    with pytest.raises(ValueError, match=naming("text frame", "binary frame", "msgpack")):
         Session(Fake()).answer("hello")
 
 
@@ -165,7 +166,7 @@ def test_strange_frames_of_a_camera_are_answered():
     for shape in ((1, 1, 3), (1, 100_000, 3), (100_000, 1, 3)):
         assert ask(Session(policy), {**GOOD, "cam.front": np.zeros(shape, np.uint8)})["actions"].shape == (4, 2)
     for value in (np.zeros((0, 4, 3), np.uint8), np.zeros((4, 4, 4), np.uint8), np.zeros((4, 4, 3)), np.zeros((4, 4))):
-        with pytest.raises(ValueError, match="observation 'cam.front' ha|observation 'cam.front' holds"):
+        with pytest.raises(ValueError, match=naming("'cam.front'", "uint8")):
             ask(Session(policy), {**GOOD, "cam.front": value})
 
 
