@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dp_prior.checkpoints.direct import write_file
+from tests.messages import naming
 
 MEBIBYTE = 1 << 20
 SIZES = {
@@ -74,7 +75,7 @@ def test_short_writes_are_continued(tmp_path, monkeypatch):
 
 def test_an_existing_file_is_never_overwritten_and_errors_name_the_file(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(FileExistsError, match="file"):
+    with pytest.raises(FileExistsError, match=naming(tmp_path / "file")):
         write_file(tmp_path / "file", pieces_of([10]))
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -82,6 +83,6 @@ def test_an_existing_file_is_never_overwritten_and_errors_name_the_file(tmp_path
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(OSError, match="other") as failure:
+    with pytest.raises(OSError, match=naming(tmp_path / "other")) as failure:
         write_file(tmp_path / "other", pieces_of([10]))
     assert failure.value.errno == errno.ENOSPC

@@ -15,6 +15,7 @@ from dp_prior.checkpoints.upkeep import repair, superfluous, take_stock
 from dp_prior.clock import Progress
 from dp_prior.places.reference import resolve
 from tests.checkpoints.documents import progress_of
+from tests.messages import naming
 
 
 def save(store, step):
@@ -121,7 +122,10 @@ def test_a_link_that_leads_nowhere_is_named_and_stays(archived, caplog):
     assert f"skipping checkpoint {path}" in caplog.text
     shutil.rmtree(store.root / "step_00000002")
     shutil.rmtree(store.root / "step_00000003")
-    with pytest.raises(CheckpointError, match="none of them can be used: step_00000001"):
+    with pytest.raises(
+        CheckpointError,
+        match=naming("run/checkpoints", "step_00000001", "dp-prior checkpoints repair", "--resume never"),
+    ):
         store.latest()
     store.held.release()
 
@@ -155,6 +159,9 @@ def test_neither_the_lock_nor_the_index_is_written_through_a_link(tmp_path):
     assert precious.read_text() == "mine"
     (run / LOCK).unlink()
     (run / LOCK).symlink_to(precious)
-    with pytest.raises(CheckpointError, match=rf"symbolic links \({run / LOCK}\)"):
+    with pytest.raises(
+        CheckpointError,
+        match=naming("Too many levels of symbolic links", run / LOCK, "--set tracker.data_path="),
+    ):
         RunLock(run)
     assert precious.read_text() == "mine"

@@ -14,6 +14,7 @@ from dp_prior.checkpoints.errors import (
 )
 from dp_prior.checkpoints.reading import Patience, holds_links, told_apart
 from dp_prior.files.regular_files import UnfitError
+from tests.messages import naming
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_any_other_trouble_says_nothing_of_the_content(tmp_path, code):
 def test_memory_and_threads_are_trouble_of_the_machine_and_other_errors_pass(tmp_path):
     for error in (MemoryError("1 GB"), RuntimeError("can't start new thread")):
         assert type(raised(tmp_path, error)) is UnreadableCheckpointError
-    with pytest.raises(RuntimeError, match="a bug"), told_apart(tmp_path, "spec.json"):
+    with pytest.raises(RuntimeError, match=naming("a bug")), told_apart(tmp_path, "spec.json"):
         raise RuntimeError("a bug")
     assert type(raised(tmp_path, UnfitError(tmp_path, "is a named pipe"))) is DamagedError
 

@@ -11,6 +11,7 @@ from dp_prior.checkpoints.format import Manifest
 from dp_prior.checkpoints.retention import RetentionConfig, ranked
 from dp_prior.checkpoints.scan import StoredCheckpoint
 from dp_prior.config import ConfigError
+from tests.messages import naming
 
 VALUES = st.none() | st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, 0.5, 1.0])
 HISTORIES = st.lists(st.tuples(st.integers(1, 30), VALUES), max_size=25)
@@ -99,7 +100,7 @@ def test_missing_nan_and_infinite_values_are_never_best(mode):
 
 
 def test_fewer_than_two_latest_are_refused():
-    with pytest.raises(ConfigError, match="greater than or equal to 2"):
+    with pytest.raises(ConfigError, match=naming("keep_latest", 2, 1)):
         RetentionConfig(keep_latest=1)
 
 

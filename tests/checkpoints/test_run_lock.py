@@ -10,6 +10,7 @@ import pytest
 
 from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.run_lock import LOCK, LockedError, RunLock
+from tests.messages import naming
 
 
 def hold_in_child(directory, fork_again=False):
@@ -62,7 +63,7 @@ def test_second_run_is_refused_at_once_naming_the_holder_and_let_in_after_kill_9
 
 
 def test_the_same_process_is_refused_too(tmp_path):
-    with RunLock(tmp_path), pytest.raises(LockedError, match=f"process {os.getpid()} on host"):
+    with RunLock(tmp_path), pytest.raises(LockedError, match=naming(f"process {os.getpid()}", "host")):
         RunLock(tmp_path)
 
 
@@ -87,7 +88,7 @@ def test_orphans_of_a_dead_holder_are_waited_for(tmp_path):
     child, orphan = hold_in_child(tmp_path, fork_again=True)
     kill(child)
     try:
-        with pytest.raises(LockedError, match="dead, but one of its worker processes is still running"):
+        with pytest.raises(LockedError, match=naming("dead", "worker processes")):
             RunLock(tmp_path, wait_s=0.1)
     finally:
         kill(orphan, is_child=False)
@@ -102,11 +103,13 @@ def test_what_stands_in_the_lock_file_does_not_matter(tmp_path):
 
 def test_a_path_that_cannot_be_a_directory_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match=r"directory .*/file/run: Not a directory .* --set tracker.data_path="):
+    with pytest.raises(
+        CheckpointError, match=naming("/file/run", "Not a directory", "--set tracker.data_path=DIRECTORY")
+    ):
         RunLock(tmp_path / "file" / "run")
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc")
 def test_a_file_system_that_makes_no_directories_is_named_and_not_the_directory_that_is_missing():
-    with pytest.raises(CheckpointError, match=r"/proc/runs/a: no directory can be made there \(/proc\)\. Make /proc"):
+    with pytest.raises(CheckpointError, match=naming("/proc/runs/a", "/proc")):
         RunLock(Path("/proc/runs/a"))

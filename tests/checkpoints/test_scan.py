@@ -9,6 +9,7 @@ from dp_prior.checkpoints.errors import DamagedError, UnreadableCheckpointError
 from dp_prior.checkpoints.format import MANIFEST
 from dp_prior.checkpoints.reading import Patience
 from dp_prior.checkpoints.scan import STEP, StoredCheckpoint, look, look_at, names_in, scan
+from tests.messages import naming
 from tests.places.parcels import Run
 
 
@@ -91,7 +92,7 @@ def test_one_that_cannot_be_read_ends_a_scan_and_is_an_item_of_a_look(run, monke
     monkeypatch.setattr(os, "stat", stat)
     kinds = {one.path: type(one) for one in look(run.store.root)}
     assert kinds == {good: StoredCheckpoint, bad: UnreadableCheckpointError}
-    with pytest.raises(UnreadableCheckpointError, match="Permission denied"):
+    with pytest.raises(UnreadableCheckpointError, match=naming("step_00000002", "Permission denied")):
         scan(run.store.root)
 
 

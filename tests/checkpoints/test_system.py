@@ -19,6 +19,7 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.clock import Progress
 from tests.checkpoints.documents import recover
+from tests.messages import naming
 
 pytestmark = pytest.mark.slow
 needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
@@ -147,7 +148,7 @@ def test_a_disk_that_is_read_only_for_a_while_costs_only_the_saves_meanwhile(sma
         store._lock = SimpleNamespace(is_held=True, check=lambda: None)
         snapshot = Snapshot({"model.safetensors": {"w": torch.full((10,), float(step))}})
         if mode == "ro":
-            with pytest.raises(CheckpointError, match="Read-only file system.*Older checkpoints are intact"):
+            with pytest.raises(CheckpointError, match=naming("Read-only file system", "run/checkpoints", "intact")):
                 store.write(snapshot, Progress(step, step), {})
         else:
             saved.append(store.write(snapshot, Progress(step, step), {}).path)
@@ -167,7 +168,7 @@ def test_a_full_disk_costs_only_the_checkpoint_that_did_not_fit(small_disk, opti
     store, lock = open_store(run)
     with lock:
         saved = 0
-        with pytest.raises(CheckpointError, match="No space left on device"):
+        with pytest.raises(CheckpointError, match=naming("No space left on device", "run/checkpoints", "MB")):
             for step in range(1, 10):
                 snapshot = Snapshot({"model.safetensors": {"w": torch.full((size,), float(step))}}, {"config.json": {}})
                 store.write(snapshot, Progress(step, step), {"loss": 1.0})
@@ -188,7 +189,9 @@ def test_a_disk_that_turns_read_only_costs_only_the_next_checkpoint(small_disk):
         saved = store.write(snapshot, Progress(1, 1), {})
         lock.release()
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    with pytest.raises(CheckpointError, match="Read-only file system"):
+    with pytest.raises(
+        CheckpointError, match=naming("Read-only file system", "run/run.lock", "--set tracker.data_path=DIRECTORY")
+    ):
         open_store(disk / "run")
     assert read_checkpoint(saved.path).tensors
     assert CheckpointStore(store.root, RetentionConfig()).latest() == saved.path

@@ -19,6 +19,7 @@ from dp_prior.inference.serving.policy_server import ServerLimits
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.rotations import RotationSlice
 from tests.inference.serving.running import Continuing, Fake, observations, running
+from tests.messages import naming
 
 pytest.importorskip("websockets", reason="websockets is not installed: the policy server is NOT tested")
 pytest.importorskip("msgpack", reason="msgpack is not installed: the policy server is NOT tested")
@@ -58,17 +59,15 @@ def test_previous_actions_are_filled_in_as_by_the_agent(history):
         for given in ({"before": [7.0, 8.0]}, {}, {}):
             np.testing.assert_array_equal(robot.act({**obs, **given}), agent.act({**obs, **given}))
         assert robot.metadata["obs"]["before"]["start"] == list(start)
-        with pytest.raises(
-            ServerError, match=r"'before' is missing; .* executed before each observation, first \[0.25, -"
-        ):
+        with pytest.raises(ServerError, match=naming("'before'", "[0.25, -1.5]", "`act`")):
             robot.infer({key: np.stack([value] * 3) for key, value in obs.items()})
 
 
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"pos": [1e39, 0, 0]}, r"observation 'pos', row 0, element \[0\] is inf; .* was not remembered"),
-        ({"pos": [0, 0, 90]}, r"observation 'pos', row 0, slice \[0, 3\]: .*are they degrees\?\. .* not remembered"),
+        ({"pos": [1e39, 0, 0]}, ("'pos'", "row 0", "[0]", "inf")),
+        ({"pos": [0, 0, 90]}, ("'pos'", "row 0", "[0, 3]", "degrees")),
     ],
 )
 @pytest.mark.parametrize("step", [4, 6])
@@ -80,8 +79,8 @@ def test_an_observation_that_the_agent_refuses_is_refused_at_once_and_acting_goe
     with running(policy) as server, PolicyClient(port=server.port) as robot:
         for i, obs in enumerate(observations(12)):
             if i == step:
-                for one, error in ((robot, line), (agent, "observation ")):
-                    with pytest.raises(ValueError, match=error):
+                for one, error in ((robot, line), (agent, ("'pos'", "row 0"))):
+                    with pytest.raises(ValueError, match=naming(*error)):
                         one.act({**obs, **change})
             np.testing.assert_array_equal(robot.act(obs), agent.act(obs))
 
@@ -94,7 +93,7 @@ def test_a_text_that_only_the_server_can_refuse_does_not_stop_the_robot_for_ever
     with running(policy) as server, PolicyClient(port=server.port) as robot:
         for obs in [*seen[:3], {**seen[3], "a b/c": "?"}]:
             robot.act(obs)
-        with pytest.raises(ServerError, match="has no letter or digit"):
+        with pytest.raises(ServerError, match=naming("'?'")):
             robot.act(seen[4])
         twice = {"pos": np.stack([seen[4]["pos"]] * 2), "a b/c": "go"}
         np.testing.assert_array_equal(robot.act(seen[4]), Agent(policy).infer(twice, step=4)["chunk"][1])
@@ -158,7 +157,7 @@ def test_a_chunk_can_be_asked_for_without_history_and_queue():
         np.testing.assert_array_equal(found["chunk"], Agent(Fake()).infer(history, step=3)["chunk"])
         np.testing.assert_array_equal(found["actions"], found["chunk"][1:5])
         assert found["round_trip_ms"] > found["server_timing"]["infer_ms"] > 0
-        with pytest.raises(ServerError, match="'dp_prior' gives -1 for delay; expected a number from 0"):
+        with pytest.raises(ServerError, match=naming("'dp_prior'", -1, "delay", "2**53")):
             robot.infer(history, prefix=np.zeros((2, 2)), delay=-1)
         agent = Agent(Fake())
         for step in (0, 4, 8):  # the noise of each call is another one
@@ -203,11 +202,11 @@ def test_the_real_time_agent_runs_over_the_client_as_over_an_agent():
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"pos": np.zeros(4)}, r"observation 'pos' has shape \(4,\) per row; the policy reads \(3,\)"),
-        ({"pos": np.array([0, np.nan, 0])}, r"observation 'pos', row 0, element \[1\] is nan; .* was not remembered"),
-        ({"pos": None}, "observation 'pos' holds object; expected numbers"),
-        ({"cam.front": np.zeros((4, 4), np.uint8)}, r"'cam.front' has shape \(4, 4\) per frame; .* it is greyscale"),
-        ({"cam.front": np.zeros((4, 4, 3))}, "observation 'cam.front' holds float64; a policy reads uint8"),
+        ({"pos": np.zeros(4)}, ("'pos'", "(4,)", "(3,)")),
+        ({"pos": np.array([0, np.nan, 0])}, ("'pos'", "row 0", "[1]", "nan")),
+        ({"pos": None}, ("'pos'", "object")),
+        ({"cam.front": np.zeros((4, 4), np.uint8)}, ("'cam.front'", "(4, 4)", "greyscale")),
+        ({"cam.front": np.zeros((4, 4, 3))}, ("'cam.front'", "float64", "uint8")),
     ],
 )
 def test_a_bad_observation_is_told_at_once_and_spoils_nothing(change, line):
@@ -215,46 +214,46 @@ def test_a_bad_observation_is_told_at_once_and_spoils_nothing(change, line):
     agent = Agent(policy)
     with running(policy) as server, PolicyClient(port=server.port) as robot:
         for obs in observations(9, camera=CAMERA):
-            with pytest.raises(ValueError, match=line):
+            with pytest.raises(ValueError, match=naming(*line)):
                 robot.act({**obs, **change})
-            with pytest.raises(ValueError, match=r"observation 'pos' is missing; the policy reads pos \(3,\), "):
+            with pytest.raises(ValueError, match=naming("'pos'", "pos (3,)", "a b/c (1,)")):
                 robot.act({"a b/c": 0})
             np.testing.assert_array_equal(robot.act(obs), agent.act(obs))
-        with pytest.raises(ValueError, match=r"'cam.front' has shape \(9, 9, 3\); expected \(6, 8, 3\)"):
+        with pytest.raises(ValueError, match=naming("'cam.front'", "(9, 9, 3)", "(6, 8, 3)")):
             robot.act({**obs, "cam.front": np.zeros((9, 9, 3), np.uint8)})  # within an episode
 
 
 def test_reasons_of_a_refusal_are_told_without_trying_again():
     with running(Fake(), token="k" * 16, limits=ServerLimits(message_bytes=1000)) as server:
-        with pytest.raises(ConnectionError, match=r"no answer from ws://127.0.0.1:\d+: expected the header `Auth"):
+        with pytest.raises(ConnectionError, match=naming("127.0.0.1", "`Authorization: Api-Key KEY`")):
             PolicyClient(port=server.port)
         robot = PolicyClient(f"ws://127.0.0.1:{server.port}", token="k" * 16)
-        with pytest.raises(ConnectionError, match="message too big"):
+        with pytest.raises(ConnectionError, match=naming("127.0.0.1", 1009, 1000)):
             robot.infer({"pos": np.zeros((2, 3)), "a b/c": np.zeros((2, 1)), "more": np.zeros(1000)})
         assert robot.act(observations(1)[0]).shape == (2,)
 
 
 def test_an_address_of_ipv6_is_one_without_brackets_too():
-    with pytest.raises(ConnectionError, match=r"no answer from ws://\[::1\]:1: "):
+    with pytest.raises(ConnectionError, match=naming("ws://[::1]:1", "[Errno 111]")):
         PolicyClient("::1", 1, patience_s=0)
 
 
 def test_a_server_that_is_not_there_or_says_nothing_is_told_in_time():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        with pytest.raises(ConnectionError, match=f"no answer from ws://127.0.0.1:{port}: timed out"):
+        with pytest.raises(ConnectionError, match=naming(f"ws://127.0.0.1:{port}", "timed out")):
             PolicyClient(port=port, timeout_s=0.1, patience_s=0)
-    with pytest.raises(ConnectionError, match=f"no answer from ws://127.0.0.1:{port}: .*refused"):
+    with pytest.raises(ConnectionError, match=naming(f"ws://127.0.0.1:{port}", "[Errno 111]")):
         PolicyClient(port=port, patience_s=0.2)
 
 
 @pytest.mark.parametrize(
     ("first", "line"),
     [
-        (pack({"protocol": "dp_prior/2"}), "speaks dp_prior/2; this client speaks dp_prior/1: use the client of the"),
-        (pack({"model": "pi0"}), "speaks no protocol of its own; .* openpi-client for a server of openpi's"),
-        (b"\xc1", "speaks no protocol of its own"),
-        ("hello", "speaks no protocol of its own"),
+        (pack({"protocol": "dp_prior/2"}), ("dp_prior/2", "dp_prior/1")),
+        (pack({"model": "pi0"}), ("no protocol", "dp_prior/1", "openpi-client")),
+        (b"\xc1", ("no protocol", "dp_prior/1", "openpi-client")),
+        ("hello", ("no protocol", "dp_prior/1", "openpi-client")),
     ],
 )
 def test_other_versions_and_other_servers_are_told_apart(first, line):
@@ -268,7 +267,7 @@ def test_other_versions_and_other_servers_are_told_apart(first, line):
     with serve(greet, "127.0.0.1", 0) as other:
         thread = threading.Thread(target=other.serve_forever)
         thread.start()
-        with pytest.raises(ServerError, match=line):
+        with pytest.raises(ServerError, match=naming(*line)):
             PolicyClient(port=other.socket.getsockname()[1])
         other.shutdown()
         thread.join()
@@ -277,8 +276,10 @@ def test_other_versions_and_other_servers_are_told_apart(first, line):
 def test_another_policy_after_a_reconnect_is_refused():
     with running(Fake()) as server:
         robot = PolicyClient(port=server.port)
-    line = "now serves another policy: its n_obs_steps changed; make a new client"
-    with running(Fake(n_obs_steps=3), port=server.port), pytest.raises(ServerError, match=line):
+    with (
+        running(Fake(n_obs_steps=3), port=server.port),
+        pytest.raises(ServerError, match=naming(f"ws://127.0.0.1:{server.port}", "n_obs_steps", "client")),
+    ):
         robot.act(observations(1)[0])
 
 
@@ -292,9 +293,9 @@ def test_a_missing_package_names_the_extra(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     missing = "websockets"
-    with pytest.raises(ImportError, match=r'the client needs websockets .*pip install "dp_prior\[serve\]"'):
+    with pytest.raises(ImportError, match=naming("websockets", 'pip install "dp_prior[serve]"')):
         PolicyClient()
     missing = "msgpack"
-    with pytest.raises(ImportError, match=r'messages need msgpack .*pip install "dp_prior\[serve\]"'):
+    with pytest.raises(ImportError, match=naming("msgpack", 'pip install "dp_prior[serve]"')):
         pack({OWN_FIELDS: {}})
     assert client.PROTOCOL == "dp_prior/1"

@@ -23,6 +23,7 @@ from dp_prior.inference.chunking import Naive, Prefix, next_chunk
 from dp_prior.tensors.randomness import Randomness
 from tests.cases import every
 from tests.inference.test_agent import Fake, stream
+from tests.messages import naming
 
 PERIOD = 0.1
 
@@ -295,7 +296,7 @@ def test_an_observation_that_is_no_longer_given_is_refused_instead_of_acting_on_
     settings = {"fps": 1 / PERIOD, "n_obs_steps": 2, "n_action_steps": 4}
     agent = RealtimeAgent(world, clock=world.clock, executor=world, **settings)
     agent.act({**world.observe(), "camera": np.zeros(1)})
-    with pytest.raises(ValueError, match=r"earlier calls of this episode gave \['camera'\], but the .* \['state'\]"):
+    with pytest.raises(ValueError, match=naming("['camera']", "['state']")):
         agent.act(world.observe())
     agent.reset()
     agent.act(world.observe())
@@ -325,29 +326,35 @@ class Broken:
 @pytest.mark.parametrize(
     ("answer", "error", "message"),
     [
-        (ConnectionError("the server is gone"), ConnectionError, "the server is gone"),
-        (np.zeros((2, 1)), ValueError, r"shape \(2, 1\), finite: True; expected .* a horizon above 2"),
-        (np.zeros(8), ValueError, r"a chunk of shape \(8,\)"),
-        (np.full((8, 1), np.nan), ValueError, "finite: False"),
+        (ConnectionError("the server is gone"), ConnectionError, ("gone",)),
+        (np.zeros((2, 1)), ValueError, ("(2, 1)", "True", "(horizon, action_dim)", 2)),
+        (np.zeros(8), ValueError, ("(8,)", "True", "(horizon, action_dim)", 2)),
+        (np.full((8, 1), np.nan), ValueError, ("(8, 1)", "False")),
     ],
 )
 def test_what_goes_wrong_in_a_prediction_is_raised_where_the_robot_acts(answer, error, message):
     agent = RealtimeAgent(Broken(answer), fps=10, n_obs_steps=3, n_action_steps=1)
-    with agent, pytest.raises(error, match=message):
+    with agent, pytest.raises(error, match=naming(*message)):
         agent.act({"state": np.zeros(1)})
 
 
 def test_settings_without_meaning_are_refused():
-    for wrong in ({"fps": 0}, {"n_obs_steps": 0}, {"n_action_steps": 0}, {"delay": -1}, {"obs_latency": {"a": -0.1}}):
-        with pytest.raises(ValueError, match="expected fps above 0, counts from 1, and no negative delay or latency"):
+    for wrong, found in (
+        ({"fps": 0}, ("fps", 0)),
+        ({"n_obs_steps": 0}, ("n_obs_steps 0",)),
+        ({"n_action_steps": 0}, ("n_action_steps 0",)),
+        ({"delay": -1}, ("delay -1",)),
+        ({"obs_latency": {"a": -0.1}}, ("latencies", "[-0.1, 0.0]")),
+    ):
+        with pytest.raises(ValueError, match=naming(*found)):
             RealtimeAgent(Broken(None), **{"fps": 10, "n_obs_steps": 1, "n_action_steps": 1, **wrong})
     agent = RealtimeAgent(Broken(None), fps=10, n_obs_steps=1, n_action_steps=1, obs_latency={"camera": 0.1})
-    with pytest.raises(ValueError, match=r"obs_latency names \['camera'\], but the observations are \['state'\]"):
+    with pytest.raises(ValueError, match=naming("obs_latency", "['camera']", "['state']")):
         agent.act({"state": np.zeros(1)})
-    with pytest.raises(ValueError, match=r"nearest is the text 'turn'; expected a collection of names: \['turn'\]"):
+    with pytest.raises(ValueError, match=naming("nearest", "'turn'", "['turn']")):
         RealtimeAgent(Broken(None), fps=10, n_obs_steps=1, n_action_steps=1, nearest="turn")
     agent = RealtimeAgent(Broken(None), fps=10, n_obs_steps=1, n_action_steps=1, nearest=["trun"])
-    with pytest.raises(ValueError, match=r"nearest names \['trun'\], but the observations are \['turn'\]"):
+    with pytest.raises(ValueError, match=naming("nearest", "['trun']", "['turn']")):
         agent.act({"turn": np.zeros(4)})
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from dp_prior.client.wire import MOST_ITEMS, WIRE_DTYPES, WireError, pack, unpack
+from tests.messages import naming
 
 msgpack = pytest.importorskip("msgpack", reason="msgpack is not installed: the policy server is NOT tested")
 PACKAGE = Path(__file__).parents[2] / "dp_prior"
@@ -69,55 +70,64 @@ def test_bools_hold_nothing_but_bools():
     np.testing.assert_array_equal(found.view(np.uint8), [0, 1, 1])
 
 
-@pytest.mark.parametrize("value", [np.array([None]), np.array(["x"]), np.array([1j]), object(), {1, 2}])
-def test_what_cannot_be_sent_is_named(value):
-    with pytest.raises(WireError, match=r"cannot be sent: an? "):
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (np.array([None]), ("object", "|b1")),
+        (np.array(["x"]), ("<U1", "|b1")),
+        (np.array([1j]), ("complex128", "|b1")),
+        (object(), ("object", "map")),
+        ({1, 2}, ("set", "map")),
+    ],
+)
+def test_what_cannot_be_sent_is_named(value, found):
+    with pytest.raises(WireError, match=naming(*found)):
         pack({"a": value})
 
 
 @pytest.mark.parametrize(
     ("message", "line"),
     [
-        (b"", r"the message is not one complete msgpack value"),
-        (b"\xc1", r"the message is not one complete msgpack value"),
-        (b"\x80\x80", r"the message is not one complete msgpack value \(ExtraData\)"),
-        (b"\xdf\xff\xff\xff\xff", "the message is not one complete msgpack value"),
-        (b"\x91" * 5000 + b"\xc0", r"the message is not one complete msgpack value \(StackError\)"),
-        (msgpack.packb([1]), "the message is no map of observations by name"),
-        (msgpack.packb({b"__ndarray__": True}), "the message is no map of observations by name"),
-        (msgpack.packb({1: 2}), "the message is not one complete msgpack value"),
-        (msgpack.packb({b"a": 2}), "the message has a key that is no text of at most 200 characters"),
-        (msgpack.packb({"x" * 201: 2}), "the message has a key that is no text of at most 200 characters"),
-        (msgpack.packb({"a": {"b": {"c": {"d": {}}}}}), "'d' is nested more than 4 deep"),
-        (msgpack.packb({"a": [[[[1]]]]}), "'a' is nested more than 4 deep"),
-        (msgpack.packb({"a": [0] * MOST_ITEMS}), f"more than {MOST_ITEMS} items; send arrays, not lists"),
-        (msgpack.packb({"a": ["x" * 201]}), "'a' is a list with a text of more than 200 characters"),
-        (msgpack.packb({"a": msgpack.ExtType(1, b"x")}), "'a' is a msgpack extension"),
-        (msgpack.packb({"a": msgpack.Timestamp(1)}), "'a' is a msgpack extension"),
-        (array(dtype="|O"), r"'a' has dtype '\|O'; expected one of \|b1, "),
-        (array(dtype="<U2"), "'a' has dtype '<U2'"),
-        (array(dtype=">f8"), "'a' has dtype '>f8'"),
-        (array(dtype="f8,f8"), "'a' has dtype 'f8,f8'"),
-        (array(dtype=b"<f8"), "'a' has dtype b'<f8'"),
-        (array(dtype=["<f8"]), "'a' has dtype of type list"),
-        (array(dtype="deep").replace(b"\xa4deep", DEEP), "'a' has dtype of type list"),
-        (array(shape=[-1]), "'a' has a shape that is no list of at most 8 lengths"),
-        (array(shape=[True]), "'a' has a shape that is no list"),
-        (array(shape=[1] * 9), "'a' has a shape that is no list"),
-        (array(shape=8), "'a' has a shape that is no list"),
-        (array(shape="deep").replace(b"\xa4deep", DEEP), "'a' has a shape that is no list"),
-        (array(data="deep").replace(b"\xa4deep", DEEP), "'a' has list of data"),
-        (array(shape=[2]), r"'a' has 8 bytes of data; its shape \[2\] of <f8 needs 16"),
-        (array(shape=[2**62, 2**62]), r"needs \d{30}"),
-        (array(b"", shape=[2**62, 2**62, 0]), "which is too large"),
-        (array("text"), "'a' has str of data"),
-        (array(**{"more": 1}), "'a' is not an array in openpi's form"),
-        (scalar(300, "|u1"), r"'a' is 300, which \|u1 cannot hold"),
-        (scalar("x", "<f4"), "'a' is a scalar of type str; expected a number"),
+        (b"", ("msgpack value",)),
+        (b"\xc1", ("msgpack value",)),
+        (b"\x80\x80", ("msgpack value", "(ExtraData)")),
+        (b"\xdf\xff\xff\xff\xff", ("msgpack value",)),
+        (b"\x91" * 5000 + b"\xc0", ("msgpack value", "(StackError)")),
+        (msgpack.packb([1]), ("message", "map")),
+        (msgpack.packb({b"__ndarray__": True}), ("message", "map")),
+        (msgpack.packb({1: 2}), ("msgpack value",)),
+        (msgpack.packb({b"a": 2}), ("message", "key", "200 characters")),
+        (msgpack.packb({"x" * 201: 2}), ("message", "key", "200 characters")),
+        (msgpack.packb({"a": {"b": {"c": {"d": {}}}}}), ("'d'", "4 deep")),
+        (msgpack.packb({"a": [[[[1]]]]}), ("'a'", "4 deep")),
+        (msgpack.packb({"a": [0] * MOST_ITEMS}), ("message", f"{MOST_ITEMS} items")),
+        (msgpack.packb({"a": ["x" * 201]}), ("'a'", "list", "200 characters")),
+        (msgpack.packb({"a": msgpack.ExtType(1, b"x")}), ("'a'", "extension")),
+        (msgpack.packb({"a": msgpack.Timestamp(1)}), ("'a'", "extension")),
+        (array(dtype="|O"), ("'a'", "'|O'", "|b1")),
+        (array(dtype="<U2"), ("'a'", "'<U2'")),
+        (array(dtype=">f8"), ("'a'", "'>f8'")),
+        (array(dtype="f8,f8"), ("'a'", "'f8,f8'")),
+        (array(dtype=b"<f8"), ("'a'", "b'<f8'")),
+        (array(dtype=["<f8"]), ("'a'", "type list", "|b1")),
+        (array(dtype="deep").replace(b"\xa4deep", DEEP), ("'a'", "type list", "|b1")),
+        (array(shape=[-1]), ("'a'", "shape", "8 lengths")),
+        (array(shape=[True]), ("'a'", "shape", "8 lengths")),
+        (array(shape=[1] * 9), ("'a'", "shape", "8 lengths")),
+        (array(shape=8), ("'a'", "shape", "8 lengths")),
+        (array(shape="deep").replace(b"\xa4deep", DEEP), ("'a'", "shape", "8 lengths")),
+        (array(data="deep").replace(b"\xa4deep", DEEP), ("'a'", "list", "[1]", "<f8")),
+        (array(shape=[2]), ("'a'", "8 bytes", "[2]", "<f8", 16)),
+        (array(shape=[2**62, 2**62]), ("'a'", "8 bytes", 2**127)),
+        (array(b"", shape=[2**62, 2**62, 0]), ("'a'", "[4611686018427387904, 4611686018427387904, 0]")),
+        (array("text"), ("'a'", "str", "[1]", "<f8")),
+        (array(**{"more": 1}), ("'a'", "openpi's")),
+        (scalar(300, "|u1"), ("'a'", 300, "|u1")),
+        (scalar("x", "<f4"), ("'a'", "scalar", "str")),
     ],
 )  # fmt: skip
 def test_everything_else_is_refused_with_one_line_that_names_the_key(message, line):
-    with pytest.raises(WireError, match=line) as found:
+    with pytest.raises(WireError, match=naming(*line)) as found:
         unpack(message)
     assert "\n" not in str(found.value) and len(str(found.value)) < 400
 

@@ -16,6 +16,7 @@ from dp_prior.places.reference import resolve
 from dp_prior.places.source import RemoteError
 from dp_prior.places.upload import UploadSaver
 from dp_prior.tracking import TrackerConfig
+from tests.messages import naming
 from tests.places.parcels import Run, assert_whole, parcel_of
 
 
@@ -114,7 +115,7 @@ def test_what_arrives_otherwise_is_noticed(run, url, monkeypatch):
         self.pipe_file(target, self.cat_file(target)[:-1] + b"!")
 
     monkeypatch.setattr(fs, "put_file", cutting)
-    with pytest.raises(RemoteError, match="is not what was sent"):
+    with pytest.raises(RemoteError, match=naming("step_00000001/config.json", "sent")):
         send(run, url, 1)
     assert "best.json" not in contents(url)
 
@@ -156,9 +157,9 @@ def test_memory_is_reached_without_a_process(run, monkeypatch, tmp_path):
     fsspec.filesystem("memory").store.clear()
 
 
-@pytest.mark.parametrize(("url", "message"), [("runs/x", "is not the URL"), ("s3://bucket/a@best", "is not the URL")])
-def test_what_is_no_url_is_refused(url, message):
-    with pytest.raises(ConfigError, match=message):
+@pytest.mark.parametrize("url", ["runs/x", "s3://bucket/a@best"])
+def test_what_is_no_url_is_refused(url):
+    with pytest.raises(ConfigError, match=naming("url", f"'{url}'", "s3://bucket/runs/pusht", "`local`")):
         FsspecSaverConfig(url=url)
 
 
@@ -170,7 +171,7 @@ def test_a_password_has_no_place_in_a_url_since_urls_are_saved_and_shown(record,
         filled = {name: value.format(url) for name, value in field.items()}
         return TrackerConfig.from_json(json.dumps({record: [filled] if record == "save" else filled}))
 
-    with pytest.raises(ConfigError, match="leave it out") as refused:
+    with pytest.raises(ConfigError, match=naming("sftp://[hidden]@host/runs/x", "~/.config/fsspec")) as refused:
         config("sftp://me:geheim99@host/runs/x")
     assert "geheim99" not in str(refused.value)
     config("sftp://me@host:22/runs/x")
@@ -178,9 +179,9 @@ def test_a_password_has_no_place_in_a_url_since_urls_are_saved_and_shown(record,
 
 def test_a_file_system_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)
-    with pytest.raises(RemoteError, match="cannot be used: .*[Ii]nstall"):
+    with pytest.raises(RemoteError, match=naming("gs://bucket/x", "gcsfs")):
         FsspecSaverConfig(url="gs://bucket/x").destination()
-    with pytest.raises(RemoteError, match="Protocol not known"):
+    with pytest.raises(RemoteError, match=naming("nonsense://bucket/x", "nonsense")):
         FsspecSaverConfig(url="nonsense://bucket/x").destination()
 
 
@@ -216,6 +217,6 @@ def test_through_the_worker_to_s3_and_back(run, s3, tmp_path):
         found = resolve(reference, cache=tmp_path / "cache")
         assert int(read_checkpoint(found).tensors["training.safetensors"]["online.w"][0]) == step
     assert not [p for p in tmp_path.rglob("*") if p.is_file() and b"canary-secret" in p.read_bytes()]
-    with pytest.raises(RemoteError, match="no such bucket") as error:
+    with pytest.raises(RemoteError, match=naming("bucket")) as error:
         FsspecFolder("s3://misspelt/runs").check()
     assert error.value.trouble == "refused"

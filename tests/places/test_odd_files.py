@@ -12,6 +12,7 @@ from dp_prior.files.durable import seal
 from dp_prior.places.local import LocalSaverConfig, copy_checkpoint
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import RemoteError
+from tests.messages import naming
 
 
 @pytest.mark.parametrize("kind", ["fifo", "directory", "device"])
@@ -44,7 +45,7 @@ def test_a_large_pointer_and_a_large_manifest_are_not_read(tmp_path):
         with open(place / name, "wb") as file:
             file.truncate(100 << 20)
         before = memory.resident()
-        with pytest.raises(RemoteError, match=f"{name} is larger than [0-9]+ bytes"):
+        with pytest.raises(RemoteError, match=naming(f"{name}", "bytes")):
             resolve(f"file://{place}", cache=tmp_path / "cache")
         assert memory.peak() - before < 60e6
 
@@ -52,15 +53,15 @@ def test_a_large_pointer_and_a_large_manifest_are_not_read(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (lambda: {str(number): 0 for number in range(200_000)}, "has an unknown key '0'"),
-        (lambda: {"files": {str(number): 0 for number in range(200_000)}}, "lists 200000 files, expected at most 1000"),
-        (lambda: {"files": {"../a.json": {"size": 1, "sha256": "0" * 64}}}, "is not a manifest"),
+        (lambda: {str(number): 0 for number in range(200_000)}, ("manifest.json", "'0'")),
+        (lambda: {"files": {str(number): 0 for number in range(200_000)}}, ("manifest.json", "200000 files", 10000)),
+        (lambda: {"files": {"../a.json": {"size": 1, "sha256": "0" * 64}}}, ("manifest.json", "required")),
     ],
 )
 def test_a_manifest_with_a_million_entries_is_one_error(content, message):
     text = seal(content())
     start = time.process_time()
-    with pytest.raises(DamagedError, match=message):
+    with pytest.raises(DamagedError, match=naming(*message)):
         parse_manifest(text, "here")
     assert time.process_time() - start < 20
 
@@ -69,7 +70,7 @@ def test_a_manifest_with_a_million_entries_is_one_error(content, message):
     "template", ["{step:999999999d}", "{step:0100}", "{metric:.100000f}", "{step:{samples_seen}}", "a\0b", "../{step}"]
 )
 def test_a_template_with_a_huge_format_or_a_trick_is_refused(template):
-    with pytest.raises(ConfigError, match="template"):
+    with pytest.raises(ConfigError, match=naming("template", "save_latest_to")):
         LocalSaverConfig(save_latest_to=template)
 
 
@@ -84,7 +85,7 @@ def test_a_copy_is_never_made_nor_deleted_behind_a_symbolic_link(run, tmp_path, 
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(elsewhere)
     durable = run.save(2)
-    with pytest.raises(FileExistsError, match="symbolic link|holds more than a checkpoint"):
+    with pytest.raises(FileExistsError, match=naming(link, "another place")):
         saver.save(durable)
     assert sorted(path.relative_to(tmp_path) for path in elsewhere.rglob("*")) == before
     assert link.is_symlink() and elsewhere.exists() == (not kind.startswith("dangling"))

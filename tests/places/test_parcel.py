@@ -7,6 +7,7 @@ import pytest
 
 from dp_prior.checkpoints.format import MANIFEST, DamagedError
 from dp_prior.places.parcel import CARD_FACTS, Parcel
+from tests.messages import naming
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_a_file_altered_after_the_save_is_named_before_it_is_sent(parcel):
     parcel.verify()
     path = parcel.directory / "spec.json"
     path.write_bytes(path.read_bytes()[::-1])
-    with pytest.raises(DamagedError, match=r"spec\.json"):
+    with pytest.raises(DamagedError, match=naming("spec.json", "SHA-256")):
         parcel.verify()
 
 

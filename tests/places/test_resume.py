@@ -5,11 +5,14 @@ import pytest
 from dp_prior.config import ConfigError
 from dp_prior.places.reference import resolve
 from dp_prior.places.resume import LocalResumeConfig, RemoteResumeConfig
+from tests.messages import naming
 from tests.places.parcels import Run
 
 
 def test_a_remote_path_is_for_the_other_record():
-    with pytest.raises(ConfigError, match="is remote; use {'type': 'remote', 'reference': 'hf://me/x'}"):
+    with pytest.raises(
+        ConfigError, match=naming("path", "'hf://me/x'", "{'type': 'remote', 'reference': 'hf://me/x'}")
+    ):
         LocalResumeConfig(path="hf://me/x")
 
 
@@ -29,7 +32,7 @@ def test_a_run_goes_on_from_its_own_checkpoint_first(run, tmp_path):
     assert recalled(**single) == str(durable.path)
     named = {"path": f"{tmp_path / 'other'}@{durable.path.name}"}
     assert resolve(recalled(**named)) == durable.path
-    with pytest.raises(FileNotFoundError, match="there is no 'step_00000099'; there are latest, best, step_00000003"):
+    with pytest.raises(FileNotFoundError, match=naming("'step_00000099'", "latest", "best", "step_00000003")):
         resolve(recalled(path=f"{tmp_path / 'other'}@step_00000099"))
     assert {resolve(recalled(**fields)) for fields in (other, single, root)} == {durable.path}
     remote = RemoteResumeConfig(reference="hf://me/x")

@@ -16,6 +16,7 @@ from dp_prior.places.upload import UploadConfig, UploadSaver
 from dp_prior.places.upload_schedule import FIRST_WAIT_S, LONGEST_WAIT_S
 from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.tracker import Tracker
+from tests.messages import naming
 
 DONE = DeliveryReport("done", commits=2)
 UNAVAILABLE = DeliveryReport("the Hub answered 503", "unavailable")
@@ -213,9 +214,9 @@ def test_offline_queues_and_starts_nothing(run, monkeypatch):
 
 
 def test_a_saver_that_would_send_nothing_and_two_for_one_place_are_refused():
-    with pytest.raises(ConfigError, match="needs save_best or save_latest"):
+    with pytest.raises(ConfigError, match=naming("save_best", "save_latest")):
         HuggingFaceSaverConfig(repo="me/x", save_best=False)
-    with pytest.raises(ConfigError, match="two savers send to huggingface me/x"):
+    with pytest.raises(ConfigError, match=naming("huggingface", "me/x")):
         TrackerConfig(save=(HuggingFaceSaverConfig(repo="me/x"), HuggingFaceSaverConfig(repo="me/x", private=False)))
 
 

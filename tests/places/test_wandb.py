@@ -18,6 +18,7 @@ from dp_prior.places.reference import resolve
 from dp_prior.places.source import NoPlaceError, RemoteError
 from dp_prior.places.upload import UploadConfig, UploadSaver
 from dp_prior.places.wandb import ArtifactDestination, WandbSaverConfig
+from tests.messages import naming
 from tests.places.parcels import parcel_of
 
 
@@ -165,9 +166,9 @@ def test_files_of_a_run_are_a_checkpoint(run, server, tmp_path):
     assert int(read_checkpoint(found).tensors["training.safetensors"]["online.w"][0]) == 1
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"!")
-    with pytest.raises(RemoteError, match="model.safetensors does not have the SHA-256 of its manifest"):
+    with pytest.raises(RemoteError, match=naming("model.safetensors", "SHA-256")):
         resolve(reference, cache=tmp_path / "other")
-    with pytest.raises(FileNotFoundError, match="abc123/elsewhere"):
+    with pytest.raises(FileNotFoundError, match=naming("abc123/elsewhere", "manifest.json", "best.json")):
         resolve("wandb://me/dp_prior/runs/abc123/elsewhere", cache=tmp_path / "cache")
 
 
@@ -182,9 +183,9 @@ def test_what_was_altered_is_refused(run, server, tmp_path):
     send(run, 1)
     path = server.aliases["me/dp_prior/policy:best"].entries["model.safetensors"]
     path.write_bytes(path.read_bytes()[:-1] + b"!")
-    with pytest.raises(RemoteError, match="model.safetensors does not have the SHA-256 of its manifest"):
+    with pytest.raises(RemoteError, match=naming("model.safetensors", "SHA-256")):
         resolve("wandb://me/dp_prior/policy", cache=tmp_path / "cache")
-    with pytest.raises(NoPlaceError, match="W&B has no me/dp_prior/other:best"):
+    with pytest.raises(NoPlaceError, match=naming("W&B", "me/dp_prior/other:best")):
         resolve("wandb://me/dp_prior/other", cache=tmp_path / "cache")
 
 
@@ -210,7 +211,7 @@ def test_the_client_itself_offline_sends_nothing(run, monkeypatch, tmp_path):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(RemoteError, match="offline mode") as error:
+    with pytest.raises(RemoteError, match=naming("W&B", "offline")) as error:
         send(run, 1)
     assert error.value.trouble == "offline"
 
