@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from benchmarks import gpu
 from benchmarks.kept import Kept
 from dp_prior import TrainConfig
+from tests.messages import naming
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def test_results_of_other_options_are_not_mixed_and_a_cut_line_is_measured_again
     path.write_bytes(whole + b'{"name": "b", "res')
     Kept(path, episodes=50).note("b", 2)
     assert Kept(path, episodes=50).results == {"a": 1, "b": 2} and path.read_bytes().startswith(whole)
-    with pytest.raises(ClickException, match="holds results of {'episodes': 50}, not of {'episodes': 100}"):
+    with pytest.raises(ClickException, match=naming("{'episodes': 50}", "{'episodes': 100}")):
         Kept(path, episodes=100)
 
 

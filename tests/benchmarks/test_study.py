@@ -38,6 +38,7 @@ from benchmarks.study.statistics import (
 )
 from benchmarks.training import ROOT, assignments
 from dp_prior.run.files.config import TrainConfig
+from tests.messages import naming
 
 SCREEN = [row for row in rows() if row.group in ("screen", "mirror")]
 
@@ -305,7 +306,7 @@ def test_a_budget_in_minutes_follows_from_the_speed_of_a_finished_run(tmp_path):
     row, other = SCREEN[2:4]
     results = made_up(tmp_path / "results.jsonl", [row])
     assert study.samples_of(row, "human", 1.0, results) == round(60 * 450_000 / 9.5, -3)
-    with pytest.raises(study.click.UsageError, match="no finished run of 'screen 04'.*run it with --samples"):
+    with pytest.raises(study.click.UsageError, match=naming("'screen 04'", "--samples")):
         study.samples_of(other, "human", 1.0, results)
 
 

@@ -5,7 +5,6 @@ import io
 import json
 import logging
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ from dp_prior.config import ConfigError
 from dp_prior.data.errors import UnwritableError
 from dp_prior.tracking.console import ConsoleConfig, show
 from tests.cli.invoked import command
+from tests.messages import naming
 from tests.tiny import write
 
 
@@ -64,7 +64,7 @@ def test_new_names_are_those_of_the_last_pair_for_each_name(pairs):
 
 @pytest.mark.parametrize("pair", ["", "a", "a=", "=b"])
 def test_a_pair_without_a_name_is_refused(pair):
-    with pytest.raises(ConfigError, match=re.escape(f"--rename: 1 problem\n  is {pair!r}")):
+    with pytest.raises(ConfigError, match=naming("--rename", f"{pair!r}")):
         new_names(["c=d", pair])
 
 

@@ -7,6 +7,7 @@ import torch
 from dp_prior.commands.conditions import Conditions, Given, Labelled
 from dp_prior.config import ConfigError
 from dp_prior.tensors.batch import LABEL, Spec
+from tests.messages import naming
 
 SPEC = Spec(
     x_shape=(3,), cond_shapes={"state": (2,), LABEL: ()}, kinds={LABEL: "label"}, classes={LABEL: ("cat", "dog")}
@@ -48,7 +49,7 @@ def test_a_file_that_holds_other_conditions_is_refused_by_its_name_with_what_is_
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
     (tmp_path / "text.npz").write_text("no arrays")
-    with pytest.raises(ConfigError, match="text.npz.*\n.*is no .npz file"):
+    with pytest.raises(ConfigError, match=naming("--conditions", "text.npz", ".npz")):
         Given(tmp_path / "text.npz", SPEC)
 
 
@@ -58,7 +59,7 @@ def test_labels_by_name_and_number_are_given_in_turn_beside_the_other_conditions
     assert labelled.labels(ids).tolist() == [1, 0, 1, 1, 0] == labelled.rows(ids)[LABEL].tolist()
     np.testing.assert_array_equal(labelled.rows(ids)["state"], ROWS["state"][ids.numpy() % 3])
     assert labelled.identity["labels"] == [1, 0, 1] and "conditions" in labelled.identity
-    with pytest.raises(ConfigError, match="'cow' is no class; expected 0 to 1, or a name of"):
+    with pytest.raises(ConfigError, match=naming("--labels", "'cow'", "0 to 1", "['cat', 'dog']")):
         Labelled(Conditions(), ("cat", "dog"), ("cow",), seed=0)
 
 

@@ -19,6 +19,7 @@ from dp_prior.inference.load import load_policy, load_prior
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.job.stop import Stop
 from dp_prior.tensors.randomness import Randomness
+from tests.messages import naming
 from tests.tasks import test_prior as priors
 from tests.tiny import experiment, tiny, write_data
 
@@ -165,20 +166,20 @@ def test_a_call_killed_before_or_after_the_target_was_moved_is_finished_by_the_s
     killed(run, out, "rename", lambda source, target: target == out)
     assert (folder / "done.json").exists() and (folder / "target").exists() and not out.exists()
     out.write_bytes(b"of somebody else")
-    with pytest.raises(FileExistsError, match="exists; nothing is overwritten"):
+    with pytest.raises(FileExistsError, match=naming("a.npz", "another file")):
         drawn(run, out)
     assert out.read_bytes() == b"of somebody else" and len(list(folder.glob("batch_*"))) == 6
     out.unlink()
     killed(run, out, "_clear")
     before = out.stat().st_mtime_ns
-    with pytest.raises(FileExistsError, match="seed was 0, is 1"):
+    with pytest.raises(FileExistsError, match=naming("seed", 0, 1)):
         drawn(run, out, seed=1)
     killed(run, out, "unlink", lambda path, *others: path == folder / "done.json")  # half of the folder is deleted
     found = command(run, "--n", N, "--batch-size", 4, "--out", out)
     assert found.exit_code == 0 and f"wrote {N} samples" in found.output
     assert out.stat().st_mtime_ns == before and out.read_bytes() == (tmp_path / "whole.npz").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "whole.npz"]
-    with pytest.raises(FileExistsError, match="exists; nothing is overwritten"):
+    with pytest.raises(FileExistsError, match=naming("a.npz", "another file")):
         drawn(run, out)
 
 
@@ -283,10 +284,10 @@ def test_another_request_does_not_go_on_with_the_batches_of_the_first(run, tmp_p
         ({"overrides": ("task.sampler.steps=1",)}, "sampler was"),
         ({"overrides": ("data.split.seed=3",)}, "data.split.seed was 0, is 3"),
     ]:
-        with pytest.raises(FileExistsError, match=f"unfinished samples of another request: {named}"):
+        with pytest.raises(FileExistsError, match=naming(".a.npz.unfinished", named, "--out")):
             drawn(run, tmp_path / "a.npz", **change)
     (tmp_path / ".a.npz.unfinished" / "job.json").write_text("{}")
-    with pytest.raises(FileExistsError, match="job.json is damaged"):
+    with pytest.raises(FileExistsError, match=naming("job.json", "SHA-256", ".a.npz.unfinished")):
         drawn(run, tmp_path / "a.npz")
 
 
@@ -339,20 +340,23 @@ def test_a_prior_draws_from_given_texts_as_predict_does(tmp_path):
     np.savez(tmp_path / "cond.npz", text=text.numpy())
     found = samples(tmp_path / "prior", tmp_path / "a.npz", n=5, batch_size=5, conditions=tmp_path / "cond.npz")
     assert np.array_equal(found, load_prior(tmp_path / "prior").predict(text).numpy())
-    with pytest.raises(ConfigError, match="names no data: the model was saved by itself"):
+    with pytest.raises(ConfigError, match=naming("config.json", "no data")):
         drawn(tmp_path / "prior", tmp_path / "b.npz")
 
 
 @pytest.mark.parametrize(
     ("arrays", "problem"),
     [
-        ({}, "expected numbers"),
-        ({"text": np.zeros((3, 5))}, "holds .*(3, 5).*; expected numbers .m, .shape. with one m above 0"),
-        ({"text": np.zeros((0, 6))}, "one m above 0"),
-        ({"text": np.zeros((3, 6)), "other": np.zeros(3)}, "expected numbers"),
-        ({"text": np.full((3, 6), "a")}, "expected numbers"),
-        (b"PK\3\4", "is no .npz file of arrays"),
-        (b"", "is no .npz file of arrays"),
+        ({}, ("--conditions", "cond.npz", "(m, *shape)", "{'text': (6,)}")),
+        ({"text": np.zeros((3, 5))}, ("--conditions", "{'text': 'float64 (3, 5)'}", "(m, *shape)")),
+        ({"text": np.zeros((0, 6))}, ("--conditions", "{'text': 'float64 (0, 6)'}", "(m, *shape)")),
+        (
+            {"text": np.zeros((3, 6)), "other": np.zeros(3)},
+            ("--conditions", "cond.npz", "(m, *shape)", "{'text': (6,)}"),
+        ),
+        ({"text": np.full((3, 6), "a")}, ("--conditions", "cond.npz", "(m, *shape)", "{'text': (6,)}")),
+        (b"PK\3\4", ("--conditions", "cond.npz", "arrays")),
+        (b"", ("--conditions", "cond.npz", "arrays")),
     ],
     ids=str,
 )
@@ -362,6 +366,6 @@ def test_conditions_that_do_not_fit_are_refused(tmp_path, arrays, problem):
         (tmp_path / "cond.npz").write_bytes(arrays)
     else:
         np.savez(tmp_path / "cond.npz", **arrays)
-    with pytest.raises(ConfigError, match=problem):
+    with pytest.raises(ConfigError, match=naming(*problem)):
         drawn(tmp_path / "prior", tmp_path / "a.npz", conditions=tmp_path / "cond.npz")
     assert not (tmp_path / ".a.npz.unfinished").exists()

@@ -6,6 +6,7 @@ import pytest
 from dp_prior.config import ConfigError
 from dp_prior.embedders import named
 from dp_prior.embedders.hashed import HashedConfig
+from tests.messages import naming
 
 
 def test_embeddings_are_those_of_all_versions():
@@ -35,14 +36,14 @@ def test_the_dimension_is_that_of_the_record_and_of_its_name():
     assert HashedConfig(dimension=16).create().texts(["a"]).shape == (1, 16)
     assert named("hashed") == HashedConfig() and named("hashed:16") == HashedConfig(dimension=16)
     assert HashedConfig().identity != HashedConfig(dimension=16).identity and HashedConfig().resolve() == HashedConfig()
-    for bad in ("hashed:1", "hashed:many"):
-        with pytest.raises(ConfigError, match=bad):
+    for bad, *found in (("hashed:1", "dimension", 8), ("hashed:many", "line 1", "column 15")):
+        with pytest.raises(ConfigError, match=naming(bad, *found)):
             named(bad)
 
 
 def test_what_it_cannot_embed_is_an_error():
     model = HashedConfig().create()
-    with pytest.raises(ValueError, match="has no letter or digit"):
+    with pytest.raises(ValueError, match=naming("'?!'", "letter")):
         model.texts(["?!"])
-    with pytest.raises(ValueError, match="reads texts only; name a model that reads frames"):
+    with pytest.raises(ValueError, match=naming("hashed", "CLIP")):
         model.frames(np.zeros((1, 8, 8, 3), np.uint8))

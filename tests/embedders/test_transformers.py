@@ -10,6 +10,7 @@ import torch
 from dp_prior.embedders.transformers import TransformersConfig
 from tests.embedders.models import save_model
 from tests.extras import needs
+from tests.messages import naming
 
 needs("transformers", "clip")
 
@@ -78,24 +79,22 @@ def test_the_hash_names_the_model_wherever_it_lies_and_no_other(tmp_path):
     other = TransformersConfig(model=str(save_model(tmp_path / "c", "bert", seed=1))).resolve()
     assert len(one.sha256) == 64 and one.identity == same.identity != other.identity
     one.model_copy(update={"model": same.model}).create()
-    with pytest.raises(
-        ValueError, match="are not those that the embeddings were made with .* or embed the texts again"
-    ):
+    with pytest.raises(ValueError, match=naming("SHA-256", "embed")):
         one.model_copy(update={"model": other.model}).create()
 
 
 def test_what_is_missing_is_named(tmp_path, monkeypatch):
-    with pytest.raises(FileNotFoundError, match="is no folder, and no Hub id user/name"):
+    with pytest.raises(FileNotFoundError, match=naming("no'", "user/name", "@revision")):
         load(tmp_path / "no")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="holds no model that transformers can load"):
+    with pytest.raises(ValueError, match=naming("empty/config.json", "transformers")):
         load(tmp_path / "empty")
     blind = load(save_model(tmp_path / "m", "bert"))
-    with pytest.raises(ValueError, match="has no preprocessor_config.json: this bert model reads no frames"):
+    with pytest.raises(ValueError, match=naming("preprocessor_config.json", "bert", "frames")):
         blind.frames(np.zeros((1, 8, 8, 3), np.uint8))
     mute = load(save_model(tmp_path / "d", "dinov2"))
-    with pytest.raises(ValueError, match="has no tokenizer, so this dinov2 model reads no texts"):
+    with pytest.raises(ValueError, match=naming("dinov2", "tokenizer", "texts")):
         mute.texts(["a"])
 
     def refuse(name, *args, original=builtins.__import__, **kwargs):
@@ -104,7 +103,7 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch):
         return original(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(ImportError, match=r'needs transformers.*pip install "dp_prior\[clip\]"'):
+    with pytest.raises(ImportError, match=naming("transformers", 'pip install "dp_prior[clip]"')):
         load(tmp_path / "m")
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dp_prior.config import ConfigError
 from dp_prior.envs import expert_demonstrations as demonstrations
 from dp_prior.envs.expert_demonstrations import read_demonstrations, record, refuse_same_file, write_episodes
+from tests.messages import naming
 
 
 def episode(seed):
@@ -56,7 +57,7 @@ def test_the_first_solved_seeds_are_recorded_and_every_seed_tried_is_counted(tmp
 
 
 def test_a_set_of_no_episodes_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="episodes is 0"):
+    with pytest.raises(ValueError, match=naming("episodes", 0)):
         record(tmp_path / "d.npz", episode, 0, 0, None)
 
 
@@ -84,12 +85,12 @@ def test_a_file_that_holds_something_else_is_refused_with_what_it_has(tmp_path, 
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"state"])
 def test_a_file_that_is_no_npz_is_refused(tmp_path, data):
     (tmp_path / "d.npz").write_bytes(data)
-    with pytest.raises(ConfigError, match="d.npz"):
+    with pytest.raises(ConfigError, match=naming("d.npz", "Push-T", "`dp-prior make-demonstrations`")):
         read_demonstrations(tmp_path / "d.npz")
 
 
 def test_demonstrations_are_never_replaced_by_what_is_made_of_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refuse_same_file(tmp_path / "a.npz", tmp_path / "b.npz")
-    with pytest.raises(ConfigError, match="replace the demonstrations"):
+    with pytest.raises(ConfigError, match=naming("a.npz", "another file")):
         refuse_same_file(tmp_path / "a.npz", tmp_path.joinpath("a.npz").relative_to(tmp_path))

@@ -15,6 +15,7 @@ from dp_prior.envs.metaworld import MetaWorldConfig, SeededTask
 from dp_prior.envs.metaworld_demonstrations import demonstrate
 from dp_prior.envs.workers import Workers
 from dp_prior.evaluation.rollout import RolloutConfig
+from tests.messages import naming
 from tests.tiny import assert_equal, rows, state, tiny, train, train_and_die, write
 
 
@@ -75,7 +76,7 @@ def test_actions_outside_the_bounds_are_clipped_as_the_simulator_does(metaworld)
     for action in np.float32([[3, -2, 0.5, 9], [-7, 1, -1.5, -4]] * 4):
         found, expected = env.step(action[None]), theirs.step(action)
         np.testing.assert_array_equal(found.obs["state"][0], expected[0].astype(np.float32))
-    with pytest.raises(ValueError, match="row 0 is .*nan.*expected finite numbers"):
+    with pytest.raises(ValueError, match=naming("row 0", "nan")):
         env.step(np.full((1, 4), np.nan))
 
 
@@ -94,7 +95,7 @@ def test_every_field_changes_the_environment(change, effect, metaworld):
 
 
 def test_limit_beyond_that_of_the_simulator_is_refused():
-    with pytest.raises(ConfigError, match="max_steps: input should be less than or equal to 500; found 501"):
+    with pytest.raises(ConfigError, match=naming("max_steps", 500, 501)):
         MetaWorldConfig.from_json('{"task": "push-v3", "max_steps": 501}')
 
 
@@ -107,14 +108,14 @@ def test_unknown_task_names_the_nearest_ones_in_one_line(metaworld, tmp_path):
     said = CliRunner().invoke(main, ["make-demonstrations", "--task", "reach", "--out", str(tmp_path / "x.npz")])
     assert said.exit_code == 64 and "no task 'reach'. Did you mean 'reach-v3'" in said.output
     assert not list(tmp_path.iterdir())
-    with pytest.raises(ValueError, match="no task 'zzz'. Its tasks: assembly-v3, basketball-v3, .*, window-close-v3$"):
+    with pytest.raises(ValueError, match=naming("'zzz'", "assembly-v3", "basketball-v3", "window-close-v3")):
         SeededTask("zzz")
 
 
 def test_without_metaworld_the_error_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "metaworld.env_dict", None)
     monkeypatch.setitem(sys.modules, "metaworld", None)
-    with pytest.raises(ImportError, match=r'Meta-World is not installed.*: pip install "dp_prior\[metaworld\]"$'):
+    with pytest.raises(ImportError, match=naming('pip install "dp_prior[metaworld]"')):
         MetaWorldConfig(task="push-v3").create()
     said = CliRunner().invoke(main, ["make-demonstrations", "--task", "push-v3", "--out", str(tmp_path / "x.npz")])
     assert said.exit_code == 64 and "error: Meta-World is not installed" in said.output
@@ -127,7 +128,7 @@ def test_an_environment_that_cannot_be_rendered_says_what_to_do(metaworld, monke
         raise RuntimeError("no context")
 
     monkeypatch.setattr(env.envs[0]._env, "render", render)
-    with pytest.raises(ValueError, match="cannot render here .no context.*MUJOCO_GL to egl or osmesa.*videos to 0"):
+    with pytest.raises(ValueError, match=naming("no context", "MUJOCO_GL", "egl", "osmesa", "videos to 0")):
         env.render([0])
 
 

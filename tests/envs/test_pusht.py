@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dp_prior.envs.pusht import PushTConfig
+from tests.messages import naming
 
 
 def test_missing_package_names_the_extra(monkeypatch):
@@ -18,7 +19,7 @@ def test_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", refuse)
     for name in [name for name in sys.modules if name.startswith("gym_pusht")]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(ImportError, match=r'needs gym-pusht.*pip install "dp_prior\[pusht\]"'):
+    with pytest.raises(ImportError, match=naming("gym-pusht", 'pip install "dp_prior[pusht]"')):
         PushTConfig().create()
 
 

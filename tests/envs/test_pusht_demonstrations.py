@@ -8,6 +8,7 @@ import pytest
 from dp_prior.envs.pusht_demonstrations import PLACED_SHARE, demonstrate, placed_start, write_demonstrations
 from dp_prior.envs.pusht_expert import AGENT_RADIUS, OUTLINE, WALLS, block_of, distance_to_block, outside
 from tests.envs.shipped import episodes
+from tests.messages import naming
 
 
 def test_recorded_actions_lead_to_the_recorded_states(gym_pusht):
@@ -57,5 +58,5 @@ def test_the_set_does_not_depend_on_the_number_of_workers(gym_pusht, tmp_path):
 
 def test_without_gym_pusht_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "gym_pusht", None)
-    with pytest.raises(ImportError, match=r"pip install \"dp_prior\[pusht\]\""):
+    with pytest.raises(ImportError, match=naming('pip install "dp_prior[pusht]"')):
         demonstrate(0)

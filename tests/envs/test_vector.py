@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dp_prior.envs.vector import check_actions, check_seeds
+from tests.messages import naming
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])
@@ -11,7 +12,7 @@ def test_from_one_to_as_many_seeds_as_there_are_environments_are_taken(n_envs):
     for count in range(1, n_envs + 1):
         check_seeds(range(count), n_envs)
     for count in (0, n_envs + 1):
-        with pytest.raises(ValueError, match=f"{count} seeds, .* 1 to {n_envs} "):
+        with pytest.raises(ValueError, match=naming(f"{count} seeds", f"1 to {n_envs}")):
             check_seeds(range(count), n_envs)
 
 
@@ -32,5 +33,5 @@ def test_actions_of_another_shape_are_refused_with_both_shapes(shape):
 def test_a_number_that_is_not_finite_is_named_with_its_row(bad, row):
     actions = np.zeros((3, 2))
     actions[row, 1] = bad
-    with pytest.raises(ValueError, match=rf"row {row} .*{bad}"):
+    with pytest.raises(ValueError, match=naming(f"row {row}", bad)):
         check_actions(actions, 3, 2)

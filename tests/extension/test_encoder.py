@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.extension.installed import assert_unknown, installed, lines_of
+from tests.messages import naming
 
 PACKAGE = '''\
 import hashlib
@@ -189,7 +190,7 @@ def test_encoder_and_data_set_of_100_lines_train_resume_and_act(tmp_path, tiny):
     assert policy.spec.kind("camera") == "image"
     agent = Agent(policy, seed=1)
     assert agent.act({"camera": frames[0]}).shape == (2,)
-    with pytest.raises(ValueError, match="a policy reads uint8 for kind 'image'"):
+    with pytest.raises(ValueError, match=naming("uint8", "'image'")):
         agent.act({"camera": frames[0] / 255})
 
 

@@ -10,6 +10,7 @@ from dp_prior.config import ConfigError
 from dp_prior.job.deadline import Deadline, parse_duration
 from dp_prior.job.stop import TIME_LIMIT
 from dp_prior.training.training_config import TrainingConfig
+from tests.messages import naming
 from tests.training.test_trainer import Listener, build
 
 
@@ -24,10 +25,10 @@ def test_durations_are_numbers_of_seconds_or_say_their_unit(text, seconds):
 
 @pytest.mark.parametrize("text", ["47", "h", "1x", "1h x", "", "-1h", 0, -1, True, None, [1], 1e11])
 def test_anything_else_is_refused_with_an_example(text):
-    with pytest.raises(ValueError, match="is not a duration"):
+    with pytest.raises(ValueError, match=naming(repr(text), "'47h'")):
         parse_duration(text)
     if text is not None:
-        with pytest.raises(ConfigError, match="max_runtime"):
+        with pytest.raises(ConfigError, match=naming("max_runtime", "'47h'")):
             TrainingConfig.from_json(json.dumps({"steps": 1, "max_runtime": text}))
 
 

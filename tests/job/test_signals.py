@@ -14,6 +14,7 @@ from dp_prior.job.ranks import Ranks
 from dp_prior.job.signals import ECHO_S, LAUNCHER_ECHO_S, stop_on_signal
 from dp_prior.job.stop import Stop
 from dp_prior.training.trainer import PolicyTrainer
+from tests.messages import naming
 from tests.tiny import assert_equal, rows, state, train, write
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
@@ -164,7 +165,7 @@ def test_evaluation_that_fails_is_made_up_for_and_no_step_is_lost(count, tmp_pat
     config = write(tmp_path, **{**MEASURED, "train__save_every": {"steps": 1000}})
     with monkeypatch.context() as patch:
         patch.setattr(Ranks, "beat", failing)
-        with pytest.raises(OSError, match="gone"):
+        with pytest.raises(OSError, match=naming("gone")):
             train(config)
     saved = state(tmp_path / "run")["progress"]
     assert saved["global_step"] == 9 if saved["unmeasured"] is None else saved["global_step"] in (3, 6, 9)

@@ -6,6 +6,7 @@ import torch
 from dp_prior.pixels import crop as module
 from dp_prior.pixels.crop import Crop, crop_each
 from dp_prior.tensors.randomness import Randomness
+from tests.messages import naming
 
 
 def rows(count, purpose="batch", first=0):
@@ -81,5 +82,5 @@ def test_the_whole_frame_is_left_as_it_is():
 
 @pytest.mark.parametrize("kept", [(97, 84), (84, 129)])
 def test_a_crop_larger_than_the_frame_is_refused(kept):
-    with pytest.raises(ValueError, match=rf"crop is {kept[0]}x{kept[1]}, larger than the camera's frames of 96x128"):
+    with pytest.raises(ValueError, match=naming("crop", f"{kept[0]}x{kept[1]}", "96x128")):
         Crop.of((96, 128), kept)

@@ -22,6 +22,7 @@ from dp_prior.pixels.picture_files import (
     import_pillow,
     opened_picture,
 )
+from tests.messages import naming
 
 PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
 
@@ -72,7 +73,7 @@ def test_postscript_starts_no_program(tmp_path, monkeypatch):
         lambda: decode_image(POSTSCRIPT, "a"),
         lambda: read_rgb(file),
     ):
-        with pytest.raises(DataError, match="expected PNG"):
+        with pytest.raises(DataError, match=naming("b'%!PS-Adobe-3.0 E'", "PNG", "JPEG")):
             read()
     assert not (tmp_path / "started").exists()
 
@@ -81,29 +82,29 @@ def test_postscript_starts_no_program(tmp_path, monkeypatch):
 def test_a_file_too_large_for_a_picture_is_not_read(tmp_path):
     with open(tmp_path / "a.png", "wb") as file:
         file.truncate(MOST_BYTES + 1)
-    with pytest.raises(UnfitError, match="expected at most"):
+    with pytest.raises(UnfitError, match=naming("a.png", "536870913 bytes", 536870912)):
         encoded_picture(tmp_path / "a.png")
 
 
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (b"", "it is empty"),
-        (b"<!DOCTYPE html>", "it begins with b'<!DOCTYPE html>'; expected PNG, JPEG, BMP, WEBP, GIF, TIFF or PPM"),
-        (POSTSCRIPT, "it begins with b'%!PS-Adobe"),
-        (encoded("ICO"), "it begins with b'"),
-        (declared(10_000, 10_000), "10000 x 10000 are more than 67,108,864 pixels; scale it"),
-        (declared(10**6, 10**6), "Image size .* exceeds limit"),
-        (encoded()[:-30], "image file is truncated"),
+        (b"", ("empty",)),
+        (b"<!DOCTYPE html>", ("b'<!DOCTYPE html>'", "PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF", "PPM")),
+        (POSTSCRIPT, ("b'%!PS-Adobe-3.0 E'", "PNG")),
+        (encoded("ICO"), (r"b'\x00\x00\x01\x00\x00\x00'", "PNG")),
+        (declared(10_000, 10_000), ("10000 x 10000", "67,108,864 pixels")),
+        (declared(10**6, 10**6), (f"{10**12} pixels",)),
+        (encoded()[:-30], ("truncated",)),
     ],
 )
 def test_what_cannot_be_decoded_is_one_error(data, problem):
-    with pytest.raises(PictureError, match=f"is no readable picture: {problem}"), opened_picture(data) as picture:
+    with pytest.raises(PictureError, match=naming(*problem)), opened_picture(data) as picture:
         picture.load()
 
 
 def test_without_pillow_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     for extra in ("plots", "image"):
-        with pytest.raises(ImportError, match=rf'pictures need Pillow .*pip install "dp_prior\[{extra}\]"'):
+        with pytest.raises(ImportError, match=naming(f'pip install "dp_prior[{extra}]"')):
             import_pillow(extra)

@@ -10,6 +10,7 @@ from dp_prior.tracking.identity import RunIdentity
 from dp_prior.tracking.logger import RunFacts
 from dp_prior.tracking.tensorboard import EVENTS_FOLDER, TensorBoardConfig
 from tests.limits import file_sizes_up_to
+from tests.messages import naming
 
 pytest.importorskip("tensorboard", reason="needs dp_prior[tensorboard]")
 
@@ -132,7 +133,7 @@ def test_a_video_is_an_animated_gif(tmp_path):
 
 def test_what_is_no_picture_is_an_error(tmp_path):
     logger = opened(tmp_path)
-    with pytest.raises(ValueError, match="a.txt is no picture or video; known are .png"):
+    with pytest.raises(ValueError, match=naming("a.txt", ".png", ".mp4")):
         logger.log_images({"a": tmp_path / "a.txt"}, at(1))
 
 
@@ -142,7 +143,7 @@ def test_an_event_that_did_not_fit_is_taken_back_and_the_next_one_is_whole(tmp_p
     for step in (2, 3):
         with (
             file_sizes_up_to(logger._file.tell() + 20),
-            pytest.raises(OSError, match="written in part; the disk is full"),
+            pytest.raises(OSError, match=naming("in part", "disk")),
         ):
             logger.log({"a": 2.0}, at(step))
     logger.log({"a": 4.0}, at(4))

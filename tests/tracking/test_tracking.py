@@ -13,6 +13,7 @@ from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.identity import RunIdentity, claim_identity
 from dp_prior.tracking.jsonl import ROWS, read_rows
 from dp_prior.tracking.tracker import Tracker
+from tests.messages import naming
 
 
 def create(record, tmp_path, **options):
@@ -91,25 +92,28 @@ def test_the_knobs_reach_their_parts(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"log": [{"type": "console"}, {"type": "console"}]}', "logger 'console' is listed 2 times; keep one"),
+        ('{"log": [{"type": "console"}, {"type": "console"}]}', ("'console'", 2)),
         (
             '{"log": [{"type": "tensorbord"}]}',
-            "log.0.type: 'tensorbord' is not known; .* 'console', 'jsonl', 'csv', 'tensorboard', 'wandb', 'accelerate'",
+            ("log.0.type", "'tensorbord'", "'console'", "'jsonl'", "'csv'", "'tensorboard'", "'wandb'", "'accelerate'"),
         ),
         (
             '{"log": [{"type": "accelerate", "tracker": "mlflow"}, {"type": "accelerate", "tracker": "mlflow"}]}',
-            "logger 'mlflow' is listed 2 times; keep one",
+            ("'mlflow'", 2),
         ),
-        ('{"max_failures": 0}', "max_failures: "),
-        ('{"run_id": "a/b"}', "run_id: "),
-        ('{"run_name": ""}', "run_name: "),
-        ('{"save": [{"type": "local", "save_latest_to": "{epoch}"}]}', "save.0.save_latest_to: .*unknown field"),
-        ('{"load": {"type": "local", "choose": "newest"}}', "load.choose: "),
-        ('{"data_paht": "x"}', "data_paht: unknown key. Did you mean 'data_path'"),
+        ('{"max_failures": 0}', ("max_failures", 0)),
+        ('{"run_id": "a/b"}', ("run_id", "'a/b'")),
+        ('{"run_name": ""}', ("run_name", "''")),
+        (
+            '{"save": [{"type": "local", "save_latest_to": "{epoch}"}]}',
+            ("save.0.save_latest_to", "'{epoch}'", "{step}"),
+        ),
+        ('{"load": {"type": "local", "choose": "newest"}}', ("load.choose", "'newest'")),
+        ('{"data_paht": "x"}', ("data_paht", "'data_path'")),
     ],
 )
 def test_mistakes_are_named(text, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=naming(*message)):
         TrackerConfig.from_json(text)
 
 
@@ -141,5 +145,5 @@ def test_a_logger_that_is_configured_and_never_begun_touches_nothing(tmp_path, t
 
 def test_a_run_directory_that_cannot_be_written_is_refused_at_the_start(tmp_path):
     (tmp_path / "run").write_text("a file")
-    with pytest.raises(OSError, match="run"):
+    with pytest.raises(OSError, match=naming(tmp_path / "run")):
         create(TrackerConfig(), tmp_path)

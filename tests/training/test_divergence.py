@@ -14,6 +14,7 @@ from dp_prior.training.divergence import FACTOR, MEMORY, ROW, DivergedError, Div
 from dp_prior.training.readback import LAG
 from dp_prior.training.trainer import PolicyTrainer
 from dp_prior.training.training_config import TrainingConfig
+from tests.messages import naming
 from tests.tiny import assert_equal, experiment, rows, state, tiny, train, write
 from tests.training.test_readback import LateReadback
 from tests.training.test_trainer import Listener, build
@@ -41,7 +42,9 @@ def test_jump_is_reported_once_after_a_row_and_names_its_first_step():
 def test_weights_that_gave_the_first_loss_of_a_row_are_not_good():
     """The update of the step before made them, so that a rollback takes older ones."""
     trainer = build(divergence="stop")
-    with pytest.raises(DivergedError, match="since step 61") as caught:
+    with pytest.raises(
+        DivergedError, match=naming("20 steps", "step 61", 10, "train.lr", "train.max_grad_norm")
+    ) as caught:
         for step, loss in enumerate([1.0] * 60 + [11.0] * ROW, start=1):
             trainer.divergence.count(torch.tensor(loss), torch.tensor(1.0), step)
             trainer._agree_to_stop()
@@ -198,12 +201,12 @@ def test_second_rollback_does_not_take_weights_that_were_saved_while_the_loss_di
 
 def test_rollbacks_are_limited(tmp_path, monkeypatch):
     ruin(monkeypatch, times=2)
-    with pytest.raises(DivergedError, match="since step 31"):
+    with pytest.raises(DivergedError, match=naming("20 steps", "step 31", 10)):
         experiment(tiny(tmp_path, **BACK)).run()
 
 
 def test_rolling_back_needs_a_number_of_times():
-    with pytest.raises(ConfigError, match="divergence is 'roll back', but rollback is 0; set rollback"):
+    with pytest.raises(ConfigError, match=naming("divergence", "'roll back'", "rollback", 0)):
         TrainingConfig.from_json('{"steps": 1, "divergence": "roll back"}')
 
 

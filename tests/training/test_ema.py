@@ -9,6 +9,7 @@ from torch import nn
 
 from dp_prior.config import ConfigError
 from dp_prior.training.ema import EMA, ConstantDecay, PowerDecay, PowerFunctionDecay
+from tests.messages import naming
 
 FINITE = torch.tensor(True)
 
@@ -124,7 +125,7 @@ def test_every_field_changes_the_decay(record, change):
 
 
 def test_a_least_decay_above_the_largest_is_refused():
-    with pytest.raises(ConfigError, match="min_decay is 0.99 and max_decay 0.5; the least is above the largest"):
+    with pytest.raises(ConfigError, match=naming("min_decay", 0.99, "max_decay", 0.5)):
         PowerDecay.from_json('{"min_decay": 0.99, "max_decay": 0.5}')
 
 

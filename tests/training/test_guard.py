@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from dp_prior.training.guard import Guard, NotFiniteError, Skipped
 from dp_prior.training.optimizer import update
 from dp_prior.training.readback import LAG
+from tests.messages import naming
 from tests.training.test_readback import LateReadback
 from tests.training.test_trainer import Listener, build
 
@@ -70,7 +71,9 @@ def test_run_ends_at_exactly_the_limit_wherever_the_row_begins(first, late):
     if late:
         trainer.guard._readback = LateReadback()
     spoil(trainer, range(first, first + 3))
-    with pytest.raises(NotFiniteError, match=f"in 3 optimizer steps in a row, up to step {first + 2};") as caught:
+    with pytest.raises(
+        NotFiniteError, match=naming("3 optimizer steps", f"step {first + 2}", "events.jsonl")
+    ) as caught:
         trainer.fit()
     assert trainer.progress.global_step == first + 2 + LAG * late
     assert [error.partition(" was")[0] for error in listener.errors] == [f"step {first + i}" for i in range(3)]

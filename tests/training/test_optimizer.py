@@ -15,6 +15,7 @@ from dp_prior.training.optimizer import (
     set_learning_rate,
     update,
 )
+from tests.messages import naming
 
 
 class Net(nn.Module):
@@ -36,7 +37,7 @@ def test_only_weight_matrices_and_convolutions_decay_and_frozen_parameters_are_l
 @pytest.mark.parametrize(("betas", "place"), [("[0.9, 1.0]", "betas.1"), ("[1.5, 0.9]", "betas.0")])
 def test_moments_that_forget_nothing_are_refused(betas, place):
     """The correction of a moment with decay 1 divides by zero."""
-    with pytest.raises(ConfigError, match=f"{place}: input should be less than 1"):
+    with pytest.raises(ConfigError, match=naming(place, 1)):
         AdamWConfig.from_json(f'{{"betas": {betas}}}')
 
 

@@ -11,6 +11,7 @@ from dp_prior.training.samplewise import samplewise_loss
 from dp_prior.training.trainer import PolicyTrainer
 from dp_prior.training.trainer_state import take_snapshot
 from dp_prior.training.training_config import TrainingConfig
+from tests.messages import naming
 
 
 class Pairs:
@@ -94,6 +95,6 @@ def test_the_weights_of_another_module_are_refused_by_name_and_shape_and_change_
 
 def test_another_shape_than_a_loss_per_sample_is_one_clear_error():
     batch = Pairs().fetch(torch.arange(4))
-    with pytest.raises(ValueError, match=r"returned shape \(\) for 4 samples; .* returns \(4,\), the mean loss"):
+    with pytest.raises(ValueError, match=naming("()", "4 samples", "`process`", "(4,)")):
         samplewise_loss(torch.tensor(1.0), batch)
     assert samplewise_loss(torch.ones(4), batch).total == 1.0

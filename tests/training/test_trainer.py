@@ -16,6 +16,7 @@ from dp_prior.training.ema import ConstantDecay
 from dp_prior.training.trainer import PolicyTrainer
 from dp_prior.training.trainer_state import take_snapshot
 from dp_prior.training.training_config import TrainingConfig
+from tests.messages import naming
 
 
 class Line(nn.Module):
@@ -136,7 +137,7 @@ def test_new_best_is_saved_at_once():
 def test_failed_save_ends_the_run_at_the_next_step():
     listener = Listener(error=OSError("disk full"))
     trainer = build(listener)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(OSError, match=naming("disk full")):
         trainer.fit()
     assert trainer.progress.global_step == 1
 

@@ -7,6 +7,7 @@ from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.errors import DataError
 from dp_prior.reports.inspection import embeddings as module
 from dp_prior.reports.inspection.embeddings import embeddings_at, find_in_rows, read_rows
+from tests.messages import naming
 
 
 def write(place, count=40, dimension=6, **change):
@@ -69,7 +70,7 @@ def test_texts_of_other_images_are_noticed(tmp_path):
 def test_folders_of_different_length_are_refused_with_their_counts(tmp_path):
     record, arrays = write(tmp_path)
     np.save(tmp_path / "text" / "0.npy", arrays["text"][:-1])
-    with pytest.raises(DataError, match=r"40.*39"):
+    with pytest.raises(DataError, match=naming(40, 39)):
         read_rows(record)
 
 

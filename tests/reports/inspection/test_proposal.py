@@ -13,6 +13,7 @@ from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.reports.inspection.proposal import PICTURE, USUAL_RATE, _reduced, propose, propose_data
 from dp_prior.reports.inspection.survey import survey
 from dp_prior.run.files.config import TrainConfig
+from tests.messages import naming
 from tests.reports.inspection.recordings import clean, write_npz
 
 
@@ -59,11 +60,13 @@ def test_a_faster_robot_gets_a_longer_horizon(seen, fps, factor):
     assert (task["horizon"], task["n_action_steps"]) == (16 * factor, 8 * factor)
 
 
-@pytest.mark.parametrize(("left_out", "named"), [("action", "data.action"), ("obs", "data.obs")])
+@pytest.mark.parametrize(
+    ("left_out", "named"), [("action", ("data.action", "docs/data.md")), ("obs", ("data.obs", "docs/data.md"))]
+)
 def test_without_an_action_or_an_observation_nothing_is_proposed(seen, left_out, named):
     data = propose_data(seen, EPISODES, {})
     del data[left_out]
-    with pytest.raises(ConfigError, match=named):
+    with pytest.raises(ConfigError, match=naming(*named)):
         propose("a", data, None)
 
 

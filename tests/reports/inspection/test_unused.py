@@ -13,6 +13,7 @@ from dp_prior.reports.inspection.unused import action_hint
 from dp_prior.reports.pages.data_page import summary
 from tests.data.formats.conftest import N as ROWS
 from tests.data.frames.recordings import ends_of
+from tests.messages import naming
 
 N = 30
 
@@ -59,7 +60,7 @@ def test_without_an_action_the_lines_to_write_are_given(path, tmp_path):
     found = inspect(str(path))
     line = '"action": {"key": ["action.pose", "action.grip"]}'
     assert any(line in text for text in summary(found))
-    with pytest.raises(ValueError, match="no key looks like action") as caught:
+    with pytest.raises(ValueError, match=naming("d.npz", "data.action", "docs/data.md")) as caught:
         write_config(found, tmp_path / "c.json")
     assert line in str(caught.value)
     assert action_hint({"state": (3,)}, ["state"]).endswith('"action": {"key": "state", "ahead": 1}')

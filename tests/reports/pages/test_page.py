@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from dp_prior.reports.pages.page import Markup, Page, template
+from tests.messages import naming
 from tests.reports.pages.test_report import Outline
 
 FULL = Page(
@@ -65,7 +66,7 @@ def test_names_of_files_that_are_no_text_are_written(tmp_path):
 
 def test_a_template_that_names_what_it_is_not_given_fails(tmp_path):
     (tmp_path / "t.html").write_text("{{ known }} {{ unknown }}")
-    with pytest.raises(Exception, match="unknown"):
+    with pytest.raises(Exception, match=naming("'unknown'")):
         template(tmp_path / "t.html").render(known="<b>")
     (tmp_path / "u.html").write_text("{{ known }}")
     assert template(tmp_path / "u.html").render(known="<b>") == "&lt;b&gt;"

@@ -15,6 +15,7 @@ from dp_prior.evaluation.interval import mean_interval
 from dp_prior.reports.pages.report import write_report
 from dp_prior.reports.pages.story import read_story
 from tests.extras import needs
+from tests.messages import naming
 from tests.tiny import train, write
 
 needs("matplotlib", "plots")
@@ -329,7 +330,7 @@ def test_a_run_that_failed_before_it_began_has_a_page_with_the_reason(tmp_path):
 
 
 def test_what_is_no_run_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="there is no run at .* neither config.json nor metrics.jsonl nor exit"):
+    with pytest.raises(FileNotFoundError, match=naming("config.json", "metrics.jsonl", "exit.json")):
         write_report([tmp_path], tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
 

@@ -9,6 +9,7 @@ from dp_prior.files.regular_files import UnfitError
 from dp_prior.reports.pages import row_log
 from dp_prior.reports.pages.row_log import RowLog
 from dp_prior.tracking.jsonl import iterate_rows
+from tests.messages import naming
 
 
 def line(step, **metrics):
@@ -76,5 +77,5 @@ def test_endless_lines_and_pipes_are_not_read(tmp_path, monkeypatch):
     assert [row["step"] for row in written(tmp_path, line(1), "x" * 1000 + "\n", line(2)).rows()] == [1, 2]
     (tmp_path / "metrics.jsonl").unlink()
     os.mkfifo(tmp_path / "metrics.jsonl")
-    with pytest.raises(UnfitError, match="named pipe"):
+    with pytest.raises(UnfitError, match=naming("metrics.jsonl", "named pipe")):
         RowLog(tmp_path / "metrics.jsonl").rows()

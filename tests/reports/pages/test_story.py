@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dp_prior.reports.pages.story import is_number, read_story, state_of
+from tests.messages import naming
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_a_report_that_is_none_is_a_gap_with_its_name(run, change):
 
 
 def test_what_is_no_run_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match=f"no run at {tmp_path}"):
+    with pytest.raises(FileNotFoundError, match=naming(tmp_path, "config.json", "metrics.jsonl")):
         read_story(tmp_path)
 
 

@@ -9,6 +9,7 @@ import pytest
 from dp_prior.reports.pages.page import Page
 from dp_prior.reports.watching import run_list as module
 from dp_prior.reports.watching.run_list import Runs
+from tests.messages import naming
 from tests.reports.watching.runs_on_disk import write_run
 
 
@@ -91,7 +92,7 @@ def test_a_link_that_leads_out_hides_the_run_alone(root, tmp_path, name):
     version, summary = runs.one("a")
     assert version is None and name in summary.problem and str(root) in summary.problem
     for ask in (lambda: runs.page("a"), lambda: runs.media("a", "f.mp4")):
-        with pytest.raises(PermissionError, match=name):
+        with pytest.raises(PermissionError, match=naming(name)):
             ask()
     assert runs.summaries()["sweep/b"].problem != summary.problem
 
@@ -117,7 +118,7 @@ def test_media_are_names_in_the_folder_of_the_run(root):
 @pytest.mark.parametrize("place", ["none", "..", "/etc", "sweep", "a/../sweep/b", "a/"])
 def test_only_a_place_that_was_found_is_a_run(root, place):
     runs = Runs(root)
-    with pytest.raises(FileNotFoundError, match=r"there is no run"):
+    with pytest.raises(FileNotFoundError, match=naming(repr(place), root)):
         runs.one(place)
 
 

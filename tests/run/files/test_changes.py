@@ -12,6 +12,7 @@ from dp_prior.config import Config, ConfigError, change_of, child, records_in
 from dp_prior.config.schema import records
 from dp_prior.run.files.changes import check_changes, kind_of
 from dp_prior.run.files.config import TrainConfig
+from tests.messages import naming
 from tests.tiny import tiny
 
 REFUSED = {
@@ -98,7 +99,9 @@ def test_another_version_of_the_package_of_a_part_is_told(documents):
 def test_rows_of_embeddings_in_other_parts_are_other_data(documents):
     before, now = documents(), documents()
     before["data.json"]["rows"], now["data.json"]["rows"] = {"train": 8, "val": 2}, {"train": 7, "val": 3}
-    with pytest.raises(ConfigError, match="data.split: {'train': 8, 'val': 2} rows in the checkpoint, {'train': 7, "):
+    with pytest.raises(
+        ConfigError, match=naming("data.split", "{'train': 8, 'val': 2}", "{'train': 7, 'val': 3}", "(data)")
+    ):
         check_changes(before, now, 8)
     assert check_changes(before, now, 8, allowed=["data.split"])[0].endswith("to other parts (data), allowed")
     now["data.json"]["fingerprint"] = "b" * 64
@@ -119,7 +122,7 @@ def test_a_change_is_allowed_by_its_name_or_that_of_what_holds_it(documents, all
     other["data.json"] = {"fingerprint": "b" * 64}
     assert len(check_changes(documents(), other, 8, allowed=allowed)) == 3
     for part in allowed[:2]:
-        with pytest.raises(ConfigError, match="the checkpoint is of another run"):
+        with pytest.raises(ConfigError, match=naming("--set tracker.data_path=", "--allow-change")):
             check_changes(documents(), other, 8, allowed=[name for name in allowed if name != part])
 
 
@@ -247,8 +250,7 @@ def test_members_of_a_family_declare_the_same_for_the_same_field():
 def test_other_data_are_refused_and_another_global_batch_is_told(documents):
     other = documents()
     other["data.json"] = {"fingerprint": "b" * 64}
-    expected = "aaaaaaaaaaaa in the checkpoint, bbbbbbbbbbbb now: the data set has changed"
-    with pytest.raises(ConfigError, match=expected):
+    with pytest.raises(ConfigError, match=naming("data.fingerprint", "a" * 12, "b" * 12, "--allow-change")):
         check_changes(documents(), other, 8)
     told = check_changes(documents(), documents(), 16)
     assert told == ["global batch size: 8 in the checkpoint, 16 now; no sample is skipped (schedule-changing)"]
@@ -277,5 +279,5 @@ def test_a_setting_that_a_newer_version_adds_is_no_change_while_it_has_its_defau
     old["config.json"] = copy.deepcopy(old["config.json"])
     del old["config.json"]["task"]["diffusion"]["data_step"]
     assert check_changes(old, documents(), 8) == []
-    with pytest.raises(ConfigError, match="task.diffusion.data_step: None in the checkpoint, 0.1 now"):
+    with pytest.raises(ConfigError, match=naming("task.diffusion.data_step", "None", 0.1, "(architecture)")):
         check_changes(old, documents("task.diffusion.data_step=0.1"), 8)

@@ -22,6 +22,7 @@ from dp_prior.run.files import exit_file
 from dp_prior.run.files.exit_file import ExitFile, classify, recorded
 from dp_prior.training.guard import NotFiniteError
 from dp_prior.training.trainer import PolicyTrainer
+from tests.messages import naming
 from tests.tiny import experiment, tiny, train, train_and_die, write
 
 SHORT = {"train__steps": 6, "train__save_every": {"steps": 2}}
@@ -71,7 +72,7 @@ def test_error_that_nobody_foresaw_is_told_with_its_traceback(tmp_path, monkeypa
         step(self, batches)
 
     monkeypatch.setattr(PolicyTrainer, "step", failing)
-    with pytest.raises(OSError, match="camera"):
+    with pytest.raises(OSError, match=naming("camera")):
         train(write(tmp_path, **SHORT))
     found = told(tmp_path)
     assert (found["reason"], found["code"]) == ("error", 1)
@@ -172,12 +173,12 @@ def test_cause_stays_and_a_consequence_gives_way(tmp_path):
 
 
 def test_what_fails_before_the_run_begins_is_told_by_the_rank_where_it_did(tmp_path):
-    for rank, problem in ((1, "there are no data"), (0, "follows from it")):
-        with pytest.raises(ConfigError, match=problem), recorded(tmp_path) as exits:
+    for rank, problem in ((1, "no data"), (0, "follows")):
+        with pytest.raises(ConfigError, match=naming("data", problem)), recorded(tmp_path) as exits:
             exits.rank, exits.ranks = rank, 2
             raise ConfigError("data", [problem])
         found = json.loads((tmp_path / "exit.json").read_text())
-        assert (found["rank"], found["ranks"]) == (1, 2) and "there are no data" in found["message"]
+        assert (found["rank"], found["ranks"]) == (1, 2) and "no data" in found["message"]
 
 
 def test_disk_that_cannot_be_written_hides_no_error(tmp_path, monkeypatch):
