@@ -68,7 +68,8 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "trackio": ["tracking/accelerate.py"],
     "jinja2": ["places/card.py", "reports/pages/page.py"],
     "huggingface_hub": ["files/hub_files.py", "places/hub.py", "places/card.py"],
-    "httpx2": ["files/hub_files.py"],  # huggingface_hub's, for its exceptions
+    "httpx": ["files/hub_files.py"],  # huggingface_hub's before version 2, for its exceptions
+    "httpx2": ["files/hub_files.py"],  # the same from version 2 on
     "fsspec": ["data/found_files.py", "places/fsspec.py"],
     "embedding_reader": ["data/embeddings/"],
     "transformers": ["inference/text_tower.py", "networks/encoders/vit.py", "embedders/transformers.py"],

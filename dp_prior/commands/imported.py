@@ -40,7 +40,7 @@ def import_policy(
         names: of observations here, by their key in the source.
 
     Returns:
-        A line that describes the policy.
+        A line that describes the policy, and one for each reason for which keys of its configuration are ignored.
 
     Raises:
         FileNotFoundError: there is no such place, or a file is missing.
@@ -72,4 +72,5 @@ def import_policy(
     write_checkpoint(directory, Snapshot({"model.safetensors": model.state_dict()}, documents), manifest)
     replace_file(out / CONFIG, encode_document(whole))
     count = sum(parameter.numel() for parameter in model.parameters())
-    return f"imported {found.library}'s policy, {count / 1e6:.2f} M parameters, from {place} to {out}"
+    told = f"imported {found.library}'s policy, {count / 1e6:.2f} M parameters, from {place} to {out}"
+    return "\n".join([told, *(f"ignored {', '.join(keys)}: {reason}" for reason, keys in found.ignored.items())])

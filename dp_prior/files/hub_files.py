@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -69,14 +70,13 @@ class HubRepository:
             HubError: the Hub does not give them.
             OSError: they cannot be stored.
         """
-        import httpx2
         from huggingface_hub import snapshot_download
 
         wanted = {"repo_type": self.kind, "revision": self.revision, "allow_patterns": list(patterns)}
         with self.translated():
             try:
                 return Path(snapshot_download(self.name, **wanted))
-            except httpx2.TransportError:  # of which the client takes only some for a missing network
+            except http_library().TransportError:  # of which the client takes only some for a missing network
                 return Path(snapshot_download(self.name, local_files_only=True, **wanted))
 
     def file(self, path: str, most: int, **options: Any) -> Path:
@@ -106,7 +106,6 @@ class HubRepository:
         Args:
             path: the requested file; None for a whole repository.
         """
-        import httpx2
         from huggingface_hub import errors
 
         what, cached = {"model": "repository", "dataset": "data set"}[self.kind], f"has no {path}" if path else "is not"
@@ -119,7 +118,7 @@ class HubRepository:
             errors.RepositoryNotFoundError: ("no repository", f"is no {what} on the Hub, or hidden{from_token}"),
             errors.HFValidationError: ("no repository", f"is no {what} on the Hub; its name must be user/name"),
             errors.HfHubHTTPError: ("answer", "cannot be read: the Hub answered"),
-            httpx2.HTTPError: ("unreachable", "cannot be reached on the Hub"),
+            http_library().HTTPError: ("unreachable", "cannot be reached on the Hub"),
         }
         try:
             yield
@@ -137,6 +136,17 @@ class HubRepository:
                 problem += f" {status}" if status else f" ({type(error).__name__})"
             pause = float(asked) if asked.isdigit() else None
             raise HubError(str(self), problem, reason, status, pause) from None
+
+
+def http_library() -> ModuleType:
+    """The HTTP library of the installed huggingface_hub, for its exceptions: httpx2 from version 2 on, else httpx."""
+    import huggingface_hub
+
+    if int(huggingface_hub.__version__.partition(".")[0]) < 2:
+        import httpx as library
+    else:
+        import httpx2 as library
+    return library
 
 
 def too_large(path: str, size: int, most: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +25,7 @@ from dp_prior.tracking.metric_names import find_metric
 
 SHOWN = (".mp4", ".webm", ".gif")  # videos that W&B's page plays
 LAUNCH_S = 5.0  # time limit for launching the client's process
+PATIENCE_S = 10.0  # after its own timeout the client is killed; 0.27 looks for the state of a run for ever
 
 
 class WandbConfig(Config):
@@ -138,7 +140,7 @@ class WandbLogger(Logger):
             if mode == "offline" or self._is_abandoned:
                 raise
             run.report(
-                f"logger 'wandb' could not start ({redact(str(error))}); it writes offline to "
+                f"logger 'wandb' could not start ({redact(str(error) or type(error).__name__)}); it writes offline to "
                 f"{run.directory / 'wandb'}, to be uploaded with `wandb sync`"
             )
             self._run = self._init(run, "offline")
@@ -153,10 +155,7 @@ class WandbLogger(Logger):
         import wandb
 
         self._run = None
-        process = _process()
-        if process is not None:
-            process.kill()
-            process.wait()
+        _kill()
         with contextlib.suppress(Exception):  # teardown expects the process that was just killed
             wandb.teardown()
 
@@ -175,10 +174,13 @@ class WandbLogger(Logger):
             "login_timeout": 1.0,  # a background thread cannot prompt for a key
             "finish_timeout": max(1.0, 0.7 * run.patience_s),
         }
+        limit = threading.Timer(config.init_timeout_s + PATIENCE_S, _kill)
+        limit.daemon = True
         self._is_starting = True
         try:
             if self._is_abandoned:
                 raise RuntimeError("the run has ended")
+            limit.start()
             return wandb.init(
                 project=config.project,
                 entity=config.entity,
@@ -194,6 +196,7 @@ class WandbLogger(Logger):
                 settings=wandb.Settings(**settings),
             )
         finally:
+            limit.cancel()
             self._is_starting = False
 
     def _row(self, content: dict[str, Any], progress: Progress) -> None:
@@ -204,6 +207,14 @@ class WandbLogger(Logger):
         except Exception:
             self._discard()
             raise
+
+
+def _kill() -> None:
+    """Kill the client's process; a call that waits for an answer of this process raises."""
+    process = _process()
+    if process is not None:
+        process.kill()
+        process.wait()
 
 
 def _process() -> Any:

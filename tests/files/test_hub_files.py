@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from dp_prior.files.hub_files import HubError, HubRepository, locate
+from dp_prior.files.hub_files import HubError, HubRepository, http_library, locate
 from tests.messages import naming
 
 FILES = {"config.json": b"{}", "deep/weights.bin": b"12345", "other.txt": b"?"}
@@ -90,10 +90,10 @@ def test_a_missing_file_and_a_missing_network_are_told_apart(repository, hub):
 
 
 def test_another_answer_is_told_by_its_number_also_from_a_thread_of_the_client(repository):
-    import httpx2
     from huggingface_hub.errors import HfHubHTTPError
 
-    answer = httpx2.Response(429, headers={"Retry-After": "7"}, request=httpx2.Request("GET", "http://hub/secret"))
+    http = http_library()
+    answer = http.Response(429, headers={"Retry-After": "7"}, request=http.Request("GET", "http://hub/secret"))
     error = HfHubHTTPError("secret", response=answer)
     for raised, cause in ((error, None), (RuntimeError("in a thread"), error)):
         with pytest.raises(HubError, match=naming("me/x", 429)) as told, repository.translated():

@@ -196,7 +196,7 @@ def test_a_repository_names_no_class_and_runs_no_code(policy, hub, name, tmp_pat
 def test_a_robot_needs_no_client_of_the_hub(policy, tmp_path):
     source = (
         "import sys\n"
-        "for name in ('huggingface_hub', 'fsspec', 'accelerate', 'click', 'rich', 'wandb', 'httpx2'):\n"
+        "for name in ('huggingface_hub', 'fsspec', 'accelerate', 'click', 'rich', 'wandb', 'httpx', 'httpx2'):\n"
         "    sys.modules[name] = None\n"  # as if it were not installed
         "import dp_prior\n"
         "from dp_prior.tasks.policy import DiffusionPolicy\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -72,6 +72,7 @@ class Published:
         action: normalisation of the action.
         observations: by our names, in the order of their features in the source's condition.
         data, train: settings for fine-tuning, as far as the source states them.
+        ignored: keys of the source's configuration that no action depends on, by the reason.
     """
 
     library: str
@@ -86,6 +87,7 @@ class Published:
     observations: dict[str, Observation]
     data: dict[str, Any]
     train: dict[str, Any]
+    ignored: dict[str, list[str]] = field(default_factory=dict)
 
     def renamed(self, names: Mapping[str, str]) -> Published:
         """The same policy with new names for observations; `names` maps keys in the source's data to names.

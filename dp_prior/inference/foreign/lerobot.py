@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from dp_prior.config import Config, ConfigError
+from dp_prior.config.errors import short
 from dp_prior.inference.foreign.foreign_files import PublishedFiles
 from dp_prior.inference.foreign.foreign_policy import RESNETS, WEIGHTS, Observation, Published, under, unet
 from dp_prior.inference.foreign.scaling import Scaling, identity
@@ -30,9 +31,16 @@ _MODES: dict[str, tuple[Any, tuple[str, ...]]] = {  # kind of our normalizer, an
 }
 _USED = ("min", "max", "mean", "std", "q01", "q99")
 _HARMLESS, _RENAME = ("to_batch_processor", "device_processor"), "rename_observations_processor"
-_NO_PART = {"crop_is_random", "pretrained_backbone_weights", "drop_n_last_frames", "scheduler_name"}
-_NO_PART |= {"compile_model", "compile_mode", "device", "use_amp", "pretrained_path"}
-_NO_PART |= {"push_to_hub", "repo_id", "private", "tags", "license"}
+_NO_PART = {  # keys of any released version that do not affect actions, by the reason
+    "how LeRobot ran the network": ("device", "use_amp", "compile_model", "compile_mode", "gradient_checkpointing"),
+    "LeRobot's training only": ("crop_is_random", "drop_n_last_frames", "scheduler_name"),
+    "where the weights began; the trained weights are read": (
+        *("pretrained_backbone_weights", "pretrained_path", "pretrained_revision"),
+    ),
+    "where LeRobot publishes": ("push_to_hub", "repo_id", "private", "tags", "license"),
+}
+_WITHOUT_VALUE = (None, False, "", [], {})
+_UNKNOWN = "unknown here, but without a value"
 
 Mode = Literal["MIN_MAX", "MEAN_STD", "QUANTILES", "IDENTITY"]
 Pair = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
@@ -84,15 +92,21 @@ class LeRobotDiffusionConfig(Config):
     optimizer_weight_decay: float = 1e-6
     scheduler_warmup_steps: int = 500
     use_peft: Literal[False] = False
+    keys_beside: dict[str, Any] = {}  # keys of the file without a field here
 
     @classmethod
     def complete(cls, data: dict[str, Any]) -> None:
-        """Drop keys that do not affect actions."""
-        for name in _NO_PART & data.keys():
-            del data[name]
+        """Set keys aside that no action depends on, or that this reader does not know."""
+        if beside := sorted(data.keys() - cls.model_fields.keys()):
+            data["keys_beside"] = {name: data.pop(name) for name in beside}
 
     def faults(self) -> Iterator[str]:
-        """Features that are not supported here."""
+        """Keys and features that are not supported here."""
+        listed = {name for names in _NO_PART.values() for name in names}
+        for name, value in self.keys_beside.items():
+            if name not in listed and not _is_without_value(value):
+                found = f"{name}: unknown key, and its value {short(value)} may change the actions"
+                yield f"{found}; an unknown key is ignored only if it is null, false or empty"
         expected = {STATE: ("STATE", 1), ENV: ("ENV", 1)}
         for name, feature in self.input_features.items():
             kind, axes = expected.get(name, ("VISUAL", 3))
@@ -108,6 +122,14 @@ class LeRobotDiffusionConfig(Config):
         names = [our_name(name) for name in self.input_features]
         if len(set(names)) < len(names):
             yield f"input_features would be named {names} here, two of them alike"
+
+    def ignored(self) -> dict[str, list[str]]:
+        """Keys of the file that no action depends on, by the reason."""
+        listed = {name: reason for reason, names in _NO_PART.items() for name in names}
+        found: dict[str, list[str]] = {}
+        for name in self.keys_beside:
+            found.setdefault(listed.get(name, _UNKNOWN), []).append(name)
+        return found
 
     @property
     def crop(self) -> Pair | None:
@@ -221,7 +243,12 @@ def read(files: PublishedFiles) -> Published:
         observations=observations,
         data={"episodes": {"type": "lerobot"}, "mask_padding": config.do_mask_loss_for_padding},
         train=config.train(),
+        ignored=config.ignored(),
     )
+
+
+def _is_without_value(value: Any) -> bool:
+    return any(type(value) is type(empty) and value == empty for empty in _WITHOUT_VALUE)
 
 
 def _state(files: PublishedFiles, name: str, normalizes: str, config: LeRobotDiffusionConfig) -> Stats:

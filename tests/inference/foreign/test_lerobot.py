@@ -142,6 +142,41 @@ def test_quantiles_of_width_0(tmp_path):
     assert normalizer.normalize("state", known["q01"] + 0.125).abs().max() < 1
 
 
+KEYS_SINCE = {  # what each release first wrote, with its value where the user gave none
+    "0.3.3": {
+        "device": "cuda", "use_amp": False, "push_to_hub": True, "repo_id": "me/policy", "private": None, "tags": None,
+        "license": None, "drop_n_last_frames": 7, "crop_is_random": True, "scheduler_name": "cosine",
+        "pretrained_backbone_weights": None,
+    },
+    "0.4.0": {"pretrained_path": None},
+    "0.5.1": {"compile_model": False, "compile_mode": "reduce-overhead", "resize_shape": None, "crop_ratio": 1.0,
+              "use_peft": False},
+    "0.6.1": {"pretrained_revision": None, "gradient_checkpointing": False},
+}  # fmt: skip
+
+
+def test_the_configuration_of_every_release_is_read_and_what_is_ignored_is_told(tmp_path):
+    """Their training may checkpoint gradients, and their policy be the revision of another: no action depends on it."""
+    keys = {}
+    for release, added in KEYS_SINCE.items():
+        keys |= added
+        found = published(lerobot(tmp_path / release, config=keys)[0])
+        told = {key: reason for reason, names in found.ignored.items() for key in names}
+        assert told.keys() == keys.keys() - {"resize_shape", "crop_ratio", "use_peft"}, release
+        assert all("LeRobot" in reason or "weights" in reason for reason in told.values())
+    keys |= {"pretrained_revision": "v2", "gradient_checkpointing": True}
+    assert published(lerobot(tmp_path / "set", config=keys)[0]).ignored == found.ignored
+
+
+def test_an_unknown_key_without_a_value_is_told_and_one_with_a_value_refused(tmp_path):
+    empty = {"a_null": None, "b_false": False, "c_text": "", "d_list": [], "e_object": {}}
+    found = published(lerobot(tmp_path / "empty", config=empty)[0])
+    assert found.ignored["unknown here, but without a value"] == [*empty]
+    for number, value in enumerate((True, 0, 0.0, "x", [None], {"a": None})):
+        with pytest.raises(ConfigError, match="new: unknown key, and its value .* may change the actions"):
+            published(lerobot(tmp_path / str(number), config={"new": value})[0])
+
+
 REFUSALS = {
     "another policy": ({"type": "act", "chunk_size": 100}, ("type", "'diffusion'", "'act'")),
     "unknown key": ({"use_vqvae": True}, ("config.json", "use_vqvae")),
