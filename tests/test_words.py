@@ -7,7 +7,8 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent.parent / "dp_prior"
+ROOT = Path(__file__).parent.parent
+PACKAGES = (ROOT / "dp_prior", ROOT / "plugins")
 MOST = 1
 
 _ALONE = (  # ends a clause, or is followed by a word that is no noun
@@ -76,12 +77,12 @@ def test_every_docstring_and_comment_is_read():
 
 
 def test_sentences_name_what_they_speak_of():
-    faults, paths = [], sorted(PACKAGE.rglob("*.py"))
-    assert paths
+    faults, paths = [], sorted(path for package in PACKAGES for path in package.rglob("*.py"))
+    assert {path.relative_to(ROOT).parts[0] for path in paths} == {"dp_prior", "plugins"}
     for path in paths:
         source = path.read_text(encoding="utf-8")
         for line, text in [*docstrings(source), *comments(source)]:
             for sentence in sentences(text):
                 if len(found := bare(sentence)) > MOST:
-                    faults.append(f"{path.relative_to(PACKAGE.parent)}:{line}: {', '.join(found)}: {sentence}")
+                    faults.append(f"{path.relative_to(ROOT)}:{line}: {', '.join(found)}: {sentence}")
     assert not faults, "name the nouns:\n" + "\n".join(faults)

@@ -126,20 +126,21 @@ def import_modules(modules: tuple[str, ...]) -> None:
             raise ConfigError(f"--import {name}", [problem]) from error
 
 
-def new_names(pairs: Iterable[str]) -> dict[str, str]:
-    """Parse `--rename` into new names by names in the source.
+def new_names(pairs: Iterable[str], option: str = "--rename") -> dict[str, str]:
+    """Parse `--rename THEIRS=OURS`, or another option of pairs, into the second names by the first.
 
     Raises:
         ConfigError: a pair lacks a name.
     """
     names: dict[str, str] = {}
     for pair in pairs:
-        theirs, _, ours = pair.partition("=")
-        if not theirs or not ours:
+        first, _, second = pair.partition("=")
+        if not first or not second:
             from dp_prior.config import ConfigError
 
-            raise ConfigError("--rename", [f"is {pair!r}; expected THEIRS=OURS"])
-        names[theirs] = ours
+            expected = "THEIRS=OURS" if option == "--rename" else "OURS=THEIRS"
+            raise ConfigError(option, [f"is {pair!r}; expected {expected}"])
+        names[first] = second
     return names
 
 

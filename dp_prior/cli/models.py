@@ -224,24 +224,46 @@ def average(run: str, relative_width: float, out: Path, max_error: float) -> Non
 @click.option(
     "--format",
     "layout",
-    type=click.Choice(["checkpoint", "onnx", "torch_export"]),
+    type=click.Choice(["checkpoint", "onnx", "torch_export", "lerobot"]),
     default="checkpoint",
     show_default=True,
-    help="onnx and torch_export write graphs of the policy for robots, see docs/export.md.",
+    help="onnx and torch_export write graphs (docs/export.md), lerobot a folder for lerobot-rollout (docs/robot.md).",
 )
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change task.sampler in a graph format.")
-def export(checkpoint: str, directory: Path, whole: bool, layout: str, overrides: tuple[str, ...]) -> None:
+@click.option("--keys", multiple=True, metavar="OURS=THEIRS", help="lerobot: its key of an observation; repeatable.")
+@click.option("--inside", type=click.Choice(["checkpoint", "onnx"]), help="lerobot: form of the policy in the folder.")
+@click.option("--address", metavar="HOST:PORT", help="lerobot: dp-prior serve runs the policy there; none is written.")
+@click.option("--repo", metavar="USER/NAME", help="lerobot: send the folder to this repository of the Hub, too.")
+def export(
+    checkpoint: str,
+    directory: Path,
+    whole: bool,
+    layout: str,
+    overrides: tuple[str, ...],
+    keys: tuple[str, ...],
+    **lerobot: str | None,
+) -> None:
     """Copy a checkpoint, or a run's best checkpoint, to a directory that loads by itself."""
     from dp_prior.commands.export import export_checkpoint, export_policy
 
+    given = {name: value for name, value in {"keys": keys, **lerobot}.items() if value}
+    if layout != "lerobot" and given:
+        raise click.UsageError(f"--{next(iter(given))} is for --format lerobot")
+    if layout != "checkpoint" and whole:
+        raise click.UsageError("--whole is for --format checkpoint")
+    if layout in ("checkpoint", "lerobot") and overrides:
+        raise click.UsageError("--set is for --format onnx and torch_export; a copy keeps its configuration")
+    if layout == "lerobot":
+        from dp_prior.commands.lerobot_export import export_for_lerobot
+
+        if "inside" in given and "address" in given:
+            raise click.UsageError("--inside is for a folder with the policy, --address for one without")
+        echo("\n".join(export_for_lerobot(checkpoint, directory, **{**given, "keys": new_names(keys, "--keys")})))
+        return
     if layout != "checkpoint":
-        if whole:
-            raise click.UsageError("--whole is for --format checkpoint")
         report = export_policy(checkpoint, directory, layout, overrides)
         echo(f"exported {checkpoint} to {directory}; largest error {report['largest_error']:.2g} normalised")
         return
-    if overrides:
-        raise click.UsageError("--set is for --format onnx and torch_export; a copy keeps its configuration")
     source, digest = export_checkpoint(checkpoint, directory, whole=whole)
     echo(f"exported {source} to {directory}")
     echo(f"its reference on a web server is https://.../{directory.name}#sha256={digest}")

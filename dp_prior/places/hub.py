@@ -242,6 +242,23 @@ def publish(
         return api.create_commit(repo, files, commit_message=message, revision=branch).commit_url
 
 
+def publish_folder(directory: Path, repo: str, message: str) -> str:
+    """Put all files of a folder at the root of a repository, in one commit; returns the commit's page. A repository
+    that does not exist is created as a private one.
+
+    Raises:
+        RemoteError: the Hub refuses, or cannot be reached.
+    """
+    from huggingface_hub import CommitOperationAdd
+
+    with _translated(repo):
+        api = _connect()
+        api.create_repo(repo, private=True, exist_ok=True)
+        paths = sorted(filter(Path.is_file, directory.rglob("*")))
+        files = [CommitOperationAdd(path.relative_to(directory).as_posix(), path) for path in paths]
+        return api.create_commit(repo, files, commit_message=message).commit_url
+
+
 def _connect(token: str | None = None) -> HfApi:
     """A client with a token.
 

@@ -1,0 +1,142 @@
+"""`dp-prior export --format lerobot`: a folder for `lerobot-rollout --policy.path=`, also sent to the Hub."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from dp_prior.checkpoints.format import MODEL_FILES
+from dp_prior.commands.export import export_policy
+from dp_prior.commands.stored import StoredTask, read_stored
+from dp_prior.config import ConfigError, an
+from dp_prior.data.errors import DataError, UnreadableError
+from dp_prior.data.formats.episode_store import EpisodeStore
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
+from dp_prior.inference.export.lerobot_folder import lerobot_settings, write_lerobot_folder
+from dp_prior.inference.export.wiring import Wiring, wired
+from dp_prior.places.hub import publish_folder
+from dp_prior.places.local import copy_checkpoint
+from dp_prior.places.reference import resolve
+from dp_prior.tasks.policy import DiffusionPolicy
+from dp_prior.tensors.observations import obs_spec
+
+Inside = Literal["checkpoint", "onnx"]
+
+
+def export_for_lerobot(
+    reference: str,
+    directory: Path,
+    *,
+    keys: Mapping[str, str],
+    inside: Inside = "checkpoint",
+    address: str | None = None,
+    repo: str | None = None,
+) -> list[str]:
+    """Write the folder of a policy.
+
+    Args:
+        keys: LeRobot's key by the policy's observation, where the recorded names are others; see `Wiring.keys`.
+        inside: the form of the policy in the folder.
+        address: `host:port` of a server that runs the policy, which then is not in the folder.
+        repo: repository of the Hub that gets the folder too; created as a private one if missing.
+
+    Returns:
+        Lines: the folder, the page of the Hub, and the options that the first rollout must be given.
+
+    Raises:
+        ConfigError: the checkpoint holds no policy, or no robot gives an observation of the policy.
+        FileExistsError: `directory` exists.
+        RemoteError: the Hub refuses, or cannot be reached.
+    """
+    source = resolve(reference, whole=False)
+    stored = _read_policy(source)
+    try:
+        policy = DiffusionPolicy.from_pretrained(source)
+    except ValueError as error:
+        raise ConfigError(str(source), [str(error)]) from None
+    data, store, remark = _recorded(stored)
+    reads = obs_spec(policy.spec, policy.normalizer)
+    wiring = wired(policy.spec, reads, keys, data, store)
+    is_continued = "prefix" if policy.max_delay is not None else "guided"
+    merge = "naive" if inside == "onnx" else is_continued
+    settings = lerobot_settings(policy, wiring, address=address, merge=merge)
+
+    def write(place: Path) -> None:
+        if inside == "onnx":
+            export_policy(reference, place, "onnx")
+        else:
+            copy_checkpoint(source, place, MODEL_FILES)
+
+    write_lerobot_folder(directory, settings, _card(directory.name, wiring), write if address is None else None)
+    lines = [f"exported {source} to {directory}"]
+    if repo is not None:
+        page = publish_folder(directory, repo, "Add a policy for lerobot-rollout")
+        lines.append(f"sent to {page}")
+    return [*lines, *_unknown(wiring, remark)]
+
+
+def _read_policy(source: Path) -> StoredTask:
+    """The task and data of a checkpoint; without data that this version cannot read."""
+    task = read_stored(source, with_data=False)
+    if task.task.kind != "policy":
+        raise ConfigError(str(source), [f"holds {an(task.task.type)}; only policies act on robots"])
+    try:
+        return read_stored(source)
+    except ConfigError:  # a data type of a package that is not installed
+        return task
+
+
+def _recorded(stored: StoredTask) -> tuple[TrajectoriesConfig | None, EpisodeStore | None, str]:
+    """The first data set of training, its files if they are on this machine, and why not."""
+    sets = list(stored.data.recorded_sets().values()) if stored.data is not None else []
+    if not sets:
+        return None, None, "the policy was saved without its data set"
+    try:
+        return sets[0], sets[0].episodes.create(), ""
+    except (DataError, UnreadableError, OSError, ImportError) as error:
+        reason = str(error).replace("\n", " ")
+        return sets[0], None, f"the data set cannot be read ({reason})"
+
+
+def _unknown(wiring: Wiring, remark: str) -> list[str]:
+    """The options of lerobot-rollout for everything that the folder does not say."""
+    missing = {
+        "state_names": wiring.state_names is None and bool(wiring.state_range),
+        "action_names": wiring.action_names is None,
+        "fps": wiring.fps is None,
+        "frame_sizes": any(source.startswith("observation.image") and source not in wiring.frame_sizes
+                           for source in wiring.keys.values()),
+    }  # fmt: skip
+    options = [f"--policy.{name}" for name, is_missing in missing.items() if is_missing]
+    if not options:
+        return []
+    reason = remark or "the data set does not name them"
+    return [f"not known here: {reason}; the first rollout asks for {', '.join(options)}"]
+
+
+def _card(name: str, wiring: Wiring) -> str:
+    """README.md of the folder."""
+    keys = "\n".join(f"| `{key}` | `{source}` |" for key, source in wiring.keys.items())
+    rate = "" if wiring.fps is None else f" --fps={wiring.fps:g}"
+    return f"""---
+library_name: lerobot
+pipeline_tag: robotics
+tags: [robotics, lerobot, diffusion-policy, dp_prior]
+---
+
+# {name}
+
+A diffusion policy of `dp_prior`, for LeRobot's programs:
+
+```bash
+pip install dp_prior lerobot_policy_dp_prior
+lerobot-rollout --policy.path=PATH_OR_REPOSITORY --robot.type=ROBOT{rate}
+```
+
+| the policy's observation | LeRobot's |
+|---|---|
+{keys}
+
+Action: {", ".join(f"`{one}`" for one in wiring.action_names or []) or "names not recorded"}.
+"""

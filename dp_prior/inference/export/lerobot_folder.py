@@ -1,0 +1,88 @@
+"""The folder that LeRobot's `--policy.path` reads, for the plug-in `lerobot_policy_dp_prior` of this repository.
+
+`config.json` and the two pipelines are as LeRobot writes them; the policy lies in `policy/`, a checkpoint or an ONNX
+export. Nothing is normalised in LeRobot's pipelines: a policy takes and gives the units of its data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dp_prior.files.durable import publish, temporary_directory
+from dp_prior.inference.export.wiring import Wiring
+from dp_prior.tasks.policy import DiffusionPolicy
+
+LAYOUT = 1
+"""Version of the folder; the plug-in refuses a newer one."""
+
+POLICY_FOLDER = "policy"
+_DEVICE = {"registry_name": "device_processor", "config": {"device": "cpu", "float_dtype": None}}
+_RENAME = {"registry_name": "rename_observations_processor", "config": {"rename_map": {}}}
+PIPELINES = {  # lerobot-rollout sets the device and the new names in steps of these names
+    "policy_preprocessor": [_RENAME, _DEVICE],
+    "policy_postprocessor": [_DEVICE],
+}
+
+
+def write_lerobot_folder(
+    directory: Path,
+    settings: dict[str, Any],
+    card: str,
+    write_policy: Callable[[Path], object] | None,
+) -> None:
+    """Write the folder, which appears complete or not at all.
+
+    Args:
+        settings: the content of config.json, see `lerobot_settings`.
+        card: README.md.
+        write_policy: writes the policy to a directory that does not exist; None for a policy that a server runs.
+
+    Raises:
+        FileExistsError: `directory` exists.
+    """
+    if directory.exists() or directory.is_symlink():
+        raise FileExistsError(f"{directory} exists; choose another directory for the export, or delete it")
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with temporary_directory(directory) as temporary:
+        if write_policy is not None:
+            write_policy(temporary / POLICY_FOLDER)
+        documents = {name: {"name": name, "steps": steps} for name, steps in PIPELINES.items()}
+        for name, content in {"config": settings, **documents}.items():
+            (temporary / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        (temporary / "README.md").write_text(card, encoding="utf-8")
+        publish(temporary, directory)
+
+
+def lerobot_settings(policy: DiffusionPolicy, wiring: Wiring, *, address: str | None, merge: str) -> dict[str, Any]:
+    """The content of LeRobot's config.json.
+
+    Args:
+        address: `host:port` of the server that runs the policy; None for the policy in the folder.
+        merge: how a chunk follows the unfinished one, under `--inference.type=rtc`.
+    """
+    vectors = {key: {"type": "STATE", "shape": [width]} for key, width in wiring.widths.items()}
+    frames = {}
+    for key, source in wiring.keys.items():
+        if policy.spec.kind(key) == "image":
+            height, width = wiring.frame_sizes.get(source) or policy.spec.cond_shapes[key][1:3]
+            frames[source] = {"type": "VISUAL", "shape": [3, height, width]}
+    return {
+        "type": "dp_prior",
+        "n_obs_steps": policy.n_obs_steps,
+        "input_features": {**vectors, **frames},
+        "output_features": {"action": {"type": "ACTION", "shape": [policy.spec.x_shape[-1]]}},
+        "device": "cpu",
+        "push_to_hub": False,
+        "layout": LAYOUT,
+        "keys": wiring.keys,
+        "state_names": wiring.state_names,
+        "state_range": wiring.state_range,
+        "action_names": wiring.action_names,
+        "frame_sizes": wiring.frame_sizes,
+        "fps": wiring.fps,
+        "address": address,
+        "merge": merge,
+    }

@@ -1,0 +1,165 @@
+"""A policy of dp_prior as LeRobot calls it: `select_action` per control step, or a chunk at a time under `rtc`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from lerobot.policies import PreTrainedPolicy
+from torch import Tensor
+
+from lerobot_policy_dp_prior.configuration_dp_prior import DPPriorConfig
+from lerobot_policy_dp_prior.fit import Ends, misfits, strange_values
+from lerobot_policy_dp_prior.observations import observations, unfinished
+from lerobot_policy_dp_prior.rollout import STATE, recording_fault, robot_ends, running_rollout
+from lerobot_policy_dp_prior.sources import open_source
+
+
+class DPPriorPolicy(PreTrainedPolicy):
+    """Acts as `dp_prior.Agent`, with the same noise: the actions are equal bit for bit."""
+
+    config_class = DPPriorConfig
+    name = "dp_prior"
+
+    def __init__(self, config: DPPriorConfig, folder: Path = Path(), **unused: Any):
+        """Args: folder: written by `dp-prior export --format lerobot`."""
+        super().__init__(config)
+        self._folder, self._source = folder, open_source(config, folder)
+        self.networks = self._source.module  # LeRobot moves the parameters of this module
+        self._agent, self._rows = self._source.agent(), None
+        self._check_keys()
+        self._episode, self._has_acted, self._is_compared = 0, False, False
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_name_or_path: str | Path, *, config: DPPriorConfig | None = None, revision: str | None = None,
+        **unused: Any,
+    ) -> Self:  # fmt: skip
+        """Open a folder, or a repository of the Hub with the same files.
+
+        Raises:
+            FileNotFoundError: it holds no policy.
+            ValueError: the policy cannot be used.
+        """
+        folder = Path(pretrained_name_or_path)
+        if not folder.is_dir():
+            from huggingface_hub import snapshot_download
+
+            folder = Path(snapshot_download(str(pretrained_name_or_path), revision=revision))
+        policy = cls(config or DPPriorConfig.from_pretrained(folder), folder)
+        return policy.to(policy.config.device).eval()
+
+    def reset(self) -> None:
+        """Begin an episode; the first time also compare the policy with the robot.
+
+        Raises:
+            ValueError: they differ; every difference in one message.
+        """
+        if not self._is_compared and (rollout := running_rollout()) is not None:
+            self._compare(rollout)
+            self._is_compared = True
+        self._episode += self._has_acted  # LeRobot also resets before the first episode, perhaps twice
+        self._has_acted, self._rows = False, None
+        self._agent.reset(self._episode)
+
+    @torch.no_grad()
+    def select_action(self, batch: Mapping[str, Any], **unused: Any) -> Tensor:
+        """The next action of every row, (rows, action_dim) float32 in the units of the data."""
+        obs = self._observations(batch)
+        rows = len(next(iter(obs.values())))
+        self._has_acted = True
+        if rows == 1:
+            return torch.from_numpy(self._agent.act({key: value[0] for key, value in obs.items()}))[None]
+        if self._rows is None:
+            self._rows = self._source.rows()
+            self._rows.reset(range(self._episode * rows, (self._episode + 1) * rows))
+        return torch.from_numpy(self._rows.act(obs))
+
+    def supports_rtc(self) -> bool:
+        """True.
+
+        Raises:
+            ValueError: the policy reads more than LeRobot gives for a chunk, which is the newest observation.
+        """
+        if self._agent.n_obs_steps > 1:
+            raise ValueError(
+                f"--inference.type=rtc gives one observation for a chunk, the policy reads {self._agent.n_obs_steps}: "
+                f"train with n_obs_steps 1, or use --inference.type=sync"
+            )
+        if past := list(self._agent.reads.first_actions()):
+            raise ValueError(f"--inference.type=rtc does not say the last action, which the policy reads as {past}: "
+                             f"use --inference.type=sync")  # fmt: skip
+        return True
+
+    def init_rtc_processor(self) -> None:
+        """LeRobot has set `config.rtc_config`: chunks follow unfinished ones from now on."""
+        merge = self.config.merge
+        if merge not in self._source.merges:
+            raise ValueError(f"--policy.merge is {merge}; this policy has {', '.join(self._source.merges)}")
+        self._agent = self._source.agent(merge, self.config.rtc_config.max_guidance_weight)
+
+    def predict_action_chunk(
+        self,
+        batch: Mapping[str, Any],
+        inference_delay: int = 0,
+        prev_chunk_left_over: Tensor | None = None,
+        **unused: Any,
+    ) -> Tensor:
+        """(1, horizon, action_dim) float32, in the units of the data, from the present on.
+
+        Args:
+            inference_delay: control steps that pass before the chunk begins.
+            prev_chunk_left_over: (steps, action_dim) what is left of the last chunk, which goes on meanwhile.
+        """
+        obs = self._observations(batch)
+        self._has_acted = True
+        prefix = unfinished(prev_chunk_left_over) if self._continues() else None
+        delay = 0 if prefix is None else min(inference_delay, len(prefix), self._source.horizon - 1)
+        row = {key: value[0] if isinstance(value, list) else value for key, value in obs.items()}  # (1, *shape): a step
+        chunk = self._agent.infer(row, prefix, delay)["chunk"]
+        return torch.from_numpy(chunk.copy())[None]
+
+    def get_optim_params(self) -> dict:
+        """See `forward`."""
+        raise NotImplementedError("dp_prior trains its policies: dp-prior train")
+
+    def forward(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict | None]:
+        """Raises NotImplementedError: `dp-prior train` trains."""
+        raise NotImplementedError("dp_prior trains its policies: dp-prior train")
+
+    def _check_keys(self) -> None:
+        """Whether the folder says where the policy's observations are; a server may run another policy."""
+        reads = self._agent.reads
+        read = sorted(reads.observations.keys() - reads.first_actions().keys())
+        if read != sorted(self.config.keys):
+            place = self.config.address or self._folder
+            raise ValueError(f"the policy of {place} reads {read}, config.json of {self._folder} has keys for "
+                             f"{sorted(self.config.keys)}: is it the policy that was exported?")  # fmt: skip
+
+    def _continues(self) -> bool:
+        return self.config.rtc_config is not None and self.config.rtc_config.enabled
+
+    def _observations(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        for key, feature in self.config.input_features.items():
+            if len(feature.shape) == 1 and key in batch and batch[key].shape[-1] != feature.shape[0]:
+                found = batch[key].shape[-1]
+                raise ValueError(f"{key} has {found} numbers; the policy was trained with {feature.shape[0]}")
+        return observations(batch, self._agent.reads, self.config.keys)
+
+    def _compare(self, rollout: Any) -> None:
+        config, robot = self.config, robot_ends(rollout)
+        is_read = any(source.startswith(STATE) for source in config.keys.values())
+        cameras = {source: config.frame_sizes.get(source) for source in config.keys.values()
+                   if source.startswith("observation.image")}  # fmt: skip
+        state = config.state_names if is_read else robot.state
+        faults = list(misfits(Ends(state, config.action_names, cameras, config.fps), robot))
+        faults += filter(None, [recording_fault(rollout)])
+        if not faults:
+            position = rollout.hardware.initial_position or {}
+            strange = list(strange_values(robot.state, config.state_range, position))
+            faults += [f"{'; '.join(strange)}. Are its units those of training?"] if strange else []
+        if faults:
+            name = rollout.hardware.robot_wrapper.name
+            raise ValueError("\n  ".join([f"{self._folder} and the robot {name} do not fit:", *faults]))

@@ -1,0 +1,63 @@
+"""From a batch of LeRobot to the observations of a policy; from its rest of a chunk to an unfinished chunk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dp_prior.onboard.obs_spec import ObsSpec
+
+_SOURCE = re.compile(r"([^\[]+)(?:\[(\d+):(\d+)\])?")
+
+
+def observations(batch: Mapping[str, Any], reads: ObsSpec, keys: Mapping[str, str]) -> dict[str, Any]:
+    """The observations of each row, (rows, *shape) by the policy's key; texts as a list.
+
+    Args:
+        batch: of LeRobot: vectors (rows, n) float32, frames (rows, channels, height, width) from 0 to 1.
+        reads: the policy's observations.
+        keys: LeRobot's key, perhaps with a slice, by the policy's.
+
+    Raises:
+        ValueError: the batch lacks a key.
+    """
+    found = {}
+    for key, one in reads.observations.items():
+        if one.start is not None:  # the action of the step before, which agents know
+            continue
+        name, start, stop = _SOURCE.fullmatch(keys[key]).groups()
+        if name not in batch:
+            raise ValueError(f"the policy reads {name!r} as {key!r}; LeRobot gives {', '.join(sorted(batch))}")
+        if one.kind == "text":
+            found[key] = [batch[name]] if isinstance(batch[name], str) else list(batch[name])
+        elif one.kind == "image":
+            found[key] = _pixels(batch[name])
+        else:
+            part = slice(None) if start is None else slice(int(start), int(stop))
+            found[key] = batch[name].cpu().numpy()[:, part]
+    return found
+
+
+def unfinished(left_over: Tensor | None) -> np.ndarray | None:
+    """(n, action_dim) the actions of the last chunk that are not executed yet; None where there are none.
+
+    LeRobot fills the rest of a short chunk up with zeros, which are no actions.
+
+    Args:
+        left_over: (steps, action_dim), from the present on.
+    """
+    if left_over is None:
+        return None
+    actions = left_over.detach().cpu().numpy().reshape(-1, left_over.shape[-1])
+    given = np.flatnonzero(actions.any(axis=1))
+    return actions[: given[-1] + 1] if len(given) else None
+
+
+def _pixels(frames: Tensor) -> np.ndarray:
+    """uint8 (rows, height, width, channels); exact, since LeRobot divides by 255."""
+    return (frames * 255).round().to(torch.uint8).movedim(-3, -1).cpu().numpy()

@@ -1,0 +1,49 @@
+"""`dp-prior export --format lerobot`: a folder that acts as its checkpoint, on disk and on the Hub."""
+
+import json
+
+import pytest
+import torch
+
+from dp_prior import load_policy
+from tests.cli.invoked import command
+
+KEYS = ("--keys", "agent_pos=observation.state[0:2]", "--keys", "goal=observation.state[2:4]")
+
+
+def test_the_folder_holds_the_policy_and_says_what_is_unknown(trained_policy, tmp_path):
+    done = command("export", trained_policy, tmp_path / "new", "--format", "lerobot", *KEYS)
+    assert done.exit_code == 0, done.output
+    assert all(name in done.output for name in ("--policy.state_names", "--policy.action_names", "--policy.fps"))
+    settings = json.loads((tmp_path / "new" / "config.json").read_text())
+    assert settings["keys"] == {"agent_pos": "observation.state[0:2]", "goal": "observation.state[2:4]"}
+    low, high = settings["state_range"][3]
+    assert low == pytest.approx(high) == pytest.approx(0.8), "the goal's height in training"
+    ours, theirs = load_policy(trained_policy), load_policy(tmp_path / "new" / "policy")
+    assert all(torch.equal(one, theirs.state_dict()[name]) for name, one in ours.state_dict().items())
+
+
+def test_a_server_needs_no_weights(trained_policy, tmp_path):
+    line = ("export", trained_policy, tmp_path / "new", "--format", "lerobot", *KEYS, "--address", "box:8000")
+    assert command(*line).exit_code == 0 and not (tmp_path / "new" / "policy").exists()
+    assert json.loads((tmp_path / "new" / "config.json").read_text())["address"] == "box:8000"
+
+
+def test_the_hub_gets_the_same_files_in_a_private_repository(trained_policy, tmp_path, hub):
+    line = ("export", trained_policy, tmp_path / "new", "--format", "lerobot", *KEYS, "--repo", "me/arm")
+    done = command(*line)
+    assert done.exit_code == 0 and "me/arm" in done.output, done.output
+    files = {path.relative_to(tmp_path / "new").as_posix(): path.read_bytes()
+             for path in (tmp_path / "new").rglob("*") if path.is_file()}  # fmt: skip
+    sent = {name: content for name, content in hub.files("me/arm").items() if name != ".gitattributes"}
+    assert sent == files and hub.repos["me/arm"].private
+
+
+def test_observations_without_a_place_and_models_that_do_not_act_are_refused(trained_policy, trained_prior, tmp_path):
+    done = command("export", trained_policy, tmp_path / "new", "--format", "lerobot")
+    assert done.exit_code == 64 and all(part in done.output for part in ("--keys agent_pos=", "observation.state[0:2]"))
+    done = command("export", trained_prior, tmp_path / "new", "--format", "lerobot")
+    assert done.exit_code == 64 and "only policies act on robots" in done.output
+    done = command("export", trained_policy, tmp_path / "new", "--format", "lerobot", "--keys", "agent_pos")
+    assert done.exit_code == 64 and "OURS=THEIRS" in done.output
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,39 @@
+"""The folder for LeRobot: complete or absent, with pipelines under the names that LeRobot's programs override."""
+
+import json
+
+import pytest
+
+from dp_prior.inference.export.lerobot_folder import lerobot_settings, write_lerobot_folder
+from dp_prior.inference.export.wiring import Wiring
+from tests.inference.export.policies import build
+
+
+def test_the_folder_holds_settings_pipelines_card_and_policy(tmp_path):
+    write_lerobot_folder(tmp_path / "new", {"type": "dp_prior"}, "# card", lambda place: place.mkdir())
+    found = sorted(path.name for path in (tmp_path / "new").iterdir())
+    assert found == ["README.md", "config.json", "policy", "policy_postprocessor.json", "policy_preprocessor.json"]
+    before = json.loads((tmp_path / "new" / "policy_preprocessor.json").read_text())
+    assert [step["registry_name"] for step in before["steps"]] == ["rename_observations_processor", "device_processor"]
+    with pytest.raises(FileExistsError, match="new exists; choose another"):
+        write_lerobot_folder(tmp_path / "new", {}, "", None)
+
+
+def test_a_policy_that_cannot_be_written_leaves_no_folder(tmp_path):
+    def fail(place):
+        place.mkdir()
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_lerobot_folder(tmp_path / "new", {}, "", fail)
+    assert not list(tmp_path.iterdir())
+
+
+def test_settings_are_features_of_lerobot_and_the_wiring():
+    keys = {"position": "observation.state"}
+    wiring = Wiring(keys, {"observation.state": 2}, ["a", "b"], [None, [0, 1]], None, {}, 10.0)
+    found = lerobot_settings(build(), wiring, address="box:8000", merge="guided")
+    assert found["input_features"] == {"observation.state": {"type": "STATE", "shape": [2]}}
+    assert found["output_features"] == {"action": {"type": "ACTION", "shape": [2]}}
+    assert (found["type"], found["fps"], found["address"], found["n_obs_steps"]) == ("dp_prior", 10.0, "box:8000", 2)
+    assert json.loads(json.dumps(found)) == found

@@ -1,0 +1,110 @@
+"""The wiring of policies: recorded names where LeRobot has them, chosen ones elsewhere, and nothing that is guessed."""
+
+import numpy as np
+import pytest
+
+from dp_prior.config import ConfigError
+from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
+from dp_prior.inference.export.wiring import Wiring, split_source, wired
+from dp_prior.onboard.obs_spec import ObsSpec, Reads
+from dp_prior.tensors.batch import Spec
+
+NAMES = ["a.pos", "b.pos", "c.pos"]
+
+
+class Store:
+    """What a LeRobot data set says of itself."""
+
+    def __init__(self, fps=10.0, names=NAMES):
+        self._names, self._fps = names, fps
+
+    def keys(self):
+        return {"observation.state": (3,), "observation.images.front": (480, 640, 3), "action": (3,)}
+
+    def metadata(self):
+        names = {"observation.state": self._names, "action": self._names} if self._names else {}
+        return {"fps": self._fps, "names": names, "tasks": []}
+
+
+def data(**change):
+    record = {
+        "episodes": LeRobotStoreConfig(path="set"),
+        "obs": {"arm": {"key": "observation.state", "slice": [0, 2]}, "hand": {"key": "observation.state"}},
+        "images": {"eye": {"key": "observation.images.front", "size": [8, 8]}},
+        "language": {"words": {"folder": {"path": "texts"}}},
+        "action": {"key": "action"},
+        "batch_size": 1,
+    }
+    return TrajectoriesConfig.model_validate({**record, **change})
+
+
+READS = ObsSpec(
+    {
+        "arm": Reads((2,), "float32", range=(np.array([0.0, 1.0]), np.array([2.0, 3.0]))),
+        "hand": Reads((3,), "float32"),
+        "eye": Reads((None, None, 3), "uint8", "image"),
+        "words": Reads((4,), "float32", "text"),
+        "past": Reads((3,), "float32", start=(0.0, 0.0, 0.0)),
+    }
+)
+SPEC = Spec(x_shape=(8, 3), cond_shapes={"arm": (1, 2)})
+KEYS = {
+    "arm": "observation.state[0:2]",
+    "hand": "observation.state",
+    "eye": "observation.images.front",
+    "words": "task",
+}
+
+
+def test_a_data_set_of_lerobot_says_everything():
+    assert wired(SPEC, READS, {}, data(), Store()) == Wiring(
+        keys=KEYS,
+        widths={"observation.state": 3},
+        state_names=NAMES,
+        state_range=[[0.0, 2.0], [1.0, 3.0], None],
+        action_names=NAMES,
+        frame_sizes={"observation.images.front": [480, 640]},
+        fps=10.0,
+    )
+
+
+def test_what_no_file_says_stays_unknown():
+    unnamed = wired(SPEC, READS, {}, data(), Store(fps=None, names=[]))
+    assert (unnamed.state_names, unnamed.action_names, unnamed.fps) == (None, None, None)
+    lost = wired(SPEC, READS, {}, data())
+    assert (lost.keys, lost.frame_sizes, lost.fps) == (KEYS, {}, None)
+    thinned = wired(SPEC.model_copy(update={"fps": 5.0}), READS, {}, data(stride=2), Store())
+    assert thinned.fps == 5.0
+    assert wired(SPEC, READS, {}, data(stride=2), Store()).fps is None
+
+
+def test_other_names_are_given_by_the_caller():
+    one = ObsSpec({"agent_pos": Reads((2,), "float32"), "camera": Reads((8, 8, 3), "uint8", "image")})
+    keys = {"agent_pos": "observation.state[1:3]", "camera": "observation.image"}
+    found = wired(SPEC, one, keys)
+    assert found.keys == keys and found.widths == {"observation.state": 3} and found.state_range == [None] * 3
+    assert found.frame_sizes == {"observation.image": [8, 8]}, "of a policy that takes no other size"
+
+
+@pytest.mark.parametrize(
+    ("reads", "keys", "named"),
+    [
+        ({"agent_pos": Reads((2,), "float32")}, {}, ["agent_pos=observation.state,", "observation.state[0:2]"]),
+        ({"p": Reads((2,), "float32")}, {"p": "observation.state[0:3]"}, ["2 numbers", "[0:3] has 3"]),
+        ({"p": Reads((2,), "float32")}, {"p": "state"}, ["'state'", "--keys p=observation.state"]),
+        ({"p": Reads((2, 3), "float32")}, {"p": "observation.state"}, ["(2, 3)", "vectors"]),
+        ({"c": Reads((8, 8, 3), "uint8", "image")}, {"c": "observation.state"}, ["--keys c=observation.images.NAME"]),
+        ({"t": Reads((), "int64", "label")}, {"t": "observation.state"}, ["'label'", "no robot"]),
+        ({"p": Reads((2,), "float32")}, {"p": "observation.state", "q": "task"}, ["'q'", "are: p"]),
+    ],
+)
+def test_what_no_robot_gives_is_refused_with_the_option(reads, keys, named):
+    with pytest.raises(ConfigError) as error:
+        wired(SPEC, ObsSpec(reads), keys)
+    assert all(part in str(error.value) for part in ["--keys", *named]), error.value
+
+
+def test_a_source_is_a_key_and_a_part():
+    assert split_source("observation.state") == ("observation.state", slice(None))
+    assert split_source("observation.state[2:5]") == ("observation.state", slice(2, 5))

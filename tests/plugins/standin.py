@@ -1,0 +1,90 @@
+"""The plug-in without LeRobot: stand-ins for the five names of LeRobot that it imports, and a rollout that calls it."""
+
+import importlib
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from torch import nn
+
+ROOT = Path(__file__).parents[2] / "plugins" / "lerobot_policy_dp_prior"
+NAME = "lerobot_policy_dp_prior"
+
+
+@dataclass
+class PreTrainedConfig:
+    n_obs_steps: int = 1
+    input_features: dict[str, Any] = field(default_factory=dict)
+    output_features: dict[str, Any] = field(default_factory=dict)
+    device: str | None = None
+    push_to_hub: bool = True
+
+    @classmethod
+    def register_subclass(cls, name):
+        return lambda record: record
+
+    def __post_init__(self):
+        self.device = self.device or "cpu"
+
+
+class PreTrainedPolicy(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+
+
+@dataclass
+class RTCConfig:
+    enabled: bool = True
+    max_guidance_weight: float = 10.0
+
+
+class RolloutContext(SimpleNamespace):
+    """As LeRobot's, with what the plug-in reads."""
+
+    @classmethod
+    def of(cls, *, state, action, cameras=None, fps=10.0, rename=None, position=None, recorded_fps=None):
+        features = {
+            "observation.state": {"dtype": "float32", "names": state},
+            **{f"observation.images.{name}": {"dtype": "video", "shape": (*size, 3), "names": None}
+               for name, size in (cameras or {}).items()},
+        }  # fmt: skip
+        return cls(
+            runtime=SimpleNamespace(cfg=SimpleNamespace(fps=fps, rename_map=rename or {})),
+            hardware=SimpleNamespace(robot_wrapper=SimpleNamespace(name="toy"), initial_position=position),
+            data=SimpleNamespace(
+                hw_features=features,
+                dataset_features={"action": {"dtype": "float32", "names": action}},
+                dataset=None if recorded_fps is None else SimpleNamespace(fps=recorded_fps),
+            ),
+        )
+
+
+def begin(policy, ctx):
+    """As a strategy of LeRobot begins: the rollout is its local variable `ctx` when it resets the policy."""
+    policy.reset()
+
+
+@pytest.fixture
+def plugin(monkeypatch):
+    """Gives a module of the plug-in by its name."""
+    contents = {
+        "lerobot": {"__version__": "0.6.1"},
+        "lerobot.configs": {"PreTrainedConfig": PreTrainedConfig},
+        "lerobot.policies": {"PreTrainedPolicy": PreTrainedPolicy},
+        "lerobot.policies.rtc": {},
+        "lerobot.policies.rtc.configuration_rtc": {"RTCConfig": RTCConfig},
+        "lerobot.rollout": {},
+        "lerobot.rollout.context": {"RolloutContext": RolloutContext},
+    }
+    for name, content in contents.items():
+        module = ModuleType(name)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.syspath_prepend(str(ROOT / "src"))
+    yield lambda name: importlib.import_module(f"{NAME}.{name}")
+    for name in [name for name in sys.modules if name.partition(".")[0] == NAME]:
+        del sys.modules[name]

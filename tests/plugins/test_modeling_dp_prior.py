@@ -1,0 +1,231 @@
+"""The policy that LeRobot calls, on stand-ins for LeRobot: actions as of `Agent`, chunks as of `RealtimeAgent`."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from dp_prior.client.realtime import RealtimeAgent
+from dp_prior.inference.agent import Agent, VectorAgent
+from dp_prior.inference.chunking import Guided, Prefix
+from dp_prior.pixels.resize import Fit
+from dp_prior.tensors.batch import Spec
+from tests.inference.export.policies import build
+from tests.plugins.standin import RolloutContext, RTCConfig, begin, plugin  # noqa: F401 (a fixture)
+
+JOINTS = ["a.pos", "b.pos", "c.pos"]
+KEYS = {"pos": "observation.state[0:2]", "rest": "observation.state[1:3]"}
+TWO = Spec(x_shape=(8, 2), cond_shapes={"pos": (2, 2), "rest": (2, 2)})
+SEES = {"kinds": {"cam": "image"}, "fits": {"cam": Fit(size=(16, 16))}}
+SEEING = {"encoders": {"cam": {"type": "resnet", "width": 16, "blocks": [1, 1], "stem": "conv"}}}
+CAMERA = Spec(x_shape=(8, 2), cond_shapes={"cam": (1, 16, 16, 3)}, **SEES)
+ONE = Spec(x_shape=(8, 2), cond_shapes={"pos": (1, 2), "rest": (1, 2)})
+
+
+@pytest.fixture
+def opened(plugin, tmp_path):  # noqa: F811
+    """A policy of the plug-in, and the same policy of ours."""
+
+    def open_policy(spec=TWO, keys=KEYS, record=None, **settings):
+        policy = build(spec, n_obs_steps=next(iter(spec.cond_shapes.values()))[0], **(record or {}))
+        policy.save_pretrained(tmp_path / "policy")
+        features = {"observation.state": SimpleNamespace(shape=(len(JOINTS),))}
+        config = plugin("configuration_dp_prior").DPPriorConfig(
+            **{"input_features": features, "keys": keys, "state_names": JOINTS, "action_names": JOINTS[:2], "fps": 10.0}
+            | settings
+        )
+        return plugin("modeling_dp_prior").DPPriorPolicy.from_pretrained(tmp_path, config=config), policy
+
+    return open_policy
+
+
+def states(steps, rows=1):
+    return torch.rand(steps, rows, 3, generator=torch.Generator().manual_seed(5)) * 100
+
+
+def seen(state):
+    return {"pos": state[..., 0:2].numpy(), "rest": state[..., 1:3].numpy()}
+
+
+def test_actions_of_episodes_are_those_of_an_agent(opened):
+    theirs, policy = opened()
+    ours = Agent(policy)
+    for episode in range(3):
+        theirs.reset()
+        theirs.reset()  # as LeRobot does at the start
+        ours.reset(episode)
+        for state in states(11):
+            expected = ours.act({key: value[0] for key, value in seen(state).items()})
+            assert np.array_equal(theirs.select_action({"observation.state": state}), expected[None])
+
+
+def test_environments_in_lockstep_are_those_of_a_vector_agent(opened):
+    theirs, policy = opened()
+    ours = VectorAgent(policy)
+    for episode in range(2):
+        theirs.reset()
+        ours.reset(range(3 * episode, 3 * episode + 3))
+        for state in states(6, rows=3):
+            assert np.array_equal(theirs.select_action({"observation.state": state}), ours.act(seen(state)))
+
+
+def test_frames_are_the_pixels_of_the_camera(opened):
+    theirs, policy = opened(CAMERA, {"cam": "observation.images.front"}, SEEING, input_features={})
+    ours, random = Agent(policy), np.random.default_rng(0)
+    for _ in range(5):
+        frame = random.integers(0, 256, (12, 20, 3), np.uint8)
+        batch = {"observation.images.front": torch.from_numpy(frame).float().div(255).permute(2, 0, 1)[None]}
+        assert np.array_equal(theirs.select_action(batch)[0], ours.act({"cam": frame}))
+
+
+@pytest.mark.parametrize(("merge", "way"), [("guided", Guided(max_weight=10.0)), ("prefix", Prefix())])
+def test_a_chunk_continues_the_last_one_as_in_our_own_real_time(opened, merge, way):
+    """The chunk that RealtimeAgent asks for while d actions of the last one are left to execute."""
+    record = {"prefix": {"max_delay": 3}} if merge == "prefix" else {}
+    theirs, policy = opened(ONE, record=record, merge=merge, rtc_config=RTCConfig())
+    assert theirs.supports_rtc()
+    theirs.init_rtc_processor()
+    theirs.reset()
+    asked = []
+
+    class Watched(Agent):
+        def infer(self, obs, prefix=None, delay=0, *, step=None):
+            asked.append((obs, prefix, delay, super().infer(obs, prefix, delay, step=step)["chunk"]))
+            return {"chunk": asked[-1][-1]}
+
+    def now(task, *arguments, **named):
+        return SimpleNamespace(done=lambda: True, result=lambda: task(*arguments, **named), cancel=lambda: None)
+
+    executor = SimpleNamespace(submit=now, shutdown=lambda: None)
+    ours = Watched(policy, merge=way)
+    with RealtimeAgent(ours, fps=10, n_obs_steps=1, n_action_steps=3, delay=2, executor=executor) as agent:
+        for state in states(12):
+            agent.act({key: value[0] for key, value in seen(state).items()})
+    assert len(asked) > 2 and asked[0][1] is None and all(len(one[1]) >= one[2] > 0 for one in asked[1:])
+    for obs, prefix, delay, expected in asked:
+        state = torch.from_numpy(np.concatenate([obs["pos"], obs["rest"][:, 1:]], 1))
+        rest = None
+        if prefix is not None:  # LeRobot fills up to its execution_horizon
+            rest = torch.cat([torch.from_numpy(prefix), torch.zeros(10 - len(prefix), 2)])
+        given = {"inference_delay": delay, "prev_chunk_left_over": rest}
+        assert np.array_equal(theirs.predict_action_chunk({"observation.state": state}, **given)[0], expected)
+
+
+def test_a_delay_longer_than_the_rest_is_cut_to_it_and_an_empty_rest_is_none(opened):
+    theirs, policy = opened(ONE, rtc_config=RTCConfig())
+    theirs.init_rtc_processor()
+    state, rest = states(1)[0], torch.rand(2, 2)
+    for given, prefix, delay in (
+        ({"inference_delay": 7, "prev_chunk_left_over": rest}, rest.numpy(), 2),
+        ({"inference_delay": 7, "prev_chunk_left_over": torch.zeros(10, 2)}, None, 0),
+        ({}, None, 0),
+    ):
+        theirs.reset()
+        ours = Agent(policy, merge=Guided(max_weight=10.0))
+        ours.reset(theirs._episode)
+        obs = {key: value for key, value in seen(state).items()}
+        found = theirs.predict_action_chunk({"observation.state": state}, **given)
+        assert np.array_equal(found[0], ours.infer(obs, prefix, delay)["chunk"])
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        (TWO, ["rtc", "one observation", "reads 2", "n_obs_steps 1", "sync"]),
+        (Spec(x_shape=(8, 2), cond_shapes={"pos": (1, 2), "rest": (1, 2), "last": (1, 2)},
+              previous_actions={"last": (0.0, 0.0)}), ["rtc", "last action", "'last'", "sync"]),
+    ],
+)  # fmt: skip
+def test_what_a_chunk_alone_cannot_know_is_refused(opened, spec, named):
+    theirs, _ = opened(spec)
+    with pytest.raises(ValueError) as error:
+        theirs.supports_rtc()
+    assert all(part in str(error.value) for part in named)
+
+
+def test_a_robot_that_fits_is_compared_once(opened):
+    theirs, _ = opened(state_range=[[0, 1], None, [5, 6]], frame_sizes={})
+    ctx = RolloutContext.of(state=JOINTS, action=JOINTS[:2], position={"a.pos": 0.5, "b.pos": 1e9, "c.pos": 6.9})
+    begin(theirs, ctx)
+    begin(theirs, RolloutContext.of(state=["other"], action=[]))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"state": JOINTS[::-1]}, ["state", "another order", str(JOINTS), str(JOINTS[::-1])]),
+        ({"state": ["x.pos", "y.pos", "z.pos"]}, ["others", '--policy.state_names=\'["x.pos", "y.pos", "z.pos"]\'']),
+        ({"state": JOINTS[:2]}, ["state", str(JOINTS), str(JOINTS[:2])]),
+        ({"action": JOINTS[1:]}, ["action", str(JOINTS[:2]), str(JOINTS[1:])]),
+        ({"fps": 30.0}, ["10 Hz", "30 Hz", "--fps=10", "--interpolation_multiplier=3", "30 commands"]),
+        ({"fps": 5.0}, ["10 Hz", "5 Hz", "--fps=10"]),
+        ({"recorded_fps": 30.0}, ["recording", "30 Hz", "--dataset.fps=10"]),
+        ({"position": {"a.pos": 57.0}}, ["a.pos is 57", "0 to 1", "units"]),
+    ],
+)  # fmt: skip
+def test_a_robot_that_differs_is_refused_before_the_first_action(opened, change, named):
+    theirs, _ = opened(state_range=[[0, 1], None, None])
+    fitting = {"state": JOINTS, "action": JOINTS[:2]}
+    with pytest.raises(ValueError) as error:
+        begin(theirs, RolloutContext.of(**{**fitting, **change}))
+    message = str(error.value)
+    assert message.count("\n") == 1 and "toy" in message and all(part in message for part in named), message
+
+
+def test_what_the_folder_does_not_say_is_asked_for_by_its_option(opened):
+    theirs, _ = opened(state_names=None, action_names=None, fps=None)
+    with pytest.raises(ValueError) as error:
+        begin(theirs, RolloutContext.of(state=JOINTS, action=JOINTS[:2], fps=30))
+    for part in ("state_names", "action_names", '["a.pos", "b.pos", "c.pos"]', "--policy.fps=30"):
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("cameras", "size", "named"),
+    [
+        ({"top": (480, 640)}, [480, 640], ["observation.images.front", "top", "640x480", "--rename_map"]),
+        ({}, [480, 640], ["observation.images.front", "none"]),
+        ({"front": (96, 96)}, [480, 640], ["640x480", "96x96", "observation.images.front"]),
+        ({"front": (96, 96)}, None, ["not known", "96x96", "--policy.frame_sizes="]),
+    ],
+)
+def test_cameras_of_another_name_or_size_are_refused(opened, cameras, size, named):
+    sizes = {} if size is None else {"observation.images.front": size}
+    theirs, _ = opened(CAMERA, {"cam": "observation.images.front"}, SEEING, frame_sizes=sizes)
+    with pytest.raises(ValueError) as error:
+        begin(theirs, RolloutContext.of(state=["any.pos"], action=JOINTS[:2], cameras=cameras))
+    assert all(part in str(error.value) for part in named), error.value
+
+
+def test_a_camera_is_found_under_the_name_that_the_rollout_gives_it(opened):
+    key = "observation.images.front"
+    theirs, _ = opened(CAMERA, {"cam": key}, SEEING, frame_sizes={key: [480, 640]})
+    renamed = {"cameras": {"top": (480, 640)}, "rename": {"observation.images.top": key}}
+    begin(theirs, RolloutContext.of(state=["any.pos"], action=JOINTS[:2], **renamed))
+
+
+def test_a_state_of_another_width_is_refused_without_a_rollout_too(opened):
+    theirs, _ = opened()
+    theirs.reset()
+    with pytest.raises(ValueError, match="4 numbers.*trained with 3"):
+        theirs.select_action({"observation.state": torch.zeros(1, 4)})
+
+
+def test_a_folder_of_another_policy_is_refused(opened):
+    with pytest.raises(ValueError, match=r"\['pos', 'rest'\].*\['arm'\].*policy that was exported"):
+        opened(keys={"arm": "observation.state"})
+
+
+def test_training_is_left_to_the_trainer(opened):
+    theirs, _ = opened()
+    for call in (theirs.get_optim_params, lambda: theirs.forward({}), theirs.config.get_optimizer_preset):
+        with pytest.raises(NotImplementedError, match="dp-prior train"):
+            call()
+
+
+def test_an_old_lerobot_is_named(plugin, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(sys.modules["lerobot"], "__version__", "0.5.1")
+    with pytest.raises(ImportError, match="lerobot 0.6.1 or later, found 0.5.1: pip install -U lerobot"):
+        plugin("fit")
