@@ -56,6 +56,9 @@ class LoopLimits:
     frozen: str = "tell"
     """Beyond `frame_s`: "tell" writes a line to the log, once per key and episode; "refuse" raises ValueError."""
 
+    rate: str = "tell"
+    """Where `fps` differs from the rate of the policy's training by over 5 %: "tell" or "refuse", as before."""
+
     clock_jump_s: float = 5.0
     """A clock that advances by so many seconds more than the monotonic one between two calls has jumped; a clock that
     goes back always has. `math.inf` for simulated clocks that leap."""
@@ -69,8 +72,9 @@ class LoopLimits:
             raise ValueError(f"{', '.join(wrong)}; expected seconds, 0 or more")
         if not callable(self.then) and self.then not in ("hold", "stop"):
             raise ValueError(f'then is {self.then!r}; expected "hold", "stop" or a function of a Lateness')
-        if self.frozen not in ("tell", "refuse"):
-            raise ValueError(f'frozen is {self.frozen!r}; expected "tell" or "refuse"')
+        for name in ("frozen", "rate"):
+            if getattr(self, name) not in ("tell", "refuse"):
+                raise ValueError(f'{name} is {getattr(self, name)!r}; expected "tell" or "refuse"')
 
     def frame_limit(self, key: str) -> float:
         """Seconds for which this key may give the same frame."""

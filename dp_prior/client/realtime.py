@@ -25,6 +25,7 @@ import numpy as np
 from dp_prior.client.loop_limits import LateError, Lateness, LoopLimits
 from dp_prior.client.observed import Observed
 from dp_prior.client.steady_clock import SteadyClock
+from dp_prior.onboard.obs_spec import rate_faults
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +111,7 @@ class RealtimeAgent:
             monotonic: clock that nobody sets, by which jumps of `clock` are noticed.
 
         Raises:
-            ValueError: a number is out of range, or nearest is one text.
+            ValueError: a number is out of range, nearest is one text, or `limits.rate` refuses fps.
         """
         latencies = [*(obs_latency or {}).values(), action_latency]
         if fps <= 0 or n_obs_steps < 1 or n_action_steps < 1 or delay < 0 or min(latencies) < 0:
@@ -127,6 +128,7 @@ class RealtimeAgent:
         self._action_latency = action_latency
         self._max_delay = max_delay
         self.limits = limits or LoopLimits()
+        self._compare_rate(fps)
         self._clock = SteadyClock(clock, self.limits.clock_jump_s, monotonic)
         self._executor = executor or ThreadPoolExecutor(1, "predict")
         self._observed = Observed(
@@ -197,6 +199,14 @@ class RealtimeAgent:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _compare_rate(self, fps: float) -> None:
+        """Whether the loop runs at the rate of the policy's training, as far as the predictor knows that."""
+        reads = getattr(self._predictor, "reads", None)
+        for fault in () if reads is None else rate_faults(fps, reads.fps):
+            if self.limits.rate == "refuse":
+                raise ValueError(f"{fault} (limits.rate)")
+            log.warning(fault)
 
     def _action(self, now: float, obs: Mapping[str, Any], captured: Mapping[str, float]) -> np.ndarray:
         """See `act`."""

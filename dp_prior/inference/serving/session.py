@@ -19,7 +19,7 @@ from dp_prior.config import an
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import MergeConfig, Naive, Policy
 from dp_prior.inference.instructions import Instructions
-from dp_prior.tensors.observations import obs_spec
+from dp_prior.tensors.observations import obs_spec, policy_reads
 from dp_prior.tensors.rotations import from_6d
 
 History = Literal["client", "server"]
@@ -116,11 +116,10 @@ class Session:
 
 def metadata(policy: Policy, name: str, history: History, merge: MergeConfig | None) -> dict[str, Any]:
     """The first message of a connection: the inputs and outputs of the policy, see docs/robot.md."""
-    rate = {} if policy.spec.fps is None else {"fps": policy.spec.fps}
     return {
         "protocol": PROTOCOL,
         "policy": name,
-        **obs_spec(policy.spec).metadata(),
+        **policy_reads(policy).metadata(),
         "n_obs_steps": policy.n_obs_steps,
         "horizon": policy.horizon,
         "n_action_steps": policy.n_action_steps,
@@ -128,7 +127,6 @@ def metadata(policy: Policy, name: str, history: History, merge: MergeConfig | N
         "history": history,
         "merge": (merge or Naive()).type,
         "fields": list(FIELDS),
-        **rate,
     }
 
 
