@@ -123,6 +123,9 @@ def likelihood(checkpoint: str, **options: object) -> None:
 @click.option(
     "--texts", type=click.Path(path_type=Path), help="Folder of embeddings, or of the model, for instructions."
 )
+@click.option(
+    "--rename", multiple=True, metavar="THEIRS=OURS", help="Read an observation by a client's name, too; repeatable."
+)
 @click.option("--guidance-scale", type=float, help="Instead of the policy's own (docs/sampling.md).")
 @click.option("--seed", default=0, show_default=True, help="Determines the noise, with episode and step.")
 @click.option("--device", default="cpu", show_default=True, help="Where the policy runs, for example cuda.")
@@ -145,6 +148,7 @@ def serve(
     history: Literal["client", "server"],
     merge: Literal["naive", "guided", "prefix"],
     texts: Path | None,
+    rename: tuple[str, ...],
     guidance_scale: float | None,
     seed: int,
     device: str,
@@ -171,6 +175,7 @@ def serve(
         name = redact(checkpoint.rstrip("/").rpartition("/")[2])
         ways = {"naive": None, "guided": Guided(), "prefix": Prefix()}
         options = {"token": token, "history": history, "merge": ways[merge], "seed": seed, "limits": limits}
+        options["renames"] = new_names(rename)
         try:
             options["instructions"] = Instructions(policy.spec, texts)
         except ValueError as error:

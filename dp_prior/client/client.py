@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from dp_prior.client.wire import OWN_FIELDS, PROTOCOL, WireError, pack, unpack
 from dp_prior.onboard.broker import ChunkBroker
 from dp_prior.onboard.obs_spec import ObsSpec
+from dp_prior.onboard.range_watch import RangeLimits
 
 FINAL = (1002, 1003, 1007, 1008, 1009)
 """Codes of a closed connection that would close again: the request breaks the protocol or is too large."""
@@ -42,6 +43,7 @@ class PolicyClient(ChunkBroker):
         token: str | None = None,
         timeout_s: float = 10.0,
         patience_s: float = 30.0,
+        ranges: RangeLimits | None = None,
     ):
         """Connect.
 
@@ -51,6 +53,7 @@ class PolicyClient(ChunkBroker):
             timeout_s: seconds that one attempt waits for its answer.
             patience_s: seconds to keep trying to connect, and to have a request answered, before giving up; 0 for one
                 attempt.
+            ranges: how far observations may lie outside their range in training; None for the defaults.
 
         Raises:
             ConnectionError: no server answered in time, or it refuses the connection; the text has its reason.
@@ -66,7 +69,7 @@ class PolicyClient(ChunkBroker):
         self._open = contextlib.ExitStack()
         self._persist(self._connect)
         reads = ObsSpec.from_metadata(self.metadata)
-        super().__init__(reads, self.metadata["n_obs_steps"], self.metadata["n_action_steps"])
+        super().__init__(reads, self.metadata["n_obs_steps"], self.metadata["n_action_steps"], ranges)
 
     def infer(
         self, obs: Mapping[str, Any], prefix: np.ndarray | None = None, delay: int = 0, *, step: int | None = None
@@ -81,9 +84,12 @@ class PolicyClient(ChunkBroker):
             server_timing; round_trip_ms.
 
         Raises:
+            ValueError: an observation is beyond `ranges.refuse`.
             ServerError: the server refuses the request.
             ConnectionError: there is no answer within `patience_s`.
         """
+        seen = {key: np.asarray(obs[key]) for key in self._ranges.keys if key in obs}
+        self._ranges.check(seen)
         next_step = self._next_step
         fields: dict[str, Any] = {"episode": self.episode, "step": next_step[0] if step is None else step}
         if prefix is not None:
@@ -168,6 +174,8 @@ class PolicyClient(ChunkBroker):
                 f"openpi-client for a server of openpi's"
             )
         changed = [key for key in ("obs", "n_obs_steps", "action_dim") if self.metadata.get(key) != metadata[key]]
+        if self.metadata and _names(metadata) != _names(self.metadata):
+            changed.append("order of numbers")
         if self.metadata and changed:
             raise ServerError(
                 f"{self.url} now serves another policy: its {', '.join(changed)} changed; make a new client"
@@ -199,6 +207,12 @@ class PolicyClient(ChunkBroker):
                 raise
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 1.0)
+
+
+def _names(metadata: Mapping[str, Any]) -> list[Sequence[str]]:
+    """The names of the numbers of all vectors."""
+    reads = ObsSpec.from_metadata(metadata)
+    return [one.names for one in (*reads.observations.values(), reads.action)]
 
 
 def _sendable(value: Any) -> Any:

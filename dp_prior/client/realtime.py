@@ -5,17 +5,29 @@ at index n_obs_steps - 1 is the first whose effect comes after the newest observ
 many actions as were commanded since. So no action is skipped or repeated, whether the robot moved, waited or held
 still meanwhile. What the robot commanded but does not see yet, because of its latencies or of the prediction, is
 dropped from a chunk that arrives; Diffusion Policy's `n_latency_steps` is a fixed number of such actions.
+
+A call that finds no new action holds the last action, for as long as `LoopLimits` allow.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError  # the builtin TimeoutError from Python 3.11 on
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+
+from dp_prior.client.loop_limits import LateError, Lateness, LoopLimits
+from dp_prior.client.observed import Observed
+from dp_prior.client.steady_clock import SteadyClock
+from dp_prior.onboard.obs_spec import rate_faults
+
+log = logging.getLogger(__name__)
 
 
 class Predictor(Protocol):
@@ -44,13 +56,23 @@ class _Prediction(NamedTuple):
     call: int
     """Call of `act` that asked for it."""
 
+    asked: float
+    """Time at which it was asked for."""
+
 
 class RealtimeAgent:
     """Runs one robot: call `act(obs)` once per control period. It waits for the first chunk of an episode only.
 
+    Every control period ends in one of `commanded`, `held`, `replaced` and `missed`.
+
     Attributes:
+        state: "waiting" for the first chunk of the episode; "acting", "holding" the last action, or "late": longer
+            without a new action than `limits.hold_s`.
         delays: the last 10 measured delays from request to arrival, in control periods; the largest is expected.
+        commanded: actions of chunks handed out in this episode.
         held: calls that repeated the last action because the next chunk was late.
+        replaced: calls answered by the function in `limits.then`.
+        missed: control periods without an action, because the loop stalled or `act` raised.
         late: chunks that arrived after the last one had run out.
     """
 
@@ -68,6 +90,8 @@ class RealtimeAgent:
         max_delay: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         executor: Executor | None = None,
+        limits: LoopLimits | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ):
         """
         Args:
@@ -81,11 +105,13 @@ class RealtimeAgent:
                 rotations, which numbers in between are not where a quaternion changes its sign or an angle jumps.
             delay: first estimate of the delay, in control periods.
             max_delay: largest delay that the predictor is told, for policies trained with `task.prefix`.
-            clock: seconds.
+            clock: seconds, also of `captured`; its jumps are left out.
             executor: where predictions run, one at a time; None for a thread of its own.
+            limits: when the loop is too late and a camera too old; None for the defaults.
+            monotonic: clock that nobody sets, by which jumps of `clock` are noticed.
 
         Raises:
-            ValueError: a number is out of range, or nearest is one text.
+            ValueError: a number is out of range, nearest is one text, or `limits.rate` refuses fps.
         """
         latencies = [*(obs_latency or {}).values(), action_latency]
         if fps <= 0 or n_obs_steps < 1 or n_action_steps < 1 or delay < 0 or min(latencies) < 0:
@@ -99,59 +125,70 @@ class RealtimeAgent:
         self._period = 1 / fps
         self._past = n_obs_steps - 1
         self._n_action_steps = n_action_steps
-        self._obs_latency = dict(obs_latency or {})
         self._action_latency = action_latency
-        self._nearest = frozenset(nearest)
         self._max_delay = max_delay
-        self._clock = clock
+        self.limits = limits or LoopLimits()
+        self._compare_rate(fps)
+        self._clock = SteadyClock(clock, self.limits.clock_jump_s, monotonic)
         self._executor = executor or ThreadPoolExecutor(1, "predict")
-        self._seen_s = max(self._obs_latency.values(), default=0.0) + self._past * self._period
+        self._observed = Observed(
+            self._clock,
+            self.limits,
+            period=self._period,
+            past=self._past,
+            latency=obs_latency or {},
+            nearest=nearest,
+        )
         self._request: _Prediction | None = None
         self.delays = deque([delay], maxlen=10)
         self.reset()
 
     def reset(self) -> None:
         """Start an episode: forget observations, actions and what is under way; the measured delays stay."""
-        self.held = self.late = 0
-        self._calls = self._commanded = self._requested = 0
-        self._observations: dict[str, deque] = {}
-        self._commands: deque = deque()  # (time, action)
+        self.state = "waiting"
+        self.commanded = self.held = self.replaced = self.missed = self.late = 0
+        self._calls = self._requested = 0
+        self._clock.restart()
+        self._observed.reset()
         if self._request is not None:
             self._request.result.cancel()
         self._request = None
-        self._chunk: np.ndarray | None = None
-        self._first = 0  # number of the chunk's action at index 0
+        self._called: float | None = None
+        self._held_since: float | None = None
+        self._last: np.ndarray | None = None
+        self._commands: deque = deque()  # (time, action)
+        self._forget_plan()
 
-    def act(self, obs: Mapping[str, Any]) -> np.ndarray:
+    def act(self, obs: Mapping[str, Any], captured: Mapping[str, float] | None = None) -> np.ndarray:
         """The action to command now.
 
         Args:
             obs: (*shape) by key, the newest observations.
+            captured: readings of the clock at which observations were captured, by key, instead of `obs_latency`.
 
         Returns:
             (action_dim,) float32.
 
         Raises:
             ValueError: an observation is missing that obs_latency or nearest names or an earlier call of the episode
-                gave, or the chunk is not one of finite actions.
+                gave, a time of capture is none, a camera is frozen, or the chunk is not one of finite actions.
+            LateError: there is no action in the time of `limits`.
             Exception: whatever the predictor raised.
         """
         now = self._clock()
-        self._remember(now, obs)
-        self._collect()
-        left = 0 if self._chunk is None else len(self._chunk) + self._first - self._commanded
-        is_due = self._commanded - self._requested >= self._n_action_steps or left <= max(self.delays)
-        if self._request is None and is_due:
-            self._ask(now)
-            self._collect(wait=self._chunk is None)
-        self._calls += 1
-        index = self._commanded - self._first
-        if index >= len(self._chunk):
-            self.held += 1
-            return self._commands[-1][1].copy()
-        self._commands.append((self._clock(), self._chunk[index]))
-        self._commanded += 1
-        return self._chunk[index].copy()
+        if self._called is not None:
+            self.missed += max(round((now - self._called) / self._period) - 1, 0)
+        self._called = now
+        try:
+            return self._action(now, obs, captured or {}).copy()
+        except BaseException:
+            self.missed, self._called = self.missed + 1, self._clock()
+            raise
+
+    @property
+    def clock_jumps(self) -> int:
+        """How often `clock` was set while the agent ran."""
+        return self._clock.jumps
 
     def close(self) -> None:
         """End the predicting thread, after the prediction under way."""
@@ -163,74 +200,119 @@ class RealtimeAgent:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _remember(self, now: float, obs: Mapping[str, Any]) -> None:
-        for setting, names in (("obs_latency", self._obs_latency), ("nearest", self._nearest)):
-            missing = sorted(set(names) - set(obs))
-            if missing:
-                raise ValueError(f"{setting} names {missing}, but the observations are {sorted(obs)}")
-        missing = sorted(set(self._observations) - set(obs))
-        if missing:  # else every prediction would see the world as it was when the key was last given
-            raise ValueError(f"earlier calls of this episode gave {missing}, but the observations are {sorted(obs)}")
-        for key, value in obs.items():
-            past = self._observations.setdefault(key, deque())
-            past.append((now - self._obs_latency.get(key, 0.0), np.array(value)))
-            while len(past) > 1 and past[1][0] <= now - self._seen_s:
-                past.popleft()
+    def _compare_rate(self, fps: float) -> None:
+        """Whether the loop runs at the rate of the policy's training, as far as the predictor knows that."""
+        reads = getattr(self._predictor, "reads", None)
+        for fault in () if reads is None else rate_faults(fps, reads.fps):
+            if self.limits.rate == "refuse":
+                raise ValueError(f"{fault} (limits.rate)")
+            log.warning(fault)
+
+    def _action(self, now: float, obs: Mapping[str, Any], captured: Mapping[str, float]) -> np.ndarray:
+        """See `act`."""
+        self._observed.remember(now, obs, captured)
+        self._collect()
+        left = 0 if self._chunk is None else len(self._chunk) + self._first - self.commanded
+        is_due = self.commanded - self._requested >= self._n_action_steps or left <= max(self.delays)
+        if self._request is None and is_due:
+            self._ask(now)
+        self._collect(wait=self.state == "waiting")
+        self._calls += 1
+        index = self.commanded - self._first
+        if self._chunk is None or index >= len(self._chunk):
+            return self._without_new(now, obs)
+        self._called = self._clock()  # later than now by the wait for a first chunk
+        self._commands.append((self._called, self._chunk[index]))
+        self._last, self._held_since = self._chunk[index], None
+        self.commanded, self.state = self.commanded + 1, "acting"
+        return self._last
+
+    def _without_new(self, now: float, obs: Mapping[str, Any]) -> np.ndarray:
+        """The action while the next chunk is late, see `LoopLimits`."""
+        if self._held_since is None:
+            self._held_since = now
+        held_s = now - self._held_since
+        was, then = self.state, self.limits.then
+        is_late = held_s > self.limits.hold_s - self._period / 2  # the call closest to the limit
+        self.state = "late" if is_late else "holding"
+        if not is_late or then == "hold":
+            if is_late and was != "late":
+                log.warning("%s; the last action is held (limits.then)", self._reason(now))
+            self.held += 1
+            return self._last
+        reason = self._reason(now)
+        if self._chunk is not None:
+            self._forget_plan()
+        if then == "stop":
+            raise LateError(f"{reason}, and limits.hold_s is {self.limits.hold_s:g}: the robot must be stopped")
+        action = np.array(then(Lateness(held_s, reason, self._last.copy(), obs)), np.float32)
+        if action.shape != self._last.shape or not np.isfinite(action).all():
+            raise ValueError(f"limits.then gave {action}; expected finite numbers of shape {self._last.shape}")
+        self.replaced += 1
+        return action
+
+    def _reason(self, now: float) -> str:
+        """Since when there is no new action, and why."""
+        since = f"no new action for {now - self._held_since:.3g} s, since action {self.commanded}"
+        if self._request is None:
+            return f"{since}: the last chunk ended before the present"
+        age, asked = now - self._observed.newest, now - self._request.asked
+        return f"{since}: the chunk asked for {asked:.3g} s ago has not arrived; observations are {age:.3g} s old"
+
+    def _forget_plan(self) -> None:
+        """Forget the running chunk, and the chunk under way: the robot does something that neither foresaw."""
+        self._chunk: np.ndarray | None = None
+        self._first = 0  # number of the chunk's action at index 0
+        self._is_outdated = self._request is not None
 
     def _ask(self, now: float) -> None:
         """Request the chunk that continues what is commanded and planned."""
-        newest = min(past[-1][0] for past in self._observations.values())
-        wanted = newest - np.arange(self._past, -1, -1) * self._period
-        obs = {key: interpolated(past, wanted, key in self._nearest) for key, past in self._observations.items()}
+        newest, obs = self._observed.newest, self._observed.stacked()
         unseen = newest - self._action_latency - self._period / 2
         in_flight = sum(commanded > unseen for commanded, _ in self._commands)
-        while len(self._commands) > max(in_flight + self._past, 1):  # the last one may have to be held
+        while len(self._commands) > in_flight + self._past:
             self._commands.popleft()
-        present = self._commanded - in_flight
-        ahead = [] if self._chunk is None else list(self._chunk[self._commanded - self._first :])
+        present = self.commanded - in_flight
+        ahead = [] if self._chunk is None else list(self._chunk[self.commanded - self._first :])
         before = [action for _, action in self._commands][len(self._commands) - in_flight - self._past :]
         prefix, delay = None, 0
-        if present >= self._past and in_flight + len(ahead):
+        if self._chunk is not None and present >= self._past and in_flight + len(ahead):
             prefix = np.stack([*before, *ahead])
             most = len(self._chunk) - self._past - 1  # so that the new chunk, too, has an action left to execute
             delay = min(in_flight + min(max(self.delays), len(ahead)), most)
             delay = delay if self._max_delay is None else min(delay, self._max_delay)
         result = self._executor.submit(self._predictor.infer, obs, prefix=prefix, delay=delay)
-        self._request = _Prediction(result, present, self._calls)
-        self._requested = self._commanded
+        self._request, self._is_outdated = _Prediction(result, present, self._calls, now), False
+        self._requested = self.commanded
 
     def _collect(self, wait: bool = False) -> None:
         """Replace the running chunk by the requested one, if that is there."""
         request = self._request
         if request is None or not (wait or request.result.done()):
             return
-        self._request = None
-        chunk = np.asarray(request.result.result()["chunk"], dtype=np.float32)
+        chunk = np.asarray(self._answer(request)["chunk"], dtype=np.float32)
         if chunk.ndim != 2 or len(chunk) <= self._past or not np.isfinite(chunk).all():
             raise ValueError(
                 f"the predictor gave a chunk of shape {chunk.shape}, finite: {np.isfinite(chunk).all()}; expected "
                 f"finite actions (horizon, action_dim) with a horizon above {self._past}"
             )
-        if self._chunk is not None:
+        if not wait:
             self.delays.append(self._calls - request.call)
-            self.late += self._commanded - self._first >= len(self._chunk)
-        self._chunk, self._first = chunk, request.present - self._past
+            has_ended = self._chunk is not None and self.commanded - self._first >= len(self._chunk)
+            self.late += has_ended or self._is_outdated
+        if not self._is_outdated:
+            self._chunk, self._first = chunk, request.present - self._past
 
-
-def interpolated(past: deque, wanted: np.ndarray, nearest: bool = False) -> np.ndarray:
-    """(len(wanted), *shape) of what was recorded, at other times: floats linearly, other types the nearest.
-
-    Args:
-        past: (time, value (*shape)), oldest first; before the first and after the last its value holds.
-        wanted: times.
-        nearest: also of floats.
-    """
-    times = np.array([moment for moment, _ in past])
-    values = np.stack([value for _, value in past])
-    right = np.searchsorted(times, wanted).clip(0, len(times) - 1)
-    left = (right - 1).clip(0)
-    share = ((wanted - times[left]) / np.maximum(times[right] - times[left], 1e-9)).clip(0, 1)
-    if nearest or values.dtype.kind != "f":
-        return values[np.where(share < 0.5, left, right)]
-    share = share.astype(values.dtype).reshape(-1, *[1] * (values.ndim - 1))
-    return (1 - share) * values[left] + share * values[right]
+    def _answer(self, request: _Prediction) -> Mapping[str, Any]:
+        """The predictor's answer; a first chunk is waited for as long as the limits allow."""
+        patience_s, self._request = self.limits.first_chunk_s, None
+        try:
+            return request.result.result(None if patience_s == math.inf else patience_s)
+        except FutureTimeoutError:
+            if request.result.done():  # the predictor's own error
+                raise
+            self._request = request
+            raise LateError(
+                f"no first chunk within {patience_s:g} s of its request (limits.first_chunk_s): is the policy still "
+                f"loading, or its server away? Raise the limit if it only needs longer"
+            ) from None

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.onboard.obs_spec import ObsSpec
+from dp_prior.onboard.range_watch import RangeLimits, RangeWatch
 
 
 class ChunkBroker:
@@ -25,8 +26,10 @@ class ChunkBroker:
         episode: number of the running episode.
     """
 
-    def __init__(self, reads: ObsSpec, n_obs_steps: int, n_action_steps: int):
+    def __init__(self, reads: ObsSpec, n_obs_steps: int, n_action_steps: int, ranges: RangeLimits | None = None):
+        """Args: ranges: how far observations may lie outside their range in training; None for the defaults."""
         self.reads, self.n_obs_steps, self.n_action_steps = reads, n_obs_steps, n_action_steps
+        self._ranges = RangeWatch(reads, ranges)
         self.episode = -1
         self.reset()
 
@@ -51,10 +54,11 @@ class ChunkBroker:
             (action_dim,) float32, data units.
 
         Raises:
-            ValueError: an observation is refused, see `ObsSpec.check`; nothing of it is remembered.
+            ValueError: an observation is refused, see `ObsSpec.check` and `RangeWatch`; nothing of it is remembered.
             Exception: whatever the prediction raised; nothing is remembered, and the next call predicts.
         """
         checked = self._checked({**self._previous, **obs} if isinstance(obs, Mapping) else obs)
+        self._ranges.check(checked)
         history = [*self._history, checked] if self._history else [checked] * self.n_obs_steps
         history = history[-self.n_obs_steps :]
         if not self._queue:

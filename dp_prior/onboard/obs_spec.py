@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,9 @@ import numpy as np
 from dp_prior.onboard.rotation_check import is_rotation, not_a_rotation
 
 MOST_NAMES_SHOWN = 20
+
+MOST_TOLD, LONGEST_NAME = 1000, 200
+"""Width of a vector, and length of its names, beyond which metadata leave out names and ranges."""
 
 
 class Reads(NamedTuple):
@@ -33,33 +37,88 @@ class Reads(NamedTuple):
     """Value before the first action, of an observation that is the previous action; None for others."""
 
     range: tuple[np.ndarray, np.ndarray] | None = None
-    """Lowest and highest values in training, of shape `shape`; None where they are not known."""
+    """Lowest and highest values in training, of shape `shape`, infinite for numbers that the policy sees in other
+    coordinates (rotations); None where they are not known."""
+
+    names: Sequence[str] = ()
+    """The data set's name of each number of a vector; empty where it has none."""
+
+    size: tuple[int, int] | None = None
+    """Height and width to which frames are resized; None for other observations."""
 
 
 class ObsSpec:
-    """The observations that a policy reads, by key."""
+    """The observations that a policy reads, by key.
 
-    def __init__(self, observations: Mapping[str, Reads]):
-        self.observations = dict(observations)
+    Attributes:
+        action: the same of the action that it predicts.
+        fps: control steps per second of its training; None if nothing says.
+    """
+
+    def __init__(self, observations: Mapping[str, Reads], action: Reads | None = None, fps: float | None = None):
+        self.observations, self.action, self.fps = dict(observations), action, fps
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> ObsSpec:
         """From what a server says of its policy, see docs/robot.md."""
-        found, rotations = {}, metadata.get("rotations", {})
+        found, rotations, trained = {}, metadata.get("rotations", {}), metadata.get("trained", {})
         for key, one in metadata["obs"].items():
-            turns, start = rotations.get(key, ()), one.get("start")
-            found[key] = Reads(tuple(one["shape"]), one["dtype"], one["kind"], turns, start)
-        return cls(found)
+            turns, start, shape = rotations.get(key, ()), one.get("start"), tuple(one["shape"])
+            found[key] = Reads(shape, one["dtype"], one["kind"], turns, start, **as_trained(trained.get(key, {})))
+        action, width = None, metadata.get("action_dim")
+        if width is not None:
+            told = metadata.get("action", {})
+            action = Reads((width,), "float32", rotations=told.get("rotations", ()), **as_trained(told))
+        return cls(found, action, metadata.get("fps"))
 
     def metadata(self) -> dict[str, Any]:
-        """The inverse of `from_metadata`; without ranges."""
+        """The inverse of `from_metadata`, at most four deep."""
         obs = {}
         for key, one in self.observations.items():
             obs[key] = {"shape": list(one.shape), "dtype": one.dtype, "kind": one.kind}
             if one.start is not None:
                 obs[key]["start"] = list(one.start)
         rotations = {key: [list(rotation) for rotation in one.rotations] for key, one in self.observations.items()}
-        return {"obs": obs, "rotations": rotations}
+        trained = {key: told for key, one in self.observations.items() if (told := _told(one))}
+        found = {"obs": obs, "rotations": rotations, "trained": trained}
+        if self.action is not None:
+            turns = [list(rotation) for rotation in self.action.rotations]
+            found["action_dim"] = self.action.shape[0]
+            found["action"] = {**_told(self.action), **({"rotations": turns} if turns else {})}
+        return found if self.fps is None else {**found, "fps": self.fps}
+
+    def compare(
+        self,
+        *,
+        fps: float | None = None,
+        names: Mapping[str, Sequence[str]] | None = None,
+        cameras: Collection[str] | None = None,
+    ) -> None:
+        """Compare a robot with the policy's training before the first action, as far as both are known.
+
+        Args:
+            fps: control steps per second of the robot's loop.
+            names: of the numbers of a vector, in the robot's order, by observation; "action" for those of actions.
+            cameras: names of the frames that the robot gives.
+
+        Raises:
+            ValueError: they differ; the text has one clause for each difference, with both sides.
+        """
+        problems = [] if fps is None else list(rate_faults(fps, self.fps))
+        ours = {**self.observations, **({} if self.action is None else {"action": self.action})}
+        for key, given in (names or {}).items():
+            if key not in ours:
+                problems.append(f"there is no {key!r}; the policy has {list(ours)}")
+            elif ours[key].names and list(given) != list(ours[key].names):
+                problems.append(
+                    f"{key!r} has the numbers {list(given)}, in the data of the policy {list(ours[key].names)}: bring "
+                    f"them into this order"
+                )
+        seen = {key for key, one in self.observations.items() if one.kind == "image"}
+        if cameras is not None and not seen <= set(cameras):
+            problems.append(f"the cameras are {sorted(cameras)}, the policy reads {sorted(seen)}")
+        if problems:
+            raise ValueError(f"the robot is not that of the policy: {'; '.join(problems)}")
 
     def first_actions(self) -> dict[str, np.ndarray]:
         """The previous action at the first step of an episode, by the key that holds it."""
@@ -150,11 +209,12 @@ class ObsSpec:
             raise self._wrong_frame(key, found[bool(steps) :], bool(steps))
         wanted = [(count, *one.shape) for count in dict.fromkeys(steps)] or [one.shape]
         if not shape or not any(_fits(found, each) for each in wanted):
+            named = f" ({', '.join(one.names)})" if one.names else ""
             is_stacked = not steps and len(found) > len(one.shape) and _fits(found[-len(one.shape) :], one.shape)
             remedy = ": give the newest observation alone, the agent keeps the history" if is_stacked else ""
             raise ValueError(
                 f"observation {key!r} has shape {found if shape else 'no axis of rows'} per row; the policy reads "
-                f"{' or '.join(map(str, wanted))}{remedy}"
+                f"{' or '.join(map(str, wanted))}{named}{remedy}"
             )
         if shape[0] != rows:
             raise ValueError(f"observation {key!r} has {shape[0]} rows; expected {rows}, one for each row that acts")
@@ -194,6 +254,41 @@ class ObsSpec:
         return ValueError(
             f"observation {key!r} has shape {found} per frame; the policy reads uint8 ({size}, {channels}): {remedy}"
         )
+
+
+def rate_faults(fps: float, trained: float | None) -> Iterator[str]:
+    """Why a loop of this rate does not fit a policy's rate of training; a difference of 5 % does."""
+    if trained is not None and not 0.95 <= fps / trained <= 1.05:
+        yield (
+            f"the loop runs at {fps:g} steps per second, the policy was trained at {trained:g}, so the robot moves "
+            f"{fps / trained:.3g} times as fast: call act {trained:g} times per second"
+        )
+
+
+def _told(one: Reads) -> dict[str, Any]:
+    """What metadata say of an observation's training: `names`, `low`, `high` and `size`, as far as known. Names and
+    ranges are those of vectors with one axis that are not too wide for a message; None stands for infinity."""
+    found: dict[str, Any] = {}
+    is_told = len(one.shape) == 1 and one.kind == "vector" and one.shape[0] <= MOST_TOLD
+    if is_told and one.names and max(map(len, one.names)) <= LONGEST_NAME:
+        found["names"] = list(one.names)
+    if is_told and one.range is not None:
+        for name, end in zip(("low", "high"), one.range):  # noqa: B905 (Python 3.8)
+            found[name] = [number if abs(number) < math.inf else None for number in end.tolist()]
+    if one.size is not None:
+        found["size"] = list(one.size)
+    return found
+
+
+def as_trained(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What metadata say of an observation's training, as arguments of `Reads`."""
+    found: dict[str, Any] = {"names": tuple(told.get("names", ()))}
+    if "low" in told and "high" in told:
+        low, high = (np.array(told[name], np.float32) for name in ("low", "high"))  # None becomes NaN
+        found["range"] = np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
+    if "size" in told:
+        found["size"] = tuple(told["size"])
+    return found
 
 
 def _fits(found: Iterable[int], wanted: tuple[int | None, ...]) -> bool:

@@ -136,6 +136,7 @@ class Transforms:
     Attributes:
         layouts: of each vector with one axis, by key.
         keys: observations that `encode_obs` changes.
+        relative: keys, or "x", that the policy sees relative to the newest observation.
         references: observations that actions are relative to.
         changes_x: whether `encode` changes actions.
     """
@@ -144,11 +145,12 @@ class Transforms:
         """Args: newest: index of the newest observation, not the last if a task also diffuses later observations."""
         self._spec, self._arms, self._newest = spec, arms, newest
         self._relative = [arm for arm in arms if isinstance(arm, PoseArm) and arm.observed == "relative"]
+        self.relative = {one.key for arm in self._relative for one in arm.references} | ({X} if arms else set())
         shapes = {key: spec.feature_shape(key) for key in (X, *spec.cond_shapes) if spec.kind(key) == "vector"}
         self.layouts = {
             key: Layout(*shape, spec.rotations.get(key, ())) for key, shape in shapes.items() if len(shape) == 1
         }
-        self.keys = {*spec.rotations, *(one.key for arm in self._relative for one in arm.references)} - {X}
+        self.keys = {*spec.rotations, *self.relative} - {X}
         self.references = arm_keys(arms)
         self.changes_x = bool(arms) or X in spec.rotations
 

@@ -35,7 +35,7 @@ DTYPES: dict[Kind, torch.dtype] = {
 }
 
 
-_OMITTED = ("kinds", "fits", "embedders", "rotations", "classes", "previous_actions", "fps")
+_OMITTED = ("kinds", "fits", "embedders", "rotations", "classes", "previous_actions", "fps", "names")
 """Fields of a spec that are not written while they are empty."""
 
 
@@ -68,8 +68,11 @@ class Spec(Config):
     action of the step before. Agents fill it in."""
 
     fps: float | None = None
-    """Control steps per second of observations and actions, where a `stride` makes them fewer than recorded; None for
-    the rate of the recording, or if nothing says."""
+    """Control steps per second of observations and actions; None if nothing says."""
+
+    names: dict[str, tuple[str, ...]] = {}
+    """The data set's names of the numbers of a vector, such as joints, in order, by the key of a conditioning input, or
+    "x"; a vector whose data set names none has no entry."""
 
     def faults(self) -> Iterator[str]:
         odd = sorted(key for key in self.classes if self.kind(key) != "label")
@@ -82,6 +85,9 @@ class Spec(Config):
             else:
                 slices = [one.slice for one in rotations]
                 yield from (f"rotations.{key}: {fault}" for fault in slice_faults(slices, shape[0]))
+        for key, names in self.names.items():
+            if (len(names),) != self.feature_shape(key):
+                yield f"names.{key} has {len(names)} names, but {key!r} has shape {self.feature_shape(key)}"
         for key, fit in self.fits.items():
             if self.kind(key) != "image" or self.cond_shapes.get(key, ())[-3:-1] != fit.size:
                 yield (

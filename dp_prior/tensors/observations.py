@@ -12,28 +12,64 @@ import torch
 from torch import Tensor, nn
 
 from dp_prior.onboard.obs_spec import ObsSpec, Reads
-from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.batch import Spec, X
 
 
-def obs_spec(spec: Spec, normalizer: nn.Module | None = None) -> ObsSpec:
+def policy_reads(policy: Any) -> ObsSpec:
+    """`obs_spec` of a policy, with the ranges of its normalizer; those that an export says of itself."""
+    if isinstance(reads := getattr(policy, "reads", None), ObsSpec):
+        return reads
+    transforms = getattr(policy, "transforms", None)
+    moved = () if transforms is None else transforms.relative
+    return obs_spec(policy.spec, getattr(policy, "normalizer", None), moved)
+
+
+def obs_spec(spec: Spec, normalizer: nn.Module | None = None, moved: Collection[str] = ()) -> ObsSpec:
     """What a policy reads.
 
     Args:
         normalizer: of the policy, which knows the range of vectors in training.
+        moved: keys of vectors, or "x", that the normalizer sees relative to an observation.
     """
-    ranges = dict(normalizer.named_buffers()) if normalizer is not None else {}
+    buffers = {} if normalizer is None else dict(normalizer.named_buffers())
     found = {}
     for key, shape in spec.cond_shapes.items():
-        low, high = (ranges.get(f"{key}/{end}") for end in ("min", "max"))
+        size = tuple(shape[-3:-1]) if spec.kind(key) == "image" else None
         found[key] = Reads(
             shape=(None, None, shape[-1]) if key in spec.fits else shape[1:],
             dtype=str(spec.dtype(key)).removeprefix("torch."),
             kind=spec.kind(key),
             rotations=[(*one.slice, one.form) for one in spec.rotations.get(key, ())],
             start=spec.previous_actions.get(key),
-            range=None if low is None else (low.cpu().numpy(), high.cpu().numpy()),
+            range=None if key in moved else _range(key, spec, buffers),
+            names=spec.names.get(key, ()),
+            size=size,
         )
-    return ObsSpec(found)
+    action = Reads(
+        shape=spec.x_shape[1:],
+        dtype="float32",
+        rotations=[(*one.slice, one.form) for one in spec.rotations.get(X, ())],
+        range=None if X in moved else _range(X, spec, buffers),
+        names=spec.names.get(X, ()),
+    )
+    return ObsSpec(found, action, spec.fps)
+
+
+def _range(key: str, spec: Spec, buffers: Mapping[str, Tensor]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Lowest and highest values of training in data units; infinite where a vector holds a rotation, which the
+    normalizer sees as 6D. None for statistics that are not of data, such as those of imported policies."""
+    count = buffers.get(f"{key}/count")
+    if count is None or not int(count):
+        return None
+    low, high = (buffers[f"{key}/{end}"].cpu().numpy() for end in ("min", "max"))
+    layout = spec.layout(key)
+    if layout is None:
+        return low, high
+    ends = np.full((2, layout.width), [[-np.inf], [np.inf]], np.float32)
+    for start, stop, form in layout.parts:
+        if form is None:
+            ends[:, start:stop] = [end[slice(*layout.inside((start, stop)))] for end in (low, high)]
+    return ends[0], ends[1]
 
 
 def check_obs(

@@ -9,6 +9,7 @@ import itertools
 import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,8 @@ import pytest
 import torch
 
 from dp_prior.client import realtime
-from dp_prior.client.realtime import RealtimeAgent, interpolated
+from dp_prior.client.loop_limits import LateError, LoopLimits
+from dp_prior.client.realtime import RealtimeAgent
 from dp_prior.diffusion.draw import AS_CONFIGURED
 from dp_prior.inference.agent import Agent, VectorAgent
 from dp_prior.inference.chunking import Naive, Prefix, next_chunk
@@ -123,7 +125,7 @@ def test_a_loop_that_catches_up_after_a_stall_repeats_and_skips_nothing(obs_late
     world = World(itertools.chain([0], itertools.repeat(1)), obs_latency, action_latency)
     agent, fresh = world.run(90, stalls=(20, 47), n_obs_steps=n_obs_steps)
     assert all(fresh[:20]) and all(fresh[75:]) and fresh.count(False) <= 2 * 12
-    assert len(agent._commands) + len(agent._observations["state"]) < 20  # what is too old is forgotten
+    assert len(agent._commands) + len(agent._observed._observations["state"]) < 20  # what is too old is forgotten
 
 
 @every(delay=(0, 1, 4), obs_latency=(0, 2), action_latency=(0, 1))
@@ -237,22 +239,6 @@ def test_observations_of_different_age_are_brought_to_one_time():
     np.testing.assert_allclose(seen[-1]["arm"][:, 0], wanted, atol=1e-9)
     np.testing.assert_allclose(seen[-1]["force"][:, 0], 2 * wanted, atol=1e-9)
     assert seen[-1]["camera"].dtype == np.uint8 and seen[-1]["camera"][:, 0, 0, 0].tolist() == [9, 10, 11]
-
-
-def test_interpolation_is_that_of_numpy_and_exact_where_something_was_recorded():
-    random = np.random.default_rng(0)
-    times = np.cumsum(random.uniform(0.1, 1, 9))
-    values = random.normal(size=(9, 2)).astype(np.float32)
-    past = list(zip(times, values))  # noqa: B905
-    wanted = np.concatenate([[times[0] - 1, times[-1] + 1], random.uniform(times[0], times[-1], 50)])
-    found = interpolated(past, wanted)
-    for column in range(2):
-        np.testing.assert_allclose(found[:, column], np.interp(wanted, times, values[:, column]), rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(interpolated(past, times), values)
-    nearest = interpolated([(time, np.int64(i)) for i, time in enumerate(times)], wanted)
-    np.testing.assert_array_equal(nearest, np.abs(wanted[:, None] - times).argmin(1))
-    np.testing.assert_array_equal(interpolated(past[:1], wanted), values[:1].repeat(52, 0))
-    assert np.isfinite(interpolated([(1.0, values[0]), (1.0, values[1])], np.array([0.0, 1.0, 2.0]))).all()
 
 
 def test_rotations_are_taken_from_the_nearest_time():
@@ -425,9 +411,169 @@ def test_a_reset_cancels_a_prediction_that_waits_for_its_thread():
     assert asked == [0.0, 2.0]
 
 
+class Arm:
+    """A robot, its camera and its loop of 50 Hz, on a clock that only the loop moves. As in `World` the state is the
+    number of actions that have taken effect, so every action that is skipped or repeated is a wrong number.
+
+    Args:
+        events: by tick: "stall" for half a second without a call; "dropped" for a frame that does not come; "nan" for a
+            prediction that is not finite; "lost" for one that raises; a number for a leap of the user's clock, after
+            the frame was captured.
+        outages: (begin, end) in seconds: no prediction arrives meanwhile.
+        latency: seconds from a command to the state that shows its effect.
+    """
+
+    PERIOD = 0.02
+
+    def __init__(self, events=None, outages=(), latency=0.0, **settings):
+        self.now, self.leap, self.events, self.outages, self.latency = 50.0, 0.0, dict(events or {}), outages, latency
+        self.effects, self.ticks, self.actions, self.told, self.asked, self.requests = [], [], [], [], [], []
+        self.frame, self.stamp, self.fault = np.zeros((4, 4, 3), np.uint8), 50.0, None
+        clocks = {"clock": lambda: self.now + self.leap, "monotonic": lambda: self.now}
+        settings = {"obs_latency": {"state": latency}, "n_obs_steps": 2, "n_action_steps": 8, **settings}
+        self.action_latency = settings.get("action_latency", 0.0)
+        self.agent = RealtimeAgent(self, fps=50, executor=self, **clocks, **settings)
+
+    def submit(self, call, *arguments, **named):
+        ready = self.now + 0.05
+        for begin, end in self.outages:
+            ready = 50.05 + end if begin <= ready - 50 <= end else ready
+        self.asked.append(self.now)
+        return Due(self, ready, lambda: call(*arguments, **named))
+
+    def infer(self, obs, prefix=None, delay=0):
+        fault, self.fault = self.fault, None
+        if fault == "lost":
+            raise ConnectionError("the server is gone")
+        state = obs["state"][-1].item()
+        self.requests.append((state, delay))
+        start = np.nan if fault == "nan" else round(state, 6)
+        return {"chunk": start + np.arange(-1, 23, dtype=np.float32)[:, None]}
+
+    def run(self, ticks, stamped=True):
+        """Call `act` once per tick and write down what each tick was."""
+        for tick in range(ticks):
+            event = self.events.get(tick)
+            self.fault = event if event in ("nan", "lost") else self.fault
+            if event == "stall":
+                self.now += 25 * self.PERIOD
+                self.ticks += ["stalled"] * 25
+            if event != "dropped":
+                self.frame, self.stamp = self.frame + np.uint8(1), self.now + self.leap
+            self.leap += event if isinstance(event, float) else 0.0
+            self.ticks.append(self.act({"front": self.stamp} if stamped else None))
+            self.now += self.PERIOD
+        agent, count = self.agent, self.ticks.count
+        assert (agent.commanded, agent.held, agent.replaced) == tuple(map(count, ("new", "held", "replaced")))
+        assert agent.missed == count("stalled") + count("raised") and len(self.ticks) >= ticks
+        return self
+
+    def act(self, captured):
+        expected = len(self.effects)
+        state = sum(effect < self.now - self.latency - 1e-6 for effect in self.effects)
+        try:
+            action = self.agent.act({"state": np.array([float(state)]), "front": self.frame}, captured).item()
+        except (LateError, ConnectionError, ValueError) as error:
+            self.told.append((len(self.ticks), str(error)))
+            return "raised"
+        self.actions.append(action)
+        if action == -1:
+            return "replaced"
+        assert action in (expected, expected - 1), f"{action} after {expected} actions"
+        self.effects += [self.now + self.action_latency] * (action == expected)
+        return "new" if action == expected else "held"
+
+
+class Due(Future):
+    """A prediction that is made when it is due; who waits for it moves the clock, at most by the timeout."""
+
+    def __init__(self, arm, ready, call):
+        super().__init__()
+        self.arm, self.ready, self.call = arm, ready, call
+
+    def done(self):
+        return self.arm.now >= self.ready - 1e-9
+
+    def result(self, timeout=None):
+        if not self.done():
+            self.arm.now = min(self.ready, self.arm.now + (timeout or np.inf))
+        if not self.done():
+            raise FutureTimeoutError
+        return self.call()
+
+
+def runs(ticks):
+    """Consecutive equal ticks, as (what, how many)."""
+    return [(what, len(list(group))) for what, group in itertools.groupby(ticks)]
+
+
+EVENTS = {40: "stall", 90: "dropped", 91: "dropped", 300: "nan", 360: "lost", 410: 3600.0, 460: -3700.0}
+
+
+def test_a_loop_of_50_hz_accounts_for_every_tick_of_stalls_outages_lost_and_broken_answers_and_dropped_frames():
+    arm = Arm(EVENTS, outages=[(3.0, 4.0)]).run(600)
+    # an outage of a second outlasts a chunk of 23 actions; a NaN and a lost answer cost one tick each
+    assert [what for what, _ in runs(arm.ticks)] == ["new", "stalled", "new", "held", "new", *["raised", "new"] * 2]
+    assert (arm.agent.late, arm.agent.clock_jumps, arm.agent.state) == (1, 2, "acting")
+    assert [text[:20] for _, text in arm.told] == ["the predictor gave a", "the server is gone"]
+
+
+def test_a_clock_that_jumps_changes_no_action_whether_frames_have_times_or_not(caplog):
+    """An action jumped by 0.33 where steps are 0.01, before the jumps were left out."""
+    jumps = {60: 3600.0, 61: -3700.0, 150: -0.3, 200: 7.0}
+    for stamped in (True, False):
+        steady, jumping = (Arm(events, latency=0.04, action_latency=0.02).run(300, stamped) for events in ({}, jumps))
+        assert steady.actions == jumping.actions == list(map(float, range(300)))
+        np.testing.assert_allclose(steady.requests, jumping.requests, atol=1e-6)
+        assert (steady.agent.clock_jumps, jumping.agent.clock_jumps) == (0, 4)
+    assert caplog.text.count("the clock jumped by +3600.000 s") == 2 and "-3700" not in caplog.text
+
+
+def test_after_the_longest_hold_the_last_action_stays_an_error_stops_or_the_users_function_acts(caplog):
+    told, outages = [], [(1.0, 3.0)]
+    holding, stopping, replacing = (
+        Arm(outages=outages, limits=LoopLimits(hold_s=0.2, then=then)).run(250)
+        for then in ("hold", "stop", lambda lateness: told.append(lateness) or [-1.0])
+    )
+    (_, before), (_, held), (_, after) = runs(holding.ticks)
+    assert runs(stopping.ticks)[:3] == [("new", before), ("held", 10), ("raised", held - 10 + 3)]  # and a new chunk
+    assert runs(replacing.ticks)[:3] == [("new", before), ("held", 10), ("replaced", held - 10 + 3)]
+    assert runs(stopping.ticks)[3:] == runs(replacing.ticks)[3:] == [("new", after - 3)]
+    assert caplog.text.count("no new action for 0.2 s, since action") == 1 and "is held (limits.then)" in caplog.text
+    tick, text = stopping.told[0]
+    assert tick == before + 10 and f"no new action for 0.2 s, since action {before}: the chunk asked for" in text
+    assert "s ago has not arrived" in text and "limits.hold_s is 0.2: the robot must be stopped" in text
+    assert told[0].action == before - 1 and told[0].obs["front"].shape == (4, 4, 3) and told[-1].held_s > told[0].held_s
+
+
+def test_a_chunk_that_was_asked_for_before_the_users_function_acted_is_not_executed():
+    """The function moves the robot away, and what was predicted before knows nothing of that."""
+    moved = []
+    limits = LoopLimits(hold_s=0.0, then=lambda lateness: moved.append(arm.now) or np.array([-1.0]))
+    arm = Arm(outages=[(1.0, 3.0)], limits=limits)
+    arm.run(160)
+    assert [what for what, _ in runs(arm.ticks)] == ["new", "replaced", "new"] and arm.agent.late == 1
+    assert [moved[0] < asked <= moved[-1] for asked in arm.asked].count(True) == 1  # whose chunk ends the lateness
+    assert moved[-1] - max(asked for asked in arm.asked if asked <= moved[-1]) < 0.05
+
+
+def test_a_first_chunk_that_does_not_come_is_an_error_and_one_that_comes_later_is_executed():
+    arm = Arm(outages=[(0.0, 4.0)], limits=LoopLimits(first_chunk_s=1.5))
+    arm.run(4)
+    assert arm.ticks == ["raised", "raised", "new", "new"] and arm.agent.state == "acting"
+    assert all("no first chunk within 1.5 s of its request (limits.first_chunk_s)" in text for _, text in arm.told)
+
+
+def test_what_the_users_function_gives_is_checked():
+    for wrong in ([np.nan], [[-1.0]], [1.0, 2.0]):
+        limits = LoopLimits(hold_s=0.0, then=lambda lateness, wrong=wrong: wrong)
+        arm = Arm(outages=[(0.3, 9.0)], limits=limits).run(60)
+        assert "limits.then gave" in arm.told[0][1] and "expected finite numbers of shape (1,)" in arm.told[0][1]
+
+
 def test_the_file_runs_on_an_old_python_with_numpy_alone():
     source = Path(realtime.__file__).read_text(encoding="utf-8")
-    tree = ast.parse(source, feature_version=(3, 8))
+    tree = ast.parse(source, feature_version=(3, 8))  # of what it imports, `test_wire` says the same
     found = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
     found |= {node.module.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert found - set(sys.stdlib_module_names) == {"numpy"}
+    assert found - set(sys.stdlib_module_names) == {"numpy", "dp_prior"}

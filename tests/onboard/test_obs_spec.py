@@ -7,10 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_prior import Agent
+from dp_prior.client.wire import pack, unpack
+from dp_prior.inference.export.torch_policy import AgentPolicy
 from dp_prior.onboard.obs_spec import ObsSpec
 from dp_prior.pixels.resize import Fit
 from dp_prior.tensors.batch import Spec
-from dp_prior.tensors.observations import check_obs, obs_spec
+from dp_prior.tensors.normalizer import Normalizer, Statistics
+from dp_prior.tensors.observations import check_obs, obs_spec, policy_reads
 from dp_prior.tensors.rotations import RotationSlice
 from tests.inference.export.policies import CAMERA, ByTorch, build
 from tests.messages import naming
@@ -22,6 +25,8 @@ SPEC = Spec(
     fits={"camera": Fit(size=(4, 6))},
     rotations={"turn": (RotationSlice(slice=(1, 4), form="axis_angle"),)},
     previous_actions={"before": (0.5, 1.0)},
+    fps=12.5,
+    names={"a": ("pan", "lift", "flex"), "x": ("dx", "dy")},
 )
 
 
@@ -32,11 +37,18 @@ def test_the_metadata_of_a_server_hold_all_of_it():
     assert first["obs"]["camera"] == {"shape": [None, None, 3], "dtype": "uint8", "kind": "image"}
     assert first["rotations"]["turn"] == [[1, 4, "axis_angle"]]
     assert {key: value.tolist() for key, value in again.first_actions().items()} == {"before": [0.5, 1.0]}
+    assert (again.fps, again.action.shape, again.observations["camera"].size) == (12.5, (2,), (4, 6))
+    assert again.observations["a"].names == ("pan", "lift", "flex") and again.action.names == ("dx", "dy")
 
 
 def test_an_export_reads_what_its_policy_reads():
     for policy in (build(), build(CAMERA, encoders={"camera": {"type": "resnet", "width": 16, "blocks": [1]}})):
-        assert ByTorch.of(policy).reads.metadata() == obs_spec(policy.spec).metadata()
+        exported, ours = ByTorch.of(policy), policy_reads(policy).metadata()
+        found = exported.reads.metadata()
+        assert AgentPolicy(exported).reads.metadata() == ours
+        for key in ours["obs"]:  # an export takes frames of the size of training alone
+            ours["obs"][key]["shape"] = list(policy.spec.cond_shapes[key][1:])
+        assert found == ours and all("low" in found["trained"][key] for key in found["obs"] if key != "camera")
 
 
 def test_a_policy_knows_the_range_of_its_vectors_in_training():
@@ -45,6 +57,46 @@ def test_a_policy_knows_the_range_of_its_vectors_in_training():
         low, high = one.range
         assert np.array_equal(low, policy.normalizer.get_buffer(f"{key}/min").numpy()) and (low < high).all()
     assert all(one.range is None for one in obs_spec(SPEC).observations.values())
+
+
+def test_the_range_of_what_the_policy_sees_in_other_coordinates_is_not_known():
+    """Of a vector with a rotation the other numbers have their range; a relative pose, and a relative action, none."""
+    normalizer = Normalizer({"a": (3,), "turn": (7,), "x": (2,)}, {})  # the rotation as 6D
+    draws = {key: np.random.default_rng(0).normal(size=(50, *shape)) for key, shape in normalizer.shapes.items()}
+    normalizer.fit({key: Statistics.of(one) for key, one in draws.items()})
+    found = obs_spec(SPEC, normalizer, {"a"}).observations
+    low, high = found["turn"].range
+    assert found["a"].range is None and np.isinf(low[1:]).all() and np.isinf(high[1:]).all()
+    np.testing.assert_allclose([low[0], high[0]], [draws["turn"][:, 0].min(), draws["turn"][:, 0].max()], rtol=1e-6)
+    again = ObsSpec.from_metadata(unpack(pack(obs_spec(SPEC, normalizer).metadata())))
+    np.testing.assert_array_equal(
+        again.observations["turn"].range, obs_spec(SPEC, normalizer).observations["turn"].range
+    )
+    normalizer.get_buffer("a/count").zero_()  # statistics made up for an imported policy
+    assert obs_spec(SPEC, normalizer).observations["a"].range is None
+
+
+def test_a_robot_is_compared_with_the_policy_before_it_moves():
+    reads = obs_spec(SPEC)
+    reads.compare(
+        fps=12.6, names={"a": ["pan", "lift", "flex"], "turn": ["w"], "action": ["dx", "dy"]}, cameras=["camera"]
+    )
+    with pytest.raises(ValueError) as error:
+        reads.compare(fps=50, names={"a": ["lift", "pan", "flex"], "b": ["x"]}, cameras=["wrist"])
+    for part in (
+        "the loop runs at 50 steps per second, the policy was trained at 12.5",
+        "'a' has the numbers ['lift', 'pan', 'flex'], in the data of the policy ['pan', 'lift', 'flex']",
+        "there is no 'b'; the policy has ['a', 'turn', 'before', 'camera', 'told', 'action']",
+        "the cameras are ['wrist'], the policy reads ['camera']",
+    ):
+        assert part in str(error.value)
+
+
+def test_a_vector_of_another_length_is_refused_with_the_names_of_the_numbers():
+    with pytest.raises(ValueError, match=r"'a' has shape \(4,\) per row; the policy reads \(3,\) \(pan, lift, flex\)"):
+        obs_spec(Spec(x_shape=(8, 2), cond_shapes={"a": (2, 3)}, names={"a": SPEC.names["a"]})).check(
+            {"a": np.zeros((1, 4))}, rows=1
+        )
 
 
 def outcome(check):

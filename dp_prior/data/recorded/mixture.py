@@ -29,7 +29,7 @@ from dp_prior.data.recorded.window_rows import WindowRows
 from dp_prior.data.samples.order import Share, shares
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import PARTS
-from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.batch import Spec, X
 
 _NO_PREVIOUS_ACTION = "A mixture does not offer it; record it as an observation of each set."
 
@@ -149,8 +149,8 @@ class Mixture(Demonstrations):
             raise ConfigError("data", problems)
         parts = list(sets.values())
         rates = [rate for name in sets if (rate := _rate(config.sets[name], sets[name]))]
-        is_thinned = any(one.stride > 1 for one in config.sets.values())
-        self.spec = parts[0].spec.model_copy(update={"fps": rates[0] if rates and is_thinned else None})
+        names = _dimensions(config, sets)
+        self.spec = parts[0].spec.model_copy(update={"fps": rates[0] if rates else None, "names": names})
         self.files = [file for each in parts for file in each.files]
         self.images = {f"{name}/{key}": column for name, each in sets.items() for key, column in each.images.items()}
         episodes = np.cumsum([0, *(each.highest_id + 1 for each in parts)]).tolist()
@@ -237,6 +237,16 @@ def _rate(stated: SetConfig, found: Trajectories) -> float | None:
     """Control steps per second of a set as it is trained on; None if nothing says."""
     rate = stated.fps or found.described.get("fps")
     return rate / stated.stride if rate and stated.stride > 1 else rate
+
+
+def _dimensions(config: MixtureConfig, sets: dict[str, Trajectories]) -> dict[str, tuple[str, ...]]:
+    """Names of the numbers of each vector, where no two sets name them differently."""
+    found: dict[str, set[tuple[str, ...]]] = {}
+    for name, each in sets.items():
+        stated = config.sets[name].action_names
+        for key, names in {**each.spec.names, **({X: tuple(stated)} if stated else {})}.items():
+            found.setdefault(key, set()).add(tuple(names))
+    return {key: names.pop() for key, names in found.items() if len(names) == 1}
 
 
 def _different_actions(config: MixtureConfig, sets: dict[str, Trajectories]) -> Iterator[str]:

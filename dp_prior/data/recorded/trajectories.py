@@ -18,6 +18,7 @@ from dp_prior.data.columns.lookup import LookupColumn
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.columns.mirrored import MirroredColumn
 from dp_prior.data.embeddings.embedding_column import EmbeddingColumn
+from dp_prior.data.errors import DataError
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.frames.frame_cache import USER_CACHE
@@ -29,7 +30,7 @@ from dp_prior.data.recorded.language import FrameTexts
 from dp_prior.data.recorded.mirror import with_images
 from dp_prior.data.recorded.previous import central_action, previous_actions
 from dp_prior.data.recorded.records import RecordedConfig, WindowsConfig, good_key
-from dp_prior.data.recorded.selection import ACTION, read_selected
+from dp_prior.data.recorded.selection import ACTION, KeyConfig, read_selected
 from dp_prior.data.recorded.weights import weighted_shares
 from dp_prior.data.recorded.window_rows import WindowRows
 from dp_prior.data.recorded.windows import Windows, make_windows, thinned
@@ -134,6 +135,7 @@ class Trajectories(Demonstrations):
             start = central_action(arrays[ACTION][self._rows("train")], config.action.rotations)
             wanted[name], arrays[name] = config.action, previous_actions(arrays[ACTION], ends, start, config.stride)
             starts[name] = tuple(start.tolist())
+        described = self._metadata(store)
         self.spec = Spec(
             x_shape=(horizon, *arrays[ACTION].shape[1:]),
             cond_shapes={key: (steps, *arrays[key].shape[1:]) for key in wanted if key != ACTION}
@@ -145,7 +147,8 @@ class Trajectories(Demonstrations):
             rotations={key: each.rotations for key, each in wanted.items() if each.rotations},
             embedders={key: found.embedder for key, found in self._language.items() if found.embedder is not None},
             previous_actions=starts,
-            fps=None if config.stride == 1 else self._rate(store),
+            fps=self._rate(described["fps"]),
+            names=_dimensions(wanted, described["names"], arrays),
         )
         self.has_embeddings, self.counts = bool(self._embeddings), {}
         sets = {}
@@ -167,10 +170,18 @@ class Trajectories(Demonstrations):
         is_weighted = weighted is not None or self._weights is not None
         self.shares = self.divided(len(self.train)) if is_weighted else None
 
-    def _rate(self, store: EpisodeStore) -> float | None:
-        """Control steps per second of the thinned episodes; adds a warning if the data set does not say its own."""
-        recorded = store.metadata()["fps"]
-        if recorded is None:
+    def _metadata(self, store: EpisodeStore) -> dict[str, Any]:
+        """`EpisodeStore.metadata`; without it a policy can be trained all the same."""
+        try:
+            return store.metadata()
+        except DataError as error:
+            self.file_warnings.append(str(error))
+            return {"fps": None, "names": {}}
+
+    def _rate(self, recorded: float | None) -> float | None:
+        """Control steps per second of the policy; adds a warning if they are thinned, and the data set does not say its
+        own."""
+        if recorded is None and self._config.stride > 1:
             self.file_warnings.append(
                 "stride: the data set does not say its steps per second, so the policy has no rate"
             )
@@ -293,6 +304,14 @@ class Trajectories(Demonstrations):
             for key, language in self._language.items()
             if len(language.texts) == 1
         ]
+
+
+def _dimensions(
+    wanted: Mapping[str, KeyConfig], names: Mapping[str, list[str]], arrays: Mapping[str, np.ndarray]
+) -> dict[str, tuple[str, ...]]:
+    """The data set's names of the numbers of each vector that has some."""
+    found = {key: tuple(each.dimensions(names)) for key, each in wanted.items()}
+    return {key: each for key, each in found.items() if each and arrays[key].shape[1:] == (len(each),)}
 
 
 def _digest(

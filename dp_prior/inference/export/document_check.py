@@ -31,6 +31,7 @@ def check_document(document: Mapping[str, Any]) -> None:
         _expect(f"obs.{key}.dtype", isinstance(one.get("dtype"), str))
     _expect("transforms.references", not transforms or _are_names(transforms.get("references"), obs))
     _check_spec(document.get("spec"))
+    _check_trained(document.get("trained", {"obs": {}, "action": {}}), obs, counts["action_dim"])
     _expect("self_condition", isinstance(document.get("self_condition"), bool))
     for name in ("cold", "warm"):
         _check_steps(name, document.get(name))
@@ -44,6 +45,30 @@ def _check_spec(spec: Any) -> None:
         _expect(f"spec.{name}", isinstance(spec.get(name, {}), dict))
     for key, turns in spec.get("rotations", {}).items():
         _expect(f"spec.rotations.{key}", isinstance(turns, list) and all(map(_is_turn, turns)))
+
+
+def _check_trained(trained: Any, obs: Mapping[str, Any], action_dim: int) -> None:
+    """What is told of the data of training, see `ObsSpec.metadata`; earlier versions wrote none."""
+    sound = isinstance(trained, dict) and all(isinstance(trained.get(name), dict) for name in ("obs", "action"))
+    _expect("trained", sound and trained["obs"].keys() <= obs.keys())
+    shapes = {**{f"obs.{key}": obs[key]["shape"][1:] for key in trained["obs"]}, "action": [action_dim]}
+    told = {**{f"obs.{key}": one for key, one in trained["obs"].items()}, "action": trained["action"]}
+    for key, one in told.items():
+        _expect(f"trained.{key}", isinstance(one, dict))
+        names, size = one.get("names", []), one.get("size", [1, 1])
+        _expect(f"trained.{key}.names", isinstance(names, list) and all(isinstance(name, str) for name in names))
+        _expect(f"trained.{key}.names", not names or [len(names)] == shapes[key])
+        for end in ("low", "high"):
+            _expect(f"trained.{key}.{end}", end not in one or _are_ends(one[end], shapes[key]))
+        _expect(f"trained.{key}.size", isinstance(size, list) and len(size) == 2 and all(map(_is_length, size)))
+    turns = trained["action"].get("rotations", [])
+    _expect("trained.action.rotations", isinstance(turns, list) and all(isinstance(turn, list) for turn in turns))
+
+
+def _are_ends(value: Any, shape: list[int]) -> bool:
+    """Whether it is a vector of this shape, of numbers or null."""
+    is_list = isinstance(value, list) and [len(value)] == shape
+    return is_list and all(one is None or isinstance(one, (int, float)) for one in value)
 
 
 def _check_steps(name: str, steps: Any) -> None:

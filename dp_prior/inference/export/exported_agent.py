@@ -10,16 +10,24 @@ import numpy as np
 from dp_prior.inference.export.exported_policy import ExportedPolicy
 from dp_prior.inference.export.numpy_randomness import NumpyRandomness
 from dp_prior.onboard.broker import ChunkBroker
+from dp_prior.onboard.range_watch import RangeLimits
 
 
 class ExportAgent(ChunkBroker):
     """Acts as `dp_prior.Agent` does, with the same noise: `reset()` once per episode, `act(obs)` per control step."""
 
-    def __init__(self, policy: ExportedPolicy, n_action_steps: int | None = None, seed: int = 0):
+    def __init__(
+        self,
+        policy: ExportedPolicy,
+        n_action_steps: int | None = None,
+        seed: int = 0,
+        ranges: RangeLimits | None = None,
+    ):
         """
         Args:
             n_action_steps: actions executed before the next prediction; None for the policy's setting.
             seed: determines all noise, together with the episode's number and step.
+            ranges: how far observations may lie outside their range in training; None for the defaults.
 
         Raises:
             ValueError: n_action_steps does not fit into the chunk.
@@ -29,7 +37,7 @@ class ExportAgent(ChunkBroker):
         if not 1 <= n_action_steps <= room:
             raise ValueError(f"n_action_steps is {n_action_steps}, but the chunk leaves room for 1 to {room} actions")
         self.policy, self.seed = policy, seed
-        super().__init__(policy.reads, policy.n_obs_steps, n_action_steps)
+        super().__init__(policy.reads, policy.n_obs_steps, n_action_steps, ranges)
 
     def infer(
         self, obs: Mapping[str, Any], prefix: np.ndarray | None = None, delay: int = 0, *, step: int | None = None
@@ -43,7 +51,9 @@ class ExportAgent(ChunkBroker):
         next_step = self._next_step
         step = next_step[0] if step is None else step
         random = NumpyRandomness.from_counts(self.seed, "agent", [self.episode]).stream("chunk", step)
-        chunk = self.policy.predict(self._row(obs), random)[0]
+        rows = self._row(obs)
+        self._ranges.check({key: np.asarray(rows[key]) for key in self._ranges.keys})
+        chunk = self.policy.predict(rows, random)[0]
         wrong = chunk[~np.isfinite(chunk).all(-1)]
         if len(wrong):
             raise RuntimeError(

@@ -19,7 +19,7 @@ from dp_prior.files.regular_files import UnfitError, open_regular, read_small
 from dp_prior.inference.export.document_check import check_document
 from dp_prior.inference.export.numpy_randomness import NumpyRandomness, step_noise
 from dp_prior.inference.export.onnx_files import check_self_contained
-from dp_prior.onboard.obs_spec import ObsSpec, Reads
+from dp_prior.onboard.obs_spec import ObsSpec, Reads, as_trained
 
 FORMATS = (1, 2)  # without and with graphs of arms and rotations, which older versions would leave out
 POLICY, PARITY = "policy.json", "parity.json"
@@ -188,12 +188,16 @@ class OnnxPolicy(ExportedPolicy):
 
 def _reads(document: dict[str, Any]) -> ObsSpec:
     """The observations of an export."""
-    spec, found = document["spec"], {}
+    spec, found, known = document["spec"], {}, document.get("trained", {"obs": {}, "action": {}})
     kinds, rotations, starts = (spec.get(name, {}) for name in ("kinds", "rotations", "previous_actions"))
     for key, one in document["obs"].items():
         turns = [(*each["slice"], each["form"]) for each in rotations.get(key, ())]
-        found[key] = Reads(tuple(one["shape"][1:]), one["dtype"], kinds.get(key, "vector"), turns, starts.get(key))
-    return ObsSpec(found)
+        kind, seen = kinds.get(key, "vector"), as_trained(known["obs"].get(key, {}))
+        found[key] = Reads(tuple(one["shape"][1:]), one["dtype"], kind, turns, starts.get(key), **seen)
+    of_action = known["action"]
+    turns = of_action.get("rotations", ())
+    action = Reads((document["action_dim"],), "float32", rotations=turns, **as_trained(of_action))
+    return ObsSpec(found, action, spec.get("fps"))
 
 
 def _sum(multiples: dict[str, float], values: dict[str, np.ndarray], shape: tuple[int, ...]) -> np.ndarray:

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.inference.export import numpy_randomness
 from dp_prior.inference.export.exported_policy import ExportedPolicy, Graph, OnnxPolicy
+from dp_prior.onboard.obs_spec import ObsSpec
 from dp_prior.tensors.batch import Spec
-from dp_prior.tensors.observations import check_obs
+from dp_prior.tensors.observations import check_obs, obs_spec
 from dp_prior.tensors.randomness import Randomness
 
 
@@ -50,6 +51,8 @@ class AgentPolicy(nn.Module):
         super().__init__()
         self.exported = exported
         self.spec = Spec.from_json(json.dumps(exported.document["spec"]), source="spec of an export")
+        known = {name: exported.reads.metadata()[name] for name in ("trained", "action")}
+        self.reads = ObsSpec.from_metadata({**obs_spec(self.spec).metadata(), **known})  # frames of any size
         self.horizon, self.n_obs_steps = exported.horizon, exported.n_obs_steps
         self.n_action_steps = exported.n_action_steps
 

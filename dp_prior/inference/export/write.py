@@ -31,6 +31,7 @@ from dp_prior.inference.export.graphs import (
 from dp_prior.inference.export.steps import sampling_steps
 from dp_prior.inference.export.torch_policy import TorchExportPolicy
 from dp_prior.tasks.policy import DiffusionPolicy
+from dp_prior.tensors.observations import policy_reads
 from dp_prior.tensors.randomness import Randomness
 
 POLICIES: dict[Format, type[ExportedPolicy]] = {"onnx": OnnxPolicy, "torch_export": TorchExportPolicy}
@@ -110,7 +111,7 @@ def document(policy: DiffusionPolicy, sampler: SamplerConfig) -> dict[str, Any]:
         cold, warm = (sampling_steps(policy.process.config, sampler, renoised=one) for one in (False, True))
     except ValueError as error:
         raise ConfigError("task.sampler", [str(error)]) from None
-    transforms = references(policy)
+    transforms, reads = references(policy), policy_reads(policy).metadata()
     return {
         "format": FORMATS[transforms is not None],
         "horizon": policy.horizon,
@@ -122,6 +123,7 @@ def document(policy: DiffusionPolicy, sampler: SamplerConfig) -> dict[str, Any]:
             key: {"shape": shape, "dtype": str(spec.dtype(key)).removeprefix("torch.")}
             for key, shape in spec.cond_shapes.items()
         },
+        "trained": {"obs": reads["trained"], "action": reads["action"]},
         "action": {
             "offset": offset.tolist(),
             "scale": scale.tolist(),

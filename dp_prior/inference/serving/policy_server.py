@@ -15,7 +15,7 @@ import signal
 import socket
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from dp_prior.config.extras import needing
 from dp_prior.files.regular_files import UnfitError, read_small
 from dp_prior.inference.chunking import MergeConfig, Policy
 from dp_prior.inference.instructions import Instructions
+from dp_prior.inference.serving.renames import check_renames
 from dp_prior.inference.serving.session import History, Session, blank, metadata
 from dp_prior.inference.serving.telemetry import Telemetry
 from dp_prior.job.listener import authority
@@ -81,6 +82,7 @@ class PolicyServer:
         history: History = "client",
         merge: MergeConfig | None = None,
         instructions: Instructions | None = None,
+        renames: Mapping[str, str] | None = None,
         token: str | None = None,
         limits: ServerLimits | None = None,
         report: Callable[[str], None] = lambda line: None,
@@ -88,21 +90,24 @@ class PolicyServer:
         """
         Args:
             name: of the policy, for its clients.
-            seed, history, merge, instructions: see `Session`.
+            seed, history, merge, instructions, renames: see `Session`.
             token: what clients must show; None for nothing.
             limits: None for the defaults, with room for the policy's observations.
             report: receives lines for the operator.
 
         Raises:
-            ConfigError: the policy reads an observation whose name the protocol uses.
+            ConfigError: the policy reads an observation whose name the protocol uses, or `renames` do not fit.
         """
         if OWN_FIELDS in policy.spec.cond_shapes:
             raise ConfigError("the policy", [f"reads an observation {OWN_FIELDS!r}, which is a name of the protocol"])
+        check_renames(renames or {}, policy.spec)
         self.policy = policy
         self.telemetry = Telemetry()
-        self._metadata = pack(metadata(policy, name, history, merge))
+        self._metadata = pack(metadata(policy, name, history, merge, renames))
         instructions = instructions or Instructions(policy.spec)
-        self._session = {"seed": seed, "history": history, "merge": merge, "instructions": instructions}
+        self._session = {
+            "seed": seed, "history": history, "merge": merge, "instructions": instructions, "renames": renames,
+        }  # fmt: skip
         self._token = token
         self._limits = limits or ServerLimits(message_bytes=most_bytes(policy.spec))
         self._report = report

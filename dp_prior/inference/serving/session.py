@@ -19,7 +19,8 @@ from dp_prior.config import an
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import MergeConfig, Naive, Policy
 from dp_prior.inference.instructions import Instructions
-from dp_prior.tensors.observations import obs_spec
+from dp_prior.inference.serving.renames import renamed
+from dp_prior.tensors.observations import obs_spec, policy_reads
 from dp_prior.tensors.rotations import from_6d
 
 History = Literal["client", "server"]
@@ -46,6 +47,7 @@ class Session:
         history: History = "client",
         merge: MergeConfig | None = None,
         instructions: Instructions | None = None,
+        renames: Mapping[str, str] | None = None,
     ):
         """
         Args:
@@ -55,9 +57,10 @@ class Session:
                 episode, and the answer is a whole chunk.
             merge: how a chunk follows the unfinished one that a request holds as `prefix`; None for naive.
             instructions: embeds texts; connections share it.
+            renames: names of the policy by names of clients, see `check_renames`; None for none.
         """
         self.agent = Agent(policy, seed=seed, merge=merge, instructions=instructions)
-        self._history = history
+        self._history, self._renames = history, renames or {}
         self._has_warned = False
 
     def answer(self, message: bytes | str, timing: Mapping[str, float] | None = None) -> Answer:
@@ -87,6 +90,7 @@ class Session:
 
     def _predict(self, request: dict[str, Any]) -> dict[str, Any]:
         fields, policy = _own_fields(request), self.agent.policy
+        request = renamed(request, self._renames)
         obs = {key: _as_array(value) if key in policy.spec.cond_shapes else value for key, value in request.items()}
         if fields.get("episode", self.agent.episode) != self.agent.episode:
             self.agent.reset(fields["episode"])
@@ -114,13 +118,14 @@ class Session:
         return [item for item in self.agent.policy.spec.cond_shapes.items() if isinstance(obs.get(item[0]), np.ndarray)]
 
 
-def metadata(policy: Policy, name: str, history: History, merge: MergeConfig | None) -> dict[str, Any]:
+def metadata(
+    policy: Policy, name: str, history: History, merge: MergeConfig | None, renames: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """The first message of a connection: the inputs and outputs of the policy, see docs/robot.md."""
-    rate = {} if policy.spec.fps is None else {"fps": policy.spec.fps}
     return {
         "protocol": PROTOCOL,
         "policy": name,
-        **obs_spec(policy.spec).metadata(),
+        **policy_reads(policy).metadata(),
         "n_obs_steps": policy.n_obs_steps,
         "horizon": policy.horizon,
         "n_action_steps": policy.n_action_steps,
@@ -128,7 +133,7 @@ def metadata(policy: Policy, name: str, history: History, merge: MergeConfig | N
         "history": history,
         "merge": (merge or Naive()).type,
         "fields": list(FIELDS),
-        **rate,
+        **({"renames": dict(renames)} if renames else {}),
     }
 
 

@@ -89,7 +89,7 @@ def test_the_policy_knows_its_rate(tmp_path):
     convert(recording(tmp_path / "all.npz"), root, "lerobot", fps=30)
     episodes = {"type": "lerobot", "path": str(root)}
     found = {stride: opened(root, stride, episodes=episodes).spec for stride in (1, 3)}
-    assert found[3].fps == 10 and found[1].fps is None  # the rate of the recording
+    assert found[3].fps == 10 and found[1].fps == 30
     assert "one row of 3, 10 steps per second" in opened(root, 3, episodes=episodes).summary()
     again = Spec.from_json(found[3].model_dump_json())
     assert again == found[3] and "fps" not in json.loads(Spec(x_shape=(4, 2), cond_shapes={}).model_dump_json())

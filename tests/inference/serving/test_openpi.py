@@ -9,9 +9,11 @@ import torch
 
 from dp_prior.client import wire
 from dp_prior.diffusion.draw import AS_CONFIGURED
+from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.pusht_expert import PushTExpert
 from dp_prior.inference.agent import Agent
+from dp_prior.pixels.resize import Fit
 from dp_prior.tensors.batch import Spec
 from tests.inference.serving.running import Fake, observations, running
 from tests.messages import naming
@@ -59,6 +61,51 @@ def test_its_chunk_broker_gets_the_actions_of_the_agent_from_stacked_observation
             past = [*(past or [obs]), obs][-2:]
             found = broker.infer({key: np.stack([one[key] for one in past]) for key in obs})
             np.testing.assert_array_equal(found["actions"], agent.act(obs))
+
+
+LIBERO = {
+    "observation/image": "front",
+    "observation/wrist_image": "wrist",
+    "observation/state": "state",
+    "prompt": "task",
+}
+DROID = {
+    "observation/exterior_image_1_left": "front", "observation/wrist_image_left": "wrist",
+    "observation/joint_position": "joints", "observation/gripper_position": "gripper", "prompt": "task",
+}  # fmt: skip
+"""Keys that the programs in openpi's examples/libero and examples/droid send, and names as data sets have them."""
+
+
+@pytest.mark.parametrize("renames", [LIBERO, DROID], ids=["libero", "droid"])
+def test_the_programs_of_openpi_work_by_their_own_names(renames):
+    """Frames of 224 x 224, a state of 8 or joints of 7 and a gripper, and an instruction."""
+
+    class Seeing(Fake):
+        def __init__(self):
+            super().__init__(n_obs_steps=1)
+            widths = {"state": (8,), "joints": (7,), "gripper": (1,), "task": (8,)}
+            shapes = {ours: (1, *widths.get(ours, (6, 6, 3))) for ours in renames.values()}
+            cameras = [key for key in shapes if key not in widths]
+            self.spec = Spec(
+                x_shape=(8, 2), cond_shapes=shapes, fits={key: Fit(size=(6, 6)) for key in cameras},
+                kinds={"task": "text", **dict.fromkeys(cameras, "image")},
+                embedders={"task": HashedConfig(dimension=8)},
+            )  # fmt: skip
+
+    random, agent = np.random.default_rng(0), Agent(Seeing())
+    agent.reset(0)
+    with running(Seeing(), renames=renames) as server:
+        robot = joined(server)
+        assert robot.get_server_metadata()["renames"] == renames
+        for _ in range(3):
+            ours = {key: random.normal(size=shape[1:]) for key, shape in Seeing().spec.cond_shapes.items()}
+            ours |= {key: random.integers(0, 256, (224, 224, 3), np.uint8) for key in ("front", "wrist")}
+            ours["task"] = "pick up the black bowl"
+            found = robot.infer({theirs: ours[name] for theirs, name in renames.items()})["actions"]
+            stacked = {key: value if key == "task" else value[None] for key, value in ours.items()}
+            np.testing.assert_array_equal(found, agent.infer(stacked)["chunk"][:4])
+        with pytest.raises(RuntimeError, match="observation 'front' is missing"):
+            robot.infer({"observation/state": np.zeros(8)})
 
 
 def test_metadata_key_and_errors():
