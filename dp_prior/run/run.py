@@ -30,7 +30,7 @@ from dp_prior.places.reference import resolve
 from dp_prior.reports.pages.report import write_last_page
 from dp_prior.run.assembly import Assembly, Services
 from dp_prior.run.files.config import TrainConfig, run_directory
-from dp_prior.run.files.configurations import find_configuration
+from dp_prior.run.files.configurations import find_configuration, truly_described
 from dp_prior.run.files.directory import RunDirectory
 from dp_prior.run.files.exit_file import DONE, EXIT, STOPPED, recorded
 from dp_prior.run.files.scores import has_result_of, read_result, shown_on_card, write_result
@@ -173,6 +173,7 @@ class Run:
             stop: set by the caller's signal handlers; None to handle signals here while the run works.
         """
         self._begun = time.time()
+        config = truly_described(config)
         self._handles_signals = stop is None
         place = RunDirectory(run_directory(config))
         with recorded(place.path) as exits, place.explaining():
