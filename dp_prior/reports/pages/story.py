@@ -129,6 +129,27 @@ class Story:
         named = [name for metric in candidates if (name := metric.removesuffix("/score")) in rollouts]
         return rollouts.get(named[0] if named else next(iter(rollouts), ""))
 
+    @property
+    def monitored(self) -> str:
+        """Name of the metric that selects the best weights; empty if unknown."""
+        return str(self.settings.get("train.monitor.metric") or "")
+
+    @property
+    def selected(self) -> tuple[float, int] | None:
+        """Value of the monitored metric of the best weights, and their step; None if it was never measured."""
+        best = self.result.get("best")
+        if isinstance(best, dict) and isinstance(best.get("metrics"), dict):
+            value, step = best["metrics"].get(self.monitored), best.get("step")
+            if can_be_drawn(value) and type(step) is int:
+                return value, step
+        measured = [(row[self.monitored], row["step"]) for row in self.rows if row.get(self.monitored) is not None]
+        sign = self.direction(self.monitored)
+        return max(measured, key=lambda found: sign * found[0], default=None)
+
+    def direction(self, metric: str) -> int:
+        """1 if high values of a score or of the monitored metric are better, -1 if low values are."""
+        return -1 if metric == self.monitored and self.settings.get("train.monitor.mode") == "min" else 1
+
 
 def read_story(directory: Path, log: RowLog | None = None) -> Story:
     """Read a run directory.
