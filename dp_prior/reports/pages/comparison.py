@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dp_prior.evaluation.interval import mean_interval
+from dp_prior.evaluation.interval import UNBOUNDED, mean_interval, of_difference
 from dp_prior.reports.pages.charts import overlay
 from dp_prior.reports.pages.drawing import Chart, Drawing
 from dp_prior.reports.pages.page import Page, Table
@@ -28,7 +28,7 @@ def comparison_page(stories: list[Story]) -> Page:
     keys = dict.fromkeys(itertools.chain(*(story.settings for story in stories)))
     differing = [
         key for key in keys
-        if key not in ("description", "tracker.data_path")
+        if key != "description" and not key.startswith("tracker.")
         and any(story.settings.get(key) != stories[0].settings.get(key) for story in stories)
     ]  # fmt: skip
     drawing = Drawing()
@@ -109,7 +109,8 @@ def _overlays(drawing: Drawing, groups: list[tuple[str, list[Story]]], x: str, l
         *(name for name in logged if name not in monitored),
     ]:
         if metric in monitored or metric == "train/loss" or metric.endswith(("ema/loss", "/score")):
-            lines = [(name, *_mean_line([points(rows, x, metric) for rows in group])) for name, group in runs]
+            limits = _limits([story for _, group in groups for story in group], metric)
+            lines = [(name, *_mean_line([points(rows, x, metric) for rows in group], limits)) for name, group in runs]
             if any(len(line[1]) > (metric not in monitored) for line in lines):
                 title = f"{metric}, over {label}"
                 is_log = metric.endswith("loss") and all((y > 0).all() for _, _, y in lines)
@@ -117,7 +118,14 @@ def _overlays(drawing: Drawing, groups: list[tuple[str, list[Story]]], x: str, l
     return charts
 
 
-def _mean_line(points: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+def _limits(stories: list[Story], metric: str) -> tuple[float, float]:
+    """The limits of a metric, which some of the runs may not know."""
+    return next((found for story in stories if (found := story.limits(metric)) != UNBOUNDED), UNBOUNDED)
+
+
+def _mean_line(
+    points: list[tuple[np.ndarray, np.ndarray]], limits: tuple[float, float]
+) -> tuple[np.ndarray, np.ndarray]:
     """The points of one run; for several runs mean and interval, at the places where every run that was measured at
     all was measured."""
     points = [one for one in points if len(one[0])] or points[:1]
@@ -125,7 +133,7 @@ def _mean_line(points: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray,
         return points[0]
     common = functools.reduce(np.intersect1d, [x for x, _ in points])
     values = np.array([y[np.searchsorted(x, common)] for x, y in points])
-    ends = np.array([mean_interval(column) for column in values.T]).reshape(-1, 2).T
+    ends = np.array([mean_interval(column, limits=limits) for column in values.T]).reshape(-1, 2).T
     return common, np.stack([values.mean(0), *ends])
 
 
@@ -141,7 +149,7 @@ def _folded(groups: list[tuple[str, list[Story]]]) -> list[tuple[str, str, str, 
         if values:
             metric = Counter(name for name, _ in values).most_common(1)[0][0]
             numbers = np.array([value for name, value in values if name == metric])
-            low, high = mean_interval(numbers)
+            low, high = mean_interval(numbers, limits=_limits(group, metric))
             interval = f" ({low:.4g} to {high:.4g})" if len(numbers) > 1 else ""
             broken = f"none: {np.isnan(numbers).sum()} of the runs have episodes without a score"
             mean = broken if np.isnan(numbers).any() else f"{numbers.mean():.4g}{interval}"
@@ -158,7 +166,7 @@ def _paired(names: list[str], stories: list[Story]) -> list[tuple[str, str, str,
         common = sorted(first.keys() & other.keys())
         if len(common) > 1 and story.tested.name == stories[0].tested.name:
             difference = np.array([other[seed] - first[seed] for seed in common])
-            low, high = mean_interval(difference)
+            low, high = mean_interval(difference, limits=of_difference(stories[0].tested.score_range))
             text = f"{difference.mean():+.3f} ({low:+.3f} to {high:+.3f})"
             broken = np.isnan(difference).sum()
             text = f"none: {broken} of the seeds have no score" if broken else text
