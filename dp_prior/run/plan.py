@@ -30,6 +30,7 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: Pa
         "run": f"{run_directory(config)}  {shorten(config.description, 100, placeholder=' ...')}",
         "config": config.digest()[:12],
         "data": parts.data.summary(),
+        "verified": parts.integrity.scope(),
         "model": f"{config.task.backbone.type}, {weights / 1e6:.2f} M parameters, {config.train.precision} on "
         f"{ranks} x {parts.ranks.device.type}",
         "batch": f"{loader.global_batch_size} = {config.data.batch_size} a micro-batch x {accumulation} summed "
