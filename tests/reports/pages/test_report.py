@@ -315,7 +315,7 @@ def test_a_page_is_written_at_the_end_of_a_run_unless_it_is_not_wanted(run, tmp_
 
 
 def test_a_page_that_cannot_be_written_costs_a_line_and_not_the_run(tmp_path, monkeypatch):
-    def fail(run):
+    def fail(run, state):
         raise RuntimeError("no fonts")
 
     monkeypatch.setattr("dp_prior.run.run.write_last_page", fail)
