@@ -122,7 +122,9 @@ def sweep(
     import_modules(modules)
     from dp_prior.checkpoints.documents import CONFIG
     from dp_prior.commands.sweep import run_trials, trials
+    from dp_prior.reports.pages.ranking import ranking
     from dp_prior.reports.pages.report import write_report
+    from dp_prior.reports.pages.story import read_story
     from dp_prior.run.files.config import run_directory
     from dp_prior.run.files.configurations import find_configuration
 
@@ -132,6 +134,8 @@ def sweep(
         return
     code = run_trials(found, say)
     runs = [path for trial in found if ((path := run_directory(trial.config)) / CONFIG).is_file()]
+    for line in ranking([read_story(run) for run in runs]):
+        echo(line)
     if html is not None:
         echo(f"wrote {write_report(runs, html)}" if runs else f"{html} is not written: no trial began to train")
     sys.exit(code)

@@ -121,6 +121,16 @@ class Integrity:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(self._path, seal({"format": 1, **manifest.model_dump(mode="json", exclude_defaults=True)}))
 
+    def scope(self) -> str:
+        """What the check compares and what it does not look at, in one line; empty without files."""
+        if self._root is None and not self._places:
+            return ""
+        if self._verify == "sizes":
+            late = ", from the first start on where there are embeddings" if self._places else ""
+            return f"names and sizes of files, not their content (data.verify=hashes compares it{late})"
+        urls = sum("://" in place for place in self._places)
+        return "every byte of local files" + (f"; of {urls} folders behind URLs names and sizes alone" if urls else "")
+
     def covers(self, file: Path) -> bool:
         """Whether a file is one of the recorded episodes."""
         return self._root is not None and file.is_relative_to(self._root)
@@ -211,6 +221,10 @@ class JointIntegrity:
                 problems += [f"{error.source}: {problem}" for problem in error.problems]
         if problems:
             raise DataError("data.sets", problems)
+
+    def scope(self) -> str:
+        """See `Integrity.scope`; each line once."""
+        return "; ".join(dict.fromkeys(filter(None, (part.scope() for part in self._parts))))
 
     def note(self, files: Iterable[Path]) -> None:
         """See `Integrity.note`."""

@@ -40,6 +40,7 @@ class SplitData:
         sets: the data sets that this one is joined from, by name.
         fingerprint: SHA-256 of the content; asking for it may need the frame caches.
         augment: makes the batch to train on, see `Loader`; None leaves it.
+        action_names: the data set's name of each number of an action; empty if the numbers have no names.
         few: a sentence about what keeps the number of training samples low; empty if nothing does.
     """
 
@@ -55,6 +56,7 @@ class SplitData:
     images: Mapping[str, ImageColumn] = {}
     sets: Mapping[str, SplitData] = {}
     augment: Callable[[Batch, Randomness], Batch] | None = None
+    action_names: Sequence[str] = ()
     few: str = ""
 
     def statistics(self) -> Mapping[str, Statistics]:
@@ -108,6 +110,10 @@ class SplitData:
     def sizes(self) -> dict[str, int]:
         """Number of `noun`s in each part."""
         return {part: len(getattr(self, part)) for part in PARTS}
+
+    def recorded_at(self, part: str, sample: int) -> tuple[int, int] | None:
+        """Episode and step of the newest observation of a sample of a part; None where samples are no moments."""
+        return None
 
     def document(self) -> dict[str, Any]:
         """The identity of these data, to be stored with a run."""

@@ -5,6 +5,9 @@ Says more about behaviour than the denoising loss, and is far cheaper than a rol
 
 from __future__ import annotations
 
+import glob
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -14,9 +17,11 @@ from pydantic import Field
 from torch import Tensor
 
 from dp_prior.clock import Cadence
+from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import SplitData
 from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.sampler import SamplerConfig
+from dp_prior.evaluation.grid import beside
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.measured_models import device_of, with_steps
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
@@ -29,6 +34,9 @@ CONSTANT = 1e-6
 """A dimension counts as constant if its deviation is at most this fraction of its largest magnitude."""
 
 MOST_DRAWS = 64
+TALLEST_FRAME = 128
+"""Pixels of a stored frame's height."""
+
 MOST_DIMENSIONS = 24
 """Dimensions of each stored chunk, so that the page of a run stays readable, and small."""
 
@@ -90,11 +98,31 @@ class ActionErrorConfig(SampledConfig):
             data: has the parts `train`, `val`, `test`.
             output_dir: where reports go; None for nowhere.
         """
-        return ActionErrorEvaluator(self, pick_samples(data, self.split, self.name, self.data_set), output_dir)
+        samples = pick_samples(data, self.split, self.name, self.data_set)
+        chosen = data if self.data_set is None else data.sets[self.data_set]
+        place = partial(chosen.recorded_at, self.split)
+        return ActionErrorEvaluator(self, samples, output_dir, names=chosen.action_names, place=place)
 
 
 class ActionErrorEvaluator(HeldOutEvaluator):
     """See `ActionErrorConfig`."""
+
+    def __init__(
+        self,
+        config: ActionErrorConfig,
+        samples: Samples,
+        output_dir: Path | None = None,
+        *,
+        names: Sequence[str] = (),
+        place: Callable[[int], tuple[int, int] | None] = lambda sample: None,
+    ):
+        """
+        Args:
+            names: of the numbers of an action; empty if they have none.
+            place: episode and step of a sample, see `SplitData.recorded_at`.
+        """
+        super().__init__(config, samples, output_dir)
+        self._names, self._place = list(names), place
 
     def measure(self, model: Any, name: str, ranks: ReducingRanks | None, result: Measurement) -> None:
         """See `HeldOutEvaluator`."""
@@ -118,13 +146,17 @@ class ActionErrorEvaluator(HeldOutEvaluator):
             ]
             n = counts[executed].sum()
             by_dimension = {key: errors[:, executed].sum((0, 1)) / n for key, errors in values.items()}
+            layout = model.spec.layout("x")
+            names = self._names if layout is None or not self._names else layout.names(self._names)
             result.tables[f"{name}/by_dimension[steps={steps}]"] = [
-                {"dimension": number} | {key: float(means[number]) for key, means in by_dimension.items()}
+                {"dimension": number, **({"name": names[number]} if names else {})}
+                | {key: float(means[number]) for key, means in by_dimension.items()}
                 for number in range(error.shape[-1])
             ]
         if self.config.shown and self.output_dir is not None:
             sampler = with_steps(model.sampler, self.config.eval_timesteps[0])
             result.arrays[f"{name.rpartition('/')[2]}_chunks"] = self._chunks(model, sampler, ranks)
+            self._tell_moments(model, result)
 
     def _errors(
         self, policy: Any, sampler: SamplerConfig, ranks: ReducingRanks | None
@@ -155,6 +187,26 @@ class ActionErrorEvaluator(HeldOutEvaluator):
         error, recorded, is_real = dealt(n, min(config.batch_size, share), ranks, sample, like).cpu().double().unbind(1)
         return error, recorded, is_real[..., 0] > 0
 
+    def _moments(self) -> Tensor:
+        """(moments,) the samples that the page of the run shows."""
+        n, moments = len(self.samples), min(self.config.shown, len(self.samples))
+        return (2 * torch.arange(moments) + 1) * n // (2 * moments)
+
+    def _tell_moments(self, policy: Any, result: Measurement) -> None:
+        """Add where the moments were recorded, and what the cameras saw there."""
+        rows = self._moments()
+        places = [self._place(row) for row in rows.tolist()]
+        cameras = sorted(key for key in policy.spec.cond_shapes if policy.spec.kind(key) == "image")
+        if None not in places:
+            result.tables[f"{self.config.name}/moments"] = [
+                {"moment": number, "episode": episode, "step": step, "cameras": ", ".join(cameras)}
+                for number, (episode, step) in enumerate(places, 1)
+            ]
+        written = self.output_dir.glob(f"{glob.escape(self.config.name)}_{'[0-9]' * 8}_frames.npy")
+        if cameras and not any(written):  # the moments stay the same
+            seen = self.samples.seeing(cameras).fetch(rows.to(self.samples.device)).cond
+            result.arrays["frames"] = beside([_small(seen[key][:, -1].cpu().numpy()) for key in cameras])
+
     def _chunks(self, policy: Any, sampler: SamplerConfig, ranks: ReducingRanks | None) -> np.ndarray:
         """Several chunks at each of some moments; moment and number of the draw determine the noise.
 
@@ -163,8 +215,8 @@ class ActionErrorEvaluator(HeldOutEvaluator):
             padding. D is at most MOST_DIMENSIONS.
         """
         config, samples, layout, device = self.config, self.samples, policy.spec.layout("x"), device_of(policy)
-        moments = min(config.shown, len(samples))
-        rows = (2 * torch.arange(moments) + 1) * len(samples) // (2 * moments)
+        rows = self._moments()
+        moments = len(rows)
 
         def shown(chunks: Tensor) -> Tensor:
             return (chunks if layout is None else layout.encode(chunks))[..., :MOST_DIMENSIONS].float()
@@ -179,6 +231,13 @@ class ActionErrorEvaluator(HeldOutEvaluator):
         recorded = torch.where(batch.mask[..., None], shown(batch.x), torch.nan)[:, None]
         drawn = dealt(moments * config.draws, config.batch_size, ranks, sample, like=recorded[:0, 0])
         return torch.cat([recorded, drawn.unflatten(0, (moments, config.draws))], dim=1).cpu().numpy()
+
+
+def _small(frames: np.ndarray) -> np.ndarray:
+    """(n, height, width, 3) uint8 of (n, height, width, channels) frames, every n-th pixel of large ones."""
+    stride = -(-frames.shape[1] // TALLEST_FRAME)
+    rgb = frames[:, ::stride, ::stride, :3]
+    return np.broadcast_to(rgb, (*rgb.shape[:3], 3)).astype(np.uint8)
 
 
 def lower_quartile(error: Tensor, recorded: Tensor, mask: Tensor) -> float:

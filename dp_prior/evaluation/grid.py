@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -15,7 +17,19 @@ TILE_SIDE = 64
 GAP = 2  # pixels between images
 
 
-def save_png(path: Path, image: np.ndarray) -> None:
+def beside(pictures: Sequence[np.ndarray], gap: int = 4) -> np.ndarray:
+    """Several (n, height, width, 3) side by side, aligned at the top, on white, `gap` pixels apart."""
+    height = max(part.shape[1] for part in pictures)
+    width = sum(part.shape[2] + gap for part in pictures) - gap
+    sheet = np.full((len(pictures[0]), height, width, 3), 255, np.uint8)
+    left = 0
+    for part in pictures:
+        sheet[:, : part.shape[1], left : left + part.shape[2]] = part
+        left += part.shape[2] + gap
+    return sheet
+
+
+def save_png(path: Path | BinaryIO, image: np.ndarray) -> None:
     """Write (height, width, 1 or 3) uint8 to a file, not durably."""
     import_pillow().fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(path, format="PNG")
 

@@ -1,4 +1,7 @@
-"""Confidence intervals of a score measured on n episodes."""
+"""Confidence intervals of a score measured on n episodes.
+
+All that shows an interval of a mean or of a share takes it from here: evaluators, pages, and results of benchmarks.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,13 @@ from statistics import NormalDist
 import numpy as np
 
 UNBOUNDED = (-math.inf, math.inf)
+SHARE = (0.0, 1.0)
+COSINE = (-1.0, 1.0)
+
+
+def of_difference(limits: tuple[float, float]) -> tuple[float, float]:
+    """Limits of the difference of two values that have these limits."""
+    return limits[0] - limits[1], limits[1] - limits[0]
 
 
 def mean_interval(

@@ -97,7 +97,8 @@ def draw_scores(axes: Any, table: list[dict[str, Any]]) -> None:
         mean = np.mean(scores)
         axes.axhline(mean, color=MEAN, linewidth=1.2, linestyle=(0, (4, 2)), label=f"mean {mean:.3f}")
     if n_missing < len(scores):
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, fontsize=8, handlelength=1.4)
+        style = {"frameon": False, "fontsize": 8, "handlelength": 1.4, "labelcolor": INK}
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, **style)
     axes.set_xlim(-0.6, len(scores) - 0.4)
     axes.set_xticks([])
     missing = f"{n_missing} without a score, " if n_missing else ""
@@ -105,5 +106,6 @@ def draw_scores(axes: Any, table: list[dict[str, Any]]) -> None:
     axes.set_ylabel("score", fontsize=8, color=INK)
     axes.tick_params(labelsize=8, colors=INK)
     axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#9aa4b2")
     axes.grid(axis="y", color="#e4e7ec", linewidth=0.8)
     axes.set_axisbelow(True)

@@ -17,6 +17,7 @@ from dp_prior.config import Config, ConfigError
 from dp_prior.data.split_data import SplitData
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.envs import EnvConfig
+from dp_prior.evaluation.interval import UNBOUNDED
 from dp_prior.evaluation.measurement import EvaluatorName
 from dp_prior.evaluation.picture import import_figure
 from dp_prior.evaluation.rollout_evaluator import RolloutEvaluator, check_fit
@@ -179,6 +180,11 @@ class RolloutConfig(Config):
     def measured_models(self) -> tuple[str, ...]:
         """Names of the models that `run` needs."""
         return (self.model,)
+
+    @property
+    def score_range(self) -> tuple[float, float]:
+        """The least and the greatest score that the environment can give, as far as it says so."""
+        return getattr(self.env, "score_range", UNBOUNDED)
 
     def trial(self) -> RolloutConfig:
         """Two episodes of a few steps, one filmed, for `--check`."""

@@ -22,7 +22,7 @@ from dp_prior.evaluation import by_instruction
 from dp_prior.evaluation.blind import blinded, refuse_blinding
 from dp_prior.evaluation.blocks import run_blocks
 from dp_prior.evaluation.film import Film
-from dp_prior.evaluation.interval import UNBOUNDED, mean_and_deviation, mean_interval, share_interval
+from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval
 from dp_prior.evaluation.measured_models import evaluation_mode, pick_models
 from dp_prior.evaluation.measurement import Measurement, write_report
 from dp_prior.evaluation.picture import draw_rollouts
@@ -78,7 +78,7 @@ class RolloutEvaluator:
         if not np.isnan(rows[:, 2]).all():  # an environment that reports only success means that the rest failed
             rows[:, 2] = np.nan_to_num(rows[:, 2])
         scores, successes, steps = rows[:, 1], rows[:, 2], rows[:, 3]
-        limits = getattr(config.env, "score_range", UNBOUNDED)
+        limits = config.score_range
         values = (
             *(*mean_and_deviation(scores), *mean_interval(scores, limits=limits)),
             *(successes.mean(), *share_interval(successes.sum(), len(successes))),

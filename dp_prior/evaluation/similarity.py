@@ -22,7 +22,7 @@ from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import SplitData
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
-from dp_prior.evaluation.interval import mean_interval
+from dp_prior.evaluation.interval import COSINE, mean_interval, of_difference
 from dp_prior.evaluation.measured_models import device_of, evaluation_mode, pick_models, with_steps
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
 from dp_prior.evaluation.samples import evenly_spread, gather_dealt, heartbeat, pick_samples, rank_and_size, work_of
@@ -211,7 +211,7 @@ def margin(name: str, differences: Tensor, place: Tensor) -> dict[str, float]:
     n = int(place.max()) + 1
     sums = torch.zeros(n, dtype=torch.float64).index_add_(0, place, differences.double())
     means = (sums / torch.bincount(place, minlength=n)).numpy()
-    low, high = mean_interval(means)
+    low, high = mean_interval(means, limits=of_difference(COSINE))
     return {name: float(np.mean(means)), f"{name}_ci_low": low, f"{name}_ci_high": high}
 
 

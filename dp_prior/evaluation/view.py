@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dp_prior.evaluation.grid import beside
 from dp_prior.evaluation.measured_models import device_of
 from dp_prior.networks.encoders.encoder import Encoder
 from dp_prior.networks.encoders.observation import ObservationEncoder
@@ -22,7 +23,6 @@ from dp_prior.tensors.batch import Spec
 VIEW_SIDE = 288
 """Frames are enlarged by the largest whole factor that keeps their height at most this many pixels."""
 
-_SPACE = 4  # pixels between cameras
 _CROP = (255, 127, 14)
 _RADIUS = 3.0  # of a keypoint, in the enlarged frame
 
@@ -62,7 +62,7 @@ class CameraView:
 
     def __call__(self, obs: Mapping[str, np.ndarray], rows: Sequence[int]) -> np.ndarray:
         """(len(rows), height, width, 3) uint8 pictures of some rows of the observations that the policy gets."""
-        return _beside([self._picture(key, torch.from_numpy(obs[key][list(rows)])) for key in self._keys])
+        return beside([self._picture(key, torch.from_numpy(obs[key][list(rows)])) for key in self._keys])
 
     def _picture(self, key: str, frames: Tensor) -> np.ndarray:
         """(n, height, width, 3) uint8 of one camera."""
@@ -106,17 +106,3 @@ def _draw_points(picture: np.ndarray, points: np.ndarray) -> None:
         inside = (rows - y) ** 2 + (columns - x) ** 2 <= _RADIUS**2
         colour = np.array(colorsys.hsv_to_rgb(number / len(points), 1.0, 0.85)) * 255
         picture[top : top + 9, left : left + 9][inside] = colour.astype(np.uint8)
-
-
-def _beside(pictures: Sequence[np.ndarray]) -> np.ndarray:
-    """Several (n, height, width, 3) side by side, aligned at the top, on white."""
-    height, width = (
-        max(part.shape[1] for part in pictures),
-        sum(part.shape[2] + _SPACE for part in pictures) - _SPACE,
-    )
-    sheet = np.full((len(pictures[0]), height, width, 3), 255, np.uint8)
-    left = 0
-    for part in pictures:
-        sheet[:, : part.shape[1], left : left + part.shape[2]] = part
-        left += part.shape[2] + _SPACE
-    return sheet

@@ -8,6 +8,7 @@ from textwrap import shorten
 from dp_prior.run.assembly import Assembly
 from dp_prior.run.budget import budget_warnings
 from dp_prior.run.files.config import TrainConfig, run_directory
+from dp_prior.run.precision import precision_warnings
 from dp_prior.training.trainer import PolicyTrainer
 
 
@@ -30,6 +31,7 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: Pa
         "run": f"{run_directory(config)}  {shorten(config.description, 100, placeholder=' ...')}",
         "config": config.digest()[:12],
         "data": parts.data.summary(),
+        "verified": parts.integrity.scope(),
         "model": f"{config.task.backbone.type}, {weights / 1e6:.2f} M parameters, {config.train.precision} on "
         f"{ranks} x {parts.ranks.device.type}",
         "batch": f"{loader.global_batch_size} = {config.data.batch_size} a micro-batch x {accumulation} summed "
@@ -44,6 +46,7 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: Pa
     }
     shown = [f"  {name:<13} {text}" for name, text in lines.items() if text]
     warnings = [*report["warnings"], *parts.model.warnings(), *budget_warnings(config, trainer)]
+    warnings += precision_warnings(parts)
     return "\n".join([*shown, *(f"  warning       {warning}" for warning in warnings)])
 
 

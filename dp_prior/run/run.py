@@ -30,7 +30,7 @@ from dp_prior.places.reference import resolve
 from dp_prior.reports.pages.report import write_last_page
 from dp_prior.run.assembly import Assembly, Services
 from dp_prior.run.files.config import TrainConfig, run_directory
-from dp_prior.run.files.configurations import find_configuration
+from dp_prior.run.files.configurations import find_configuration, truly_described
 from dp_prior.run.files.directory import RunDirectory
 from dp_prior.run.files.exit_file import DONE, EXIT, STOPPED, recorded
 from dp_prior.run.files.scores import has_result_of, read_result, shown_on_card, write_result
@@ -41,6 +41,7 @@ from dp_prior.tracking.console import show
 from dp_prior.tracking.identity import IDENTITY, claim_identity
 from dp_prior.tracking.jsonl import ROWS, read_rows
 from dp_prior.tracking.tracker import Tracker
+from dp_prior.training.divergence import DivergedError
 from dp_prior.training.guard import NotFiniteError, UnusableStepsError
 from dp_prior.training.measure import measure
 from dp_prior.training.trainer import PolicyTrainer
@@ -173,6 +174,7 @@ class Run:
             stop: set by the caller's signal handlers; None to handle signals here while the run works.
         """
         self._begun = time.time()
+        config = truly_described(config)
         self._handles_signals = stop is None
         place = RunDirectory(run_directory(config))
         with recorded(place.path) as exits, place.explaining():
@@ -222,20 +224,24 @@ class Run:
             status = "stopped"
         selected = ranks.decide(store.best)
         best = selected or ranks.decide(store.latest)
-        progress, diverged_at = trainer.progress, trainer.divergence.since  # before the best weights are restored
+        # The following is of the end: a test restores the best weights.
+        progress, diverged_at, has_diverged = trainer.progress, trainer.divergence.since, trainer.divergence.lasts
+        ending = "failed" if has_diverged else "finished"
         parts.exits.clock = lambda: progress
         if best is not None and (status == "finished" or (status == "complete" and not self._is_measured(best))):
             try:
-                self._test(trainer, best)
+                self._test(trainer, best, ending)
             except Abandoned:  # only the result is missing; the next start measures it
                 status = "stopped"
         elif best is not None and status == "complete" and parts.exits.was_cut_short:  # perhaps before it delivered
-            self._deliver(services.tracker, best)
+            self._deliver(services.tracker, best, ending)
         with ranks.busy():
             failures = services.tracker.close(
                 self._end - time.time() - LAST_WORDS_S,
                 lambda: status != "stopped" and ranks.stop.reason is not None,
             )
+        if has_diverged and status != "stopped":
+            raise _diverged(diverged_at, best)
         stopped_by = ranks.stop.reason if status == "stopped" else None
         is_measured = selected is not None
         return Outcome(status, progress, best, parts.directory, failures, stopped_by, diverged_at, is_measured)
@@ -309,7 +315,7 @@ class Run:
         trainer.tracker.log_error(message, trainer.progress)
         self.parts.report(f"warning: {message}")
 
-    def _test(self, trainer: PolicyTrainer, best: Path) -> None:
+    def _test(self, trainer: PolicyTrainer, best: Path, ending: str) -> None:
         """Measure the best weights once, draw the learning curve, and store both."""
         parts, ranks, tracker = self.parts, self.parts.ranks, trainer.tracker
         end = trainer.progress
@@ -333,18 +339,22 @@ class Run:
                 except (ImportError, OSError, ValueError) as error:
                     parts.report(f"no GIF was made: {error}")
             tracker.log_file(write_result(parts.directory, best, metrics, media, self._tests()), end)
-        self._deliver(tracker, best)
+        self._deliver(tracker, best, ending)
 
-    def _deliver(self, tracker: Tracker, best: Path) -> None:
+    def _deliver(self, tracker: Tracker, best: Path, ending: str) -> None:
         """Write the page of the run, unless it is not wanted, and pass the best checkpoint and the result to the
-        savers. Both may be repeated; whatever goes wrong with the page, the run has its result."""
+        savers. Both may be repeated; whatever goes wrong with the page, the run has its result.
+
+        Args:
+            ending: state of the run on its page.
+        """
         parts, ranks = self.parts, self.parts.ranks
         if not ranks.is_main_process:
             return
         with ranks.busy():
             if parts.config.tracker.report:
                 try:
-                    write_last_page(parts.directory)
+                    write_last_page(parts.directory, ending)
                 except Exception as error:  # of drawing libraries, or a full disk
                     parts.report(f"warning: no report was written: {type(error).__name__}: {error}")
             tracker.complete(best, *shown_on_card(parts.directory, best))
@@ -355,6 +365,15 @@ class Run:
     def _tests(self) -> list[dict[str, Any]]:
         """The settings of the test evaluators, as JSON."""
         return json.loads(self.parts.config.to_json())["test"]
+
+
+def _diverged(step: int | None, best: Path | None) -> DivergedError:
+    """The error of a run whose loss diverged at `step` and was not back on its level at the end."""
+    kept = "" if best is None else f" The weights of {best} are kept, see result.json for their scores."
+    return DivergedError(
+        f"the training loss diverged at step {step or 0:,} and has not come back since.{kept} Lower train.lr.peak, or "
+        f"check the data, and train in another directory; train.divergence=null accepts such a loss"
+    )
 
 
 def _good_before(store: CheckpointStore, error: UnusableStepsError) -> Path | None:

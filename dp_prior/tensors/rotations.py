@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -83,6 +83,13 @@ class Layout:
     def width_inside(self) -> int:
         """Number of elements inside the policy."""
         return self.inside((0, self.width))[1]
+
+    def names(self, given: Sequence[str]) -> list[str]:
+        """Names of the elements inside the policy, by those of the vector: 6D numbers are counted."""
+        found: list[str] = []
+        for start, stop, form in self.parts:
+            found += given[start:stop] if form is None else [f"{given[start]} 6D {number}" for number in range(6)]
+        return found
 
     def encode(self, value: Tensor) -> Tensor:
         """(..., width) -> (..., width_inside) float32."""

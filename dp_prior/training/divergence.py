@@ -86,6 +86,11 @@ class Divergence:
             f"Lower train.lr or train.max_grad_norm, or check the data"
         )
 
+    @property
+    def lasts(self) -> bool:
+        """Whether the loss has diverged and is not back on its level."""
+        return self._in_a_row >= ROW
+
     def state(self) -> dict[str, Any]:
         """The state to save in a checkpoint."""
         return {

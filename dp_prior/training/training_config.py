@@ -81,7 +81,8 @@ class TrainingConfig(Config):
 
     divergence: Annotated[Literal["warn", "stop", "roll back"] | None, Change("harmless")] = "warn"
     """Response to a loss above 10 times its lowest running mean for 20 steps in a row: `warn` in the console and in
-    events.jsonl, `stop` with exit code 65, `roll back` as `rollback` says, or null to ignore such a loss."""
+    events.jsonl, and exit code 65 if the loss is still there at the end; `stop` with exit code 65, `roll back` as
+    `rollback` says, or null to ignore such a loss."""
 
     dist_timeout: Annotated[Duration, Change("harmless")] = 120.0
     """Time without progress after which a rank is lost and the run ends, in seconds or for example "5m". The rank is

@@ -103,6 +103,11 @@ def test_a_sweep_goes_on_where_it_was_and_its_page_folds_seeds(tmp_path, monkeyp
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     assert result.output.count("finished: 32 samples") == 4
+    told = result.output.split("validation/ema/loss, lower is better:\n")[1].splitlines()[:4]
+    values = [float(line.split()[0]) for line in told]
+    assert values == sorted(values) and {line.split()[1] for line in told} == {
+        run.name for run in tmp_path.glob("run_*")
+    }
     runs = sorted(tmp_path.glob("run_*"))
     written = [(run / "metrics.jsonl").read_bytes() for run in runs]
     texts = Outline(page.read_text(encoding="utf-8")).texts

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from dp_prior.data.errors import DataError
-from dp_prior.data.integrity import Integrity
+from dp_prior.data.integrity import Integrity, JointIntegrity
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.files.durable import seal
 from tests.messages import naming
@@ -192,3 +192,16 @@ def test_a_meant_change_of_the_data_needs_the_manifest_gone_and_is_allowed_by_na
     assert "resume with --allow-change data.fingerprint" in refused.output
     done = train(config, "--set", "train.steps=8", "--allow-change", "data.fingerprint")
     assert done.exit_code == 0 and "the data set has changed (data), allowed" in done.output
+
+
+def test_a_check_says_what_it_does_not_look_at(tmp_path):
+    def scope(verify, root=tmp_path, **places):
+        return Integrity(tmp_path / "m.json", root, verify, places.get("places")).scope()
+
+    assert "not their content" in scope("sizes") and "data.verify=hashes" in scope("sizes")
+    assert "first start" in scope("sizes", places={"a": (".npy",)})
+    assert scope("hashes") == "every byte of local files"
+    assert "1 folders behind URLs names and sizes alone" in scope("hashes", places={"s3://a/b": (".npy",), "c": ()})
+    assert scope("sizes", root=None) == ""
+    parts = [Integrity(tmp_path / f"{name}.json", tmp_path / name, "sizes") for name in "ab"]
+    assert JointIntegrity(parts).scope() == scope("sizes")

@@ -37,6 +37,30 @@ def test_a_frame_is_the_picture_of_gym_pusht_bit_for_bit(size):
         assert frame.shape == (*size, 3) and np.array_equal(frame, env.get_obs())
 
 
+def test_only_the_marks_of_contacts_are_missing_from_a_frame_of_the_running_simulator(monkeypatch):
+    from gym_pusht.envs import PushTEnv
+    from gym_pusht.envs.pymunk_override import DrawOptions
+
+    class Unmarked(DrawOptions):
+        def __init__(self, surface):
+            super().__init__(surface)
+            self.flags = self.DRAW_SHAPES
+
+    env = PushTEnv(obs_type="pixels", observation_height=96, observation_width=96)
+    env.reset(seed=1)
+    marked = []
+    for _ in range(30):
+        env.step(np.clip(np.array(env.block.position) + (8.0, 0.0), 0, 512))  # pushes
+        live = env.get_obs()
+        with monkeypatch.context() as patch:
+            patch.setattr("gym_pusht.envs.pusht.DrawOptions", Unmarked)
+            unmarked = env.get_obs()
+        state = np.array([[*env.agent.position, *env.block.position, env.block.angle]], np.float32)
+        assert np.array_equal(draw(state)[0], unmarked)
+        marked.append((live != unmarked).any(-1).sum())
+    assert 0 < max(marked) < 20
+
+
 def test_a_rollout_shows_the_frames_of_its_states_bit_for_bit():
     env = PushTConfig(n_envs=2, camera=(96, 64)).create()
     obs = [env.reset([3, 4])]

@@ -1,7 +1,9 @@
 """Sampled action error against its definition."""
 
+import dataclasses
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.sampler import DDIM, DDPM
 from dp_prior.evaluation.action_error import ActionErrorConfig, with_steps
 from dp_prior.tensors.randomness import Randomness
-from tests.evaluation.fakes import NOW, TinyPolicy, data, on_ranks
+from tests.evaluation.fakes import NOW, Samples, TinyPolicy, data, on_ranks
 from tests.messages import naming
 
 MODELS = {"ema": TinyPolicy(0), "online": TinyPolicy(1)}
@@ -239,3 +241,36 @@ def test_chunks_do_not_depend_on_the_number_of_ranks(tmp_path, ranks):
 def test_wrong_numbers_of_steps_are_refused(steps):
     with pytest.raises(ConfigError, match=naming("config", "eval_timesteps")):
         ActionErrorConfig.from_json(f'{{"eval_timesteps": {steps}}}')
+
+
+def test_dimensions_and_moments_are_told_and_what_cameras_saw_is_stored_once(tmp_path):
+    class Seen(Samples):
+        """Samples with two cameras of different sizes."""
+
+        def fetch(self, ids):
+            batch, shade = super().fetch(ids), ids.to(torch.uint8)[:, None, None, None, None]
+            front, wrist = shade.expand(-1, 2, 40, 30, 3), shade.expand(-1, 2, 300, 20, 1)
+            return dataclasses.replace(batch, cond={**batch.cond, "front": front, "wrist": wrist})
+
+        def seeing(self, keys):
+            return self
+
+    source = SimpleNamespace(val=Seen(29), train=None, test=None, action_names=["reach", "grip"])
+    source.recorded_at = lambda part, sample: (7, sample)
+    policy = TinyPolicy(0, keys={"a": (3,)})
+    kinds = {"front": "image", "wrist": "image"}
+    shapes = {**policy.spec.cond_shapes, "front": (2, 40, 30, 3), "wrist": (2, 300, 20, 1)}
+    policy.spec = policy.spec.model_copy(update={"kinds": kinds, "cond_shapes": shapes})
+    policy.network = lambda cond: TinyPolicy.network(policy, {"a": cond["a"]})
+    config = ActionErrorConfig(eval_timesteps=(4,), shown=2, draws=2, n_samples=4)
+    for progress in (NOW, dataclasses.replace(NOW, global_step=NOW.global_step + 1)):
+        result = config.create(source, tmp_path).run({"ema": policy}, None, progress)
+    assert [row["name"] for row in result.tables["action_error/ema/by_dimension[steps=4]"]] == ["reach", "grip"]
+    cameras = {"cameras": "front, wrist"}
+    moments = [{"moment": 1, "episode": 7, "step": 7, **cameras}, {"moment": 2, "episode": 7, "step": 21, **cameras}]
+    assert result.tables["action_error/moments"] == moments
+    [stored] = tmp_path.glob("*_frames.npy")
+    frames = np.load(stored)
+    assert frames.shape == (2, 100, 30 + 4 + 7, 3) and frames.dtype == np.uint8
+    assert (frames[0, :40, :30] == 7).all() and (frames[1, :100, 34:] == 21).all()
+    assert (frames[:, 40:, :34] == 255).all()  # beside the smaller frame

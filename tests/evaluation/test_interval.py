@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_prior.evaluation.interval import mean_interval, share_interval, student_t_quantile
+from dp_prior.evaluation.interval import UNBOUNDED, mean_interval, of_difference, share_interval, student_t_quantile
 
 
 @pytest.mark.parametrize(
@@ -93,3 +93,11 @@ def test_limits_of_a_score_are_those_of_the_interval_and_the_mean_stays_inside(s
 def test_an_unknown_score_has_no_interval_within_limits_either():
     for values in ([0.5], [0.5, np.nan]):
         assert np.isnan(mean_interval(np.array(values), limits=(0.0, 1.0))).all()
+
+
+@given(st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)).map(sorted), st.floats(0, 1), st.floats(0, 1))
+def test_differences_of_bounded_values_have_their_limits(limits, a, b):
+    low, high = of_difference(tuple(limits))
+    values = [min(max(limits[0] + share * (limits[1] - limits[0]), limits[0]), limits[1]) for share in (a, b)]
+    assert low <= values[0] - values[1] <= high
+    assert of_difference(UNBOUNDED) == UNBOUNDED

@@ -98,11 +98,11 @@ def test_every_number_is_its_definition():
 
 
 def test_margins_count_an_image_once_and_have_students_interval():
-    differences = torch.tensor([1.0, 3.0, 5.0, 8.0])
-    place = torch.tensor([0, 0, 1, 2])  # means 2, 5, 8
+    differences = torch.tensor([0.1, 0.3, 0.5, 0.8])
+    place = torch.tensor([0, 0, 1, 2])  # means 0.2, 0.5, 0.8
     found = margin("m", differences, place)
-    half = 4.302653 * 3 / np.sqrt(3)  # t of 2 degrees, standard deviation 3
-    assert found == pytest.approx({"m": 5.0, "m_ci_low": 5 - half, "m_ci_high": 5 + half})
+    half = 4.302653 * 0.3 / np.sqrt(3)  # t of 2 degrees, standard deviation 3
+    assert found == pytest.approx({"m": 0.5, "m_ci_low": 0.5 - half, "m_ci_high": 0.5 + half})
 
 
 def test_recall_of_the_images_themselves_is_one_and_of_their_opposites_none():

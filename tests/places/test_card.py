@@ -14,6 +14,9 @@ from dp_prior.places.parcel import Parcel
 from dp_prior.places.reference import resolve
 from dp_prior.places.upload import UploadConfig
 from dp_prior.places.worker import Worker
+from dp_prior.run.files.config import TrainConfig
+from dp_prior.run.files.configurations import find_configuration
+from dp_prior.run.run import Run
 from tests.tiny import experiment, tiny
 
 ROLLOUT = {"type": "rollout", "env": {"type": "toy", "n_envs": 2, "max_steps": 6}, "n_episodes": 4, "videos": 2}
@@ -95,6 +98,24 @@ def test_a_card_can_be_made_of_almost_nothing(tmp_path, hub):
     policy.push_to_hub("me/bare")
     card = ModelCard(hub.files("me/bare")["README.md"].decode())
     assert card.data.eval_results is None and "## Training" not in card.text and "## Scores" not in card.text
+
+
+def test_a_run_of_other_settings_does_not_claim_the_score_of_its_file(tmp_path, hub, monkeypatch):
+    monkeypatch.setattr(UploadConfig, "worker", lambda record: Worker({}, record.destination))
+    changes = {
+        "task.backbone.down_dims": [8], "train.samples": 512, "train.lr.warmup_steps": 1, "data.batch_size": 32,
+        "evaluate": [{"type": "loss", "max_samples": 8}], "test": [],
+        "train.monitor": {"metric": "validation/ema/loss"},
+        "tracker.data_path": str(tmp_path / "run"), "tracker.log": [], "tracker.save": [SAVER], "tracker.report": False,
+    }  # fmt: skip
+    overrides = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+    outcome = Run(TrainConfig.from_json_path(find_configuration("pusht_state"), overrides), report=None).run()
+    assert outcome.failures == []
+    card = ModelCard(hub.files("me/card")["README.md"].decode())
+    assert "0.971" not in card.text and "Hardware" not in card.text
+    assert "Started from policy/pusht_state.json of dp_prior with other task.backbone.down_dims" in card.text
+    values = {result.metric_name: result.metric_value for result in card.data.eval_results}
+    assert f"| `validation/ema/loss` | {values['validation/ema/loss']:.4g} |" in card.text
 
 
 def bare_card(place, kind, shapes):

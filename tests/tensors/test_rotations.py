@@ -166,3 +166,10 @@ def test_a_layout_keeps_other_numbers_in_their_order_and_is_its_own_inverse():
 def test_records_of_no_rotation_are_refused(change, words):
     with pytest.raises(ConfigError, match=naming(*words)):
         RotationSlice(**{"slice": (3, 6), "form": "axis_angle", **change})
+
+
+def test_elements_inside_a_policy_are_named_as_they_are_ordered():
+    layout = Layout(6, (RotationSlice(slice=(2, 5), form="axis_angle"),))
+    names = layout.names(["x", "y", "rx", "ry", "rz", "grip"])
+    assert names == ["x", "y", *(f"rx 6D {number}" for number in range(6)), "grip"]
+    assert len(names) == layout.width_inside

@@ -1,5 +1,6 @@
 """A loss that leaves its level is noticed once, whatever the ranks; one that only varies is not."""
 
+import contextlib
 import json
 import random
 from pathlib import Path
@@ -135,16 +136,36 @@ def test_golden_curves_do_not_diverge(path):
     assert losses and follow([loss for loss in losses for _ in range(ROW)]) == []
 
 
+def test_a_loss_that_comes_back_does_not_last():
+    wild, calm = Divergence(), Divergence()
+    follow([1.0] * 60 + [11.0] * ROW, wild)
+    follow([1.0] * 60 + [11.0] * ROW + [1.0], calm)
+    assert (wild.lasts, calm.lasts) == (True, False) and wild.since == calm.since == 61
+
+
 def events(run):
     lines = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     return [line["message"] for line in lines if line["event"] == "error"]
 
 
 def test_run_that_diverges_says_so_in_events_console_and_exit_file(tmp_path):
-    done = train(write(tmp_path, **WILD))
-    assert done.exit_code == 0 and "warning: the training loss diverged at step " in done.output
+    done = train(write(tmp_path, **WILD, tracker__report=True))
+    assert done.exit_code == 65 and "error: the training loss diverged at step " in done.output
+    assert "Lower train.lr.peak" in done.output and "finished" not in done.output
     (message,) = events(tmp_path / "run")
     assert message.startswith(f"the training diverges: for {ROW} steps, since step ") and "Lower train.lr" in message
+    found = json.loads((tmp_path / "run/exit.json").read_text())
+    assert (found["reason"], found["code"]) == ("diverged", 65) and "diverged at step " in found["message"]
+    assert (tmp_path / "run/result.json").exists()  # what was measured before is kept
+    assert '<span class="chip">failed</span>' in (tmp_path / "run/report.html").read_text()
+    again = train(write(tmp_path, **WILD))
+    assert again.exit_code == 65 and "diverged at step " in again.output
+
+
+def test_a_run_whose_loss_comes_back_finishes_with_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(Divergence, "lasts", False)
+    done = train(write(tmp_path, **WILD))
+    assert done.exit_code == 0 and "warning: the training loss diverged at step " in done.output
     found = json.loads((tmp_path / "run/exit.json").read_text())
     assert found["code"] == 0 and "; the training loss diverged at step " in found["message"]
 
@@ -215,7 +236,8 @@ def test_run_that_is_continued_is_judged_as_if_it_had_not_stopped(tmp_path):
         for end in ends:
             lr = {"type": "constant", "peak": 10.0, "warmup_steps": 0}
             here = {"tracker__data_path": str(tmp_path / place), "train__steps": end, "train__lr": lr}
-            experiment(tiny(tmp_path, **here)).run()
+            with contextlib.suppress(DivergedError):  # its loss is off its level; a longer budget goes on all the same
+                experiment(tiny(tmp_path, **here)).run()
     assert_equal(state(tmp_path / "parts"), state(tmp_path / "whole"))
     assert events(tmp_path / "parts") == events(tmp_path / "whole") != []
     assert len(rows(tmp_path / "parts")) >= 30

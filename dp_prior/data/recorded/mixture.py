@@ -153,7 +153,9 @@ class Mixture(Demonstrations):
         self.spec = parts[0].spec.model_copy(update={"fps": rates[0] if rates else None, "names": names})
         self.files = [file for each in parts for file in each.files]
         self.images = {f"{name}/{key}": column for name, each in sets.items() for key, column in each.images.items()}
-        episodes = np.cumsum([0, *(each.highest_id + 1 for each in parts)]).tolist()
+        episodes = self._first_episodes = np.cumsum([0, *(each.highest_id + 1 for each in parts)]).tolist()
+        stated = [each.action_names or one.action_names for each, one in zip(config.sets.values(), parts, strict=True)]
+        self.action_names = next(filter(None, stated), ())
         self.split_ids = {  # episodes are numbered through, set after set
             part: [first + one for first, each in zip(episodes, parts, strict=False) for one in each.split_ids[part]]
             for part in (*PARTS, "dropped")
@@ -188,6 +190,16 @@ class Mixture(Demonstrations):
             setattr(each, part, Samples({**own.columns, **shared}, own.rows))
             begin += own.rows.n_rows
         return Samples(columns, WindowRows.joined([own.rows for own in owns]))
+
+    def recorded_at(self, part: str, sample: int) -> tuple[int, int]:
+        """See `SplitData`; episodes are numbered through, set after set."""
+        for first, each in zip(self._first_episodes, self.sets.values(), strict=False):
+            own = len(getattr(each, part))
+            if sample < own:
+                episode, step = each.recorded_at(part, sample)
+                return first + episode, step
+            sample -= own
+        raise IndexError(f"{part} has no sample {sample}")
 
     @cached_property
     def fingerprint(self) -> str:

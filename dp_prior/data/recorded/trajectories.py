@@ -151,6 +151,9 @@ class Trajectories(Demonstrations):
             names=_dimensions(wanted, described["names"], arrays),
         )
         self.has_embeddings, self.counts = bool(self._embeddings), {}
+        names = config.action.dimensions(store.metadata()["names"])
+        self.action_names = names if len(names) == self.spec.x_shape[-1] else []
+        self._chosen, self._newest = chosen, {}
         sets = {}
         for name in PARTS:
             steps_of, lengths = self._steps(name)
@@ -159,13 +162,13 @@ class Trajectories(Demonstrations):
             rows = WindowRows.of(windows, steps, config.mask_padding)
             sets[name] = Samples(self._columns(arrays, source), rows)
             self.counts[name] = self._counted(name, windows)
+            self._newest[name] = source[windows.first + n_obs_steps - 1]
             if name == "train":
                 self.is_train_step = windows.is_real
-                newest = source[windows.first + n_obs_steps - 1]
         self.train, self.val, self.test = (sets[name] for name in PARTS)
         self._remark_on_short_episodes()
         weighted = next((found for found in self._language.values() if found.weights is not None), None)
-        self._weighted, self._newest = weighted, newest
+        self._weighted = weighted
         self._weights = None if config.weights is None else config.weights.create(store, chosen)
         is_weighted = weighted is not None or self._weights is not None
         self.shares = self.divided(len(self.train)) if is_weighted else None
@@ -247,10 +250,14 @@ class Trajectories(Demonstrations):
             ConfigError: a weight or an instruction would have no sample.
         """
         if self._weights is not None:
-            return weighted_shares(self._weights[self._newest % len(self._weights)], count)
+            return weighted_shares(self._weights[self._newest["train"] % len(self._weights)], count)
         if self._weighted is None:
             return [Share(np.arange(len(self.train)), count)]
-        return self._weighted.shares(self._weighted.index[self._newest], count)
+        return self._weighted.shares(self._weighted.index[self._newest["train"]], count)
+
+    def recorded_at(self, part: str, sample: int) -> tuple[int, int]:
+        """See `SplitData`; a mirror image is the moment of its original."""
+        return self._chosen.place(int(self._newest[part][sample]) % int(self._chosen.ends[-1]))
 
     def summary(self) -> str:
         """See `Demonstrations.summary`; with what was chosen, mirrored, or has weights."""

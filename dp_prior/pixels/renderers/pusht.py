@@ -1,4 +1,8 @@
-"""The camera of Push-T: gym-pusht's picture of a state, bit for bit."""
+"""The camera of Push-T: gym-pusht's picture of a state, bit for bit.
+
+A running simulator also marks the points where bodies touch, a pixel or a few of a frame of 96 x 96. No state tells
+these points, so they are missing here.
+"""
 
 from __future__ import annotations
 

@@ -19,6 +19,15 @@ from dp_prior.reports.pages.page import Markup
 MOST_MARKED = 500
 """Longest line with a dot at each point; on longer lines the dots would take most of the page's bytes."""
 
+LONGEST_UPRIGHT, MOST_LYING = 5, 60
+"""Characters of labels below upright bars, and most bars that lie."""
+
+LONGEST_BESIDE = 12
+"""Characters of a dimension's name that stands beside its panel; a longer name stands above."""
+
+WIDEST = 6.0
+"""Inches of a figure that shares a row of the page with others; a wider one has a row of its own."""
+
 _GRID = "#e4e7ec"
 
 
@@ -31,24 +40,29 @@ def svg(figure: Any, title: str) -> str:
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": title, "text.parse_math": False}):
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Title": title})
     text = file.getvalue()
-    text = re.sub(r'(<svg [^>]*?) width="[^"]*"', r'\1 role="img"', text[text.index("<svg") :], count=1)
+    role = 'role="img" class="wide"' if figure.get_figwidth() > WIDEST else 'role="img"'
+    text = re.sub(r'(<svg [^>]*?) width="[^"]*"', rf"\1 {role}", text[text.index("<svg") :], count=1)
     text = re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", text, count=1)
     prefix = re.sub(r"\W+", "_", title)
     text = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{prefix}_", text)  # ids must be unique on the whole page
-    for colour, name in ((INK, "ink"), (_GRID, "line"), (COLOURS[0], "blue")):
+    for colour, name in ((INK, "ink"), ("#000000", "ink"), (_GRID, "line"), (COLOURS[0], "blue")):
         text = text.replace(colour, f"var(--{name})")
     return text
 
 
 def bars(values: Sequence[float], labels: Sequence[str], title: str, ylabel: str, xlabel: str) -> Any:
-    """A bar for each value."""
-    figure = import_figure()(figsize=(5, 3), layout="constrained")
+    """A bar for each value; the bars lie, each with its label beside it, where labels are words."""
+    lies = max(map(len, labels), default=0) > LONGEST_UPRIGHT and len(labels) <= MOST_LYING
+    figure = import_figure()(figsize=(5, max(3, 0.9 + 0.17 * len(labels)) if lies else 3), layout="constrained")
     axes = figure.subplots()
-    axes.bar(range(len(values)), values, color=COLOURS[0], width=0.8)
-    dress(axes, xlabel)
-    stride = max(1, len(labels) // 12)
-    axes.set_xticks(range(0, len(labels), stride), labels[::stride])
-    axes.set_ylabel(ylabel, fontsize=9, color=INK)
+    (axes.barh if lies else axes.bar)(range(len(values)), values, 0.8, color=COLOURS[0])
+    dress(axes, ylabel if lies else xlabel)
+    stride = 1 if lies else max(1, len(labels) // 12)
+    (axes.set_yticks if lies else axes.set_xticks)(range(0, len(labels), stride), labels[::stride])
+    if lies:
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+    axes.set_ylabel(xlabel if lies else ylabel, fontsize=9, color=INK)
     axes.set_title(title, fontsize=8, loc="left", color=INK)
     return figure
 
@@ -76,38 +90,46 @@ def overlay(lines: Iterable[Line], ylabel: str, xlabel: str, *, log: bool) -> An
     return figure
 
 
-def sampled(chunks: np.ndarray, label: str, stride: int, executed: tuple[int, int] | None) -> Any:
+def sampled(
+    chunks: np.ndarray, label: str, stride: int, executed: tuple[int, int] | None, names: Sequence[str] = ()
+) -> Any:
     """A recorded chunk drawn over sampled chunks: each dimension by index in the chunk, and the path of 2-D actions.
 
     Args:
         chunks: (1 + draws, horizon, D), the recorded chunk first; NaN is padding.
         stride: only every n-th action is drawn.
         executed: first and last index of the executed actions, which are shaded; None if unknown.
+        names: of the D dimensions; the dimensions are numbered if they are not named.
     """
     _, horizon, dimensions = chunks.shape
+    names = names if len(names) >= dimensions else [f"dimension {number}" for number in range(dimensions)]
     steps = np.arange(0, horizon, stride)
     chunks = np.where(np.isfinite(chunks), chunks, np.nan)[:, steps]
-    across, is_plane = 1 + (dimensions > 3) + (dimensions > 8), dimensions == 2
+    across, is_plane = 1 + (dimensions > 3) + 2 * (dimensions > 6), dimensions == 2
     down = -(-dimensions // across)
-    figure = import_figure()(figsize=(5, max(2.2, 1.0 * down) + 0.7), layout="constrained")
+    width, height = (11, 1.5) if across > 2 else (5, 1.0)
+    figure = import_figure()(figsize=(width, max(2.2, height * down) + 0.7), layout="constrained")
     grid = figure.add_gridspec(down, across + is_plane)
     panels = []
     for number in range(dimensions):
         axes = figure.add_subplot(grid[number // across, number % across])
-        panels.append((axes, np.broadcast_to(steps, chunks.shape[:2]), chunks[..., number], f"dimension {number}"))
+        panels.append((axes, np.broadcast_to(steps, chunks.shape[:2]), chunks[..., number], names[number]))
         dress(axes, "index in the chunk" if number + across >= dimensions else "")
         if executed is not None:
             axes.axvspan(executed[0] - 0.5, executed[1] + 0.5, color=_GRID, linewidth=0)
     if is_plane:
         axes = figure.add_subplot(grid[:, across])
-        panels.append((axes, chunks[..., 0], chunks[..., 1], "dimension 1"))
-        dress(axes, "dimension 0")
+        panels.append((axes, chunks[..., 0], chunks[..., 1], names[1]))
+        dress(axes, names[0])
         axes.set_aspect("equal", adjustable="datalim")
     for axes, x, y, name in panels:
         dots = {"marker": "o", "markersize": 2} if len(steps) == 1 else {}
         drawn = axes.plot(x[1:].T, y[1:].T, color=COLOURS[0], linewidth=0.8, alpha=0.5, **dots)
         recorded = axes.plot(x[0], y[0], color=COLOURS[1], linewidth=1.8, marker="o", markersize=2)
-        axes.set_ylabel(name, fontsize=8, color=INK)
+        if len(name) <= LONGEST_BESIDE:
+            axes.set_ylabel(name, fontsize=8, color=INK)
+        else:
+            axes.set_title(name, fontsize=8, loc="left", color=INK)
         axes.tick_params(labelsize=7)
     style = {"loc": "outside lower center", "ncols": 2, "frameon": False, "fontsize": 8, "labelcolor": INK}
     figure.legend([recorded[0], drawn[0]], ["recorded", f"{len(drawn)} sampled"], **style)

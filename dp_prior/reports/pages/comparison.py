@@ -1,4 +1,4 @@
-"""The page of several runs: curves in one chart, scores paired by seed, and differing settings."""
+"""The page of several runs: ranked, with curves in one chart, scores paired by seed, and differing settings."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from typing import Any
 
 import numpy as np
 
-from dp_prior.evaluation.interval import mean_interval
+from dp_prior.evaluation.interval import UNBOUNDED, mean_interval, of_difference
 from dp_prior.reports.pages.charts import overlay
 from dp_prior.reports.pages.drawing import Chart, Drawing
-from dp_prior.reports.pages.page import Page
+from dp_prior.reports.pages.page import Page, Table
+from dp_prior.reports.pages.ranking import distinct_names, ranked, scores_by_seed, value_of
 from dp_prior.reports.pages.run_page import headlines, points, short, timed
-from dp_prior.reports.pages.story import Story, is_number
+from dp_prior.reports.pages.story import Story
 
 
 def comparison_page(stories: list[Story]) -> Page:
     """The page of several runs."""
-    names = _distinct(stories)
+    names = distinct_names(stories)
     groups = _configurations(names, stories)
     single = [(name, [story]) for name, story in zip(names, stories, strict=True)]  # their hours differ
     keys = dict.fromkeys(itertools.chain(*(story.settings for story in stories)))
     differing = [
         key for key in keys
-        if key not in ("description", "tracker.data_path")
+        if key != "description" and not key.startswith("tracker.")
         and any(story.settings.get(key) != stories[0].settings.get(key) for story in stories)
     ]  # fmt: skip
     drawing = Drawing()
@@ -35,14 +36,11 @@ def comparison_page(stories: list[Story]) -> Page:
         ("Over samples", _overlays(drawing, groups, "samples_seen", "samples seen")),
         ("Over time, without evaluations", _overlays(drawing, single, "hours", "hours of training")),
     ]
-    rows = [
-        (name, story.state, f"{_seen(story):,}", *_scores(story)) for name, story in zip(names, stories, strict=True)
-    ]
     differences = [(key, *(short(story.settings.get(key)) for story in stories)) for key in differing]
     return Page(
         title=f"{len(stories)} runs",
         summaries=[
-            ("Runs", ("run", "state", "samples", "score", "solved"), rows),
+            _runs(names, stories),
             ("Configurations, over seeds of training", ("configuration", "seeds", "metric", "mean"), _folded(groups)),
             ("Paired by seed", ("run", "against", "metric", "seeds", "difference"), _paired(names, stories)),
         ],
@@ -53,16 +51,22 @@ def comparison_page(stories: list[Story]) -> Page:
     )
 
 
-def _distinct(stories: list[Story]) -> list[str]:
-    """Names of the runs; the directory in place of a name that several runs share."""
-    names = [story.name for story in stories]
-    return [
-        name if names.count(name) == 1 else str(story.directory) for name, story in zip(names, stories, strict=True)
-    ]
-
-
 def _seen(story: Story) -> int:
     return story.rows[-1]["samples_seen"] if story.rows else 0
+
+
+def _runs(names: list[str], stories: list[Story]) -> Table:
+    """State, scores and monitored metric of every run, the best first; columns without a value are left out."""
+    monitored = [name for name in dict.fromkeys(story.monitored for story in stories) if name]
+    columns = ("run", "state", "samples", "score", "solved", *monitored)
+    _, order = ranked(stories)
+    rows = []
+    for name, story in ((names[place], stories[place]) for place in order):
+        selected = f"{story.selected[0]:.4g}" if story.selected else ""
+        values = (selected if metric == story.monitored else "" for metric in monitored)
+        rows.append((name, story.state, f"{_seen(story):,}", *_scores(story), *values))
+    shown = [place for place, cells in enumerate(zip(*rows, strict=True)) if place < 3 or any(cells)]
+    return "Runs", tuple(columns[place] for place in shown), [tuple(row[place] for place in shown) for row in rows]
 
 
 def _scores(story: Story) -> tuple[str, str]:
@@ -94,26 +98,42 @@ def _configurations(names: list[str], stories: list[Story]) -> list[tuple[str, l
 
 
 def _overlays(drawing: Drawing, groups: list[tuple[str, list[Story]]], x: str, label: str) -> list[Chart]:
-    """A chart for each loss and score measured during training, with a line for each group of runs."""
+    """A chart for each monitored metric, loss and score measured during training, with a line for each group of runs.
+    A monitored metric that was measured once is a dot."""
     charts = []
     runs = [(name, [timed(story) for story in group]) for name, group in groups]
-    for metric in dict.fromkeys(itertools.chain(*(row for _, group in runs for rows in group for row in rows))):
-        if metric == "train/loss" or metric.endswith(("ema/loss", "/score")):
-            lines = [(name, *_mean_line([points(rows, x, metric) for rows in group])) for name, group in runs]
-            if any(len(line[1]) > 1 for line in lines):
+    monitored = dict.fromkeys(story.monitored for _, group in groups for story in group)
+    logged = dict.fromkeys(itertools.chain(*(row for _, group in runs for rows in group for row in rows)))
+    for metric in [
+        *(name for name in monitored if name in logged),
+        *(name for name in logged if name not in monitored),
+    ]:
+        if metric in monitored or metric == "train/loss" or metric.endswith(("ema/loss", "/score")):
+            limits = _limits([story for _, group in groups for story in group], metric)
+            lines = [(name, *_mean_line([points(rows, x, metric) for rows in group], limits)) for name, group in runs]
+            if any(len(line[1]) > (metric not in monitored) for line in lines):
                 title = f"{metric}, over {label}"
                 is_log = metric.endswith("loss") and all((y > 0).all() for _, _, y in lines)
                 charts += drawing.chart(title, partial(overlay, lines, metric, label, log=is_log))
     return charts
 
 
-def _mean_line(points: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """The points of one run; for several runs mean and interval, at the places where every run was measured."""
+def _limits(stories: list[Story], metric: str) -> tuple[float, float]:
+    """The limits of a metric, which some of the runs may not know."""
+    return next((found for story in stories if (found := story.limits(metric)) != UNBOUNDED), UNBOUNDED)
+
+
+def _mean_line(
+    points: list[tuple[np.ndarray, np.ndarray]], limits: tuple[float, float]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The points of one run; for several runs mean and interval, at the places where every run that was measured at
+    all was measured."""
+    points = [one for one in points if len(one[0])] or points[:1]
     if len(points) == 1:
         return points[0]
     common = functools.reduce(np.intersect1d, [x for x, _ in points])
     values = np.array([y[np.searchsorted(x, common)] for x, y in points])
-    ends = np.array([mean_interval(column) for column in values.T]).reshape(-1, 2).T
+    ends = np.array([mean_interval(column, limits=limits) for column in values.T]).reshape(-1, 2).T
     return common, np.stack([values.mean(0), *ends])
 
 
@@ -125,11 +145,11 @@ def _folded(groups: list[tuple[str, list[Story]]]) -> list[tuple[str, str, str, 
     """
     rows = []
     for label, group in groups:
-        values = [found for story in group if (found := _value(story)) is not None]
+        values = [found for story in group if (found := value_of(story)) is not None]
         if values:
             metric = Counter(name for name, _ in values).most_common(1)[0][0]
             numbers = np.array([value for name, value in values if name == metric])
-            low, high = mean_interval(numbers)
+            low, high = mean_interval(numbers, limits=_limits(group, metric))
             interval = f" ({low:.4g} to {high:.4g})" if len(numbers) > 1 else ""
             broken = f"none: {np.isnan(numbers).sum()} of the runs have episodes without a score"
             mean = broken if np.isnan(numbers).any() else f"{numbers.mean():.4g}{interval}"
@@ -137,34 +157,18 @@ def _folded(groups: list[tuple[str, list[Story]]]) -> list[tuple[str, str, str, 
     return rows if any(len(group) > 1 for _, group in groups) else []
 
 
-def _value(story: Story) -> tuple[str, float] | None:
-    """Name and mean of a run's scores, NaN if one is missing; else the monitored metric of the best weights."""
-    if scores := _by_seed(story):
-        return f"{story.tested.name}/score", float(np.mean(list(scores.values())))
-    metric, best = story.settings.get("train.monitor.metric"), story.result.get("best")
-    found = best.get("metrics") if isinstance(best, dict) else None
-    value = found.get(metric) if isinstance(found, dict) else None
-    return (str(metric), float(value)) if is_number(value) else None
-
-
 def _paired(names: list[str], stories: list[Story]) -> list[tuple[str, str, str, str, str]]:
     """Each run against the first run, over the seeds that both measured with the same evaluator."""
-    first = _by_seed(stories[0])
+    first = scores_by_seed(stories[0])
     rows = []
     for name, story in zip(names[1:], stories[1:], strict=True):
-        other = _by_seed(story)
+        other = scores_by_seed(story)
         common = sorted(first.keys() & other.keys())
         if len(common) > 1 and story.tested.name == stories[0].tested.name:
             difference = np.array([other[seed] - first[seed] for seed in common])
-            low, high = mean_interval(difference)
+            low, high = mean_interval(difference, limits=of_difference(stories[0].tested.score_range))
             text = f"{difference.mean():+.3f} ({low:+.3f} to {high:+.3f})"
             broken = np.isnan(difference).sum()
             text = f"none: {broken} of the seeds have no score" if broken else text
             rows.append((name, names[0], f"{story.tested.name}/score", str(len(common)), text))
     return rows
-
-
-def _by_seed(story: Story) -> dict[int, float]:
-    """Scores by seed, of `Story.tested`; NaN for an episode without a score."""
-    rows = [] if story.tested is None else story.tested.episodes
-    return {row["seed"]: row["score"] for row in rows}

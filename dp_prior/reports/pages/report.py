@@ -28,8 +28,8 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
     return page.write(output)
 
 
-def write_last_page(run: Path) -> Path:
-    """Write the page of a run that is about to end; the page says `finished`, though `exit.json` still says `running`.
+def write_last_page(run: Path, state: str) -> Path:
+    """Write the page of a run that is about to end; the page says `state`, though `exit.json` still says `running`.
 
     The page is uploaded with the weights, so the name of the machine is left out.
 
@@ -40,4 +40,4 @@ def write_last_page(run: Path) -> Path:
     story, output = read_story(run), run / PAGE
     now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     ending = {**story.ending, "ended": now, "host": None}
-    return run_page(replace(story, state="finished", ending=ending), output).write(output)
+    return run_page(replace(story, state=state, ending=ending), output).write(output)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import datetime
+import io
 import json
+import re
 import shlex
 from functools import partial
 from pathlib import Path
@@ -13,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from dp_prior.evaluation.curve import learning_curves
+from dp_prior.evaluation.grid import grid, save_png
 from dp_prior.evaluation.picture import draw_scores, import_figure
 from dp_prior.files.regular_files import read_small
 from dp_prior.reports.pages.charts import bars, overlay, sampled
 from dp_prior.reports.pages.drawing import Chart, Drawing
-from dp_prior.reports.pages.page import Page
-from dp_prior.reports.pages.story import EvaluationReport, Story, can_be_drawn
+from dp_prior.reports.pages.page import Page, Table
+from dp_prior.reports.pages.story import MOMENTS, EvaluationReport, Story, can_be_drawn
 
 LARGEST_FILMS = 6 << 20
 """Bytes of films embedded in a page; further films are links to their files."""
@@ -33,6 +36,8 @@ MOST_POINTS = 50_000
 """Most numbers of sampled chunks drawn in a page; beyond this only every n-th action is drawn."""
 
 _NAMES = {"score": "score", "success_rate": "solved"}
+_BESIDE = re.compile(r"_ci_(low|high)$|_std$|^loss_q\d$|^episodes$")
+"""Ends of intervals, spreads, quarters of a loss, counts: left out of the table."""
 
 
 def run_page(story: Story, output: Path) -> Page:
@@ -62,6 +67,7 @@ def run_page(story: Story, output: Path) -> Page:
         "ranks": story.ending.get("ranks"),
         "machine": story.ending.get("host"),
         "dp_prior": story.ending.get("dp_prior"),
+        "own parts": ", ".join(f"{kind} ({origin})" for kind, origin in sorted(story.parts.items())),
         "directory": str(story.directory),
     }
     happened = [(event["step"], event.get("message", "")) for event in story.events if event.get("event") == "error"]
@@ -71,15 +77,16 @@ def run_page(story: Story, output: Path) -> Page:
         title=story.name,
         state=story.state,
         description=story.settings.get("description", ""),
-        headline=headlines(story),
+        headline=[*headlines(story), *_selected(story)],
         facts={name: value for name, value in facts.items() if value not in (None, "")},
         films=films,
-        strips=_pictures(story),
+        summaries=[measured(story)],
+        strips=[*_frames(story), *_pictures(story)],
         sections=[section for section in sections if section[1]],
         tables=[
             ("What happened", ("step", "message"), happened[-MOST_LISTED:]),
             ("Settings that differ from the defaults", ("setting", "value"), _listed(story.changed)),
-            ("Scores of the best weights", ("metric", "value"), [(n, f"{v:.6g}") for n, v in story.test.items()]),
+            ("Test of the best weights", ("metric", "value"), [(n, f"{v:.6g}") for n, v in story.test.items()]),
         ],
         details=[("All settings", ("setting", "value"), _listed(story.settings))],
         commands=_commands(story),
@@ -96,11 +103,50 @@ def headlines(story: Story) -> list[tuple[str, str, str]]:
         group, _, kind = name.rpartition("/")
         if kind in _NAMES and value is not None:
             bound = f"{group}/{'success' if kind == 'success_rate' else kind}"
-            low, high = source.get(f"{bound}_ci_low"), source.get(f"{bound}_ci_high")
             shown = (lambda v: f"{v:.0%}") if kind == "success_rate" else (lambda v: f"{v:.3f}")
-            interval = "" if low is None or high is None else f"{shown(low)} to {shown(high)}"
-            found.append((f"{group}: {_NAMES[kind]}", shown(value), interval))
+            ends = _interval(story, name, source, bound)
+            found.append((f"{group}: {_NAMES[kind]}", shown(value), " to ".join(map(shown, ends))))
     return found
+
+
+def _selected(story: Story) -> list[tuple[str, str, str]]:
+    """The number that selected the best weights."""
+    if story.selected is None:
+        return []
+    value, step = story.selected
+    return [(f"selected by {story.monitored}", f"{value:.4g}", f"at step {step:,}")]
+
+
+def measured(story: Story) -> Table:
+    """What evaluators measured during training: at the step of the best weights, and last."""
+    best = story.selected and story.selected[1]
+    at_best: dict[str, tuple[float, dict[str, Any]]] = {}
+    newest: dict[str, tuple[float, dict[str, Any]]] = {}
+    for row in story.rows:
+        for name, value in row.items():
+            group, _, kind = name.rpartition("/")
+            if group and group != "train" and value is not None and not _BESIDE.search(kind) and name not in story.test:
+                newest[name] = value, row
+                if row["step"] == best:
+                    at_best[name] = value, row
+
+    def cell(name: str, found: tuple[float, dict[str, Any]] | None) -> str:
+        if found is None:
+            return ""
+        group, _, kind = name.rpartition("/")
+        bound = f"{group}/{'success' if kind == 'success_rate' else kind}"
+        ends = " to ".join(f"{end:.4g}" for end in _interval(story, name, found[1], bound))
+        return f"{found[0]:.4g} ({ends})" if ends else f"{found[0]:.4g}"
+
+    rows = [(name, cell(name, at_best.get(name)), cell(name, newest[name])) for name in newest]
+    label = "best weights" if best is None else f"best weights, step {best:,}"
+    return "Measured during training", ("metric", label, "newest"), rows
+
+
+def _interval(story: Story, name: str, row: dict[str, Any], bound: str) -> tuple[float, ...]:
+    """The ends of a metric's 95 % interval, within the metric's limits; empty without an interval."""
+    ends = row.get(f"{bound}_ci_low"), row.get(f"{bound}_ci_high")
+    return () if None in ends else tuple(float(np.clip(end, *story.limits(name))) for end in ends)
 
 
 def _pictures(story: Story) -> list[tuple[str, str]]:
@@ -117,6 +163,18 @@ def _pictures(story: Story) -> list[tuple[str, str]]:
             name = picture.stem.removeprefix(f"{report.path.stem}_")
             source = f"data:image/png;base64,{_encoded(picture, LARGEST_PICTURES)}"
             found.append((f"{report.name}, {name}, at step {report.step:,}", source))
+    return found
+
+
+def _frames(story: Story) -> list[tuple[str, str]]:
+    """What the cameras saw at the moments whose chunks are drawn."""
+    newest, found = {report.name: report for report in story.reports}, []
+    for name, frames in story.frames.items():
+        file = io.BytesIO()
+        save_png(file, grid(np.asarray(frames), min(4, len(frames))))
+        moments = "; ".join(newest[name].moments) or f"{len(frames)} moments"
+        source = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+        found.append((f"{name}, the cameras at the moments drawn below: {moments}", source))
     return found
 
 
@@ -173,11 +231,15 @@ def _chunks(drawing: Drawing, story: Story) -> list[Chart]:
     executed = None
     if isinstance(n_obs_steps, int) and isinstance(n_action_steps, int):
         executed = n_obs_steps - 1, n_obs_steps + n_action_steps - 2
-    charts = []
+    charts, newest = [], {report.name: report for report in story.reports}
     for name, moments in story.chunks.items():
+        report = newest[name.rpartition("/")[0]]
+        places = dict(enumerate(report.moments, 1))
         for number, chunks in enumerate(moments, 1):
             label = f"{name}, moment {number} of {len(moments)}"
-            charts += drawing.chart(label, partial(sampled, chunks[: 1 + MOST_DRAWS], label, stride, executed))
+            label += f": {places[number]}" if number in places else ""
+            draw = partial(sampled, chunks[: 1 + MOST_DRAWS], label, stride, executed, report.dimensions)
+            charts += drawing.chart(label, draw)
     return charts
 
 
@@ -187,6 +249,8 @@ def _tables(drawing: Drawing, story: Story) -> list[Chart]:
     charts = []
     for report in newest.values():
         for name, every in report.tables.items():
+            if name.endswith(MOMENTS):
+                continue
             rows = every[:MOST_BARS]
             for metric in [key for key in (rows[0] if rows else {}) if key not in _place(rows)]:
                 values = [row.get(metric) for row in rows]

@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 
 from dp_prior.checkpoints.documents import CONFIG
-from dp_prior.config import ConfigError
+from dp_prior.config import ORIGINS, ConfigError
 from dp_prior.data.errors import first_few
+from dp_prior.evaluation.interval import SHARE, UNBOUNDED
+from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.files.durable import is_alive
 from dp_prior.files.regular_files import UnfitError, open_regular, read_small
 from dp_prior.reports.pages.row_log import RowLog
@@ -32,10 +34,14 @@ from dp_prior.tracking.identity import IDENTITY
 from dp_prior.tracking.jsonl import EVENTS, ROWS, parse_row
 
 BY_SEED = "/by_seed"
-CHUNKS = "_chunks.npy"
+MOMENTS = "/moments"
+CHUNKS, FRAMES = "_chunks.npy", "_frames.npy"
 
 LARGEST_EVENTS, LARGEST_REPORTS, MOST_REPORTS = 4 << 20, 64 << 20, 2000
 """Bytes of the events and of all reports that are read, and most reports; the newest ones."""
+
+LARGEST_FRAMES = 16 << 20
+"""Most bytes of the frames of an evaluator."""
 
 MOST_DIMENSIONS = 24
 """Most dimensions of chunks, as evaluators store them."""
@@ -62,6 +68,34 @@ class EvaluationReport:
         """seed, score, success and steps of each episode of a rollout, NaN for no score; empty for other reports."""
         rows = next((rows for name, rows in self.tables.items() if name.endswith(BY_SEED)), [])
         return [{**row, "score": math.nan if row["score"] is None else row["score"]} for row in rows]
+
+    @property
+    def score_range(self) -> tuple[float, float]:
+        """The scores that the environment can give; unbounded if its record is not known here."""
+        try:
+            return RolloutConfig.from_json(json.dumps(self.settings)).score_range
+        except ConfigError:
+            return UNBOUNDED
+
+    @property
+    def dimensions(self) -> list[str]:
+        """Names of the numbers of an action, of 6D rotations inside; empty if they have none."""
+        rows = next((rows for name, rows in self.tables.items() if "/by_dimension" in name), [])
+        names = [row.get("name") for row in rows]
+        return names if all(isinstance(name, str) for name in names) else []
+
+    @property
+    def moments(self) -> list[str]:
+        """Episode and step of each moment of `chunks`; empty if unknown."""
+        rows = next((rows for name, rows in self.tables.items() if name.endswith(MOMENTS)), [])
+        places = [(row.get("episode"), row.get("step")) for row in rows]
+        return [f"episode {episode}, step {step}" for episode, step in places if type(episode) is type(step) is int]
+
+    @property
+    def frames(self) -> Path | None:
+        """The frames of the cameras at the moments, which the first report of the evaluator stored."""
+        found = sorted(self.path.parent.glob(f"{glob.escape(self.name)}_{'[0-9]' * 8}{FRAMES}"))
+        return found[-1] if found else None
 
     @property
     def film(self) -> Path | None:
@@ -95,9 +129,11 @@ class Story:
         state: finished, stopped, running, killed, failed or unknown.
         settings: the configuration by dotted key.
         changed: the settings that differ from the defaults.
+        parts: package, version and module of each part of another package, by its type.
         rows: of `metrics.jsonl`, with `step`, `samples_seen` and metrics; None for a metric that was not finite.
         reports: of the evaluators, ordered by step.
         chunks: recorded and sampled chunks of the newest reports, by evaluator and model, see `ActionErrorEvaluator`.
+        frames: what the cameras saw at the moments of `chunks`, (moments, height, width, 3) uint8, by evaluator.
         gaps: one line for each part that could not be read.
     """
 
@@ -107,11 +143,13 @@ class Story:
     ending: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     changed: dict[str, Any] = field(default_factory=dict)
+    parts: dict[str, str] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     result: dict[str, Any] = field(default_factory=dict)
     reports: list[EvaluationReport] = field(default_factory=list)
     chunks: dict[str, np.ndarray] = field(default_factory=dict)
+    frames: dict[str, np.ndarray] = field(default_factory=dict)
     gaps: list[str] = field(default_factory=list)
 
     @property
@@ -128,6 +166,36 @@ class Story:
         candidates = [*self.test, str(self.settings.get("train.monitor.metric"))]
         named = [name for metric in candidates if (name := metric.removesuffix("/score")) in rollouts]
         return rollouts.get(named[0] if named else next(iter(rollouts), ""))
+
+    @property
+    def monitored(self) -> str:
+        """Name of the metric that selects the best weights; empty if unknown."""
+        return str(self.settings.get("train.monitor.metric") or "")
+
+    @property
+    def selected(self) -> tuple[float, int] | None:
+        """Value of the monitored metric of the best weights, and their step; None if it was never measured."""
+        best = self.result.get("best")
+        if isinstance(best, dict) and isinstance(best.get("metrics"), dict):
+            value, step = best["metrics"].get(self.monitored), best.get("step")
+            if can_be_drawn(value) and type(step) is int:
+                return value, step
+        measured = [(row[self.monitored], row["step"]) for row in self.rows if row.get(self.monitored) is not None]
+        sign = self.direction(self.monitored)
+        return max(measured, key=lambda found: sign * found[0], default=None)
+
+    def limits(self, metric: str) -> tuple[float, float]:
+        """The least and the greatest value that a metric can have, as far as known."""
+        group, _, kind = metric.rpartition("/")
+        if kind == "success_rate":
+            return SHARE
+        rollouts = (report for report in reversed(self.reports) if report.name == group and report.episodes)
+        report = next(rollouts, None) if kind == "score" else None
+        return UNBOUNDED if report is None else report.score_range
+
+    def direction(self, metric: str) -> int:
+        """1 if high values of a score or of the monitored metric are better, -1 if low values are."""
+        return -1 if metric == self.monitored and self.settings.get("train.monitor.mode") == "min" else 1
 
 
 def read_story(directory: Path, log: RowLog | None = None) -> Story:
@@ -163,8 +231,8 @@ def read_story(directory: Path, log: RowLog | None = None) -> Story:
     rows = _rows(log or RowLog(directory / ROWS), directory / ROWS, gaps)
     return Story(
         directory, str(read(IDENTITY).get("name") or directory.resolve().name), state_of(ending), ending, settings,
-        changed, rows, [event for event in events if event], read(RESULT),
-        reports, _chunks(reports, gaps), gaps,
+        changed, parts_of(config), rows, [event for event in events if event], read(RESULT),
+        reports, _chunks(reports, gaps), _frames(reports, gaps), gaps,
     )  # fmt: skip
 
 
@@ -197,13 +265,33 @@ def _settings(config: dict[str, Any], gaps: list[str]) -> tuple[dict[str, Any], 
     try:
         record = TrainConfig.from_json(json.dumps(config))
     except ConfigError:
-        gaps.append(f"{CONFIG} is of a version that this one does not read; its settings are shown as stored")
-        return flat(config), {}
-    settings = flat(json.loads(record.model_dump_json()))
-    chosen = flat(json.loads(record.model_dump_json(exclude_defaults=True)))  # without any `type`
+        why = "is of a version that this one does not read"
+        if parts := parts_of(config):
+            why = f"has parts of other packages ({first_few(sorted(parts))}), whose modules --import names"
+        gaps.append(f"{CONFIG} {why}; its settings are shown as stored")
+        return _listed({key: value for key, value in config.items() if key != ORIGINS}), {}
+    settings = _listed(json.loads(record.model_dump_json()))
+    chosen = _listed(json.loads(record.model_dump_json(exclude_defaults=True)))  # without any `type`
     records = {".".join(parts[:end]) for parts in (key.split(".") for key in chosen) for end in range(len(parts) + 1)}
     types = {f"{record}.type" for record in records}
     return settings, {key: value for key, value in settings.items() if key in chosen or key in types}
+
+
+def parts_of(config: dict[str, Any]) -> dict[str, str]:
+    """Package, version and module of each part of another package, by its type."""
+    found = config.get(ORIGINS)
+    return {kind: str(origin) for kind, origin in found.items()} if isinstance(found, dict) else {}
+
+
+def _listed(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings by dotted key; the records of a list have their places as keys, as in --set."""
+    settings = {}
+    for key, value in flat(config).items():
+        if isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
+            settings |= _listed({f"{key}.{place}": each for place, each in enumerate(value)})
+        else:
+            settings[key] = value
+    return settings
 
 
 def _report(path: Path, gaps: list[str]) -> EvaluationReport | None:
@@ -243,6 +331,23 @@ def _chunks(reports: list[EvaluationReport], gaps: list[str]) -> dict[str, np.nd
             except (OSError, ValueError, EOFError) as error:
                 gaps.append(f"{MEDIA}/{path.name} cannot be read: {error}")
     return chunks
+
+
+def _frames(reports: list[EvaluationReport], gaps: list[str]) -> dict[str, np.ndarray]:
+    """The frames of each evaluator that has some, not yet read from disk."""
+    frames = {}
+    for report in {report.name: report for report in reports}.values():
+        if (path := report.frames) is None:
+            continue
+        try:
+            open_regular(path).close()
+            found = np.load(path, mmap_mode="r", allow_pickle=False)
+            if found.dtype != np.uint8 or found.ndim != 4 or found.shape[3] != 3 or not 0 < found.size < LARGEST_FRAMES:
+                raise ValueError(f"it holds {found.dtype} {found.shape}")
+            frames[report.name] = found
+        except (OSError, ValueError, EOFError, UnfitError) as error:
+            gaps.append(f"{MEDIA}/{path.name} cannot be read: {error}")
+    return frames
 
 
 def _events(path: Path, gaps: list[str]) -> list[bytes]:

@@ -92,7 +92,7 @@ def differences(changed: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]
 
 def _tells(key: str) -> bool:
     """Whether a setting distinguishes runs in a few words; descriptions, trackers and lists of evaluators do not."""
-    return key not in ("description", "evaluate", "test") and not key.startswith("tracker.")
+    return key != "description" and not key.startswith(("evaluate", "test", "tracker."))
 
 
 def _short(text: str) -> str:

@@ -1,4 +1,5 @@
 import json
+import zipfile
 from itertools import islice
 
 import numpy as np
@@ -292,3 +293,24 @@ def test_a_horizon_longer_than_most_episodes_is_a_warning_and_the_reason_for_too
         long.loader(batch_size=512, accumulation=1, seed=0, rank=0, world_size=1)
     with pytest.raises(ConfigError, match=naming("batch_size 512", "512 samples", "training set")):
         configure(path).create(4, 2, 2).loader(batch_size=512, accumulation=1, seed=0, rank=0, world_size=1)
+
+
+@pytest.mark.parametrize("change", [{}, {"stride": 3}, {"choice": {"leave_out": [2]}}])
+def test_every_sample_says_at_which_episode_and_step_it_was_recorded(path, change):
+    data, arrays = configure(path, **change).create(6, 2, 3), episodes()
+    starts = np.append(0, arrays["episode_ends"])
+    for part in ("train", "val", "test"):
+        seen = fetch_all(getattr(data, part)).cond["agent"][:, -1].numpy()
+        for sample, newest in enumerate(seen):
+            episode, step = data.recorded_at(part, sample)
+            assert episode in data.split_ids[part]
+            np.testing.assert_array_equal(newest, arrays["state"][starts[episode] + step, 1:3])
+
+
+def test_numbers_of_an_action_have_the_names_of_the_data_set(path):
+    assert configure(path).create(6, 2, 3).action_names == []
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("meta.json", json.dumps({"names": {"action": ["reach", "grip"]}}))
+    assert configure(path).create(6, 2, 3).action_names == ["reach", "grip"]
+    one = configure(path, action={"key": "action", "slice": [1, 2]}).create(6, 2, 3)
+    assert one.action_names == ["grip"]

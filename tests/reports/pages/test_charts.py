@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from dp_prior.evaluation.picture import draw_scores, import_figure
 from dp_prior.reports.pages.charts import bars, overlay, sampled, spark, svg
 from tests.reports.pages.test_report import Outline
 
@@ -52,7 +53,36 @@ def test_a_title_of_a_user_is_shown_as_it_is():
 
 @pytest.mark.parametrize("count", [1, 3, 40])
 def test_bars_are_named_by_their_labels_at_even_steps(count):
-    labels = [f"task {number}" for number in range(count)]
+    labels = [f"t {number}" for number in range(count)]
     texts = Outline(svg(bars(np.arange(count) + 0.5, labels, "scores", "y", "x"), "scores")).texts
-    shown = [text for text in texts if text.startswith("task ")]
+    shown = [text for text in texts if text.startswith("t ")]
     assert shown == labels[:: max(1, count // 12)]
+
+
+def test_dimensions_have_their_names_and_many_of_them_a_row_of_their_own():
+    chunks = np.random.default_rng(0).normal(size=(3, 4, 8)).astype(np.float32)
+    names = [f"left_joint_{number}.position" for number in range(8)]
+    page = svg(sampled(chunks, "a", 1, None, names), "a")
+    assert all(f">{name}</text>" in page for name in names) and 'class="wide"' in page
+    few = svg(sampled(chunks[..., :2], "a", 1, None), "a")
+    assert ">dimension 1</text>" in few and 'class="wide"' not in few
+
+
+def test_labels_that_are_words_stand_beside_their_bars():
+    names = [f"{number} left_joint_{number}" for number in range(8)]
+    figure = bars(range(8), names, "t", "mse", "dimension name")
+    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == names
+    assert figure.axes[0].get_xlabel() == "mse"
+
+
+def test_nothing_of_a_figure_is_black():
+    rows = [{"seed": seed, "score": seed / 4, "success": True, "steps": 5} for seed in range(4)]
+    scores = import_figure()()
+    draw_scores(scores.subplots(), rows)
+    chunks = np.zeros((3, 4, 2), np.float32)
+    for figure in (scores, sampled(chunks, "a", 1, None), bars([1, 2], ["a", "b"], "t", "y", "x")):
+        page = svg(figure, "a")
+        assert "#000000" not in page
+        assert all(
+            "fill: var(--" in text or "stroke" in text for text in re.findall(r"<text[^>]*style=\"([^\"]*)", page)
+        )

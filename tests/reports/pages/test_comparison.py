@@ -4,10 +4,21 @@ import dataclasses
 from pathlib import Path
 
 from dp_prior.reports.pages.comparison import comparison_page
+from dp_prior.reports.pages.ranking import ranking
 from dp_prior.reports.pages.story import EvaluationReport, Story
 from tests.extras import needs
 
 needs("matplotlib", "plots")
+
+
+def monitored(name, values, mode="min", metric="action_error/ema/lower_quartile[steps=8]", **settings):
+    """A run on recorded data, which measured one metric every 50 steps."""
+    rows = [
+        {"step": 50 * number, "samples_seen": 400 * number, "train/loss": 1.0, metric: value}
+        for number, value in enumerate(values, 1)
+    ]
+    settings |= {"train.monitor.metric": metric, "train.monitor.mode": mode, "name": name}
+    return Story(Path(name), name, "finished", settings=settings, rows=rows)
 
 
 def story_of(name, *reports, **settings):
@@ -46,6 +57,28 @@ def test_a_mean_without_the_episodes_that_failed_is_no_mean():
     folded = summaries["Configurations, over seeds of training"]
     assert folded[0][3].startswith("0.7333 (") and folded[1][3] == "none: 2 of the runs have episodes without a score"
     assert [row[-1] for row in summaries["Paired by seed"]][1:] == ["none: 1 of the seeds have no score"] * 2
+
+
+def test_runs_without_a_simulator_are_ranked_by_the_monitored_metric_in_its_direction():
+    for mode, best_first in (("min", ["b", "a", "c"]), ("max", ["a", "b", "c"])):
+        runs = [monitored("c", [], mode), monitored("a", [0.5, 0.9, 0.7], mode), monitored("b", [0.4, 0.8], mode)]
+        page = comparison_page(runs)
+        title, columns, rows = page.summaries[0]
+        metric = runs[0].monitored
+        assert (title, columns) == ("Runs", ("run", "state", "samples", metric))  # no empty columns of scores
+        assert [row[0] for row in rows] == best_first
+        best = {"min": {"a": "0.5", "b": "0.4", "c": ""}, "max": {"a": "0.9", "b": "0.8", "c": ""}}[mode]
+        assert {row[0]: row[-1] for row in rows} == best
+        first = page.sections[0][1][0]
+        assert first[0] == f"{metric}, over samples seen"
+        better = "lower" if mode == "min" else "higher"
+        lines = [f"{metric}, {better} is better:", *(f"  {best[name] or 'none':>10}  {name}" for name in best_first)]
+        assert ranking(runs) == lines
+
+
+def test_one_evaluation_of_each_run_is_drawn_as_dots():
+    page = comparison_page([monitored("a", [0.5]), monitored("b", [0.4])])
+    assert [name for name, _ in page.sections[0][1]] == [f"{monitored('a', []).monitored}, over samples seen"]
 
 
 def test_settings_that_differ_are_listed_for_every_run_and_no_other():

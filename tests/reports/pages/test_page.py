@@ -1,6 +1,7 @@
 """A page shows every part that it has, escaped, and pages of several sets are one after another."""
 
 import dataclasses
+import re
 
 import pytest
 
@@ -70,3 +71,10 @@ def test_a_template_that_names_what_it_is_not_given_fails(tmp_path):
         template(tmp_path / "t.html").render(known="<b>")
     (tmp_path / "u.html").write_text("{{ known }}")
     assert template(tmp_path / "u.html").render(known="<b>") == "&lt;b&gt;"
+
+
+def test_numbers_of_a_table_stay_whole_and_long_texts_wrap():
+    page = Page(title="t", tables=[("T", ("a", "b"), [("-0.7866 (-1 to 0.12)", "a text of several words that wraps")])])
+    html = page.render()
+    assert "<td>-0.7866 (-1 to 0.12)</td>" in html and '<td class="long">a text of several words' in html
+    assert re.search(r"td, th { white-space: nowrap }", html) and "td.long { white-space: normal; min-width" in html

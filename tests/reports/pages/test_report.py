@@ -116,7 +116,9 @@ def test_pictures_of_samples_are_those_of_the_newest_report(run, tmp_path, uncha
 def test_chunks_sampled_at_held_out_moments_are_drawn_beside_the_recorded_ones(run, page):
     [stored] = (run / "media").glob("action_error_*_chunks.npy")
     texts = Outline(page).texts
-    assert len(np.load(stored)) == 1 and {"action_error/ema, moment 1 of 1", "16 sampled"} <= set(texts)
+    [moment] = read_story(run).reports[0].moments
+    shown = {f"action_error/ema, moment 1 of 1: {moment}", "16 sampled"}
+    assert len(np.load(stored)) == 1 and shown <= set(texts)
 
 
 def test_a_run_without_chunks_has_no_such_section_and_damaged_ones_cost_a_line(run, tmp_path, uncharted):
@@ -289,7 +291,8 @@ def test_several_runs_are_paired_by_seed_and_folded(run, tmp_path, uncharted):
     assert "+0.250 (+0.250 to +0.250)" in texts and "6" in texts
     assert "Configurations, over seeds of training" in texts
     scores = [np.mean([row["score"] for row in read_story(one).tested.episodes]) for one in (run, other)]
-    low, high = mean_interval(np.array(scores))
+    low, high = mean_interval(np.array(scores), limits=(0.0, 1.0))
+    assert (low, high) == (0.0, 1.0)  # a score of the toy can be nothing else
     assert f"{np.mean(scores):.4g} ({low:.4g} to {high:.4g})" in texts
     differing = page[page.index("Settings that differ") :]
     assert re.findall(r"<td>([a-z_.]+)</td>", differing) == ["seed"]
@@ -313,7 +316,7 @@ def test_a_page_is_written_at_the_end_of_a_run_unless_it_is_not_wanted(run, tmp_
 
 
 def test_a_page_that_cannot_be_written_costs_a_line_and_not_the_run(tmp_path, monkeypatch):
-    def fail(run):
+    def fail(run, state):
         raise RuntimeError("no fonts")
 
     monkeypatch.setattr("dp_prior.run.run.write_last_page", fail)

@@ -1,11 +1,12 @@
 """The page of one run: its numbers are those of the run."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dp_prior.reports.pages.run_page import headlines, points, run_page, short, timed
+from dp_prior.reports.pages.run_page import headlines, measured, points, run_page, short, timed
 from dp_prior.reports.pages.story import Story
 from tests.reports.pages.test_comparison import story_of
 
@@ -67,3 +68,36 @@ def test_films_beyond_their_room_are_links(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("value", "shown"), [("a b", "a b"), (None, ""), (True, "true"), ([1, "x"], '[1, "x"]')])
 def test_a_setting_is_one_line(value, shown):
     assert short(value) == shown
+
+
+def test_the_number_that_selected_the_best_weights_is_a_headline():
+    settings = {"train.monitor.metric": "validation/ema/loss", "train.monitor.mode": "min"}
+    rows = [
+        row(1, **{"validation/ema/loss": 0.5}),
+        row(2, **{"validation/ema/loss": 0.25, "validation/ema/loss_q1": 9}),
+    ]
+    told = story([*rows, row(3, **{"validation/ema/loss": 0.75, "train/loss": 1})], settings=settings)
+    page = run_page(told, Path("run/report.html"))
+    assert page.headline == [("selected by validation/ema/loss", "0.25", "at step 2")]
+    assert page.summaries == [
+        (
+            "Measured during training",
+            ("metric", "best weights, step 2", "newest"),
+            [("validation/ema/loss", "0.25", "0.75")],
+        )
+    ]
+
+
+def test_intervals_stay_within_what_a_score_can_be():
+    toy = {"type": "rollout", "env": {"type": "toy"}}
+    one = story_of("a", ("rollout", 50, (0.9, 1.0)))
+    reports = [dataclasses.replace(report, settings=toy) for report in one.reports]
+    rows = [row(50, **{"rollout/score": 0.95, "rollout/score_ci_low": 0.3, "rollout/score_ci_high": 1.6})]
+    told = dataclasses.replace(one, reports=reports, rows=rows)
+    assert headlines(told) == [("rollout: score", "0.950", "0.300 to 1.000")]
+    assert measured(told)[2] == [("rollout/score", "", "0.95 (0.3 to 1)")]
+
+
+def test_a_run_with_parts_of_another_package_says_so():
+    page = run_page(story(parts={"wavenet": "mine 1.0, module mine.net"}), Path("run/report.html"))
+    assert page.facts["own parts"] == "wavenet (mine 1.0, module mine.net)"

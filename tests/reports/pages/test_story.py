@@ -109,3 +109,32 @@ def test_the_state_is_that_of_the_process_where_it_can_be_asked(ending, state):
 @pytest.mark.parametrize("value", [True, None, "1", float("nan"), float("-inf"), 10**400, [1]])
 def test_only_finite_numbers_are_numbers(value):
     assert not is_number(value) and is_number(1) and is_number(-1e308)
+
+
+def test_a_configuration_with_parts_of_another_package_names_them_and_the_remedy(run):
+    (run / "config.json").write_text(json.dumps({"$parts": {"wavenet": "mine 1.0"}, "task": {"width": 3}}))
+    story = read_story(run)
+    assert story.parts == {"wavenet": "mine 1.0"} and list(story.settings) == ["task.width"]
+    [gap] = story.gaps
+    assert "wavenet" in gap and "--import" in gap and "version that" not in gap
+
+
+def test_evaluators_are_settings_one_by_one(run):
+    evaluate = [{"type": "loss"}, {"type": "rollout", "env": {"type": "toy"}}]
+    (run / "config.json").write_text(json.dumps({"odd": 1, "evaluate": evaluate, "task": {"list": [1, 2]}}))
+    settings = read_story(run).settings
+    assert settings["evaluate.0.type"] == "loss" and settings["evaluate.1.env.type"] == "toy"
+    assert settings["task.list"] == [1, 2]
+
+
+def test_frames_of_cameras_are_those_of_the_first_report_or_a_gap(run):
+    for step in (2, 12):
+        report(run, "action_error", step, {})
+    path = run / "media" / "action_error_00000002_frames.npy"
+    frames = np.zeros((2, 4, 6, 3), np.uint8)
+    np.save(path, frames)
+    assert read_story(run).frames["action_error"].shape == frames.shape
+    for wrong in (frames[..., 0], frames.astype(np.float32), frames[:0]):
+        np.save(path, wrong)
+        story = read_story(run)
+        assert not story.frames and f"{path.name} cannot be read: it holds" in " ".join(story.gaps)

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from dp_prior.run.files.configurations import configurations, find_configuration
+from dp_prior.run.files.config import TrainConfig
+from dp_prior.run.files.configurations import configurations, find_configuration, truly_described
+from tests.faults import assert_none
 
 ROOT = Path(__file__).parents[3]
 
@@ -18,3 +20,29 @@ def test_a_path_wins_and_an_unknown_name_stays_a_path(tmp_path, monkeypatch):
     assert find_configuration("pusht_stat") == Path("pusht_stat")
     Path("pusht_state").write_text("{}")
     assert find_configuration("pusht_state") == Path("pusht_state")
+
+
+def test_only_a_run_of_the_same_settings_is_described_as_the_file():
+    faults = []
+    for name, path in configurations().items():
+        same = TrainConfig.from_json_path(path, ["tracker.data_path=elsewhere", "checkpoints.keep_every=9"])
+        if truly_described(same) != same:
+            faults.append(f"{name}: {truly_described(same).description}")
+        other = truly_described(TrainConfig.from_json_path(path, ["seed=7777"])).description
+        if "with other seed" not in other or path.name not in other or "Score:" in other or "Hardware:" in other:
+            faults.append(f"{name}: {other}")
+    assert_none(faults)
+
+
+def test_a_run_of_other_settings_still_tells_how_to_get_the_data():
+    file = find_configuration("pusht_state")
+    described = truly_described(TrainConfig.from_json_path(file, ["task.backbone.down_dims=[8]"])).description
+    assert described == (
+        "Started from policy/pusht_state.json of dp_prior with other task.backbone.down_dims. Data: in this "
+        "repository; made again by dp-prior make-demonstrations --out demonstrations/pusht.npz --episodes 900."
+    )
+
+
+def test_a_users_own_description_is_kept(tmp_path):
+    own = TrainConfig.from_json_path(find_configuration("pusht_state"), ["description=Score: mine", "seed=7"])
+    assert truly_described(own) is own
