@@ -183,7 +183,7 @@ def verdict_lines(names: Sequence[str], known: Comparison, most: int | None) -> 
 
 
 def _claim(out: Path, identity: dict[str, Any]) -> None:
-    """Make the folder of a comparison, or find that it holds the same one; see `compare_policies`."""
+    """Make the folder of a comparison, or find this comparison in it; see `compare_policies`."""
     path, encoded = out / PLAYERS, encode_document(identity)
     if path.is_file():
         found = read_object(path)

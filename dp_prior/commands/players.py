@@ -48,7 +48,7 @@ class Player:
             FileNotFoundError, CheckpointError, RemoteError: the policy is missing, see `resolve`.
         """
         self.name, self._device = reference, device
-        self._directory = resolve(reference)
+        self._directory = Path(reference) if Path(reference, POLICY).is_file() else resolve(reference)
         config = given or _stored_config(self._directory)
         self.record = _rollouts(config, evaluator, reference if given is None else "--config_file")
         is_exported = given is not None or self.record.model == next(iter(config.train.ema), "online")

@@ -31,7 +31,7 @@ def log_wealth(gains: np.ndarray, mean: float = 0.0) -> np.ndarray:
         mean: in (-1, 1].
 
     Returns:
-        (..., n); exp of it is at most 1 in expectation if the mean of the gains, given all earlier ones, is at most
+        (..., n); the wealth is at most 1 in expectation if the mean of each gain, whatever came before, is at most
         `mean`.
     """
     scaled = np.nan_to_num((gains - mean) / (1 + mean))

@@ -52,6 +52,7 @@ def test_starts_that_were_not_measured_change_nothing():
     np.testing.assert_array_equal(log_wealth(gains)[[0, 2, 4]], log_wealth(gains[[0, 2, 4]]))
 
 
+@pytest.mark.promise("L1")
 @pytest.mark.parametrize("trials", [300, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rate", [0.5, 0.9])
 def test_a_look_after_every_start_gives_false_verdicts_no_more_often_than_stated(rate: float, trials: int):
@@ -68,6 +69,7 @@ def test_continuous_scores_of_the_same_mean_give_false_verdicts_no_more_often_th
     assert (better >= 0).mean() <= 0.05
 
 
+@pytest.mark.promise("L1")
 @pytest.mark.parametrize("trials", [200, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_a_verdict_takes_half_the_starts_of_a_fixed_test_that_is_as_sure(trials: int):
     """0.95 against 0.80: a z-test of two shares that finds it in 99 % of cases needs 169 starts, in 99.9 % 233."""

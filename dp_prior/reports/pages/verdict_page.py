@@ -11,11 +11,14 @@ import numpy as np
 
 from dp_prior.evaluation.verdict import Comparison, mean_limits
 from dp_prior.reports.pages.charts import Line, overlay
-from dp_prior.reports.pages.drawing import Drawing
+from dp_prior.reports.pages.drawing import Chart, Drawing
 from dp_prior.reports.pages.page import Page
 
 MOST_POINTS = 200
 """Points of a line; more starts are thinned."""
+
+LARGEST_WEALTH = 1e9
+"""More is drawn as this."""
 
 
 def verdict_page(names: Sequence[str], known: Comparison, most: int | None) -> Page:
@@ -40,10 +43,10 @@ def verdict_page(names: Sequence[str], known: Comparison, most: int | None) -> P
     facts = {"error": f"at most {known.error:g}, over all pairs and looks", "rollouts": str(known.rollouts)}
     if most is not None:
         facts["rollouts"] += f" of at most {most * len(names)}"
-    charts = []
-    for pair in pairs if known.scores.shape[1] > 1 else ():
+    charts: list[Chart] = []
+    for pair in (pair for pair in pairs if pair.starts):
         title = f"{names[pair.first]} minus {names[pair.second]}"
-        lines = [("difference", *_differences(known, pair.first, pair.second, len(pairs)))]
+        lines = [(title, *_differences(known, pair.first, pair.second, len(pairs)))]
         charts += drawing.chart(title, partial(overlay, lines, "difference of scores", "starts", log=False))
     if charts:
         lines = _evidence(names, known)
@@ -66,11 +69,9 @@ def _thinned(n: int) -> np.ndarray:
 
 
 def _differences(known: Comparison, first: int, second: int, pairs: int) -> tuple[np.ndarray, np.ndarray]:
-    """(n,) starts and (3, n) mean difference with its limits, after so many starts."""
+    """(n,) starts and (3, n) mean difference with its limits after so many starts, of which there is one at least."""
     gains = known.gains()[first, second]
     gains = gains[~np.isnan(gains)]
-    if not len(gains):
-        return np.zeros(0), np.zeros((3, 0))
     counts = _thinned(len(gains))
     ends = [mean_limits(gains[:count], known.error / pairs) for count in counts]
     means = [gains[:count].mean() for count in counts]
@@ -80,12 +81,15 @@ def _differences(known: Comparison, first: int, second: int, pairs: int) -> tupl
 
 def _evidence(names: Sequence[str], known: Comparison) -> list[Line]:
     """The wealth of each pair's better bet, and what is needed for the first verdict."""
-    evidence = known.log_evidence()
-    counts = _thinned(evidence.shape[-1])
+    evidence, gains = known.log_evidence(), known.gains()
     lines: list[Line] = []
     for first, second in itertools.combinations(range(len(names)), 2):
         better = max((first, second), (second, first), key=lambda pair: evidence[pair][-1])
+        grown = evidence[better][~np.isnan(gains[better])]
+        if not len(grown):
+            continue
+        counts = _thinned(len(grown))
         label = f"{names[better[0]]} over {names[better[1]]}"
-        lines.append((label, counts, np.exp(np.minimum(evidence[better][counts - 1], math.log(1e12)))))
-    bets = len(names) * (len(names) - 1)
-    return [*lines, ("needed", counts, np.full(len(counts), bets / known.error))]
+        lines.append((label, counts, np.exp(np.minimum(grown[counts - 1], math.log(LARGEST_WEALTH)))))
+    bets, ends = len(names) * (len(names) - 1), np.array([1, known.scores.shape[1]])
+    return [*lines, ("needed", ends, np.full(2, bets / known.error))]
