@@ -9,7 +9,7 @@ import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -156,6 +156,77 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> N
             verdict = f"  {'equal to' if now == stored else 'differs from'} the stored {stored:.6g}"
             verdict += "" if now == stored else f" by {abs(now - stored):.1g}"
         echo(f"{name:<40} {now:.6g}{verdict}")
+
+
+@click.command(cls=Command)
+@modules_option
+@click.argument("policies", nargs=-1, required=True, metavar="POLICY POLICY ... | OUTCOMES.csv")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Folder of outcomes, result and page; needed for policies."
+)
+@click.option(
+    "--error",
+    default=0.05,
+    show_default=True,
+    type=FiniteRange(0, 0.5, min_open=True),
+    help="Probability of a wrong verdict, over all pairs and looks.",
+)
+@click.option("--most", default=200, show_default=True, type=click.IntRange(min=1), help="Starts at most.")
+@click.option(
+    "--round", "per_round", default=10, show_default=True, type=click.IntRange(min=1), help="Starts between two looks."
+)
+@click.option("--measure", type=click.Choice(["score", "success"]), default="score", show_default=True)
+@click.option("--evaluator", help="Name of the rollouts; by default the only ones of `test`, or else of `evaluate`.")
+@click.option("--config_file", type=click.Path(path_type=Path), help="Has the rollouts, in place of the policies' own.")
+@click.option(
+    "--range",
+    "limits",
+    nargs=2,
+    type=float,
+    default=(0.0, 1.0),
+    show_default=True,
+    help="Lowest and highest score of OUTCOMES.csv.",
+)
+@click.option("--device", default="cpu", show_default=True, help="Where the policies run, for example cuda.")
+def compare(
+    policies: tuple[str, ...],
+    out: Path | None,
+    error: float,
+    most: int,
+    per_round: int,
+    measure: Literal["score", "success"],
+    evaluator: str | None,
+    config_file: Path | None,
+    limits: tuple[float, float],
+    device: str,
+) -> None:
+    """Tell which of several policies is better, with as few rollouts as that takes (docs/comparing.md).
+
+    After a stop the same command continues. OUTCOMES.csv holds what was noted elsewhere, for example beside a robot, in
+    the columns start, policy and score.
+    """
+    from dp_prior.commands.compare import Rules, compare_outcomes, compare_policies, verdict_lines, write_result
+    from dp_prior.commands.players import Player
+    from dp_prior.run.files.config import TrainConfig
+    from dp_prior.run.files.configurations import find_configuration
+
+    if len(policies) == 1:
+        if not limits[0] < limits[1]:
+            raise click.UsageError(f"--range {limits[0]:g} {limits[1]:g} is empty; give the lowest score first")
+        names, known = compare_outcomes(Path(policies[0]), limits, error)
+        most = None
+    else:
+        if out is None:
+            raise click.UsageError("--out names the folder for the outcomes, from which a stopped comparison continues")
+        if len(set(policies)) < len(policies):
+            raise click.UsageError("a policy is named twice; compare different ones")
+        given = None if config_file is None else TrainConfig.from_json_path(find_configuration(config_file))
+        players = [Player(one, evaluator, given, device) for one in policies]
+        names, known = compare_policies(players, Rules(error, most, per_round, measure), out, say)
+    echo("\n".join(verdict_lines(names, known, most)))
+    if out is not None:
+        for path in write_result(names, known, most, out):
+            echo(f"wrote {path}")
 
 
 @click.command(cls=Command)

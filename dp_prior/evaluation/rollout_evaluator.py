@@ -7,7 +7,8 @@ on any number of ranks.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,41 @@ class RolloutEvaluator:
             write_report(stem.with_suffix(".json"), config, progress, result)
         return result
 
+    @contextmanager
+    def playing(self, policy: Any) -> Iterator[Callable[[range], list[dict[str, Any]]]]:
+        """An open environment, as a function from episodes to their rows of `by_seed`; nothing is filmed or written.
+
+        Args:
+            policy: in evaluation mode; one of this process, or an export.
+
+        Raises:
+            ValueError, RuntimeError: see `run`.
+        """
+        env = self._open(policy, None)
+        instructions = Instructions(policy.spec, self.config.instructions)
+
+        def play(episodes: range) -> list[dict[str, Any]]:
+            blocks = [episodes[start : start + env.n_envs] for start in range(0, len(episodes), env.n_envs)]
+            rows = [self._run_block(env, policy, instructions, block, None, None) for block in blocks]
+            return self._table(np.concatenate(rows))
+
+        try:
+            yield play
+        finally:
+            env.close()
+
+    def _table(self, rows: np.ndarray) -> list[dict[str, Any]]:
+        """A row for each episode, see `_run_episodes`."""
+        return [
+            {
+                "seed": self.config.first_seed + int(episode),
+                "score": score,
+                "success": None if math.isnan(success) else bool(success),
+                "steps": int(steps),
+            }
+            for episode, score, success, steps in rows[:, :4].tolist()
+        ]
+
     def _measurement(self, rows: np.ndarray) -> Measurement:
         """Metrics and tables of all episodes, see `_run_episodes`."""
         config = self.config
@@ -85,15 +121,7 @@ class RolloutEvaluator:
             *(len(scores), steps.mean()),
         )
         metrics = {name: float(value) for name, value in zip(config.metric_names(), values, strict=True)}
-        table = [
-            {
-                "seed": config.first_seed + int(episode),
-                "score": score,
-                "success": None if math.isnan(success) else bool(success),
-                "steps": int(steps),
-            }
-            for episode, score, success, steps in rows[:, :4].tolist()
-        ]
+        table = self._table(rows)
         result = Measurement(metrics, tables={f"{config.name}/by_seed": table})
         if rows[:, 4:].any():
             texts = [by_instruction.decode(row) for row in rows[:, 4:]]

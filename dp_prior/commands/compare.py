@@ -1,0 +1,219 @@
+"""`dp-prior compare`: which of several policies is better, with as few rollouts as that takes.
+
+In rounds, all policies that are not yet told apart play the same starts. After each round the evidence is looked at,
+which the test allows as often as one likes. The outcomes are kept in a file, from which the same command goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dp_prior.commands.outcomes import Outcomes
+from dp_prior.commands.players import Play, Player, score_limits
+from dp_prior.config import ConfigError
+from dp_prior.evaluation.picture import import_figure
+from dp_prior.evaluation.verdict import Comparison
+from dp_prior.files.durable import encode_document, finite, replace_file
+from dp_prior.files.regular_files import read_object
+from dp_prior.reports.pages.verdict_page import verdict_page
+
+OUTCOMES = "outcomes.csv"
+RESULT = "verdict.json"
+VERDICT_PAGE = "verdict.html"
+PLAYERS = "players.json"
+"""What is compared in a folder: the same command goes on only with the same."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How policies are compared.
+
+    Attributes:
+        error: the probability of a wrong verdict, over all pairs and looks.
+        most: starts at most; may be raised later.
+        per_round: starts between two looks.
+    """
+
+    error: float = 0.05
+    most: int = 200
+    per_round: int = 10
+    measure: Literal["score", "success"] = "score"
+
+    @property
+    def rounds(self) -> Iterator[range]:
+        """The episodes of each round."""
+        for begin in range(0, self.most, self.per_round):
+            yield range(begin, min(begin + self.per_round, self.most))
+
+
+def compare_outcomes(path: Path, limits: tuple[float, float], error: float) -> tuple[list[str], Comparison]:
+    """Compare the policies of a CSV file; see `Outcomes`.
+
+    Returns:
+        Their names, and what is known of them.
+
+    Raises:
+        ConfigError: the file is not sound, or holds fewer than two policies.
+    """
+    outcomes = Outcomes.read(path, limits)
+    names = outcomes.policies
+    if len(names) < 2:
+        found = f"only {names[0]!r}" if names else "nothing"
+        raise ConfigError(str(path), [f"has {found} in the column policy; expected two policies or more"])
+    return names, Comparison(outcomes.scores(names, outcomes.starts), limits, error)
+
+
+def compare_policies(
+    players: Sequence[Player], rules: Rules, out: Path, report: Callable[[str], None]
+) -> tuple[list[str], Comparison]:
+    """Let policies play until all are told apart or the starts are used up.
+
+    Args:
+        out: folder of the outcomes; a comparison of the same policies that was stopped there goes on.
+
+    Returns:
+        Their names, and what is known of them.
+
+    Raises:
+        ConfigError: the policies cannot be compared, see `players`, or `out` holds another comparison.
+        FileExistsError: `out` holds something else.
+        OSError: `out` cannot be written.
+    """
+    names = [player.name for player in players]
+    limits = (0.0, 1.0) if rules.measure == "success" else score_limits(players)
+    _claim(out, {"players": [player.identity for player in players], "measure": rules.measure})
+    kept = out / OUTCOMES
+    outcomes = Outcomes.read(kept, limits) if kept.is_file() else Outcomes()
+    first = players[0].record.first_seed
+    starts: list[str] = []
+    known = Comparison(outcomes.scores(names, starts), limits, rules.error)
+    with contextlib.ExitStack() as opened:
+        plays: dict[str, Play] = {}
+        for episodes in rules.rounds:
+            playing = [players[number] for number in known.undecided()]
+            if not playing:
+                break
+            for player in playing:
+                missing = [one for one in episodes if not outcomes.has(str(first + one), player.name)]
+                if missing:
+                    if player.name not in plays:
+                        plays[player.name] = opened.enter_context(player.playing(first))
+                    rows = plays[player.name](range(missing[0], missing[-1] + 1))
+                    outcomes.add(_rows(player.name, rows, rules.measure, limits[0]))
+                    outcomes.write(kept)
+            starts += [str(first + one) for one in episodes]
+            known = Comparison(outcomes.scores(names, starts), limits, rules.error)
+            report(_progress(names, known, rules.most))
+    return names, known
+
+
+def result_document(names: Sequence[str], known: Comparison, most: int | None) -> dict[str, Any]:
+    """What is known as JSON; null where nothing is."""
+    policies = zip(names, known.means(), known.letters(), strict=True)
+    return finite(
+        {
+            "error": known.error,
+            "range": list(known.limits),
+            "starts": known.scores.shape[1],
+            "rollouts": known.rollouts,
+            "most_rollouts": None if most is None else most * len(names),
+            "policies": [
+                {"policy": name, "mean": mean, "low": low, "high": high, "letters": letters}
+                for name, (mean, low, high), letters in policies
+            ],
+            "pairs": [
+                {
+                    "first": names[pair.first],
+                    "second": names[pair.second],
+                    "starts": pair.starts,
+                    "difference": pair.difference,
+                    "low": pair.limits[0],
+                    "high": pair.limits[1],
+                    "better": None if pair.better is None else names[pair.better],
+                    "after": pair.after,
+                }
+                for pair in known.pairs()
+            ],
+        }
+    )
+
+
+def write_result(names: Sequence[str], known: Comparison, most: int | None, out: Path) -> Iterator[Path]:
+    """Write the result as JSON and as a page.
+
+    Raises:
+        ImportError: a library of the extra `plots` is not installed.
+        OSError: a file cannot be written.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    replace_file(out / RESULT, encode_document(result_document(names, known, most)))
+    yield out / RESULT
+    import_figure()
+    yield verdict_page(names, known, most).write(out / VERDICT_PAGE)
+
+
+def verdict_lines(names: Sequence[str], known: Comparison, most: int | None) -> list[str]:
+    """What is known, as lines for a person."""
+    lines = []
+    for pair in known.pairs():
+        first, second = names[pair.first], names[pair.second]
+        if pair.better is not None:
+            worse = first if pair.better == pair.second else second
+            head = f"{names[pair.better]} is better than {worse}, known after {pair.after} starts"
+        else:
+            head = f"{first} and {second} are not told apart"
+        low, high = pair.limits
+        lines.append(f"{head}: difference {pair.difference:+.3f} ({low:+.3f} to {high:+.3f}) on {pair.starts} starts")
+    width = max(map(len, names))
+    for name, (mean, low, high), letters in zip(names, known.means(), known.letters(), strict=True):
+        lines.append(
+            f"  {name:<{width}}  {mean:.3f} ({low:.3f} to {high:.3f})  {letters if len(names) > 2 else ''}".rstrip()
+        )
+    if most is not None:
+        all_rollouts = most * len(names)
+        saved = all_rollouts - known.rollouts
+        lines.append(f"{known.rollouts} rollouts of at most {all_rollouts}; {saved} saved")
+    lines.append(f"a verdict here is wrong with a probability of at most {known.error:g}, however often one looks")
+    return lines
+
+
+def _claim(out: Path, identity: dict[str, Any]) -> None:
+    """Make the folder of a comparison, or find this comparison in it; see `compare_policies`."""
+    path, encoded = out / PLAYERS, encode_document(identity)
+    if path.is_file():
+        found = read_object(path)
+        differing = [key for key, value in identity.items() if found.get(key) != value]
+        if differing:
+            raise ConfigError(str(out), [f"holds a comparison of other {differing[0]}; choose another --out"])
+        return
+    if out.is_dir() and any(out.iterdir()):
+        raise FileExistsError(f"{out} is not empty and holds no comparison; choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    replace_file(path, encoded)
+
+
+def _rows(name: str, rows: Iterable[dict[str, Any]], measure: str, lowest: float) -> Iterator[dict[str, str]]:
+    """Episodes as rows of the file. Without a score, since actions were not finite, an episode has the lowest one."""
+    for row in rows:
+        score = row["score"] if measure == "score" else float(row["success"] or False)
+        success = "" if row["success"] is None else str(int(row["success"]))
+        yield {
+            "start": str(row["seed"]),
+            "policy": name,
+            "score": repr(lowest if math.isnan(score) else score),
+            "success": success,
+            "steps": str(row["steps"]),
+        }
+
+
+def _progress(names: Sequence[str], known: Comparison, most: int) -> str:
+    """How far a comparison is, in one line."""
+    means = ", ".join(f"{name} {mean:.3f}" for name, (mean, _, _) in zip(names, known.means(), strict=True))
+    still = len(known.undecided())
+    ending = "all are told apart" if not still else f"{still} are not told apart yet"
+    return f"{known.scores.shape[1]} of at most {most} starts: {means}; {ending}"

@@ -1,0 +1,134 @@
+"""The policies of a comparison, each at the environment of its evaluator."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from dp_prior.checkpoints.documents import CONFIG
+from dp_prior.checkpoints.format import MANIFEST, read_checkpoint, read_manifest
+from dp_prior.config import ConfigError
+from dp_prior.evaluation.rollout import RolloutConfig
+from dp_prior.evaluation.rollout_evaluator import RolloutEvaluator
+from dp_prior.inference.chunking import Policy
+from dp_prior.inference.export.exported_policy import POLICY, ExportError
+from dp_prior.inference.export.torch_policy import AgentPolicy
+from dp_prior.inference.load import load_policy
+from dp_prior.places.reference import resolve
+from dp_prior.run.files.config import TrainConfig
+
+Play = Callable[[range], list[dict[str, Any]]]
+"""Plays episodes; gives a row for each, with its seed, score, success and steps."""
+
+_HARMLESS = {"n_episodes", "every", "videos", "show", "workers", "first_seed"}
+
+
+class Player:
+    """A policy and the rollouts in which it is scored.
+
+    Attributes:
+        name: the reference by which it was given.
+        record: the evaluator.
+    """
+
+    def __init__(self, reference: str, evaluator: str | None, given: TrainConfig | None, device: str):
+        """
+        Args:
+            reference: of a checkpoint, a run, or an export.
+            evaluator: its name; None for the only rollouts of `test`, or else of `evaluate`.
+            given: the configuration that has the evaluator; None for the policy's own.
+            device: where the policy computes.
+
+        Raises:
+            ConfigError: there is no such evaluator.
+            FileNotFoundError, CheckpointError, RemoteError: the policy is missing, see `resolve`.
+        """
+        self.name, self._device = reference, device
+        self._directory = Path(reference) if Path(reference, POLICY).is_file() else resolve(reference)
+        config = given or _stored_config(self._directory)
+        self.record = _rollouts(config, evaluator, reference if given is None else "--config_file")
+        is_exported = given is not None or self.record.model == next(iter(config.train.ema), "online")
+        self._weights = None if is_exported else self.record.model
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The policy's files and the settings of its rollouts, which must not change while it is compared."""
+        if (self._directory / MANIFEST).is_file():
+            files = {name: entry.sha256 for name, entry in sorted(read_manifest(self._directory).files.items())}
+        else:
+            files = {path.name: str(path.stat().st_size) for path in sorted(self._directory.iterdir())}
+        settings = json.loads(self.record.model_dump_json(exclude=_HARMLESS))
+        return {"policy": self.name, "files": files, "evaluator": settings}
+
+    @contextlib.contextmanager
+    def playing(self, first_seed: int) -> Iterator[Play]:
+        """The policy at its environment, loaded and opened.
+
+        Args:
+            first_seed: of episode 0.
+
+        Raises:
+            ConfigError: the policy cannot be loaded, or does not fit the environment.
+        """
+        record = self.record.model_copy(update={"first_seed": first_seed, "videos": 0})
+        with RolloutEvaluator(record, None).playing(self._policy()) as play:
+            yield play
+
+    def _policy(self) -> Policy:
+        try:
+            if (self._directory / POLICY).is_file():
+                return AgentPolicy.load(self._directory)
+            return load_policy(self._directory, weights=self._weights, device=self._device)
+        except ConfigError:
+            raise
+        except (ValueError, ExportError) as error:
+            raise ConfigError(self.name, [str(error)]) from None
+
+
+def score_limits(players: Sequence[Player]) -> tuple[float, float]:
+    """The lowest and highest score of the environment in which all play.
+
+    Raises:
+        ConfigError: the environments differ, or state no limits.
+    """
+    first, *others = players
+    environment = first.record.env.model_dump(exclude={"n_envs"})
+    for player in others:
+        other = player.record.env.model_dump(exclude={"n_envs"})
+        keys = [f"env.{key}" for key in environment | other if environment.get(key) != other.get(key)]
+        if keys:
+            remedy = "give all the same rollouts by --config_file"
+            raise ConfigError(player.name, [f"is evaluated with another {', '.join(keys)} than {first.name}; {remedy}"])
+    low, high = first.record.env.score_range
+    if not (math.isfinite(low) and math.isfinite(high)):
+        told = f"environment {first.record.env.type!r} states no limits of its scores"
+        raise ConfigError("--measure score", [f"{told}; compare by --measure success, or by the environment's `score`"])
+    return low, high
+
+
+def _stored_config(directory: Path) -> TrainConfig | None:
+    """The configuration of a checkpoint; None if it holds none of a run."""
+    if not (directory / CONFIG).is_file():
+        return None
+    document = read_checkpoint(directory, [CONFIG]).documents[CONFIG]
+    if "train" not in document:
+        return None
+    return TrainConfig.from_json(json.dumps(document), source=str(directory / CONFIG))
+
+
+def _rollouts(config: TrainConfig | None, name: str | None, source: str) -> RolloutConfig:
+    """The evaluator of a name, see `Player`."""
+    if config is None:
+        raise ConfigError(source, ["holds no configuration of a run; name a file with rollouts by --config_file"])
+    parts = [[one for one in part if isinstance(one, RolloutConfig)] for part in (config.test, config.evaluate)]
+    known = [one for part in parts for one in part]
+    found = next(filter(None, parts), []) if name is None else [one for one in known if one.name == name]
+    if len(found) == 1:
+        return found[0]
+    if not known:
+        raise ConfigError(source, ["has no evaluator of type 'rollout'; name a file with one by --config_file"])
+    raise ConfigError(source, [f"has the rollouts {', '.join(one.name for one in known)}; choose one by --evaluator"])

@@ -1,0 +1,206 @@
+"""Which of several policies is better, told with a stated error however often the scores are looked at.
+
+The policies are scored on the same starts, and each start gives a difference of scores. Bet a share of a wealth of 1 on
+one policy at every start: the wealth is multiplied by 1 + share * difference, which on average is no gain unless that
+policy is better on average. So the wealth reaches 1 / error at any time with a probability of at most error (Ville's
+inequality), and whoever stops there is wrong no more often. The wealth is averaged over shares spread evenly in (0, 1),
+so that no difference has to be guessed. Scores may be 0 and 1, parts of a task, or continuous within limits.
+
+Sources: Ville 1939, "Etude critique de la notion de collectif"; Waudby-Smith and Ramdas 2024, "Estimating means of
+bounded random variables by betting" (arXiv:2010.09686); Holm 1979, "A simple sequentially rejective multiple test
+procedure"; for policies of robots Snyder et al. 2026 (arXiv:2603.13616).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+SHARES = (np.arange(64) + 0.5) / 64
+"""Shares of the wealth that are bet."""
+
+
+def log_wealth(gains: np.ndarray, mean: float = 0.0) -> np.ndarray:
+    """Logarithm of the wealth of a bet that gains exceed `mean` on average, after each gain.
+
+    Args:
+        gains: (..., n) in [-1, 1], in the order in which they came; NaN where none was measured.
+        mean: in (-1, 1].
+
+    Returns:
+        (..., n); the wealth is at most 1 in expectation if the mean of each gain, whatever came before, is at most
+        `mean`.
+    """
+    scaled = np.nan_to_num((gains - mean) / (1 + mean))
+    wealth = np.log1p(SHARES * scaled[..., None]).cumsum(axis=-2)
+    return np.logaddexp.reduce(wealth, axis=-1) - math.log(len(SHARES))
+
+
+def mean_limits(values: np.ndarray, error: float) -> tuple[float, float]:
+    """An interval of the mean of n >= 1 values in [-1, 1]: the means against which no bet has won 2 / error.
+
+    Taken after every value, without an end, these intervals miss the mean with a probability of at most `error`.
+    """
+    distinct, counts = np.unique(values, return_counts=True)
+    return _lower_limit(distinct, counts, error), -_lower_limit(-distinct, counts, error)
+
+
+def _lower_limit(values: np.ndarray, counts: np.ndarray, error: float) -> float:
+    """The largest mean, to 1e-10, against which a bet that the mean is higher has won 2 / error."""
+    needed = math.log(2 / error * len(SHARES))
+    under, over = -1.0, 1.0  # the wealth falls as the mean rises
+    while over - under > 1e-10:
+        middle = (under + over) / 2
+        wealth = counts @ np.log1p(SHARES * ((values - middle) / (1 + middle))[:, None])
+        has_won = np.logaddexp.reduce(wealth) >= needed
+        under, over = (middle, over) if has_won else (under, middle)
+    return under
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two policies compared.
+
+    Attributes:
+        first, second: their numbers.
+        starts: that both were scored on.
+        difference: mean score of the first minus that of the second; NaN without starts.
+        limits: of the mean difference; they hold for all pairs together and at every look, with the stated error.
+        better: the policy said to be better; None if they are not told apart.
+        after: the number of starts after which that was known; None if they are not told apart.
+    """
+
+    first: int
+    second: int
+    starts: int
+    difference: float
+    limits: tuple[float, float]
+    better: int | None
+    after: int | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Scores of two or more policies on the same starts, and what they tell.
+
+    Attributes:
+        scores: (policies, starts) within `limits`, by the order of measuring; NaN where a policy was not measured.
+        limits: the lowest and the highest possible score.
+        error: the probability that at least one of the policies said to be better is not; over all pairs and looks.
+    """
+
+    scores: np.ndarray
+    limits: tuple[float, float]
+    error: float
+
+    @property
+    def rollouts(self) -> int:
+        """The number of scores."""
+        return int((~np.isnan(self.scores)).sum())
+
+    def gains(self) -> np.ndarray:
+        """(policies, policies, starts): by how much the first scored higher, in [-1, 1]."""
+        return (self.scores[:, None] - self.scores[None]) / (self.limits[1] - self.limits[0])
+
+    def log_evidence(self) -> np.ndarray:
+        """(policies, policies, starts): log of the largest wealth so far, of the bet that the first is better."""
+        gains = self.gains()
+        evidence = np.zeros_like(gains)
+        others = ~np.eye(len(gains), dtype=bool)
+        evidence[others] = np.maximum.accumulate(log_wealth(gains[others]), axis=-1)
+        return evidence
+
+    def decided(self) -> np.ndarray:
+        """(policies, policies): the start, counted from 1, at which the first was known to be better; 0 for not known.
+
+        One error for all: the bets of all pairs in both directions by Holm's procedure, on wealth in place of p-values.
+        """
+        policies, starts = self.scores.shape
+        others = ~np.eye(policies, dtype=bool)
+        found = np.zeros((policies, policies), int)
+        if not starts:
+            return found
+        evidence = self.log_evidence()[others]
+        order = np.argsort(-evidence, axis=0, kind="stable")
+        limits = np.log(np.arange(len(evidence), 0, -1) / self.error)[:, None]
+        is_enough = np.logical_and.accumulate(np.take_along_axis(evidence, order, 0) >= limits, axis=0)
+        known = np.zeros(evidence.shape, dtype=bool)
+        np.put_along_axis(known, order, is_enough, 0)
+        found[others] = np.where(known.any(axis=1), known.argmax(axis=1) + 1, 0)
+        return np.where((found.T > 0) & (found > found.T), 0, found)  # the first of two opposite verdicts stands
+
+    def undecided(self) -> list[int]:
+        """The policies that are not yet told apart from each other one."""
+        known = self.decided()
+        open_pairs = (known == 0) & (known.T == 0) & ~np.eye(len(known), dtype=bool)
+        return np.flatnonzero(open_pairs.any(axis=1)).tolist()
+
+    def pairs(self) -> list[Pair]:
+        """Every pair, the policies of each in their order."""
+        known, all_gains = self.decided(), self.gains()
+        numbers = list(itertools.combinations(range(len(known)), 2))
+        width = self.limits[1] - self.limits[0]
+        found = []
+        for first, second in numbers:
+            gains = all_gains[first, second]
+            gains = gains[~np.isnan(gains)]
+            low, high = mean_limits(gains, self.error / len(numbers)) if len(gains) else (-1.0, 1.0)
+            after = int(known[first, second] or known[second, first])
+            found.append(
+                Pair(
+                    first,
+                    second,
+                    starts=len(gains),
+                    difference=float(gains.mean() * width) if len(gains) else math.nan,
+                    limits=(low * width, high * width),
+                    better=(first if known[first, second] else second) if after else None,
+                    after=after or None,
+                )
+            )
+        return found
+
+    def means(self) -> list[tuple[float, float, float]]:
+        """Mean score of each policy and its limits, which hold for all policies together and at every look; NaN for a
+        policy without a score."""
+        low, high = self.limits
+        found = []
+        for scores in self.scores:
+            scores = scores[~np.isnan(scores)]
+            if not len(scores):
+                found.append((math.nan, low, high))
+                continue
+            ends = mean_limits(2 * (scores - low) / (high - low) - 1, self.error / len(self.scores))
+            found.append((float(scores.mean()), *(low + (end + 1) / 2 * (high - low) for end in ends)))
+        return found
+
+    def letters(self) -> list[str]:
+        """A compact letter display: policies that share a letter are not told apart; `a` has the highest mean.
+
+        Source: Piepho 2004, "An algorithm for a letter-based representation of all-pairwise comparisons".
+        """
+        known = self.decided()
+        alike = (known == 0) & (known.T == 0)
+        means = [mean for mean, _, _ in self.means()]
+        places = {policy: place for place, policy in enumerate(sorted(range(len(means)), key=lambda one: -means[one]))}
+        groups = sorted(_cliques(alike), key=lambda group: sorted(places[one] for one in group))
+        return [
+            "".join(_letter(number) for number, group in enumerate(groups) if policy in group)
+            for policy in range(len(means))
+        ]
+
+
+def _cliques(alike: np.ndarray) -> list[frozenset[int]]:
+    """The groups of policies that are all alike and that no other such group contains."""
+    groups: set[frozenset[int]] = set()
+    for policy in range(len(alike)):
+        joined = {frozenset(one for one in group if alike[one, policy]) | {policy} for group in groups}
+        groups |= joined | {frozenset([policy])}
+    return [group for group in groups if not any(group < other for other in groups)]
+
+
+def _letter(number: int) -> str:
+    """a to z, then aa, ab and so on."""
+    return (_letter(number // 26 - 1) if number >= 26 else "") + chr(ord("a") + number % 26)

@@ -1,0 +1,95 @@
+"""The page of a comparison: the verdict, the policies with their letters, and how the evidence grew."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from dp_prior.evaluation.verdict import Comparison, mean_limits
+from dp_prior.reports.pages.charts import Line, overlay
+from dp_prior.reports.pages.drawing import Chart, Drawing
+from dp_prior.reports.pages.page import Page
+
+MOST_POINTS = 200
+"""Points of a line; more starts are thinned."""
+
+LARGEST_WEALTH = 1e9
+"""More is drawn as this."""
+
+
+def verdict_page(names: Sequence[str], known: Comparison, most: int | None) -> Page:
+    """The page of a comparison; `most` as in `dp_prior.commands.compare`."""
+    drawing = Drawing()
+    pairs = known.pairs()
+    rows = [
+        (
+            names[pair.first],
+            names[pair.second],
+            "not told apart" if pair.better is None else f"{names[pair.better]} is better",
+            "" if pair.after is None else str(pair.after),
+            f"{pair.difference:+.3f} ({pair.limits[0]:+.3f} to {pair.limits[1]:+.3f})",
+            str(pair.starts),
+        )
+        for pair in pairs
+    ]
+    policies = [
+        (name, f"{mean:.3f} ({low:.3f} to {high:.3f})", letters)
+        for name, (mean, low, high), letters in zip(names, known.means(), known.letters(), strict=True)
+    ]
+    facts = {"error": f"at most {known.error:g}, over all pairs and looks", "rollouts": str(known.rollouts)}
+    if most is not None:
+        facts["rollouts"] += f" of at most {most * len(names)}"
+    charts: list[Chart] = []
+    for pair in (pair for pair in pairs if pair.starts):
+        title = f"{names[pair.first]} minus {names[pair.second]}"
+        lines = [(title, *_differences(known, pair.first, pair.second, len(pairs)))]
+        charts += drawing.chart(title, partial(overlay, lines, "difference of scores", "starts", log=False))
+    if charts:
+        lines = _evidence(names, known)
+        charts += drawing.chart("Evidence", partial(overlay, lines, "wealth of the bet", "starts", log=True))
+    return Page(
+        title=" against ".join(names) if len(names) == 2 else f"{len(names)} policies compared",
+        facts=facts,
+        summaries=[
+            ("Verdicts", ("first", "second", "verdict", "after starts", "difference", "starts"), rows),
+            ("Policies that share a letter are not told apart", ("policy", "mean score", "letters"), policies),
+        ],
+        sections=[("How it came", charts)] if charts else [],
+        gaps=drawing.gaps,
+    )
+
+
+def _thinned(n: int) -> np.ndarray:
+    """Numbers of starts, at most `MOST_POINTS`, the last one among them."""
+    return np.unique(np.linspace(1, n, min(n, MOST_POINTS)).round().astype(int))
+
+
+def _differences(known: Comparison, first: int, second: int, pairs: int) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) starts and (3, n) mean difference with its limits after so many starts, of which there is one at least."""
+    gains = known.gains()[first, second]
+    gains = gains[~np.isnan(gains)]
+    counts = _thinned(len(gains))
+    ends = [mean_limits(gains[:count], known.error / pairs) for count in counts]
+    means = [gains[:count].mean() for count in counts]
+    width = known.limits[1] - known.limits[0]
+    return counts, width * np.stack([means, *np.array(ends).T])
+
+
+def _evidence(names: Sequence[str], known: Comparison) -> list[Line]:
+    """The wealth of each pair's better bet, and what is needed for the first verdict."""
+    evidence, gains = known.log_evidence(), known.gains()
+    lines: list[Line] = []
+    for first, second in itertools.combinations(range(len(names)), 2):
+        better = max((first, second), (second, first), key=lambda pair: evidence[pair][-1])
+        grown = evidence[better][~np.isnan(gains[better])]
+        if not len(grown):
+            continue
+        counts = _thinned(len(grown))
+        label = f"{names[better[0]]} over {names[better[1]]}"
+        lines.append((label, counts, np.exp(np.minimum(grown[counts - 1], math.log(LARGEST_WEALTH)))))
+    bets, ends = len(names) * (len(names) - 1), np.array([1, known.scores.shape[1]])
+    return [*lines, ("needed", ends, np.full(2, bets / known.error))]

@@ -1,0 +1,43 @@
+"""The page of a comparison shows what is known, and nothing where nothing is."""
+
+import numpy as np
+
+from dp_prior.evaluation.verdict import Comparison
+from dp_prior.reports.pages import verdict_page as pages
+from dp_prior.reports.pages.verdict_page import verdict_page
+
+
+def compared(*rates, starts=40):
+    random = np.random.default_rng(0)
+    return Comparison((random.random((len(rates), starts)) < np.array(rates)[:, None]) * 1.0, (0.0, 1.0), 0.05)
+
+
+def test_verdicts_means_and_letters_are_those_of_the_comparison():
+    known = compared(0.95, 0.9, 0.1)
+    page = verdict_page(["a", "<b>", "c"], known, 100)
+    verdicts, policies = (rows for _, _, rows in page.summaries)
+    assert [row[2] for row in verdicts] == ["not told apart", "a is better", "<b> is better"]
+    assert [row[2] for row in policies] == known.letters()
+    assert page.facts["rollouts"] == "120 of at most 300"
+    html = page.render()
+    assert "&lt;b&gt; is better" in html and "<b> is better" not in html and html.count("<svg") == 4
+
+
+def test_lines_are_thinned_to_the_same_ends(monkeypatch):
+    known = compared(0.9, 0.2, starts=90)
+    whole = pages._evidence(["a", "b"], known)
+    monkeypatch.setattr(pages, "MOST_POINTS", 10)
+    thin = pages._evidence(["a", "b"], known)
+    assert len(thin[0][1]) == 10
+    for (_, x, y), (_, few, values) in zip(whole, thin, strict=True):
+        assert (x[0], x[-1], y[-1]) == (few[0], few[-1], values[-1])
+    starts, (difference, low, high) = pages._differences(known, 0, 1, 1)
+    assert starts[-1] == 90 and (low <= difference).all() and (difference <= high).all()
+    assert difference[-1] == known.pairs()[0].difference
+
+
+def test_a_pair_without_a_start_has_no_chart():
+    scores = np.array([[1.0, 0.0, np.nan], [np.nan, np.nan, 1.0]])
+    page = verdict_page(["a", "b"], Comparison(scores, (0.0, 1.0), 0.05), None)
+    assert page.render()
+    assert page.facts["rollouts"] == "3" and not page.sections
