@@ -92,11 +92,11 @@ def test_a_policy_that_is_told_apart_from_all_plays_no_more(fakes, tmp_path):
 
 def test_a_comparison_that_was_killed_goes_on_where_it_stopped(fakes, tmp_path, monkeypatch):
     whole, _ = run(fakes(0.9, 0.6), tmp_path / "whole", most=40)
-    writes = itertools.count()
     write = Outcomes.write
     for stop in (0, 1, 0, 2):  # of the eight writes of a whole one
+        writes = itertools.count()
 
-        def write_or_die(self, path, stop=stop):
+        def write_or_die(self, path, stop=stop, writes=writes):
             write(self, path)
             if next(writes) == stop:
                 raise KeyboardInterrupt
@@ -104,7 +104,6 @@ def test_a_comparison_that_was_killed_goes_on_where_it_stopped(fakes, tmp_path, 
         monkeypatch.setattr(Outcomes, "write", write_or_die)
         with pytest.raises(KeyboardInterrupt):
             run(fakes(0.9, 0.6), tmp_path / "killed", most=40)
-        writes = itertools.count()
     monkeypatch.setattr(Outcomes, "write", write)
     again, _ = run(fakes(0.9, 0.6), tmp_path / "killed", most=40)
     np.testing.assert_array_equal(again.scores, whole.scores)

@@ -11,6 +11,7 @@ from dp_prior.inference.export.write import write_export
 from dp_prior.inference.load import load_policy
 from dp_prior.run.files.config import TrainConfig
 from tests.commands.test_compare import ROLLOUTS
+from tests.messages import naming
 from tests.tiny import tiny, train, write
 
 
@@ -41,28 +42,25 @@ def test_the_rollouts_are_those_of_the_policy_by_name_or_the_only_ones(runs):
     assert player(runs["short"]).record.name == "toy"
     assert player(runs["two"], "other").record.name == "other"
     for evaluator in (None, "third"):
-        with pytest.raises(ConfigError) as refused:
+        with pytest.raises(ConfigError, match=naming("one, other", "--evaluator", runs["two"])):
             player(runs["two"], evaluator)
-        assert all(part in str(refused.value) for part in ("one, other", "--evaluator", runs["two"]))
 
 
 def test_a_policy_without_rollouts_names_the_option(trained_policy, tmp_path):
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError, match=naming(trained_policy, "--config_file")):
         player(str(trained_policy))
-    assert "--config_file" in str(refused.value)
     model = tmp_path / "model"
     load_policy(trained_policy).save_pretrained(model)
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError, match=naming(model, "--config_file")):
         player(str(model))
-    assert "--config_file" in str(refused.value)
 
 
 def test_policies_in_different_environments_are_not_compared(runs):
     short, long = player(runs["short"]), player(runs["long"])
     assert score_limits([short, player(runs["short"])]) == (0.0, 1.0)
-    with pytest.raises(ConfigError) as refused:
+    told = naming("env.max_steps", runs["long"], runs["short"], "--config_file")
+    with pytest.raises(ConfigError, match=told) as refused:
         score_limits([short, long])
-    assert all(part in str(refused.value) for part in ("env.max_steps", runs["long"], runs["short"], "--config_file"))
     assert "n_envs" not in str(refused.value)
 
 
@@ -72,9 +70,8 @@ def test_scores_without_limits_need_success(tmp_path, trained_policy):
     path = tmp_path / "pendulum.json"
     path.write_text(json.dumps(tiny(tmp_path, test=test)), encoding="utf-8")
     one = player(str(trained_policy), given=TrainConfig.from_json_path(path))
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError, match=naming("'gym'", "--measure success")):
         score_limits([one, one])
-    assert all(part in str(refused.value) for part in ("'gym'", "--measure success"))
 
 
 def test_other_weights_or_settings_are_another_identity(runs, tmp_path):

@@ -64,7 +64,7 @@ def _other_cameras(
     listed = {key: "x".join(map(str, reversed(size))) for key, size in theirs.items()}  # width x height
     for key, size in ours.items():
         if key not in theirs:
-            rename = "--rename_map='{\"observation.images.THEIRS\": \"" + key + "\"}'"
+            rename = '--rename_map=\'{"observation.images.THEIRS": "' + key + "\"}'"
             found = listed or "none"
             yield f"the policy reads camera {key}; the robot has {found}. If it has another name: {rename}"
         elif size is None:
