@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from dp_prior.clock import Cadence, Progress
 from dp_prior.config import ConfigError
+from tests.messages import naming
 
 DATASET = 23
 
@@ -117,5 +118,5 @@ def test_a_cadence_that_means_nothing_is_refused(text, message):
 def test_the_clock_and_cadences_are_frozen():
     with pytest.raises(AttributeError):
         Progress().samples_seen = 3
-    with pytest.raises(ValueError, match="frozen"):
+    with pytest.raises(ValueError, match=naming("steps", "frozen_instance")):
         Cadence(steps=1).steps = 2

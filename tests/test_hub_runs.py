@@ -21,6 +21,7 @@ from dp_prior.places.upload import UploadConfig
 from dp_prior.places.worker import Worker
 from tests.cli.invoked import command
 from tests.hub_server import TOKEN
+from tests.messages import naming
 from tests.tiny import assert_equal, experiment, state, tiny, train, train_and_die, write
 
 SAVER = {"type": "huggingface", "repo": "me/tiny", "save_latest": True, "drain_s": 250, "license": "mit"}
@@ -316,7 +317,7 @@ def test_weights_that_do_not_fit_are_refused_with_a_list(tmp_path):
     other.mkdir()
     wider = tiny(other, train__init_from=str(tmp_path / "run"), task__backbone__hidden_dim=8)
     with pytest.raises(
-        ConfigError, match=r"train.init_from: .*\n.*run' does not fit: .* has shape .*\d+ of \d+ tensors"
+        ConfigError, match=naming("train.init_from", "backbone.input.weight", "(16, 8)", "(8, 8)", "tensors")
     ):
         experiment(wider).run()
 
@@ -352,5 +353,5 @@ def test_only_the_first_rank_has_savers_and_asks_loaders(tmp_path, hub):
 def test_a_loader_needs_a_scheme():
     from dp_prior.places.resume import RemoteResumeConfig
 
-    with pytest.raises(ConfigError, match="has no scheme such as hf://"):
+    with pytest.raises(ConfigError, match=naming("reference", "'me/tiny'", "hf://", "{'type': 'local'}")):
         RemoteResumeConfig.from_json('{"reference": "me/tiny"}')

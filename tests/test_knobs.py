@@ -29,6 +29,7 @@ from dp_prior.training.trainer import PolicyTrainer
 from tests.data.recorded import test_frame_embeddings as observations
 from tests.envs import test_pusht_pictures as pictures
 from tests.faults import assert_none
+from tests.messages import naming
 from tests.tasks import test_transfer
 from tests.tiny import experiment, read_rows, state, tiny
 
@@ -252,7 +253,7 @@ def test_number_of_bad_steps_that_end_a_run(tmp_path, monkeypatch):
 
     monkeypatch.setattr(PolicyTrainer, "step", poisoned)
     for limit in (2, 4):
-        with pytest.raises(NotFiniteError, match=f"in {limit} optimizer steps in a row, up to step {limit}"):
+        with pytest.raises(NotFiniteError, match=naming(f"{limit} optimizer steps", f"step {limit}")):
             run(tmp_path, train__steps=9, train__nonfinite_limit=limit, train__save_every={"steps": 50})
 
 
@@ -314,7 +315,7 @@ def test_number_of_failed_saves_that_end_a_run(tmp_path, monkeypatch):
     for limit in (1, 2):
         tried.clear()
         every_step = {"train__save_every": {"steps": 1}, "evaluate": []}
-        with pytest.raises(CheckpointError, match="the disk is full"):
+        with pytest.raises(CheckpointError, match=naming("disk", "full")):
             run(tmp_path, checkpoints__max_failed_saves=limit, **every_step)
         assert tried == [1, 2][:limit]
 

@@ -20,6 +20,7 @@ from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.rotations import Layout
 from tests.evaluation.fakes import NOW
 from tests.inference.export.policies import ByTorch, build
+from tests.messages import naming
 from tests.tiny import experiment, read_rows, tiny
 
 BEFORE = "before"
@@ -131,7 +132,7 @@ def test_a_row_that_broke_disturbs_no_other():
     agent.reset(range(2))
     agent.policy.broken = 1
     assert np.isnan(agent.act(state)[1]).all()
-    with pytest.raises(ValueError, match="observation 'before', row 1, element .* is nan"):
+    with pytest.raises(ValueError, match=naming("'before'", "row 1", "nan")):
         agent.act(state)
     agent.policy.broken = 2
     assert np.isfinite(agent.act(state, active=np.array([True, False]))).all()
@@ -149,9 +150,7 @@ def test_what_the_caller_gives_counts():
 
 def test_a_caller_that_keeps_the_queue_is_told_what_to_give():
     agent = Agent(Noisy())
-    with pytest.raises(
-        ValueError, match=r"'before' is missing; the policy reads state \(1,\), before \(2,\), found "
-    ) as told:
+    with pytest.raises(ValueError, match=naming("'before'", "state (1,)", "before (2,)", "[0.1, -0.3]")) as told:
         agent.infer({"state": np.zeros((3, 1))})
     assert str(told.value).endswith(
         " It is the action executed before each observation, first [0.1, -0.3]; `act` of an agent fills it in."

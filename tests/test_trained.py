@@ -7,6 +7,7 @@ import pytest
 
 from dp_prior import load_image, load_policy, load_prior
 from tests import trained
+from tests.messages import naming
 from tests.tiny import rows
 
 
@@ -38,5 +39,5 @@ def test_a_test_that_changes_one_fails(tmp_path, monkeypatch, shared_run, change
         file.unlink()
     else:
         (file if change == "written" else file.with_name("new.json")).write_text("{ }")
-    with pytest.raises(AssertionError, match="has changed the shared run"):
+    with pytest.raises(AssertionError, match=naming("shared run", "copy")):
         next(lent)

@@ -258,7 +258,9 @@ def parse_manifest(data: bytes, directory: Path | str) -> Manifest:
     try:
         manifest = Manifest.model_validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
-        raise DamagedError(directory, f"{MANIFEST} is not a manifest: {error.errors()[0]['msg']}") from None
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise DamagedError(directory, f"{MANIFEST} is not a manifest: {place}: {first['msg']}") from None
     for name in manifest.files:
         if not _FILE_NAME.fullmatch(name) or name == MANIFEST:
             raise DamagedError(directory, f"{MANIFEST} lists {name!r}, which is no file name of a checkpoint")

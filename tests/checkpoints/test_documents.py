@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 import time
@@ -88,8 +89,9 @@ PROGRESS = [
 def test_a_progress_that_is_none_is_refused_with_its_place(wrong):
     key, value = wrong
     text = json.dumps({**progress_of(1), key: value}).encode()
-    with pytest.raises(ValueError, match=naming(key)):
+    with pytest.raises(ValueError) as refusal:
         parse_document("progress.json", text)
+    assert re.match(rf"{key}\b", str(refusal.value))
 
 
 @pytest.mark.parametrize("key", progress_of(1))

@@ -292,7 +292,7 @@ def test_a_manifest_of_another_shape_is_damage_and_a_newer_format_says_so(tmp_pa
     content = json.loads((directory / MANIFEST).read_text())
     content.pop("sha256")
     (directory / MANIFEST).write_bytes(seal({**content, "step": -1}))
-    with pytest.raises(DamagedError, match=naming("manifest.json", 0)):
+    with pytest.raises(DamagedError, match=naming("manifest.json", "step", 0)):
         read_manifest(directory)
     (directory / MANIFEST).write_bytes(seal({**content, "format": 2, "more": True}))
     with pytest.raises(CheckpointError, match=naming("format 2", "up to 1")):

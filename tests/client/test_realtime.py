@@ -282,7 +282,7 @@ def test_an_observation_that_is_no_longer_given_is_refused_instead_of_acting_on_
     settings = {"fps": 1 / PERIOD, "n_obs_steps": 2, "n_action_steps": 4}
     agent = RealtimeAgent(world, clock=world.clock, executor=world, **settings)
     agent.act({**world.observe(), "camera": np.zeros(1)})
-    with pytest.raises(ValueError, match=naming("['camera']", "['state']")):
+    with pytest.raises(ValueError, match=naming("episode", "['camera']", "['state']")):
         agent.act(world.observe())
     agent.reset()
     agent.act(world.observe())

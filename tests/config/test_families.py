@@ -35,7 +35,7 @@ def test_family_is_told_apart_by_type_and_takes_installed_members(monkeypatch):
     assert holder.from_json('{"thing": {"type": "outside"}}', ["thing.width=4"]).thing == Outside(width=4)
     with pytest.raises(ConfigError, match=naming("thing.type", "'other'", "'inside'", "'outside'")):
         holder.from_json('{"thing": {"type": "other"}}')
-    with pytest.raises(ConfigError, match=naming("'outside'", "--import MODULE")):
+    with pytest.raises(ConfigError, match=naming("'gru'", "'outside'", "--import MODULE")):
         holder.from_json('{"thing": {"type": "gru"}}')
     with pytest.raises(
         ConfigError, match=naming("'insied'", "'inside'", "'outside'")

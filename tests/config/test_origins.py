@@ -21,7 +21,7 @@ def test_stored_record_names_the_package_of_parts_that_are_not_ours_and_reading_
     assert json.loads(text)["$parts"] == {"outside": f"tests without __version__, module {Outside.__module__}"}
     assert holder.from_json(text).thing == Outside()
     poorer = create_model("Holder", __base__=Config, thing=(family("things", Inside), ...))
-    with pytest.raises(ConfigError, match=naming("thing.type", "'outside'", "--import MODULE")):
+    with pytest.raises(ConfigError, match=naming("thing.type", "'outside'", "tests.config.records", "--import MODULE")):
         poorer.from_json(text)
     with pytest.raises(ConfigError, match=naming("$parts", 3)):
         holder.from_json('{"$parts": 3, "thing": {"type": "outside"}}')

@@ -68,5 +68,5 @@ def test_keys_are_those_that_a_file_may_have_and_a_file_that_extends_may_omit_th
     assert set(found["properties"]) == {"$schema", "extends", *Whole.model_fields}
     assert found["additionalProperties"] is False
     assert found["anyOf"] == [{"required": ["name"]}, {"required": ["extends"]}] and "required" not in found
-    with pytest.raises(ConfigError, match=naming("config", "name")):
+    with pytest.raises(ConfigError, match=naming("config", "name", "missing")):
         Whole.from_json("{}")

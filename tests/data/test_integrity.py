@@ -148,7 +148,7 @@ def test_files_used_later_are_added_and_what_was_noted_stays(tmp_path):
 def test_a_broken_manifest_is_named(tmp_path, text):
     path = tmp_path / "m.json"
     path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(DataError, match=naming("m.json", "delete", "next start")):
+    with pytest.raises(DataError, match=naming("m.json", "delete")):
         Integrity(path, tmp_path, "sizes").check()
 
 

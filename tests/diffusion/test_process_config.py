@@ -77,6 +77,6 @@ def test_start_at_zeros_needs_a_sampler_that_begins_at_the_noisiest_timestep():
 
 
 def test_prior_has_no_start_since_its_candidates_would_all_be_the_same():
-    with pytest.raises(ConfigError, match=naming("config", "start")):
+    with pytest.raises(ConfigError, match=naming("config", "start", "unknown key")):
         PriorDiffusionConfig.from_json(json.dumps({**MIP, "clip": {"type": "l2norm"}}))
     assert PriorDiffusionConfig().start == "noise"

@@ -103,7 +103,7 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch):
         return original(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(ImportError, match=naming("transformers", 'pip install "dp_prior[clip]"')):
+    with pytest.raises(ImportError, match=naming("embedder", "transformers", 'pip install "dp_prior[clip]"')):
         load(tmp_path / "m")
 
 

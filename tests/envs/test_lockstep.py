@@ -121,7 +121,7 @@ def test_any_picture_becomes_rgb(shape):
 
 @pytest.mark.parametrize("picture", [None, np.zeros((4, 6, 3)), np.zeros((4, 6, 2), np.uint8), np.zeros(4, np.uint8)])
 def test_what_is_no_picture_is_named_with_the_remedy(picture):
-    found = "None" if picture is None else str(picture.dtype)
+    found = "None" if picture is None else f"{picture.dtype} of shape {picture.shape}"
     with pytest.raises(ValueError, match=naming(found, "videos to 0")):
         lockstep(render=lambda: picture).render([0])
 

@@ -55,5 +55,5 @@ def test_what_cannot_be_blinded_is_named_with_what_can():
     refuse_blinding(SPEC, ["pose", "front"])
     with pytest.raises(ValueError, match=naming("blind", "['wrist']", "['front', 'label', 'pose']")):
         refuse_blinding(SPEC, ["pose", "wrist"])
-    with pytest.raises(ValueError, match=naming("blind", "'label'")):
+    with pytest.raises(ValueError, match=naming("blind", "'label'", "vector")):
         refuse_blinding(SPEC, ["pose", "label"])

@@ -62,5 +62,5 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch):
         return original(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(ImportError, match=naming("transformers", 'pip install "dp_prior[clip]"')):
+    with pytest.raises(ImportError, match=naming("CLIP", "transformers", 'pip install "dp_prior[clip]"')):
         load_text_tower(tmp_path)

@@ -13,7 +13,7 @@ def test_addresses():
     bind("0.0.0.0", 0, is_protected=True).close()
     with (
         bind("localhost", 0, is_protected=False) as taken,
-        pytest.raises(ConfigError, match=naming("--port", "another process", 0)),
+        pytest.raises(ConfigError, match=naming("--port", 0)),
     ):
         bind("localhost", taken.getsockname()[1], is_protected=False)
     with pytest.raises(ConfigError, match=naming("--host", "'no such host'")):

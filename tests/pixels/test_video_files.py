@@ -86,5 +86,5 @@ def test_frames_of_too_many_pixels_are_not_decoded(tmp_path, monkeypatch):
 
 def test_without_pyav_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(ImportError, match=naming("PyAV", 'pip install "dp_prior[video]"', "or not")):
+    with pytest.raises(ImportError, match=naming("PyAV", 'pip install "dp_prior[video]"')):
         import_av("; or not")

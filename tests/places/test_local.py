@@ -149,10 +149,10 @@ def test_a_checkpoint_of_a_run_is_never_replaced_by_a_copy(run, tmp_path):
     other.lock.release()
     before = {path: path.read_bytes() for path in (*mine.iterdir(), *others.iterdir())}
     for target in (mine, others):
-        with pytest.raises(FileExistsError, match=naming(target, "another place")):
+        with pytest.raises(FileExistsError, match=naming(target)):
             copy_checkpoint(mine, target, MODEL_FILES)
     moved = others.parent.rename(tmp_path / "elsewhere") / others.name  # which its index tells
-    with pytest.raises(FileExistsError, match=naming("elsewhere/step_00000002", "another place")):
+    with pytest.raises(FileExistsError, match=naming("elsewhere/step_00000002")):
         copy_checkpoint(mine, moved)
     moved.parent.rename(others.parent)
     assert before == {path: path.read_bytes() for path in (*mine.iterdir(), *others.iterdir())}
@@ -186,7 +186,7 @@ def test_what_is_not_ours_is_never_replaced(run, kind, tmp_path):
         if kind == "foreign directory":
             (target / "manifest.json").write_text("{}")
     before = sorted(target.iterdir()) if target.is_dir() else target.read_text()
-    with pytest.raises(FileExistsError, match=naming(target, "another place")):
+    with pytest.raises(FileExistsError, match=naming(target)):
         run.save(2, saver)
     assert (sorted(target.iterdir()) if target.is_dir() else target.read_text()) == before
 
@@ -281,7 +281,7 @@ def test_only_leftovers_of_dead_processes_for_the_same_place_are_removed(run, mo
         ("", ("save_latest_to", "directory", "'..'")),
         ("/", ("save_latest_to", "directory", "'..'")),
         ("~", ("save_latest_to", "directory", "'..'")),
-        ("{step}/model", ("save_latest_to", "'{step}/model'", "last part")),
+        ("{step}/model", ("save_latest_to", "'{step}/model'")),
     ],
 )
 def test_a_template_that_cannot_be_filled_or_leads_elsewhere_is_refused(template, message):
@@ -296,7 +296,7 @@ def test_what_is_filled_in_is_one_harmless_name(step, seen, metric):
 
 
 def test_a_saver_without_a_place_or_with_one_place_twice_is_refused():
-    with pytest.raises(ConfigError, match=naming("save_latest_to", "save_best_to")):
+    with pytest.raises(ConfigError, match=naming("local saver", "save_latest_to", "save_best_to")):
         LocalSaverConfig()
     with pytest.raises(ConfigError, match=naming("'a'", "save_latest_to", "save_best_to")):
         LocalSaverConfig(save_latest_to="a", save_best_to="a")

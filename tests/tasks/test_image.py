@@ -161,7 +161,7 @@ def test_predict_takes_names_or_numbers_and_refuses_the_rest():
         (torch.tensor(1), low_res, ("labels", 1)),
         ([], low_res[:0], ("0 images", 1)),
         ([0, 1, 2], low_res, ("2 low_res images", 3)),
-        ([0, 1], None, ("low_res", "uint8", "(B, 2, 3, 3)")),
+        ([0, 1], None, ("low_res", "uint8", "(B, 2, 3, 3)", "none")),
         ([0, 1], low_res.float(), ("torch.float32", "low_res", "uint8")),
         ([0, 1], low_res[:, :1], ("torch.uint8", "(2, 1, 3, 3)")),
     ):
@@ -175,7 +175,7 @@ def test_predict_takes_names_or_numbers_and_refuses_the_rest():
         bare.predict(-1)
     with pytest.raises(ValueError, match=naming("labels", "['cat']")):
         bare.predict(["cat"])
-    with pytest.raises(ValueError, match=naming("low_res", "torch.uint8")):
+    with pytest.raises(ValueError, match=naming("no low_res", "torch.uint8")):
         bare.predict(2, low_res=low_res)
     with pytest.raises(ValueError, match=naming("random", "2 rows", "3 images")):
         bare.predict(3, random=rows(2))

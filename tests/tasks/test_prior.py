@@ -207,7 +207,7 @@ def test_settings_that_do_not_fit_together_are_refused(change, message):
 
 def test_wrong_inputs_are_refused():
     encodings = Spec(x_shape=(DIM,), cond_shapes={"text_encodings": (3, 4)})
-    with pytest.raises(ConfigError, match=naming("task.candidates", 2, 1)):
+    with pytest.raises(ConfigError, match=naming("task.candidates", 2, "none", 1)):
         build(encodings)
     narrow = Spec(x_shape=(DIM,), cond_shapes={"text": (4,)})
     with pytest.raises(ConfigError, match=naming("task.candidates", 4, 6, 1)):

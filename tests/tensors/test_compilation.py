@@ -156,11 +156,9 @@ def test_without_a_compiler_there_is_one_clear_error():
     with (
         inductor.patch({"cpp.cxx": ("/missing/g++",), "fx_graph_cache": False, "force_disable_caches": True}),
         dynamo.patch(suppress_errors=False),
-        pytest.raises(ConfigError, match=naming("train.compile")) as caught,
+        pytest.raises(ConfigError, match=naming("train.compile", "'default'", "C++", "Triton", "'off'")),
     ):
         compiled(lambda x: x.sin() + 1, "default", "train.compile")(torch.ones(100))
-    assert "is 'default', but torch cannot compile here: " in str(caught.value)
-    assert "It needs a C++ compiler, and Triton on a GPU; install them, or set it to 'off'" in str(caught.value)
 
 
 @pytest.mark.slow

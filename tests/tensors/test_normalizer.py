@@ -329,12 +329,12 @@ def test_loading_bad_statistics_is_an_error_naming_key_and_dimension(break_it, m
     target = torch.nn.ModuleDict({"normalizer": Normalizer({"x": (3,)}, {"x": Limits()})})
     with pytest.raises(ValueError) as caught:
         target.load_state_dict(state, strict=strict)
-    assert "statistics of normalizer cannot be loaded" in str(caught.value)
+    assert "normalizer" in str(caught.value)
     assert message in str(caught.value)
 
 
 def test_loading_the_statistics_of_an_unfitted_normalizer_is_an_error():
-    with pytest.raises(ValueError, match=naming("'x'", "dimension 0", "nan")):
+    with pytest.raises(ValueError, match=naming("'x'", "dimension 0", "scale", "nan")):
         fitted(random_values(), Limits()).load_state_dict(Normalizer({"x": (3,)}, {}).state_dict())
 
 

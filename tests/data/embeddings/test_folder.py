@@ -203,12 +203,12 @@ FAULTS = {
     "fortran": "numpy.ascontiguousarray",
     "truncated": "(4, 6) float32",
     "grown": "(4, 6) float32",
-    "no npy": ".npy",
+    "no npy": "no .npy",
     "one axis": "(4,)",
     "integers": "|i1",
     "big endian": ">f4",
     "objects": "|O",
-    "wider": "dimension",
+    "wider": "img_emb_00.npy",
 }
 
 

@@ -193,9 +193,9 @@ def test_wrong_folders_are_refused(tmp_path):
     short = str(write_npy(tmp_path / "short", embeddings(N - 1, 6), [N - 1]))
     with pytest.raises(DataError, match=naming(60, 59)):
         make(tmp_path, text={"path": short}).create()
-    with pytest.raises(ConfigError, match=naming("text", "text_encodings")):
+    with pytest.raises(ConfigError, match=naming("text, text_encodings")):
         make(tmp_path, text=None)
-    with pytest.raises(ConfigError, match=naming("tokens", "text_encodings")):
+    with pytest.raises(ConfigError, match=naming("tokens", "text_encodings", "image")):
         make(tmp_path, image={"path": short, "tokens": 2})
     with pytest.raises(ConfigError, match=naming("text_encodings.tokens", 77)):
         make(tmp_path, text_encodings={"path": short})

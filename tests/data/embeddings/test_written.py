@@ -73,7 +73,7 @@ def test_another_job_is_refused(tmp_path, what, is_finished):
     else:
         with pytest.raises(KeyboardInterrupt):
             write_embeddings(tmp_path / "e", job(die_at=4))
-    with pytest.raises(FileExistsError, match=naming(what, "another" if is_finished else "delete")):
+    with pytest.raises(FileExistsError, match=naming(what, "another folder" if is_finished else "delete")):
         write_embeddings(tmp_path / "e", job(**OTHERS[what]))
     write_embeddings(tmp_path / "e", job())
 

@@ -18,11 +18,11 @@ def test_a_folder_of_episodes_is_told_from_a_folder_of_data_sets(tmp_path):
     assert kind_of(write_hdf5_files(tmp_path / "a")) == kind_of(write_npz_files(tmp_path / "b")) == "episode_files"
     (tmp_path / "c").mkdir()
     write_robomimic(tmp_path / "c/x.hdf5", pictures(3), [3])
-    with pytest.raises(DataError, match=naming("x.hdf5", "name that")):
+    with pytest.raises(DataError, match=naming("x.hdf5")):
         kind_of(tmp_path / "c")
     (tmp_path / "d").mkdir()
     write_npz(tmp_path / "d/x.npz", pictures(3), [3])
-    with pytest.raises(DataError, match=naming("x.npz", "name that")):
+    with pytest.raises(DataError, match=naming("x.npz")):
         kind_of(tmp_path / "d")
 
 
@@ -42,11 +42,8 @@ def test_npz_files_without_actions_are_episodes_if_they_hold_vectors_over_time(t
 
 def test_a_file_of_another_layout_is_answered_with_what_is_inside_and_the_way_out(tmp_path):
     path = write_hdf5_files(tmp_path / "a") / "episode_0.hdf5"
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=naming("action (3, 3)", "episode", "folder")):
         kind_of(path)
-    assert "holds action (3, 3), " in str(caught.value) and "If each file is one episode, name their" in str(
-        caught.value
-    )
     npz = write_npz_files(tmp_path / "b") / "episode_0.npz"
     with pytest.raises(DataError, match=naming("episode_0.npz", "'episode_ends'", "observations/arms", "folder")):
         NpzStoreConfig(path=npz).create()

@@ -120,7 +120,7 @@ def test_weights_that_cannot_be_meant_are_refused(path):
         with pytest.raises(DataError, match=naming(*words)):
             opened(path, weights)
     for weights, words in (
-        ({}, ("weights", "key", "episodes")),
+        ({}, ("weights", "neither", "key", "episodes")),
         ({"values": {"true": 1}}, ("values", '"key"')),
         ({"episodes": {"0": -1}}, ("weights.episodes.0", 0, -1)),
         ({"episodes": {"0-2": 0}}, ("weights", 0, "train part")),

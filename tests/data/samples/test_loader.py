@@ -250,12 +250,9 @@ def test_length_is_that_of_the_data_set_and_the_global_batch_counts_everything()
 
 @pytest.mark.promise("H2")
 def test_a_data_set_smaller_than_a_batch_is_refused_with_the_arithmetic():
-    with pytest.raises(ConfigError) as caught:
+    product = "batch_size 256 x accumulation 2 x 4 ranks = 2048"
+    with pytest.raises(ConfigError, match=naming(product, 1000, "Lower batch_size")):
         make(1000, batch_size=256, accumulation=2, world_size=4)
-    assert (
-        "one step takes batch_size 256 x accumulation 2 x 4 ranks = 2048 samples, but the training set has 1000. "
-        "Lower batch_size or train on more data" in str(caught.value)
-    )
     make(2048, batch_size=256, accumulation=2, world_size=4)
 
 

@@ -413,7 +413,7 @@ def test_a_model_of_grey_images_is_refused(folder):
 def test_without_transformers_the_extra_is_named(folder, monkeypatch):
     resolved = record(folder)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ImportError, match=naming("transformers", 'pip install "dp_prior[clip]"')):
+    with pytest.raises(ImportError, match=naming("vit", "transformers", 'pip install "dp_prior[clip]"')):
         resolved.create(SHAPE)
 
 
