@@ -11,6 +11,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from tests import forks
+
 ROOT = Path(__file__).parent.parent
 LIMIT_S = 150.0
 
@@ -24,36 +26,45 @@ class Launched:
         config: Path,
         *events: dict[str, Any],
         ranks: int = 2,
+        programs: bool = False,
         before: tuple[str, ...] = (),
         **environment: str,
     ):
         """
         Args:
             ranks: started by torchrun; 0 for one process without it.
-            before: words that come before the command.
+            programs: all processes are programs of their own, instead of forks that have the libraries imported.
+            before: words that come before the command of a program.
         """
         self.place, self.run = place, place / "run"
-        self._mark = f"CHAOS_MARK={uuid.uuid4()}"
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)] if ranks else []
-        self._log = open(place / "output.txt", "a+")  # noqa: SIM115 (closed on leaving)
-        self.process = subprocess.Popen(
-            [*before, sys.executable, *launcher, str(ROOT / "tests/chaotic.py"), "--config_file", str(config)],
-            cwd=ROOT,
-            env=os.environ
-            | {
-                "CHAOS": json.dumps(events),
-                "CHAOS_DIRECTORY": str(place),
-                "CHAOS_MARK": self._mark.partition("=")[2],
-                "ACCELERATE_USE_CPU": "true",
-                "GLOO_SOCKET_IFNAME": "lo",
-                "OMP_NUM_THREADS": "1",
-                "PYTHONPATH": str(ROOT),
-                **environment,
-            },
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        self._log, self._mark = place / "output.txt", f"CHAOS_MARK={uuid.uuid4()}"
+        launch = ["--standalone", "--nproc_per_node", str(ranks)]
+        command = [str(ROOT / "tests/chaotic.py"), "--config_file", str(config)]
+        variables = {
+            "CHAOS": json.dumps(events),
+            "CHAOS_DIRECTORY": str(place),
+            "CHAOS_MARK": self._mark.partition("=")[2],
+            "ACCELERATE_USE_CPU": "true",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(ROOT),
+            **environment,
+        }
+        self.process: forks.Fork | subprocess.Popen
+        if programs:
+            torchrun = ["-m", "torch.distributed.run", *launch] if ranks else []
+            with self._log.open("a") as log:
+                self.process = subprocess.Popen(
+                    [*before, sys.executable, *torchrun, *command],
+                    cwd=ROOT,
+                    env=os.environ | variables,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        else:
+            torchrun = [str(ROOT / "tests/torchrun.py"), *launch] if ranks else []
+            self.process = forks.Fork([*torchrun, *command], self._log, self._log, **variables)
 
     def __enter__(self) -> "Launched":
         return self
@@ -66,18 +77,18 @@ class Launched:
         self.process.wait(10)
         if error is not None:
             print(self.output()[-6000:])
-        self._log.close()
         assert not left or error is not None, f"processes are left: {left}"
 
     def output(self) -> str:
         return (self.place / "output.txt").read_text(errors="replace")
 
     def pids(self) -> list[int]:
-        """Living processes of this launch, wherever they have gone; they are known by their environment."""
+        """Living processes of this launch, wherever they are: known by their environment, a fork by its output."""
         found = []
         for path in Path("/proc").glob("[0-9]*"):
             try:
                 is_ours = self._mark.encode() in (path / "environ").read_bytes().split(b"\0")
+                is_ours = is_ours or os.readlink(path / "fd/1") == str(self._log)
                 if is_ours and "\nState:\tZ" not in (path / "status").read_text():
                     found.append(int(path.name))
             except OSError:
@@ -98,7 +109,7 @@ class Launched:
         return self.place / what
 
     def workers(self) -> dict[int, int]:
-        """Process id by rank."""
+        """Process id by rank, of programs."""
         found = {}
         for pid in self.pids():
             words = dict(w.split(b"=", 1) for w in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if b"=" in w)

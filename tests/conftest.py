@@ -1,5 +1,6 @@
 """Shared by all tests: quiet, repeatable settings and a way to run code on several ranks."""
 
+import gc
 import itertools
 import signal
 import sys
@@ -8,12 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
-import numpy as np
 import pytest
 import torch
 
 from dp_prior.evaluation.curve import draw_learning_curve
-from dp_prior.evaluation.grid import write_png
+from tests.curves import one_pixel
 from tests.forks import start
 from tests.hub_server import HubServer
 from tests.promises import pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_sessionfinish
@@ -26,6 +26,17 @@ hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, p
 hypothesis.settings.load_profile("suite")
 
 pytest_plugins = ["tests.trained", "tests.within"]
+
+# What collection makes lasts to the end: it is not looked through for garbage.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """From here on look for garbage among what the tests make, and less often."""
+    gc.enable()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
 
 # A shell starts a suite in the background with Ctrl-C ignored, which every process of the tests would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -47,16 +58,8 @@ rank, world_size = accelerator.process_index, accelerator.num_processes
 
 @pytest.fixture(scope="session", autouse=True)
 def one_pixel_curves() -> Iterator[None]:
-    """Finished runs of this process get a picture of one pixel: drawing a learning curve took two fifths of a tiny run.
-
-    `drawn_curves` draws them.
-    """
+    """Finished runs of this process get a learning curve of one pixel; `drawn_curves` draws them."""
     run = sys.modules.get("dp_prior.run.run")  # not imported for tests that need none
-
-    def one_pixel(rows: Path, output: Path) -> Path:
-        write_png(output, np.zeros((1, 1, 3), np.uint8))
-        return output
-
     with pytest.MonkeyPatch.context() as patch:
         if run is not None:
             patch.setattr(run, "draw_learning_curve", one_pixel)

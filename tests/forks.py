@@ -1,7 +1,7 @@
 """Python programs that begin with the libraries imported, which costs most of them more than their work.
 
-One server of each pytest process imports the libraries and forks. A program whose start or imports are what is tested
-is a plain subprocess instead.
+One server of each pytest process imports the libraries (`tests.preloaded`) and forks. A program whose start or imports
+are what is tested is a plain subprocess instead.
 """
 
 import multiprocessing
@@ -18,17 +18,7 @@ import torch
 
 ROOT = Path(__file__).parent.parent
 _FORKING = multiprocessing.get_context("forkserver")
-_FORKING.set_forkserver_preload(
-    [
-        "accelerate",
-        "dp_prior.run.run",
-        "dp_prior.cli",
-        "matplotlib.backends.backend_agg",
-        "matplotlib.figure",
-        "torch._dynamo",  # with the next, what a first step and a first meeting of ranks import
-        "torch.distributed.tensor",
-    ]
-)
+_FORKING.set_forkserver_preload(["tests.preloaded"])
 
 
 def call(
@@ -62,6 +52,20 @@ def start(
     process = _FORKING.Process(target=_run, args=(list(map(str, command)), output, errors, cwd, variables))
     process.start()
     return process
+
+
+class Fork:
+    """Such a program with the face of a `subprocess.Popen`."""
+
+    def __init__(self, command: Sequence[object], output: Path, errors: Path, **environment: str):
+        self._process = start(command, output, errors, **environment)
+        self.pid, self.kill, self.poll = self._process.pid, self._process.kill, lambda: self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout)
+        return self._process.exitcode
 
 
 def _run(command: list[str], output: Path, errors: Path, cwd: Path, environment: dict[str, str]) -> None:

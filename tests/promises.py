@@ -7,6 +7,7 @@ adds what became of these tests to docs/reliability.json; `python -m tests.promi
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import platform
 from pathlib import Path
@@ -25,11 +26,13 @@ def book() -> dict:
     return json.loads((TESTS / "promises.json").read_text(encoding="utf-8"))
 
 
+@functools.cache
 def keepers() -> dict[str, list[str]]:
     """For each promise the tests marked with it, as `tests/file.py::name`, read from the sources."""
     found: dict[str, list[str]] = {name: [] for name in book()["promises"]}
     for path in sorted(TESTS.rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        source = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(source)) if "mark.promise" in source else ():
             for decorator in getattr(node, "decorator_list", []):
                 if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.promise":
                     for argument in decorator.args:

@@ -282,7 +282,10 @@ def test_other_tasks_refuse_images_by_name(tmp_path):
 # Training -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("moment, count", [("step", 3), ("save", 1), ("micro-batch", 5)])
+@pytest.mark.parametrize(
+    ("moment", "count"),
+    [("step", 3), *[pytest.param(*one, marks=pytest.mark.slow) for one in (("save", 1), ("micro-batch", 5))]],
+)
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path, moment, count):
     whole = saved(tmp_path / "whole", train__save_every={"steps": 2})
     assert train(whole).exit_code == 0
@@ -303,7 +306,7 @@ def test_a_stop_while_frames_are_cached_ends_all_ranks_and_keeps_what_was_read(t
     config = saved(place)
     (cache,) = (path.parent for path in (tmp_path / "whole").glob("*/*/cache.json"))
     pause = [{"rank": rank, "at": "frames", "count": 1, "do": "slow", "seconds": 3} for rank in range(max(ranks, 1))]
-    with Launched(place, config, *pause, ranks=ranks) as run:
+    with Launched(place, config, *pause, ranks=ranks, programs=whom == "waiting") as run:
         builder = int(run.wait_for().read_text())
         pid = run.process.pid
         if whom == "waiting":

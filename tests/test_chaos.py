@@ -144,10 +144,13 @@ def test_signal_to_one_rank_saves_the_step_at_hand_and_is_told(rank, moment, nam
 
 
 @pytest.mark.promise("C1", "C2")
-@pytest.mark.parametrize("name", ["SIGTERM", pytest.param("SIGINT", marks=MANY), pytest.param("SIGUSR1", marks=MANY)])
-def test_signal_to_the_launcher_saves_the_step_at_hand(name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "programs"),
+    [("SIGTERM", False), *[pytest.param(name, True, marks=MANY) for name in ("SIGTERM", "SIGINT", "SIGUSR1")]],
+)
+def test_signal_to_the_launcher_saves_the_step_at_hand(name, programs, tmp_path):
     """torchrun passes on SIGTERM and SIGINT; SIGUSR1 ends it, and the ranks notice that it is gone."""
-    with Launched(tmp_path, write(tmp_path, **LONG), SLOW) as run:
+    with Launched(tmp_path, write(tmp_path, **LONG), SLOW, programs=programs) as run:
         run.wait_for()
         os.kill(run.process.pid, getattr(signal, name))
         run.wait_until_gone()
@@ -157,7 +160,7 @@ def test_signal_to_the_launcher_saves_the_step_at_hand(name, tmp_path):
 @pytest.mark.promise("C2")
 @MANY
 def test_launcher_killed_leaves_no_orphan_and_loses_nothing(tmp_path):
-    with Launched(tmp_path, write(tmp_path, **LONG), SLOW) as run:
+    with Launched(tmp_path, write(tmp_path, **LONG), SLOW, programs=True) as run:
         run.wait_for()
         assert len(run.workers()) == 2
         run.process.kill()
@@ -277,7 +280,7 @@ def test_two_nodes_whose_link_is_cut_both_end_in_time_and_name_each_other(two_no
                 f'hostname node{rank}; exec "$@"',
                 "sh",
             )
-            one = Launched(place, write(place, **HANGING), SLOW, ranks=0, before=alone, **world)
+            one = Launched(place, write(place, **HANGING), SLOW, ranks=0, programs=True, before=alone, **world)
             runs.append(nodes.enter_context(one))
         for run in runs:
             run.wait_for()

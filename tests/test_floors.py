@@ -99,7 +99,8 @@ NAMELESS = {"utils", "util", "common", "base", "helper", "helpers", "manager", "
 
 
 @functools.cache
-def tree_of(file: str) -> ast.Module:
+def tree_of(file: str | Path) -> ast.Module:
+    """Of a file of the package, or of a path."""
     return ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
 
 
@@ -250,7 +251,7 @@ def test_a_class_name_stands_for_one_class():
 def names_of(module: Path) -> set[str]:
     """What a module defines or imports at its top level."""
     names = set()
-    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(module)):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -266,7 +267,7 @@ def test_every_imported_name_of_the_house_exists(folder):
     root, faults = PACKAGE.parent, []
     known = {"dp_prior": set(dp_prior.__all__)}
     for path in sorted((root / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if not isinstance(node, ast.ImportFrom) or (node.module or "").split(".")[0] not in (
                 "dp_prior",
                 "benchmarks",

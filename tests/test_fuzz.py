@@ -6,10 +6,8 @@ tests/test_fuzz.py` tries a hundred times as many, others each time.
 
 import json
 import os
-import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +25,7 @@ from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
 from dp_prior.data.integrity import Integrity
 from dp_prior.files.durable import seal, unseal
 from dp_prior.run.files.config import TrainConfig
-from tests import fuzzing
+from tests import forks, fuzzing
 from tests.tiny import tiny, write_data
 
 LONGER = int(os.environ.get("FUZZ", "1"))
@@ -255,9 +253,7 @@ def test_data_manifest(tmp_path_factory, data):
 
 def fuzzed(count, *kinds):
     """Damage files of these formats and read them in a process of its own, see `tests.fuzzing`."""
-    command = [sys.executable, "-m", "tests.fuzzing", str(count), *kinds]
-    root = Path(__file__).parent.parent
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=880)
+    done = forks.call([fuzzing.__file__, count, *kinds], timeout=880)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -270,6 +266,7 @@ def test_damaged_files_of_every_format_have_an_answer():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(sys.platform != "linux", reason="limits and /proc are those of Linux")
 @pytest.mark.promise("K15")
 @pytest.mark.parametrize("kind", sorted(fuzzing.READERS))

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from dp_prior.files.durable import seal
+from tests import forks
 from tests.tiny import experiment, tiny, write
 
 WATCH = r"""
@@ -36,6 +37,7 @@ from dp_prior.run.files.config import TrainConfig
 from dp_prior.inference.load import load_policy
 
 place = Path(sys.argv[1])
+sys.path.insert(0, str(place.parent))
 seen, depth = [], [0]
 
 def read(kind, path):
@@ -347,14 +349,7 @@ def test_hostile_files_run_nothing_and_write_nothing(tmp_path):
     warm += [("data", path) for kind, path in data if kind == "sound"]
     cases_file = {"sound": [(k, str(p)) for k, p in warm], "hostile": [(k, str(p)) for k, p in cases]}
     (place / "cases.json").write_text(json.dumps(cases_file))
-    paths = [str(tmp_path), str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-    done = subprocess.run(
-        [sys.executable, "-c", WATCH, str(place)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-    )
+    done = forks.call(["-c", WATCH, place], timeout=200)
     assert done.returncode == 0, done.stderr
     told, sees = json.loads(done.stdout.splitlines()[-1])
     assert sees == ["exec", "os.rename", "import"], "the hook is blind"

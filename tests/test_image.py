@@ -110,6 +110,7 @@ def test_number_of_samples_a_step_takes(tmp_path):
     assert [experiment(tiny(tmp_path, data__batch_size=n)).parts.loader.global_batch_size for n in (4, 6)] == [4, 6]
 
 
+@pytest.mark.slow
 def test_the_default_network_trains_with_learned_variance_on_images_enlarged(tmp_path):
     pytest.importorskip("diffusers", reason="needs the extra image")
     small = {"type": "unet2d", "channels": 4, "channel_mult": [1, 2], "n_res_blocks": 1, "attention_resolutions": []}

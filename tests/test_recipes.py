@@ -307,7 +307,8 @@ def test_the_state_recipe_passes_check_on_a_replay_buffer(name, tmp_path):
     assert f"{episodes} train episodes" in done.output, done.output
 
 
-@pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_the_recipe_passes_check_on_a_lerobot_data_set(name, tmp_path):
     pytest.importorskip("gym_pusht", reason="NOT CHECKED: the pusht extra is not installed")
     data = lerobot_pusht(tmp_path / "pusht")

@@ -40,15 +40,15 @@ def assert_same_run(run: Path, reference: Path) -> None:
     ("moment", "count"),
     [
         ("step", 1),  # before there is any checkpoint
-        ("step", 5),  # one is due but not asked for
-        ("step", 7),  # the last step that lies in the first epoch
+        pytest.param("step", 5, marks=pytest.mark.slow),  # one is due but not asked for
+        pytest.param("step", 7, marks=pytest.mark.slow),  # the last step that lies in the first epoch
         ("step", 13),  # mid-epoch, between two checkpoints
         ("step", 24),  # all is done but the last save
         ("file of a checkpoint", 2),  # the first checkpoint, with one file written
-        ("file of a checkpoint", 24),  # a later one
+        pytest.param("file of a checkpoint", 24, marks=pytest.mark.slow),  # a later one
         ("rename of a checkpoint", 3),  # whole, but named in no index
         ("delivery of a checkpoint", 2),
-        ("evaluation", 2),
+        pytest.param("evaluation", 2, marks=pytest.mark.slow),
         ("save", 3),  # a line is written, and the checkpoint of its step is not
     ],
 )

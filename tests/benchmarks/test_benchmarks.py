@@ -70,6 +70,7 @@ def test_the_baseline_has_the_papers_size():
     assert round(sum(parameter.numel() for parameter in net.parameters()) / 1e6, 1) == 65.8
 
 
+@pytest.mark.slow
 def test_both_sides_read_the_same_windows():
     from benchmarks.baseline import WindowDataset
     from benchmarks.setting import HORIZON, N_ACTION_STEPS, N_OBS_STEPS, arrays, trajectories

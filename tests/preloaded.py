@@ -1,0 +1,17 @@
+"""What every fork of `tests.forks` begins with: libraries, and what a first run of a process makes ready."""
+
+import contextlib
+
+import accelerate  # noqa: F401
+import torch._dynamo  # noqa: F401  (with the next, what a first step and a first meeting of ranks import)
+import torch.distributed.tensor  # noqa: F401
+
+import dp_prior.cli
+import dp_prior.run.run
+from dp_prior.config import ConfigError
+from dp_prior.run.files.config import TrainConfig
+from tests.curves import one_pixel
+
+with contextlib.suppress(ConfigError):
+    TrainConfig.from_json("{}")  # the first check of a configuration builds the validators of all records
+dp_prior.run.run.draw_learning_curve = one_pixel
