@@ -26,6 +26,7 @@ from dp_prior.config.errors import ConfigError
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.run.assembly import Assembly
 from dp_prior.run.files.config import TrainConfig
+from dp_prior.run.files.configurations import truly_described
 from dp_prior.run.plan import plan
 from dp_prior.run.run import Run
 from dp_prior.tracking.tracker import Tracker
@@ -236,7 +237,7 @@ def test_the_first_run_prints_the_plan_that_its_page_shows(tmp_path, monkeypatch
     pytest.importorskip("gym_pusht", reason="NOT CHECKED: the extra dp_prior[pusht] is not installed")
     monkeypatch.chdir(ROOT)
     path, _ = EMBEDDED
-    config = TrainConfig.from_json_path(path, ["train.samples=50000"])
+    config = truly_described(TrainConfig.from_json_path(path, ["train.samples=50000"]))
     parts = Assembly(config, Ranks(make_accelerator("fp32", 120)), report=lambda line: None, directory=tmp_path)
     trainer = parts.trainer(Tracker(tmp_path, config.tracker), None)
     printed = plan(config, parts, trainer, None).splitlines()
