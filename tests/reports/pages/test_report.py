@@ -138,6 +138,7 @@ def test_a_run_without_chunks_has_no_such_section_and_damaged_ones_cost_a_line(r
     assert not story.chunks and not story.gaps
 
 
+@pytest.mark.slow
 def test_a_page_of_large_chunks_stays_small(run, tmp_path):
     copy = shutil.copytree(run, tmp_path / "copy")
     [path] = (copy / "media").glob("*_chunks.npy")
