@@ -25,7 +25,7 @@ torch.set_num_threads(1)
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("suite")
 
-pytest_plugins = ["tests.trained", "tests.within"]
+pytest_plugins = ["tests.order", "tests.trained", "tests.within"]
 
 # What collection makes lasts to the end: it is not looked through for garbage.
 gc.disable()
