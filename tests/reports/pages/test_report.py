@@ -164,6 +164,7 @@ def test_a_page_is_a_function_of_the_run(run, page, tmp_path):
     assert page_of(run, tmp_path=tmp_path) == page
 
 
+@pytest.mark.slow
 def test_runs_that_are_damaged_or_unfinished_have_a_page(run, tmp_path):
     def keep_the_log(path):
         for one in path.iterdir():
