@@ -25,15 +25,14 @@ torch.set_num_threads(1)
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("suite")
 
-pytest_plugins = ["tests.trained", "tests.within"]
+pytest_plugins = ["tests.order", "tests.trained", "tests.within"]
 
-# What collection makes lasts to the end: it is not looked through for garbage.
-gc.disable()
+# What collection makes lasts to the end: it is hardly looked through for garbage meanwhile, and not at all later.
+gc.set_threshold(200_000, 50, 50)
 
 
 def pytest_collection_finish() -> None:
-    """From here on look for garbage among what the tests make, and less often."""
-    gc.enable()
+    """From here on look for garbage among what the tests make."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
 

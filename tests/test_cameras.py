@@ -363,6 +363,7 @@ def test_relative_actions_read_no_frame_for_their_statistics(tmp_path, monkeypat
     experiment(config)
 
 
+@pytest.mark.slow
 def test_a_vit_starts_from_its_folder_which_loading_does_not_need(tmp_path):
     """Weights of a tiny DINOv2 are read once; the backbone learns at a tenth of the rate, or not at all."""
     transformers = pytest.importorskip("transformers")

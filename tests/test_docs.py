@@ -252,6 +252,7 @@ def test_what_the_demo_trains_acts_as_told(embedded, page):
     assert run_page(page, {"state": np.zeros(5)})["action"].shape == (2,)
 
 
+@pytest.mark.slow
 def test_own_data_become_a_policy_that_acts(place):
     draw = np.random.default_rng(0)
     episodes = [{"state": draw.normal(size=(n, 4)), "action": draw.normal(size=(n, 2))} for n in (20, 30, 25)]

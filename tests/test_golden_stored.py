@@ -101,7 +101,8 @@ def test_client_and_server_say_what_they_said_byte_for_byte(name):
         assert found == known
 
 
-@pytest.mark.parametrize("name", [pytest.param("onnx", marks=pytest.mark.slow), "torch_export"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["onnx", "torch_export"])
 def test_exports_say_of_their_policy_what_they_said(name):
     expected = expected_of(name)
     found, known = measure(name), expected["found"]

@@ -168,6 +168,7 @@ def test_a_logger_whose_package_is_missing_stops_the_start_and_names_the_extra(t
     assert not (tmp_path / "run" / "metrics.csv").exists()
 
 
+@pytest.mark.slow
 def test_a_run_without_them_loads_no_libraries_of_loggers_and_of_formats():
     program = "import sys, dp_prior.run.run; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     output = subprocess.run(

@@ -24,6 +24,7 @@ def show(source, names):
     return value._repr_html_() if hasattr(value, "_repr_html_") else value
 
 
+@pytest.mark.slow
 def test_the_cells_run_in_order(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]

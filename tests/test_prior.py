@@ -235,6 +235,7 @@ def test_one_rank_two_ranks_and_one_again_are_one_run(task, run_ranks, tmp_path)
     assert rows(twice / "cut" / "run") == rows(twice / "whole" / "run")
 
 
+@pytest.mark.slow
 def test_two_ranks_killed_and_started_again_are_the_run_that_was_not(run_ranks, tmp_path):
     """Bit for bit, wherever the last durable checkpoint was."""
     cut, whole = tmp_path / "cut", tmp_path / "whole"

@@ -243,6 +243,7 @@ def test_the_page_is_made_from_the_file_alone(tmp_path):
         assert text in pages[0], text
 
 
+@pytest.mark.slow
 def test_the_tables_in_the_repository_are_made_of_its_results():
     text = (ROOT / "docs/study.md").read_text(encoding="utf-8")
     current = page.with_tables(text, Results(ROOT / "docs/study.jsonl"))

@@ -169,6 +169,7 @@ with store.lock():
 """
 
 
+@pytest.mark.slow
 def test_verify_beside_a_running_run_never_raises_an_alarm(tmp_path):
     """The writer saves as fast as it can, some steps again and again; whatever it deletes meanwhile is not damaged."""
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}

@@ -18,6 +18,7 @@ from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import UnwritableError
 from dp_prior.tracking.console import ConsoleConfig, show
+from tests import forks
 from tests.cli.invoked import command
 from tests.messages import naming
 from tests.tiny import write
@@ -25,9 +26,8 @@ from tests.tiny import write
 
 def test_run_whose_output_nobody_takes_ends_as_any_other(tmp_path):
     config = write(tmp_path, train__steps=2, evaluate=[], tracker__log=[{"type": "console"}])
-    with open("/dev/full", "w") as full:
-        ended = subprocess.run([sys.executable, "train_policy.py", "--config_file", config], stdout=full, timeout=200)
-    assert ended.returncode == 0
+    command = ["train_policy.py", "--config_file", config]
+    assert forks.Fork(command, Path("/dev/full"), tmp_path / "errors.txt").wait(200) == 0
     assert json.loads((tmp_path / "run" / "exit.json").read_text())["reason"] == "finished"
 
 

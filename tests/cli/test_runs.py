@@ -27,6 +27,7 @@ def test_farewell_names_scores_places_and_what_to_do_next(tmp_path, evaluate, la
         assert part in said
 
 
+@pytest.mark.slow
 def test_commands_of_the_farewell_can_be_pasted_where_a_path_has_spaces_and_quotes(tmp_path):
     directory = tmp_path / """Ada's "first" run"""
     config = write(tmp_path, train__steps=2, evaluate=[], tracker__data_path=str(directory))

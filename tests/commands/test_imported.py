@@ -91,6 +91,7 @@ def test_it_says_where_it_came_from(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_a_repository_of_the_hub_is_imported_at_one_commit_and_sent_back(tmp_path, hub):
     source = lerobot(tmp_path / "source", old=True)[0]
     files = {path.name: path.read_bytes() for path in source.iterdir() if "policy" not in path.name}

@@ -76,6 +76,7 @@ def test_steps_between_neighbours_are_those_between_any_two(schedule):
         assert (least[t].item(), largest[t].item()) == pytest.approx(table.log_stds(t, t - 1), rel=1e-14)
 
 
+@pytest.mark.slow
 def test_a_million_timesteps_take_seconds():
     began = time.process_time()
     process = DiffusionProcess(DiffusionConfig(schedule=Linear(steps=1_000_000)))

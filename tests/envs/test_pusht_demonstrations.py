@@ -37,6 +37,7 @@ def test_placed_agents_are_beside_the_block_as_the_simulator_has_it(gym_pusht):
         np.testing.assert_allclose(state[:2], wanted[:2])
 
 
+@pytest.mark.slow
 def test_the_first_shipped_episodes_come_again_from_their_seeds(gym_pusht, shipped, tmp_path):
     write_demonstrations(tmp_path / "again.npz", episodes=2, workers=1)
     with np.load(tmp_path / "again.npz") as again:

@@ -83,7 +83,7 @@ def assert_same(found, expected):
     ("record", "n_workers", "scale"),
     [
         (ToyConfig(n_envs=7, max_steps=20), 3, 1.0),
-        (PushTConfig(n_envs=3, camera=(32, 48), render_size=96), 2, 512.0),
+        pytest.param(PushTConfig(n_envs=3, camera=(32, 48), render_size=96), 2, 512.0, marks=pytest.mark.slow),
     ],
 )
 def test_every_number_and_pixel_is_that_of_one_process(record, n_workers, scale):

@@ -164,6 +164,7 @@ def test_other_knobs_change_no_number(tmp_path):
     assert (small.n_samples, small.max_reference, small.shown) == (4, 4, 4)
 
 
+@pytest.mark.slow
 def test_features_of_a_named_model_are_compared(tmp_path):
     pytest.importorskip("transformers", reason="transformers is not installed: embedded features are NOT tested")
     from dp_prior.embedders.transformers import TransformersConfig

@@ -315,6 +315,7 @@ def test_report_reproduces_the_setting(tmp_path):
     assert [path.name for path in (tmp_path / "media").iterdir()] == ["rollout_00000100.json"]
 
 
+@pytest.mark.slow
 def test_workers_change_no_number(tmp_path):
     """Three blocks, the last of which has fewer episodes, and a film of the first."""
     found, expected = (

@@ -132,6 +132,7 @@ def test_what_nobody_can_embed_and_what_is_missing_is_named():
         Agent(Told()).act({"a": "stop", "b": "stop"})
 
 
+@pytest.mark.slow
 def test_the_model_may_lie_elsewhere_on_the_robot(tmp_path):
     pytest.importorskip("transformers", reason="NOT CHECKED: the extra dp_prior[clip] is not installed")
     from tests.embedders.models import save_model

@@ -139,6 +139,7 @@ def test_check_leaves_nothing(url):
     assert contents(url) == {}
 
 
+@pytest.mark.slow
 def test_through_the_worker_process(run, tmp_path):
     record = FsspecSaverConfig(url=f"file://{tmp_path}/there", drain_s=250)
     saver = record.create(run.directory, None)

@@ -194,8 +194,14 @@ def test_an_answer_becomes_a_refusal_or_a_later_attempt(run, hub, status, troubl
     assert step_at_root(hub.files("me/pusht")) == 1
 
 
-@pytest.mark.parametrize("kind", ["info", "preupload", "lfs", "put", "verify", "commit", "tree", "paths", "tag"])
-@pytest.mark.parametrize("fault", [{"reset": True}, {"cut": 5}, {"lost": True}, {"slow": 0.2}], ids=str)
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        pytest.param(fault, kind, marks=[pytest.mark.slow] * ((i + j) % 2), id=f"{fault}-{kind}")
+        for i, fault in enumerate([{"reset": True}, {"cut": 5}, {"lost": True}, {"slow": 0.2}])
+        for j, kind in enumerate(["info", "preupload", "lfs", "put", "verify", "commit", "tree", "paths", "tag"])
+    ],
+)
 def test_a_broken_connection_costs_an_attempt_and_nothing_else(run, hub, kind, fault, monkeypatch):
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
     sending = Sending(run)

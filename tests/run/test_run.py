@@ -238,7 +238,13 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("task", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize(
+    "task",
+    [
+        pytest.param(task, id=name, marks=[pytest.mark.slow] * (name not in ("learned variance", "flow")))
+        for name, task in VARIANTS.items()
+    ],
+)
 def test_every_part_of_the_kernel_trains_and_resumes_bit_for_bit(tmp_path, task):
     def trained(name, *steps):
         for until in steps:
@@ -301,6 +307,7 @@ def trained(place, precision):
     return {name: value for name, value in state(place / precision).items() if ":" in name}
 
 
+@pytest.mark.slow
 def test_runs_of_other_precisions_in_one_process_are_those_of_processes_of_their_own(tmp_path):
     together = {precision: trained(tmp_path, precision) for precision in ("fp32", "bf16")}
     assert any(not torch.equal(value, together["bf16"][name]) for name, value in together["fp32"].items())

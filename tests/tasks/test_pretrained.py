@@ -48,6 +48,7 @@ def test_weights_that_are_not_finite_are_told_and_kept_aside(policy, tmp_path):
     assert os.listdir(tmp_path) == ["quarantine_policy"]
 
 
+@pytest.mark.slow
 def test_a_compiled_network_is_saved_under_the_names_of_its_weights(policy, tmp_path):
     expected = predict(policy)
     policy.backbone = torch.compile(policy.backbone)  # which compiles at its first call: never, here
@@ -193,6 +194,7 @@ def test_a_repository_names_no_class_and_runs_no_code(policy, hub, name, tmp_pat
     assert not any(path.endswith((".py", ".bin")) for path in asked)
 
 
+@pytest.mark.slow
 def test_a_robot_needs_no_client_of_the_hub(policy, tmp_path):
     source = (
         "import sys\n"

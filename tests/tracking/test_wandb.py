@@ -241,6 +241,7 @@ def server():
     one.close()
 
 
+@pytest.mark.slow
 def test_online_every_point_arrives_also_those_of_a_run_that_goes_on(tmp_path, server):
     (tmp_path / "notes.txt").write_text("hello")
     online = {"WANDB_API_KEY": KEY, "WANDB_BASE_URL": server.url}
@@ -278,6 +279,7 @@ for step in range(2, 30):
     assert [row["step"] for row in history(tmp_path)] == list(range(1, 30))  # kept here, for `wandb sync`
 
 
+@pytest.mark.slow
 @pytest.mark.promise("F1")
 def test_a_server_that_is_not_there_delays_nothing_and_the_points_are_kept_offline(tmp_path):
     before = """

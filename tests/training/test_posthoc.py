@@ -169,6 +169,7 @@ def test_reconstruction_of_a_stored_average_is_that_average(kept, tmp_path, widt
     assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
 
 
+@pytest.mark.slow
 def test_networks_that_hold_their_weights_permuted_are_averaged_as_stored(tmp_path):
     """The default network does; with 5 channels and kernels of 5 the permuted shapes are the same."""
     unet = {"type": "unet1d", "down_dims": [5, 10], "n_groups": 5, "step_embed_dim": 8}

@@ -379,6 +379,7 @@ def test_captions_of_one_image_stay_in_one_part():
     assert sum(map(len, images)) == len(set().union(*images)) == 100
 
 
+@pytest.mark.slow
 def test_an_epoch_over_large_files_takes_little_memory(tmp_path):
     """160 MB of pairs: the process grows by its caches, 8 MB, and what reading a block takes."""
     program = """

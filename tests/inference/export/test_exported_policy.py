@@ -97,6 +97,7 @@ np.save({str(tmp_path / "acted.npy")!r}, acted)
     assert error(policy, np.load(tmp_path / "acted.npy"), expected) < 1e-5
 
 
+@pytest.mark.slow
 def test_torch_export_has_the_same_actions(policy, tmp_path):
     report = write_export(policy, tmp_path / "pt2", "torch_export", source="a test")
     assert report["largest_error"] < 1e-5

@@ -74,6 +74,7 @@ def test_damaged_weights_are_refused(tmp_path):
     assert "the exported policy differs by nan in normalised units" in refused(policy, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_guidance_and_self_conditioning_are_in_the_graphs(tmp_path):
     diffusion = {"objective": {"type": "v"}, "guidance": {"scale": 2.0}, "self_condition": 0.5}
     policy = build(diffusion=diffusion, cond_dropout={"position": 0.1, "embedding": 0.1})

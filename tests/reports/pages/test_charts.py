@@ -11,7 +11,9 @@ from tests.reports.pages.test_report import Outline
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("shape", [(3, 1, 2), (2, 8, 1), (2, 3, 4)])
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 4), *[pytest.param(shape, marks=pytest.mark.slow) for shape in ((3, 1, 2), (2, 8, 1))]]
+)
 def test_chunks_of_any_shape_and_value_are_drawn(shape):
     values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     for chunks in (values, values * 1e37, values * 0, values * np.nan, np.where(values > 0, np.inf, values)):

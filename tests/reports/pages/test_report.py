@@ -141,6 +141,7 @@ def test_a_run_without_chunks_has_no_such_section_and_damaged_ones_cost_a_line(r
     assert not story.chunks and not story.gaps
 
 
+@pytest.mark.slow
 def test_a_page_of_large_chunks_stays_small(run, tmp_path):
     copy = shutil.copytree(run, tmp_path / "copy")
     [path] = (copy / "media").glob("*_chunks.npy")
@@ -166,6 +167,7 @@ def test_a_page_is_a_function_of_the_run(run, page, tmp_path):
     assert page_of(run, tmp_path=tmp_path) == page
 
 
+@pytest.mark.slow
 def test_runs_that_are_damaged_or_unfinished_have_a_page(run, tmp_path):
     def keep_the_log(path):
         for one in path.iterdir():

@@ -246,7 +246,13 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGED)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in ("run.json", "result.json", "events.jsonl")))
+        for name in DAMAGED
+    ],
+)
 def test_damaged_files_are_shown_without_a_traceback(site, root, name):
     shutil.copytree(root / "group" / "one", root / "whole")
     for content in DAMAGED[name]:
