@@ -26,6 +26,7 @@ def convert(
     fps: float | None = None,
     choice: ChoiceConfig | None = None,
     stride: int = 1,
+    robot_type: str | None = None,
 ) -> str:
     """Convert a data set.
 
@@ -38,6 +39,7 @@ def convert(
         fps: control steps per second of the source, where its files do not say them or are wrong.
         choice: of episodes, which are then numbered anew; None for all.
         stride: keep every so-manieth row, which divides the rate.
+        robot_type: name of the robot in LeRobot; None for the source's.
 
     Returns:
         A line about the new data set, and further lines about a changed rate and parts that are lost.
@@ -48,9 +50,8 @@ def convert(
         DataError: the source is damaged, or the target cannot hold it.
     """
     record, new = record_of(kind or kind_of(source), source, settings), record_of(target, path)
-    recording = Recording.of(
-        record.create(), renames=renames or {}, left_out=left_out, fps=fps, choice=choice, stride=stride
-    )
+    chosen = {"choice": choice, "stride": stride, "fps": fps, "robot_type": robot_type}
+    recording = Recording.of(record.create(), renames=renames or {}, left_out=left_out, **chosen)
     if path.exists():
         raise FileExistsError(f"{path} exists; nothing is overwritten, choose another name")
     path.parent.mkdir(parents=True, exist_ok=True)

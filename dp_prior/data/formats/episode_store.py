@@ -188,8 +188,8 @@ class EpisodeStore(ABC):
         Values of another form are left out: other programs may use the same names.
 
         Returns:
-            `fps`, control steps per second or None; `tasks`, a list of instructions; and `names`, of the numbers of a
-            vector, by key.
+            `fps`, control steps per second or None; `tasks`, a list of instructions; `names`, of the numbers of a
+            vector, by key; and `robot_type`, the robot's name in LeRobot or None.
 
         Raises:
             DataError: they are no JSON object.
@@ -197,11 +197,12 @@ class EpisodeStore(ABC):
         found = self.stored_metadata()
         if not isinstance(found, dict):
             raise DataError(str(self.describe()["path"]), [f"has metadata {str(found)[:50]!r}; expected a JSON object"])
-        fps, tasks, names = (found.get(name) for name in ("fps", "tasks", "names"))
+        fps, tasks, names, robot = (found.get(name) for name in ("fps", "tasks", "names", "robot_type"))
         return {
             "fps": fps if isinstance(fps, (int, float)) and 0 < fps < math.inf else None,
             "tasks": tasks if _are_texts(tasks) else [],
             "names": {key: each for key, each in names.items() if _are_texts(each)} if isinstance(names, dict) else {},
+            "robot_type": robot if isinstance(robot, str) and robot else None,
         }
 
     def locate(self, key: str, row: int) -> str:

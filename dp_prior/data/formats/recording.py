@@ -28,6 +28,7 @@ class Recording:
         fps: control steps per second; None if the source does not say.
         tasks: instructions, by the numbers under `TASK`.
         names: of the numbers of a vector, by the vector's name.
+        robot_type: the robot's name in LeRobot; None if the source does not say.
     """
 
     store: EpisodeStore
@@ -39,6 +40,7 @@ class Recording:
     fps: float | None
     tasks: list[str]
     names: Mapping[str, list[str]]
+    robot_type: str | None
 
     @classmethod
     def of(
@@ -50,6 +52,7 @@ class Recording:
         fps: float | None,
         choice: ChoiceConfig | None = None,
         stride: int = 1,
+        robot_type: str | None = None,
     ) -> Recording:
         """Open a data set.
 
@@ -59,6 +62,7 @@ class Recording:
             fps: of the data set, where its files do not say the rate or are wrong.
             choice: of episodes; None for all.
             stride: keep every so-manieth row of an episode, from its first on.
+            robot_type: of the data set; None for the source's.
 
         Raises:
             DataError: it has other keys than numbers and frames, or such keys cannot be read; all in one report.
@@ -94,12 +98,14 @@ class Recording:
         tasks = [texts[number] for number in range(len(texts))]
         rate, ends = fps or found["fps"], np.cumsum(-(-chosen.lengths // stride))
         rate = rate / stride if rate and stride > 1 else rate
-        return cls(store, chosen, stride, ends, keys, cameras, rate, tasks, names)
+        robot = robot_type or found["robot_type"]
+        return cls(store, chosen, stride, ends, keys, cameras, rate, tasks, names, robot)
 
     @property
     def metadata(self) -> dict[str, Any]:
         """What arrays do not say; JSON-able."""
-        return {"fps": self.fps, "tasks": self.tasks, "names": dict(self.names)}
+        robot = {} if self.robot_type is None else {"robot_type": self.robot_type}
+        return {"fps": self.fps, "tasks": self.tasks, "names": dict(self.names), **robot}
 
     def read(self, name: str) -> np.ndarray:
         """(N, *shape) numbers, in the stored type.

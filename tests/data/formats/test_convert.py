@@ -330,3 +330,16 @@ def test_recorded_sets_keep_their_numbers_and_tasks(tmp_path, name):
     for key in set(there.keys()) - set(cameras) - {"timestamp", "episode_index", "index", "frame_index"}:
         assert there.read(key).tobytes() == back.read(key).tobytes(), key
     assert back.describe()["fps"] == there.describe()["fps"] and back.describe()["names"] == there.describe()["names"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_robot_is_kept_through_every_format_and_can_be_named(source, tmp_path, target):
+    pytest.importorskip("pyarrow")
+    named, through, back = tmp_path / "named", place(tmp_path, target), tmp_path / "back"
+    assert command(source, named, "--to", "lerobot", "--robot-type", "so101_follower").exit_code == 0
+    convert(named, through, target, renames={"front": "front"})
+    assert read(through, target).metadata()["robot_type"] == "so101_follower"
+    convert(through, back, "lerobot")
+    assert json.loads((back / "meta/info.json").read_text())["robot_type"] == "so101_follower"
+    convert(through, tmp_path / "other", "lerobot", robot_type="koch")
+    assert json.loads((tmp_path / "other/meta/info.json").read_text())["robot_type"] == "koch"

@@ -178,8 +178,8 @@ def test_frames_of_no_episodes_or_of_an_unknown_key_are_refused(store):
 def test_metadata_of_another_form_are_left_out_and_none_at_all_refused(tmp_path):
     np.save(tmp_path / "ends.npy", ENDS)
     store = PlainStore(tmp_path)
-    (tmp_path / "said.json").write_text(json.dumps({"fps": "fast", "tasks": 3, "names": [1]}))
-    assert store.metadata() == {"fps": None, "tasks": [], "names": {}} and store.texts() == {}
+    (tmp_path / "said.json").write_text(json.dumps({"fps": "fast", "tasks": 3, "names": [1], "robot_type": 4}))
+    assert store.metadata() == {"fps": None, "tasks": [], "names": {}, "robot_type": None} and store.texts() == {}
     (tmp_path / "said.json").write_text("[1]")
     with pytest.raises(DataError, match=naming("'[1]'", "JSON")):
         store.metadata()

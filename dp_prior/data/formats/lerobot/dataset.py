@@ -212,8 +212,8 @@ class LeRobotStore(EpisodeStore):
         return [self.meta.tasks_file] if self.meta.tasks_file.is_file() else []
 
     def stored_metadata(self) -> dict[str, Any]:
-        """See `EpisodeStore`; `describe` says it."""
-        return self.describe()
+        """See `EpisodeStore`; the content of `describe`, and the robot."""
+        return {**self.describe(), "robot_type": self.meta.info.get("robot_type")}
 
     def locate(self, key: str, row: int) -> str:
         """The parquet file that holds a row, for messages."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.episode_store import TASK
+from dp_prior.data.formats.lerobot.lerobot_statistics import Statistics, number_statistics, pixel_statistics, pooled
 from dp_prior.data.formats.lerobot.meta import COUNTED
 from dp_prior.data.formats.recording import Recording
 from dp_prior.files.durable import publish, temporary_directory
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 FILE_BYTES = 100 << 20
 """A data file is closed after the episode with which it has this size, as LeRobot does."""
+
+LISTED_AT_ONCE = 1000
+"""Episodes in a row group of meta/episodes, which has ten columns for each feature."""
 
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 FILES_PER_CHUNK = 1000
@@ -45,16 +49,15 @@ def write_lerobot(recording: Recording, path: Path) -> None:
     recording = _renamed(recording)
     arrays = {name: recording.read(name) for name in recording.keys}
     arrays |= _counted(recording, arrays.pop(TASK, None))
-    pixels = {name: _PixelStatistics() for name in recording.cameras}
     frames = {name: recording.frames(name) for name in recording.cameras}
-    episodes: list[dict[str, Any]] = []
     with temporary_directory(path) as place:
-        file, number = None, -1
+        file, number, listing = None, -1, _EpisodeList(place / "meta" / "episodes")
         for episode, (begin, end) in enumerate(zip([0, *recording.ends[:-1]], recording.ends, strict=True)):
             columns = {name: _column(values[begin:end]) for name, values in arrays.items()}
+            known = {name: number_statistics(values[begin:end]) for name, values in arrays.items()}
             for name, blocks in frames.items():
                 block = next(blocks)
-                pixels[name].add(block)
+                known[name] = pixel_statistics(block)
                 columns[name] = _pictures(block)
             table = pa.table(columns)
             if file is None:
@@ -65,13 +68,15 @@ def write_lerobot(recording: Recording, path: Path) -> None:
                 file = pq.ParquetWriter(target, table.schema, write_page_checksum=True)
             file.write_table(table)
             used = sorted(set(arrays[TASK][begin:end].tolist()))
-            episodes.append(_episode(episode, int(begin), int(end), chunk, index, [_tasks(recording)[i] for i in used]))
+            tasks = [_tasks(recording)[i] for i in used]
+            listing.add(_episode(episode, int(begin), int(end), chunk, index, tasks), known)
             if episode == len(recording.ends) - 1 or target.stat().st_size >= FILE_BYTES:
                 file.close()
                 file = None
         for blocks in frames.values():
             next(blocks, None)  # checks that no frame is left
-        _write_meta(place / "meta", recording, arrays, pixels, episodes)
+        listing.close()
+        _write_meta(place / "meta", recording, arrays, listing.statistics)
         publish(place, path)
 
 
@@ -131,9 +136,41 @@ def _episode(episode: int, begin: int, end: int, chunk: int, file: int, tasks: l
         "data/file_index": file,
         "dataset_from_index": begin,
         "dataset_to_index": end,
-        "meta/episodes/chunk_index": 0,
-        "meta/episodes/file_index": 0,
     }
+
+
+class _EpisodeList:
+    """Writes meta/episodes, some rows at a time. Attributes: statistics: by feature, of the episodes added so far."""
+
+    def __init__(self, folder: Path):
+        self._path = folder / "chunk-000" / "file-000.parquet"
+        self._path.parent.mkdir(parents=True)
+        self._rows: list[dict[str, Any]] = []
+        self._file: pyarrow.parquet.ParquetWriter | None = None
+        self.statistics: dict[str, Statistics] = {}
+
+    def add(self, row: dict[str, Any], known: Mapping[str, Statistics]) -> None:
+        """Append an episode with its statistics by feature."""
+        named = {f"stats/{key}/{name}": value.tolist() for key, one in known.items() for name, value in one.items()}
+        self._rows.append({**row, **named, "meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0})
+        seen = self.statistics
+        self.statistics = {key: pooled(seen[key], one) if key in seen else one for key, one in known.items()}
+        if len(self._rows) == LISTED_AT_ONCE:
+            self._write()
+
+    def close(self) -> None:
+        """Write the last rows, and the end of the file."""
+        self._write()
+        self._file.close()
+
+    def _write(self) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        table = pa.Table.from_pylist(self._rows, schema=None if self._file is None else self._file.schema)
+        self._file = self._file or pq.ParquetWriter(self._path, table.schema)
+        self._file.write_table(table)
+        self._rows = []
 
 
 def _column(values: np.ndarray) -> pyarrow.Array:
@@ -161,47 +198,10 @@ def _pictures(frames: np.ndarray) -> pyarrow.Array:
     return pa.array(encoded, pa.struct({"bytes": pa.binary(), "path": pa.string()}))
 
 
-class _PixelStatistics:
-    """Statistics of a camera's frames, by channel, of values from 0 to 1."""
-
-    def __init__(self) -> None:
-        self._count, self._sum, self._squares = 0, np.zeros(3), np.zeros(3)
-        self._min, self._max = np.full(3, 255), np.zeros(3)
-
-    def add(self, frames: np.ndarray) -> None:
-        """Count (k, H, W, 3) uint8 frames."""
-        values = np.arange(256)
-        for frame in frames:
-            counts = np.stack([np.bincount(frame[..., channel].ravel(), minlength=256) for channel in range(3)])
-            self._count += frame[..., 0].size
-            self._sum += counts @ values
-            self._squares += counts @ values**2
-        self._min = np.minimum(self._min, frames.min((0, 1, 2)))
-        self._max = np.maximum(self._max, frames.max((0, 1, 2)))
-
-    def document(self, frames: int) -> dict[str, Any]:
-        """In the shape that LeRobot has for pictures."""
-        mean = self._sum / self._count
-        std = np.sqrt(np.maximum(self._squares / self._count - mean**2, 0))
-        found = {"min": self._min, "max": self._max, "mean": mean, "std": std}
-        return {name: (value / 255).reshape(3, 1, 1).tolist() for name, value in found.items()} | {"count": [frames]}
-
-
-def _statistics(values: np.ndarray) -> dict[str, Any]:
-    values = values.reshape(len(values), *(values.shape[1:] or (1,))).astype(np.float64)
-    found = {"min": values.min(0), "max": values.max(0), "mean": values.mean(0), "std": values.std(0)}
-    return {name: value.tolist() for name, value in found.items()} | {"count": [len(values)]}
-
-
 def _write_meta(
-    folder: Path,
-    recording: Recording,
-    arrays: Mapping[str, np.ndarray],
-    pixels: Mapping[str, _PixelStatistics],
-    episodes: list[dict[str, Any]],
+    folder: Path, recording: Recording, arrays: Mapping[str, np.ndarray], known: Mapping[str, Statistics]
 ) -> None:
-    """info.json, stats.json, tasks.parquet and the list of episodes."""
-    import pyarrow as pa
+    """info.json, stats.json and tasks.parquet."""
     import pyarrow.parquet as pq
 
     n, tasks = int(recording.ends[-1]), _tasks(recording)
@@ -214,26 +214,22 @@ def _write_meta(
     }
     info = {
         "codebase_version": "v3.0",
-        "robot_type": None,
-        "total_episodes": len(episodes),
+        "robot_type": recording.robot_type,
+        "total_episodes": len(recording.ends),
         "total_frames": n,
         "total_tasks": len(tasks),
         "chunks_size": FILES_PER_CHUNK,
         "data_files_size_in_mb": FILE_BYTES >> 20,
         "video_files_size_in_mb": 200,
         "fps": int(recording.fps) if recording.fps == int(recording.fps) else recording.fps,
-        "splits": {"train": f"0:{len(episodes)}"},
+        "splits": {"train": f"0:{len(recording.ends)}"},
         "data_path": DATA_PATH,
         "video_path": None,
         "features": features,
     }
-    statistics = {name: _statistics(values) for name, values in arrays.items()}
-    statistics |= {name: found.document(n) for name, found in pixels.items()}
-    listing = folder / "episodes" / "chunk-000" / "file-000.parquet"
-    listing.parent.mkdir(parents=True)
+    statistics = {key: {name: value.tolist() for name, value in one.items()} for key, one in known.items()}
     (folder / "info.json").write_text(json.dumps(info, indent=4))
     (folder / "stats.json").write_text(json.dumps(statistics, indent=4))
-    pq.write_table(pa.Table.from_pylist(episodes), listing)
     pq.write_table(_task_table(tasks), folder / "tasks.parquet")
 
 
@@ -244,13 +240,12 @@ def _task_table(tasks: list[str]) -> pyarrow.Table:
     def column(name: str | None, field: str, kind: str, numpy_kind: str) -> dict[str, Any]:
         return {"name": name, "field_name": field, "pandas_type": kind, "numpy_type": numpy_kind, "metadata": None}
 
-    index = "__index_level_0__"
     described = {
-        "index_columns": [index],
+        "index_columns": ["task"],
         "column_indexes": [column(None, None, "unicode", "object") | {"metadata": {"encoding": "UTF-8"}}],
-        "columns": [column(TASK, TASK, "int64", "int64"), column(None, index, "unicode", "object")],
+        "columns": [column(TASK, TASK, "int64", "int64"), column("task", "task", "unicode", "object")],
         "creator": {"library": "pyarrow", "version": pa.__version__},
         "pandas_version": "2.2.0",
     }
-    table = pa.table({TASK: pa.array(range(len(tasks)), pa.int64()), index: pa.array(tasks, pa.string())})
+    table = pa.table({TASK: pa.array(range(len(tasks)), pa.int64()), "task": pa.array(tasks, pa.string())})
     return table.replace_schema_metadata({"pandas": json.dumps(described)})

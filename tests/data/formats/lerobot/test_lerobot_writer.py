@@ -38,6 +38,25 @@ def test_lerobot_metadata_say_what_its_own_class_needs(source, tmp_path):
         np.testing.assert_allclose(np.ravel(stats["front"][name]), value, atol=1e-9)
 
 
+def test_each_episode_has_its_statistics_however_many_are_listed_at_once(source, tmp_path, monkeypatch):
+    """LeRobot loads no list of episodes whose files have different columns, so it could not append without them."""
+    pq = pytest.importorskip("pyarrow.parquet")
+    convert(source, tmp_path / "one", "lerobot")
+    monkeypatch.setattr("dp_prior.data.formats.lerobot.lerobot_writer.LISTED_AT_ONCE", 2)
+    convert(source, tmp_path / "two", "lerobot")
+    listings = [pq.read_table(tmp_path / name / "meta/episodes/chunk-000/file-000.parquet") for name in ("one", "two")]
+    assert listings[0].equals(listings[1]) and str(listings[0].schema) == str(listings[1].schema)
+    rows, frames = listings[0].to_pylist(), pictures(N)
+    for row, begin, end in zip(rows, [0, *ends_of(LENGTHS)], ends_of(LENGTHS), strict=False):
+        assert row["stats/state/max"] == arrays()["state"][begin:end].max(0).tolist()
+        assert row["stats/front/count"] == [end - begin]
+        np.testing.assert_allclose(np.ravel(row["stats/front/mean"]), frames[begin:end].mean((0, 1, 2)) / 255)
+    stats = json.loads((tmp_path / "one/meta/stats.json").read_text())
+    assert {f"stats/{key}/{name}" for key, one in stats.items() for name in one} == {
+        name for name in rows[0] if name.startswith("stats/")
+    }
+
+
 @pytest.mark.slow
 def test_lerobot_s_own_class_reads_what_was_written(source, tmp_path, run_python_with_peers):
     convert(source, tmp_path / "d", "lerobot")
