@@ -168,7 +168,7 @@ def test_rollouts_act_as_our_own_agents_and_refuse_other_robots(trained_policy, 
 
 
 def test_what_a_rollout_records_is_inspected_trained_on_and_rolled_out_again(trained_policy, programs, tmp_path):
-    begun = time.monotonic()
+    begun = sum(os.times()[:4])
     export(trained_policy, tmp_path / "first", *KEYS)
     recording = programs.place / "recorded"
     named = [*NAMED[:2], "--policy.fps=20", "--fps=20", "--dataset.fps=20", f"--dataset.root={recording}"]
@@ -208,4 +208,4 @@ def test_what_a_rollout_records_is_inspected_trained_on_and_rolled_out_again(tra
     for step, state, action in zip(*programs.log("second"), strict=True):
         seen = np.random.default_rng(step).integers(0, 256, (*SIZE, 3), np.uint8)  # see `lerobot_robot_toy.toy.frame`
         assert np.array_equal(agent.act({"state": state, "eye": seen}), action)
-    assert time.monotonic() - begun < 180
+    assert sum(os.times()[:4]) - begun < 180, "CPU seconds, of all programs together"
