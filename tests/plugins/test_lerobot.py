@@ -17,8 +17,13 @@ import numpy as np
 import pytest
 
 from dp_prior import Agent, load_policy
+from dp_prior.envs.pusht import PushTConfig
+from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.chunking import Guided
+from dp_prior.pixels.resize import Fit
+from dp_prior.tensors.batch import Spec
 from tests.cli.invoked import command
+from tests.inference.export.policies import build
 from tests.plugins.standin import NAME, ROOT
 from tests.tiny import train, write
 
@@ -209,3 +214,29 @@ def test_what_a_rollout_records_is_inspected_trained_on_and_rolled_out_again(tra
         seen = np.random.default_rng(step).integers(0, 256, (*SIZE, 3), np.uint8)  # see `lerobot_robot_toy.toy.frame`
         assert np.array_equal(agent.act({"state": state, "eye": seen}), action)
     assert sum(os.times()[:4]) - begun < 180, "CPU seconds, of all programs together"
+
+
+def test_an_evaluation_gives_our_own_scores(programs, tmp_path):
+    see = {"kinds": {"camera": "image"}, "fits": {"camera": Fit(size=(96, 96))}}
+    spec = Spec(x_shape=(8, 2), cond_shapes={"agent_pos": (2, 2), "camera": (2, 96, 96, 3)}, **see)
+    encoder = {"type": "resnet", "width": 16, "blocks": [1, 1], "stem": "conv"}
+    policy = build(spec, encoders={"camera": encoder})
+    policy.save_pretrained(tmp_path / "policy")
+    export(tmp_path / "policy", tmp_path / "new", "--keys", "agent_pos=observation.state",
+           "--keys", "camera=observation.image")  # fmt: skip
+    size = ("--env.observation_height=96", "--env.observation_width=96", "--env.episode_length=60")
+    episodes = ("--eval.n_episodes=2", "--eval.batch_size=2", "--eval.use_async_envs=false", "--seed=100000")
+    line = (f"--policy.path={tmp_path / 'new'}", "--env.type=pusht", *size, *episodes, "--output_dir=out")
+    program = Path(PYTHON).with_name("lerobot-eval")
+    where = {"cwd": programs.place, "env": programs.environment}
+    done = subprocess.run([program, *line], **where, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = json.loads((programs.place / "out" / "eval_info.json").read_text())
+    theirs = told["per_task"][0]["metrics"]["max_rewards"]
+    env = PushTConfig(n_envs=2, camera=(96, 96), max_steps=60).create()
+    agent, obs, is_over = VectorAgent(policy), env.reset([100000, 100001]), np.zeros(2, bool)
+    agent.reset(range(2))
+    while not is_over.all():
+        step = env.step(agent.act(obs, active=~is_over))
+        obs, is_over = step.obs, step.done
+    assert theirs == pytest.approx(step.info["score"].tolist(), abs=0.03), "single pixels differ between the renderers"
