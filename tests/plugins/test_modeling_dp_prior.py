@@ -29,11 +29,19 @@ def opened(plugin, tmp_path):  # noqa: F811
     """A policy of the plug-in, and the same policy of ours."""
 
     def open_policy(spec=TWO, keys=KEYS, record=None, **settings):
-        policy = build(spec, n_obs_steps=next(iter(spec.cond_shapes.values()))[0], **(record or {}))
+        n_obs_steps = next(iter(spec.cond_shapes.values()))[0]
+        policy = build(spec, n_obs_steps=n_obs_steps, **(record or {}))
         policy.save_pretrained(tmp_path / "policy")
         features = {"observation.state": SimpleNamespace(shape=(len(JOINTS),))}
         config = plugin("configuration_dp_prior").DPPriorConfig(
-            **{"input_features": features, "keys": keys, "state_names": JOINTS, "action_names": JOINTS[:2], "fps": 10.0}
+            **{
+                "n_obs_steps": n_obs_steps,
+                "input_features": features,
+                "keys": keys,
+                "state_names": JOINTS,
+                "action_names": JOINTS[:2],
+                "fps": 10.0,
+            }
             | settings
         )
         return plugin("modeling_dp_prior").DPPriorPolicy.from_pretrained(tmp_path, config=config), policy
@@ -216,6 +224,11 @@ def test_a_state_of_another_width_is_refused_without_a_rollout_too(opened):
 def test_a_folder_of_another_policy_is_refused(opened):
     with pytest.raises(ValueError, match=r"\['pos', 'rest'\].*\['arm'\].*policy that was exported"):
         opened(keys={"arm": "observation.state"})
+
+
+def test_a_folder_of_a_policy_with_another_history_is_refused(opened):
+    with pytest.raises(ValueError, match="2 observations.*says.*1: is it"):
+        opened(n_obs_steps=1)
 
 
 def test_training_is_left_to_the_trainer(opened):

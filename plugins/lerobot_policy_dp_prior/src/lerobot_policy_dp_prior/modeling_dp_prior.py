@@ -132,11 +132,14 @@ class DPPriorPolicy(PreTrainedPolicy):
     def _check_keys(self) -> None:
         """Whether the folder says where the policy's observations are; a server may run another policy."""
         reads = self._agent.reads
-        read = sorted(reads.observations.keys() - reads.first_actions().keys())
-        if read != sorted(self.config.keys):
+        found = (sorted(reads.observations.keys() - reads.first_actions().keys()), self._agent.n_obs_steps)
+        if found != (sorted(self.config.keys), self.config.n_obs_steps):
             place = self.config.address or self._folder
-            raise ValueError(f"the policy of {place} reads {read}, config.json of {self._folder} has keys for "
-                             f"{sorted(self.config.keys)}: is it the policy that was exported?")  # fmt: skip
+            raise ValueError(
+                f"the policy of {place} reads {found[0]}, {found[1]} observations at a time; config.json of "
+                f"{self._folder} says {sorted(self.config.keys)}, {self.config.n_obs_steps}: is it the policy that was "
+                f"exported?"
+            )
 
     def _continues(self) -> bool:
         return self.config.rtc_config is not None and self.config.rtc_config.enabled
