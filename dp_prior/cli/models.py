@@ -235,18 +235,26 @@ def average(run: str, relative_width: float, out: Path, max_error: float) -> Non
     help="onnx and torch_export write graphs of the policy for robots, see docs/export.md.",
 )
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change task.sampler in a graph format.")
-def export(checkpoint: str, directory: Path, whole: bool, layout: str, overrides: tuple[str, ...]) -> None:
+@click.option(
+    "--frames",
+    multiple=True,
+    metavar="CAMERA=HEIGHTxWIDTH",
+    help="Resize this camera's frames in the graph; repeatable.",
+)
+def export(
+    checkpoint: str, directory: Path, whole: bool, layout: str, overrides: tuple[str, ...], frames: tuple[str, ...]
+) -> None:
     """Copy a checkpoint, or a run's best checkpoint, to a directory that loads by itself."""
-    from dp_prior.commands.export import export_checkpoint, export_policy
+    from dp_prior.commands.export import export_checkpoint, export_policy, frame_sizes
 
     if layout != "checkpoint":
         if whole:
             raise click.UsageError("--whole is for --format checkpoint")
-        report = export_policy(checkpoint, directory, layout, overrides)
+        report = export_policy(checkpoint, directory, layout, overrides, frame_sizes(frames))
         echo(f"exported {checkpoint} to {directory}; largest error {report['largest_error']:.2g} normalised")
         return
-    if overrides:
-        raise click.UsageError("--set is for --format onnx and torch_export; a copy keeps its configuration")
+    if overrides or frames:
+        raise click.UsageError("--set and --frames are for --format onnx and torch_export; a copy is as it was trained")
     source, digest = export_checkpoint(checkpoint, directory, whole=whole)
     echo(f"exported {source} to {directory}")
     echo(f"its reference on a web server is https://.../{directory.name}#sha256={digest}")

@@ -66,7 +66,7 @@ class RealtimeAgent:
     Every control period ends in one of `commanded`, `held`, `replaced` and `missed`.
 
     Attributes:
-        reads: what the predictor says of its policy; None if it says nothing.
+        reads: of the predictor, see `ObsSpec`; None for a predictor without.
         state: "waiting" for the first chunk of the episode; "acting", "holding" the last action, or "late": longer
             without a new action than `limits.hold_s`.
         delays: the last 10 measured delays from request to arrival, in control periods; the largest is expected.

@@ -10,6 +10,7 @@ from tests.cli.invoked import command
     [
         ("export none new --whole --format onnx", ["--whole", "--format checkpoint"]),
         ("export none new --set steps=3", ["--set", "--format onnx"]),
+        ("export none new --frames front=480x640", ["--frames", "--format onnx"]),
         ("export none new --format pickle", ["--format", "pickle", "onnx"]),
         ("sample none --out new --n 0", ["--n"]),
         ("sample none --n 3", ["--out"]),
