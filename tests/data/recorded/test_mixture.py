@@ -339,7 +339,8 @@ def test_rates_and_names_that_lerobot_sets_state_are_compared(tmp_path):
     with pytest.raises(ConfigError, match=r"sets.b has a rate of 20, that of sets.a 10"):
         MixtureConfig.from_json(json.dumps({"sets": sets})).create(4, 2, 2)
     sets["b"]["fps"] = 10
-    MixtureConfig.from_json(json.dumps({"sets": sets})).create(4, 2, 2)
+    spec = MixtureConfig.from_json(json.dumps({"sets": sets})).create(4, 2, 2).spec
+    assert spec.fps == 10 and spec.names == {"x": tuple(f"joint_{i}" for i in range(width))}
     sets["a"]["action_names"] = [f"joint_{width - i}" for i in range(width)]
     with pytest.raises(ConfigError, match=r"dimensions named \('joint_0', "):
         MixtureConfig.from_json(json.dumps({"sets": sets})).create(4, 2, 2)
