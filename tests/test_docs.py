@@ -347,7 +347,8 @@ def test_a_robot_acts_in_real_time_as_told(embedded):
             self.sent.append(action)
 
     run_page("docs/realtime.md", {"robot": Robot()})
-    assert np.shape(Robot.sent) == (20, 2) and np.isfinite(Robot.sent).all()
+    assert np.shape(Robot.sent) == (120, 2) and np.isfinite(Robot.sent).all()
+    assert np.abs(np.diff([np.full(2, 200.0), *Robot.sent[20:]], axis=0)).max() * 500 <= 400 + 1e-6
 
 
 def test_runs_trackers_and_trainers_work_from_python_as_told(place, monkeypatch, capsys):

@@ -235,6 +235,12 @@ def average(run: str, relative_width: float, out: Path, max_error: float) -> Non
     help="onnx and torch_export write graphs (docs/export.md), lerobot a folder for lerobot-rollout (docs/robot.md).",
 )
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change task.sampler in a graph format.")
+@click.option(
+    "--frames",
+    multiple=True,
+    metavar="CAMERA=HEIGHTxWIDTH",
+    help="Resize this camera's frames in the graph; repeatable.",
+)
 @click.option("--keys", multiple=True, metavar="OURS=THEIRS", help="lerobot: its key of an observation; repeatable.")
 @click.option("--inside", type=click.Choice(["checkpoint", "onnx"]), help="lerobot: form of the policy in the folder.")
 @click.option("--address", metavar="HOST:PORT", help="lerobot: dp-prior serve runs the policy there; none is written.")
@@ -245,19 +251,20 @@ def export(
     whole: bool,
     layout: str,
     overrides: tuple[str, ...],
+    frames: tuple[str, ...],
     keys: tuple[str, ...],
     **lerobot: str | None,
 ) -> None:
     """Copy a checkpoint, or a run's best checkpoint, to a directory that loads by itself."""
-    from dp_prior.commands.export import export_checkpoint, export_policy
+    from dp_prior.commands.export import export_checkpoint, export_policy, frame_sizes
 
     given = {name: value for name, value in {"keys": keys, **lerobot}.items() if value}
     if layout != "lerobot" and given:
         raise click.UsageError(f"--{next(iter(given))} is for --format lerobot")
     if layout != "checkpoint" and whole:
         raise click.UsageError("--whole is for --format checkpoint")
-    if layout in ("checkpoint", "lerobot") and overrides:
-        raise click.UsageError("--set is for --format onnx and torch_export; a copy keeps its configuration")
+    if layout in ("checkpoint", "lerobot") and (overrides or frames):
+        raise click.UsageError("--set and --frames are for --format onnx and torch_export; a copy is as it was trained")
     if layout == "lerobot":
         from dp_prior.commands.lerobot_export import export_for_lerobot
 
@@ -266,7 +273,7 @@ def export(
         echo("\n".join(export_for_lerobot(checkpoint, directory, **{**given, "keys": new_names(keys, "--keys")})))
         return
     if layout != "checkpoint":
-        report = export_policy(checkpoint, directory, layout, overrides)
+        report = export_policy(checkpoint, directory, layout, overrides, frame_sizes(frames))
         echo(f"exported {checkpoint} to {directory}; largest error {report['largest_error']:.2g} normalised")
         return
     source, digest = export_checkpoint(checkpoint, directory, whole=whole)

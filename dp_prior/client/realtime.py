@@ -25,7 +25,7 @@ import numpy as np
 from dp_prior.client.loop_limits import LateError, Lateness, LoopLimits
 from dp_prior.client.observed import Observed
 from dp_prior.client.steady_clock import SteadyClock
-from dp_prior.onboard.obs_spec import rate_faults
+from dp_prior.onboard.obs_spec import ObsSpec, rate_faults
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +66,7 @@ class RealtimeAgent:
     Every control period ends in one of `commanded`, `held`, `replaced` and `missed`.
 
     Attributes:
+        reads: of the predictor, see `ObsSpec`; None for a predictor without.
         state: "waiting" for the first chunk of the episode; "acting", "holding" the last action, or "late": longer
             without a new action than `limits.hold_s`.
         delays: the last 10 measured delays from request to arrival, in control periods; the largest is expected.
@@ -128,6 +129,7 @@ class RealtimeAgent:
         self._action_latency = action_latency
         self._max_delay = max_delay
         self.limits = limits or LoopLimits()
+        self.reads: ObsSpec | None = getattr(predictor, "reads", None)
         self._compare_rate(fps)
         self._clock = SteadyClock(clock, self.limits.clock_jump_s, monotonic)
         self._executor = executor or ThreadPoolExecutor(1, "predict")
@@ -202,8 +204,7 @@ class RealtimeAgent:
 
     def _compare_rate(self, fps: float) -> None:
         """Whether the loop runs at the rate of the policy's training, as far as the predictor knows that."""
-        reads = getattr(self._predictor, "reads", None)
-        for fault in () if reads is None else rate_faults(fps, reads.fps):
+        for fault in () if self.reads is None else rate_faults(fps, self.reads.fps):
             if self.limits.rate == "refuse":
                 raise ValueError(f"{fault} (limits.rate)")
             log.warning(fault)

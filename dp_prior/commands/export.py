@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +35,18 @@ def export_checkpoint(reference: str, directory: Path, *, whole: bool) -> tuple[
     return source, hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
 
 
-def export_policy(reference: str, directory: Path, layout: Format, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
+def export_policy(
+    reference: str,
+    directory: Path,
+    layout: Format,
+    overrides: tuple[str, ...] = (),
+    frames: Mapping[str, tuple[int, int]] | None = None,
+) -> dict[str, Any]:
     """Export a policy as graphs; see `write_export`.
 
     Args:
         overrides: changes to `task.sampler` of the configuration.
+        frames: see `write_export`.
 
     Raises:
         ConfigError: it is no policy, or an override changes something else.
@@ -53,4 +62,19 @@ def export_policy(reference: str, directory: Path, layout: Format, overrides: tu
         policy = DiffusionPolicy.from_pretrained(source)
     except ValueError as error:
         raise ConfigError(str(source), [str(error)]) from None
-    return write_export(policy, directory, layout, source=str(source), sampler=task.sampler)
+    return write_export(policy, directory, layout, source=str(source), sampler=task.sampler, frames=frames)
+
+
+def frame_sizes(pairs: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Parse `--frames` into height and width by camera.
+
+    Raises:
+        ConfigError: a pair has another form.
+    """
+    found = {}
+    for pair in pairs:
+        match = re.fullmatch(r"(.+)=([1-9]\d{0,3})x([1-9]\d{0,3})", pair)
+        if match is None:
+            raise ConfigError("--frames", [f"is {pair!r}; expected CAMERA=HEIGHTxWIDTH, for example front=480x640"])
+        found[match[1]] = int(match[2]), int(match[3])
+    return found

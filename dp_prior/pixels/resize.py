@@ -44,18 +44,18 @@ class Fit(Config):
         if frames.shape[1:3] == self.size:
             return frames
         if self.how == "crop":
-            frames = _crop(frames, *self.size)
+            frames = cropped(frames, *self.size)
         if self.how != "letterbox":
             return _resize(frames, *self.size)
-        height, width = _inside(frames.shape[1], frames.shape[2], *self.size)
+        height, width = inside(frames.shape[1], frames.shape[2], *self.size)
         top, left = (self.size[0] - height) // 2, (self.size[1] - width) // 2
         fitted = frames.new_zeros((len(frames), *self.size, 3))
         fitted[:, top : top + height, left : left + width] = _resize(frames, height, width)
         return fitted
 
 
-def _crop(frames: Tensor, height: int, width: int) -> Tensor:
-    """The largest centred part with the aspect ratio height : width, rounded to whole pixels."""
+def cropped(frames: Tensor, height: int, width: int) -> Tensor:
+    """(N, H, W, 3): the largest centred part with the aspect ratio height : width, rounded to whole pixels."""
     high, wide = frames.shape[1:3]
     if wide * height >= high * width:
         kept = max(1, _ratio(high * width, height))
@@ -64,7 +64,7 @@ def _crop(frames: Tensor, height: int, width: int) -> Tensor:
     return frames[:, (high - kept) // 2 :][:, :kept]
 
 
-def _inside(high: int, wide: int, height: int, width: int) -> tuple[int, int]:
+def inside(high: int, wide: int, height: int, width: int) -> tuple[int, int]:
     """The largest size within height and width that has the aspect ratio high : wide."""
     if wide * height >= high * width:
         return max(1, _ratio(high * width, wide)), width

@@ -21,7 +21,8 @@ def policy_reads(policy: Any) -> ObsSpec:
         return reads
     transforms = getattr(policy, "transforms", None)
     moved = () if transforms is None else transforms.relative
-    return obs_spec(policy.spec, getattr(policy, "normalizer", None), moved)
+    normalizer = getattr(policy, "normalizer", None)
+    return obs_spec(policy.spec, normalizer if isinstance(normalizer, nn.Module) else None, moved)
 
 
 def obs_spec(spec: Spec, normalizer: nn.Module | None = None, moved: Collection[str] = ()) -> ObsSpec:

@@ -13,6 +13,7 @@ from tests.cli.invoked import command
         ("export none new --repo me/arm", ["--repo", "--format lerobot"]),
         ("export none new --format lerobot --set task.sampler.steps=3", ["--set", "onnx"]),
         ("export none new --format lerobot --inside onnx --address a:1", ["--inside", "--address"]),
+        ("export none new --frames front=480x640", ["--frames", "--format onnx"]),
         ("export none new --format pickle", ["--format", "pickle", "onnx"]),
         ("sample none --out new --n 0", ["--n"]),
         ("sample none --n 3", ["--out"]),

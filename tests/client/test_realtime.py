@@ -22,6 +22,7 @@ from dp_prior.client.realtime import RealtimeAgent
 from dp_prior.diffusion.draw import AS_CONFIGURED
 from dp_prior.inference.agent import Agent, VectorAgent
 from dp_prior.inference.chunking import Naive, Prefix, next_chunk
+from dp_prior.onboard.obs_spec import ObsSpec
 from dp_prior.tensors.randomness import Randomness
 from tests.cases import every
 from tests.inference.test_agent import Fake, stream
@@ -562,6 +563,22 @@ def test_a_first_chunk_that_does_not_come_is_an_error_and_one_that_comes_later_i
     arm.run(4)
     assert arm.ticks == ["raised", "raised", "new", "new"] and arm.agent.state == "acting"
     assert all("no first chunk within 1.5 s of its request (limits.first_chunk_s)" in text for _, text in arm.told)
+
+
+def test_a_rate_that_is_not_that_of_training_is_told_or_refused(caplog):
+    class Trained(Broken):
+        reads = ObsSpec({}, fps=10)
+
+    settings = {"n_obs_steps": 1, "n_action_steps": 1}
+    for fps, known in ((10.2, Trained), (50, Broken)):
+        RealtimeAgent(known(None), fps=fps, **settings).close()
+    assert not caplog.records
+    RealtimeAgent(Trained(None), fps=50, **settings).close()
+    assert (
+        "the loop runs at 50 steps per second, the policy was trained at 10, so the robot moves 5 times" in caplog.text
+    )
+    with pytest.raises(ValueError, match=r"call act 10 times per second \(limits.rate\)"):
+        RealtimeAgent(Trained(None), fps=50, limits=LoopLimits(rate="refuse"), **settings)
 
 
 def test_what_the_users_function_gives_is_checked():

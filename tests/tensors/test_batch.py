@@ -77,6 +77,15 @@ def test_a_spec_of_vectors_is_written_as_it_always_was():
     assert json.loads(spec.to_json()) == json.loads(spec.model_dump_json()) == written
 
 
+def test_names_are_those_of_the_numbers_of_a_vector():
+    names = {"state": ("pan", "lift"), "x": ("dx", "dy")}
+    spec = Spec(x_shape=(8, 2), cond_shapes={"state": (2, 2)}, names=names)
+    assert Spec.from_json(spec.model_dump_json()).names == names
+    for key, given in (("state", ("pan",)), ("x", ("dx",)), ("none", ("a",))):
+        with pytest.raises(ConfigError, match=rf"names.{key} has 1 names, but '{key}' has shape"):
+            Spec.from_json(json.dumps({"x_shape": (8, 2), "cond_shapes": {"state": (2, 2)}, "names": {key: given}}))
+
+
 def test_a_previous_action_is_an_observation_of_the_shape_of_an_action():
     written = {"x_shape": [16, 2], "cond_shapes": {"state": [2, 5], "before": [2, 2]}}
     spec = Spec.from_json(json.dumps(written | {"previous_actions": {"before": [0.5, 0.25]}}))

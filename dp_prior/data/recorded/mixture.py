@@ -148,9 +148,9 @@ class Mixture(Demonstrations):
         if problems:
             raise ConfigError("data", problems)
         parts = list(sets.values())
-        rates = [rate for name in sets if (rate := _rate(config.sets[name], sets[name]))]
+        rates = {rate for name in sets if (rate := _rate(config.sets[name], sets[name]) or sets[name].spec.fps)}
         names = _dimensions(config, sets)
-        self.spec = parts[0].spec.model_copy(update={"fps": rates[0] if rates else None, "names": names})
+        self.spec = parts[0].spec.model_copy(update={"fps": rates.pop() if len(rates) == 1 else None, "names": names})
         self.files = [file for each in parts for file in each.files]
         self.images = {f"{name}/{key}": column for name, each in sets.items() for key, column in each.images.items()}
         episodes = self._first_episodes = np.cumsum([0, *(each.highest_id + 1 for each in parts)]).tolist()

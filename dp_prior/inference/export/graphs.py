@@ -7,13 +7,14 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from dp_prior.config.extras import needing
+from dp_prior.inference.export.fit_graph import FitGraph
 from dp_prior.tasks.policy import DiffusionPolicy
 
 Format = Literal["onnx", "torch_export"]
@@ -26,13 +27,17 @@ class EncoderGraph(nn.Module):
 
     outputs = ("tokens",)
 
-    def __init__(self, policy: DiffusionPolicy):
+    def __init__(self, policy: DiffusionPolicy, frames: Mapping[str, tuple[int, int]] | None = None):
+        """Args: frames: height and width of frames that are resized inside, by camera; others have their final size."""
         super().__init__()
+        self.cameras = list(frames or {})
+        self.fits = nn.ModuleList(FitGraph(policy.spec.fits[key], (frames or {})[key]) for key in self.cameras)
         self.normalizer, self.encoder, self.transforms = policy.normalizer, policy.encoder, policy.transforms
         self.is_guided = policy.process.config.guidance is not None
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
         """(B, n_obs_steps, *shape) by key -> (B, N, D), guided (B, 2, N, D), the tokens without condition last."""
+        obs = obs | {key: fit(obs[key]) for key, fit in zip(self.cameras, self.fits, strict=True)}
         seen = self.transforms.encode_obs(obs)
         values = {key: self.normalizer.normalize(key, value) for key, value in seen.items()}
         tokens = self.encoder(values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,7 +51,7 @@ class AgentPolicy(nn.Module):
     def __init__(self, exported: ExportedPolicy):
         super().__init__()
         self.exported = exported
-        self.spec = Spec.from_json(json.dumps(exported.document["spec"]), source="spec of an export")
+        self.spec = _spec(exported.document)
         known = {name: exported.reads.metadata()[name] for name in ("trained", "action")}
         self.reads = ObsSpec.from_metadata({**obs_spec(self.spec).metadata(), **known})  # frames of any size
         self.horizon, self.n_obs_steps = exported.horizon, exported.n_obs_steps
@@ -80,3 +81,11 @@ class AgentPolicy(nn.Module):
             previous=None if how.previous is None else how.previous.cpu().numpy(),
         )
         return torch.from_numpy(found)
+
+
+def _spec(document: dict[str, Any]) -> Spec:
+    """What the graphs read: frames that a graph resizes are not resized before."""
+    spec = Spec.from_json(json.dumps(document["spec"]), source="spec of an export")
+    shapes = {key: tuple(one["shape"]) for key, one in document["obs"].items()}
+    fits = {key: fit for key, fit in spec.fits.items() if shapes[key] == spec.cond_shapes[key]}
+    return spec.model_copy(update={"cond_shapes": shapes, "fits": fits})

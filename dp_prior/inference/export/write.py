@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,9 @@ from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tensors.observations import policy_reads
 from dp_prior.tensors.randomness import Randomness
 
+Frames = Mapping[str, tuple[int, int]]
+"""Height and width of frames by camera."""
+
 POLICIES: dict[Format, type[ExportedPolicy]] = {"onnx": OnnxPolicy, "torch_export": TorchExportPolicy}
 LARGEST_ERROR = 1e-3
 """Normalised units. Rounding errors are 100 times smaller; a part that draws random numbers, or that torch traced
@@ -43,7 +47,13 @@ LIBRARIES = ("dp_prior", "torch", "numpy", "onnx", "onnxscript", "onnxruntime")
 
 
 def write_export(
-    policy: DiffusionPolicy, directory: Path, layout: Format, *, source: str, sampler: SamplerConfig | None = None
+    policy: DiffusionPolicy,
+    directory: Path,
+    layout: Format,
+    *,
+    source: str,
+    sampler: SamplerConfig | None = None,
+    frames: Frames | None = None,
 ) -> dict[str, Any]:
     """Write a policy as graphs and numbers, see `exported_policy`; the directory appears complete or not at all.
 
@@ -51,6 +61,7 @@ def write_export(
         policy: in evaluation mode, on the CPU, float32.
         source: name of the exported checkpoint, for `policy.json` and errors.
         sampler: instead of the policy's own.
+        frames: height and width, by camera, of frames that the graph resizes; other cameras give the final size.
 
     Returns:
         The content of `parity.json`.
@@ -63,18 +74,19 @@ def write_export(
     if os.path.lexists(directory):
         raise FileExistsError(f"{directory} exists; choose another directory for the export, or delete it")
     sampler = sampler or policy.sampler
-    if problems := _problems(policy, sampler):
+    frames = frames or {}
+    if problems := [*_problems(policy, sampler), *_frame_problems(policy, frames)]:
         raise ConfigError(source, problems)
     make_directory(directory.parent)
     temporary = temporary_beside(directory)
     temporary.mkdir()
     try:
-        content = document(policy, sampler) | {"source": source, "files": {}}
-        for name, graph in _graphs(policy, layout, source).items():
+        content = document(policy, sampler, frames) | {"source": source, "files": {}}
+        for name, graph in _graphs(policy, layout, source, frames).items():
             content["files"][name] = hashlib.sha256(graph).hexdigest()
             _write(temporary / name, graph)
         _write(temporary / POLICY, seal(content))
-        report = _parity(policy, POLICIES[layout].load(temporary), sampler)
+        report = _parity(policy, POLICIES[layout].load(temporary), sampler, frames)
         if not report["largest_error"] <= LARGEST_ERROR:  # NaN is no parity either
             raise ConfigError(
                 source,
@@ -103,7 +115,13 @@ def _problems(policy: DiffusionPolicy, sampler: SamplerConfig) -> list[str]:
     return problems
 
 
-def document(policy: DiffusionPolicy, sampler: SamplerConfig) -> dict[str, Any]:
+def _frame_problems(policy: DiffusionPolicy, frames: Frames) -> list[str]:
+    known = sorted(policy.spec.fits)
+    unknown = sorted(set(frames) - set(known))
+    return [f"frames are given for {unknown}; the cameras whose frames it resizes are {known}"] if unknown else []
+
+
+def document(policy: DiffusionPolicy, sampler: SamplerConfig, frames: Frames | None = None) -> dict[str, Any]:
     """The content of `policy.json`: shapes, units, and the sampler's steps from noise and from a previous sample."""
     spec, buffers = policy.spec, dict(policy.normalizer.named_buffers())
     offset, scale, divisor = (buffers[f"x/{name}"].cpu().double() for name in ("offset", "scale", "divisor"))
@@ -121,7 +139,7 @@ def document(policy: DiffusionPolicy, sampler: SamplerConfig) -> dict[str, Any]:
         "spec": spec.model_dump(mode="json"),
         "obs": {
             key: {"shape": shape, "dtype": str(spec.dtype(key)).removeprefix("torch.")}
-            for key, shape in spec.cond_shapes.items()
+            for key, shape in _shapes(policy, frames or {}).items()
         },
         "trained": {"obs": reads["trained"], "action": reads["action"]},
         "action": {
@@ -146,11 +164,17 @@ def references(policy: DiffusionPolicy) -> list[str] | None:
     return sorted(policy.transforms.references) if has_graphs else None
 
 
-def _graphs(policy: DiffusionPolicy, layout: Format, source: str) -> dict[str, bytes]:
+def _shapes(policy: DiffusionPolicy, frames: Frames) -> dict[str, tuple[int, ...]]:
+    """Shapes of the observations, cameras in the size of the frames that go in."""
+    shapes = policy.spec.cond_shapes
+    return {key: (shape[0], *frames[key], 3) if key in frames else shape for key, shape in shapes.items()}
+
+
+def _graphs(policy: DiffusionPolicy, layout: Format, source: str, frames: Frames) -> dict[str, bytes]:
     """The files of the graphs by name."""
     rows = 3  # torch takes sizes 0 and 1 for constants
-    obs = observations(policy, 0, rows)
-    encoder, denoiser = EncoderGraph(policy), DenoiserGraph(policy)
+    obs = observations(policy, 0, rows, frames)
+    encoder, denoiser = EncoderGraph(policy, frames), DenoiserGraph(policy)
     with torch.no_grad():
         tokens = encoder(obs)
     x_t = torch.zeros(rows, *policy.x_shape)
@@ -182,11 +206,11 @@ def _graphs(policy: DiffusionPolicy, layout: Format, source: str) -> dict[str, b
     return files
 
 
-def observations(policy: DiffusionPolicy, seed: int, rows: int) -> dict[str, Tensor]:
+def observations(policy: DiffusionPolicy, seed: int, rows: int, frames: Frames | None = None) -> dict[str, Tensor]:
     """Random observations (rows, n_obs_steps, *shape) by key, within the range of the training data."""
     random = Randomness.from_counts(seed, "observations", torch.arange(rows))
     found = {}
-    for key, shape in policy.spec.cond_shapes.items():
+    for key, shape in _shapes(policy, frames or {}).items():
         draws = random.stream(key)
         if policy.spec.kind(key) == "vector":
             low, high = (policy.normalizer.get_buffer(f"{key}/{end}") for end in ("min", "max"))
@@ -200,13 +224,15 @@ def observations(policy: DiffusionPolicy, seed: int, rows: int) -> dict[str, Ten
     return policy.transforms.decode_obs(found)
 
 
-def _parity(policy: DiffusionPolicy, exported: ExportedPolicy, sampler: SamplerConfig) -> dict[str, Any]:
+def _parity(
+    policy: DiffusionPolicy, exported: ExportedPolicy, sampler: SamplerConfig, frames: Frames
+) -> dict[str, Any]:
     """The largest difference of actions by batch size and seed, in normalised and in data units."""
     scale = policy.normalizer.get_buffer("x/scale")
     cases = []
     for rows in BATCHES:
         for seed in SEEDS:
-            obs = observations(policy, seed, rows)
+            obs = observations(policy, seed, rows, frames)
             eager = policy.predict(obs, Randomness.from_counts(seed, "parity", torch.arange(rows)), sampler)
             noise = numpy_randomness.NumpyRandomness.from_counts(seed, "parity", range(rows))
             other = torch.from_numpy(exported.predict({k: v.numpy() for k, v in obs.items()}, noise))

@@ -340,7 +340,8 @@ def test_rates_and_names_that_lerobot_sets_state_are_compared(tmp_path):
     with pytest.raises(ConfigError, match=naming("sets.b", 20, "sets.a", 10)):
         MixtureConfig.from_json(json.dumps({"sets": sets})).create(4, 2, 2)
     sets["b"]["fps"] = 10
-    MixtureConfig.from_json(json.dumps({"sets": sets})).create(4, 2, 2)
+    spec = MixtureConfig.from_json(json.dumps({"sets": sets})).create(4, 2, 2).spec
+    assert spec.fps == 10 and spec.names == {"x": tuple(f"joint_{i}" for i in range(width))}
     sets["a"]["action_names"] = [f"joint_{width - i}" for i in range(width)]
     with pytest.raises(ConfigError, match=naming("('joint_0', 'joint_1')", "sets.b.action_names")):
         MixtureConfig.from_json(json.dumps({"sets": sets})).create(4, 2, 2)

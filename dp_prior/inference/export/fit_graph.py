@@ -1,0 +1,58 @@
+"""The resize of training as part of a graph, for robots without torch: frames of one size in, the policy's size out.
+
+The kernel of `pixels.resize` is a weighted sum per axis with weights rounded to integers, columns first, each rounded
+to whole pixel values. Here both sums are matrix products in float32, so that every ONNX runtime has them; only sums
+within rounding of a half fall to the other side: at most 1 of 255, in fewer than 1 in 1,000 values (measured: none).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dp_prior.pixels.resize import Fit, cropped, inside
+
+
+class FitGraph(nn.Module):
+    """(..., height, width, 3) uint8 of one size -> (..., *fit.size, 3) uint8."""
+
+    def __init__(self, fit: Fit, size: tuple[int, int]):
+        """Args: size: height and width of the frames that go in."""
+        super().__init__()
+        self.fit, self.size = fit, size
+        high, wide = size
+        if fit.how == "crop":
+            high, wide = cropped(torch.empty(1, *size, 3, dtype=torch.uint8), *fit.size).shape[1:3]
+        self.fitted = inside(high, wide, *fit.size) if fit.how == "letterbox" else fit.size
+        self.register_buffer("rows", _weights(high, self.fitted[0]), persistent=False)
+        self.register_buffer("columns", _weights(wide, self.fitted[1]), persistent=False)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """See `Fit.apply`."""
+        lead = frames.shape[:-3]
+        frames = frames.reshape(-1, *self.size, 3)
+        if self.fit.how == "crop":
+            frames = cropped(frames, *self.fit.size)
+        planes = frames.permute(0, 3, 1, 2).float()
+        planes = _whole(self.rows @ _whole(planes @ self.columns.mT))
+        height, width = self.fit.size
+        top, left = (height - self.fitted[0]) // 2, (width - self.fitted[1]) // 2
+        planes = F.pad(planes, (left, width - left - self.fitted[1], top, height - top - self.fitted[0]))
+        return planes.permute(0, 2, 3, 1).to(torch.uint8).reshape(*lead, height, width, 3)
+
+
+def _whole(values: Tensor) -> Tensor:
+    """Rounded to the whole numbers from 0 to 255, halves upward."""
+    return (values + 0.5).floor().clamp(0, 255)
+
+
+def _weights(n: int, fitted: int) -> Tensor:
+    """(fitted, n) float32: how much each of n pixels counts in each fitted one, in the kernel's integers over 2^bits,
+    with as many bits as 16-bit numbers allow."""
+    line = torch.eye(n, dtype=torch.float64)[None, None]
+    exact = F.interpolate(line, size=(fitted, n), mode="bilinear", antialias=True, align_corners=False)[0, 0]
+    bits = 0
+    while bits < 22 and int(0.5 + exact.max().item() * 2 ** (bits + 1)) < 2**15:
+        bits += 1
+    return ((exact * 2**bits + 0.5).floor() / 2**bits).float()

@@ -1,0 +1,16 @@
+"""Sizes of frames on the command line; what is exported is tested with the graphs."""
+
+import pytest
+
+from dp_prior.commands.export import frame_sizes
+from dp_prior.config import ConfigError
+
+
+def test_the_size_of_each_camera_is_height_by_width():
+    assert frame_sizes(["front=480x640", "a=b=8x9"]) == {"front": (480, 640), "a=b": (8, 9)} and frame_sizes([]) == {}
+
+
+def test_another_form_is_refused_with_an_example():
+    for wrong in ("front", "front=480", "front=0x640", "front=480*640", "=480x640", "front=99999x1"):
+        with pytest.raises(ConfigError, match=r"expected CAMERA=HEIGHTxWIDTH, for example front=480x640"):
+            frame_sizes([wrong])

@@ -1,0 +1,83 @@
+"""The resize in the graph gives the pixels of training's resize, for every way of fitting."""
+
+import numpy as np
+import pytest
+import torch
+
+from dp_prior.config import ConfigError
+from dp_prior.inference.agent import Agent
+from dp_prior.inference.export.exported_agent import ExportAgent
+from dp_prior.inference.export.exported_policy import OnnxPolicy
+from dp_prior.inference.export.fit_graph import FitGraph
+from dp_prior.inference.export.graphs import EncoderGraph
+from dp_prior.inference.export.torch_policy import AgentPolicy
+from dp_prior.inference.export.write import observations, write_export
+from dp_prior.pixels.resize import Fit
+from tests.cases import every
+from tests.inference.export.policies import CAMERA, build
+
+FITTED = CAMERA.model_copy(update={"fits": {"camera": Fit(size=(16, 16), how="crop")}})
+RESNET = {"encoders": {"camera": {"type": "resnet", "width": 16, "blocks": [1]}}}
+
+
+def pictures(kind, high, wide):
+    random = torch.Generator().manual_seed(high * wide)
+    if kind == "noise":
+        return torch.randint(0, 256, (2, high, wide, 3), dtype=torch.uint8, generator=random)
+    rows, columns = torch.meshgrid(torch.arange(high), torch.arange(wide), indexing="ij")
+    waves = 127.5 + 127.5 * torch.sin(torch.stack([rows / 7, columns / 11, (rows + columns) / 5], -1))
+    return waves.to(torch.uint8)[None]
+
+
+@every(
+    how=("resize", "crop", "letterbox"),
+    kind=("noise", "waves"),
+    sizes=(
+        ((480, 640), (96, 96)),
+        ((120, 90), (84, 112)),
+        ((30, 40), (64, 64)),
+        ((96, 96), (96, 96)),
+        ((5, 3), (1, 7)),
+    ),
+)
+def test_the_pixels_are_those_of_the_resize_of_training(how, kind, sizes):
+    """At most 1 of 255, in fewer than 1 in 1,000 values: sums that lie within rounding of a half."""
+    size, fitted = sizes
+    fit, frames = Fit(size=fitted, how=how), pictures(kind, *size)
+    found = FitGraph(fit, size)(frames[:, None])[:, 0].int()
+    difference = (found - fit.apply(frames).int()).abs()
+    assert difference.max() <= 1 and (difference > 0).float().mean() < 1e-3
+
+
+def test_an_encoder_sees_frames_of_the_robot_as_it_saw_those_of_training():
+    policy, frames = build(FITTED, **RESNET), {"camera": (48, 64)}
+    obs = observations(policy, 0, 2, frames)
+    assert obs["camera"].shape == (2, 2, 48, 64, 3)
+    fitted = policy.spec.fits["camera"].apply(obs["camera"].flatten(0, 1)).view(2, 2, 16, 16, 3)
+    with torch.no_grad():
+        found, expected = EncoderGraph(policy, frames)(obs), EncoderGraph(policy)({**obs, "camera": fitted})
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.slow
+def test_a_robot_without_torch_gives_its_frames_as_they_are(tmp_path):
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed: the resize in ONNX is NOT tested")
+    policy, frames = build(FITTED, **RESNET), {"camera": (48, 64)}
+    report = write_export(policy, tmp_path / "out", "onnx", source="run", frames=frames)
+    assert report["largest_error"] < 1e-4
+    exported = OnnxPolicy.load(tmp_path / "out")
+    agents = [Agent(policy), ExportAgent(exported), Agent(AgentPolicy(exported))]
+    for step in range(6):
+        obs = {key: value[0, 0].numpy() for key, value in observations(policy, step, 1, frames).items()}
+        expected, *found = [agent.act(obs) for agent in agents]
+        for one in found:
+            np.testing.assert_allclose(one, expected, atol=1e-2)  # of a range of 100
+    with pytest.raises(
+        ValueError, match=r"'camera' has shape \(16, 16, 3\) per frame; the policy reads uint8 \(48, 64, 3\)"
+    ):
+        agents[1].act({**obs, "camera": np.zeros((16, 16, 3), np.uint8)})
+
+
+def test_frames_of_a_camera_that_the_policy_does_not_resize_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"frames are given for \['front'\]; the cameras whose .* are \['camera'\]"):
+        write_export(build(FITTED, **RESNET), tmp_path / "out", "onnx", source="run", frames={"front": (48, 64)})
