@@ -175,6 +175,7 @@ def test_part_whose_code_has_changed_is_one_clear_error(tmp_path, monkeypatch):
             done = tiny.train(config, "--set", "train.steps=6", "--import", "my_backbone")
             assert done.exit_code == 64 and "backbone.start.bias is unknown" in done.output, done.output
             assert f"{question} Then take that code, or train in another directory" in done.output
+            assert done.output.count("changed since?") == 1
             with pytest.raises(ValueError, match="backbone.start.bias is unknown") as error:
                 load_policy(tmp_path / "run")
             assert question in str(error.value)
