@@ -122,7 +122,7 @@ class Integrity:
         replace_file(self._path, seal({"format": 1, **manifest.model_dump(mode="json", exclude_defaults=True)}))
 
     def scope(self) -> str:
-        """The files that the check compares and the rest that nobody looks at, in one line; empty without files."""
+        """One line: what is compared at a start, and content that is not read; empty without files."""
         if self._root is None and not self._places:
             return ""
         if self._verify == "sizes":

@@ -31,7 +31,7 @@ from dp_prior.tasks.bounded import build_bounded
 from dp_prior.tensors.randomness import derive_seed
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.trainer import PolicyTrainer
-from dp_prior.training.trainer_state import library_versions
+from dp_prior.training.trainer_state import WAS_CHANGED, library_versions
 
 STACKS = "stacks"
 
@@ -173,7 +173,8 @@ class Assembly:
             if not allow_changes and not question:
                 raise
             advice = f".{question} Then take that code, or train in another directory" if question else ""
-            problem = f"the tensors of the checkpoint do not fit these settings: {str(error).rstrip('.')}{advice}"
+            found = str(error).replace(f" {WAS_CHANGED}", "").rstrip(".")  # what may have changed is known here
+            problem = f"the tensors of the checkpoint do not fit these settings: {found}{advice}"
             raise ConfigError("the checkpoint is of another run", [problem]) from None
 
     def report_changes(self, before: dict[str, Any], now: dict[str, Any], allow_changes: Iterable[str]) -> None:

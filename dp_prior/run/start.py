@@ -18,7 +18,7 @@ from dp_prior.places.local import copy_checkpoint
 from dp_prior.places.reference import resolve
 from dp_prior.places.resume import LocalResumeConfig
 from dp_prior.places.source import NoPlaceError, RemoteError
-from dp_prior.run.files.changes import completed
+from dp_prior.run.files.changes import completed, flat
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.tasks.pretrained import Pretrained
 from dp_prior.tasks.transfer import Transfer, TransferConfig, choose
@@ -87,6 +87,8 @@ def initialise(model: Pretrained, config: TrainConfig, ranks: Ranks, report: Cal
         report(f"  initialised   from {source.path}: {taken}")
         if taken.has_normalizer and not ranks.decide(lambda: _has_normalizer_of(config, source.path)):
             report("  warning       task.normalizer is not that of these weights, which is used; write the same one")
+        for line in ranks.decide(lambda: _reordered(config, source.path)):
+            report(f"  warning       {line}")
 
 
 def take_weights(model: Pretrained, source: TransferConfig, ranks: Ranks) -> Transfer:
@@ -153,3 +155,17 @@ def _same_run(one: Path, other: Path) -> bool:
         return [task, config["seed"], documents[DATA]["fingerprint"]]
 
     return {CONFIG, DATA} <= read_manifest(one).files.keys() and marks(one) == marks(other)
+
+
+def _reordered(config: TrainConfig, reference: str) -> list[str]:
+    """A line for each observation, and the action, that joins the same keys in another order than a checkpoint, as far
+    as its own configuration says: shapes agree, and the numbers mean something else."""
+    theirs = read_checkpoint(resolve(reference, whole=False), [CONFIG]).documents[CONFIG].get("data") or {}
+    ours = json.loads(config.to_json())["data"]
+    lines = []
+    for place in ("action", *(f"obs.{name}" for name in ours.get("obs") or {})):
+        now, was = (flat(data).get(f"{place}.key") for data in (ours, theirs))
+        if isinstance(now, list) and isinstance(was, list) and now != was and sorted(now) == sorted(was):
+            joined, read = ", ".join(now), ", ".join(was)
+            lines.append(f"data.{place}.key joins {joined}, but these weights read {read}; write that order")
+    return lines

@@ -25,6 +25,9 @@ from dp_prior.training.guard import Guard
 from dp_prior.training.optimizer import AdamW
 from dp_prior.training.stopwatch import Stopwatch
 
+WAS_CHANGED = "Was its module changed since?"
+"""Asked about tensors that do not fit, of a model whose origin is not known."""
+
 
 class Trained(Protocol):
     """The state of a trainer that a snapshot holds."""
@@ -102,7 +105,7 @@ def read_state(trainer: Trained, snapshot: Snapshot) -> None:
     names = progress.get("averages", list(trainer.averages)) or ["online"]
     averages = {name: snapshot.tensors[weights_file(name, names)] for name in names}
     online = averages.get("online") or _under("online.", training)
-    what, hint = "the checkpoint does not fit the model", "Was its module changed since?"
+    what, hint = "the checkpoint does not fit the model", WAS_CHANGED
     load_weights(trainer.online, online, what, hint)
     for name, average in trainer.averages.items():
         load_weights(average.model, averages.get(name, online), what, hint)

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,7 +15,7 @@ from dp_prior.places.resume import RemoteResumeConfig
 from dp_prior.run import start
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.start import find_checkpoint
-from tests.tiny import experiment, tiny
+from tests.tiny import experiment, tiny, write_data
 
 
 def without_a_field(config):
@@ -104,3 +105,20 @@ def test_weights_bring_their_normalizer_and_another_one_in_the_configuration_is_
     one.run()
     told = [line for line in lines if "task.normalizer is not that of these weights" in line]
     assert len(told) == bool(normalizer)
+
+
+@pytest.mark.parametrize("order", [["a", "b"], ["b", "a"]])
+def test_keys_that_weights_join_in_another_order_are_told(order, tmp_path):
+    first, lines = tmp_path / "first", []
+    first.mkdir()
+    with np.load(write_data(tmp_path / "toy.npz")) as file:
+        arrays = dict(file)
+    arrays |= {"a": arrays["state"][:, :2], "b": arrays["state"][:, 2:4]}
+    np.savez(tmp_path / "toy.npz", **arrays)
+    shared = {"data__episodes__path": str(tmp_path / "toy.npz"), "train__steps": 1}
+    experiment(tiny(first, data__obs={"both": {"key": ["a", "b"]}}, **shared)).run()
+    one = experiment(tiny(tmp_path, data__obs={"both": {"key": order}}, train__init_from=str(first / "run"), **shared))
+    one.parts.report = lines.append
+    one.run()
+    told = [line for line in lines if "data.obs.both.key joins b, a, but these weights read a, b" in line]
+    assert len(told) == (order == ["b", "a"])

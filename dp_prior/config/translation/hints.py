@@ -8,6 +8,9 @@ from dp_prior.config.translation.libraries import LIBRARIES
 from dp_prior.config.translation.library import Library
 from dp_prior.config.translation.row import Row
 
+DEEPEST = 3
+"""Objects around a key within which it may be a setting of another library that stands elsewhere there."""
+
 
 def hint(path: Sequence[str | int]) -> str | None:
     """The counterpart of a setting of another library, or why there is none; None if no library has such a setting.
@@ -25,8 +28,9 @@ def hint(path: Sequence[str | int]) -> str | None:
     if blocks and not exact:
         return f"Its place here is {' or '.join(blocks)} ({_joined(list(blocks.values()))})."
     room = ".".join(room for room in rooms if not room.isdecimal())
+    far = named if room.count(".") < DEEPEST else []
     near = [(library, row) for library, row in named if _room(library, row) == room]
-    return " ".join(_sentences(exact or near or named)) or None
+    return " ".join(_sentences(exact or near or far)) or None
 
 
 def _room(library: Library, row: Row) -> str:

@@ -263,7 +263,7 @@ class Trajectories(Demonstrations):
         """See `Demonstrations.summary`; with what was chosen, mirrored, or has weights."""
         lines = [super().summary()]
         if left := self._n_of_all - self._n_recorded:
-            lines.append(f"choice leaves out {left} episodes")
+            lines.append(f"choice leaves out {left} episode{'s' if left > 1 else ''}")
         if self._config.stride > 1:
             rate = "" if self.spec.fps is None else f", {self.spec.fps:g} steps per second"
             lines.append(f"one row of {self._config.stride}{rate}")

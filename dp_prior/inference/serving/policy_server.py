@@ -39,6 +39,9 @@ SEND_S = 10.0
 DRAIN_S = 30.0
 """Seconds after which a stop drops the requests whose prediction has not begun."""
 
+HANGS_S = 60.0
+"""Seconds of one prediction after which the server is no longer ready, so that a supervisor restarts the process."""
+
 MOST_UNREAD = 64 << 20
 """Bytes of answers waiting for a client at which the next frame from it ends the connection."""
 
@@ -113,6 +116,7 @@ class PolicyServer:
         self._report = report
         self._inboxes: dict[asyncio.Task[None], _Inbox] = {}  # by the task of the connection
         self._is_ready = self._is_stopping = self._is_late = False
+        self._predicts_since = math.inf  # in the time of the monotonic clock
 
     async def run(self, listener: socket.socket, stop: asyncio.Event) -> None:
         """Serve on a bound socket until `stop` is set; then answer what has arrived and close with 1001.
@@ -181,8 +185,8 @@ class PolicyServer:
         if path == "/healthz":
             return connection.respond(200, "OK\n")
         if path == "/readyz":
-            state = "shutting down" if self._is_stopping else "ready" if self._is_ready else "warming up"
-            return connection.respond(200 if self._is_ready else 503, f"{state}\n")
+            state = self._state()
+            return connection.respond(200 if state == "ready" else 503, f"{state}\n")
         if self._token is not None:
             given = [value.encode(errors="surrogateescape") for value in request.headers.get_all("Authorization")]
             if len(given) != 1 or not hmac.compare_digest(given[0], f"Api-Key {self._token}".encode()):
@@ -192,13 +196,23 @@ class PolicyServer:
                 refusal.headers["WWW-Authenticate"] = "Api-Key"
                 return refusal
         if path == "/metrics":
-            return connection.respond(200, self.telemetry.text(connections=len(self._inboxes), is_ready=self._is_ready))
+            is_ready = self._state() == "ready"
+            return connection.respond(200, self.telemetry.text(connections=len(self._inboxes), is_ready=is_ready))
         if self._is_stopping:
             return connection.respond(503, "shutting down\n")
         if len(self._inboxes) >= self._limits.connections:
             line = f"{len(self._inboxes)} clients are connected, which is the limit (--max-connections)\n"
             return connection.respond(503, line)
         return None
+
+    def _state(self) -> str:
+        """The state of the server in a word, or why it answers nobody."""
+        if self._is_stopping:
+            return "shutting down"
+        if not self._is_ready:
+            return "warming up"
+        lasts_s = time.monotonic() - self._predicts_since
+        return "ready" if lasts_s < HANGS_S else f"a prediction hangs, for {lasts_s:.0f} s so far"
 
     async def _converse(self, connection: Any) -> None:
         """One connection, from metadata to close."""
@@ -240,6 +254,7 @@ class PolicyServer:
         if self._is_late or inbox.is_gone:  # a client that waited too long asks again, on another connection
             return "nobody waits for this answer"
         wait = time.perf_counter() - request.arrived
+        self._predicts_since = time.monotonic()
         try:
             answer = session.answer(request.message, {**timing, "wait_ms": 1e3 * wait})
         except ValueError as error:
@@ -249,6 +264,8 @@ class PolicyServer:
             self.telemetry.requests["failed"] += 1
             log.exception("the policy failed")
             return f"the policy failed: {type(error).__name__}; the log of the server has more"
+        finally:
+            self._predicts_since = math.inf
         self.telemetry.requests["answered"] += 1
         for stage, seconds in {"wait": wait, **answer.seconds}.items():
             self.telemetry.took(stage, seconds)

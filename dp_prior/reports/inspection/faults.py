@@ -336,8 +336,8 @@ def parts(seen: Survey) -> Iterator[Finding]:
     own = {name: places for name, places in seen.store.parts().items() if 0 < len(places) < every}
     if own:
         listed = first_few([f"{name} ({len(places)} of {every} episodes)" for name, places in own.items()], 8)
-        how = 'name them in data, "split": {"parts": {"train": [...], "val": [...]}}, to divide by them'
-        yield Finding("note", f"the data set has the parts {listed}; {how}")
+        how = '; name them in data, "split": {"parts": {"train": [...], "val": [...]}}, to divide by them'
+        yield Finding("note", f"the data set has the parts {listed}{'' if seen.is_divided else how}")
     held_out = {name: own[name] for name in ("train", "valid", "val", "validation", "test") if name in own}
     for line in overlaps(held_out, seen.chosen.names):
         yield Finding("warning", f"{line}: what is validated on is trained on")

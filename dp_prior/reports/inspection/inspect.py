@@ -181,7 +181,8 @@ def _recorded(
     choice: ChoiceConfig | None = None,
 ) -> Inspection:
     """Args: wanted, data, normalizers, cameras, choice: those of a configuration; None for all keys and episodes."""
-    seen = survey(record.create(), wanted, choice)
+    is_divided = bool((data.get("split") or {}).get("parts"))
+    seen = replace(survey(record.create(), wanted, choice), is_divided=is_divided)
     is_remote = record.is_remote and cameras is None
     keys = list(seen.cameras if cameras is None else cameras)
     unnamed = {key: shape for key, shape in seen.cameras.items() if key not in keys}

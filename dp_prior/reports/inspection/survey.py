@@ -79,6 +79,7 @@ class Survey:
         cameras: keys of pictures, and their shape.
         gaps: what was not looked at, a line each.
         unused: type, shape and meaning of every key that is neither signal nor camera.
+        is_divided: whether a configuration divides the episodes by parts of the data set.
     """
 
     store: EpisodeStore
@@ -92,6 +93,7 @@ class Survey:
     problems: list[str] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
     unused: dict[str, str] = field(default_factory=dict)
+    is_divided: bool = False
 
     @property
     def lengths(self) -> np.ndarray:

@@ -46,6 +46,9 @@ def _line(store: EpisodeStore, key: str, shape: tuple[int, ...], n_texts: int) -
         return f"{what}, no numbers; texts are read by data.language"
     if len(shape) >= 2 and store.dtype(key) == "uint8":
         return f"{what}, no picture by its name or shape; to read it, name it in data.images"
+    n_episodes = len(store.episode_ends)
+    if n_episodes and store.rows(key) == n_episodes < int(store.episode_ends[-1]):
+        return f"{what}, one for each episode, which is no observation of a step"
     found = next((meaning for pattern, meaning in _MEANINGS if pattern.search(key)), "no observation by its name")
     return f"{what}, {found}" + ("" if "not read" in found else "; to read it, name it in data.obs")
 

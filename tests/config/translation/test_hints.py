@@ -82,3 +82,8 @@ def test_a_block_of_another_library_in_a_file_of_ours_gets_its_place():
         )
         assert place is None or f"Its place here is {place} " in line
         assert "Did you mean" not in line
+
+
+def test_a_key_deep_inside_is_not_sent_to_a_setting_that_stands_elsewhere():
+    assert "train.lr.peak" in hint(["train", "learning_rate"])
+    assert hint(["data", "images", "front", "mirror", "learning_rate"]) is None

@@ -314,3 +314,10 @@ def test_numbers_of_an_action_have_the_names_of_the_data_set(path):
     assert configure(path).create(6, 2, 3).action_names == ["reach", "grip"]
     one = configure(path, action={"key": "action", "slice": [1, 2]}).create(6, 2, 3)
     assert one.action_names == ["grip"]
+
+
+@pytest.mark.parametrize(
+    ("left_out", "told"), [([0], "choice leaves out 1 episode"), ([0, 1], "leaves out 2 episodes")]
+)
+def test_the_summary_counts_what_the_choice_leaves_out(path, left_out, told):
+    assert configure(path, choice={"leave_out": left_out}).create(6, 2, 3).summary().endswith(told)

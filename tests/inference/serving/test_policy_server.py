@@ -191,6 +191,24 @@ def test_ready_means_that_the_model_of_the_instructions_is_loaded_or_that_texts_
         assert "actions" in asked(joined(server), pack({"pos": np.zeros(3), "a b/c": np.zeros(8)}))
 
 
+def test_a_prediction_that_hangs_is_told_by_the_probe_and_to_the_client_in_time(monkeypatch):
+    monkeypatch.setattr(module, "HANGS_S", 0.1)
+    policy, started, go = Fake(), threading.Event(), threading.Event()
+    with running(policy) as server, PolicyClient(port=server.port, timeout_s=0.2, patience_s=0.0) as robot:
+        assert get(server, "/readyz") == (200, "ready\n")
+        policy.before = lambda: (started.set(), go.wait(30))
+        with pytest.raises(ConnectionError, match="no answer from .*timed out"):
+            robot.act(GOOD)
+        assert started.is_set() and get(server, "/healthz")[0] == 200
+        status, line = get(server, "/readyz")
+        assert status == 503 and line.startswith("a prediction hangs, for 0 s")
+        assert "dp_prior_ready 0\n" in get(server, "/metrics")[1]
+        go.set()
+        while get(server, "/readyz")[0] != 200:
+            pass
+        assert robot.act(GOOD).shape == (2,)  # the next request is answered by its own answer
+
+
 def test_metrics_count_every_stage():
     with running(Fake()) as server, joined(server) as end:
         for _ in range(3):

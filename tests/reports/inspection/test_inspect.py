@@ -533,6 +533,9 @@ def test_parts_of_a_data_set_are_named_and_proposed(tmp_path):
     found = demonstrations(tmp_path / "a.hdf5", train=[0, 1, 2, 3], valid=[4, 5])
     assert "train (4 of 6 episodes), valid (2 of 6 episodes)" in "\n".join(summary(found))
     assert found[0].data["split"] == {"parts": {"train": ["train"], "val": ["valid"]}}
+    assert "to divide by them" in "\n".join(summary(found))
+    write_config(found, tmp_path / "divided.json")  # which divides by them, and is not told to
+    assert "to divide by them" not in "\n".join(summary(inspect(str(tmp_path / "divided.json"))))
     found = demonstrations(tmp_path / "b.hdf5", train=[0, 1, 2, 3], valid=[3, 4, 5])
     assert "train and valid share the episodes 3: what is validated on is trained on" in "\n".join(summary(found))
     assert "split" not in found[0].data and "split" not in demonstrations(tmp_path / "c.hdf5")[0].data

@@ -119,3 +119,9 @@ def test_masks_and_splits_are_told(tmp_path):
         (path / "meta/info.json").write_text(json.dumps(info | {"splits": splits}))
         (found,) = inspect(str(path))
         assert [name for name in found.survey.unused if name.startswith("splits")] == lines
+
+
+def test_an_array_with_one_value_per_episode_is_not_offered_as_an_observation(tmp_path):
+    np.savez(tmp_path / "d.npz", **arrays(), target_mass=np.ones(2), episode_ends=ends_of([12, 18]))
+    seen = survey(NpzStoreConfig(path=tmp_path / "d.npz").create())
+    assert "one for each episode" in seen.unused["target_mass"] and "data.obs" not in seen.unused["target_mass"]
