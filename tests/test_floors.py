@@ -90,6 +90,7 @@ METADATA = {  # of installed packages: their records, and a version; only the co
     ("importlib", "cli/command.py"),
     ("importlib.metadata", "config/families.py"),
     ("importlib.metadata", "config/origins.py"),
+    ("importlib.metadata", "envs/fingerprint.py"),
     ("importlib.metadata", "inference/export/write.py"),
     ("importlib.metadata", "pixels/renderers/pusht.py"),
 }

@@ -12,6 +12,7 @@ from typing import Any
 from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.format import MANIFEST, read_checkpoint, read_manifest
 from dp_prior.config import ConfigError
+from dp_prior.envs.fingerprint import versions
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.evaluation.rollout_evaluator import RolloutEvaluator
 from dp_prior.inference.chunking import Policy
@@ -56,13 +57,14 @@ class Player:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The policy's files and the settings of its rollouts, which must not change while it is compared."""
+        """The policy's files, the settings of its rollouts and the packages that simulate, which must not change while
+        it is compared."""
         if (self._directory / MANIFEST).is_file():
             files = {name: entry.sha256 for name, entry in sorted(read_manifest(self._directory).files.items())}
         else:
             files = {path.name: str(path.stat().st_size) for path in sorted(self._directory.iterdir())}
         settings = json.loads(self.record.model_dump_json(exclude=_HARMLESS))
-        return {"policy": self.name, "files": files, "evaluator": settings}
+        return {"policy": self.name, "files": files, "evaluator": settings, "packages": versions(self.record.env)}
 
     @contextlib.contextmanager
     def playing(self, first_seed: int) -> Iterator[Play]:

@@ -65,6 +65,16 @@ class GymConfig(Config):
         """Limits of an episode's score; of rewards nothing is known."""
         return (0.0, 1.0) if self.score == "success" else (-math.inf, math.inf)
 
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """What simulates, for the environment's fingerprint: gymnasium, the module that made the environment, and the
+        engine that most of them use."""
+        import gymnasium
+
+        entry = gymnasium.spec(self.id).entry_point
+        maker = entry if isinstance(entry, str) else entry.__module__
+        return "gymnasium", maker.partition(".")[0].partition(":")[0], "mujoco"
+
     def create(self) -> Lockstep:
         """The environment.
 

@@ -23,6 +23,9 @@ class MetaWorldConfig(Config):
 
     score_range: ClassVar = (0.0, 1.0)
 
+    modules: ClassVar = ("metaworld", "mujoco")
+    """What simulates, for the environment's fingerprint."""
+
     task: str
     """Name of the task, for example `push-v3`."""
 

@@ -25,6 +25,9 @@ class PushTConfig(Config):
 
     score_range: ClassVar = (0.0, 1.0)
 
+    modules: ClassVar = ("gym_pusht", "pymunk")
+    """What simulates, for the environment's fingerprint."""
+
     n_envs: int = Field(default=25, ge=1)
     """Episodes that run side by side: the largest batch of a prediction."""
 

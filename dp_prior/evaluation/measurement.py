@@ -32,12 +32,14 @@ class Measurement:
         media: pictures and videos by name, for loggers that show them.
         tables: rows of numbers by name, one row per seed or horizon index.
         arrays: arrays to store beside the report, by the suffix of the file name.
+        environment: fingerprint of the simulated world, see `dp_prior.envs.fingerprint`; None without one.
     """
 
     metrics: dict[str, float]
     media: dict[str, Path] = field(default_factory=dict)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    environment: dict[str, Any] | None = None
 
 
 def write_report(path: Path, settings: Config, progress: Progress, result: Measurement) -> None:
@@ -50,6 +52,8 @@ def write_report(path: Path, settings: Config, progress: Progress, result: Measu
         "metrics": result.metrics,
         "tables": result.tables,
     }
+    if result.environment is not None:
+        report["environment"] = result.environment
     path.parent.mkdir(parents=True, exist_ok=True)
     for name, array in result.arrays.items():
         with replacing(path.with_name(f"{path.stem}_{name}.npy")) as temporary, temporary.open("wb") as file:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import nn
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
+from dp_prior.envs.fingerprint import fingerprint
 from dp_prior.envs.vector import VectorEnv
 from dp_prior.envs.workers import Workers, cores, is_divisible
 from dp_prior.evaluation import by_instruction
@@ -58,6 +60,7 @@ class RolloutEvaluator:
             stem = self.output_dir / f"{config.name}_{progress.global_step:08d}"
         env = self._open(policy, ranks)
         try:
+            world = None if stem is None else fingerprint(config.env, env, config.first_seed)
             with evaluation_mode(policy), work_of(ranks).named(config.name, config.n_episodes):
                 rows, film = self._run_episodes(env, policy, ranks, stem)
         finally:
@@ -70,7 +73,7 @@ class RolloutEvaluator:
             draw_rollouts(picture, film.strips, table, self._headline(result.metrics))
             result.media[f"{config.name}/picture"] = picture
         if stem is not None:
-            write_report(stem.with_suffix(".json"), config, progress, result)
+            write_report(stem.with_suffix(".json"), config, progress, replace(result, environment=world))
         return result
 
     @contextmanager

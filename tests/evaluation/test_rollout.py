@@ -13,6 +13,7 @@ from dp_prior.config import ConfigError
 from dp_prior.diffusion.draw import AS_CONFIGURED
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.embedders.hashed import HashedConfig
+from dp_prior.envs.fingerprint import is_fingerprint
 from dp_prior.envs.gym import GymConfig
 from dp_prior.envs.toy import Toy, ToyConfig
 from dp_prior.evaluation import rollout_evaluator
@@ -307,6 +308,7 @@ def test_report_reproduces_the_setting(tmp_path):
     chosen = config()
     result = chosen.create(None, tmp_path / "media").run({"online": Way(broken=True)}, None, NOW)
     report = json.loads((tmp_path / "media" / "rollout_00000100.json").read_text())
+    assert is_fingerprint(report["environment"])
     assert RolloutConfig.from_json(json.dumps(report["settings"])) == chosen
     assert report["metrics"]["rollout/score"] is None  # JSON has no NaN
     assert [row["seed"] for row in report["tables"]["rollout/by_seed"]] == [

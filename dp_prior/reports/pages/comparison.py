@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dp_prior.envs.fingerprint import differences
 from dp_prior.evaluation.interval import UNBOUNDED, mean_interval, of_difference
 from dp_prior.reports.pages.charts import overlay
 from dp_prior.reports.pages.drawing import Chart, Drawing
@@ -165,6 +166,11 @@ def _paired(names: list[str], stories: list[Story]) -> list[tuple[str, str, str,
         other = scores_by_seed(story)
         common = sorted(first.keys() & other.keys())
         if len(common) > 1 and story.tested.name == stories[0].tested.name:
+            worlds = stories[0].tested.environment, story.tested.environment
+            if None not in worlds and (others := [*differences(*worlds)]):
+                text = f"not paired, the environments differ: {'; '.join(others)}"
+                rows.append((name, names[0], f"{story.tested.name}/score", str(len(common)), text))
+                continue
             difference = np.array([other[seed] - first[seed] for seed in common])
             low, high = mean_interval(difference, limits=of_difference(stories[0].tested.score_range))
             text = f"{difference.mean():+.3f} ({low:+.3f} to {high:+.3f})"

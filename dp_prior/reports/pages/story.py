@@ -20,6 +20,7 @@ import numpy as np
 from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.config import ORIGINS, ConfigError
 from dp_prior.data.errors import first_few
+from dp_prior.envs.fingerprint import is_fingerprint
 from dp_prior.evaluation.interval import SHARE, UNBOUNDED
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.files.durable import is_alive
@@ -62,6 +63,7 @@ class EvaluationReport:
     samples: int
     settings: dict[str, Any]
     tables: dict[str, list[dict[str, Any]]]
+    environment: dict[str, Any] | None = None
 
     @property
     def episodes(self) -> list[dict[str, Any]]:
@@ -303,8 +305,11 @@ def _report(path: Path, gaps: list[str]) -> EvaluationReport | None:
             is_whole &= all(_is_episode(row) if table.endswith(BY_SEED) else isinstance(row, dict) for row in rows)
         if not is_whole:
             raise ValueError("it lacks columns")
+        environment = found.get("environment")  # older versions stored none
+        if environment is not None and not is_fingerprint(environment):
+            raise ValueError("it names no environment")
         return EvaluationReport(
-            path, name, found["global_step"], found["samples_seen"], found["settings"], found["tables"]
+            path, name, found["global_step"], found["samples_seen"], found["settings"], found["tables"], environment
         )
     except (OSError, ValueError, RecursionError, UnfitError, KeyError, TypeError, AttributeError):
         gaps.append(f"{MEDIA}/{path.name} is no report")

@@ -238,6 +238,7 @@ def test_values_that_are_no_numbers_cost_a_line(run, tmp_path, value):
         {"tables": {"rollout/by_seed": [{"seed": [1], "score": 1, "success": None}]}},
         {"tables": {"rollout/by_seed": [{"seed": 1, "score": "1", "success": True}]}},
         {"tables": {"rollout/by_seed": [{"seed": 1, "score": 1, "success": "yes"}]}},
+        {"environment": {"packages": {"mujoco": 3}, "seed": 1, "start": "a"}},
     ],
 )
 def test_a_report_of_other_types_costs_a_line(run, tmp_path, change):
