@@ -114,6 +114,19 @@ def npy_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
             raise ValueError(f"its header cannot be parsed: {error}") from None
 
 
+def map_npy(path: Path) -> np.ndarray:
+    """The array of an `.npy` file, mapped into memory. Unlike `np.load`, it may be called by several threads.
+
+    Raises:
+        ValueError: it is no such file, or holds Python objects.
+    """
+    with open(path, "rb") as stream:
+        shape, is_fortran, dtype = npy_header(stream)
+        if dtype.hasobject:
+            raise ValueError("it holds Python objects, which are never decoded; save a plain numeric array")
+        return np.memmap(path, dtype, "r", stream.tell(), shape, "F" if is_fortran else "C")
+
+
 def check_is_file(path: Path, ending: str) -> None:
     """Raises DataError unless a data set that is one file is there."""
     if path.is_dir():

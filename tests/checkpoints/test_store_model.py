@@ -19,7 +19,6 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.clock import Progress
 from tests.checkpoints.documents import recover
-from tests.messages import naming
 
 VALUES = st.none() | st.just(math.nan) | st.sampled_from([0.1, 0.2, 0.3])
 
@@ -111,8 +110,9 @@ class StoreModel(RuleBasedStateMachine):
     def good_checkpoints_are_those_of_the_model(self):
         assert [stored.manifest.step for stored in self.store.good()] == [step for step, _ in reversed(self.good)]
         if self.set_aside and not self.good:  # a fresh start would bury what is damaged
-            with pytest.raises(CheckpointError, match=naming("damaged_step_")):
+            with pytest.raises(CheckpointError) as refused:
                 self.store.latest()
+            assert "damaged_step_" in str(refused.value)
             return
         found = recover(self.store)
         assert (found is None) == (not self.good)

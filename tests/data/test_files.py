@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from numpy.lib import format as npy_format
 
-from dp_prior.data.files import npy_header
+from dp_prior.data.files import map_npy, npy_header
+from tests.messages import naming
 
 
 def test_headers_are_parsed_one_at_a_time_however_many_threads_read(monkeypatch):
@@ -37,3 +38,15 @@ def test_the_stream_stands_at_the_values_after_the_header(version):
     stored.seek(0)
     assert npy_header(stored) == (array.shape, False, array.dtype)
     assert stored.read() == array.tobytes()
+
+
+def test_arrays_are_mapped_as_numpy_reads_them_by_any_number_of_threads(tmp_path):
+    arrays = [np.arange(24, dtype=np.int16).reshape(2, 3, 4), np.ones((3, 2), order="F"), np.array(2.5)]
+    for number, array in enumerate(arrays):
+        np.save(tmp_path / f"{number}.npy", array)
+    with ThreadPoolExecutor(8) as pool:
+        for number, found in enumerate(pool.map(map_npy, [tmp_path / f"{one % 3}.npy" for one in range(300)])):
+            np.testing.assert_array_equal(found, arrays[number % 3], strict=True)
+    np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises(ValueError, match=naming("Python objects")):
+        map_npy(tmp_path / "objects.npy")

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from dp_prior.data.errors import DataError, MissingError, UnreadableError
-from dp_prior.data.files import check_memory, decoding, npy_header, reading
+from dp_prior.data.files import check_memory, decoding, map_npy, npy_header, reading
 from dp_prior.data.formats.grouped import GroupedStore, Layout
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.files.regular_files import open_regular
@@ -34,7 +34,7 @@ class MaskedEpisode:
     def rows(self, key: str, first: int, stop: int) -> np.ndarray:
         """See `EpisodeArrays`."""
         with decoding(f"{self.where}[{key}]"):
-            array = np.load(self.file / f"{key}.npy", mmap_mode="r", allow_pickle=False)
+            array = map_npy(self.file / f"{key}.npy")
             return np.array(array[first:stop, self._number] if self._time_first else array[self._number, first:stop])
 
 
