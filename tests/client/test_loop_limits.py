@@ -5,6 +5,7 @@ import math
 import pytest
 
 from dp_prior.client.loop_limits import LoopLimits
+from tests.messages import naming
 
 
 def test_the_defaults_hold_and_tell_and_never_stop_a_robot():
@@ -18,9 +19,10 @@ def test_a_frame_limit_is_one_number_or_one_by_camera():
 
 
 def test_limits_without_meaning_are_refused_all_at_once():
-    with pytest.raises(ValueError, match=r"frame_s front is -1, hold_s is nan, first_chunk_s is '3'; expected seconds"):
+    told = ("frame_s front is -1", "hold_s is nan", "first_chunk_s is '3'", "seconds, 0 or more")
+    with pytest.raises(ValueError, match=naming(*told)):
         LoopLimits(hold_s=math.nan, first_chunk_s="3", frame_s={"front": -1})
-    with pytest.raises(ValueError, match=r'then is \'halt\'; expected "hold", "stop" or a function'):
+    with pytest.raises(ValueError, match=naming("then", "'halt'", '"hold"', '"stop"', "function")):
         LoopLimits(then="halt")
-    with pytest.raises(ValueError, match=r'frozen is True; expected "tell" or "refuse"'):
+    with pytest.raises(ValueError, match=naming("frozen", True, '"tell"', '"refuse"')):
         LoopLimits(frozen=True)

@@ -577,7 +577,7 @@ def test_a_rate_that_is_not_that_of_training_is_told_or_refused(caplog):
     assert (
         "the loop runs at 50 steps per second, the policy was trained at 10, so the robot moves 5 times" in caplog.text
     )
-    with pytest.raises(ValueError, match=r"call act 10 times per second \(limits.rate\)"):
+    with pytest.raises(ValueError, match=naming(50, "act 10 times", "limits.rate")):
         RealtimeAgent(Trained(None), fps=50, limits=LoopLimits(rate="refuse"), **settings)
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from dp_prior.commands.export import frame_sizes
 from dp_prior.config import ConfigError
+from tests.messages import naming
 
 
 def test_the_size_of_each_camera_is_height_by_width():
@@ -12,5 +13,5 @@ def test_the_size_of_each_camera_is_height_by_width():
 
 def test_another_form_is_refused_with_an_example():
     for wrong in ("front", "front=480", "front=0x640", "front=480*640", "=480x640", "front=99999x1"):
-        with pytest.raises(ConfigError, match=r"expected CAMERA=HEIGHTxWIDTH, for example front=480x640"):
+        with pytest.raises(ConfigError, match=naming("--frames", repr(wrong), "CAMERA=HEIGHTxWIDTH", "front=480x640")):
             frame_sizes([wrong])

@@ -58,8 +58,8 @@ def test_a_policy_without_rollouts_names_the_option(trained_policy, tmp_path):
 def test_policies_in_different_environments_are_not_compared(runs):
     short, long = player(runs["short"]), player(runs["long"])
     assert score_limits([short, player(runs["short"])]) == (0.0, 1.0)
-    told = naming("env.max_steps", runs["long"], runs["short"], "--config_file")
-    with pytest.raises(ConfigError, match=told) as refused:
+    told = ("env.max_steps", runs["long"], runs["short"], "--config_file")
+    with pytest.raises(ConfigError, match=naming(*told)) as refused:
         score_limits([short, long])
     assert "n_envs" not in str(refused.value)
 

@@ -180,7 +180,7 @@ def test_part_whose_code_has_changed_is_one_clear_error(tmp_path, monkeypatch):
             assert done.exit_code == 64 and "backbone.start.bias is unknown" in done.output, done.output
             assert f"{question} Then take that code, or train in another directory" in done.output
             assert done.output.count("changed since?") == 1
-            told = naming("model.safetensors", "config.json", "backbone.start.bias", "my_backbone")
-            with pytest.raises(ValueError, match=told) as error:
+            told = ("model.safetensors", "config.json", "backbone.start.bias", "my_backbone")
+            with pytest.raises(ValueError, match=naming(*told)) as error:
                 load_policy(tmp_path / "run")
             assert question in str(error.value)

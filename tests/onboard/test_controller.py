@@ -7,6 +7,7 @@ from dp_prior.onboard.controller import Controller
 from dp_prior.onboard.motion_limits import MotionLimits
 from dp_prior.onboard.obs_spec import ObsSpec, Reads
 from tests.cases import every
+from tests.messages import naming
 
 scipy_rotation = pytest.importorskip("scipy.spatial.transform", reason="scipy is not installed: slerp is NOT compared")
 
@@ -109,18 +110,21 @@ def test_an_agent_that_raises_is_asked_again_by_the_next_command():
 
 
 def test_an_action_that_is_no_command_is_refused_instead_of_sent():
-    for wrong, line in (([0, 0, 0, 0, 1], "no rotation of form"), ([0, 0, 0, 1, np.nan], "expected 5 finite numbers")):
-        with pytest.raises(ValueError, match=line):
+    for wrong, told in (
+        ([0, 0, 0, 0, 1], ([0, 4], [0.0] * 4, "no rotation", "'quaternion_xyzw'", "expected 1")),
+        ([0, 0, 0, 1, np.nan], ("nan", "5 finite numbers")),
+    ):
+        with pytest.raises(ValueError, match=naming(*told)):
             commands(Planned([wrong], rotations=[(0, 4, "quaternion_xyzw")]), 1, [0, 0, 0, 1, 0])
 
 
 def test_settings_without_meaning_are_refused():
     agent = Planned([[0.0, 0.0]])
-    with pytest.raises(ValueError, match="fps is 50, rate 30; expected a rate of commands of at least fps"):
+    with pytest.raises(ValueError, match=naming("fps is 50", "rate 30", "at least", "above 0")):
         Controller(agent, fps=50, rate=30)
-    with pytest.raises(ValueError, match="of form 'euler_xyz' cannot be interpolated; expected axis"):
+    with pytest.raises(ValueError, match=naming([0, 3], "'euler_xyz'", "axis_angle (3)")):
         Controller(agent, fps=10, rate=500, rotations=[(0, 3, "euler_xyz")])
-    with pytest.raises(RuntimeError, match="command was called before reset"):
+    with pytest.raises(RuntimeError, match=naming("command", "before reset", "Controller")):
         Controller(agent, fps=10, rate=500).command(dict)
-    with pytest.raises(ValueError, match="at_once name the number 7, but a command has 2"):
+    with pytest.raises(ValueError, match=naming("at_once", 7, 2)):
         Controller(agent, fps=10, rate=500, at_once=[7]).reset([0.0, 0.0])

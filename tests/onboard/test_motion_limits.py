@@ -5,6 +5,7 @@ import pytest
 
 from dp_prior.onboard.motion_limits import LimitedMotion, MotionLimits
 from tests.cases import every
+from tests.messages import naming
 
 RATE = 500
 
@@ -77,9 +78,9 @@ def test_without_limits_the_command_is_the_target():
 
 def test_limits_without_meaning_are_refused():
     for wrong in (0, -1, np.nan, [1.0, -1.0]):
-        with pytest.raises(ValueError, match="velocity is .*; expected numbers above 0"):
+        with pytest.raises(ValueError, match=naming("velocity", f"{wrong!r};", "above 0")):
             MotionLimits(velocity=wrong)
-    with pytest.raises(ValueError, match="jerk is limited where acceleration is not"):
+    with pytest.raises(ValueError, match=naming("jerk", "acceleration too")):
         MotionLimits(jerk=1.0)
-    with pytest.raises(ValueError, match="velocity has 2 limits for a command of 3 numbers"):
+    with pytest.raises(ValueError, match=naming("velocity", "2 limits", "3 numbers")):
         MotionLimits(velocity=[1.0, 2.0]).of(3)

@@ -82,7 +82,7 @@ def test_names_are_those_of_the_numbers_of_a_vector():
     spec = Spec(x_shape=(8, 2), cond_shapes={"state": (2, 2)}, names=names)
     assert Spec.from_json(spec.model_dump_json()).names == names
     for key, given in (("state", ("pan",)), ("x", ("dx",)), ("none", ("a",))):
-        with pytest.raises(ConfigError, match=rf"names.{key} has 1 names, but '{key}' has shape"):
+        with pytest.raises(ConfigError, match=naming(f"names.{key}", "1 names", repr(key), spec.feature_shape(key))):
             Spec.from_json(json.dumps({"x_shape": (8, 2), "cond_shapes": {"state": (2, 2)}, "names": {key: given}}))
 
 

@@ -15,6 +15,7 @@ from dp_prior.inference.export.write import observations, write_export
 from dp_prior.pixels.resize import Fit
 from tests.cases import every
 from tests.inference.export.policies import CAMERA, build
+from tests.messages import naming
 
 FITTED = CAMERA.model_copy(update={"fits": {"camera": Fit(size=(16, 16), how="crop")}})
 RESNET = {"encoders": {"camera": {"type": "resnet", "width": 16, "blocks": [1]}}}
@@ -72,12 +73,10 @@ def test_a_robot_without_torch_gives_its_frames_as_they_are(tmp_path):
         expected, *found = [agent.act(obs) for agent in agents]
         for one in found:
             np.testing.assert_allclose(one, expected, atol=1e-2)  # of a range of 100
-    with pytest.raises(
-        ValueError, match=r"'camera' has shape \(16, 16, 3\) per frame; the policy reads uint8 \(48, 64, 3\)"
-    ):
+    with pytest.raises(ValueError, match=naming("'camera'", (16, 16, 3), "uint8 (48, 64, 3)", "one frame")):
         agents[1].act({**obs, "camera": np.zeros((16, 16, 3), np.uint8)})
 
 
 def test_frames_of_a_camera_that_the_policy_does_not_resize_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"frames are given for \['front'\]; the cameras whose .* are \['camera'\]"):
+    with pytest.raises(ConfigError, match=naming("frames", ["front"], ["camera"])):
         write_export(build(FITTED, **RESNET), tmp_path / "out", "onnx", source="run", frames={"front": (48, 64)})

@@ -7,6 +7,7 @@ import pytest
 from dp_prior.inference.export.lerobot_folder import lerobot_settings, write_lerobot_folder
 from dp_prior.inference.export.wiring import Wiring
 from tests.inference.export.policies import build
+from tests.messages import naming
 
 
 def test_the_folder_holds_settings_pipelines_card_and_policy(tmp_path):
@@ -15,7 +16,7 @@ def test_the_folder_holds_settings_pipelines_card_and_policy(tmp_path):
     assert found == ["README.md", "config.json", "policy", "policy_postprocessor.json", "policy_preprocessor.json"]
     before = json.loads((tmp_path / "new" / "policy_preprocessor.json").read_text())
     assert [step["registry_name"] for step in before["steps"]] == ["rename_observations_processor", "device_processor"]
-    with pytest.raises(FileExistsError, match="new exists; choose another"):
+    with pytest.raises(FileExistsError, match=naming(tmp_path / "new", "choose another")):
         write_lerobot_folder(tmp_path / "new", {}, "", None)
 
 
@@ -24,7 +25,7 @@ def test_a_policy_that_cannot_be_written_leaves_no_folder(tmp_path):
         place.mkdir()
         raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(OSError, match=naming("disk full")):
         write_lerobot_folder(tmp_path / "new", {}, "", fail)
     assert not list(tmp_path.iterdir())
 

@@ -104,7 +104,8 @@ def test_the_programs_of_openpi_work_by_their_own_names(renames):
             found = robot.infer({theirs: ours[name] for theirs, name in renames.items()})["actions"]
             stacked = {key: value if key == "task" else value[None] for key, value in ours.items()}
             np.testing.assert_array_equal(found, agent.infer(stacked)["chunk"][:4])
-        with pytest.raises(RuntimeError, match="observation 'front' is missing"):
+        given = renames.get("observation/state", "observation/state")
+        with pytest.raises(RuntimeError, match=naming("'front' is missing", f"found {given}")):
             robot.infer({"observation/state": np.zeros(8)})
 
 

@@ -6,6 +6,7 @@ import pytest
 from dp_prior.config import ConfigError
 from dp_prior.inference.serving.renames import check_renames, renamed
 from tests.inference.serving.running import Fake
+from tests.messages import naming
 
 SPEC = Fake().spec
 
@@ -15,7 +16,7 @@ def test_requests_get_the_names_of_the_policy_whichever_name_they_use():
     value = np.zeros(3)
     for request in ({"observation/state": value, "prompt": "go"}, {"pos": value, "prompt": "go"}):
         assert renamed(request, renames) == {"pos": value, "prompt": "go"} or renamed(request, renames)["pos"] is value
-    with pytest.raises(ValueError, match="'observation/state' and 'pos' are names of one observation; send one"):
+    with pytest.raises(ValueError, match=naming("'observation/state'", "'pos'", "send one")):
         renamed({"observation/state": value, "pos": value}, renames)
 
 
@@ -27,13 +28,10 @@ def test_two_observations_may_change_their_names():
 
 
 def test_what_does_not_fit_the_policy_is_refused_with_both_lists():
-    for renames, line in (
-        (
-            {"observation/state": "state"},
-            r"names \['state'\] as observations of the policy, which reads \['pos', 'a b/c'\]",
-        ),
-        ({"x": "pos", "y": "pos"}, r"gives \['pos'\] several names: {'x': 'pos', 'y': 'pos'}"),
-        ({"pos": "a b/c"}, r"takes the names \['pos'\], which are observations of the policy, for others"),
+    for renames, told in (
+        ({"observation/state": "state"}, (["state"], ["pos", "a b/c"])),
+        ({"x": "pos", "y": "pos"}, (["pos"], "several names", {"x": "pos", "y": "pos"})),
+        ({"pos": "a b/c"}, (["pos"], "for others", {"pos": "a b/c"})),
     ):
-        with pytest.raises(ConfigError, match=line):
+        with pytest.raises(ConfigError, match=naming("--rename", *told)):
             check_renames(renames, SPEC)
