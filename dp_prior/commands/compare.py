@@ -116,6 +116,8 @@ def compare_policies(
             starts += [str(first + one) for one in episodes]
             known = Comparison(outcomes.scores(names, starts), limits, rules.error)
             report(_progress(names, known, rules.most))
+    if rules.measure == "success" and not any(row.get("success") for row in outcomes.rows.values()):
+        report(f"no episode told whether it was solved: does {players[0].record.env.type!r} tell it (success_score)?")
     return names, known
 
 

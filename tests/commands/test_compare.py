@@ -177,6 +177,16 @@ def test_actions_that_are_not_finite_lose(fakes, tmp_path):
         assert known.pairs()[0].better == 1 and set(known.scores[0]) == {0.0}
 
 
+def test_an_environment_that_tells_no_success_is_named(fakes, tmp_path):
+    players = fakes(0.9, 0.9)
+    for player in players:
+        playing = player.playing(0)
+        playing.play = lambda episodes: [{"seed": 1, "score": 0.5, "success": None, "steps": 1}]
+        player.playing = lambda _, playing=playing: playing
+    _, said = run(players, tmp_path / "out", most=10, measure="success")
+    assert "'toy'" in said[-1] and "success_score" in said[-1]
+
+
 def test_a_file_of_outcomes_gives_the_verdict_of_the_rollouts(fakes, tmp_path):
     known, _ = run(fakes(0.9, 0.5), tmp_path / "out")
     names, again = compare_outcomes(tmp_path / "out" / OUTCOMES, (0.0, 1.0), 0.05)
