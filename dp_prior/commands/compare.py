@@ -205,7 +205,7 @@ def _claim(out: Path, identity: dict[str, Any]) -> None:
 
 
 def _difference(kept: dict[str, Any], identity: dict[str, Any]) -> str | None:
-    """By what a comparison that is kept is another one; None if it is the same. The order of policies is not told."""
+    """How a stored comparison differs from this one in a message; None for the same. The order of policies is free."""
     before, now = kept.get("policies", {}), identity["policies"]
     if before.keys() != now.keys():
         return f"of {', '.join(before) or 'unknown policies'}"
