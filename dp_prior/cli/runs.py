@@ -182,7 +182,7 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> N
     "--range",
     "limits",
     nargs=2,
-    type=float,
+    type=FiniteRange(),
     default=(0.0, 1.0),
     show_default=True,
     help="Lowest and highest score of OUTCOMES.csv.",

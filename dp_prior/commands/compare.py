@@ -7,6 +7,7 @@ which the test allows as often as one likes. The outcomes are kept in a file, fr
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from dp_prior.config import ConfigError
 from dp_prior.evaluation.picture import import_figure
 from dp_prior.evaluation.verdict import Comparison
 from dp_prior.files.durable import encode_document, finite, replace_file
+from dp_prior.files.locks import FileLock
 from dp_prior.files.regular_files import read_object
 from dp_prior.reports.pages.verdict_page import verdict_page
 
@@ -81,18 +83,23 @@ def compare_policies(
 
     Raises:
         ConfigError: the policies cannot be compared, see `players`, or `out` holds another comparison.
-        FileExistsError: `out` holds something else.
+        FileExistsError: `out` holds something else, or another process compares there.
         OSError: `out` cannot be written.
     """
     names = [player.name for player in players]
     limits = (0.0, 1.0) if rules.measure == "success" else score_limits(players)
-    _claim(out, {"players": [player.identity for player in players], "measure": rules.measure})
-    kept = out / OUTCOMES
-    outcomes = Outcomes.read(kept, limits) if kept.is_file() else Outcomes()
     first = players[0].record.first_seed
+    policies = {player.name: player.identity for player in players}
+    for one, other in itertools.combinations(names, 2):
+        if policies[one] == policies[other]:
+            raise ConfigError(other, [f"is the same policy as {one}; compare different ones"])
+    _claim(out, {"policies": policies, "measure": rules.measure, "first_seed": first})
+    kept = out / OUTCOMES
     starts: list[str] = []
-    known = Comparison(outcomes.scores(names, starts), limits, rules.error)
     with contextlib.ExitStack() as opened:
+        opened.enter_context(_held(out))
+        outcomes = Outcomes.read(kept, limits) if kept.is_file() else Outcomes()
+        known = Comparison(outcomes.scores(names, starts), limits, rules.error)
         plays: dict[str, Play] = {}
         for episodes in rules.rounds:
             playing = [players[number] for number in known.undecided()]
@@ -109,6 +116,8 @@ def compare_policies(
             starts += [str(first + one) for one in episodes]
             known = Comparison(outcomes.scores(names, starts), limits, rules.error)
             report(_progress(names, known, rules.most))
+    if rules.measure == "success" and not any(row.get("success") for row in outcomes.rows.values()):
+        report(f"no episode told whether it was solved: does {players[0].record.env.type!r} tell it (success_score)?")
     return names, known
 
 
@@ -184,17 +193,35 @@ def verdict_lines(names: Sequence[str], known: Comparison, most: int | None) -> 
 
 def _claim(out: Path, identity: dict[str, Any]) -> None:
     """Make the folder of a comparison, or find this comparison in it; see `compare_policies`."""
-    path, encoded = out / PLAYERS, encode_document(identity)
+    path = out / PLAYERS
     if path.is_file():
-        found = read_object(path)
-        differing = [key for key, value in identity.items() if found.get(key) != value]
-        if differing:
-            raise ConfigError(str(out), [f"holds a comparison of other {differing[0]}; choose another --out"])
+        if (told := _difference(read_object(path), identity)) is not None:
+            raise ConfigError(str(out), [f"holds a comparison {told}; choose another --out"])
         return
     if out.is_dir() and any(out.iterdir()):
         raise FileExistsError(f"{out} is not empty and holds no comparison; choose another --out")
     out.mkdir(parents=True, exist_ok=True)
-    replace_file(path, encoded)
+    replace_file(path, encode_document(identity))
+
+
+def _difference(kept: dict[str, Any], identity: dict[str, Any]) -> str | None:
+    """How a stored comparison differs from this one in a message; None for the same. The order of policies is free."""
+    before, now = kept.get("policies", {}), identity["policies"]
+    if before.keys() != now.keys():
+        return f"of {', '.join(before) or 'unknown policies'}"
+    for name, policy in now.items():
+        for key, value in policy.items():
+            if before[name].get(key) != value:
+                return f"in which {name} had other {key}"
+    return next((f"of another {key}" for key, value in identity.items() if kept.get(key) != value), None)
+
+
+def _held(out: Path) -> FileLock:
+    """The folder, in which one process at a time may compare."""
+    lock = FileLock.take(out, folder=True)
+    if lock is None:
+        raise FileExistsError(f"another process compares in {out}; wait for its end, or choose another --out")
+    return lock
 
 
 def _rows(name: str, rows: Iterable[dict[str, Any]], measure: str, lowest: float) -> Iterator[dict[str, str]]:

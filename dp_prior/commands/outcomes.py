@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 
 from dp_prior.config import ConfigError
 from dp_prior.files.durable import replace_file
-from dp_prior.files.regular_files import read_small
+from dp_prior.files.regular_files import UnfitError, read_small
 
 LARGEST = 64 << 20
 """Bytes of a file of outcomes."""
@@ -38,17 +39,13 @@ class Outcomes:
             limits: of a score.
 
         Raises:
-            ConfigError: a column is missing, a start has two scores of a policy, or a score is no number in `limits`.
+            ConfigError: the file is no such table, a start has two scores of a policy, or a score is no number in
+                `limits`.
             OSError: the file cannot be read.
         """
-        table = csv.DictReader(io.StringIO(read_small(path, LARGEST).decode("utf-8-sig", errors="replace")))
-        missing = [name for name in _NEEDED if name not in (table.fieldnames or [])]
-        if missing:
-            found = ", ".join(table.fieldnames or []) or "nothing"
-            raise ConfigError(str(path), [f"has no column {missing[0]!r} but {found}; expected {', '.join(_NEEDED)}"])
-        rows, problems = list(table), []
+        rows, problems = _table(path), []
         lines: dict[tuple[str, str], int] = {}
-        for line, row in enumerate(rows, start=2):
+        for line, row in rows:
             fault = _fault(row, limits)
             earlier = lines.setdefault((row["start"], row["policy"]), line)
             if earlier != line:
@@ -56,7 +53,7 @@ class Outcomes:
             problems += [f"line {line}: {fault}"] if fault else []
         if problems:
             raise ConfigError(str(path), problems[:10])
-        return cls(rows)
+        return cls(row for _, row in rows)
 
     @property
     def policies(self) -> list[str]:
@@ -96,6 +93,42 @@ class Outcomes:
         replace_file(path, text.getvalue().encode())
 
 
+def _table(path: Path) -> list[tuple[int, dict[str, str]]]:
+    """Rows with the number of their last line; without rows that are empty and spaces around cells.
+
+    Columns are parted by commas, or as spreadsheets do where the comma is the decimal point: by semicolons or tabs.
+    """
+    try:
+        text = read_small(path, LARGEST).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(str(path), [f"byte {error.start} is not UTF-8; save the file as 'CSV UTF-8'"]) from None
+    except UnfitError as error:
+        raise ConfigError(str(path), [f"{error.problem} of outcomes, or two policies"]) from None
+    delimiter = max(",;\t", key=text.lstrip().partition("\n")[0].count)
+    table = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    try:
+        lines = [(table.line_num, [cell.strip() for cell in cells]) for cells in table]
+    except csv.Error as error:
+        raise ConfigError(str(path), [f"line {table.line_num}: {error}"]) from None
+    (_, columns), *found = [(line, cells) for line, cells in lines if any(cells)] or [(1, [])]
+    for name in _NEEDED:
+        if columns.count(name) != 1:
+            told = f"has no column {name!r} but" if name not in columns else f"has several columns {name!r}:"
+            raise ConfigError(
+                str(path), [f"{told} {', '.join(columns) or 'nothing'}; expected {', '.join(_NEEDED)}, once each"]
+            )
+    rows = []
+    for line, cells in found:
+        if any(cells[len(columns) :]):
+            told = f"line {line}: has {len(cells)} cells; expected {len(columns)}; quote a cell that holds a comma"
+            raise ConfigError(str(path), [told])
+        row = dict(itertools.zip_longest(columns, cells[: len(columns)], fillvalue=""))
+        if delimiter != ",":
+            row["score"] = row["score"].replace(",", ".")
+        rows.append((line, row))
+    return rows
+
+
 def _fault(row: dict[str, str], limits: tuple[float, float]) -> str | None:
     """What is wrong with a row; None for nothing."""
     low, high = limits
@@ -103,7 +136,7 @@ def _fault(row: dict[str, str], limits: tuple[float, float]) -> str | None:
         return "has no start or no policy"
     try:
         score = float(row["score"])
-    except (TypeError, ValueError):
+    except ValueError:
         return f"the score is {row['score']!r}; expected a number"
     if not low <= score <= high:
         return f"the score is {score:g}; expected {low:g} to {high:g}, or say --range LOW HIGH"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from dp_prior.config import ConfigError
 from dp_prior.envs.fingerprint import versions
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.evaluation.rollout_evaluator import RolloutEvaluator
+from dp_prior.files.regular_files import read_small
 from dp_prior.inference.chunking import Policy
 from dp_prior.inference.export.exported_policy import POLICY, ExportError
 from dp_prior.inference.export.torch_policy import AgentPolicy
@@ -61,10 +63,10 @@ class Player:
         it is compared."""
         if (self._directory / MANIFEST).is_file():
             files = {name: entry.sha256 for name, entry in sorted(read_manifest(self._directory).files.items())}
-        else:
-            files = {path.name: str(path.stat().st_size) for path in sorted(self._directory.iterdir())}
+        else:  # of an export, whose document holds the hashes of its graphs
+            files = {POLICY: hashlib.sha256(read_small(self._directory / POLICY)).hexdigest()}
         settings = json.loads(self.record.model_dump_json(exclude=_HARMLESS))
-        return {"policy": self.name, "files": files, "evaluator": settings, "packages": versions(self.record.env)}
+        return {"files": files, "evaluator": settings, "packages": versions(self.record.env)}
 
     @contextlib.contextmanager
     def playing(self, first_seed: int) -> Iterator[Play]:

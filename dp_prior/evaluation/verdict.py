@@ -109,8 +109,8 @@ class Comparison:
         """(policies, policies, starts): log of the largest wealth so far, of the bet that the first is better."""
         gains = self.gains()
         evidence = np.zeros_like(gains)
-        others = ~np.eye(len(gains), dtype=bool)
-        evidence[others] = np.maximum.accumulate(log_wealth(gains[others]), axis=-1)
+        for pair in itertools.permutations(range(len(gains)), 2):  # in a loop, since a bet takes 1 kB a start
+            evidence[pair] = np.maximum.accumulate(log_wealth(gains[pair]))
         return evidence
 
     def decided(self) -> np.ndarray:

@@ -12,6 +12,7 @@ from dp_prior.commands.compare import OUTCOMES, Rules, compare_outcomes, compare
 from dp_prior.commands.outcomes import Outcomes
 from dp_prior.commands.players import Player
 from dp_prior.config import ConfigError
+from dp_prior.files.locks import FileLock
 from dp_prior.run.files.config import TrainConfig
 from tests.messages import naming
 from tests.tiny import tiny
@@ -122,15 +123,42 @@ def test_more_starts_go_on_with_those_there_are(fakes, tmp_path):
 def test_other_policies_and_other_files_are_not_overwritten(fakes, tmp_path):
     run(fakes(0.8, 0.7), tmp_path / "out", most=10)
     before = (tmp_path / "out" / OUTCOMES).read_bytes()
-    with pytest.raises(ConfigError, match=naming("players", "--out")):
+    with pytest.raises(ConfigError, match=naming("p, pp;", "--out")):
         run(fakes(0.8, 0.7, 0.6), tmp_path / "out", most=10)
     with pytest.raises(ConfigError, match=naming("measure", "--out")):
         run(fakes(0.8, 0.7), tmp_path / "out", most=10, measure="success")
+    changed = fakes(0.8, 0.7)
+    changed[1].identity = {"policy": "pp", "packages": {"mujoco": "4"}}
+    with pytest.raises(ConfigError, match=naming("pp", "packages;", "--out")):
+        run(changed, tmp_path / "out", most=10)
     assert (tmp_path / "out" / OUTCOMES).read_bytes() == before
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
     with pytest.raises(FileExistsError, match=naming("mine", "--out")):
         run(fakes(0.8, 0.7), tmp_path / "mine", most=10)
+
+
+def test_the_order_of_the_policies_is_no_other_comparison(fakes, tmp_path):
+    known, _ = run(fakes(0.9, 0.6), tmp_path / "out", most=20)
+    turned = fakes(0.9, 0.6)[::-1]
+    again, _ = run(turned, tmp_path / "out", most=20)
+    np.testing.assert_array_equal(again.scores, known.scores[::-1])
+    assert turned[0].played == []
+
+
+def test_one_process_at_a_time_compares_in_a_folder(fakes, tmp_path):
+    out = tmp_path / "out"
+    run(fakes(0.8, 0.7), out, most=10)
+    with FileLock.take(out, folder=True), pytest.raises(FileExistsError, match=naming(out, "--out")):
+        run(fakes(0.8, 0.7), out, most=20)
+
+
+def test_a_policy_under_two_names_is_not_compared(fakes, tmp_path):
+    players = fakes(0.8, 0.8)
+    players[1].identity = players[0].identity
+    with pytest.raises(ConfigError, match=naming("pp", "p;")):
+        run(players, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_actions_that_are_not_finite_lose(fakes, tmp_path):
@@ -147,6 +175,16 @@ def test_actions_that_are_not_finite_lose(fakes, tmp_path):
     for measure in ("score", "success"):
         known, _ = run(players, tmp_path / measure, measure=measure)
         assert known.pairs()[0].better == 1 and set(known.scores[0]) == {0.0}
+
+
+def test_an_environment_that_tells_no_success_is_named(fakes, tmp_path):
+    players = fakes(0.9, 0.9)
+    for player in players:
+        playing = player.playing(0)
+        playing.play = lambda episodes: [{"seed": 1, "score": 0.5, "success": None, "steps": 1}]
+        player.playing = lambda _, playing=playing: playing
+    _, said = run(players, tmp_path / "out", most=10, measure="success")
+    assert "'toy'" in said[-1] and "success_score" in said[-1]
 
 
 def test_a_file_of_outcomes_gives_the_verdict_of_the_rollouts(fakes, tmp_path):
@@ -198,5 +236,7 @@ def test_commands_that_cannot_work_say_what_is_missing(trained_policy, tmp_path)
     assert "--config_file" in said(trained_policy, other, "--out", tmp_path / "a")
     assert "twice" in said(other, other, "--out", tmp_path / "a")
     assert "--range" in said(tmp_path / "none.csv", "--range", 1, 0)
+    assert "--range" in said(tmp_path / "none.csv", "--range", 0, "inf")
+    assert "two policies" in said(trained_policy)
     assert "none.csv" in said(tmp_path / "none.csv")
     assert not (tmp_path / "a").exists()

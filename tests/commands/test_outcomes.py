@@ -30,8 +30,25 @@ def test_rows_come_back_with_the_columns_that_nobody_asked_for(tmp_path):
 
 def test_a_file_of_a_spreadsheet_is_read(tmp_path):
     path = tmp_path / "trial.csv"
-    path.write_bytes(b'\xef\xbb\xbfpolicy,start,score\r\n"a, new",table 1,0.5\r\nb,table 1,1\r\n')
-    assert Outcomes.read(path, (0.0, 1.0)).policies == ["a, new", "b"]
+    for text in (
+        b'\xef\xbb\xbfpolicy,start,score\r\n"a, new",table 1,0.5\r\nb,table 1,1\r\n',
+        b"policy;start;score\r\na, new;table 1;0,5\r\nb;table 1;1\r\n",
+        b"policy\tstart\tscore\ra, new\ttable 1\t0,5\rb\ttable 1\t1\r",
+        b'\n policy , start,score,,\n\n"a, new" ,table 1,0.5,,\n,,,,\nb,table 1 , 1,,\n\n',
+    ):
+        path.write_bytes(text)
+        outcomes = Outcomes.read(path, (0.0, 1.0))
+        assert outcomes.policies == ["a, new", "b"]
+        assert outcomes.scores(["a, new", "b"], ["table 1"]).tolist() == [[0.5], [1.0]]
+
+
+def test_what_is_no_table_of_text_is_refused(tmp_path):
+    path = tmp_path / "trial.csv"
+    path.write_bytes("start,policy,score\nTür,neu,1\n".encode("cp1252"))
+    with pytest.raises(ConfigError, match=naming("trial.csv", "byte 20", "UTF-8")):
+        Outcomes.read(path, (0.0, 1.0))
+    with pytest.raises(ConfigError, match=naming(tmp_path, "folder")):
+        Outcomes.read(tmp_path, (0.0, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -45,8 +62,11 @@ def test_a_file_of_a_spreadsheet_is_read(tmp_path):
         ("start,policy,score\n1,a,70\n", ("line 2", "70", "--range")),
         ("start,policy,score\n1,a,0\n2,a,1\n1,a,1\n", ("line 4", "line 2", "'a'", "'1'")),
         ("start,policy,score\n,a,0\n", ("line 2", "no start")),
-        ("start,policy,score\n1,a\n", ("line 2", "None")),
+        ("start,policy,score\n1,a\n", ("line 2", "''")),
         ("start,policy,score\n1\n", ("line 2", "no policy")),
+        ("start,policy,score,score\n1,a,1,0\n", ("several", "'score'")),
+        ("start,policy,score\n\n,,\n1,a,0,5\n", ("line 4", "4 cells", "expected 3", "quote")),
+        ("start,policy,score\n1,a," + "9" * 200_000, ("line 2", "limit")),
     ],
 )
 def test_a_fault_is_told_by_its_line(tmp_path, text, told):

@@ -78,7 +78,7 @@ def test_other_weights_or_settings_are_another_identity(runs, tmp_path):
     one = player(runs["short"]).identity
     moved = tmp_path / "run"
     shutil.copytree(runs["short"], moved)
-    assert player(str(moved)).identity == {**one, "policy": str(moved)}
+    assert player(str(moved)).identity == one
     assert player(runs["long"]).identity["evaluator"] != one["evaluator"]
     assert player(runs["two"], "one").identity["files"] != one["files"]
 
@@ -91,3 +91,6 @@ def test_an_export_plays(runs, tmp_path):
     with player(str(folder), given=given).playing(5) as play, player(runs["short"]).playing(5) as original:
         for row, same in zip(play(range(4)), original(range(4)), strict=True):
             assert row["score"] == pytest.approx(same["score"], abs=1e-3)
+    other = tmp_path / "other"
+    write_export(load_policy(runs["two"]), other, "onnx", source="other")  # other weights, of the same sizes
+    assert player(str(other), given=given).identity["files"] != player(str(folder), given=given).identity["files"]

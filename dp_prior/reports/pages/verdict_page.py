@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
-from dp_prior.evaluation.verdict import Comparison, mean_limits
+from dp_prior.evaluation.verdict import Comparison, Pair, mean_limits
 from dp_prior.reports.pages.charts import Line, overlay
 from dp_prior.reports.pages.drawing import Chart, Drawing
 from dp_prior.reports.pages.page import Page
 
-MOST_POINTS = 200
+MOST_POINTS = 60
 """Points of a line; more starts are thinned."""
+
+MOST_PAIRS = 6
+"""Pairs that are drawn: the closest ones of more."""
+
+LONGEST_LABEL = 28
+"""Characters of a name in a chart."""
 
 LARGEST_WEALTH = 1e9
 """More is drawn as this."""
@@ -44,12 +49,15 @@ def verdict_page(names: Sequence[str], known: Comparison, most: int | None) -> P
     if most is not None:
         facts["rollouts"] += f" of at most {most * len(names)}"
     charts: list[Chart] = []
-    for pair in (pair for pair in pairs if pair.starts):
-        title = f"{names[pair.first]} minus {names[pair.second]}"
+    drawn = sorted((pair for pair in pairs if pair.starts), key=lambda pair: abs(pair.difference))[:MOST_PAIRS]
+    drawn.sort(key=pairs.index)
+    labels = [_label(name) for name in names]
+    for pair in drawn:
+        title = f"{labels[pair.first]} minus {labels[pair.second]}"
         lines = [(title, *_differences(known, pair.first, pair.second, len(pairs)))]
         charts += drawing.chart(title, partial(overlay, lines, "difference of scores", "starts", log=False))
     if charts:
-        lines = _evidence(names, known)
+        lines = _evidence(labels, known, drawn)
         charts += drawing.chart("Evidence", partial(overlay, lines, "wealth of the bet", "starts", log=True))
     return Page(
         title=" against ".join(names) if len(names) == 2 else f"{len(names)} policies compared",
@@ -58,9 +66,18 @@ def verdict_page(names: Sequence[str], known: Comparison, most: int | None) -> P
             ("Verdicts", ("first", "second", "verdict", "after starts", "difference", "starts"), rows),
             ("Policies that share a letter are not told apart", ("policy", "mean score", "letters"), policies),
         ],
-        sections=[("How it came", charts)] if charts else [],
+        sections=[(_heading(len(drawn), len(pairs)), charts)] if charts else [],
         gaps=drawing.gaps,
     )
+
+
+def _label(name: str) -> str:
+    """A name that leaves room for the chart: its end, where paths differ."""
+    return name if len(name) <= LONGEST_LABEL else "..." + name[3 - LONGEST_LABEL :]
+
+
+def _heading(drawn: int, pairs: int) -> str:
+    return "How it came" if pairs <= MOST_PAIRS else f"How it came: the {drawn} closest of {pairs} pairs"
 
 
 def _thinned(n: int) -> np.ndarray:
@@ -79,15 +96,13 @@ def _differences(known: Comparison, first: int, second: int, pairs: int) -> tupl
     return counts, width * np.stack([means, *np.array(ends).T])
 
 
-def _evidence(names: Sequence[str], known: Comparison) -> list[Line]:
+def _evidence(names: Sequence[str], known: Comparison, pairs: Sequence[Pair]) -> list[Line]:
     """The wealth of each pair's better bet, and what is needed for the first verdict."""
     evidence, gains = known.log_evidence(), known.gains()
     lines: list[Line] = []
-    for first, second in itertools.combinations(range(len(names)), 2):
-        better = max((first, second), (second, first), key=lambda pair: evidence[pair][-1])
+    for pair in pairs:
+        better = max((pair.first, pair.second), (pair.second, pair.first), key=lambda bet: evidence[bet][-1])
         grown = evidence[better][~np.isnan(gains[better])]
-        if not len(grown):
-            continue
         counts = _thinned(len(grown))
         label = f"{names[better[0]]} over {names[better[1]]}"
         lines.append((label, counts, np.exp(np.minimum(grown[counts - 1], math.log(LARGEST_WEALTH)))))

@@ -25,9 +25,9 @@ def test_verdicts_means_and_letters_are_those_of_the_comparison():
 
 def test_lines_are_thinned_to_the_same_ends(monkeypatch):
     known = compared(0.9, 0.2, starts=90)
-    whole = pages._evidence(["a", "b"], known)
+    whole = pages._evidence(["a", "b"], known, known.pairs())
     monkeypatch.setattr(pages, "MOST_POINTS", 10)
-    thin = pages._evidence(["a", "b"], known)
+    thin = pages._evidence(["a", "b"], known, known.pairs())
     assert len(thin[0][1]) == 10
     for (_, x, y), (_, few, values) in zip(whole, thin, strict=True):
         assert (x[0], x[-1], y[-1]) == (few[0], few[-1], values[-1])
@@ -41,3 +41,17 @@ def test_a_pair_without_a_start_has_no_chart():
     page = verdict_page(["a", "b"], Comparison(scores, (0.0, 1.0), 0.05), None)
     assert page.render()
     assert page.facts["rollouts"] == "3" and not page.sections
+
+
+def test_of_many_policies_the_closest_pairs_are_drawn():
+    known = compared(0.9, 0.7, 0.5, 0.3, 0.1, starts=5)
+    page = verdict_page([*"abcde"], known, None)
+    (heading, charts), *_ = page.sections
+    assert len(page.summaries[0][2]) == 10 and len(charts) == 7 and "6 closest of 10" in heading
+
+
+def test_of_a_long_name_the_charts_show_the_end():
+    names = [f"{'runs/' * 40}{end}" for end in ("a", "b")]
+    page = verdict_page(names, compared(0.9, 0.1, starts=5), None)
+    assert all(name in page.render() for name in names)
+    assert len(pages._label(names[0])) == 28 and pages._label(names[0]).endswith("runs/a")
