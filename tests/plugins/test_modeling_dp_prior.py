@@ -104,7 +104,8 @@ def test_a_chunk_continues_the_last_one_as_in_our_own_real_time(opened, merge, w
             return {"chunk": asked[-1][-1]}
 
     def now(task, *arguments, **named):
-        return SimpleNamespace(done=lambda: True, result=lambda: task(*arguments, **named), cancel=lambda: None)
+        answer = task(*arguments, **named)
+        return SimpleNamespace(done=lambda: True, result=lambda timeout=None: answer, cancel=lambda: None)
 
     executor = SimpleNamespace(submit=now, shutdown=lambda: None)
     ours = Watched(policy, merge=way)
