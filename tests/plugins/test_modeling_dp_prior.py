@@ -13,7 +13,7 @@ from dp_prior.inference.chunking import Guided, Prefix
 from dp_prior.pixels.resize import Fit
 from dp_prior.tensors.batch import Spec
 from tests.inference.export.policies import build
-from tests.plugins.standin import RolloutContext, RTCConfig, begin, plugin  # noqa: F401 (a fixture)
+from tests.plugins.standin import RolloutContext, RTCConfig, begin, caller, plugin  # noqa: F401 (a fixture)
 
 JOINTS = ["a.pos", "b.pos", "c.pos"]
 KEYS = {"pos": "observation.state[0:2]", "rest": "observation.state[1:3]"}
@@ -171,7 +171,7 @@ def test_a_robot_that_fits_is_compared_once(opened):
         ({"fps": 30.0}, ["10 Hz", "30 Hz", "--fps=10", "--interpolation_multiplier=3", "30 commands"]),
         ({"fps": 5.0}, ["10 Hz", "5 Hz", "--fps=10"]),
         ({"recorded_fps": 30.0}, ["recording", "30 Hz", "--dataset.fps=10"]),
-        ({"position": {"a.pos": 57.0}}, ["a.pos is 57", "0 to 1", "units"]),
+        ({"position": {"a.pos": 57.0}}, ["a.pos is 57", "0 to 1", "units", "--policy.state_range"]),
     ],
 )  # fmt: skip
 def test_a_robot_that_differs_is_refused_before_the_first_action(opened, change, named):
@@ -181,6 +181,45 @@ def test_a_robot_that_differs_is_refused_before_the_first_action(opened, change,
         begin(theirs, RolloutContext.of(**{**fitting, **change}))
     message = str(error.value)
     assert message.count("\n") == 1 and "toy" in message and all(part in message for part in named), message
+
+
+def a_later_lerobot(change):
+    """A rollout whose context has another name or other attributes, or that is of another class."""
+    ctx = RolloutContext.of(state=JOINTS, action=JOINTS[:2])
+    if change == "attribute":
+        ctx.data.features = vars(ctx.data).pop("hw_features")
+    elif change == "entry":
+        for feature in ctx.data.hw_features.values():
+            feature["type"] = feature.pop("dtype")
+    return SimpleNamespace(**vars(ctx)) if change == "class" else ctx
+
+
+@pytest.mark.parametrize("change", ["class", "attribute", "entry"])
+def test_a_lerobot_that_does_not_show_its_robot_is_refused_unless_told(opened, change, caplog):
+    reset, names = caller("lerobot.rollout.inference.sync"), ["0.6.1", "joints", "cameras", "rate", "units"]
+    ctx = a_later_lerobot(change)
+    theirs, _ = opened()
+    with pytest.raises(ValueError) as error:
+        reset(theirs, ctx)
+    assert all(name in str(error.value) for name in (*names, "--policy.uncompared=true")), error.value
+    theirs.config.uncompared = True
+    reset(theirs, ctx)
+    reset(theirs, ctx)
+    [record] = caplog.records
+    assert record.levelname == "WARNING" and all(name in record.message for name in names)
+
+
+def test_the_rollout_is_found_under_any_name(opened):
+    theirs, _ = opened()
+    with pytest.raises(ValueError, match="another order"):
+        caller("lerobot.rollout.inference.sync")(theirs, RolloutContext.of(state=JOINTS[::-1], action=JOINTS[:2]))
+
+
+def test_an_evaluation_and_a_script_have_no_robot_to_compare(opened, caplog):
+    theirs, _ = opened()
+    caller("lerobot.scripts.lerobot_eval")(theirs, None)
+    caller("my_script")(theirs, None)
+    assert not caplog.records
 
 
 def test_what_the_folder_does_not_say_is_asked_for_by_its_option(opened):
