@@ -68,6 +68,13 @@ def begin(policy, ctx):
     policy.reset()
 
 
+def caller(module):
+    """A function of a module of this name that resets a policy; the rollout is its variable `found`."""
+    content = {"__name__": module}
+    exec("def reset(policy, found):\n    policy.reset()", content)
+    return content["reset"]
+
+
 @pytest.fixture
 def plugin(monkeypatch):
     """Gives a module of the plug-in by its name."""

@@ -20,7 +20,7 @@ from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import MergeConfig, Naive, Policy
 from dp_prior.inference.instructions import Instructions
 from dp_prior.inference.serving.renames import renamed
-from dp_prior.tensors.observations import obs_spec, policy_reads
+from dp_prior.tensors.observations import policy_reads
 from dp_prior.tensors.rotations import from_6d
 
 History = Literal["client", "server"]
@@ -138,11 +138,14 @@ def metadata(
 
 
 def blank(policy: Policy, merge: MergeConfig | None) -> bytes:
-    """A request to warm up, of zeros and of rotations by nothing; with a way of merging also a chunk to continue."""
-    reads, request = obs_spec(policy.spec), {}
+    """A request to warm up: values of training nearest to zero, and rotations by nothing; with a way of merging also a
+    chunk to continue."""
+    reads, request = policy_reads(policy), {}
     for key, shape in policy.spec.cond_shapes.items():
         one = reads.observations[key]
         request[key] = np.zeros((policy.n_obs_steps, *shape[1:]), one.dtype)
+        if one.range is not None:  # zeros outside of it would be told in the log
+            request[key] = np.clip(request[key], *one.range).astype(one.dtype)
         for start, stop, form in one.rotations:
             request[key][:, start:stop] = from_6d(torch.tensor([1.0, 0, 0, 0, 1, 0]), form)
     if merge is not None:

@@ -27,8 +27,8 @@ def build(spec=SPEC, **change):
     torch.manual_seed(0)
     policy = PolicyConfig.model_validate({**SMALL, **change}).create(spec)
     random = torch.Generator().manual_seed(1)
-    vectors = ["x", *(key for key in spec.cond_shapes if spec.kind(key) == "vector")]
-    widths = {key: policy.transforms.shape(key)[-1] for key in vectors}
+    fitted = ["x", *(key for key in spec.cond_shapes if spec.kind(key) != "image")]
+    widths = {key: policy.transforms.shape(key)[-1] for key in fitted}
     policy.normalizer.fit(
         {key: statistics(100 * torch.rand(64, width, generator=random)) for key, width in widths.items()}
     )

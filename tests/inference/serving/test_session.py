@@ -11,7 +11,9 @@ from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import Prefix
 from dp_prior.inference.serving.session import Session, blank, metadata
 from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.observations import policy_reads
 from dp_prior.tensors.rotations import FORMS, RotationSlice
+from tests.inference.export.policies import build
 from tests.inference.serving.running import Continuing, Fake, observations
 from tests.messages import naming
 
@@ -153,6 +155,16 @@ def test_the_first_request_of_the_server_itself_is_one_that_the_policy_reads(for
     policy.spec = Spec(**{**dict(policy.spec), "cond_shapes": shapes, "rotations": where})
     for merge in (None, Prefix()):
         assert unpack(Session(policy, merge=merge).answer(blank(policy, merge)).reply)["chunk"].shape == (8, 2)
+
+
+def test_the_first_request_lies_within_the_ranges_of_training(caplog):
+    policy = build()
+    given, ranges = unpack(blank(policy, None)), policy_reads(policy).observations
+    for key, value in given.items():
+        low, high = ranges[key].range
+        assert (low > 0).all() and (value >= low).all() and (value <= high).all()
+    Session(policy).answer(blank(policy, None))
+    assert not caplog.records
 
 
 def test_text_frames_are_refused():

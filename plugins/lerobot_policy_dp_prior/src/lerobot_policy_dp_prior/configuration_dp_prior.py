@@ -40,6 +40,9 @@ class DPPriorConfig(PreTrainedConfig):
     fps: float | None = None
     """Control steps per second in training; compared with `--fps`."""
 
+    uncompared: bool = False
+    """True runs a robot that LeRobot does not show, after a warning; nothing is compared then."""
+
     address: str | None = None
     """`host:port` of a `dp-prior serve` that runs the policy; null for the policy in the folder."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -13,7 +14,7 @@ from torch import Tensor
 from lerobot_policy_dp_prior.configuration_dp_prior import DPPriorConfig
 from lerobot_policy_dp_prior.fit import Ends, misfits, strange_values
 from lerobot_policy_dp_prior.observations import observations, unfinished
-from lerobot_policy_dp_prior.rollout import STATE, recording_fault, robot_ends, running_rollout
+from lerobot_policy_dp_prior.rollout import STATE, Robot, running_robot
 from lerobot_policy_dp_prior.sources import open_source
 
 
@@ -55,11 +56,11 @@ class DPPriorPolicy(PreTrainedPolicy):
         """Begin an episode; the first time also compare the policy with the robot.
 
         Raises:
-            ValueError: they differ; every difference in one message.
+            ValueError: they differ, every difference in one message; or LeRobot does not show the robot, which is a
+                warning if `uncompared`.
         """
-        if not self._is_compared and (rollout := running_rollout()) is not None:
-            self._compare(rollout)
-            self._is_compared = True
+        if not self._is_compared:
+            self._is_compared = self._compare()
         self._episode += self._has_acted  # LeRobot also resets before the first episode, perhaps twice
         self._has_acted, self._rows = False, None
         self._agent.reset(self._episode)
@@ -151,18 +152,34 @@ class DPPriorPolicy(PreTrainedPolicy):
                 raise ValueError(f"{key} has {found} numbers; the policy was trained with {feature.shape[0]}")
         return observations(batch, self._agent.reads, self.config.keys)
 
-    def _compare(self, rollout: Any) -> None:
-        config, robot = self.config, robot_ends(rollout)
+    def _compare(self) -> bool:
+        """Whether there is a robot, which is refused if it differs."""
+        try:
+            robot = running_robot()
+        except LookupError as error:
+            missing = f"{error}: nothing compared its joints, cameras, rate and units with those of {self._folder}"
+            if not self.config.uncompared:
+                raise ValueError(
+                    f"{missing}. pip install -U lerobot_policy_dp_prior; or compare them yourself, and give "
+                    f"--policy.uncompared=true"
+                ) from error
+            logging.warning(missing)
+            return True
+        if robot is not None and (faults := self._faults(robot)):
+            raise ValueError("\n  ".join([f"{self._folder} and the robot {robot.name} do not fit:", *faults]))
+        return robot is not None
+
+    def _faults(self, robot: Robot) -> list[str]:
+        """One line for each difference from training."""
+        config, ends = self.config, robot.ends
         is_read = any(source.startswith(STATE) for source in config.keys.values())
         cameras = {source: config.frame_sizes.get(source) for source in config.keys.values()
                    if source.startswith("observation.image")}  # fmt: skip
-        state = config.state_names if is_read else robot.state
-        faults = list(misfits(Ends(state, config.action_names, cameras, config.fps), robot))
-        faults += filter(None, [recording_fault(rollout)])
+        state = config.state_names if is_read else ends.state
+        faults = list(misfits(Ends(state, config.action_names, cameras, config.fps), ends))
+        faults += filter(None, [robot.recording_fault])
         if not faults:
-            position = rollout.hardware.initial_position or {}
-            strange = list(strange_values(robot.state, config.state_range, position))
-            faults += [f"{'; '.join(strange)}. Are its units those of training?"] if strange else []
-        if faults:
-            name = rollout.hardware.robot_wrapper.name
-            raise ValueError("\n  ".join([f"{self._folder} and the robot {name} do not fit:", *faults]))
+            strange = list(strange_values(ends.state, config.state_range, robot.position))
+            remedy = "Are its units those of training? If they are: --policy.state_range='[]'"
+            faults += [f"{'; '.join(strange)}. {remedy}"] if strange else []
+        return faults

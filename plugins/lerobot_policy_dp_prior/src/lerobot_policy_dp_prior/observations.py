@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ def observations(batch: Mapping[str, Any], reads: ObsSpec, keys: Mapping[str, st
         keys: LeRobot's key, perhaps with a slice, by the policy's.
 
     Raises:
-        ValueError: the batch lacks a key.
+        ValueError: the batch lacks a key, or an instruction is empty.
     """
     found = {}
     for key, one in reads.observations.items():
@@ -34,7 +34,7 @@ def observations(batch: Mapping[str, Any], reads: ObsSpec, keys: Mapping[str, st
         if name not in batch:
             raise ValueError(f"the policy reads {name!r} as {key!r}; LeRobot gives {', '.join(sorted(batch))}")
         if one.kind == "text":
-            found[key] = [batch[name]] if isinstance(batch[name], str) else list(batch[name])
+            found[key] = _texts(batch[name], key)
         elif one.kind == "image":
             found[key] = _pixels(batch[name])
         else:
@@ -56,6 +56,13 @@ def unfinished(left_over: Tensor | None) -> np.ndarray | None:
     actions = left_over.detach().cpu().numpy().reshape(-1, left_over.shape[-1])
     given = np.flatnonzero(actions.any(axis=1))
     return actions[: given[-1] + 1] if len(given) else None
+
+
+def _texts(given: str | Sequence[str], key: str) -> list[str]:
+    texts = [given] if isinstance(given, str) else list(given)
+    if not all(texts):
+        raise ValueError(f"the policy reads an instruction as {key!r} and is given none: --task='...'")
+    return texts
 
 
 def _pixels(frames: Tensor) -> np.ndarray:

@@ -1,11 +1,15 @@
-"""The rollout that a policy runs in. LeRobot gives a policy neither the robot nor the rate: its programs hold both in a
-`RolloutContext`, a local variable `ctx` of the functions that reset the policy before the first action."""
+"""The robot that a policy drives. LeRobot gives a policy neither the robot nor the rate: `lerobot-rollout` holds both
+in a `RolloutContext`, a local variable of the functions that reset the policy before the first action."""
 
 from __future__ import annotations
 
 import inspect
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import TYPE_CHECKING, NamedTuple
+
+import lerobot
 
 from lerobot_policy_dp_prior.fit import Ends
 
@@ -13,21 +17,58 @@ if TYPE_CHECKING:
     from lerobot.rollout.context import RolloutContext
 
 STATE, ACTION = "observation.state", "action"
+EVALUATION = "lerobot.scripts.lerobot_eval"
+"""Module of LeRobot that resets policies for a simulator."""
 
 
-def running_rollout() -> RolloutContext | None:
-    """The rollout whose code is calling; None outside of `lerobot-rollout`, as in an evaluation or a script."""
-    context = sys.modules.get("lerobot.rollout.context")  # imported by a rollout alone
-    frame = inspect.currentframe() if context is not None else None
+class Robot(NamedTuple):
+    """What is known of a robot before the first action."""
+
+    name: str
+
+    ends: Ends
+    """What the robot gives and takes, its cameras under the names that the policy is given."""
+
+    position: Mapping[str, float]
+    """Where its joints stand, by name."""
+
+    recording_fault: str | None
+    """Why the data set that the rollout records would have a wrong rate, which LeRobot does not compare."""
+
+
+def running_robot() -> Robot | None:
+    """The robot of the rollout whose code is calling; None in an evaluation, and in code that is not LeRobot's.
+
+    Raises:
+        LookupError: LeRobot is calling, but shows no robot, as a version may that this package does not know.
+    """
+    frames = list(_callers())
+    kind = getattr(sys.modules.get("lerobot.rollout.context"), "RolloutContext", ())
+    rollout = next((value for frame in frames for value in frame.f_locals.values() if isinstance(value, kind)), None)
+    if rollout is None:
+        modules = {frame.f_globals.get("__name__", "") for frame in frames}
+        if EVALUATION in modules or not any(name.startswith("lerobot.") for name in modules):
+            return None
+        raise LookupError(f"lerobot {lerobot.__version__} does not show its robot to this package")
+    try:
+        return _robot(rollout)
+    except (AttributeError, KeyError) as error:
+        raise LookupError(f"lerobot {lerobot.__version__} shows its robot in another form ({error})") from error
+
+
+def _callers() -> Iterator[FrameType]:
+    frame = inspect.currentframe()
     while frame is not None:
-        if isinstance(found := frame.f_locals.get("ctx"), context.RolloutContext):
-            return found
+        yield frame
         frame = frame.f_back
-    return None
 
 
-def robot_ends(rollout: RolloutContext) -> Ends:
-    """What the robot of a rollout gives and takes, its cameras under the names that the policy is given."""
+def _robot(rollout: RolloutContext) -> Robot:
+    wrapper, position = rollout.hardware.robot_wrapper, rollout.hardware.initial_position
+    return Robot(wrapper.name, _ends(rollout), position or {}, _recording_fault(rollout))
+
+
+def _ends(rollout: RolloutContext) -> Ends:
     features, renamed = rollout.data.hw_features, rollout.runtime.cfg.rename_map
     cameras = {
         renamed.get(key, key): one["shape"][:2] for key, one in features.items() if one["dtype"] in ("video", "image")
@@ -36,8 +77,7 @@ def robot_ends(rollout: RolloutContext) -> Ends:
     return Ends(names.get(STATE, []), names.get(ACTION, []), cameras, rollout.runtime.cfg.fps)
 
 
-def recording_fault(rollout: RolloutContext) -> str | None:
-    """Why the rate of the data set that the rollout records is wrong, which LeRobot does not compare."""
+def _recording_fault(rollout: RolloutContext) -> str | None:
     dataset, fps = rollout.data.dataset, rollout.runtime.cfg.fps
     if dataset is None or abs(dataset.fps - fps) < 1e-3 * fps:
         return None

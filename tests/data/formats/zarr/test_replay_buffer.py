@@ -56,7 +56,7 @@ def test_data_and_episode_ends_may_lie_elsewhere(tmp_path):
     path = write(tmp_path / "set.zarr", data="", ends="ends")
     store = ZarrStoreConfig(path=path, data="", episode_ends="ends").create()
     assert store.keys() == {"state": (2,), "obs/points": (3, 2)} and store.episode_ends.tolist() == [40, 100]
-    assert store.metadata() == {"fps": None, "tasks": [], "names": {}}
+    assert store.metadata() == {"fps": None, "tasks": [], "names": {}, "robot_type": None}
     message = problem_of(lambda: ZarrStoreConfig(path=path).create())
     assert "2 problems" in message
     assert "has no arrays in a group 'data'" in message
