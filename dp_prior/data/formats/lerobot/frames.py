@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -99,9 +100,10 @@ class LeRobotPictures:
         numbers = {name: number for number, name in enumerate(meta.lengths)}
         parts = [FramePart(str(file.path), tuple(numbers[name] for name in file.episodes)) for file in meta.tables]
         self.parts = [part for part in parts if wanted.intersection(part.episodes)]
+        self._rows = {str(file.path): file.rows(meta.lengths) for file in meta.tables}
         self._key, self._files = key, [Path(part.where) for part in self.parts]
         self._lengths = np.diff(ends, prepend=0)
-        first = next(self._pictures(self._files[0]), None)
+        first = next(self._pictures(self.parts[0]), None)
         if first is None:
             raise DataError(str(self._files[0]), [f"key {key!r} has no rows"])
         self.size = decode_picture(first, f"{self._files[0]}, key {key!r}, row 0", None).shape[:2]
@@ -113,7 +115,7 @@ class LeRobotPictures:
         per_block = frames_per_block(self.size[0] * self.size[1] * 3)
         block: list[np.ndarray] = []
         row = -1
-        for row, data in enumerate(self._pictures(Path(part.where))):
+        for row, data in enumerate(self._pictures(part)):
             if skip <= row < expected:
                 block.append(decode_picture(data, f"{part.where}, key {self._key!r}, row {row}", self.size))
             if block and (len(block) == per_block or row == expected - 1):
@@ -130,8 +132,15 @@ class LeRobotPictures:
         """See `FrameSource`."""
         return {"format": "lerobot pictures", "key": self._key, **self._turned}
 
-    def _pictures(self, path: Path) -> Iterator[bytes]:
-        """The encoded picture of each row."""
+    def _pictures(self, part: FramePart) -> Iterator[bytes]:
+        """The encoded picture of each row of the episodes."""
+        stored, rows = self._stored(Path(part.where)), self._rows[part.where]
+        if rows is None:
+            return stored
+        return itertools.compress(stored, np.isin(np.arange(rows.max() + 1), rows))
+
+    def _stored(self, path: Path) -> Iterator[bytes]:
+        """The encoded picture of each row of a file."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -196,6 +205,8 @@ def _videos_v3(meta: LeRobotMeta, key: str, lengths: list[int]) -> list[FrameFil
     for listing in meta.listings:
         table = read_columns(listing, columns, why=f", so camera {key!r} has no videos").to_pydict()
         for name, chunk, file, begin in zip(*(table[column] for column in columns), strict=True):
+            if meta.is_part and name not in numbers:
+                continue
             try:
                 place = as_count(chunk), as_count(file)
                 frame = round(float(begin) * fps)  # to_timestamp is off by one frame in published sets, so it is unused
@@ -207,7 +218,7 @@ def _videos_v3(meta: LeRobotMeta, key: str, lengths: list[int]) -> list[FrameFil
     videos = []
     for (chunk, file), found in by_file.items():
         path = meta.path / fill(template, video_key=key, chunk_index=chunk, file_index=file)
-        expected, has_gaps = 0, False
+        expected, has_gaps = 0, meta.is_part
         for frame, name, number in sorted(found):
             if frame < expected:
                 found_at = f"episode {name} begins at frame {frame} (from_timestamp x fps)"
