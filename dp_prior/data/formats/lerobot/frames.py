@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +20,9 @@ from dp_prior.data.parquet_footer import read_footer
 from dp_prior.files.regular_files import open_regular
 from dp_prior.pixels.picture_files import import_pillow
 from dp_prior.pixels.video_files import import_av
+
+if TYPE_CHECKING:
+    import pyarrow
 
 _ROWS_AT_ONCE = 64  # of encoded pictures
 
@@ -134,32 +136,44 @@ class LeRobotPictures:
 
     def _pictures(self, part: FramePart) -> Iterator[bytes]:
         """The encoded picture of each row of the episodes."""
-        stored, rows = self._stored(Path(part.where)), self._rows[part.where]
-        if rows is None:
-            return stored
-        return itertools.compress(stored, np.isin(np.arange(rows.max() + 1), rows))
+        rows = self._rows[part.where]
+        wanted = None if rows is None else frozenset(rows.tolist())
+        for row, value in enumerate(_stored(Path(part.where), self._key)):
+            if wanted is not None and row not in wanted:
+                continue
+            if not value.is_valid:
+                found = f"key {self._key!r}, row {row} has no bytes, perhaps only the path of a picture"
+                raise DataError(part.where, [f"{found}; save the pictures into the parquet files"])
+            yield value.as_buffer().to_pybytes()
 
-    def _stored(self, path: Path) -> Iterator[bytes]:
-        """The encoded picture of each row of a file."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
 
-        if not path.exists():
-            raise DataError(str(path), ["no such file, but the episode list names it; the copy is incomplete"])
-        with decoding(path, "is damaged"), reading(path), open_regular(path) as stream:
-            read_footer(stream)
-        with decoding(path, "is damaged"), pq.ParquetFile(path, page_checksum_verification=True) as file:
-            kind = file.schema_arrow.field(self._key).type if self._key in file.schema_arrow.names else None
-            is_struct = kind is not None and pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
-            if not is_struct:
-                found = f"key {self._key!r} is {'missing' if kind is None else kind}"
-                raise DataError(str(path), [f"{found}; expected encoded pictures (struct<bytes, path>)"])
-            batches = file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[self._key])
-            for row, value in enumerate(value for batch in batches for value in batch.column(0).field("bytes")):
-                if not value.is_valid:
-                    found = f"key {self._key!r}, row {row} has no bytes, perhaps only the path of a picture"
-                    raise DataError(str(path), [f"{found}; save the pictures into the parquet files"])
-                yield value.as_buffer().to_pybytes()
+def rows_without_picture(path: Path, key: str) -> list[int]:
+    """Rows of a parquet file in which a camera has no bytes of a picture.
+
+    Raises:
+        DataError: the column cannot be read.
+    """
+    return [row for row, value in enumerate(_stored(path, key)) if not value.is_valid]
+
+
+def _stored(path: Path, key: str) -> Iterator[pyarrow.BinaryScalar]:
+    """The bytes of a picture in each row of a file, null where it has none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not path.exists():
+        raise DataError(str(path), ["no such file, but the episode list names it; the copy is incomplete"])
+    with decoding(path, "is damaged"), reading(path), open_regular(path) as stream:
+        read_footer(stream)
+    with decoding(path, "is damaged"), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        kind = file.schema_arrow.field(key).type if key in file.schema_arrow.names else None
+        is_struct = kind is not None and pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+        if not is_struct:
+            found = f"key {key!r} is {'missing' if kind is None else kind}"
+            raise DataError(str(path), [f"{found}; expected encoded pictures (struct<bytes, path>)"])
+        batches = file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[key])
+        for batch in batches:
+            yield from batch.column(0).field("bytes")
 
 
 def videos_of(meta: LeRobotMeta, key: str, lengths: list[int]) -> list[FrameFile]:

@@ -1,7 +1,7 @@
 """Which episodes are intact in a data set that was cut off while being recorded, and why each other one is not.
 
-An episode is intact if the episode list has it, a readable table holds exactly its frames as rows, in sequence, and the
-video of each camera gives as many frames. The data set itself is not changed.
+An episode is intact if the episode list has it, a readable table holds exactly its frames as rows, in sequence and with
+their pictures, and the video of each camera gives as many frames. The data set itself is not changed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from dp_prior.data.errors import DataError
-from dp_prior.data.formats.lerobot.frames import videos_of
+from dp_prior.data.formats.lerobot.frames import rows_without_picture, videos_of
 from dp_prior.data.formats.lerobot.meta import COUNTED, LeRobotMeta, TableFile
 from dp_prior.data.formats.lerobot.tables import read_columns, to_numpy
 from dp_prior.data.frames.video_frames import called, whole_frames
@@ -38,9 +38,10 @@ def salvage(path: Path, left_out: Collection[str]) -> tuple[LeRobotMeta, list[st
     meta = LeRobotMeta(path, faults.append)
     kinds = {key: feature.get("dtype") for key, feature in meta.features.items() if key not in left_out}
     videos = [key for key, kind in kinds.items() if kind == "video"]
+    pictures = [key for key, kind in kinds.items() if kind == "image"]
     numbers = [key for key, kind in kinds.items() if kind not in ("video", "image", "string") and key not in COUNTED]
     lost = _unlisted(meta)
-    tables = [_checked(meta, file, numbers, lost) for file in meta.tables]
+    tables = [_checked(meta, file, numbers, pictures, lost) for file in meta.tables]
     has_rows = any(file.episodes for file in tables)
     for key in videos if has_rows else ():
         lost |= _without_frames(meta.part(tables), key)
@@ -62,22 +63,27 @@ def _unlisted(meta: LeRobotMeta) -> dict[int, str]:
     return dict.fromkeys(set(range(declared)).difference(meta.lengths), _UNLISTED)
 
 
-def _checked(meta: LeRobotMeta, file: TableFile, keys: list[str], lost: dict[int, str]) -> TableFile:
+def _checked(
+    meta: LeRobotMeta, file: TableFile, numbers: list[str], pictures: list[str], lost: dict[int, str]
+) -> TableFile:
     """The episodes of a file whose rows are all there; adds the others to `lost`.
 
     Args:
-        keys: columns of numbers that must be readable.
+        numbers: columns that must be readable.
+        pictures: columns that must have a picture in every row.
     """
     where = file.path.relative_to(meta.path)
     try:
-        table = read_columns(file.path, ["episode_index", "frame_index", *keys])
+        table = read_columns(file.path, ["episode_index", "frame_index", *numbers])
         owners, frames = (to_numpy(table.column(key), file.path, key).ravel() for key in table.column_names[:2])
+        empty = [row for key in pictures for row in rows_without_picture(file.path, key)]
     except DataError as error:
         lost |= dict.fromkeys(file.episodes, f"{where} {error.problems[0]}")
         return file._replace(episodes=[], begins=[])
     begins: dict[int, int] = {}
     for episode in file.episodes:
         rows = np.flatnonzero(owners == episode)
+        rows = rows[~np.isin(rows, empty)]
         if problem := _hole(frames[rows], rows, meta.lengths[episode]):
             lost[episode] = f"{where} {problem}"
         else:

@@ -176,6 +176,20 @@ def test_an_episode_with_a_hole_is_left_out_in_one_line(record, version, kind, f
 
 
 @BOTH
+def test_an_episode_with_a_row_without_a_picture_is_left_out(record, version):
+    root = record(version, "image")
+    path = FIRST[version] if version == "v3.0" else "data/chunk-000/episode_000001.parquet"
+
+    def remove(columns):
+        columns[KEY][-2] = {"bytes": None, "path": "frame.png"}
+
+    edit(root / path, remove)
+    refused(root)
+    assert salvaged(root, [0, 2]) == [f"episode 1: left out; {path} lacks 1 of its 4 frames, the first is frame 2"]
+    assert salvaged(root, [0, 1, 2], left_out=[KEY]) == ["all 3 episodes are intact"]
+
+
+@BOTH
 def test_doubled_and_exchanged_rows_are_no_episode(record, version):
     root = record(version, "image")
 
