@@ -19,6 +19,7 @@ class DataError(ValueError):
         """Args: advice: what to do about the problems, the last line of the message."""
         self.source = source
         self.problems = problems
+        self.advice = advice
         count = f"{len(problems)} problem" + ("s" if len(problems) != 1 else "")
         shown = [f"  {problem}" for problem in problems[:MOST_PROBLEMS_SHOWN]]
         if len(problems) > MOST_PROBLEMS_SHOWN:

@@ -6,9 +6,11 @@ block or one episode at a time.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from dp_prior.data.errors import DataError
 from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.recognition import kind_of, record_of
 from dp_prior.data.formats.recording import Recording
@@ -27,6 +29,7 @@ def convert(
     choice: ChoiceConfig | None = None,
     stride: int = 1,
     robot_type: str | None = None,
+    salvage: bool = False,
 ) -> str:
     """Convert a data set.
 
@@ -40,9 +43,11 @@ def convert(
         choice: of episodes, which are then numbered anew; None for all.
         stride: keep every so-manieth row, which divides the rate.
         robot_type: name of the robot in LeRobot; None for the source's.
+        salvage: convert the intact episodes of a source that was cut off while being recorded.
 
     Returns:
-        A line about the new data set, and further lines about a changed rate and parts that are lost.
+        A line about the new data set, and further lines about episodes that are not intact, a changed rate and parts
+        that are lost.
 
     Raises:
         FileExistsError: there is something at `path`.
@@ -51,14 +56,29 @@ def convert(
     """
     record, new = record_of(kind or kind_of(source), source, settings), record_of(target, path)
     chosen = {"choice": choice, "stride": stride, "fps": fps, "robot_type": robot_type}
-    recording = Recording.of(record.create(), renames=renames or {}, left_out=left_out, **chosen)
-    if path.exists():
-        raise FileExistsError(f"{path} exists; nothing is overwritten, choose another name")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new.write(recording)
+    with _offering_salvage(record.path.expanduser(), record.can_salvage and not salvage):
+        store, told = record.salvage(left_out) if salvage else (record.create(), [])
+        recording = Recording.of(store, renames=renames or {}, left_out=left_out, **chosen)
+        if path.exists():
+            raise FileExistsError(f"{path} exists; nothing is overwritten, choose another name")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new.write(recording)
     names = [*recording.keys, *recording.cameras]
     written = f"wrote {len(recording.ends)} episodes, {recording.ends[-1]:,} steps of {', '.join(names)} to {path}"
-    return "\n".join([written, *_remarks(recording, fps)])
+    return "\n".join([written, *told, *_remarks(recording, fps)])
+
+
+@contextlib.contextmanager
+def _offering_salvage(source: Path, is_possible: bool) -> Iterator[None]:
+    """Name --salvage, if it is possible, among the remedies of a fault in a file of the source."""
+    try:
+        yield
+    except DataError as error:
+        inside = str(source / "x")[:-1]
+        if not is_possible or not any(inside in text for text in (error.source, *error.problems)):
+            raise
+        remedy = "if the recording was cut off, --salvage converts its intact episodes"
+        raise DataError(error.source, error.problems, f"{error.advice}; {remedy}".removeprefix("; ")) from None
 
 
 def _remarks(recording: Recording, fps: float | None) -> Iterator[str]:

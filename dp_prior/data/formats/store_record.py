@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
-from dp_prior.config import Config
+from dp_prior.config import Config, ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.formats.recording import Recording
@@ -15,6 +15,9 @@ from dp_prior.data.formats.recording import Recording
 
 class EpisodeStoreRecord(Config):
     """A recorded data set in one format. A member of the family has a `type`, a `path` and `create`."""
+
+    can_salvage: ClassVar[bool] = False
+    """Whether the format has `salvage`."""
 
     @classmethod
     def is_at(cls, path: Path) -> bool:
@@ -45,6 +48,18 @@ class EpisodeStoreRecord(Config):
         Raises:
             ImportError: a package that reads it is not installed.
         """
+
+    def salvage(self, left_out: Collection[str]) -> tuple[EpisodeStore, list[str]]:
+        """The intact episodes of a data set that was cut off while being recorded, and a line about the others.
+
+        Args:
+            left_out: keys that need not be intact.
+
+        Raises:
+            ConfigError: the format has no such reader.
+            DataError: no episode is intact.
+        """
+        raise ConfigError("--salvage", [f"is for data of type 'lerobot'; these are of type {self.type!r}"])
 
     def write(self, recording: Recording) -> None:
         """Write a new data set, which appears at `path` only once it is complete and on disk.

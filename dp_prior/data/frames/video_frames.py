@@ -40,6 +40,19 @@ def turned(path: Path) -> dict[str, int]:
     return {"turned": turn} if turn else {}
 
 
+def whole_frames(path: Path) -> tuple[int, str]:
+    """How many frames can be decoded from the first one on, evenly spaced, and why no more: empty at a sound end."""
+    times: list[int | None] = []
+    why = ""
+    try:
+        times += (frame.pts for frame in _frames(path))
+    except DataError as error:
+        why = error.problems[0]
+    if (odd := _unevenly_spaced(times)) is not None:
+        return odd
+    return len(times), why
+
+
 def read_video(
     path: Path, size: tuple[int, int], lengths: dict[str, int], skip: int = 0, begins: Sequence[int] | None = None
 ) -> Iterator[np.ndarray]:
@@ -80,10 +93,10 @@ def read_video(
         if filled == len(block) or place == len(kept):
             yield block[:filled]
             block, filled = np.empty_like(block), 0
-    # Frames of other episodes may follow the last row too, so only missing frames are an error.
+        if begins is not None and place == len(kept):  # frames of other episodes may follow the last row too
+            break
     found = len(times) if begins is None else place
-    problem = _wrong_count(found, lengths) or _unevenly_spaced(times)
-    if problem:
+    if problem := _wrong_count(found, lengths) or (_unevenly_spaced(times) or (0, ""))[1]:
         raise DataError(str(path), [problem])
 
 
@@ -178,14 +191,15 @@ def _wrong_count(found: int, lengths: dict[str, int]) -> str | None:
     return f"{problem}. Encode it again with one frame per row"
 
 
-def _unevenly_spaced(times: list[int | None]) -> str | None:
-    """What tells of a dropped or repeated frame; the unit of the times does not matter."""
+def _unevenly_spaced(times: list[int | None]) -> tuple[int, str] | None:
+    """The first frame whose time tells of a dropped or repeated one, and how; the unit of times does not matter."""
     if None in times:
-        return f"frame {times.index(None)} has no timestamp; encode the file again, for example as mp4"
+        number = times.index(None)
+        return number, f"frame {number} has no timestamp; encode the file again, for example as mp4"
     gaps = [later - earlier for earlier, later in pairwise(times)]
     usual = float(np.median(gaps)) if gaps else 0.0
     for number, gap in enumerate(gaps, 1):
         if gap <= 0 or abs(gap - usual) > usual / 2:
-            found = f"frame {number} comes {gap} time units after the one before, others {usual:g}"
-            return f"{found}: a frame was dropped or repeated, so rows and frames may not match. Encode it again"
+            found = f"frame {number} comes {gap} time units after the one before, others {usual:g}: a frame was dropped"
+            return number, f"{found} or repeated, so rows and frames may not match. Encode it again"
     return None

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
@@ -20,6 +20,7 @@ from dp_prior.data.formats.lerobot.frames import LeRobotPictures, LeRobotVideo, 
 from dp_prior.data.formats.lerobot.hub import download
 from dp_prior.data.formats.lerobot.lerobot_writer import write_lerobot
 from dp_prior.data.formats.lerobot.meta import COUNTED, LeRobotMeta, TableFile
+from dp_prior.data.formats.lerobot.salvage import salvage
 from dp_prior.data.formats.lerobot.tables import read_columns, to_numpy
 from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
@@ -29,6 +30,8 @@ from dp_prior.data.frames.chosen_frames import ChosenFrames
 
 class LeRobotStoreConfig(EpisodeStoreRecord):
     """A LeRobot data set, format v2.0, v2.1 or v3.0; its meta/info.json says which."""
+
+    can_salvage: ClassVar[bool] = True
 
     type: Literal["lerobot"] = "lerobot"
 
@@ -90,11 +93,14 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
         Raises:
             ImportError: pyarrow is not installed.
         """
-        try:
-            import pyarrow.parquet  # noqa: F401
-        except ImportError:
-            raise ImportError('reading LeRobot data needs pyarrow: pip install "dp_prior[lerobot]"') from None
-        return LeRobotStore(self.local({}, ()).path)
+        _import_pyarrow()
+        return LeRobotStore(LeRobotMeta(self.local({}, ()).path.expanduser()))
+
+    def salvage(self, left_out: Collection[str]) -> tuple[LeRobotStore, list[str]]:
+        """See `EpisodeStoreRecord` and `salvage`."""
+        _import_pyarrow()
+        meta, told = salvage(self.local({}, ()).path.expanduser(), left_out)
+        return LeRobotStore(meta), told
 
     def write(self, recording: Recording) -> None:
         """See `EpisodeStoreRecord` and `write_lerobot`."""
@@ -106,9 +112,8 @@ class LeRobotStore(EpisodeStore):
 
     counted, text_key = COUNTED, TASK
 
-    def __init__(self, path: Path):
-        self.path = path.expanduser()
-        self.meta = LeRobotMeta(self.path)
+    def __init__(self, meta: LeRobotMeta):
+        self.path, self.meta = meta.path, meta
         self.episode_ends = np.cumsum(np.array(list(self.meta.lengths.values()), dtype=np.int64))
         self._file_ends = np.cumsum([sum(self.meta.lengths[e] for e in file.episodes) for file in self.meta.tables])
         self._order_checked = False
@@ -200,7 +205,7 @@ class LeRobotStore(EpisodeStore):
         """See `EpisodeStore`; the named parts of meta/info.json."""
         splits = self.meta.info.get("splits")
         named = {str(name): str(part) for name, part in splits.items()} if isinstance(splits, dict) else {}
-        is_whole = list(named.values()) == [f"0:{len(self.meta.lengths)}"]
+        is_whole = len(named) == 1 and [*map(len, self.parts().values())] == [len(self.meta.lengths)]
         return {f"splits.{name}": f"episodes {part}" for name, part in named.items() if not is_whole}
 
     def texts(self) -> dict[int, str]:
@@ -245,6 +250,8 @@ class LeRobotStore(EpisodeStore):
         """(rows, ...) of one column of one file, its rows checked against the episode list."""
         checks = () if self._order_checked else ("episode_index", "frame_index")
         table = read_columns(file.path, [key], checks, ", which meta/info.json declares")
+        if (rows := file.rows(self.meta.lengths)) is not None:
+            table = table.take(rows)
         lengths = [self.meta.lengths[episode] for episode in file.episodes]
         if table.num_rows != sum(lengths):
             expected = f"the episode list gives its episodes {sum(lengths)}"
@@ -261,6 +268,13 @@ class LeRobotStore(EpisodeStore):
                 found = f"row {row} has {check} {values[row]}; expected {expected_columns[check][row]}"
                 raise DataError(str(file.path), [f"{found}, by the episode list"])
         return to_numpy(table.column(key), file.path, key, may_be_text=self.dtype(key) == "string")
+
+
+def _import_pyarrow() -> None:
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError:
+        raise ImportError('reading LeRobot data needs pyarrow: pip install "dp_prior[lerobot]"') from None
 
 
 def _names(feature: dict[str, Any]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from dp_prior.data.parquet_footer import read_footer
 from dp_prior.files.regular_files import open_regular
 from dp_prior.pixels.picture_files import import_pillow
 from dp_prior.pixels.video_files import import_av
+
+if TYPE_CHECKING:
+    import pyarrow
 
 _ROWS_AT_ONCE = 64  # of encoded pictures
 
@@ -99,9 +102,10 @@ class LeRobotPictures:
         numbers = {name: number for number, name in enumerate(meta.lengths)}
         parts = [FramePart(str(file.path), tuple(numbers[name] for name in file.episodes)) for file in meta.tables]
         self.parts = [part for part in parts if wanted.intersection(part.episodes)]
+        self._rows = {str(file.path): file.rows(meta.lengths) for file in meta.tables}
         self._key, self._files = key, [Path(part.where) for part in self.parts]
         self._lengths = np.diff(ends, prepend=0)
-        first = next(self._pictures(self._files[0]), None)
+        first = next(self._pictures(self.parts[0]), None)
         if first is None:
             raise DataError(str(self._files[0]), [f"key {key!r} has no rows"])
         self.size = decode_picture(first, f"{self._files[0]}, key {key!r}, row 0", None).shape[:2]
@@ -113,7 +117,7 @@ class LeRobotPictures:
         per_block = frames_per_block(self.size[0] * self.size[1] * 3)
         block: list[np.ndarray] = []
         row = -1
-        for row, data in enumerate(self._pictures(Path(part.where))):
+        for row, data in enumerate(self._pictures(part)):
             if skip <= row < expected:
                 block.append(decode_picture(data, f"{part.where}, key {self._key!r}, row {row}", self.size))
             if block and (len(block) == per_block or row == expected - 1):
@@ -130,27 +134,46 @@ class LeRobotPictures:
         """See `FrameSource`."""
         return {"format": "lerobot pictures", "key": self._key, **self._turned}
 
-    def _pictures(self, path: Path) -> Iterator[bytes]:
-        """The encoded picture of each row."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+    def _pictures(self, part: FramePart) -> Iterator[bytes]:
+        """The encoded picture of each row of the episodes."""
+        rows = self._rows[part.where]
+        wanted = None if rows is None else frozenset(rows.tolist())
+        for row, value in enumerate(_stored(Path(part.where), self._key)):
+            if wanted is not None and row not in wanted:
+                continue
+            if not value.is_valid:
+                found = f"key {self._key!r}, row {row} has no bytes, perhaps only the path of a picture"
+                raise DataError(part.where, [f"{found}; save the pictures into the parquet files"])
+            yield value.as_buffer().to_pybytes()
 
-        if not path.exists():
-            raise DataError(str(path), ["no such file, but the episode list names it; the copy is incomplete"])
-        with decoding(path, "is damaged"), reading(path), open_regular(path) as stream:
-            read_footer(stream)
-        with decoding(path, "is damaged"), pq.ParquetFile(path, page_checksum_verification=True) as file:
-            kind = file.schema_arrow.field(self._key).type if self._key in file.schema_arrow.names else None
-            is_struct = kind is not None and pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
-            if not is_struct:
-                found = f"key {self._key!r} is {'missing' if kind is None else kind}"
-                raise DataError(str(path), [f"{found}; expected encoded pictures (struct<bytes, path>)"])
-            batches = file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[self._key])
-            for row, value in enumerate(value for batch in batches for value in batch.column(0).field("bytes")):
-                if not value.is_valid:
-                    found = f"key {self._key!r}, row {row} has no bytes, perhaps only the path of a picture"
-                    raise DataError(str(path), [f"{found}; save the pictures into the parquet files"])
-                yield value.as_buffer().to_pybytes()
+
+def rows_without_picture(path: Path, key: str) -> list[int]:
+    """Rows of a parquet file in which a camera has no bytes of a picture.
+
+    Raises:
+        DataError: the column cannot be read.
+    """
+    return [row for row, value in enumerate(_stored(path, key)) if not value.is_valid]
+
+
+def _stored(path: Path, key: str) -> Iterator[pyarrow.BinaryScalar]:
+    """The bytes of a picture in each row of a file, null where it has none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not path.exists():
+        raise DataError(str(path), ["no such file, but the episode list names it; the copy is incomplete"])
+    with decoding(path, "is damaged"), reading(path), open_regular(path) as stream:
+        read_footer(stream)
+    with decoding(path, "is damaged"), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        kind = file.schema_arrow.field(key).type if key in file.schema_arrow.names else None
+        is_struct = kind is not None and pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+        if not is_struct:
+            found = f"key {key!r} is {'missing' if kind is None else kind}"
+            raise DataError(str(path), [f"{found}; expected encoded pictures (struct<bytes, path>)"])
+        batches = file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[key])
+        for batch in batches:
+            yield from batch.column(0).field("bytes")
 
 
 def videos_of(meta: LeRobotMeta, key: str, lengths: list[int]) -> list[FrameFile]:
@@ -196,6 +219,8 @@ def _videos_v3(meta: LeRobotMeta, key: str, lengths: list[int]) -> list[FrameFil
     for listing in meta.listings:
         table = read_columns(listing, columns, why=f", so camera {key!r} has no videos").to_pydict()
         for name, chunk, file, begin in zip(*(table[column] for column in columns), strict=True):
+            if meta.is_part and name not in numbers:
+                continue
             try:
                 place = as_count(chunk), as_count(file)
                 frame = round(float(begin) * fps)  # to_timestamp is off by one frame in published sets, so it is unused
@@ -207,7 +232,7 @@ def _videos_v3(meta: LeRobotMeta, key: str, lengths: list[int]) -> list[FrameFil
     videos = []
     for (chunk, file), found in by_file.items():
         path = meta.path / fill(template, video_key=key, chunk_index=chunk, file_index=file)
-        expected, has_gaps = 0, False
+        expected, has_gaps = 0, meta.is_part
         for frame, name, number in sorted(found):
             if frame < expected:
                 found_at = f"episode {name} begins at frame {frame} (from_timestamp x fps)"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
+
+import numpy as np
 
 from dp_prior.config import an
 from dp_prior.config.errors import short
@@ -28,10 +32,26 @@ LARGEST_LISTING = 512 << 20
 
 
 class TableFile(NamedTuple):
-    """A parquet file and the episodes, in order, whose rows it holds."""
+    """A parquet file and the episodes, in order, whose rows it holds.
+
+    Attributes:
+        begins: first row of each episode, where the file may hold rows of other episodes too; None without such rows.
+    """
 
     path: Path
     episodes: list[int]
+    begins: list[int] | None = None
+
+    def rows(self, lengths: Mapping[int, int]) -> np.ndarray | None:
+        """(n,) rows of these episodes; None if they are all rows of the file."""
+        if self.begins is None:
+            return None
+        spans = zip(self.begins, self.episodes, strict=True)
+        return np.concatenate([np.arange(begin, begin + lengths[episode]) for begin, episode in spans])
+
+
+def _refuse(error: DataError) -> None:
+    raise error from None
 
 
 class LeRobotMeta:
@@ -44,9 +64,13 @@ class LeRobotMeta:
         lengths: frames of each episode, by the data set's own number, in the order of the rows.
         tables: the parquet files of the rows, in order.
         listings: the files of the list of episodes.
+        is_part: whether its files hold rows and frames of other episodes too.
     """
 
-    def __init__(self, path: Path):
+    is_part = False
+
+    def __init__(self, path: Path, tell: Callable[[DataError], None] = _refuse):
+        """Args: tell: receives each fault of the list of episodes, whose rest is then read; the default raises it."""
         if not path.exists():
             raise MissingError(str(path.absolute()), ["no such folder; check data.episodes.path"])
         self.path = path
@@ -60,12 +84,19 @@ class LeRobotMeta:
         if not isinstance(self.features, dict) or not all(map(_is_feature, self.features.values())):
             raise DataError(str(info), ["has no usable 'features', the list of columns"])
         check_count(info, len(self.features), "features")
-        lengths, self.tables = self._read_v3() if self.version == "v3.0" else self._read_v2()
+        lengths, self.tables = self._read_v3(tell) if self.version == "v3.0" else self._read_v2(tell)
         self.lengths = lengths
         declared = self.info.get("total_episodes")
         if declared is not None and declared != len(lengths):
             found = f"declares {declared} episodes, but the episode list has {len(lengths)}"
-            raise DataError(str(info), [f"{found}; the copy may be incomplete"])
+            tell(DataError(str(info), [f"{found}; the copy may be incomplete"]))
+
+    def part(self, tables: list[TableFile]) -> Self:
+        """The episodes of these files alone; see `is_part`."""
+        found = copy.copy(self)
+        found.tables, found.is_part = [file for file in tables if file.episodes], True
+        found.lengths = {episode: self.lengths[episode] for file in found.tables for episode in file.episodes}
+        return found
 
     def tasks(self) -> dict[int, str]:
         """The texts of meta/tasks by number, which `task_index` names.
@@ -102,7 +133,7 @@ class LeRobotMeta:
         """Where `tasks` are stored."""
         return self.path / "meta" / ("tasks.parquet" if self.version == "v3.0" else "tasks.jsonl")
 
-    def _read_v2(self) -> tuple[dict[int, int], list[TableFile]]:
+    def _read_v2(self, tell: Callable[[DataError], None]) -> tuple[dict[int, int], list[TableFile]]:
         """Length of each episode, and the files: one per episode."""
         listing = self.path / "meta" / "episodes.jsonl"
         self.listings = [listing]
@@ -113,7 +144,7 @@ class LeRobotMeta:
                     row = json.loads(line)
                     lengths[as_count(row["episode_index"])] = as_count(row["length"])
                 except (ValueError, KeyError, TypeError, RecursionError) as error:
-                    raise DataError(f"{listing}, line {number}", [f"is not an episode: {error}"]) from None
+                    tell(DataError(f"{listing}, line {number}", [f"is not an episode: {error}"]))
         lengths = dict(sorted(lengths.items()))
         template = self.template("data_path")
         chunk_size = self.info.get("chunks_size", 1000)
@@ -127,20 +158,21 @@ class LeRobotMeta:
             files.append(TableFile(named if named.is_file() else by_name.get(named.name, named), [episode]))
         return lengths, files
 
-    def _read_v3(self) -> tuple[dict[int, int], list[TableFile]]:
+    def _read_v3(self, tell: Callable[[DataError], None]) -> tuple[dict[int, int], list[TableFile]]:
         """Length of each episode in the order of the files, and these: several episodes per file."""
         columns = ["episode_index", "length", "data/chunk_index", "data/file_index"]
         folder = self.path / "meta" / "episodes"
-        listings = self.listings = sorted(folder.glob("*/*.parquet"))
+        listings = sorted(folder.glob("*/*.parquet"))
+        self.listings = [*listings]
         if not listings:
-            raise DataError(str(folder), ["no such episode list (chunk-000/file-000.parquet); the copy is incomplete"])
+            tell(DataError(str(folder), ["no such episode list (chunk-000/file-000.parquet); the copy is incomplete"]))
         rows: list[dict[str, int]] = []
         for listing in listings:
-            table = read_columns(listing, columns).to_pylist()
             try:
-                rows += [{name: as_count(value) for name, value in row.items()} for row in table]
-            except (ValueError, TypeError) as error:
-                raise DataError(str(listing), [f"is not a list of episodes: {error}"]) from None
+                rows += _episodes_of(listing, columns)
+            except DataError as error:
+                tell(error)
+                self.listings.remove(listing)
         rows.sort(key=lambda row: row["episode_index"])
         by_file: dict[tuple[int, int], list[int]] = defaultdict(list)
         for row in rows:
@@ -163,6 +195,15 @@ class LeRobotMeta:
         if template.startswith("/") or ".." in Path(template).parts:
             raise DataError(str(self.info_file), [f"{field} {template!r} leaves the data set"])
         return template
+
+
+def _episodes_of(listing: Path, columns: list[str]) -> list[dict[str, int]]:
+    """The episodes of a file of the list."""
+    table = read_columns(listing, columns).to_pylist()
+    try:
+        return [{name: as_count(value) for name, value in row.items()} for row in table]
+    except (ValueError, TypeError) as error:
+        raise DataError(str(listing), [f"is not a list of episodes: {error}"]) from None
 
 
 def _is_feature(feature: Any) -> bool:
