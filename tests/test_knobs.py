@@ -68,7 +68,7 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
     "TrackerConfig": "tracking/test_tracking.py",
     "FsspecSaverConfig": "places/test_upload.py::test_every_shared_field_is_shown_here",
     "RemoteResumeConfig": "test_hub_runs.py",
-    "LocalResumeConfig": "places/test_local.py",
+    "LocalResumeConfig": "places/test_resume.py",
     **dict.fromkeys(
         [
             "TrainingConfig.compile",
