@@ -267,8 +267,20 @@ def test_a_folder_of_another_policy_is_refused(opened):
 
 
 def test_a_folder_of_a_policy_with_another_history_is_refused(opened):
-    with pytest.raises(ValueError, match="2 observations.*says.*1: is it"):
+    with pytest.raises(ValueError, match="2 observations.*says.*1 and 2: is it"):
         opened(n_obs_steps=1)
+
+
+def test_a_folder_whose_policy_gives_other_actions_is_refused(opened):
+    """LeRobot would leave out the numbers that it has no joint for."""
+    with pytest.raises(ValueError, match="actions of 2 numbers.*and 3: is it"):
+        opened(output_features={"action": SimpleNamespace(shape=(3,))})
+
+
+def test_more_numbers_than_joints_are_refused_under_any_names(opened):
+    theirs, _ = opened(action_names=JOINTS[:1], output_features={"action": SimpleNamespace(shape=(2,))})
+    with pytest.raises(ValueError, match=r"actions of 2 numbers, the robot takes \['a.pos'\]"):
+        begin(theirs, RolloutContext.of(state=JOINTS, action=JOINTS[:1]))
 
 
 def test_training_is_left_to_the_trainer(opened):

@@ -14,7 +14,7 @@ from torch import Tensor
 from lerobot_policy_dp_prior.configuration_dp_prior import DPPriorConfig
 from lerobot_policy_dp_prior.fit import Ends, misfits, strange_values
 from lerobot_policy_dp_prior.observations import observations, unfinished
-from lerobot_policy_dp_prior.rollout import STATE, Robot, running_robot
+from lerobot_policy_dp_prior.rollout import ACTION, STATE, Robot, running_robot
 from lerobot_policy_dp_prior.sources import open_source
 
 
@@ -30,7 +30,7 @@ class DPPriorPolicy(PreTrainedPolicy):
         self._folder, self._source = folder, open_source(config, folder)
         self.networks = self._source.module  # LeRobot moves the parameters of this module
         self._agent, self._rows = self._source.agent(), None
-        self._check_keys()
+        self._check_policy()
         self._episode, self._has_acted, self._is_compared = 0, False, False
 
     @classmethod
@@ -130,17 +130,22 @@ class DPPriorPolicy(PreTrainedPolicy):
         """Raises NotImplementedError: `dp-prior train` trains."""
         raise NotImplementedError("dp_prior trains its policies: dp-prior train")
 
-    def _check_keys(self) -> None:
-        """Whether the folder says where the policy's observations are; a server may run another policy."""
-        reads = self._agent.reads
-        found = (sorted(reads.observations.keys() - reads.first_actions().keys()), self._agent.n_obs_steps)
-        if found != (sorted(self.config.keys), self.config.n_obs_steps):
-            place = self.config.address or self._folder
+    def _check_policy(self) -> None:
+        """Whether config.json describes this policy; a server may run another one."""
+        reads, config, width = self._agent.reads, self.config, self._action_width()
+        given = width if reads.action is None else reads.action.shape[0]
+        found = (sorted(reads.observations.keys() - reads.first_actions().keys()), self._agent.n_obs_steps, given)
+        told = (sorted(config.keys), config.n_obs_steps, given if width is None else width)
+        if found != told:
             raise ValueError(
-                f"the policy of {place} reads {found[0]}, {found[1]} observations at a time; config.json of "
-                f"{self._folder} says {sorted(self.config.keys)}, {self.config.n_obs_steps}: is it the policy that was "
-                f"exported?"
+                f"the policy of {config.address or self._folder} reads {found[0]}, {found[1]} observations at a time, "
+                f"and gives actions of {found[2]} numbers; config.json of {self._folder} says {told[0]}, {told[1]} and "
+                f"{told[2]}: is it the policy that was exported?"
             )
+
+    def _action_width(self) -> int | None:
+        action = self.config.output_features.get(ACTION)
+        return None if action is None else action.shape[0]
 
     def _continues(self) -> bool:
         return self.config.rtc_config is not None and self.config.rtc_config.enabled
@@ -177,6 +182,8 @@ class DPPriorPolicy(PreTrainedPolicy):
                    if source.startswith("observation.image")}  # fmt: skip
         state = config.state_names if is_read else ends.state
         faults = list(misfits(Ends(state, config.action_names, cameras, config.fps), ends))
+        if (width := self._action_width()) not in (None, len(ends.action)):
+            faults.append(f"the policy gives actions of {width} numbers, the robot takes {[*ends.action]}")
         faults += filter(None, [robot.recording_fault])
         if not faults:
             strange = list(strange_values(ends.state, config.state_range, robot.position))
