@@ -107,7 +107,7 @@ def test_a_server_is_shown_the_key_of_the_token_file(opened, tmp_path):
         address = f"127.0.0.1:{server.port}"
         theirs = opened(tmp_path, address=address, token_file=str(key))
         assert acts_as(theirs, Agent(policy))
-        with pytest.raises(ConnectionError, match="Authorization"):
+        with pytest.raises(ConnectionError, match=naming("Authorization")):
             opened(tmp_path, address=address)
         theirs._source._client.close()
 
