@@ -64,7 +64,7 @@ def export_for_lerobot(
 
     def write(place: Path) -> None:
         if inside == "onnx":
-            export_policy(reference, place, "onnx")
+            export_policy(reference, place, "onnx", frames=_resized(policy, wiring))
         else:
             copy_checkpoint(source, place, MODEL_FILES)
 
@@ -74,6 +74,12 @@ def export_for_lerobot(
         page = publish_folder(directory, repo, "Add a policy for lerobot-rollout")
         lines.append(f"sent to {page}")
     return [*lines, *_unknown(wiring, remark)]
+
+
+def _resized(policy: DiffusionPolicy, wiring: Wiring) -> dict[str, tuple[int, int]]:
+    """Height and width of the robot's frames by camera, where the graph must resize them as training did."""
+    sizes = {key: wiring.frame_sizes.get(source) for key, source in wiring.keys.items() if key in policy.spec.fits}
+    return {key: (size[0], size[1]) for key, size in sizes.items() if size is not None}
 
 
 def _read_policy(source: Path) -> StoredTask:

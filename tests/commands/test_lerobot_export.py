@@ -6,7 +6,12 @@ import pytest
 import torch
 
 from dp_prior import load_policy
+from dp_prior.commands import lerobot_export
+from dp_prior.commands.lerobot_export import export_for_lerobot
+from dp_prior.pixels.resize import Fit
+from dp_prior.tensors.batch import Spec
 from tests.cli.invoked import command
+from tests.inference.export.policies import build
 
 KEYS = ("--keys", "agent_pos=observation.state[0:2]", "--keys", "goal=observation.state[2:4]")
 
@@ -37,6 +42,23 @@ def test_the_hub_gets_the_same_files_in_a_private_repository(trained_policy, tmp
              for path in (tmp_path / "new").rglob("*") if path.is_file()}  # fmt: skip
     sent = {name: content for name, content in hub.files("me/arm").items() if name != ".gitattributes"}
     assert sent == files and hub.repos["me/arm"].private
+
+
+def test_an_export_inside_resizes_the_frames_of_the_robot(tmp_path, monkeypatch):
+    """The robot gives frames as recorded; a graph without the resize refuses them."""
+    source, asked = "observation.images.front", {}
+    fits = {"kinds": {"eye": "image"}, "fits": {"eye": Fit(size=(16, 16))}}
+    encoder = {"type": "resnet", "width": 16, "blocks": [1, 1], "stem": "conv"}
+    policy = build(Spec(x_shape=(8, 2), cond_shapes={"eye": (2, 16, 16, 3)}, **fits), encoders={"eye": encoder})
+    policy.save_pretrained(tmp_path / "policy")
+    inner = lerobot_export.wired
+    for sizes, frames in (({source: [48, 64]}, {"eye": (48, 64)}), ({}, {})):
+        monkeypatch.setattr(lerobot_export, "wired", lambda *given, sizes=sizes: inner(*given)._replace(
+            frame_sizes=sizes))  # fmt: skip
+        monkeypatch.setattr(lerobot_export, "export_policy", lambda *given, **more: asked.update(more))
+        place = tmp_path / f"new_{len(sizes)}"
+        export_for_lerobot(str(tmp_path / "policy"), place, keys={"eye": source}, inside="onnx")
+        assert asked == {"frames": frames}
 
 
 def test_observations_without_a_place_and_models_that_do_not_act_are_refused(trained_policy, trained_prior, tmp_path):
