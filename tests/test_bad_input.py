@@ -292,6 +292,7 @@ def train_on_a_full_disk(config, output, is_full):
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(280)
+            torch.set_num_threads(torch.get_num_threads())  # renews torch's pool, which two new threads at once may not
             write, count = CheckpointStore.write, itertools.count(1)
 
             def limited(self, *arguments):

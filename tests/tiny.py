@@ -162,6 +162,7 @@ def train_and_die(config: Path, moment: str, count: int = 1) -> int:
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(280)
+            torch.set_num_threads(torch.get_num_threads())  # renews torch's pool, which two new threads at once may not
             die(moment, count)
             done = train(config)
             code = done.exit_code
