@@ -1,6 +1,7 @@
 """The model card: its metadata satisfy the Hub's own classes, its numbers are the run's, and its snippet runs."""
 
 import json
+import re
 import socket
 
 import pytest
@@ -76,7 +77,8 @@ def test_the_card_of_a_finished_run_and_what_it_promises(finished, hub):
     assert "![report]" not in text
     page = files["media/report.html"].decode()
     assert page == (finished.directory / "report.html").read_text(encoding="utf-8")
-    assert "finished" in page and socket.gethostname() not in page
+    assert "finished" in page
+    assert socket.gethostname() not in re.sub(r'data:[^"]+', "", page)  # a short name may stand in a picture's base64
     assert any(request.kind == "validate" for request in hub.requests), "the Hub was asked whether the head is valid"
     program = text.split("```python\n")[1].split("```")[0]
     assert 'load_policy("me/card")' in program
