@@ -113,7 +113,7 @@ def train_elsewhere(config: dict, steps: int = 2) -> tuple[PolicyTrainer, TrainC
     if isinstance(model, DistilledPolicy):  # compared with its teacher at the start, where numbers can be read
         model.teacher.policy(model, torch.device("cpu")).to(ELSEWHERE)
     parts = SimpleNamespace(**{name: _moved(getattr(data, name)) for name in ("train", "val", "test")})
-    parts.spec, parts.action_names, parts.recorded_at = data.spec, data.action_names, data.recorded_at
+    parts.spec, parts.recorded_at = data.spec, data.recorded_at
     loader = _loader(parts.train)
     nowhere = SimpleNamespace(log=None, log_images=lambda images, progress: None, log_work=lambda done: None)
     trainer = PolicyTrainer(

@@ -40,7 +40,6 @@ class SplitData:
         sets: the data sets that this one is joined from, by name.
         fingerprint: SHA-256 of the content; asking for it may need the frame caches.
         augment: makes the batch to train on, see `Loader`; None leaves it.
-        action_names: the data set's name of each number of an action; empty if the numbers have no names.
         few: a sentence about what keeps the number of training samples low; empty if nothing does.
     """
 
@@ -56,7 +55,6 @@ class SplitData:
     images: Mapping[str, ImageColumn] = {}
     sets: Mapping[str, SplitData] = {}
     augment: Callable[[Batch, Randomness], Batch] | None = None
-    action_names: Sequence[str] = ()
     few: str = ""
 
     def statistics(self) -> Mapping[str, Statistics]:

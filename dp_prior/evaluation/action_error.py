@@ -6,7 +6,7 @@ Says more about behaviour than the denoising loss, and is far cheaper than a rol
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -101,7 +101,7 @@ class ActionErrorConfig(SampledConfig):
         samples = pick_samples(data, self.split, self.name, self.data_set)
         chosen = data if self.data_set is None else data.sets[self.data_set]
         place = partial(chosen.recorded_at, self.split)
-        return ActionErrorEvaluator(self, samples, output_dir, names=chosen.action_names, place=place)
+        return ActionErrorEvaluator(self, samples, output_dir, place=place)
 
 
 class ActionErrorEvaluator(HeldOutEvaluator):
@@ -113,16 +113,14 @@ class ActionErrorEvaluator(HeldOutEvaluator):
         samples: Samples,
         output_dir: Path | None = None,
         *,
-        names: Sequence[str] = (),
         place: Callable[[int], tuple[int, int] | None] = lambda sample: None,
     ):
         """
         Args:
-            names: of the numbers of an action; empty if they have none.
             place: episode and step of a sample, see `SplitData.recorded_at`.
         """
         super().__init__(config, samples, output_dir)
-        self._names, self._place = list(names), place
+        self._place = place
 
     def measure(self, model: Any, name: str, ranks: ReducingRanks | None, result: Measurement) -> None:
         """See `HeldOutEvaluator`."""
@@ -146,8 +144,8 @@ class ActionErrorEvaluator(HeldOutEvaluator):
             ]
             n = counts[executed].sum()
             by_dimension = {key: errors[:, executed].sum((0, 1)) / n for key, errors in values.items()}
-            layout = model.spec.layout("x")
-            names = self._names if layout is None or not self._names else layout.names(self._names)
+            layout, names = model.spec.layout("x"), list(model.spec.names.get("x", ()))
+            names = layout.names(names) if layout is not None and names else names
             result.tables[f"{name}/by_dimension[steps={steps}]"] = [
                 {"dimension": number, **({"name": names[number]} if names else {})}
                 | {key: float(means[number]) for key, means in by_dimension.items()}

@@ -84,7 +84,7 @@ class Samples:
 def data(n, **fields):
     """A split data set whose parts differ."""
     parts = {part: Samples(n, seed=seed, **fields) for seed, part in enumerate(("train", "val", "test"))}
-    return SimpleNamespace(**parts, action_names=(), recorded_at=lambda part, sample: None)
+    return SimpleNamespace(**parts, recorded_at=lambda part, sample: None)
 
 
 class ThreadRanks:

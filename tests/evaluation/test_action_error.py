@@ -255,12 +255,13 @@ def test_dimensions_and_moments_are_told_and_what_cameras_saw_is_stored_once(tmp
         def seeing(self, keys):
             return self
 
-    source = SimpleNamespace(val=Seen(29), train=None, test=None, action_names=["reach", "grip"])
+    source = SimpleNamespace(val=Seen(29), train=None, test=None)
     source.recorded_at = lambda part, sample: (7, sample)
     policy = TinyPolicy(0, keys={"a": (3,)})
     kinds = {"front": "image", "wrist": "image"}
     shapes = {**policy.spec.cond_shapes, "front": (2, 40, 30, 3), "wrist": (2, 300, 20, 1)}
-    policy.spec = policy.spec.model_copy(update={"kinds": kinds, "cond_shapes": shapes})
+    names = {"x": ("reach", "grip")}
+    policy.spec = policy.spec.model_copy(update={"kinds": kinds, "cond_shapes": shapes, "names": names})
     policy.network = lambda cond: TinyPolicy.network(policy, {"a": cond["a"]})
     config = ActionErrorConfig(eval_timesteps=(4,), shown=2, draws=2, n_samples=4)
     for progress in (NOW, dataclasses.replace(NOW, global_step=NOW.global_step + 1)):

@@ -154,8 +154,6 @@ class Mixture(Demonstrations):
         self.files = [file for each in parts for file in each.files]
         self.images = {f"{name}/{key}": column for name, each in sets.items() for key, column in each.images.items()}
         episodes = self._first_episodes = np.cumsum([0, *(each.highest_id + 1 for each in parts)]).tolist()
-        stated = [each.action_names or one.action_names for each, one in zip(config.sets.values(), parts, strict=True)]
-        self.action_names = next(filter(None, stated), ())
         self.split_ids = {  # episodes are numbered through, set after set
             part: [first + one for first, each in zip(episodes, parts, strict=False) for one in each.split_ids[part]]
             for part in (*PARTS, "dropped")

@@ -151,8 +151,6 @@ class Trajectories(Demonstrations):
             names=_dimensions(wanted, described["names"], arrays),
         )
         self.has_embeddings, self.counts = bool(self._embeddings), {}
-        names = config.action.dimensions(store.metadata()["names"])
-        self.action_names = names if len(names) == self.spec.x_shape[-1] else []
         self._chosen, self._newest = chosen, {}
         sets = {}
         for name in PARTS:

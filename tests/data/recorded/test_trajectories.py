@@ -308,12 +308,20 @@ def test_every_sample_says_at_which_episode_and_step_it_was_recorded(path, chang
 
 
 def test_numbers_of_an_action_have_the_names_of_the_data_set(path):
-    assert configure(path).create(6, 2, 3).action_names == []
+    assert configure(path).create(6, 2, 3).spec.names == {}
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("meta.json", json.dumps({"names": {"action": ["reach", "grip"]}}))
-    assert configure(path).create(6, 2, 3).action_names == ["reach", "grip"]
+    assert configure(path).create(6, 2, 3).spec.names["x"] == ("reach", "grip")
     one = configure(path, action={"key": "action", "slice": [1, 2]}).create(6, 2, 3)
-    assert one.action_names == ["grip"]
+    assert one.spec.names["x"] == ("grip",)
+
+
+def test_names_and_a_rate_that_cannot_be_read_are_told_and_no_reason_not_to_train(path):
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("meta.json", "[3]")
+    data = configure(path).create(6, 2, 3)
+    assert (data.spec.names, data.spec.fps) == ({}, None)
+    assert any("[3]" in line for line in data.file_warnings)
 
 
 @pytest.mark.parametrize(
