@@ -158,12 +158,14 @@ def serve(
 ) -> None:
     """Serve a policy to robots, in openpi's protocol (docs/robot.md); SIGTERM or Ctrl-C ends it."""
     import asyncio
+    import faulthandler
 
     from dp_prior.config import ConfigError
     from dp_prior.inference.chunking import Guided, Prefix
     from dp_prior.inference.instructions import Instructions
-    from dp_prior.inference.serving.policy_server import PolicyServer, ServerLimits, most_bytes, read_token
+    from dp_prior.inference.serving.policy_server import HangError, PolicyServer, ServerLimits, most_bytes, read_token
     from dp_prior.job.listener import bind
+    from dp_prior.run.files.exit_file import FAILED
 
     token = None if token_file is None else read_token(token_file)
     remedy = "give --token-file, whose key clients must show, or say --insecure"
@@ -180,7 +182,12 @@ def serve(
             options["instructions"] = Instructions(policy.spec, texts)
         except ValueError as error:
             raise ConfigError("--texts", [str(error)]) from None
-        asyncio.run(PolicyServer(policy, name=name, report=say, **options).run_until_signal(listener))
+        try:
+            asyncio.run(PolicyServer(policy, name=name, report=say, **options).run_until_signal(listener))
+        except HangError as error:
+            echo(f"error: {error}; the stacks of its threads follow", err=True)
+            faulthandler.dump_traceback()
+            os._exit(FAILED)  # any other way out waits for its thread
 
 
 def _served(checkpoint: str, guidance_scale: float | None, device: str) -> Policy:

@@ -40,7 +40,8 @@ DRAIN_S = 30.0
 """Seconds after which a stop drops the requests whose prediction has not begun."""
 
 HANGS_S = 60.0
-"""Seconds of one prediction after which the server is no longer ready, so that a supervisor restarts the process."""
+"""Seconds of one prediction after which the server is no longer ready, so that a supervisor restarts the process; and
+seconds after the drain for which a stop waits for the prediction at hand."""
 
 MOST_UNREAD = 64 << 20
 """Bytes of answers waiting for a client at which the next frame from it ends the connection."""
@@ -52,6 +53,10 @@ LARGEST_FRAME = 1920 * 1200 * 3
 """Bytes of the largest camera frame of a policy that resizes frames, in the default limit of a message."""
 
 log = logging.getLogger(__name__)
+
+
+class HangError(RuntimeError):
+    """A prediction outlasts the stop. Its thread cannot be ended and holds up the end of the interpreter."""
 
 
 @dataclass(frozen=True)
@@ -124,13 +129,15 @@ class PolicyServer:
         Raises:
             ImportError: websockets is missing.
             ConfigError: the policy refuses observations of zeros, or cannot merge chunks in this way.
-            RuntimeError: it fails on them.
+            HangError: a prediction did not end.
+            RuntimeError: the policy fails on zeros.
         """
         with needing("serve", "the server needs websockets"):
             from websockets.asyncio.server import serve
         silent = logging.getLogger(f"{__name__}.websockets")
         silent.setLevel(logging.CRITICAL)  # else port scanners fill the log with tracebacks
-        with ThreadPoolExecutor(1, "predict") as self._worker:
+        self._worker = ThreadPoolExecutor(1, "predict")
+        try:
             async with serve(
                 self._converse,
                 sock=listener,
@@ -143,7 +150,7 @@ class PolicyServer:
                 close_timeout=5,
                 server_header=None,
                 logger=silent,
-            ):
+            ) as server:
                 request = blank(self.policy, self._session["merge"])
                 try:
                     await self._work(Session(self.policy, **self._session).answer, request)
@@ -156,11 +163,29 @@ class PolicyServer:
                 self._report(f"ready: ws://{authority(listener)}")
                 await stop.wait()
                 self._is_ready, self._is_stopping = False, True
-                for inbox in self._inboxes.values():
-                    inbox.close()
-                if self._inboxes:
-                    await asyncio.wait(set(self._inboxes), timeout=DRAIN_S)
-                    self._is_late = True
+                await self._drain(server)
+        finally:
+            self._worker.shutdown(wait=False)
+
+    async def _drain(self, server: Any) -> None:
+        """Answer what has arrived, close the connections, and wait for the prediction at hand.
+
+        Raises:
+            HangError: it did not end.
+        """
+        for inbox in self._inboxes.values():
+            inbox.close()
+        if self._inboxes:
+            await asyncio.wait(set(self._inboxes), timeout=DRAIN_S)
+        self._is_late = True
+        server.close()
+        try:
+            async with asyncio.timeout(HANGS_S):
+                await self._work(lambda: None)  # behind it in the thread that predicts
+        except TimeoutError:
+            for connection in self._inboxes:
+                connection.cancel()
+            raise HangError(f"stopped while a prediction hangs; waited {HANGS_S:g} s for its end") from None
 
     async def run_until_signal(self, listener: socket.socket) -> None:
         """`run` until SIGTERM or SIGINT; a second SIGINT raises KeyboardInterrupt."""

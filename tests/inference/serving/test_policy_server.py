@@ -518,8 +518,10 @@ def test_a_policy_may_not_use_a_name_of_the_protocol():
         PolicyServer(policy)
 
 
-def start(*arguments):
-    program = "from dp_prior.cli import main; main()"
+SERVE = "from dp_prior.cli import main; main()"
+
+
+def start(*arguments, program=SERVE):
     command = [sys.executable, "-c", program, "serve", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ.copy())
 
@@ -542,6 +544,23 @@ def test_the_command_serves_a_run_until_it_is_told_to_stop(trained_policy, numbe
             assert closed.value.rcvd.code == 1001
         _, errors = process.communicate(timeout=60)
         assert (process.returncode, errors) == (0, "")
+
+
+def test_a_stop_ends_a_server_whose_prediction_hangs_and_shows_where(trained_policy):
+    program = f"""
+import threading
+from dp_prior.inference.serving import policy_server
+policy_server.DRAIN_S = policy_server.HANGS_S = 0.2
+policy_server.PolicyServer._answer = lambda *request: print("predicting", flush=True) or threading.Event().wait()
+{SERVE}"""
+    with start(trained_policy, "--port", 0, program=program) as process:
+        process.port = int(process.stdout.readline().rpartition(":")[2])
+        with joined(process) as end:
+            end.send(pack(GOOD))
+            assert process.stdout.readline() == "predicting\n"
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1 and "hangs" in errors.splitlines()[0] and "in _worker" in errors
 
 
 def test_the_command_refuses_in_one_line(trained_policy, tmp_path):
