@@ -29,6 +29,7 @@ from benchmarks.study.measure import MEASURES, OWN
 from benchmarks.study.results import Results
 from benchmarks.study.statistics import STATISTICS, Statistic, bootstrap, interval, lenth_margin, mean, spearman
 from dp_prior.evaluation.picture import INK, MEAN, import_figure
+from dp_prior.evaluation.verdict import Comparison
 from dp_prior.files.durable import replacing
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ TITLES = {  # of names that the raw results write out
     **{f"{code}{WITH_SHORT}": f"{code}, horizon 8" for code in PEERS},
     "noise between the evaluations (eta 1)": "eta 1",
 }
+ERROR = 0.05
+"""Of a verdict on two codes."""
+
 COLUMNS = ["score", "solved, %", "worst tenth"]
 DIFFERENCES = [f"{name}: change" for name in COLUMNS]
 BEGIN, END = "<!-- python -m benchmarks.study --page -->", "<!-- end -->"
@@ -122,11 +126,11 @@ def codes(panels: dict[Setting, list[Measured]]) -> Iterator[str]:
                 (score, draws), (solved, _), (worst, _) = (bootstrap([row.scores], one) for one in STATISTICS.values())
                 values = [_with_interval(score[0], draws[:, 0]), str(_percent(solved[0])), f"{worst[0]:.3f}"]
                 base = rival(row, setting, panels)
-                above = "" if base is None else _with_interval(*_difference(base, row, mean))
+                above = "" if base is None else f"{_with_interval(*_difference(base, row, mean))}; {_told(base, row)}"
                 title = TITLES.get(row.name, row.name)
                 yield [", ".join(setting), title, str(len(row.scores)), *values, above, _cpu(row)]
 
-    head = ["data", "policy", "trainings", *COLUMNS, "main job above by", "CPU s"]
+    head = ["data", "policy", "trainings", *COLUMNS, "main job above by; told after", "CPU s"]
     yield from _table(head, cells())
 
 
@@ -146,6 +150,12 @@ def _difference(first: Measured, second: Measured, statistic: Statistic) -> tupl
     """The first row minus the second, and its bootstrap draws."""
     value, draws = bootstrap([first.scores, second.scores], statistic)
     return float(value[0] - value[1]), draws[:, 0] - draws[:, 1]
+
+
+def _told(first: Measured, second: Measured) -> str:
+    """The number of episodes after which a look after each one tells these trainings apart, a dash for never."""
+    scores = np.stack([row.scores.mean(0) for row in (first, second)])
+    return str(Comparison(scores, (0.0, 1.0), ERROR).pairs()[0].after or "-")
 
 
 def effects(rows: list[Measured], statistic: Statistic) -> dict[str, tuple[float, np.ndarray]]:

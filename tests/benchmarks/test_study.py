@@ -262,6 +262,15 @@ def test_other_codes_are_compared_with_the_main_job_of_their_data_samples_and_ho
     assert page.rival(row("lerobot"), ("human", "few"), panels) is None
 
 
+def test_codes_are_told_apart_at_the_first_episode_that_suffices():
+    scores = np.random.default_rng(0).uniform(0.2, 1, (3, 200))
+    better, worse = (page.Measured(name, "peers", {}, [], scores + by) for name, by in (("a", 0.0), ("b", -0.2)))
+    after = int(page._told(better, worse))
+    assert page._told(worse, better) == str(after) and page._told(better, better) == "-"
+    short = (row._replace(scores=row.scores[:, : after - 1]) for row in (better, worse))
+    assert page._told(*short) == "-"
+
+
 def test_thousandths_keep_what_is_solved():
     assert [thousandths(score) for score in (0.0, 0.12345, 0.99999, 1.0, math.nan)] == [0, 123, 999, 1000, 0]
 
