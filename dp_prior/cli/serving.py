@@ -198,6 +198,8 @@ def trial(
         raise click.UsageError("a trial compares two policies or more, each named once")
     if not limits[0] < limits[1]:
         raise click.UsageError(f"--range {limits[0]:g} {limits[1]:g} is empty; give the lowest score first")
+    if sys.stdin is None:
+        raise click.UsageError("standard input is closed, but a trial asks a person; run it in a terminal")
     rules = TrialRules(limits, error, most, _stages(stages))
     candidates = {name: Candidate(name) for name in policies}
     try:

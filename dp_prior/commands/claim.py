@@ -25,7 +25,7 @@ def claim(out: Path, identity: dict[str, Any]) -> list[str]:
 
     Raises:
         ConfigError: the folder holds another comparison.
-        FileExistsError: the folder holds something else.
+        FileExistsError: the folder holds something else, or is a file.
         OSError: the folder cannot be written.
     """
     path = out / PLAYERS
@@ -34,6 +34,8 @@ def claim(out: Path, identity: dict[str, Any]) -> list[str]:
         if (told := _difference(kept, identity)) is not None:
             raise ConfigError(str(out), [f"holds a comparison {told}; choose another --out"])
         return list(kept["policies"])
+    if out.exists() and not out.is_dir():
+        raise FileExistsError(f"{out} is a file; --out names a folder")
     if out.is_dir() and any(out.iterdir()):
         raise FileExistsError(f"{out} is not empty and holds no comparison; choose another --out")
     out.mkdir(parents=True, exist_ok=True)

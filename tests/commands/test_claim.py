@@ -28,6 +28,12 @@ def test_what_differs_is_named(tmp_path):
             claim(tmp_path, {**IDENTITY, **change})
 
 
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "out").touch()
+    with pytest.raises(FileExistsError, match=naming(tmp_path / "out", "--out")):
+        claim(tmp_path / "out", IDENTITY)
+
+
 def test_one_process_holds_it(tmp_path):
     with held(tmp_path), pytest.raises(FileExistsError, match=naming(tmp_path, "--out")):
         held(tmp_path)

@@ -408,6 +408,10 @@ def read_token(path: Path) -> str:
         ConfigError: other users can read the file, or the file is not regular or does not hold one long word.
         FileNotFoundError: there is none.
     """
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there is no token file {path}; `(umask 077; openssl rand -hex 32 > {path})` makes one"
+        )
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         raise ConfigError(str(path), [f"other users may use it (mode {mode:03o}); chmod 600 {path}"])

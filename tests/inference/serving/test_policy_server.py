@@ -505,7 +505,7 @@ def test_token_files(tmp_path):
         path.write_text(text)
         with pytest.raises(ConfigError, match=naming(16, "ASCII")):
             read_token(path)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=naming("none", "openssl rand")):
         read_token(tmp_path / "none")
     os.mkfifo(tmp_path / "pipe", 0o600)
     with pytest.raises(ConfigError, match=naming(tmp_path / "pipe", "named pipe")):
