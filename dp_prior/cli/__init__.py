@@ -25,8 +25,9 @@ from dp_prior.cli.data import (
     make_demonstrations,
     make_goal_demonstrations,
 )
-from dp_prior.cli.models import average, export, import_policy, likelihood, sample, serve
+from dp_prior.cli.models import average, export, import_policy, likelihood, sample
 from dp_prior.cli.runs import compare, configs, evaluate, push, report, schema, sweep, train, translate, watch
+from dp_prior.cli.serving import serve, trial
 
 __all__ = ["main", "train"]
 
@@ -44,7 +45,7 @@ def main() -> None:
 
 
 for _command in (
-    *(train, sweep, evaluate, compare, report, watch, push, schema, configs, translate, checkpoints),
+    *(train, sweep, evaluate, compare, trial, report, watch, push, schema, configs, translate, checkpoints),
     *(inspect, cache, convert, embed, make_demonstrations, make_goal_demonstrations, align_demonstrations),
     embed_demonstrations,
     *(sample, likelihood, serve, average, export, import_policy),

@@ -1,4 +1,4 @@
-"""Commands that use a trained model: draw, measure, serve, export, import and average it."""
+"""Commands that use a trained model: draw, measure, export, import and average it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import click
 
 from dp_prior.cli.command import Command, echo, import_modules, late_modules_option, modules_option, new_names, say
-from dp_prior.files.redact import redact
-
-if TYPE_CHECKING:
-    from dp_prior.inference.chunking import Policy
 
 weights_option = click.option("--weights", help="An average of train.ema, or `online`; by default the first average.")
 guidance_option = click.option("--guidance-scale", type=float, help="Instead of the configured one.")
@@ -97,116 +93,6 @@ def likelihood(checkpoint: str, **options: object) -> None:
     if ranks.is_main_process:
         for name, value in found.items():
             echo(f"{name:<16} {value:.6g}")
-
-
-@click.command(cls=Command)
-@modules_option
-@click.argument("checkpoint")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
-@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 for a free one.")
-@click.option("--token-file", type=click.Path(path_type=Path), help="File with the key that clients must show.")
-@click.option("--insecure", is_flag=True, help="Let other machines connect without a key.")
-@click.option(
-    "--history",
-    type=click.Choice(["client", "server"]),
-    default="client",
-    show_default=True,
-    help="Who keeps past observations of stock clients; server if they ask at every control step.",
-)
-@click.option(
-    "--merge",
-    type=click.Choice(["naive", "guided", "prefix"]),
-    default="naive",
-    show_default=True,
-    help="How a chunk follows the unfinished one that a client sends (docs/realtime.md).",
-)
-@click.option(
-    "--texts", type=click.Path(path_type=Path), help="Folder of embeddings, or of the model, for instructions."
-)
-@click.option(
-    "--rename", multiple=True, metavar="THEIRS=OURS", help="Read an observation by a client's name, too; repeatable."
-)
-@click.option("--guidance-scale", type=float, help="Instead of the policy's own (docs/sampling.md).")
-@click.option("--seed", default=0, show_default=True, help="Determines the noise, with episode and step.")
-@click.option("--device", default="cpu", show_default=True, help="Where the policy runs, for example cuda.")
-@click.option("--max-connections", default=16, show_default=True, type=click.IntRange(min=1), help="Clients at once.")
-@click.option("--max-message", "max_mib", type=click.IntRange(min=1), help="MiB; by default what the policy may need.")
-@click.option(
-    "--idle",
-    "idle_s",
-    default=3600.0,
-    show_default=True,
-    type=click.FloatRange(min=0, min_open=True),
-    help="Seconds without a request before closing.",
-)
-def serve(
-    checkpoint: str,
-    host: str,
-    port: int,
-    token_file: Path | None,
-    insecure: bool,
-    history: Literal["client", "server"],
-    merge: Literal["naive", "guided", "prefix"],
-    texts: Path | None,
-    rename: tuple[str, ...],
-    guidance_scale: float | None,
-    seed: int,
-    device: str,
-    max_connections: int,
-    max_mib: int | None,
-    idle_s: float,
-) -> None:
-    """Serve a policy to robots, in openpi's protocol (docs/robot.md); SIGTERM or Ctrl-C ends it."""
-    import asyncio
-    import faulthandler
-
-    from dp_prior.config import ConfigError
-    from dp_prior.inference.chunking import Guided, Prefix
-    from dp_prior.inference.instructions import Instructions
-    from dp_prior.inference.serving.policy_server import HangError, PolicyServer, ServerLimits, most_bytes, read_token
-    from dp_prior.job.listener import bind
-    from dp_prior.run.files.exit_file import FAILED
-
-    token = None if token_file is None else read_token(token_file)
-    remedy = "give --token-file, whose key clients must show, or say --insecure"
-    with bind(host, port, is_protected=insecure or token is not None, remedy=remedy) as listener:
-        policy = _served(checkpoint, guidance_scale, device)
-        limits = ServerLimits(max_connections, most_bytes(policy.spec) if max_mib is None else max_mib << 20, idle_s)
-        if texts is not None and "text" not in policy.spec.kinds.values():
-            raise click.UsageError("--texts is for policies that read instructions")
-        name = redact(checkpoint.rstrip("/").rpartition("/")[2])
-        ways = {"naive": None, "guided": Guided(), "prefix": Prefix()}
-        options = {"token": token, "history": history, "merge": ways[merge], "seed": seed, "limits": limits}
-        options["renames"] = new_names(rename)
-        try:
-            options["instructions"] = Instructions(policy.spec, texts)
-        except ValueError as error:
-            raise ConfigError("--texts", [str(error)]) from None
-        try:
-            asyncio.run(PolicyServer(policy, name=name, report=say, **options).run_until_signal(listener))
-        except HangError as error:
-            echo(f"error: {error}; the stacks of its threads follow", err=True)
-            faulthandler.dump_traceback()
-            os._exit(FAILED)  # any other way out waits for its thread
-
-
-def _served(checkpoint: str, guidance_scale: float | None, device: str) -> Policy:
-    """The policy of a checkpoint or of an export."""
-    from dp_prior.config import ConfigError
-    from dp_prior.inference.export.exported_policy import POLICY, ExportError
-    from dp_prior.inference.export.torch_policy import AgentPolicy
-    from dp_prior.inference.load import load_policy
-
-    try:
-        if Path(checkpoint, POLICY).is_file():
-            if guidance_scale is not None or device != "cpu":
-                raise click.UsageError("--guidance-scale and --device are for checkpoints, not for exports")
-            return AgentPolicy.load(checkpoint)
-        return load_policy(checkpoint, guidance_scale=guidance_scale, device=device)
-    except ConfigError:
-        raise
-    except (ValueError, ExportError) as error:
-        raise ConfigError(checkpoint, [str(error)]) from None
 
 
 @click.command(cls=Command)

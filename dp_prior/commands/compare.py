@@ -7,28 +7,25 @@ which the test allows as often as one likes. The outcomes are kept in a file, fr
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from dp_prior.commands.candidate import refuse_twins
+from dp_prior.commands.claim import claim, held
 from dp_prior.commands.outcomes import Outcomes
 from dp_prior.commands.players import Play, Player, score_limits
 from dp_prior.config import ConfigError
 from dp_prior.evaluation.picture import import_figure
 from dp_prior.evaluation.verdict import Comparison
 from dp_prior.files.durable import encode_document, finite, replace_file
-from dp_prior.files.locks import FileLock
-from dp_prior.files.regular_files import read_object
 from dp_prior.reports.pages.verdict_page import verdict_page
 
 OUTCOMES = "outcomes.csv"
 RESULT = "verdict.json"
 VERDICT_PAGE = "verdict.html"
-PLAYERS = "players.json"
-"""What is compared in a folder: the same command goes on only with the same."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,11 @@ def compare_outcomes(path: Path, limits: tuple[float, float], error: float) -> t
 
     Raises:
         ConfigError: the file is not sound, or holds fewer than two policies.
+        FileNotFoundError: there is no such file.
     """
+    if not path.exists():
+        wanted = "one name means a CSV file of outcomes with the columns start, policy and score"
+        raise FileNotFoundError(f"there is no {path}; {wanted}, and two names or more mean policies")
     outcomes = Outcomes.read(path, limits)
     names = outcomes.policies
     if len(names) < 2:
@@ -90,14 +91,12 @@ def compare_policies(
     limits = (0.0, 1.0) if rules.measure == "success" else score_limits(players)
     first = players[0].record.first_seed
     policies = {player.name: player.identity for player in players}
-    for one, other in itertools.combinations(names, 2):
-        if policies[one] == policies[other]:
-            raise ConfigError(other, [f"is the same policy as {one}; compare different ones"])
-    _claim(out, {"policies": policies, "measure": rules.measure, "first_seed": first})
+    refuse_twins(policies)
+    claim(out, {"policies": policies, "measure": rules.measure, "first_seed": first})
     kept = out / OUTCOMES
     starts: list[str] = []
     with contextlib.ExitStack() as opened:
-        opened.enter_context(_held(out))
+        opened.enter_context(held(out))
         outcomes = Outcomes.read(kept, limits) if kept.is_file() else Outcomes()
         known = Comparison(outcomes.scores(names, starts), limits, rules.error)
         plays: dict[str, Play] = {}
@@ -189,39 +188,6 @@ def verdict_lines(names: Sequence[str], known: Comparison, most: int | None) -> 
         lines.append(f"{known.rollouts} rollouts of at most {all_rollouts}; {saved} saved")
     lines.append(f"a verdict here is wrong with a probability of at most {known.error:g}, however often one looks")
     return lines
-
-
-def _claim(out: Path, identity: dict[str, Any]) -> None:
-    """Make the folder of a comparison, or find this comparison in it; see `compare_policies`."""
-    path = out / PLAYERS
-    if path.is_file():
-        if (told := _difference(read_object(path), identity)) is not None:
-            raise ConfigError(str(out), [f"holds a comparison {told}; choose another --out"])
-        return
-    if out.is_dir() and any(out.iterdir()):
-        raise FileExistsError(f"{out} is not empty and holds no comparison; choose another --out")
-    out.mkdir(parents=True, exist_ok=True)
-    replace_file(path, encode_document(identity))
-
-
-def _difference(kept: dict[str, Any], identity: dict[str, Any]) -> str | None:
-    """How a stored comparison differs from this one in a message; None for the same. The order of policies is free."""
-    before, now = kept.get("policies", {}), identity["policies"]
-    if before.keys() != now.keys():
-        return f"of {', '.join(before) or 'unknown policies'}"
-    for name, policy in now.items():
-        for key, value in policy.items():
-            if before[name].get(key) != value:
-                return f"in which {name} had other {key}"
-    return next((f"of another {key}" for key, value in identity.items() if kept.get(key) != value), None)
-
-
-def _held(out: Path) -> FileLock:
-    """The folder, in which one process at a time may compare."""
-    lock = FileLock.take(out, folder=True)
-    if lock is None:
-        raise FileExistsError(f"another process compares in {out}; wait for its end, or choose another --out")
-    return lock
 
 
 def _rows(name: str, rows: Iterable[dict[str, Any]], measure: str, lowest: float) -> Iterator[dict[str, str]]:

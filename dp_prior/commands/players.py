@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -11,17 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.checkpoints.documents import CONFIG
-from dp_prior.checkpoints.format import MANIFEST, read_checkpoint, read_manifest
+from dp_prior.checkpoints.format import read_checkpoint
+from dp_prior.commands.candidate import Candidate
 from dp_prior.config import ConfigError
 from dp_prior.envs.fingerprint import versions
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.evaluation.rollout_evaluator import RolloutEvaluator
-from dp_prior.files.regular_files import read_small
-from dp_prior.inference.chunking import Policy
-from dp_prior.inference.export.exported_policy import POLICY, ExportError
-from dp_prior.inference.export.torch_policy import AgentPolicy
-from dp_prior.inference.load import load_policy
-from dp_prior.places.reference import resolve
 from dp_prior.run.files.config import TrainConfig
 
 Play = Callable[[range], list[dict[str, Any]]]
@@ -50,23 +44,18 @@ class Player:
             ConfigError: there is no such evaluator.
             FileNotFoundError, CheckpointError, RemoteError: the policy is missing, see `resolve`.
         """
-        self.name, self._device = reference, device
-        self._directory = Path(reference) if Path(reference, POLICY).is_file() else resolve(reference)
-        config = given or _stored_config(self._directory)
+        self._candidate, self.name = Candidate(reference), reference
+        config = given or _stored_config(self._candidate.directory)
         self.record = _rollouts(config, evaluator, reference if given is None else "--config_file")
         is_exported = given is not None or self.record.model == next(iter(config.train.ema), "online")
-        self._weights = None if is_exported else self.record.model
+        self._options = {"weights": None if is_exported else self.record.model, "device": device}
 
     @property
     def identity(self) -> dict[str, Any]:
         """The policy's files, the settings of its rollouts and the packages that simulate, which must not change while
         it is compared."""
-        if (self._directory / MANIFEST).is_file():
-            files = {name: entry.sha256 for name, entry in sorted(read_manifest(self._directory).files.items())}
-        else:  # of an export, whose document holds the hashes of its graphs
-            files = {POLICY: hashlib.sha256(read_small(self._directory / POLICY)).hexdigest()}
         settings = json.loads(self.record.model_dump_json(exclude=_HARMLESS))
-        return {"files": files, "evaluator": settings, "packages": versions(self.record.env)}
+        return {"files": self._candidate.files, "evaluator": settings, "packages": versions(self.record.env)}
 
     @contextlib.contextmanager
     def playing(self, first_seed: int) -> Iterator[Play]:
@@ -79,18 +68,8 @@ class Player:
             ConfigError: the policy cannot be loaded, or does not fit the environment.
         """
         record = self.record.model_copy(update={"first_seed": first_seed, "videos": 0})
-        with RolloutEvaluator(record, None).playing(self._policy()) as play:
+        with RolloutEvaluator(record, None).playing(self._candidate.load(**self._options)) as play:
             yield play
-
-    def _policy(self) -> Policy:
-        try:
-            if (self._directory / POLICY).is_file():
-                return AgentPolicy.load(self._directory)
-            return load_policy(self._directory, weights=self._weights, device=self._device)
-        except ConfigError:
-            raise
-        except (ValueError, ExportError) as error:
-            raise ConfigError(self.name, [str(error)]) from None
 
 
 def score_limits(players: Sequence[Player]) -> tuple[float, float]:

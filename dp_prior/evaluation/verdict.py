@@ -132,11 +132,15 @@ class Comparison:
         found[others] = np.where(known.any(axis=1), known.argmax(axis=1) + 1, 0)
         return np.where((found.T > 0) & (found > found.T), 0, found)  # the first of two opposite verdicts stands
 
+    def apart(self) -> np.ndarray:
+        """(policies,) the start, counted from 1, at which each was told apart from the last other one; 0 for not."""
+        known = self.decided()
+        others = np.maximum(known, known.T)[~np.eye(len(known), dtype=bool)].reshape(len(known), -1)
+        return np.where((others > 0).all(axis=1), others.max(axis=1), 0)
+
     def undecided(self) -> list[int]:
         """The policies that are not yet told apart from each other one."""
-        known = self.decided()
-        open_pairs = (known == 0) & (known.T == 0) & ~np.eye(len(known), dtype=bool)
-        return np.flatnonzero(open_pairs.any(axis=1)).tolist()
+        return np.flatnonzero(self.apart() == 0).tolist()
 
     def pairs(self) -> list[Pair]:
         """Every pair, the policies of each in their order."""

@@ -17,9 +17,6 @@ from tests.cli.invoked import command
         ("export none new --format pickle", ["--format", "pickle", "onnx"]),
         ("sample none --out new --n 0", ["--n"]),
         ("sample none --n 3", ["--out"]),
-        ("serve none --port 70000", ["--port"]),
-        ("serve none --merge best", ["--merge", "guided"]),
-        ("serve none --idle 0", ["--idle"]),
         ("average none --out new", ["--relative-width"]),
         ("import none --out new --format zip", ["--format", "lerobot"]),
     ],
@@ -41,7 +38,6 @@ def test_a_line_that_means_nothing_is_a_matter_of_usage(line, named, tmp_path, m
         "likelihood none",
         "average none --relative-width 0.1 --out new",
         "import none --out new",
-        "serve none --port 0",
     ],
 )
 def test_a_model_that_is_not_there_is_named_in_one_message(line, tmp_path, monkeypatch):
@@ -49,12 +45,6 @@ def test_a_model_that_is_not_there_is_named_in_one_message(line, tmp_path, monke
     done = command(*line.split())
     assert done.exit_code == 64 and done.output.splitlines()[-1].startswith("error: ") and "none" in done.output
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0"])
-def test_other_machines_need_a_key_or_a_word(host):
-    done = command("serve", "none", "--host", host, "--port", "0")
-    assert done.exit_code == 64 and "--token-file" in done.output and "--insecure" in done.output
 
 
 def test_names_of_an_import_are_pairs(tmp_path):

@@ -172,6 +172,18 @@ def test_policies_that_share_a_letter_are_those_not_told_apart():
         assert "a" in letters[int(np.argmax(means))]
 
 
+def test_a_policy_is_told_apart_when_the_last_pair_of_it_is_and_later_scores_do_not_change_that():
+    random = np.random.default_rng(3)
+    scores = solved(random, (0.95, 0.5, 0.02), 1, 120)[0]
+    comparison = Comparison(scores, (0.0, 1.0), 0.05)
+    apart = comparison.apart()
+    assert (apart > 0).all()
+    for policy, start in enumerate(apart):
+        for starts, is_open in ((start - 1, True), (start, False), (start + 7, False)):
+            early = Comparison(scores[:, :starts], (0.0, 1.0), 0.05)
+            assert (policy in early.undecided()) == is_open
+
+
 def test_a_policy_without_scores_and_no_starts_at_all_are_told_as_unknown():
     scores = np.array([[1.0, 0.5, 1.0], [np.nan] * 3])
     for comparison in (Comparison(scores, (0.0, 1.0), 0.05), Comparison(scores[:, :0], (0.0, 1.0), 0.05)):

@@ -14,6 +14,7 @@ import math
 import signal
 import socket
 import stat
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,9 @@ seconds after the drain for which a stop waits for the prediction at hand."""
 
 MOST_UNREAD = 64 << 20
 """Bytes of answers waiting for a client at which the next frame from it ends the connection."""
+
+ABNORMAL = 1006
+"""Code of a connection that ended without a farewell."""
 
 LEAST_TOKEN = 16
 """Characters of a token below which it can be guessed."""
@@ -79,7 +83,12 @@ def most_bytes(spec: Spec) -> int:
 
 
 class PolicyServer:
-    """Serves one policy until it is told to stop."""
+    """Serves one policy until it is told to stop.
+
+    Attributes:
+        ready: set once requests are answered.
+        on_lost: called when a connection ends without a farewell.
+    """
 
     def __init__(
         self,
@@ -94,6 +103,7 @@ class PolicyServer:
         token: str | None = None,
         limits: ServerLimits | None = None,
         report: Callable[[str], None] = lambda line: None,
+        least_s: float | None = None,
     ):
         """
         Args:
@@ -102,6 +112,8 @@ class PolicyServer:
             token: what clients must show; None for nothing.
             limits: None for the defaults, with room for the policy's observations.
             report: receives lines for the operator.
+            least_s: seconds from a request to its answer at least. Then nothing states how long the policy takes,
+                neither answers nor /metrics. None for answers at once, with their timings.
 
         Raises:
             ConfigError: the policy reads an observation whose name the protocol uses, or `renames` do not fit.
@@ -115,13 +127,25 @@ class PolicyServer:
         instructions = instructions or Instructions(policy.spec)
         self._session = {
             "seed": seed, "history": history, "merge": merge, "instructions": instructions, "renames": renames,
+            "tells_time": least_s is None,
         }  # fmt: skip
         self._token = token
         self._limits = limits or ServerLimits(message_bytes=most_bytes(policy.spec))
-        self._report = report
+        self._report, self._least_s = report, least_s
+        self.on_lost: Callable[[], None] = lambda: None
+        self._refusal: str | None = None
         self._inboxes: dict[asyncio.Task[None], _Inbox] = {}  # by the task of the connection
-        self._is_ready = self._is_stopping = self._is_late = False
+        self.ready = threading.Event()
+        self._is_stopping = self._is_late = False
         self._predicts_since = math.inf  # in the time of the monotonic clock
+
+    def refuse(self, reason: str) -> None:
+        """Answer requests with this line until `begin`."""
+        self._refusal = reason
+
+    def begin(self, seed: int) -> None:
+        """Answer the requests of every connection in a new session: with a history that is empty, and other noise."""
+        self._session, self._refusal = {**self._session, "seed": seed}, None
 
     async def run(self, listener: socket.socket, stop: asyncio.Event) -> None:
         """Serve on a bound socket until `stop` is set; then answer what has arrived and close with 1001.
@@ -159,10 +183,10 @@ class PolicyServer:
                 refusal = await self._work(self._session["instructions"].warm_up)
                 if refusal is not None:
                     self._report(f"only embeddings are answered: {refusal}")
-                self._is_ready = True
+                self.ready.set()
                 self._report(f"ready: ws://{authority(listener)}")
                 await stop.wait()
-                self._is_ready, self._is_stopping = False, True
+                self._is_stopping = True
                 await self._drain(server)
         finally:
             self._worker.shutdown(wait=False)
@@ -220,7 +244,7 @@ class PolicyServer:
                 )
                 refusal.headers["WWW-Authenticate"] = "Api-Key"
                 return refusal
-        if path == "/metrics":
+        if path == "/metrics" and self._least_s is None:
             is_ready = self._state() == "ready"
             return connection.respond(200, self.telemetry.text(connections=len(self._inboxes), is_ready=is_ready))
         if self._is_stopping:
@@ -234,7 +258,7 @@ class PolicyServer:
         """The state of the server in a word, or why it answers nobody."""
         if self._is_stopping:
             return "shutting down"
-        if not self._is_ready:
+        if not self.ready.is_set():
             return "warming up"
         lasts_s = time.monotonic() - self._predicts_since
         return "ready" if lasts_s < HANGS_S else f"a prediction hangs, for {lasts_s:.0f} s so far"
@@ -260,14 +284,20 @@ class PolicyServer:
         finally:
             reader.cancel()
             del self._inboxes[task]
+            if connection.close_code == ABNORMAL:
+                self.on_lost()
 
     async def _answer_all(self, connection: Any, inbox: _Inbox) -> None:
-        session, timing = Session(self.policy, **self._session), {}
+        settings, timing = None, {}
         while (request := await inbox.take(self._limits.idle_s)) is not None:
             for _ in range(request.superseded):
                 self.telemetry.requests["superseded"] += 1
                 await self._send(connection, "superseded: a newer request arrived before this one was predicted")
+            if settings is not self._session:
+                settings = self._session
+                session = Session(self.policy, **settings)
             reply = await self._work(self._answer, session, request, timing, inbox)
+            await asyncio.sleep(request.arrived + (self._least_s or 0) - time.perf_counter())
             start = time.perf_counter()
             await self._send(connection, reply)
             end = time.perf_counter()
@@ -278,6 +308,9 @@ class PolicyServer:
         """The answer to one request; runs in the predicting thread."""
         if self._is_late or inbox.is_gone:  # a client that waited too long asks again, on another connection
             return "nobody waits for this answer"
+        if self._refusal is not None:
+            self.telemetry.requests["refused"] += 1
+            return self._refusal
         wait = time.perf_counter() - request.arrived
         self._predicts_since = time.monotonic()
         try:
@@ -400,6 +433,10 @@ def read_token(path: Path) -> str:
         ConfigError: other users can read the file, or the file is not regular or does not hold one long word.
         FileNotFoundError: there is none.
     """
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there is no token file {path}; `(umask 077; openssl rand -hex 32 > {path})` makes one"
+        )
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         raise ConfigError(str(path), [f"other users may use it (mode {mode:03o}); chmod 600 {path}"])

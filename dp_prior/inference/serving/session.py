@@ -48,6 +48,7 @@ class Session:
         merge: MergeConfig | None = None,
         instructions: Instructions | None = None,
         renames: Mapping[str, str] | None = None,
+        tells_time: bool = True,
     ):
         """
         Args:
@@ -58,9 +59,10 @@ class Session:
             merge: how a chunk follows the unfinished one that a request holds as `prefix`; None for naive.
             instructions: embeds texts; connections share it.
             renames: names of the policy by names of clients, see `check_renames`; None for none.
+            tells_time: whether answers have `server_timing`.
         """
         self.agent = Agent(policy, seed=seed, merge=merge, instructions=instructions)
-        self._history, self._renames = history, renames or {}
+        self._history, self._renames, self._tells_time = history, renames or {}, tells_time
         self._has_warned = False
 
     def answer(self, message: bytes | str, timing: Mapping[str, float] | None = None) -> Answer:
@@ -80,11 +82,9 @@ class Session:
         found = self._predict(request)
         predicted = time.perf_counter()
         seconds = {"decode": decoded - start, "predict": predicted - decoded}
-        found["server_timing"] = {
-            "infer_ms": 1e3 * seconds["predict"],
-            "decode_ms": 1e3 * seconds["decode"],
-            **(timing or {}),
-        }
+        if self._tells_time:
+            told = {"infer_ms": 1e3 * seconds["predict"], "decode_ms": 1e3 * seconds["decode"]}
+            found["server_timing"] = {**told, **(timing or {})}
         reply = pack(found)
         return Answer(reply, {**seconds, "encode": time.perf_counter() - predicted})
 

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -504,7 +505,7 @@ def test_token_files(tmp_path):
         path.write_text(text)
         with pytest.raises(ConfigError, match=naming(16, "ASCII")):
             read_token(path)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=naming("none", "openssl rand")):
         read_token(tmp_path / "none")
     os.mkfifo(tmp_path / "pipe", 0o600)
     with pytest.raises(ConfigError, match=naming(tmp_path / "pipe", "named pipe")):
@@ -610,3 +611,40 @@ def test_a_way_of_merging_that_the_policy_cannot_take_is_refused_before_it_serve
         pytest.raises(ConfigError, match=naming("policy", "task.prefix")),
     ):
         asyncio.run(PolicyServer(Untrained(), merge=Prefix()).run(listener, asyncio.Event()))
+
+
+def test_an_answer_takes_its_least_time_and_nothing_says_how_long_the_policy_took():
+    with running(Fake(), least_s=0.2) as server, joined(server) as end:
+        start = time.perf_counter()
+        answers = [asked(end) for _ in range(2)]
+        assert time.perf_counter() - start >= 0.4
+        assert not any("server_timing" in answer for answer in answers)
+        status, page = get(server, "/metrics")
+        assert status != 200 and "seconds" not in page
+
+
+def test_a_server_that_refuses_begins_anew_with_other_noise():
+    policy = Fake()
+    with running(policy) as server, joined(server) as end:
+        before = asked(end)["actions"]
+        server.server.refuse("no trial is under way")
+        calls = policy.calls
+        assert asked(end) == "no trial is under way" and policy.calls == calls
+        server.server.begin(seed=0)
+        np.testing.assert_array_equal(asked(end)["actions"], before)  # of step 0 again
+        server.server.begin(seed=1)
+        assert not np.array_equal(asked(end)["actions"], before)
+
+
+def test_a_client_without_a_farewell_is_told():
+    lost = threading.Event()
+    with running(Fake()) as server:
+        server.server.on_lost = lost.set
+        with joined(server) as end:
+            asked(end)
+        joined(server).socket.shutdown(socket.SHUT_RDWR)
+        assert lost.wait(30)
+        lost.clear()
+        with joined(server) as end:
+            asked(end)
+    assert not lost.is_set()

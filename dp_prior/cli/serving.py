@@ -1,0 +1,305 @@
+"""Commands that serve policies to robots: `serve` one, and `trial`, in which a person scores several blindly."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dp_prior.cli.command import Command, FiniteRange, echo, modules_option, new_names, say
+from dp_prior.files.printable import printable
+from dp_prior.files.redact import redact
+
+if TYPE_CHECKING:
+    import socket
+
+    from dp_prior.commands.candidate import Candidate
+    from dp_prior.commands.trial_sheet import Sheet
+    from dp_prior.inference.chunking import Policy
+
+LOG = "trial.log"
+"""Holds warnings of policies, which the person at the robot should not see before the end."""
+
+NOTICEABLE_S = 0.02
+"""Difference of times to answer that a person at the robot may notice."""
+
+_ADDRESS = (
+    click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all."),
+    click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 for a free one."),
+    click.option("--token-file", type=click.Path(path_type=Path), help="File with the key that clients must show."),
+    click.option("--insecure", is_flag=True, help="Let other machines connect without a key."),
+)
+_ANSWERS = (
+    click.option(
+        "--history",
+        type=click.Choice(["client", "server"]),
+        default="client",
+        show_default=True,
+        help="Who keeps past observations of stock clients; server if they ask at every control step.",
+    ),
+    click.option(
+        "--merge",
+        type=click.Choice(["naive", "guided", "prefix"]),
+        default="naive",
+        show_default=True,
+        help="How a chunk follows the unfinished one that a client sends (docs/realtime.md).",
+    ),
+    click.option(
+        "--texts", type=click.Path(path_type=Path), help="Folder of embeddings, or of the model, for instructions."
+    ),
+    click.option(
+        "--rename",
+        multiple=True,
+        metavar="THEIRS=OURS",
+        help="Read an observation by a client's name, too; repeatable.",
+    ),
+)
+
+
+def _serving_options(command: Callable) -> Callable:
+    """What `serve` and `trial` have in common."""
+    for option in reversed((*_ADDRESS, *_ANSWERS)):
+        command = option(command)
+    return command
+
+
+@contextlib.contextmanager
+def _bound(host: str, port: int, token_file: Path | None, insecure: bool) -> Iterator[tuple[socket.socket, str | None]]:
+    """The socket of a server, and the key that clients must show."""
+    from dp_prior.inference.serving.policy_server import read_token
+    from dp_prior.job.listener import bind
+
+    token = None if token_file is None else read_token(token_file)
+    remedy = "give --token-file, whose key clients must show, or say --insecure"
+    with bind(host, port, is_protected=insecure or token is not None, remedy=remedy) as listener:
+        yield listener, token
+
+
+@contextlib.contextmanager
+def _not_held_up() -> Iterator[None]:
+    """A prediction that hangs ends the process, with the stacks of all threads; else its thread would be waited for."""
+    from dp_prior.inference.serving.policy_server import HangError
+    from dp_prior.run.files.exit_file import FAILED
+
+    try:
+        yield
+    except HangError as error:
+        echo(f"error: {error}; the stacks of its threads follow", err=True)
+        faulthandler.dump_traceback()
+        os._exit(FAILED)
+
+
+def _answers(policy: Policy, history: str, merge: str, texts: Path | None, rename: tuple[str, ...]) -> dict[str, Any]:
+    """Settings of a `Session` of this policy."""
+    from dp_prior.config import ConfigError
+    from dp_prior.inference.instructions import Instructions
+
+    if texts is not None and "text" not in policy.spec.kinds.values():
+        raise click.UsageError("--texts is for policies that read instructions")
+    settings = {"history": history, "merge": _merge(merge), "renames": new_names(rename)}
+    try:
+        return {**settings, "instructions": Instructions(policy.spec, texts)}
+    except ValueError as error:
+        raise ConfigError("--texts", [str(error)]) from None
+
+
+def _merge(name: str) -> Any:
+    """The record of a way to merge; None for naive."""
+    from dp_prior.inference.chunking import Guided, Prefix
+
+    return {"naive": None, "guided": Guided(), "prefix": Prefix()}[name]
+
+
+@click.command(cls=Command)
+@modules_option
+@click.argument("checkpoint")
+@_serving_options
+@click.option("--guidance-scale", type=float, help="Instead of the policy's own (docs/sampling.md).")
+@click.option("--seed", default=0, show_default=True, help="Determines the noise, with episode and step.")
+@click.option("--device", default="cpu", show_default=True, help="Where the policy runs, for example cuda.")
+@click.option("--max-connections", default=16, show_default=True, type=click.IntRange(min=1), help="Clients at once.")
+@click.option("--max-message", "max_mib", type=click.IntRange(min=1), help="MiB; by default what the policy may need.")
+@click.option(
+    "--idle",
+    "idle_s",
+    default=3600.0,
+    show_default=True,
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds without a request before closing.",
+)
+def serve(
+    checkpoint: str,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    insecure: bool,
+    guidance_scale: float | None,
+    seed: int,
+    device: str,
+    max_connections: int,
+    max_mib: int | None,
+    idle_s: float,
+    **answers: Any,
+) -> None:
+    """Serve a policy to robots, in openpi's protocol (docs/robot.md); SIGTERM or Ctrl-C ends it."""
+    import asyncio
+
+    from dp_prior.commands.candidate import Candidate
+    from dp_prior.inference.serving.policy_server import PolicyServer, ServerLimits, most_bytes
+
+    with _bound(host, port, token_file, insecure) as (listener, token):
+        candidate = Candidate(checkpoint)
+        if candidate.is_export and (guidance_scale is not None or device != "cpu"):
+            raise click.UsageError("--guidance-scale and --device are for checkpoints, not for exports")
+        policy = candidate.load(guidance_scale=guidance_scale, device=device)
+        limits = ServerLimits(max_connections, most_bytes(policy.spec) if max_mib is None else max_mib << 20, idle_s)
+        name = redact(checkpoint.rstrip("/").rpartition("/")[2])
+        options = {"token": token, "seed": seed, "limits": limits, **_answers(policy, **answers)}
+        with _not_held_up():
+            asyncio.run(PolicyServer(policy, name=name, report=say, **options).run_until_signal(listener))
+
+
+@click.command(cls=Command)
+@modules_option
+@click.argument("policies", nargs=-1, required=True, metavar="POLICY POLICY ...")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the trials, result and page.")
+@click.option(
+    "--error",
+    default=0.05,
+    show_default=True,
+    type=FiniteRange(0, 0.5, min_open=True),
+    help="Probability of a wrong verdict, over all pairs and looks.",
+)
+@click.option("--most", default=50, show_default=True, type=click.IntRange(min=1), help="Starts at most.")
+@click.option(
+    "--range", "limits", nargs=2, type=FiniteRange(), default=(0.0, 1.0), show_default=True, help="Of scores."
+)
+@click.option("--stages", default="", metavar="NAME,NAME,...", help="Stages that a trial may reach, in order.")
+@click.option(
+    "--answer-after",
+    "least_s",
+    default=0.0,
+    show_default=True,
+    type=FiniteRange(0, 10),
+    help="Seconds from each request to its answer at least, so that no policy is known by its speed.",
+)
+@click.option("--device", default="cpu", show_default=True, help="Where the policies run, for example cuda.")
+@_serving_options
+def trial(
+    policies: tuple[str, ...],
+    out: Path,
+    error: float,
+    most: int,
+    limits: tuple[float, float],
+    stages: str,
+    **serving: Any,
+) -> None:
+    """Score policies on a robot without knowing which one acts (docs/comparing.md).
+
+    Serves the policies at one address, as `serve` does, each in its turn of a shuffled order, and asks for the outcome
+    of every trial until the policies are told apart. After a stop the same command continues.
+    """
+    from dp_prior.commands.candidate import Candidate
+    from dp_prior.commands.compare import OUTCOMES, verdict_lines, write_result
+    from dp_prior.commands.trial_sheet import TrialRules, opened_sheet
+    from dp_prior.run.files.exit_file import STOPPED
+
+    if len(policies) < 2 or len(set(policies)) < len(policies):
+        raise click.UsageError("a trial compares two policies or more, each named once")
+    if not limits[0] < limits[1]:
+        raise click.UsageError(f"--range {limits[0]:g} {limits[1]:g} is empty; give the lowest score first")
+    if sys.stdin is None:
+        raise click.UsageError("standard input is closed, but a trial asks a person; run it in a terminal")
+    rules = TrialRules(limits, error, most, _stages(stages))
+    candidates = {name: Candidate(name) for name in policies}
+    try:
+        with opened_sheet(list(candidates.values()), rules, out) as sheet:
+            if sheet.journal.is_unblinded:
+                say("this trial is over, and its policies are named; a new one needs another --out")
+            else:
+                _hold(sheet, candidates, out / LOG, **serving)
+            sheet.outcomes().write(out / OUTCOMES)
+    except (EOFError, KeyboardInterrupt):
+        echo(f"\nstopped; every entry is kept in {out}, and the same command goes on", err=True)
+        sys.exit(STOPPED)
+    known, void = sheet.known(), sheet.void()
+    echo("\n".join(verdict_lines(sheet.names, known, most)))
+    if void:
+        echo(f"void trials, which were repeated: {', '.join(f'{count} of {name}' for name, count in void.items())}")
+    for path in (out / OUTCOMES, *write_result(sheet.names, known, most, out)):
+        echo(f"wrote {path}")
+    if (out / LOG).is_file():
+        echo(f"warnings of the policies, which were not shown meanwhile, are in {out / LOG}")
+
+
+def _stages(text: str) -> tuple[str, ...]:
+    names = [name.strip() for name in text.split(",")] if text else []
+    if len(set(names)) < len(names) or any(not name or name.isdecimal() for name in names):
+        raise click.UsageError(f"--stages is {text!r}; expected different names with commas between, and no numbers")
+    return tuple(names)
+
+
+def _hold(
+    sheet: Sheet,
+    candidates: Mapping[str, Candidate],
+    log: Path,
+    *,
+    least_s: float,
+    device: str,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    insecure: bool,
+    **answers: Any,
+) -> None:
+    """Serve the policies and ask the person until they may be named."""
+    from dp_prior.commands.trial import Dialogue
+    from dp_prior.inference.serving.background import serving
+    from dp_prior.inference.serving.lineup import Lineup
+    from dp_prior.inference.serving.policy_server import PolicyServer
+    from dp_prior.job.listener import authority
+
+    with _bound(host, port, token_file, insecure) as (listener, token), _logged_to(log):
+        policies = {name: candidates[name].load(device=device) for name in sheet.names}
+        lineup = Lineup(policies, _merge(answers["merge"]))
+        settings = _answers(lineup, **answers)
+        took = lineup.warm_up(**settings)
+        server = PolicyServer(lineup, name="trial", token=token, least_s=least_s, **settings)
+        dialogue = Dialogue(sheet, lineup, server, _ask, say)
+        server.on_lost = dialogue.lost
+        sys.stdin.reconfigure(errors="replace")
+        with _not_held_up(), serving(server, listener):
+            say(f"{len(policies)} policies take turns at ws://{authority(listener)}")
+            if max(took) > max(least_s, min(took)) + NOTICEABLE_S:
+                told = f"answers take {min(took):.3f} to {max(took):.3f} s, which may betray the policy"
+                say(f"{told}; --answer-after {1.2 * max(took):.2g} hides this, and holds up the faster policy")
+            dialogue.run()
+
+
+def _ask(question: str) -> str:
+    """The next line from the terminal, or from a pipe, which does not show its answers by itself."""
+    answer = input(printable(question))
+    if not sys.stdin.isatty():
+        echo(answer)
+    return answer
+
+
+@contextlib.contextmanager
+def _logged_to(path: Path) -> Iterator[None]:
+    """Inside, log lines and warnings go to a file: they speak of one policy, and the person at the terminal reads."""
+    root, handler = logging.getLogger(), logging.FileHandler(path, encoding="utf-8", delay=True)
+    before, root.handlers = root.handlers, [handler]
+    logging.captureWarnings(True)
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        root.handlers = before
+        handler.close()

@@ -1,0 +1,67 @@
+"""The folder of a comparison: the same command goes on there, another is refused, one process works at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dp_prior.config import ConfigError
+from dp_prior.files.durable import encode_document, replace_file
+from dp_prior.files.locks import FileLock
+from dp_prior.files.regular_files import read_object
+
+PLAYERS = "players.json"
+"""What is compared in a folder, and how."""
+
+
+def claim(out: Path, identity: dict[str, Any]) -> list[str]:
+    """Make the folder of a comparison, or find this comparison in it.
+
+    Args:
+        identity: `policies` by name, and further settings that must stay.
+
+    Returns:
+        The names of the policies, in the order of the first call.
+
+    Raises:
+        ConfigError: the folder holds another comparison.
+        FileExistsError: the folder holds something else, or is a file.
+        OSError: the folder cannot be written.
+    """
+    path = out / PLAYERS
+    if path.is_file():
+        kept = read_object(path)
+        if (told := _difference(kept, identity)) is not None:
+            raise ConfigError(str(out), [f"holds a comparison {told}; choose another --out"])
+        return list(kept["policies"])
+    if out.exists() and not out.is_dir():
+        raise FileExistsError(f"{out} is a file; --out names a folder")
+    if out.is_dir() and any(out.iterdir()):
+        raise FileExistsError(f"{out} is not empty and holds no comparison; choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    replace_file(path, encode_document(identity))
+    return list(identity["policies"])
+
+
+def held(out: Path) -> FileLock:
+    """The folder, in which one process at a time may compare.
+
+    Raises:
+        FileExistsError: another process does.
+    """
+    lock = FileLock.take(out, folder=True)
+    if lock is None:
+        raise FileExistsError(f"another process compares in {out}; wait for its end, or choose another --out")
+    return lock
+
+
+def _difference(kept: dict[str, Any], identity: dict[str, Any]) -> str | None:
+    """How a stored comparison differs from this one in a message; None for the same. The order of policies is free."""
+    before, now = kept.get("policies", {}), identity["policies"]
+    if before.keys() != now.keys():
+        return f"of {', '.join(before) or 'unknown policies'}"
+    for name, policy in now.items():
+        for key, value in policy.items():
+            if before[name].get(key) != value:
+                return f"in which {name} had other {key}"
+    return next((f"with {key} {kept.get(key)}" for key, value in identity.items() if kept.get(key) != value), None)

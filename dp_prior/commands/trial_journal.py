@@ -1,0 +1,138 @@
+"""The journal of a blind trial: a line of JSON for each event, appended durably; no line is ever changed or deleted.
+
+The journal says which place in the shuffled order of its block a trial had, and not which policy acted.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dp_prior.config import ConfigError
+from dp_prior.files.durable import append, sync_directory
+from dp_prior.files.regular_files import UnfitError, read_small
+
+
+@dataclass
+class BlindTrial:
+    """One trial of one policy.
+
+    Attributes:
+        number: from 1.
+        block: the trials of the same start, from 0.
+        place: in the shuffled order of the block, from 0.
+        start: its label.
+        entry: `score`, `stage` and `notes`, or `reason` if the trial is void; None while nothing is entered.
+        is_withdrawn: whether an entry was taken back, so that it is asked again.
+    """
+
+    number: int
+    block: int
+    place: int
+    start: str
+    entry: dict[str, Any] | None = None
+    is_withdrawn: bool = False
+
+    @property
+    def score(self) -> float | None:
+        """None for a trial that is void or open."""
+        return None if self.entry is None else self.entry.get("score")
+
+
+class Journal:
+    """The trials so far.
+
+    Attributes:
+        trials: in the order in which they began.
+        is_unblinded: whether the policies have been named; then the trial is over.
+    """
+
+    def __init__(self, path: Path):
+        """Open a journal, or begin one. A last line that a kill has cut is removed: its event was not confirmed.
+
+        Raises:
+            ConfigError: a line is damaged.
+            OSError: the file cannot be read or written.
+        """
+        self.trials: list[BlindTrial] = []
+        self.is_unblinded = False
+        self._path = path
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (open until `close`)
+        sync_directory(path.parent)
+        try:
+            self._read()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    @property
+    def open_trials(self) -> list[BlindTrial]:
+        """Trials without an entry: those whose entry was withdrawn, and last the trial under way."""
+        return [trial for trial in self.trials if trial.entry is None]
+
+    @property
+    def under_way(self) -> BlindTrial | None:
+        """The trial in which a policy acts now."""
+        last = self.trials[-1] if self.trials else None
+        return last if last is not None and last.entry is None and not last.is_withdrawn else None
+
+    def begin(self, block: int, place: int, start: str) -> BlindTrial:
+        """Note that a trial begins."""
+        self._note("begin", trial=len(self.trials) + 1, block=block, place=place, start=start)
+        return self.trials[-1]
+
+    def enter(self, trial: BlindTrial, **entry: Any) -> None:
+        """Note how a trial ended; see `BlindTrial.entry`."""
+        self._note("entry", trial=trial.number, entry=entry)
+
+    def withdraw(self, trial: BlindTrial) -> None:
+        """Note that an entry was wrong."""
+        self._note("withdraw", trial=trial.number)
+
+    def unblind(self) -> None:
+        """Note that the policies are named."""
+        self._note("unblind")
+
+    def _note(self, event: str, **more: Any) -> None:
+        time = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        line = {"event": event, **more, "time": time}
+        append(self._file, json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n", str(self._path))
+        os.fsync(self._file.fileno())
+        self._apply(line)
+
+    def _apply(self, line: dict[str, Any]) -> None:
+        event = line["event"]
+        if event == "unblind":
+            self.is_unblinded = True
+        elif event == "begin":
+            if line["trial"] != len(self.trials) + 1:
+                raise ValueError(f"trial {line['trial']} follows trial {len(self.trials)}")
+            self.trials.append(BlindTrial(line["trial"], line["block"], line["place"], line["start"]))
+        elif event in ("entry", "withdraw"):
+            trial = self.trials[line["trial"] - 1]
+            trial.entry, trial.is_withdrawn = line.get("entry"), event == "withdraw"
+        else:
+            raise ValueError(f"event {event!r} is unknown")
+
+    def _read(self) -> None:
+        try:
+            data = read_small(self._path)
+        except UnfitError as error:
+            raise ConfigError(str(self._path), [error.problem]) from None
+        whole = data[: data.rfind(b"\n") + 1]
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                self._apply(json.loads(line))
+            except (ValueError, TypeError, LookupError, AttributeError) as error:
+                told = f"line {number} is no event of a trial ({error}); restore the file as it was written"
+                raise ConfigError(str(self._path), [told]) from None
+        if len(whole) < len(data):
+            self._file.truncate(len(whole))

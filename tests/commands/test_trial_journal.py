@@ -1,0 +1,70 @@
+"""The journal of a trial says the same again, keeps what was withdrawn, and names a line that is damaged."""
+
+import json
+
+import pytest
+
+from dp_prior.commands.trial_journal import Journal
+from dp_prior.config import ConfigError
+from tests.messages import naming
+
+
+def written(path):
+    journal = Journal(path)
+    first = journal.begin(0, 1, "cup 'left', ü")
+    journal.enter(first, score=0.25, stage="reach", notes='said "so"')
+    second = journal.begin(0, 0, "cup 'left', ü")
+    journal.enter(second, reason="fell")
+    journal.withdraw(first)
+    journal.enter(first, score=1.0, stage=None, notes="")
+    journal.withdraw(second)
+    return journal
+
+
+def test_what_is_read_is_what_was_written(tmp_path):
+    journal = written(tmp_path / "trials.jsonl")
+    again = Journal(tmp_path / "trials.jsonl")
+    assert again.trials == journal.trials
+    assert (again.trials[0].score, again.trials[1].score) == (1.0, None)
+    assert again.open_trials == [again.trials[1]] and again.under_way is None and not again.is_unblinded
+    events = [json.loads(line)["event"] for line in (tmp_path / "trials.jsonl").read_text().splitlines()]
+    assert events == ["begin", "entry", "begin", "entry", "withdraw", "entry", "withdraw"]
+    third = again.begin(1, 0, "new")
+    assert again.under_way is third
+    again.unblind()
+    assert Journal(tmp_path / "trials.jsonl").is_unblinded
+
+
+def test_a_line_that_a_kill_has_cut_is_removed_and_all_others_stay(tmp_path):
+    path = tmp_path / "trials.jsonl"
+    written(path)
+    data = path.read_bytes()
+    path.write_bytes(data + b'{"event": "beg')
+    journal = Journal(path)
+    assert path.read_bytes() == data
+    journal.begin(1, 0, "new")
+    assert path.read_bytes().startswith(data) and len(Journal(path).trials) == 3
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "{}", "nonsense", "[]", '{"event": "cheat"}', '{"event": "entry", "trial": 9, "entry": {}}',
+     '{"event": "begin", "trial": 7, "block": 0, "place": 0, "start": "x"}', '{"event": "begin", "trial": 3}'],
+)  # fmt: skip
+def test_a_damaged_line_is_named_and_nothing_is_changed(line, tmp_path):
+    path = tmp_path / "trials.jsonl"
+    written(path)
+    path.write_text(path.read_text() + line + "\n")
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match=naming(path, "line 8")):
+        Journal(path)
+    assert path.read_bytes() == before
+
+
+def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path):
+    path = tmp_path / "trials.jsonl"
+    journal = written(path)
+    before, journal._file = path.read_bytes(), open("/dev/full", "ab", buffering=0)  # noqa: SIM115
+    with pytest.raises(OSError):
+        journal.begin(1, 0, "new")
+    assert path.read_bytes() == before and len(journal.trials) == 2
