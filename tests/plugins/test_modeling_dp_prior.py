@@ -140,6 +140,21 @@ def test_a_delay_longer_than_the_rest_is_cut_to_it_and_an_empty_rest_is_none(ope
         assert np.array_equal(found[0], ours.infer(obs, prefix, delay)["chunk"])
 
 
+def test_an_error_of_a_chunk_ends_the_control_loop(opened):
+    """LeRobot's thread that predicts keeps errors to itself."""
+    theirs, _ = opened(ONE, rtc_config=RTCConfig())
+    theirs.init_rtc_processor()
+    ctx = RolloutContext.of(state=JOINTS, action=JOINTS[:2])
+    begin(theirs, ctx)
+    theirs.predict_action_chunk({"observation.state": states(1)[0]})
+    assert ctx.policy.inference.get_action(None) is None
+    with pytest.raises(ValueError, match=naming("nan")) as error:
+        theirs.predict_action_chunk({"observation.state": torch.full((1, 3), float("nan"))})
+    with pytest.raises(ValueError) as raised:
+        ctx.policy.inference.get_action(None)
+    assert raised.value is error.value
+
+
 @pytest.mark.parametrize(
     ("spec", "named"),
     [
