@@ -120,7 +120,7 @@ class DPPriorPolicy(PreTrainedPolicy):
             prev_chunk_left_over: (steps, action_dim) what is left of the last chunk, which goes on meanwhile.
 
         Raises:
-            Exception: whatever the prediction raised; the control loop of the rollout raises it, too.
+            Exception: of the prediction; the control loop of the rollout raises the same.
         """
         prefix = unfinished(prev_chunk_left_over) if self._continues() else None
         delay = 0 if prefix is None else min(inference_delay, len(prefix), self._source.horizon - 1)
