@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 from pathlib import Path
@@ -10,7 +11,16 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from dp_prior.cli.command import Command, echo, import_modules, late_modules_option, modules_option, new_names, say
+from dp_prior.cli.command import (
+    Command,
+    FiniteRange,
+    echo,
+    import_modules,
+    late_modules_option,
+    modules_option,
+    new_names,
+    say,
+)
 from dp_prior.files.redact import redact
 
 if TYPE_CHECKING:
@@ -126,6 +136,14 @@ def likelihood(checkpoint: str, **options: object) -> None:
 @click.option(
     "--rename", multiple=True, metavar="THEIRS=OURS", help="Read an observation by a client's name, too; repeatable."
 )
+@click.option(
+    "--ranges-tell",
+    default=2.0,
+    show_default=True,
+    type=FiniteRange(min=1),
+    help="Log an observation beyond this factor of its range in training (docs/robot.md).",
+)
+@click.option("--ranges-refuse", type=FiniteRange(min=1), help="Refuse an observation beyond this factor.")
 @click.option("--guidance-scale", type=float, help="Instead of the policy's own (docs/sampling.md).")
 @click.option("--seed", default=0, show_default=True, help="Determines the noise, with episode and step.")
 @click.option("--device", default="cpu", show_default=True, help="Where the policy runs, for example cuda.")
@@ -149,6 +167,8 @@ def serve(
     merge: Literal["naive", "guided", "prefix"],
     texts: Path | None,
     rename: tuple[str, ...],
+    ranges_tell: float,
+    ranges_refuse: float | None,
     guidance_scale: float | None,
     seed: int,
     device: str,
@@ -164,6 +184,7 @@ def serve(
     from dp_prior.inference.instructions import Instructions
     from dp_prior.inference.serving.policy_server import PolicyServer, ServerLimits, most_bytes, read_token
     from dp_prior.job.listener import bind
+    from dp_prior.onboard.range_watch import RangeLimits
 
     token = None if token_file is None else read_token(token_file)
     remedy = "give --token-file, whose key clients must show, or say --insecure"
@@ -176,6 +197,7 @@ def serve(
         ways = {"naive": None, "guided": Guided(), "prefix": Prefix()}
         options = {"token": token, "history": history, "merge": ways[merge], "seed": seed, "limits": limits}
         options["renames"] = new_names(rename)
+        options["ranges"] = RangeLimits(ranges_tell, math.inf if ranges_refuse is None else ranges_refuse)
         try:
             options["instructions"] = Instructions(policy.spec, texts)
         except ValueError as error:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lerobot_policy_dp_prior.configuration_dp_prior import DPPriorConfig
 from lerobot_policy_dp_prior.fit import Ends, misfits, strange_values
-from lerobot_policy_dp_prior.observations import observations, unfinished
+from lerobot_policy_dp_prior.observations import observations, state_names, unfinished
 from lerobot_policy_dp_prior.rollout import ACTION, STATE, Robot, raise_in_loop, running_robot
 from lerobot_policy_dp_prior.sources import open_source
 
@@ -193,12 +193,14 @@ class DPPriorPolicy(PreTrainedPolicy):
 
     def _faults(self, robot: Robot) -> list[str]:
         """One line for each difference from training."""
-        config, ends = self.config, robot.ends
+        config, reads, ends = self.config, self._agent.reads, robot.ends
         is_read = any(source.startswith(STATE) for source in config.keys.values())
         cameras = {source: config.frame_sizes.get(source) for source in config.keys.values()
                    if source.startswith("observation.image")}  # fmt: skip
         state = config.state_names if is_read else ends.state
-        faults = list(misfits(Ends(state, config.action_names, cameras, config.fps), ends))
+        state = state or state_names(reads, config.keys, ends.state)
+        action = config.action_names or (list(reads.action.names) if reads.action is not None else []) or None
+        faults = list(misfits(Ends(state, action, cameras, config.fps or reads.fps), ends))
         if (width := self._action_width()) not in (None, len(ends.action)):
             faults.append(f"the policy gives actions of {width} numbers, the robot takes {[*ends.action]}")
         faults += filter(None, [robot.recording_fault])
