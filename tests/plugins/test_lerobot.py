@@ -143,6 +143,18 @@ def export(run, folder, *more):
     return done.output
 
 
+def check_chunks(programs, agent, **more):
+    """The chunks of the one rollout under rtc are those of our own agent, and most of them continue others."""
+    agent.reset(0)
+    chunks = pickle.loads((programs.place / "chunks").read_bytes())
+    for state, delay, rest, found in chunks:
+        prefix = None if rest is None or not rest.any() else rest[: np.flatnonzero(rest.any(1))[-1] + 1]
+        delay = 0 if prefix is None else min(delay, len(prefix))
+        obs = {"agent_pos": state[:, :2], "goal": state[:, 2:], **more}
+        assert np.array_equal(found[0], agent.infer(obs, prefix, delay)["chunk"])
+    assert len(chunks) > 10 and sum(rest is not None and rest.any() for _, _, rest, _ in chunks) > 5
+
+
 def test_rollouts_act_as_our_own_agents_and_refuse_other_robots(trained_policy, programs, tmp_path):
     one = write(tmp_path, task__n_obs_steps=1, task__horizon=16, task__n_action_steps=4)
     assert train(one).exit_code == 0
@@ -192,18 +204,6 @@ def test_instructions_prefixes_and_the_hub_reach_a_policy_and_its_errors_end_the
         obs = {"agent_pos": state[:2], "goal": state[2:], "order": "go left"}
         assert np.array_equal(agent.act(obs), action)
     check_chunks(programs, Agent(policy, merge=Prefix()), order="go left")
-
-
-def check_chunks(programs, agent, **more):
-    """The chunks of the one rollout under rtc are those of our own agent, and most of them continue others."""
-    agent.reset(0)
-    chunks = pickle.loads((programs.place / "chunks").read_bytes())
-    for state, delay, rest, found in chunks:
-        prefix = None if rest is None or not rest.any() else rest[: np.flatnonzero(rest.any(1))[-1] + 1]
-        delay = 0 if prefix is None else min(delay, len(prefix))
-        obs = {"agent_pos": state[:, :2], "goal": state[:, 2:], **more}
-        assert np.array_equal(found[0], agent.infer(obs, prefix, delay)["chunk"])
-    assert len(chunks) > 10 and sum(rest is not None and rest.any() for _, _, rest, _ in chunks) > 5
 
 
 def test_what_a_rollout_records_is_inspected_trained_on_and_rolled_out_again(trained_policy, programs, tmp_path):

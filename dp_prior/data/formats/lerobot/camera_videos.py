@@ -15,7 +15,7 @@ from dp_prior.pixels.video_writer import Compression, VideoWriter
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 FILES_PER_CHUNK = 1000
 
-FILE_BYTES = 200 << 20
+VIDEO_BYTES = 200 << 20
 """A video is closed after the episode with which it has this size, as LeRobot does."""
 
 LEAST_SIDE = 64
@@ -42,7 +42,7 @@ class CameraVideos:
 
     def add(self, frames: np.ndarray) -> dict[str, int | float]:
         """Append an episode (k, H, W, 3) uint8; its entries in the list of episodes."""
-        if self._writer is None or self._writer.n_bytes >= FILE_BYTES:
+        if self._writer is None or self._writer.n_bytes >= VIDEO_BYTES:
             self._begin_file()
         chunk, file = divmod(self._number, FILES_PER_CHUNK)
         begin, self._frames = self._frames, self._frames + len(frames)

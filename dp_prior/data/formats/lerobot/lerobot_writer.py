@@ -14,10 +14,10 @@ import numpy as np
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.episode_store import TASK
-from dp_prior.data.formats.lerobot.camera_videos import FILE_BYTES as VIDEO_BYTES
 from dp_prior.data.formats.lerobot.camera_videos import (
     FILES_PER_CHUNK,
     LEAST_SIDE,
+    VIDEO_BYTES,
     VIDEO_PATH,
     CameraVideos,
     check_encoder,

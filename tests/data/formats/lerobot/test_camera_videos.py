@@ -34,7 +34,7 @@ def moving(n, height=64, width=82):
 def test_cameras_become_videos_whose_frames_stand_at_the_times_of_their_steps(filmed, tmp_path, fps, most, monkeypatch):
     import pyarrow.parquet as pq
 
-    monkeypatch.setattr("dp_prior.data.formats.lerobot.camera_videos.FILE_BYTES", most)
+    monkeypatch.setattr("dp_prior.data.formats.lerobot.camera_videos.VIDEO_BYTES", most)
     told = convert(filmed, tmp_path / "d", "lerobot", fps=fps)
     assert "front: compressed as video" in told and "--pictures" in told
     store = read(tmp_path / "d", "lerobot")
