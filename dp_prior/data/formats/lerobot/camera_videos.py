@@ -18,8 +18,8 @@ FILES_PER_CHUNK = 1000
 VIDEO_BYTES = 200 << 20
 """A video is closed after the episode with which it has this size, as LeRobot does."""
 
-LEAST_SIDE = 64
-"""Smaller frames stay pictures: SVT-AV1 promises nothing for them, and at 16 x 16 some versions end the process."""
+LEAST_SIDE, MOST_FPS = 64, 240
+"""Smaller and faster frames stay pictures: SVT-AV1 refuses the latter, and at 16 x 16 some versions end the process."""
 
 _CHOSEN = {"g": 2, "crf": 30, "preset": 12, "fast_decode": 0}
 """LeRobot's defaults: every second frame can be decoded by itself."""

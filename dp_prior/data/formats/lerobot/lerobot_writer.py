@@ -17,6 +17,7 @@ from dp_prior.data.formats.episode_store import TASK
 from dp_prior.data.formats.lerobot.camera_videos import (
     FILES_PER_CHUNK,
     LEAST_SIDE,
+    MOST_FPS,
     VIDEO_BYTES,
     VIDEO_PATH,
     CameraVideos,
@@ -82,7 +83,7 @@ def write_lerobot(recording: Recording, path: Path) -> None:
 
 def as_videos(recording: Recording) -> list[str]:
     """The cameras whose frames become videos."""
-    if recording.pictures:
+    if recording.pictures or recording.fps > MOST_FPS:
         return []
     return [name for name, source in recording.cameras.items() if min(source.size) >= LEAST_SIDE]
 

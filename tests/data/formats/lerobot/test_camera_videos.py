@@ -54,7 +54,7 @@ def test_cameras_become_videos_whose_frames_stand_at_the_times_of_their_steps(fi
     assert "front" not in columns
 
 
-def test_pictures_and_small_frames_keep_every_pixel(filmed, tmp_path):
+def test_pictures_and_small_or_fast_frames_keep_every_pixel(filmed, tmp_path):
     assert "video" not in convert(filmed, tmp_path / "d", "lerobot", fps=10, pictures=True)
     store = read(tmp_path / "d", "lerobot")
     frames = store.frames("front", store.episode_ends)
@@ -64,6 +64,7 @@ def test_pictures_and_small_frames_keep_every_pixel(filmed, tmp_path):
     np.savez(tmp_path / "s.npz", actions=arrays()["actions"], front=pictures(N, 63, 80), episode_ends=ends_of(LENGTHS))
     assert "video" not in convert(tmp_path / "s.npz", tmp_path / "s", "lerobot", fps=10)
     assert not (tmp_path / "s/videos").exists()
+    assert "video" not in convert(filmed, tmp_path / "f", "lerobot", fps=241)
 
 
 def test_pictures_are_for_formats_that_have_videos_and_a_missing_encoder_is_named(filmed, tmp_path, monkeypatch):
