@@ -24,9 +24,9 @@ from dp_prior.envs.pusht import PushTConfig
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_interval
 from dp_prior.evaluation.picture import INK, import_figure
-from dp_prior.evaluation.video_writer import write_gif
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.chunking import Ensemble, Guided, MergeConfig, Naive, Prefix, Synchronous, next_chunk
+from dp_prior.pixels.video_writer import write_gif
 from dp_prior.tensors.randomness import Randomness
 
 DELAYS = range(7)

@@ -37,6 +37,8 @@ __all__ = ["main", "train"]
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
+os.environ.setdefault("SVT_LOG", "1")  # the AV1 encoder prints errors alone, not 22 lines about each video
+
 
 @click.group(cls=Commands)
 @click.version_option(package_name="dp_prior")

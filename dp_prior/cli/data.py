@@ -89,6 +89,7 @@ def cache(
 @click.option("--without", metavar="LIST", help="Not these episodes: as --episodes.")
 @click.option("--where", multiple=True, metavar="KEY=VALUE", help="Only episodes that end with this value; repeatable.")
 @click.option("--salvage", is_flag=True, help="Convert the intact episodes of a LeRobot set that was cut off.")
+@click.option("--pictures", is_flag=True, help="LeRobot: keep every pixel as PNG, instead of videos.")
 @click.option("--robot-type", metavar="NAME", help="LeRobot's name of the robot; by default as SOURCE says.")
 def convert(
     source: Path,
@@ -104,6 +105,7 @@ def convert(
     without: str | None,
     where: tuple[str, ...],
     salvage: bool,
+    pictures: bool,
     robot_type: str | None,
 ) -> None:
     """Convert a data set of any readable format to Diffusion Policy's zarr, LeRobot 3.0, robomimic's HDF5 or npz
@@ -112,7 +114,7 @@ def convert(
     from dp_prior.data.formats.choice import ChoiceConfig
 
     how = {"kind": kind, "settings": settings, "renames": new_names(rename), "left_out": leave_out, "fps": fps}
-    how |= {"stride": stride, "robot_type": robot_type, "salvage": salvage}
+    how |= {"stride": stride, "robot_type": robot_type, "pictures": pictures, "salvage": salvage}
     choice = ChoiceConfig.of_texts(episodes, without, where)
     echo(conversion.convert(source, dest, target, **how, choice=choice))
 

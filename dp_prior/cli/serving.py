@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import logging
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -60,6 +61,14 @@ _ANSWERS = (
         metavar="THEIRS=OURS",
         help="Read an observation by a client's name, too; repeatable.",
     ),
+    click.option(
+        "--ranges-tell",
+        default=2.0,
+        show_default=True,
+        type=FiniteRange(min=1),
+        help="Log an observation beyond this factor of its range in training (docs/robot.md).",
+    ),
+    click.option("--ranges-refuse", type=FiniteRange(min=1), help="Refuse an observation beyond this factor."),
 )
 
 
@@ -96,14 +105,24 @@ def _not_held_up() -> Iterator[None]:
         os._exit(FAILED)
 
 
-def _answers(policy: Policy, history: str, merge: str, texts: Path | None, rename: tuple[str, ...]) -> dict[str, Any]:
+def _answers(
+    policy: Policy,
+    history: str,
+    merge: str,
+    texts: Path | None,
+    rename: tuple[str, ...],
+    ranges_tell: float,
+    ranges_refuse: float | None,
+) -> dict[str, Any]:
     """Settings of a `Session` of this policy."""
     from dp_prior.config import ConfigError
     from dp_prior.inference.instructions import Instructions
+    from dp_prior.onboard.range_watch import RangeLimits
 
     if texts is not None and "text" not in policy.spec.kinds.values():
         raise click.UsageError("--texts is for policies that read instructions")
-    settings = {"history": history, "merge": _merge(merge), "renames": new_names(rename)}
+    ranges = RangeLimits(ranges_tell, math.inf if ranges_refuse is None else ranges_refuse)
+    settings = {"history": history, "merge": _merge(merge), "renames": new_names(rename), "ranges": ranges}
     try:
         return {**settings, "instructions": Instructions(policy.spec, texts)}
     except ValueError as error:

@@ -5,6 +5,7 @@ FFmpeg by itself reads lists of other files (concat, HLS, DASH) and addresses, w
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,7 +55,9 @@ def opened_video(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
     check_regular(path, os.stat(path).st_mode)
     try:
         container = av.open(f"file:{path}", options=_OPTIONS)  # FFmpeg would take a bare name such as a:b as an address
-    except av.ArgumentError:
+    except av.FFmpegError as error:
+        if error.errno != errno.EINVAL:
+            raise
         raise UnfitError(path, "is no video in MP4, MOV, Matroska, WebM or AVI; convert it to MP4") from None
     with container:
         streams = container.streams.video

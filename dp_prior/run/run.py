@@ -20,12 +20,12 @@ from dp_prior.config import ConfigError
 from dp_prior.config.errors import short
 from dp_prior.config.rich_text import facts_table
 from dp_prior.evaluation.curve import draw_learning_curve
-from dp_prior.evaluation.video_writer import write_gif
 from dp_prior.files.durable import replace_file
 from dp_prior.job.deadline import Deadline
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.job.signals import stop_on_signal
 from dp_prior.job.stop import TIME_LIMIT, Abandoned, Stop
+from dp_prior.pixels.video_writer import write_gif
 from dp_prior.places.reference import resolve
 from dp_prior.reports.pages.report import write_last_page
 from dp_prior.run.assembly import Assembly, Services

@@ -11,7 +11,7 @@ from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.envs.toy import Toy, ToyConfig
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.evaluation.rollout import RolloutConfig
-from dp_prior.evaluation.video_writer import VideoWriter
+from dp_prior.pixels.video_writer import VideoWriter
 from dp_prior.run.files.config import TrainConfig
 from tests.evaluation.fakes import NOW, TinyPolicy, read_video
 from tests.messages import naming

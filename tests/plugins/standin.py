@@ -54,6 +54,7 @@ class RolloutContext(SimpleNamespace):
         }  # fmt: skip
         return cls(
             runtime=SimpleNamespace(cfg=SimpleNamespace(fps=fps, rename_map=rename or {})),
+            policy=SimpleNamespace(inference=SimpleNamespace(get_action=lambda obs_frame: None)),
             hardware=SimpleNamespace(robot_wrapper=SimpleNamespace(name="toy"), initial_position=position),
             data=SimpleNamespace(
                 hw_features=features,

@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 from dp_prior import Agent, load_policy
+from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.inference.agent import VectorAgent
-from dp_prior.inference.chunking import Guided
+from dp_prior.inference.chunking import Guided, Prefix
 from dp_prior.pixels.resize import Fit
 from dp_prior.tensors.batch import Spec
 from tests.cli.invoked import command
@@ -37,6 +38,12 @@ NAMED = (
     "--fps=100",
 )
 SIZE = (64, 64)
+TOLD = Spec(
+    x_shape=(16, 2),
+    cond_shapes={"agent_pos": (1, 2), "goal": (1, 2), "order": (1, 8)},
+    kinds={"order": "text"},
+    embedders={"order": HashedConfig(dimension=8)},
+)
 DRIVER = """
 import pickle, shlex, sys
 from lerobot.utils.import_utils import register_third_party_plugins
@@ -136,6 +143,18 @@ def export(run, folder, *more):
     return done.output
 
 
+def check_chunks(programs, agent, **more):
+    """The chunks of the one rollout under rtc are those of our own agent, and most of them continue others."""
+    agent.reset(0)
+    chunks = pickle.loads((programs.place / "chunks").read_bytes())
+    for state, delay, rest, found in chunks:
+        prefix = None if rest is None or not rest.any() else rest[: np.flatnonzero(rest.any(1))[-1] + 1]
+        delay = 0 if prefix is None else min(delay, len(prefix))
+        obs = {"agent_pos": state[:, :2], "goal": state[:, 2:], **more}
+        assert np.array_equal(found[0], agent.infer(obs, prefix, delay)["chunk"])
+    assert len(chunks) > 10 and sum(rest is not None and rest.any() for _, _, rest, _ in chunks) > 5
+
+
 def test_rollouts_act_as_our_own_agents_and_refuse_other_robots(trained_policy, programs, tmp_path):
     one = write(tmp_path, task__n_obs_steps=1, task__horizon=16, task__n_action_steps=4)
     assert train(one).exit_code == 0
@@ -161,15 +180,30 @@ def test_rollouts_act_as_our_own_agents_and_refuse_other_robots(trained_policy, 
     agent.reset(0)
     expected = [agent.act({"agent_pos": state[:2], "goal": state[2:]}) for state in states]
     assert len(actions) == 1000 and np.array_equal(actions, expected)
-    agent = Agent(load_policy(tmp_path / "run"), merge=Guided(max_weight=10.0))
+    check_chunks(programs, Agent(load_policy(tmp_path / "run"), merge=Guided(max_weight=10.0)))
+
+
+def test_instructions_prefixes_and_the_hub_reach_a_policy_and_its_errors_end_the_rollout(programs, hub, tmp_path):
+    policy = build(TOLD, n_obs_steps=1, horizon=16, prefix={"max_delay": 6})
+    policy.save_pretrained(tmp_path / "policy")
+    export(tmp_path / "policy", tmp_path / "arm", *KEYS, "--repo", "me/arm")
+    programs.environment |= {"HF_HUB_OFFLINE": "0", **hub.environment(tmp_path / "other_home")}
+    told, rtc = "--task=go left", "--inference.type=rtc"
+    ended, output = programs.rollouts(
+        on_robot("me/arm", "sync", *NAMED, told, "--robot.ticks=40"),
+        on_robot("me/arm", "rtc", *NAMED, told, "--robot.ticks=150", rtc),
+        on_robot("me/arm", "none", *NAMED),
+        on_robot("me/arm", "none", *NAMED, rtc),
+    )
+    assert ended[:2] == ["ENDED", "ENDED"] and len(ended) == 4, output
+    assert all(line.startswith("REFUSED") and "--task" in line and "'order'" in line for line in ended[2:]), ended
+    _, states, actions = programs.log("sync")
+    agent = Agent(policy)
     agent.reset(0)
-    chunks = pickle.loads((programs.place / "chunks").read_bytes())
-    for state, delay, rest, found in chunks:
-        prefix = None if rest is None or not rest.any() else rest[: np.flatnonzero(rest.any(1))[-1] + 1]
-        delay = 0 if prefix is None else min(delay, len(prefix))
-        obs = {"agent_pos": state[:, :2], "goal": state[:, 2:]}
-        assert np.array_equal(found[0], agent.infer(obs, prefix, delay)["chunk"])
-    assert len(chunks) > 10 and sum(rest is not None and rest.any() for _, _, rest, _ in chunks) > 5
+    for state, action in zip(states, actions, strict=True):
+        obs = {"agent_pos": state[:2], "goal": state[2:], "order": "go left"}
+        assert np.array_equal(agent.act(obs), action)
+    check_chunks(programs, Agent(policy, merge=Prefix()), order="go left")
 
 
 def test_what_a_rollout_records_is_inspected_trained_on_and_rolled_out_again(trained_policy, programs, tmp_path):

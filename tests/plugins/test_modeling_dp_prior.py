@@ -140,6 +140,21 @@ def test_a_delay_longer_than_the_rest_is_cut_to_it_and_an_empty_rest_is_none(ope
         assert np.array_equal(found[0], ours.infer(obs, prefix, delay)["chunk"])
 
 
+def test_an_error_of_a_chunk_ends_the_control_loop(opened):
+    """LeRobot's thread that predicts keeps errors to itself."""
+    theirs, _ = opened(ONE, rtc_config=RTCConfig())
+    theirs.init_rtc_processor()
+    ctx = RolloutContext.of(state=JOINTS, action=JOINTS[:2])
+    begin(theirs, ctx)
+    theirs.predict_action_chunk({"observation.state": states(1)[0]})
+    assert ctx.policy.inference.get_action(None) is None
+    with pytest.raises(ValueError, match=naming("nan")) as error:
+        theirs.predict_action_chunk({"observation.state": torch.full((1, 3), float("nan"))})
+    with pytest.raises(ValueError) as raised:
+        ctx.policy.inference.get_action(None)
+    assert raised.value is error.value
+
+
 @pytest.mark.parametrize(
     ("spec", "named"),
     [
@@ -229,6 +244,31 @@ def test_what_the_folder_does_not_say_is_asked_for_by_its_option(opened):
         begin(theirs, RolloutContext.of(state=JOINTS, action=JOINTS[:2], fps=30))
     for part in ("state_names", "action_names", '["a.pos", "b.pos", "c.pos"]', "--policy.fps=30"):
         assert part in str(error.value)
+
+
+AB = ("a.pos", "b.pos")
+NAMED = TWO.model_copy(update={"names": {"pos": AB, "rest": ("b.pos", "c.pos"), "x": AB}, "fps": 10.0})
+UNSAID = {"state_names": None, "action_names": None, "fps": None}
+
+
+def test_what_the_folder_does_not_say_the_policy_may(opened):
+    theirs, _ = opened(NAMED, **UNSAID)
+    for robot, named in (
+        ({"state": ["a.pos", "c.pos", "b.pos"]}, ["another order", str(JOINTS)]),
+        ({"state": JOINTS[:2]}, [str(JOINTS), str(JOINTS[:2])]),
+        ({"action": JOINTS[1::-1]}, ["an action", "another order"]),
+        ({"fps": 30.0}, ["10 Hz", "30 Hz"]),
+    ):
+        with pytest.raises(ValueError) as error:
+            begin(theirs, RolloutContext.of(**{"state": JOINTS, "action": JOINTS[:2], **robot}))
+        assert str(error.value).count("\n") == 1 and all(part in str(error.value) for part in named), error.value
+    begin(theirs, RolloutContext.of(state=JOINTS, action=JOINTS[:2]))
+
+
+def test_numbers_that_the_policy_does_not_read_may_have_any_name(opened):
+    one = Spec(x_shape=(8, 2), cond_shapes={"pos": (2, 2)}, names={"pos": AB, "x": AB}, fps=10.0)
+    theirs, _ = opened(one, {"pos": "observation.state[0:2]"}, **UNSAID)
+    begin(theirs, RolloutContext.of(state=[*JOINTS[:2], "any.pos"], action=JOINTS[:2]))
 
 
 @pytest.mark.parametrize(

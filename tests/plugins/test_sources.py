@@ -112,6 +112,27 @@ def test_a_server_is_shown_the_key_of_the_token_file(opened, tmp_path):
         theirs._source._client.close()
 
 
+def test_an_observation_beyond_the_limit_is_refused_wherever_the_policy_runs(opened, tmp_path, monkeypatch):
+    policy, strange = build(SPEC, n_obs_steps=1), {"observation.state": STATE + 1e6}
+    with pytest.raises(ValueError, match=naming("refuse", 0.5)):
+        opened(folder(tmp_path, policy), ranges_refuse=0.5)
+    theirs = opened(tmp_path, ranges_refuse=3.0)
+    for rows in (1, 2):
+        theirs.reset()
+        with pytest.raises(ValueError, match=naming("'pos'", "3 (ranges.refuse)")):
+            theirs.select_action({"observation.state": strange["observation.state"].expand(rows, -1)})
+    pytest.importorskip("websockets", reason="websockets is not installed: a server as the policy is NOT tested")
+    with running(policy) as server:
+        theirs = opened(tmp_path, address=f"127.0.0.1:{server.port}", ranges_refuse=3.0)
+        with pytest.raises(ValueError, match=naming("'pos'", "3 (ranges.refuse)")):
+            theirs.select_action(strange)
+        theirs._source._client.close()
+    (tmp_path / "policy" / "policy.json").touch()
+    monkeypatch.setattr(OnnxPolicy, "load", lambda place: ByTorch.of(policy))
+    with pytest.raises(ValueError, match=naming("'pos'", "3 (ranges.refuse)")):
+        opened(tmp_path, merge="naive", ranges_refuse=3.0).select_action(strange)
+
+
 @pytest.mark.parametrize("address", ["box", ":8000", "box:http"])
 def test_an_address_without_a_port_is_refused(opened, tmp_path, address):
     with pytest.raises(ValueError, match=naming("--policy.address", repr(address), "HOST:PORT")):

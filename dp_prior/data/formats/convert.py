@@ -1,7 +1,7 @@
 """Converts a data set from any format that is read to any that is written.
 
-Numbers keep every bit and their type, frames every pixel. Numbers are held in memory, as in training; of frames, one
-block or one episode at a time.
+Numbers keep every bit and their type, frames every pixel unless the format has videos. Numbers are held in memory, as
+in training; of frames, one block or one episode at a time.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.recognition import kind_of, record_of
@@ -29,6 +30,7 @@ def convert(
     choice: ChoiceConfig | None = None,
     stride: int = 1,
     robot_type: str | None = None,
+    pictures: bool = False,
     salvage: bool = False,
 ) -> str:
     """Convert a data set.
@@ -43,11 +45,12 @@ def convert(
         choice: of episodes, which are then numbered anew; None for all.
         stride: keep every so-manieth row, which divides the rate.
         robot_type: name of the robot in LeRobot; None for the source's.
+        pictures: keep every pixel where the format by itself would make videos.
         salvage: convert the intact episodes of a source that was cut off while being recorded.
 
     Returns:
-        A line about the new data set, and further lines about episodes that are not intact, a changed rate and parts
-        that are lost.
+        A line about the new data set, and further lines about episodes that are not intact, a changed rate, and frames
+        and parts that are not kept.
 
     Raises:
         FileExistsError: there is something at `path`.
@@ -55,7 +58,9 @@ def convert(
         DataError: the source is damaged, or the target cannot hold it.
     """
     record, new = record_of(kind or kind_of(source), source, settings), record_of(target, path)
-    chosen = {"choice": choice, "stride": stride, "fps": fps, "robot_type": robot_type}
+    if pictures and not new.writes_videos:
+        raise ConfigError("--pictures", [f"is for data of type 'lerobot'; type {target!r} keeps every pixel anyway"])
+    chosen = {"choice": choice, "stride": stride, "fps": fps, "robot_type": robot_type, "pictures": pictures}
     with _offering_salvage(record.path.expanduser(), record.can_salvage and not salvage):
         store, told = record.salvage(left_out) if salvage else (record.create(), [])
         recording = Recording.of(store, renames=renames or {}, left_out=left_out, **chosen)
@@ -65,7 +70,7 @@ def convert(
         new.write(recording)
     names = [*recording.keys, *recording.cameras]
     written = f"wrote {len(recording.ends)} episodes, {recording.ends[-1]:,} steps of {', '.join(names)} to {path}"
-    return "\n".join([written, *told, *_remarks(recording, fps)])
+    return "\n".join([written, *told, *new.losses(recording), *_remarks(recording, fps)])
 
 
 @contextlib.contextmanager

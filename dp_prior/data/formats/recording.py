@@ -29,6 +29,7 @@ class Recording:
         tasks: instructions, by the numbers under `TASK`.
         names: of the numbers of a vector, by the vector's name.
         robot_type: the robot's name in LeRobot; None if the source does not say.
+        pictures: whether cameras stay pictures, which keep every pixel, in a format that also has videos.
     """
 
     store: EpisodeStore
@@ -41,6 +42,7 @@ class Recording:
     tasks: list[str]
     names: Mapping[str, list[str]]
     robot_type: str | None
+    pictures: bool = False
 
     @classmethod
     def of(
@@ -53,6 +55,7 @@ class Recording:
         choice: ChoiceConfig | None = None,
         stride: int = 1,
         robot_type: str | None = None,
+        pictures: bool = False,
     ) -> Recording:
         """Open a data set.
 
@@ -63,12 +66,13 @@ class Recording:
             choice: of episodes; None for all.
             stride: keep every so-manieth row of an episode, from its first on.
             robot_type: of the data set; None for the source's.
+            pictures: see the class.
 
         Raises:
             DataError: it has other keys than numbers and frames, or such keys cannot be read; all in one report.
         """
         chosen, problems = (choice or ChoiceConfig()).of(store)
-        shapes, pictures = store.keys(), store.cameras()
+        shapes, filmed = store.keys(), store.cameras()
         unknown = sorted({*renames, *left_out} - {*shapes})
         problems += [f"has no key {key!r} to rename or leave out. {nearest_name(key, shapes)}" for key in unknown]
         keys, cameras = {}, {}
@@ -79,7 +83,7 @@ class Recording:
             if name in keys or name in cameras:
                 problems.append(f"two keys would be named {name!r}")
             try:
-                if key in pictures:
+                if key in filmed:
                     cameras[name] = store.chosen_frames(key, chosen.recorded, chosen.numbers)
                     _check_order(cameras[name], name)
                 elif store.is_number(key):
@@ -99,7 +103,7 @@ class Recording:
         rate, ends = fps or found["fps"], np.cumsum(-(-chosen.lengths // stride))
         rate = rate / stride if rate and stride > 1 else rate
         robot = robot_type or found["robot_type"]
-        return cls(store, chosen, stride, ends, keys, cameras, rate, tasks, names, robot)
+        return cls(store, chosen, stride, ends, keys, cameras, rate, tasks, names, robot, pictures)
 
     @property
     def metadata(self) -> dict[str, Any]:

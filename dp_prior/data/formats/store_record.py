@@ -19,6 +19,9 @@ class EpisodeStoreRecord(Config):
     can_salvage: ClassVar[bool] = False
     """Whether the format has `salvage`."""
 
+    writes_videos: ClassVar[bool] = False
+    """Whether `write` makes videos of cameras, unless `Recording.pictures`."""
+
     @classmethod
     def is_at(cls, path: Path) -> bool:
         """Whether the files at a path look like this format. The default is False: the user then names the type."""
@@ -69,3 +72,7 @@ class EpisodeStoreRecord(Config):
             ImportError: a package that writes it is not installed.
         """
         raise DataError(str(self.path), [f"data of type {self.type!r} are read, but not written"])
+
+    def losses(self, recording: Recording) -> list[str]:
+        """What `write` does not keep of a recording, a line each; none by default."""
+        return []

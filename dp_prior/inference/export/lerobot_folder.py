@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.files.durable import publish, temporary_directory
-from dp_prior.inference.export.wiring import Wiring
+from dp_prior.inference.export.wiring import STATE, Wiring
 from dp_prior.tasks.policy import DiffusionPolicy
+from dp_prior.tensors.batch import X
 
 LAYOUT = 1
 """Version of the folder; the plug-in refuses a newer one."""
@@ -57,7 +58,7 @@ def write_lerobot_folder(
 
 
 def lerobot_settings(policy: DiffusionPolicy, wiring: Wiring, *, address: str | None, merge: str) -> dict[str, Any]:
-    """The content of LeRobot's config.json.
+    """The content of LeRobot's config.json. What a server tells of its policy is left to the server.
 
     Args:
         address: `host:port` of the server that runs the policy; None for the policy in the folder.
@@ -69,6 +70,12 @@ def lerobot_settings(policy: DiffusionPolicy, wiring: Wiring, *, address: str | 
         if policy.spec.kind(key) == "image":
             height, width = wiring.frame_sizes.get(source) or policy.spec.cond_shapes[key][1:3]
             frames[source] = {"type": "VISUAL", "shape": [3, height, width]}
+    names, state = policy.spec.names, [key for key, source in wiring.keys.items() if source.startswith(STATE)]
+    known = {  # also whether the policy itself knows it
+        "state_names": (wiring.state_names, all(key in names for key in state)),
+        "action_names": (wiring.action_names, X in names),
+        "fps": (wiring.fps, policy.spec.fps is not None),
+    }
     return {
         "type": "dp_prior",
         "n_obs_steps": policy.n_obs_steps,
@@ -78,11 +85,9 @@ def lerobot_settings(policy: DiffusionPolicy, wiring: Wiring, *, address: str | 
         "push_to_hub": False,
         "layout": LAYOUT,
         "keys": wiring.keys,
-        "state_names": wiring.state_names,
         "state_range": wiring.state_range,
-        "action_names": wiring.action_names,
         "frame_sizes": wiring.frame_sizes,
-        "fps": wiring.fps,
+        **{name: None if address is not None and is_told else value for name, (value, is_told) in known.items()},
         "address": address,
         "merge": merge,
     }

@@ -14,7 +14,7 @@ from dp_prior.config import ConfigError
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.onboard.obs_spec import ObsSpec, Reads
-from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.batch import Spec, X
 
 STATE, TASK = "observation.state", "task"
 SOURCE = re.compile(r"(?P<key>observation\.[\w.-]+|task)(?:\[(?P<start>\d+):(?P<stop>\d+)\])?")
@@ -77,7 +77,7 @@ def wired(
         raise ConfigError("--keys", problems)
     known = {} if store is None else store.metadata()["names"]
     widths = _widths(read, keys, {} if store is None else store.keys())
-    dimensions = [] if data is None else data.action.dimensions(known)
+    dimensions = list(spec.names.get(X, ())) or ([] if data is None else data.action.dimensions(known))
     return Wiring(
         keys,
         widths,
@@ -154,8 +154,9 @@ def _state_names(
     if len(known.get(STATE, ())) == width > 0:
         return list(known[STATE])
     names = [""] * width
-    for key, _, part in _parts(read, keys):
-        found = data.obs[key].dimensions(known) if data is not None and key in data.obs else []
+    for key, one, part in _parts(read, keys):
+        recorded = data.obs[key].dimensions(known) if data is not None and key in data.obs else []
+        found = list(one.names) or recorded
         if len(found) == len(names[part]):
             names[part] = found
     return names if all(names) and names else None

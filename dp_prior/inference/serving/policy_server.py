@@ -32,6 +32,7 @@ from dp_prior.inference.serving.renames import check_renames
 from dp_prior.inference.serving.session import History, Session, blank, metadata
 from dp_prior.inference.serving.telemetry import Telemetry
 from dp_prior.job.listener import authority
+from dp_prior.onboard.range_watch import RangeLimits
 from dp_prior.tensors.batch import Spec
 
 SEND_S = 10.0
@@ -100,6 +101,7 @@ class PolicyServer:
         merge: MergeConfig | None = None,
         instructions: Instructions | None = None,
         renames: Mapping[str, str] | None = None,
+        ranges: RangeLimits | None = None,
         token: str | None = None,
         limits: ServerLimits | None = None,
         report: Callable[[str], None] = lambda line: None,
@@ -108,7 +110,7 @@ class PolicyServer:
         """
         Args:
             name: of the policy, for its clients.
-            seed, history, merge, instructions, renames: see `Session`.
+            seed, history, merge, instructions, renames, ranges: see `Session`.
             token: what clients must show; None for nothing.
             limits: None for the defaults, with room for the policy's observations.
             report: receives lines for the operator.
@@ -127,7 +129,7 @@ class PolicyServer:
         instructions = instructions or Instructions(policy.spec)
         self._session = {
             "seed": seed, "history": history, "merge": merge, "instructions": instructions, "renames": renames,
-            "tells_time": least_s is None,
+            "ranges": ranges, "tells_time": least_s is None,
         }  # fmt: skip
         self._token = token
         self._limits = limits or ServerLimits(message_bytes=most_bytes(policy.spec))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dp_prior.evaluation.video_writer import VideoWriter
 from dp_prior.pixels.picture_files import import_pillow
+from dp_prior.pixels.video_writer import VideoWriter
 
 
 def address(picture: np.ndarray) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from dp_prior.inference.export.lerobot_folder import lerobot_settings, write_lerobot_folder
 from dp_prior.inference.export.wiring import Wiring
-from tests.inference.export.policies import build
+from tests.inference.export.policies import SPEC, build
 from tests.messages import naming
 
 
@@ -38,3 +38,14 @@ def test_settings_are_features_of_lerobot_and_the_wiring():
     assert found["output_features"] == {"action": {"type": "ACTION", "shape": [2]}}
     assert (found["type"], found["fps"], found["address"], found["n_obs_steps"]) == ("dp_prior", 10.0, "box:8000", 2)
     assert json.loads(json.dumps(found)) == found
+
+
+@pytest.mark.parametrize("address", [None, "box:8000"])
+def test_a_server_itself_tells_what_its_policy_knows(address):
+    """Another policy may run there later, of other joints or another rate."""
+    known = {"names": {"position": ("a", "b"), "x": ("c", "d")}, "fps": 10.0}
+    wiring = Wiring({"position": "observation.state"}, {}, ["a", "b"], [], ["c", "d"], {}, 10.0)
+    for spec, is_known in ((SPEC, False), (SPEC.model_copy(update=known), True)):
+        found = lerobot_settings(build(spec), wiring, address=address, merge="naive")
+        told = (found["state_names"], found["action_names"], found["fps"])
+        assert told == ((None, None, None) if address and is_known else (["a", "b"], ["c", "d"], 10.0))

@@ -79,6 +79,14 @@ def test_what_no_file_says_stays_unknown():
     assert wired(SPEC, READS, {}, data(stride=2), Store()).fps is None
 
 
+def test_a_policy_itself_knows_its_names_where_its_data_are_elsewhere():
+    named = Spec(x_shape=(8, 3), cond_shapes={"arm": (1, 2)}, names={"x": NAMES, "arm": NAMES[:2]})
+    parts = {"arm": READS.observations["arm"]._replace(names=NAMES[:2]), "rest": Reads((1,), "float32", names=("c",))}
+    keys = {"arm": "observation.state[0:2]", "rest": "observation.state[2:3]"}
+    found = wired(named, ObsSpec(parts), keys)
+    assert (found.state_names, found.action_names) == ([*NAMES[:2], "c"], NAMES)
+
+
 def test_other_names_are_given_by_the_caller():
     one = ObsSpec({"agent_pos": Reads((2,), "float32"), "camera": Reads((8, 8, 3), "uint8", "image")})
     keys = {"agent_pos": "observation.state[1:3]", "camera": "observation.image"}

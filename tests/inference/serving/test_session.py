@@ -9,7 +9,9 @@ import pytest
 from dp_prior.client.wire import OWN_FIELDS, pack, unpack
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import Prefix
+from dp_prior.inference.export.write import observations as example
 from dp_prior.inference.serving.session import Session, blank, metadata
+from dp_prior.onboard.range_watch import RangeLimits
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.observations import policy_reads
 from dp_prior.tensors.rotations import FORMS, RotationSlice
@@ -165,6 +167,16 @@ def test_the_first_request_lies_within_the_ranges_of_training(caplog):
         assert (low > 0).all() and (value >= low).all() and (value <= high).all()
     Session(policy).answer(blank(policy, None))
     assert not caplog.records
+
+
+@pytest.mark.parametrize("history", ["client", "server"])
+def test_an_observation_beyond_the_limit_is_refused(history):
+    policy = build()
+    session = Session(policy, history=history, ranges=RangeLimits(refuse=3))
+    obs = {key: value[0, -1].numpy() for key, value in example(policy, 0, 1).items()}
+    with pytest.raises(ValueError, match=naming("'position'", "3 (ranges.refuse)")):
+        ask(session, {**obs, "position": obs["position"] + 1e6})
+    assert np.isfinite(ask(session, obs)["actions"]).all()
 
 
 def test_text_frames_are_refused():

@@ -18,7 +18,7 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.formats.lerobot.frames import LeRobotPictures, LeRobotVideo, lerobot_frames, videos_of
 from dp_prior.data.formats.lerobot.hub import download
-from dp_prior.data.formats.lerobot.lerobot_writer import write_lerobot
+from dp_prior.data.formats.lerobot.lerobot_writer import as_videos, write_lerobot
 from dp_prior.data.formats.lerobot.meta import COUNTED, LeRobotMeta, TableFile
 from dp_prior.data.formats.lerobot.salvage import salvage
 from dp_prior.data.formats.lerobot.tables import read_columns, to_numpy
@@ -32,6 +32,7 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
     """A LeRobot data set, format v2.0, v2.1 or v3.0; its meta/info.json says which."""
 
     can_salvage: ClassVar[bool] = True
+    writes_videos: ClassVar[bool] = True
 
     type: Literal["lerobot"] = "lerobot"
 
@@ -105,6 +106,11 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
     def write(self, recording: Recording) -> None:
         """See `EpisodeStoreRecord` and `write_lerobot`."""
         write_lerobot(recording, self.path)
+
+    def losses(self, recording: Recording) -> list[str]:
+        """See `EpisodeStoreRecord`."""
+        names = ", ".join(as_videos(recording))
+        return [f"{names}: compressed as video, as LeRobot does; --pictures keeps every pixel"] if names else []
 
 
 class LeRobotStore(EpisodeStore):

@@ -1,7 +1,8 @@
-"""Writes LeRobot data sets, format v3.0; frames as PNG pictures in the tables, which keep every pixel."""
+"""Writes LeRobot data sets, format v3.0; frames as videos, or as PNG pictures in the tables, which keep every pixel."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 from collections.abc import Mapping
@@ -13,6 +14,16 @@ import numpy as np
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.episode_store import TASK
+from dp_prior.data.formats.lerobot.camera_videos import (
+    FILES_PER_CHUNK,
+    LEAST_SIDE,
+    MOST_FPS,
+    VIDEO_BYTES,
+    VIDEO_PATH,
+    CameraVideos,
+    check_encoder,
+    video_info,
+)
 from dp_prior.data.formats.lerobot.lerobot_statistics import Statistics, number_statistics, pixel_statistics, pooled
 from dp_prior.data.formats.lerobot.meta import COUNTED
 from dp_prior.data.formats.recording import Recording
@@ -29,7 +40,6 @@ LISTED_AT_ONCE = 1000
 """Episodes in a row group of meta/episodes, which has ten columns for each feature."""
 
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
-FILES_PER_CHUNK = 1000
 
 
 def write_lerobot(recording: Recording, path: Path) -> None:
@@ -37,47 +47,58 @@ def write_lerobot(recording: Recording, path: Path) -> None:
 
     Raises:
         DataError: the rate is unknown, or names are taken by columns of the format.
-        ImportError: pyarrow or Pillow is not installed.
+        ImportError: pyarrow, Pillow or PyAV is not installed.
     """
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise ImportError('writing LeRobot data needs pyarrow: pip install "dp_prior[lerobot]"') from None
-    if recording.cameras:
-        import_pillow()
     recording = _renamed(recording)
+    _check_libraries(recording)
     arrays = {name: recording.read(name) for name in recording.keys}
     arrays |= _counted(recording, arrays.pop(TASK, None))
     frames = {name: recording.frames(name) for name in recording.cameras}
-    with temporary_directory(path) as place:
-        file, number, listing = None, -1, _EpisodeList(place / "meta" / "episodes")
+    with temporary_directory(path) as place, contextlib.ExitStack() as opened:
+        tables, listing = _DataFiles(place), _EpisodeList(place / "meta" / "episodes")
+        videos = {name: CameraVideos(place, name, recording.fps) for name in as_videos(recording)}
+        for file in (tables, listing, *videos.values()):
+            opened.callback(file.close)
         for episode, (begin, end) in enumerate(zip([0, *recording.ends[:-1]], recording.ends, strict=True)):
             columns = {name: _column(values[begin:end]) for name, values in arrays.items()}
             known = {name: number_statistics(values[begin:end]) for name, values in arrays.items()}
+            filmed: dict[str, Any] = {}
             for name, blocks in frames.items():
                 block = next(blocks)
                 known[name] = pixel_statistics(block)
-                columns[name] = _pictures(block)
-            table = pa.table(columns)
-            if file is None:
-                number += 1
-                chunk, index = divmod(number, FILES_PER_CHUNK)
-                target = place / DATA_PATH.format(chunk_index=chunk, file_index=index)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                file = pq.ParquetWriter(target, table.schema, write_page_checksum=True)
-            file.write_table(table)
-            used = sorted(set(arrays[TASK][begin:end].tolist()))
-            tasks = [_tasks(recording)[i] for i in used]
-            listing.add(_episode(episode, int(begin), int(end), chunk, index, tasks), known)
-            if episode == len(recording.ends) - 1 or target.stat().st_size >= FILE_BYTES:
-                file.close()
-                file = None
+                if name in videos:
+                    filmed |= videos[name].add(block)
+                else:
+                    columns[name] = _pictures(block)
+            tasks = [_tasks(recording)[i] for i in sorted(set(arrays[TASK][begin:end].tolist()))]
+            row = {"episode_index": episode, "tasks": tasks, "length": int(end - begin), **tables.add(columns)}
+            row |= {"dataset_from_index": int(begin), "dataset_to_index": int(end), **filmed}
+            listing.add(row, known)
         for blocks in frames.values():
             next(blocks, None)  # checks that no frame is left
-        listing.close()
+        opened.close()
         _write_meta(place / "meta", recording, arrays, listing.statistics)
         publish(place, path)
+
+
+def as_videos(recording: Recording) -> list[str]:
+    """The cameras whose frames become videos."""
+    if recording.pictures or recording.fps > MOST_FPS:
+        return []
+    return [name for name, source in recording.cameras.items() if min(source.size) >= LEAST_SIDE]
+
+
+def _check_libraries(recording: Recording) -> None:
+    """Raises ImportError or DataError unless everything that the data set needs is there."""
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError:
+        raise ImportError('writing LeRobot data needs pyarrow: pip install "dp_prior[lerobot]"') from None
+    filmed = as_videos(recording)
+    if len(filmed) < len(recording.cameras):
+        import_pillow()
+    if filmed:
+        check_encoder()
 
 
 def _renamed(recording: Recording) -> Recording:
@@ -127,16 +148,35 @@ def _counted(recording: Recording, task: np.ndarray | None) -> dict[str, np.ndar
     }
 
 
-def _episode(episode: int, begin: int, end: int, chunk: int, file: int, tasks: list[str]) -> dict[str, Any]:
-    return {
-        "episode_index": episode,
-        "tasks": tasks,
-        "length": end - begin,
-        "data/chunk_index": chunk,
-        "data/file_index": file,
-        "dataset_from_index": begin,
-        "dataset_to_index": end,
-    }
+class _DataFiles:
+    """Writes data/: the tables of the episodes in sequence, and a new file when the last is full."""
+
+    def __init__(self, place: Path):
+        self._place, self._number = place, -1
+        self._path = place
+        self._file: pyarrow.parquet.ParquetWriter | None = None
+
+    def add(self, columns: Mapping[str, pyarrow.Array]) -> dict[str, int]:
+        """Append an episode; its entries in the list of episodes."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        table = pa.table(columns)
+        if self._file is None or self._path.stat().st_size >= FILE_BYTES:
+            self.close()
+            self._number += 1
+            chunk, file = divmod(self._number, FILES_PER_CHUNK)
+            self._path = self._place / DATA_PATH.format(chunk_index=chunk, file_index=file)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = pq.ParquetWriter(self._path, table.schema, write_page_checksum=True)
+        self._file.write_table(table)
+        chunk, file = divmod(self._number, FILES_PER_CHUNK)
+        return {"data/chunk_index": chunk, "data/file_index": file}
+
+    def close(self) -> None:
+        """Write the end of the last file."""
+        if self._file is not None:
+            self._file.close()
 
 
 class _EpisodeList:
@@ -160,8 +200,10 @@ class _EpisodeList:
 
     def close(self) -> None:
         """Write the last rows, and the end of the file."""
-        self._write()
-        self._file.close()
+        if self._rows:
+            self._write()
+        if self._file is not None:
+            self._file.close()
 
     def _write(self) -> None:
         import pyarrow as pa
@@ -208,10 +250,12 @@ def _write_meta(
     features = {
         name: {"dtype": values.dtype.name, "shape": list(values.shape[1:] or (1,)), "names": recording.names.get(name)}
         for name, values in arrays.items()
-    } | {
-        name: {"dtype": "image", "shape": [*source.size, 3], "names": ["height", "width", "channels"]}
-        for name, source in recording.cameras.items()
     }
+    filmed = as_videos(recording)
+    for name, source in recording.cameras.items():
+        features[name] = {"dtype": "image", "shape": [*source.size, 3], "names": ["height", "width", "channels"]}
+        if name in filmed:
+            features[name] |= {"dtype": "video", "info": video_info(source.size, recording.fps)}
     info = {
         "codebase_version": "v3.0",
         "robot_type": recording.robot_type,
@@ -220,11 +264,11 @@ def _write_meta(
         "total_tasks": len(tasks),
         "chunks_size": FILES_PER_CHUNK,
         "data_files_size_in_mb": FILE_BYTES >> 20,
-        "video_files_size_in_mb": 200,
+        "video_files_size_in_mb": VIDEO_BYTES >> 20,
         "fps": int(recording.fps) if recording.fps == int(recording.fps) else recording.fps,
         "splits": {"train": f"0:{len(recording.ends)}"},
         "data_path": DATA_PATH,
-        "video_path": None,
+        "video_path": VIDEO_PATH if filmed else None,
         "features": features,
     }
     statistics = {key: {name: value.tolist() for name, value in one.items()} for key, one in known.items()}

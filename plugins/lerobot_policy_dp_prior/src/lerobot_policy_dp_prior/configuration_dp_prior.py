@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from lerobot.configs import PreTrainedConfig
 from lerobot.policies.rtc.configuration_rtc import RTCConfig
+
+from dp_prior.onboard.range_watch import RangeLimits
 
 LAYOUT = 1
 """Newest version of the folder that this package reads; `dp-prior export --format lerobot` writes it."""
@@ -59,6 +62,12 @@ class DPPriorConfig(PreTrainedConfig):
     """How a chunk follows the unfinished one under `--inference.type=rtc`: naive, guided or prefix. A server has a
     setting of its own."""
 
+    ranges_tell: float = 2.0
+    """Factor of the range in training beyond which an observation is told in the log; see `RangeLimits`."""
+
+    ranges_refuse: float | None = None
+    """Factor of the range in training beyond which an observation ends the rollout; null for none."""
+
     texts: str | None = None
     """Folder of embeddings or of the text model, for instructions; null for the model of training."""
 
@@ -74,6 +83,11 @@ class DPPriorConfig(PreTrainedConfig):
             )
         if self.merge not in WAYS:
             raise ValueError(f"--policy.merge is {self.merge!r}; expected one of {', '.join(WAYS)}")
+
+    @property
+    def ranges(self) -> RangeLimits:
+        """How far observations may lie outside their range in training."""
+        return RangeLimits(self.ranges_tell, math.inf if self.ranges_refuse is None else self.ranges_refuse)
 
     def validate_features(self) -> None:
         """Nothing to add: the folder was written from the policy."""

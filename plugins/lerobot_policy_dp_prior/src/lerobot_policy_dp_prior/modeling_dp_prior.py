@@ -5,17 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import torch
 from lerobot.policies import PreTrainedPolicy
 from torch import Tensor
 
 from lerobot_policy_dp_prior.configuration_dp_prior import DPPriorConfig
 from lerobot_policy_dp_prior.fit import Ends, misfits, strange_values
-from lerobot_policy_dp_prior.observations import observations, unfinished
-from lerobot_policy_dp_prior.rollout import ACTION, STATE, Robot, running_robot
+from lerobot_policy_dp_prior.observations import observations, state_names, unfinished
+from lerobot_policy_dp_prior.rollout import ACTION, STATE, Robot, raise_in_loop, running_robot
 from lerobot_policy_dp_prior.sources import open_source
+
+if TYPE_CHECKING:
+    from lerobot.rollout.inference import InferenceEngine
 
 
 class DPPriorPolicy(PreTrainedPolicy):
@@ -32,6 +36,7 @@ class DPPriorPolicy(PreTrainedPolicy):
         self._agent, self._rows = self._source.agent(), None
         self._check_policy()
         self._episode, self._has_acted, self._is_compared = 0, False, False
+        self._engine: InferenceEngine | None = None
 
     @classmethod
     def from_pretrained(
@@ -113,14 +118,18 @@ class DPPriorPolicy(PreTrainedPolicy):
         Args:
             inference_delay: control steps that pass before the chunk begins.
             prev_chunk_left_over: (steps, action_dim) what is left of the last chunk, which goes on meanwhile.
+
+        Raises:
+            Exception: of the prediction; the control loop of the rollout raises the same.
         """
-        obs = self._observations(batch)
-        self._has_acted = True
         prefix = unfinished(prev_chunk_left_over) if self._continues() else None
         delay = 0 if prefix is None else min(inference_delay, len(prefix), self._source.horizon - 1)
-        row = {key: value[0] if isinstance(value, list) else value for key, value in obs.items()}  # (1, *shape): a step
-        chunk = self._agent.infer(row, prefix, delay)["chunk"]
-        return torch.from_numpy(chunk.copy())[None]
+        try:
+            return self._chunk(self._observations(batch), prefix, delay)
+        except Exception as error:
+            if self._engine is not None:
+                raise_in_loop(self._engine, error)
+            raise
 
     def get_optim_params(self) -> dict:
         """See `forward`."""
@@ -129,6 +138,11 @@ class DPPriorPolicy(PreTrainedPolicy):
     def forward(self, batch: Mapping[str, Any]) -> tuple[Tensor, dict | None]:
         """Raises NotImplementedError: `dp-prior train` trains."""
         raise NotImplementedError("dp_prior trains its policies: dp-prior train")
+
+    def _chunk(self, obs: Mapping[str, Any], prefix: np.ndarray | None, delay: int) -> Tensor:
+        self._has_acted = True
+        row = {key: value[0] if isinstance(value, list) else value for key, value in obs.items()}  # (1, *shape): a step
+        return torch.from_numpy(self._agent.infer(row, prefix, delay)["chunk"].copy())[None]
 
     def _check_policy(self) -> None:
         """Whether config.json describes this policy; a server may run another one."""
@@ -170,18 +184,23 @@ class DPPriorPolicy(PreTrainedPolicy):
                 ) from error
             logging.warning(missing)
             return True
-        if robot is not None and (faults := self._faults(robot)):
+        if robot is None:
+            return False
+        if faults := self._faults(robot):
             raise ValueError("\n  ".join([f"{self._folder} and the robot {robot.name} do not fit:", *faults]))
-        return robot is not None
+        self._engine = robot.engine
+        return True
 
     def _faults(self, robot: Robot) -> list[str]:
         """One line for each difference from training."""
-        config, ends = self.config, robot.ends
+        config, reads, ends = self.config, self._agent.reads, robot.ends
         is_read = any(source.startswith(STATE) for source in config.keys.values())
         cameras = {source: config.frame_sizes.get(source) for source in config.keys.values()
                    if source.startswith("observation.image")}  # fmt: skip
         state = config.state_names if is_read else ends.state
-        faults = list(misfits(Ends(state, config.action_names, cameras, config.fps), ends))
+        state = state or state_names(reads, config.keys, ends.state)
+        action = config.action_names or (list(reads.action.names) if reads.action is not None else []) or None
+        faults = list(misfits(Ends(state, action, cameras, config.fps or reads.fps), ends))
         if (width := self._action_width()) not in (None, len(ends.action)):
             faults.append(f"the policy gives actions of {width} numbers, the robot takes {[*ends.action]}")
         faults += filter(None, [robot.recording_fault])

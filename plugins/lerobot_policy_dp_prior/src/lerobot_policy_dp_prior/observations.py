@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dp_prior.onboard.obs_spec import ObsSpec
+from lerobot_policy_dp_prior.rollout import STATE
 
 _SOURCE = re.compile(r"([^\[]+)(?:\[(\d+):(\d+)\])?")
 
@@ -41,6 +42,23 @@ def observations(batch: Mapping[str, Any], reads: ObsSpec, keys: Mapping[str, st
             part = slice(None) if start is None else slice(int(start), int(stop))
             found[key] = batch[name].cpu().numpy()[:, part]
     return found
+
+
+def state_names(reads: ObsSpec, keys: Mapping[str, str], robot: Sequence[str]) -> list[str] | None:
+    """Names of the numbers of `observation.state`, as far as the policy reads them; None where the policy knows none.
+
+    Args:
+        robot: its names, which stay for numbers that the policy does not read.
+    """
+    names = list(robot)
+    for key, source in keys.items():
+        name, start, stop = _SOURCE.fullmatch(source).groups()
+        if name != STATE:
+            continue
+        if not reads.observations[key].names:
+            return None
+        names[slice(None) if start is None else slice(int(start), int(stop))] = reads.observations[key].names
+    return names
 
 
 def unfinished(left_over: Tensor | None) -> np.ndarray | None:

@@ -15,6 +15,8 @@ from lerobot_policy_dp_prior.fit import Ends
 
 if TYPE_CHECKING:
     from lerobot.rollout.context import RolloutContext
+    from lerobot.rollout.inference import InferenceEngine
+    from torch import Tensor
 
 STATE, ACTION = "observation.state", "action"
 EVALUATION = "lerobot.scripts.lerobot_eval"
@@ -34,6 +36,9 @@ class Robot(NamedTuple):
 
     recording_fault: str | None
     """Why the data set that the rollout records would have a wrong rate, which LeRobot does not compare."""
+
+    engine: InferenceEngine
+    """What the control loop asks for actions."""
 
 
 def running_robot() -> Robot | None:
@@ -56,6 +61,18 @@ def running_robot() -> Robot | None:
         raise LookupError(f"lerobot {lerobot.__version__} shows its robot in another form ({error})") from error
 
 
+def raise_in_loop(engine: InferenceEngine, error: Exception) -> None:
+    """Let the control loop raise an error of the thread that predicts under `--inference.type=rtc`.
+
+    LeRobot logs this error ten times, while the robot stands still, and then ends the rollout with exit code 0.
+    """
+
+    def get_action(obs_frame: Mapping | None) -> Tensor | None:
+        raise error
+
+    engine.get_action = get_action
+
+
 def _callers() -> Iterator[FrameType]:
     frame = inspect.currentframe()
     while frame is not None:
@@ -65,7 +82,8 @@ def _callers() -> Iterator[FrameType]:
 
 def _robot(rollout: RolloutContext) -> Robot:
     wrapper, position = rollout.hardware.robot_wrapper, rollout.hardware.initial_position
-    return Robot(wrapper.name, _ends(rollout), position or {}, _recording_fault(rollout))
+    engine = rollout.policy.inference
+    return Robot(wrapper.name, _ends(rollout), position or {}, _recording_fault(rollout), engine)
 
 
 def _ends(rollout: RolloutContext) -> Ends:

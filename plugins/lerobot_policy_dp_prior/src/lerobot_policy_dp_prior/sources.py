@@ -56,6 +56,7 @@ class CheckpointSource:
             "n_action_steps": config.n_action_steps,
             "seed": config.seed,
             "instructions": Instructions(self.module.spec, config.texts),
+            "ranges": config.ranges,
         }
 
     def agent(self, merge: str = "naive", max_weight: float | None = None) -> ChunkBroker:
@@ -86,7 +87,11 @@ class ExportSource:
 
         self._policy = OnnxPolicy.load(place)
         self.horizon = self._policy.horizon
-        self._settings = {"n_action_steps": config.n_action_steps, "seed": config.seed}
+        self._settings = {
+            "n_action_steps": config.n_action_steps,
+            "seed": config.seed,
+            "ranges": config.ranges,
+        }
         kinds = {one.kind for one in self._policy.reads.observations.values()}
         if "text" in kinds:
             raise ValueError(f"{place} reads embeddings of instructions, which an export cannot make; put the "
@@ -118,7 +123,7 @@ class ServerSource:
         where = {"host": address} if "://" in address else {"host": host.strip("[]"), "port": int(port)}
         if config.seed or config.texts:
             raise ValueError("--policy.seed and --policy.texts are for a policy in this process; give the server them")
-        self._client = PolicyClient(**where, token=token)
+        self._client = PolicyClient(**where, token=token, ranges=config.ranges)
         self.horizon = self._client.metadata["horizon"]
         if config.n_action_steps is not None:
             self._client.n_action_steps = config.n_action_steps

@@ -82,7 +82,7 @@ def put_index_first(path):
 
     other = path.with_name("other.mp4")
     with av.open(str(path)) as source, av.open(str(other), "w", options={"movflags": "faststart"}) as target:
-        stream = target.add_stream_from_template(source.streams.video[0])
+        stream = target.add_stream_from_template(source.streams.video[0], opaque=True)
         for packet in source.demux(source.streams.video[0]):
             if packet.dts is not None:
                 packet.stream = stream

@@ -1,4 +1,4 @@
-"""Videos: h264 written frame by frame, so that memory does not grow with length; and conversion to GIFs."""
+"""Videos: written frame by frame, so that memory does not grow with length; and conversion to GIFs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import fractions
 import itertools
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -18,12 +18,33 @@ from dp_prior.pixels.video_files import import_av, opened_video
 GIF_WIDTH, GIF_STRIDE, GIF_FRAMES = 320, 2, 400
 
 
-class VideoWriter:
-    """Writes an .mp4, which appears under its name, durably, once complete. Use in a `with` statement."""
+class Compression(NamedTuple):
+    """A codec of FFmpeg with its options, for yuv420p."""
 
-    def __init__(self, path: Path, fps: float):
-        self.path = path
-        self.fps = fps
+    codec: str
+
+    options: dict[str, str]
+
+    sides: int = 1
+    """Height and width are cut to multiples of this."""
+
+
+# crf: 18 is visually lossless, 28 small. With macroblock trees (mbtree) x264's output is sometimes not reproducible, at
+# widths such as 260: the bytes depend on uninitialised memory. One thread: the other cores are training.
+PLAYABLE = Compression("h264", {"crf": "23", "preset": "veryfast", "x264-params": "mbtree=0", "threads": "1"}, sides=2)
+"""Plays everywhere."""
+
+
+class VideoWriter:
+    """Writes an .mp4, which appears under its name, durably, once complete. Use in a `with` statement.
+
+    Attributes:
+        n_bytes: of the packets that the encoder has given so far.
+    """
+
+    def __init__(self, path: Path, fps: float, compression: Compression = PLAYABLE):
+        self.path, self.fps, self.compression = path, fps, compression
+        self.n_bytes = 0
         self._container: Any = None
         self._file = contextlib.ExitStack()
 
@@ -34,16 +55,19 @@ class VideoWriter:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             temporary = self._file.enter_context(replacing(self.path))
             self._container = av.open(str(temporary), "w", format="mp4", options={"movflags": "+faststart"})
-            rate = fractions.Fraction(self.fps).limit_denominator(1000)
-            # crf: 18 is visually lossless, 28 small. With macroblock trees (mbtree) x264's output is sometimes not
-            # reproducible, at widths such as 260: the bytes depend on uninitialised memory.
-            options = {"crf": "23", "preset": "veryfast", "x264-params": "mbtree=0"}
-            self._stream = self._container.add_stream("h264", rate=rate, options=options)
-            self._stream.height, self._stream.width = frame.shape[0] // 2 * 2, frame.shape[1] // 2 * 2
-            self._stream.pix_fmt = "yuv420p"  # the only format that every player supports; needs even sides
-            self._stream.codec_context.thread_count = 1  # the other cores are training
-        even = np.ascontiguousarray(frame[: self._stream.height, : self._stream.width])
-        self._container.mux(self._stream.encode(av.VideoFrame.from_ndarray(even, format="rgb24")))
+            rate = fractions.Fraction(self.fps).limit_denominator(1001)
+            codec, options, sides = self.compression
+            self._stream = self._container.add_stream(codec, rate=rate, options=options)
+            self._stream.height, self._stream.width = (side // sides * sides for side in frame.shape[:2])
+            self._stream.pix_fmt = "yuv420p"  # the only format that every player supports
+        cut = np.ascontiguousarray(frame[: self._stream.height, : self._stream.width])
+        self._encode(av.VideoFrame.from_ndarray(cut, format="rgb24"))
+
+    def _encode(self, frame: Any) -> None:
+        """Args: frame: None for the end."""
+        packets = self._stream.encode(frame)
+        self.n_bytes += sum(packet.size for packet in packets)
+        self._container.mux(packets)
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +77,7 @@ class VideoWriter:
             if self._container is not None:
                 with contextlib.closing(self._container):
                     if error is None:
-                        self._container.mux(self._stream.encode())
+                        self._encode(None)
             if error is not None:
                 raise error
 

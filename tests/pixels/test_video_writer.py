@@ -8,9 +8,9 @@ import pytest
 
 from dp_prior.diffusion.draw import AS_CONFIGURED
 from dp_prior.envs.toy import ToyConfig
-from dp_prior.evaluation import video_writer as video
 from dp_prior.evaluation.rollout import RolloutConfig
-from dp_prior.evaluation.video_writer import VideoWriter, write_gif
+from dp_prior.pixels import video_writer as video
+from dp_prior.pixels.video_writer import VideoWriter, write_gif
 from tests.evaluation.fakes import NOW, TinyPolicy, on_ranks, read_video
 from tests.extras import needs
 from tests.messages import naming

@@ -1,0 +1,101 @@
+"""The videos of a camera in a LeRobot data set, compressed as LeRobot does by default, so that its tools join both."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dp_prior.data.errors import DataError
+from dp_prior.pixels.video_files import import_av
+from dp_prior.pixels.video_writer import Compression, VideoWriter
+
+VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+FILES_PER_CHUNK = 1000
+
+VIDEO_BYTES = 200 << 20
+"""A video is closed after the episode with which it has this size, as LeRobot does."""
+
+LEAST_SIDE, MOST_FPS = 64, 240
+"""Smaller and faster frames stay pictures: SVT-AV1 refuses the latter, and at 16 x 16 some versions end the process."""
+
+_CHOSEN = {"g": 2, "crf": 30, "preset": 12, "fast_decode": 0}
+"""LeRobot's defaults: every second frame can be decoded by itself."""
+
+AV1 = Compression(
+    "libsvtav1",
+    {**{name: str(_CHOSEN[name]) for name in ("g", "crf", "preset")}, "svtav1-params": "fast-decode=0"},
+)
+
+
+class CameraVideos:
+    """Episode after episode in one video, and in the next one when a file is full."""
+
+    def __init__(self, folder: Path, key: str, fps: float):
+        """Args: folder: of the data set."""
+        self._folder, self._key, self._fps = folder, key, fps
+        self._writer: VideoWriter | None = None
+        self._open = contextlib.ExitStack()
+        self._number, self._frames = -1, 0
+
+    def add(self, frames: np.ndarray) -> dict[str, int | float]:
+        """Append an episode (k, H, W, 3) uint8; its entries in the list of episodes."""
+        if self._writer is None or self._writer.n_bytes >= VIDEO_BYTES:
+            self._begin_file()
+        chunk, file = divmod(self._number, FILES_PER_CHUNK)
+        begin, self._frames = self._frames, self._frames + len(frames)
+        for frame in frames:
+            self._writer.write(frame)
+        found = {
+            "chunk_index": chunk,
+            "file_index": file,
+            "from_timestamp": begin / self._fps,
+            "to_timestamp": self._frames / self._fps,
+        }
+        return {f"videos/{self._key}/{name}": value for name, value in found.items()}
+
+    def close(self) -> None:
+        """Complete the last video."""
+        self._open.close()
+
+    def _begin_file(self) -> None:
+        self.close()
+        self._number, self._frames = self._number + 1, 0
+        chunk, file = divmod(self._number, FILES_PER_CHUNK)
+        path = self._folder / VIDEO_PATH.format(video_key=self._key, chunk_index=chunk, file_index=file)
+        self._writer = self._open.enter_context(VideoWriter(path, self._fps, AV1))
+
+
+def check_encoder() -> None:
+    """Whether PyAV is there and has the codec.
+
+    Raises:
+        ImportError: PyAV is missing.
+        DataError: PyAV was built without it.
+    """
+    av = import_av("; or give --pictures")
+    if AV1.codec not in av.codecs_available:
+        raise DataError("PyAV", [f"has no codec {AV1.codec}"], "install PyAV's own wheel (pip), or give --pictures")
+
+
+def video_info(size: tuple[int, int], fps: float) -> dict[str, Any]:
+    """What LeRobot says of its own videos in meta/info.json.
+
+    Args:
+        size: height and width.
+    """
+    return {
+        "video.height": size[0],
+        "video.width": size[1],
+        "video.codec": "av1",
+        "video.pix_fmt": "yuv420p",
+        "video.fps": int(fps),
+        "video.channels": 3,
+        "has_audio": False,
+        **{f"video.{name}": value for name, value in _CHOSEN.items()},
+        "video.video_backend": "pyav",
+        "video.extra_options": {},
+        "is_depth_map": False,
+    }
