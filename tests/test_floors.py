@@ -78,8 +78,8 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "safetensors": ["networks/encoders/published_weights.py"],
     "msgpack": ["client/wire.py"],
     "websockets": ["client/client.py", "inference/serving/policy_server.py"],
-    "onnx": ["inference/export/graphs.py"],
-    "onnxscript": ["inference/export/graphs.py"],
+    "onnx": [f"inference/export/{name}.py" for name in ("graph_files", "opsets", "unrolled")],
+    "onnxscript": ["inference/export/graph_files.py"],
     "onnxruntime": ["inference/export/"],
 }
 NEVER = {"eval", "exec", "__import__", "breakpoint", "torch.load", "torch.save", "os._exit", "os.system"}
@@ -91,7 +91,7 @@ METADATA = {  # of installed packages: their records, and a version; only the co
     ("importlib.metadata", "config/families.py"),
     ("importlib.metadata", "config/origins.py"),
     ("importlib.metadata", "envs/fingerprint.py"),
-    ("importlib.metadata", "inference/export/write.py"),
+    ("importlib.metadata", "inference/export/parity.py"),
     ("importlib.metadata", "pixels/renderers/pusht.py"),
 }
 ROOF_ONLY = {"print", "input", "exit", "quit", "sys.argv", "sys.exit", "os.environ", "os.getenv", "os.putenv"}
