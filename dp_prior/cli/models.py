@@ -195,9 +195,7 @@ def _served(checkpoint: str, guidance_scale: float | None, device: str) -> Polic
             if guidance_scale is not None or device != "cpu":
                 raise click.UsageError("--guidance-scale and --device are for checkpoints, not for exports")
             policy = AgentPolicy.load(checkpoint)
-            if policy.exported.batch not in (None, 1):
-                rows = f"it is for {policy.exported.batch} rows of observations at a time, and a robot sends one"
-                raise ConfigError(checkpoint, [f"{rows}; export the policy with --batch 1, or without --batch"])
+            policy.exported.check_batch(1)
             return policy
         return load_policy(checkpoint, guidance_scale=guidance_scale, device=device)
     except ConfigError:

@@ -85,7 +85,9 @@ class Player:
     def _policy(self) -> Policy:
         try:
             if (self._directory / POLICY).is_file():
-                return AgentPolicy.load(self._directory)
+                policy = AgentPolicy.load(self._directory)
+                policy.exported.check_batch(None)  # rows become fewer as episodes end
+                return policy
             return load_policy(self._directory, weights=self._weights, device=self._device)
         except ConfigError:
             raise

@@ -32,11 +32,7 @@ class ExportAgent(ChunkBroker):
         Raises:
             ValueError: n_action_steps does not fit into the chunk, or the export is for several rows at a time.
         """
-        if policy.batch not in (None, 1):
-            raise ValueError(
-                f"the export is for {policy.batch} rows of observations at a time, and an agent has one; export the "
-                f"policy with --batch 1, or without --batch"
-            )
+        policy.check_batch(1)
         room = policy.horizon - policy.n_obs_steps + 1
         n_action_steps = policy.n_action_steps if n_action_steps is None else n_action_steps
         if not 1 <= n_action_steps <= room:

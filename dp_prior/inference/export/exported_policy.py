@@ -116,9 +116,7 @@ class ExportedPolicy:
         if not isinstance(random, NumpyRandomness):
             random = NumpyRandomness.from_counts(random, "predict", range(rows))
         obs = self.reads.check(obs, rows=len(random), steps=[self.n_obs_steps])
-        if self.batch not in (None, len(random)):
-            raise ValueError(f"{len(random)} rows of observations were given, but this export is for {self.batch} at a "
-                             f"time; export the policy again without --batch")  # fmt: skip
+        self.check_batch(len(random))
         name = "cold" if previous is None else "warm"
         start = random.stream("start").normal(self.horizon, self._x_dim)
         noise = [start, *step_noise(random, start.shape[1:], self.document[name]["draws"])]
@@ -135,6 +133,16 @@ class ExportedPolicy:
             return self._graphs["actions"]({"x": x_0, **self._reference_inputs(obs)})[0]
         actions = self._action["offset"] + x_0 * self._action["inverse"]
         return actions if self._position(obs) is None else actions + self._position(obs)
+
+    def check_batch(self, rows: int | None) -> None:
+        """Raises ValueError if the graphs take another number of rows. Args: rows: None for any number."""
+        if self.batch not in (None, rows):
+            given = "any number" if rows is None else rows
+            remedy = "without --batch" if rows is None else f"with --batch {rows}, or without --batch"
+            raise ValueError(
+                f"the export takes observations of {self.batch} rows, as --batch says, but it is given {given}; export "
+                f"the policy again {remedy}"
+            )
 
     def _sample(self, steps: dict[str, Any], values: dict[str, np.ndarray], tokens: np.ndarray) -> np.ndarray:
         """Normalised chunks, by the steps that `export.steps` recorded; `values` holds the summands so far."""

@@ -31,10 +31,11 @@ def lowered(model: ModelProto, opset: int) -> ModelProto:
     from onnx import inliner
 
     remedy = f"leave --opset out, which gives {model.opset_import[0].version}"
-    while lacking := _lacking(model.graph, opset):  # a definition may have operators that the opset lacks, too
-        n_before = len(model.graph.node)
+    lacking = _lacking(model.graph, opset)
+    while lacking:
         model = inliner.inline_selected_functions(model, lacking, inline_schema_functions=True)
-        if len(model.graph.node) == n_before:
+        before, lacking = lacking, _lacking(model.graph, opset)  # a definition may have operators that it lacks, too
+        if lacking == before:
             names = ", ".join(name for _, name in lacking)
             raise OpsetError(f"has {names}, which opset {opset} lacks; {remedy}")
     constants = _constants(model.graph)
@@ -56,11 +57,16 @@ def lowered(model: ModelProto, opset: int) -> ModelProto:
 
 
 def _lacking(graph: GraphProto, opset: int) -> list[tuple[str, str]]:
-    """Domain and name of the operators that came after an opset."""
+    """Domain and name of the operators that came after an opset; CastLike too, which definitions have and TensorRT
+    8.6 has not."""
     from onnx import defs
 
     used = {(node.domain, node.op_type) for node in graph.node}
-    return sorted(one for one in used if not defs.has(one[1], domain=one[0], max_inclusive_version=opset))
+    return sorted(
+        (domain, name)
+        for domain, name in used
+        if name == "CastLike" or not defs.has(name, domain=domain, max_inclusive_version=opset)
+    )
 
 
 def _constants(graph: GraphProto) -> dict[str, list[int]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import DDPM, SamplerConfig
@@ -168,30 +169,8 @@ def _graphs(
     policy: DiffusionPolicy, layout: Format, source: str, options: GraphOptions, content: Mapping[str, Any]
 ) -> dict[str, bytes]:
     """The files of the graphs by name. Args: content: see `document`."""
-    rows = options.batch or 3  # torch takes sizes 0 and 1 for constants
-    obs = observations(policy, 0, rows, options.frames)
-    encoder, denoiser = EncoderGraph(policy, options.frames), DenoiserGraph(policy)
-    with torch.no_grad():
-        tokens = encoder(obs)
-    x_t = torch.zeros(rows, *policy.x_shape)
-    # a separate tensor: torch.export merges inputs that are the same object
-    estimate = (torch.zeros_like(x_t),) if policy.process.input_factor == 2 else ()
-    parts = [
-        ("encoder", encoder, (obs,), ()),
-        (
-            "denoiser",
-            denoiser,
-            (x_t, torch.arange(rows) % policy.process.steps, tokens, *estimate),
-            ("x_t", "t", "tokens", "estimate"),
-        ),
-    ]
-    if (keys := references(policy)) is not None or options.unroll:
-        keys = sorted(policy.transforms.references)
-        seen = ({key: obs[key] for key in keys},) if keys else ()
-        parts.append(("actions", ActionsGraph(policy), (x_t, *seen), ("x",)))
-        parts.append(("inside", InsideGraph(policy), (torch.zeros(rows, *policy.spec.x_shape), *seen), ("actions",)))
     files = {}
-    for name, graph, inputs, names in parts:
+    for name, graph, inputs, names in graph_parts(policy, options):
         try:
             files[name + EXTENSIONS[layout]] = graph_file(graph, inputs, layout, names, options)
         except ImportError:
@@ -202,7 +181,36 @@ def _graphs(
             cause = str(error).strip().partition("\n")[0]
             problem = f"torch cannot export its {name}: {type(error).__name__}: {cause}"
             raise ConfigError(source, [problem]) from error
-    return unrolled_files(files, content) if options.unroll else files
+    if not options.unroll:
+        return files
+    try:
+        return unrolled_files(files, content)
+    except ValueError as error:
+        raise ConfigError(source, [f"{error}; export it without --unroll"]) from error
+
+
+def graph_parts(
+    policy: DiffusionPolicy, options: GraphOptions
+) -> list[tuple[str, nn.Module, tuple[Any, ...], tuple[str, ...]]]:
+    """The graphs of an export, each with its name, example inputs, and the names of inputs but for observations."""
+    rows = options.batch or 3  # torch takes sizes 0 and 1 for constants
+    obs = observations(policy, 0, rows, options.frames)
+    encoder, denoiser = EncoderGraph(policy, options.frames), DenoiserGraph(policy)
+    with torch.no_grad():
+        tokens = encoder(obs)
+    x_t, t = torch.zeros(rows, *policy.x_shape), torch.arange(rows) % policy.process.steps
+    # a separate tensor: torch.export merges inputs that are the same object
+    estimate = (torch.zeros_like(x_t),) if policy.process.input_factor == 2 else ()
+    parts = [
+        ("encoder", encoder, (obs,), ()),
+        ("denoiser", denoiser, (x_t, t, tokens, *estimate), ("x_t", "t", "tokens", "estimate")),
+    ]
+    if references(policy) is not None or options.unroll:
+        keys = sorted(policy.transforms.references)
+        seen = ({key: obs[key] for key in keys},) if keys else ()
+        parts.append(("actions", ActionsGraph(policy), (x_t, *seen), ("x",)))
+        parts.append(("inside", InsideGraph(policy), (torch.zeros(rows, *policy.spec.x_shape), *seen), ("actions",)))
+    return parts
 
 
 def _write(path: Path, content: bytes) -> None:
