@@ -189,6 +189,7 @@ class OnnxPolicy(ExportedPolicy):
             raise ImportError(f'exported policies need onnxruntime ({error}): pip install "dp_prior[onnx]"') from error
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
+        options.log_severity_level = 3  # errors; its warnings are about optimisations that it leaves out
         check_self_contained(data)
         try:
             session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])

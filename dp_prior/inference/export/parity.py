@@ -33,8 +33,8 @@ def parity(
     """The largest difference of actions by batch size and seed, in normalised and in data units.
 
     Args:
-        computed: the policy in the precision of the graphs. In half precision it is compared as well, since on a CPU
-            onnxruntime computes many nodes in float32 and hides what overflows elsewhere.
+        computed: the policy in the precision of the graphs. A policy in half precision is compared as well, since
+            onnxruntime on a CPU computes many nodes in float32, where nothing overflows.
     """
     scale = policy.normalizer.get_buffer("x/scale")
     cases = []

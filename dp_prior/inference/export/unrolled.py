@@ -103,7 +103,7 @@ class _Assembly:
             names |= {name: f"{prefix}/{name}" for name in node.output if name}
             self.nodes.append(type(node)())
             self.nodes[-1].CopyFrom(node)
-            self.nodes[-1].name = f"{prefix}/{node.name}"
+            self.nodes[-1].name = node.name and f"{prefix}/{node.name}"
             del self.nodes[-1].metadata_props[:]  # notes of torch's tracer, larger than the node
             for ends in (self.nodes[-1].input, self.nodes[-1].output):
                 ends[:] = [names[name] for name in ends]

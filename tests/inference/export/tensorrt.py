@@ -61,3 +61,25 @@ TENSORRT_10_0 = {  # 96e781103cfc4adf4a6bb557e94bac8e693f6f4c (10.1-GA, 2024-06-
     "FP32 FP16 BF16 INT8 INT32 INT64": "Gelu",
     "FP32 FP16 BF16 FP8 INT32 INT64": "Mean",
 }
+
+TABLES = {20: TENSORRT_10_0, 17: TENSORRT_8_6}
+"""By opset: the newest one that the table's page names."""
+
+TYPES = {1: "FP32", 10: "FP16", 6: "INT32", 7: "INT64", 2: "UINT8", 9: "BOOL"}
+
+
+def unsupported(model, table):
+    """The operators of a model that a table lacks, or lacks for the type of their first input."""
+    from onnx import shape_inference
+
+    graph = shape_inference.infer_shapes(model).graph
+    known = [*graph.value_info, *graph.input, *graph.output]
+    types = {one.name: one.type.tensor_type.elem_type for one in known}
+    types |= {one.name: one.data_type for one in graph.initializer}
+    supported = {name: row.split() for row, names in table.items() for name in names.split()}
+    for node in graph.node:
+        kind = TYPES[types[node.input[0]]] if node.input else "FP32"
+        if kind == "INT64" and table is TENSORRT_8_6:
+            kind = "INT32"  # its page: INT64 is cast down
+        if kind not in supported.get(node.op_type, []):
+            yield f"{node.op_type} of {kind}, which is {supported.get(node.op_type, 'not there')}"

@@ -35,6 +35,7 @@ def shapes(model):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "rows"), [({}, "batch"), ({"batch": 1, "opset": 17}, 1)])
 def test_inputs_and_outputs_are_named_and_so_is_the_number_of_rows(options, rows):
     model = made(**options)

@@ -4,21 +4,19 @@ No graph is run by TensorRT here; the table's restrictions on shapes and constan
 """
 
 import pytest
+import torch
 
 from dp_prior.inference.export.graph_files import graph_file
 from dp_prior.inference.export.graph_options import GraphOptions
+from dp_prior.inference.export.opsets import lowered
 from dp_prior.inference.export.unrolled import unrolled_files
 from dp_prior.inference.export.write import document, graph_parts
 from tests.extras import needs
 from tests.faults import assert_none
 from tests.inference.export.policies import CAMERA, SPEC, build
-from tests.inference.export.tensorrt import TENSORRT_8_6, TENSORRT_10_0
+from tests.inference.export.tensorrt import TABLES, TENSORRT_8_6, unsupported
 
 needs("onnxscript", "onnx")
-
-TYPES = {1: "FP32", 10: "FP16", 6: "INT32", 7: "INT64", 2: "UINT8", 9: "BOOL"}
-TABLES = {20: TENSORRT_10_0, 17: TENSORRT_8_6}
-"""By opset: the newest one that the table's page names."""
 
 UNET = {"backbone": {"type": "unet1d", "down_dims": [16, 32], "step_embed_dim": 16}}
 DIT = {"backbone": {"type": "dit", "embed_dim": 32, "n_layers": 1, "n_heads": 2, "step_embed_dim": 16}}
@@ -33,59 +31,31 @@ KINDS = {
 }
 
 
-def unsupported(model, table):
-    """The operators of a model that a table lacks, or lacks for the type of their first input."""
-    from onnx import shape_inference
-
-    graph = shape_inference.infer_shapes(model).graph
-    known = [*graph.value_info, *graph.input, *graph.output]
-    types = {one.name: one.type.tensor_type.elem_type for one in known}
-    types |= {one.name: one.data_type for one in graph.initializer}
-    supported = {name: row.split() for row, names in table.items() for name in names.split()}
-    for node in graph.node:
-        kind = TYPES[types[node.input[0]]] if node.input else "FP32"
-        if kind == "INT64" and table is TENSORRT_8_6:
-            kind = "INT32"  # its page: INT64 is cast down
-        if kind not in supported.get(node.op_type, []):
-            yield f"{node.op_type} of {kind}, which is {supported.get(node.op_type, 'not there')}"
-
-
-def graphs(kind, options):
-    import onnx
-
+def graphs(kind, precision):
+    """All graphs of a policy, those of the whole sampler included, by name."""
     spec, task = KINDS[kind]
-    policy = build(spec, **task)
-    if options.precision == "fp16":
-        import torch
-
+    policy, options = build(spec, **task), GraphOptions(precision=precision, unroll=True)
+    if precision == "fp16":
         policy.cast_weights(torch.float16)
     files = {
         f"{name}.onnx": graph_file(graph, inputs, "onnx", names, options)
         for name, graph, inputs, names in graph_parts(policy, options)
     }
-    if options.unroll:
-        files |= unrolled_files(files, document(policy, policy.sampler, options))
-    return {name: onnx.load_from_string(content) for name, content in files.items()}
-
-
-def check(kind, options):
-    table = TABLES[options.opset or 20]
-    made = graphs(kind, options)
-    assert_none(
-        f"{kind}, {name}: {one}" for name, model in made.items() for one in sorted({*unsupported(model, table)})
-    )
-
-
-def test_a_small_policy_has_operators_of_the_table_only():
-    check("state, mlp", GraphOptions(opset=17, precision="fp16", unroll=True))
+    return files | unrolled_files(files, document(policy, policy.sampler, options))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("opset", [20, 17])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_policy_has_operators_of_the_table_only(kind, opset, precision):
-    check(kind, GraphOptions(opset=opset, precision=precision, unroll=True))
+def test_every_kind_of_policy_has_operators_of_the_tables_only(kind, precision):
+    from onnx import load_from_string
+
+    assert_none(
+        f"{name}, opset {opset}: {one}"
+        for name, content in graphs(kind, precision).items()
+        for opset, table in TABLES.items()
+        for one in sorted({*unsupported(lowered(load_from_string(content), opset), table)})
+    )
 
 
 def test_an_operator_or_a_type_that_is_not_in_the_table_is_found():

@@ -117,6 +117,7 @@ def test_the_command_exports_a_run_and_changes_its_sampler(tmp_path):
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.slow
 def test_the_command_exports_a_fixed_batch_in_half_precision_and_a_server_refuses_it(tmp_path):
     pytest.importorskip("onnxscript", reason="onnxscript is not installed: the export to ONNX is NOT tested")
     source, out = build().save_pretrained(tmp_path / "saved"), tmp_path / "out"
