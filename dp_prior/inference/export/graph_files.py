@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 
@@ -70,12 +71,11 @@ def _onnx_file(
         opset_version=OPSETS[-1],
     )
     model = made.model_proto
-    values = [*model.graph.input, *model.graph.output, *model.graph.value_info]
-    dimensions = [dim for value in values for dim in value.type.tensor_type.shape.dim if dim.dim_param]
-    rows = {dim.dim_param for dim in dimensions if dim.dim_param.isidentifier()}  # others are products of it
-    for dim in dimensions:
-        for name in rows:
-            dim.dim_param = dim.dim_param.replace(name, BATCH)
+    if torchs_name := model.graph.input[0].type.tensor_type.shape.dim[0].dim_param:
+        for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+            for dim in value.type.tensor_type.shape.dim:
+                if dim.dim_param:  # inside the graph also a product, such as 4*s13
+                    dim.dim_param = re.sub(rf"\b{torchs_name}\b", BATCH, dim.dim_param)
     return (model if opset is None else lowered(model, opset)).SerializeToString()
 
 

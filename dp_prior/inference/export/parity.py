@@ -53,9 +53,9 @@ def parity(
                     others.append(computed.predict(obs, random, sampler, previous=previous))
                 # transformed, since a rotation has two signs
                 differences = [(policy.encode_x(expected, obs) - policy.encode_x(one, obs)).abs() for one in others]
-                error = max(float((one * scale).max()) for one in differences)
-                in_data_units = max(float(one.max()) for one in differences)
-                cases.append({"rows": rows, "seed": seed, "error": error, "error_in_data_units": in_data_units})
+                worst = torch.stack(differences).amax(dim=0)  # NaN if one is NaN
+                found = {"error": float((worst * scale).max()), "error_in_data_units": float(worst.max())}
+                cases.append({"rows": rows, "seed": seed, **found})
                 previous = expected
     versions = {}
     for library in LIBRARIES:

@@ -44,6 +44,8 @@ def test_the_worse_of_the_export_and_of_half_precision_in_torch_counts():
     wrong.backbone.output.bias.data += 1
     assert parity(policy, policy, exact, policy.sampler, HALF)["largest_error"] < 1e-5
     assert parity(policy, wrong, exact, policy.sampler, HALF)["largest_error"] > 0.1
+    wrong.backbone.output.bias.data[0] = np.nan
+    assert np.isnan(parity(policy, wrong, exact, policy.sampler, HALF)["largest_error"])
 
 
 def test_a_fixed_batch_is_compared_at_its_own_size():
