@@ -19,12 +19,14 @@ from tests.inference.export.tensorrt import TABLES, TENSORRT_8_6, unsupported
 needs("onnxscript", "onnx")
 
 UNET = {"backbone": {"type": "unet1d", "down_dims": [16, 32], "step_embed_dim": 16}}
+LOCAL = {"backbone": {**UNET["backbone"], "type": "unet1d_local"}}
 DIT = {"backbone": {"type": "dit", "embed_dim": 32, "n_layers": 1, "n_heads": 2, "step_embed_dim": 16}}
 TRANSFORMER = {"backbone": {"type": "transformer", "embed_dim": 32, "n_layers": 1, "n_heads": 2}}
 RESNET = {"encoders": {"camera": {"type": "resnet", "width": 16, "blocks": [1, 1]}}}
 KINDS = {
     "state, mlp": (SPEC, {}),
     "state, unet1d": (SPEC, UNET),
+    "state, unet1d_local": (SPEC, LOCAL),
     "state, dit": (SPEC, DIT),
     "state, transformer": (SPEC, TRANSFORMER),
     "camera, resnet": (CAMERA, RESNET),
