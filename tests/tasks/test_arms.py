@@ -209,7 +209,8 @@ def acts_alike(policy, exported, batch):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     arrays = {key: value.numpy() for key, value in batch.cond.items()}
     normalized = policy.inside(batch.x, batch.cond).numpy()
-    np.testing.assert_allclose(exported._normalized(batch.x.numpy(), arrays), normalized, atol=1e-5)
+    if "graphs" not in exported.document:  # one graph of the whole sampler does not show its normalised chunks
+        np.testing.assert_allclose(exported._normalized(batch.x.numpy(), arrays), normalized, atol=1e-5)
     warm, noise = policy.predict(batch.cond, observed_rows(batch), previous=batch.x), NumpyRandomness
     found = exported.predict(arrays, noise.from_counts(0, "test", batch.ids.tolist()), previous=batch.x.numpy())
     torch.testing.assert_close(layout.encode(torch.from_numpy(found)), layout.encode(warm), rtol=1e-4, atol=1e-4)
