@@ -25,7 +25,8 @@ from dp_prior.cli.data import (
     make_demonstrations,
     make_goal_demonstrations,
 )
-from dp_prior.cli.models import average, export, import_policy, likelihood, sample
+from dp_prior.cli.export import export
+from dp_prior.cli.models import average, import_policy, likelihood, sample
 from dp_prior.cli.runs import compare, configs, evaluate, push, report, schema, sweep, train, translate, watch
 from dp_prior.cli.serving import serve, trial
 

@@ -1,4 +1,4 @@
-"""Commands that use a trained model: draw, measure, export, import and average it."""
+"""Commands that use a trained model: draw, measure, import and average it."""
 
 from __future__ import annotations
 
@@ -112,66 +112,6 @@ def average(run: str, relative_width: float, out: Path, max_error: float) -> Non
         f"{made.n_averages} averages in {made.n_checkpoints} checkpoints; relative error of the profile "
         f"{made.error:.2g}"
     )
-
-
-@click.command(cls=Command)
-@modules_option
-@click.argument("checkpoint")
-@click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--whole", is_flag=True, help="Everything needed to resume training, not only for inference.")
-@click.option(
-    "--format",
-    "layout",
-    type=click.Choice(["checkpoint", "onnx", "torch_export", "lerobot"]),
-    default="checkpoint",
-    show_default=True,
-    help="onnx and torch_export write graphs (docs/export.md), lerobot a folder for lerobot-rollout (docs/robot.md).",
-)
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change task.sampler in a graph format.")
-@click.option(
-    "--frames",
-    multiple=True,
-    metavar="CAMERA=HEIGHTxWIDTH",
-    help="Resize this camera's frames in the graph; repeatable.",
-)
-@click.option("--keys", multiple=True, metavar="OURS=THEIRS", help="lerobot: its key of an observation; repeatable.")
-@click.option("--inside", type=click.Choice(["checkpoint", "onnx"]), help="lerobot: form of the policy in the folder.")
-@click.option("--address", metavar="HOST:PORT", help="lerobot: dp-prior serve runs the policy there; none is written.")
-@click.option("--repo", metavar="USER/NAME", help="lerobot: send the folder to this repository of the Hub, too.")
-def export(
-    checkpoint: str,
-    directory: Path,
-    whole: bool,
-    layout: str,
-    overrides: tuple[str, ...],
-    frames: tuple[str, ...],
-    keys: tuple[str, ...],
-    **lerobot: str | None,
-) -> None:
-    """Copy a checkpoint, or a run's best checkpoint, to a directory that loads by itself."""
-    from dp_prior.commands.export import export_checkpoint, export_policy, frame_sizes
-
-    given = {name: value for name, value in {"keys": keys, **lerobot}.items() if value}
-    if layout != "lerobot" and given:
-        raise click.UsageError(f"--{next(iter(given))} is for --format lerobot")
-    if layout != "checkpoint" and whole:
-        raise click.UsageError("--whole is for --format checkpoint")
-    if layout in ("checkpoint", "lerobot") and (overrides or frames):
-        raise click.UsageError("--set and --frames are for --format onnx and torch_export; a copy is as it was trained")
-    if layout == "lerobot":
-        from dp_prior.commands.lerobot_export import export_for_lerobot
-
-        if "inside" in given and "address" in given:
-            raise click.UsageError("--inside is for a folder with the policy, --address for one without")
-        echo("\n".join(export_for_lerobot(checkpoint, directory, **{**given, "keys": new_names(keys, "--keys")})))
-        return
-    if layout != "checkpoint":
-        report = export_policy(checkpoint, directory, layout, overrides, frame_sizes(frames))
-        echo(f"exported {checkpoint} to {directory}; largest error {report['largest_error']:.2g} normalised")
-        return
-    source, digest = export_checkpoint(checkpoint, directory, whole=whole)
-    echo(f"exported {source} to {directory}")
-    echo(f"its reference on a web server is https://.../{directory.name}#sha256={digest}")
 
 
 @click.command("import", cls=Command)

@@ -42,17 +42,22 @@ class Candidate:
             return {name: entry.sha256 for name, entry in sorted(read_manifest(self.directory).files.items())}
         return {POLICY: hashlib.sha256(read_small(self.directory / POLICY)).hexdigest()}
 
-    def load(self, **options: Any) -> Policy:
+    def load(self, rows: int | None = 1, **options: Any) -> Policy:
         """Load the policy.
 
         Args:
+            rows: observations at once; None for a number that changes, as where episodes end one by one.
             options: of `load_policy`; without effect on an export, whose weights and device are fixed.
 
         Raises:
             ConfigError: the policy cannot be loaded; names the reference.
         """
         try:
-            return AgentPolicy.load(self.directory) if self.is_export else load_policy(self.directory, **options)
+            if not self.is_export:
+                return load_policy(self.directory, **options)
+            policy = AgentPolicy.load(self.directory)
+            policy.exported.check_batch(rows)
+            return policy
         except ConfigError:
             raise
         except (ValueError, ExportError) as error:

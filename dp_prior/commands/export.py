@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES
 from dp_prior.commands.stored import read_stored
 from dp_prior.config import ConfigError, an
-from dp_prior.inference.export.graphs import Format
+from dp_prior.inference.export.graph_options import AS_USUAL, Format, GraphOptions
 from dp_prior.inference.export.write import write_export
 from dp_prior.places.local import copy_checkpoint
 from dp_prior.places.reference import resolve
@@ -40,13 +40,12 @@ def export_policy(
     directory: Path,
     layout: Format,
     overrides: tuple[str, ...] = (),
-    frames: Mapping[str, tuple[int, int]] | None = None,
+    options: GraphOptions = AS_USUAL,
 ) -> dict[str, Any]:
     """Export a policy as graphs; see `write_export`.
 
     Args:
         overrides: changes to `task.sampler` of the configuration.
-        frames: see `write_export`.
 
     Raises:
         ConfigError: it is no policy, or an override changes something else.
@@ -62,7 +61,7 @@ def export_policy(
         policy = DiffusionPolicy.from_pretrained(source)
     except ValueError as error:
         raise ConfigError(str(source), [str(error)]) from None
-    return write_export(policy, directory, layout, source=str(source), sampler=task.sampler, frames=frames)
+    return write_export(policy, directory, layout, source=str(source), sampler=task.sampler, options=options)
 
 
 def frame_sizes(pairs: Iterable[str]) -> dict[str, tuple[int, int]]:

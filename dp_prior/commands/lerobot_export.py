@@ -13,6 +13,7 @@ from dp_prior.config import ConfigError, an
 from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
+from dp_prior.inference.export.graph_options import GraphOptions
 from dp_prior.inference.export.lerobot_folder import lerobot_settings, write_lerobot_folder
 from dp_prior.inference.export.wiring import Wiring, wired
 from dp_prior.places.hub import publish_folder
@@ -64,7 +65,7 @@ def export_for_lerobot(
 
     def write(place: Path) -> None:
         if inside == "onnx":
-            export_policy(reference, place, "onnx", frames=_resized(policy, wiring))
+            export_policy(reference, place, "onnx", options=GraphOptions(frames=_resized(policy, wiring)))
         else:
             copy_checkpoint(source, place, MODEL_FILES)
 

@@ -68,7 +68,7 @@ class Player:
             ConfigError: the policy cannot be loaded, or does not fit the environment.
         """
         record = self.record.model_copy(update={"first_seed": first_seed, "videos": 0})
-        with RolloutEvaluator(record, None).playing(self._candidate.load(**self._options)) as play:
+        with RolloutEvaluator(record, None).playing(self._candidate.load(None, **self._options)) as play:
             yield play
 
 

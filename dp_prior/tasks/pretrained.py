@@ -107,9 +107,13 @@ class Pretrained(nn.Module):
             model.guide(guidance_scale)
         model.requires_grad_(False).eval().to(device)
         if dtype is not None:
-            for parameter in [*model.encoder.parameters(), *model.backbone.parameters()]:
-                parameter.data = parameter.data.to(dtype)  # not `.to`: buffers such as frequencies keep their precision
+            model.cast_weights(dtype)
         return model
+
+    def cast_weights(self, dtype: torch.dtype) -> None:
+        """Cast the network's weights; the normalizer, the noise levels and the sampler stay float32."""
+        for parameter in [*self.encoder.parameters(), *self.backbone.parameters()]:
+            parameter.data = parameter.data.to(dtype)  # not `.to`: buffers such as frequencies keep their precision
 
     @classmethod
     def _loaded(cls, directory: Path, weights: str | None) -> Self:

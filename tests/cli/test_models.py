@@ -8,13 +8,6 @@ from tests.cli.invoked import command
 @pytest.mark.parametrize(
     ("line", "named"),
     [
-        ("export none new --whole --format onnx", ["--whole", "--format checkpoint"]),
-        ("export none new --set steps=3", ["--set", "--format onnx"]),
-        ("export none new --repo me/arm", ["--repo", "--format lerobot"]),
-        ("export none new --format lerobot --set task.sampler.steps=3", ["--set", "onnx"]),
-        ("export none new --format lerobot --inside onnx --address a:1", ["--inside", "--address"]),
-        ("export none new --frames front=480x640", ["--frames", "--format onnx"]),
-        ("export none new --format pickle", ["--format", "pickle", "onnx"]),
         ("sample none --out new --n 0", ["--n"]),
         ("sample none --n 3", ["--out"]),
         ("average none --out new", ["--relative-width"]),
@@ -31,9 +24,6 @@ def test_a_line_that_means_nothing_is_a_matter_of_usage(line, named, tmp_path, m
 @pytest.mark.parametrize(
     "line",
     [
-        "export none new",
-        "export none new --format onnx",
-        "export none new --format lerobot",
         "sample none --n 1 --out new.npz",
         "likelihood none",
         "average none --relative-width 0.1 --out new",

@@ -8,6 +8,7 @@ import torch
 from dp_prior import load_policy
 from dp_prior.commands import lerobot_export
 from dp_prior.commands.lerobot_export import export_for_lerobot
+from dp_prior.inference.export.graph_options import GraphOptions
 from dp_prior.pixels.resize import Fit
 from dp_prior.tensors.batch import Spec
 from tests.cli.invoked import command
@@ -58,7 +59,7 @@ def test_an_export_inside_resizes_the_frames_of_the_robot(tmp_path, monkeypatch)
         monkeypatch.setattr(lerobot_export, "export_policy", lambda *given, **more: asked.update(more))
         place = tmp_path / f"new_{len(sizes)}"
         export_for_lerobot(str(tmp_path / "policy"), place, keys={"eye": source}, inside="onnx")
-        assert asked == {"frames": frames}
+        assert asked == {"options": GraphOptions(frames=frames)}
 
 
 def test_observations_without_a_place_and_models_that_do_not_act_are_refused(trained_policy, trained_prior, tmp_path):

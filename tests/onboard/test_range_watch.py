@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dp_prior.inference.agent import Agent, VectorAgent
-from dp_prior.inference.export.write import observations
+from dp_prior.inference.export.example_rows import observations
 from dp_prior.onboard.obs_spec import ObsSpec, Reads
 from dp_prior.onboard.range_watch import RangeLimits, RangeWatch
 from tests.inference.export.policies import build

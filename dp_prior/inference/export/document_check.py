@@ -32,6 +32,7 @@ def check_document(document: Mapping[str, Any]) -> None:
     _expect("transforms.references", not transforms or _are_names(transforms.get("references"), obs))
     _check_spec(document.get("spec"))
     _check_trained(document.get("trained", {"obs": {}, "action": {}}), obs, counts["action_dim"])
+    _check_graphs(document.get("graphs", {}))
     _expect("self_condition", isinstance(document.get("self_condition"), bool))
     for name in ("cold", "warm"):
         _check_steps(name, document.get(name))
@@ -45,6 +46,13 @@ def _check_spec(spec: Any) -> None:
         _expect(f"spec.{name}", isinstance(spec.get(name, {}), dict))
     for key, turns in spec.get("rotations", {}).items():
         _expect(f"spec.rotations.{key}", isinstance(turns, list) and all(map(_is_turn, turns)))
+
+
+def _check_graphs(graphs: Any) -> None:
+    """What differs from usual graphs, see `GraphOptions.described`; missing keys are usual."""
+    _expect("graphs", isinstance(graphs, dict))
+    _expect("graphs.batch", graphs.get("batch") is None or _is_length(graphs["batch"]))
+    _expect("graphs.unrolled", isinstance(graphs.get("unrolled", False), bool))
 
 
 def _check_trained(trained: Any, obs: Mapping[str, Any], action_dim: int) -> None:

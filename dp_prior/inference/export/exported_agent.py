@@ -30,8 +30,9 @@ class ExportAgent(ChunkBroker):
             ranges: how far observations may lie outside their range in training; None for the defaults.
 
         Raises:
-            ValueError: n_action_steps does not fit into the chunk.
+            ValueError: n_action_steps does not fit into the chunk, or the export is for several rows at a time.
         """
+        policy.check_batch(1)
         room = policy.horizon - policy.n_obs_steps + 1
         n_action_steps = policy.n_action_steps if n_action_steps is None else n_action_steps
         if not 1 <= n_action_steps <= room:

@@ -1,8 +1,8 @@
 """Runs an exported policy without torch: `OnnxPolicy.load(directory).predict(observations, seed)`.
 
 An export is a directory. The sealed `policy.json` holds shapes, units, the sampler's steps, and the SHA-256 hashes of
-the graphs: `encoder` and `denoiser`, for arms and rotations also `actions` and `inside`. `parity.json` reports how far
-the export's actions differed from the original policy's.
+the graphs: `encoder` and `denoiser`, for arms and rotations also `actions` and `inside`; or `cold` and `warm`, each the
+whole sampler. `parity.json` reports how far the export's actions differed from the original policy's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dp_prior.inference.export.numpy_randomness import NumpyRandomness, step_noi
 from dp_prior.inference.export.onnx_files import check_self_contained
 from dp_prior.onboard.obs_spec import ObsSpec, Reads, as_trained
 
-FORMATS = (1, 2)  # without and with graphs of arms and rotations, which older versions would leave out
+FORMATS = (1, 2, 3)  # 2 with graphs of arms and rotations, 3 for a fixed batch or unrolled: what older versions miss
 POLICY, PARITY = "policy.json", "parity.json"
 
 Graph = Callable[[dict[str, np.ndarray]], list[np.ndarray]]
@@ -37,27 +37,23 @@ class ExportedPolicy:
 
     Attributes:
         document: content of `policy.json`.
+        batch: the number of rows that every prediction has; None for any number.
         reads: the observations; frames of cameras have the size of training.
     """
 
     extension: str
     """Suffix of the graphs' files."""
 
-    def __init__(
-        self,
-        document: dict[str, Any],
-        encoder: Graph,
-        denoiser: Graph,
-        actions: Graph | None = None,
-        inside: Graph | None = None,
-    ):
+    def __init__(self, document: dict[str, Any], graphs: Mapping[str, Graph]):
+        """Args: graphs: by name, see `graph_names`."""
         self.document = document
+        self.batch: int | None = document.get("graphs", {}).get("batch")
         self.horizon: int = document["horizon"]
         self.n_obs_steps: int = document["n_obs_steps"]
         self.n_action_steps: int = document["n_action_steps"]
         self.action_dim: int = document["action_dim"]
         self.reads = _reads(document)
-        self._encoder, self._denoiser, self._actions, self._inside = encoder, denoiser, actions, inside
+        self._graphs = graphs
         transforms = document.get("transforms") or {"x_dim": self.action_dim, "references": []}
         self._x_dim, self._references = transforms["x_dim"], transforms["references"]
         action = {name: document["action"][name] for name in ("offset", "scale", "inverse")}
@@ -77,18 +73,18 @@ class ExportedPolicy:
         """
         directory = Path(directory)
         document = _document(directory)
-        graphs = []
-        names = ("encoder", "denoiser", *(("actions", "inside") if document.get("transforms") else ()))
-        for name in (f"{name}{cls.extension}" for name in names):
+        graphs = {}
+        for stem in graph_names(document):
+            name = f"{stem}{cls.extension}"
             if name not in document["files"]:
                 found = ", ".join(document["files"])
                 raise ExportError(f"{directory} has no {name}, which {cls.__name__} runs; it has {found}")
             data = _verified(directory, name, document["files"][name])
             try:
-                graphs.append(cls.graph(data, **options))
+                graphs[stem] = cls.graph(data, **options)
             except ValueError as error:
                 raise ExportError(f"{directory / name} {error}. Export the policy again") from error
-        return cls(document, *graphs)
+        return cls(document, graphs)
 
     @classmethod
     def graph(cls, data: bytes, **options: Any) -> Graph:
@@ -114,41 +110,56 @@ class ExportedPolicy:
             (B, horizon, action_dim) float32 in data units; the executed slice starts at index n_obs_steps - 1.
 
         Raises:
-            ValueError: an observation is refused, see `ObsSpec.check`.
+            ValueError: an observation is refused, see `ObsSpec.check`, or the graphs are of another number of rows.
         """
         rows = next((len(obs[key]) for key in self.reads.observations if np.ndim(obs.get(key))), 0)
         if not isinstance(random, NumpyRandomness):
             random = NumpyRandomness.from_counts(random, "predict", range(rows))
         obs = self.reads.check(obs, rows=len(random), steps=[self.n_obs_steps])
-        tokens = self._encoder({f"obs.{key}": value for key, value in obs.items()})[0]
-        values = {"start": random.stream("start").normal(self.horizon, self._x_dim)}
+        self.check_batch(len(random))
+        name = "cold" if previous is None else "warm"
+        start = random.stream("start").normal(self.horizon, self._x_dim)
+        noise = [start, *step_noise(random, start.shape[1:], self.document[name]["draws"])]
+        inputs = {f"obs.{key}": value for key, value in obs.items()}
+        previous = None if previous is None else np.asarray(previous, np.float32)
+        if name in self._graphs:
+            known = {} if previous is None else {"previous": previous}
+            return self._graphs[name]({"noise": np.stack(noise, axis=1), **known, **inputs})[0]
+        values = {"start": start, **{f"noise {i}": one for i, one in enumerate(noise[1:])}}
         if previous is not None:
-            values["previous"] = self._normalized(np.asarray(previous, np.float32), obs)
-        x_0 = self._sample(self.document["warm" if previous is not None else "cold"], values, random, tokens)
-        if self._actions is not None:
-            return self._actions({"x": x_0, **self._reference_inputs(obs)})[0]
+            values["previous"] = self._normalized(previous, obs)
+        x_0 = self._sample(self.document[name], values, self._graphs["encoder"](inputs)[0])
+        if "actions" in self._graphs:
+            return self._graphs["actions"]({"x": x_0, **self._reference_inputs(obs)})[0]
         actions = self._action["offset"] + x_0 * self._action["inverse"]
         return actions if self._position(obs) is None else actions + self._position(obs)
 
-    def _sample(
-        self, steps: dict[str, Any], values: dict[str, np.ndarray], random: NumpyRandomness, tokens: np.ndarray
-    ) -> np.ndarray:
+    def check_batch(self, rows: int | None) -> None:
+        """Raises ValueError if the graphs take another number of rows. Args: rows: None for any number."""
+        if self.batch not in (None, rows):
+            given = "any number" if rows is None else rows
+            remedy = "without --batch" if rows is None else f"with --batch {rows}, or without --batch"
+            raise ValueError(
+                f"the export takes observations of {self.batch} rows, as --batch says, but it is given {given}; export "
+                f"the policy again {remedy}"
+            )
+
+    def _sample(self, steps: dict[str, Any], values: dict[str, np.ndarray], tokens: np.ndarray) -> np.ndarray:
         """Normalised chunks, by the steps that `export.steps` recorded; `values` holds the summands so far."""
         shape = values["start"].shape
-        values |= {f"noise {i}": one for i, one in enumerate(step_noise(random, shape[1:], steps["draws"]))}
         known = {"estimate": np.zeros(shape, np.float32)} if self.document["self_condition"] else {}
         for i, evaluation in enumerate(steps["evaluations"]):
             x_t = values[f"x {i}"] = _sum(evaluation["x"], values, shape)
             t = np.full(len(x_t), evaluation["t"], np.int64)
-            found = self._denoiser({"x_t": x_t, "t": t, "tokens": tokens, **known})
+            found = self._graphs["denoiser"]({"x_t": x_t, "t": t, "tokens": tokens, **known})
             values[f"x_0 {i}"], values[f"unclipped {i}"] = found
             known = dict.fromkeys(known, found[0])
         return _sum(steps["result"], values, shape)
 
     def _normalized(self, actions: np.ndarray, obs: dict[str, np.ndarray]) -> np.ndarray:
         """Actions in data units -> normalised actions; relative if the policy was trained on relative actions."""
-        if self._inside is not None:
-            return self._inside({"actions": actions, **self._reference_inputs(obs)})[0]
+        if "inside" in self._graphs:
+            return self._graphs["inside"]({"actions": actions, **self._reference_inputs(obs)})[0]
         position, clip = self._position(obs), self.document["action"]["clip"]
         actions = actions if position is None else actions - position
         normalized = (actions - self._action["offset"]) * self._action["scale"]
@@ -178,12 +189,20 @@ class OnnxPolicy(ExportedPolicy):
             raise ImportError(f'exported policies need onnxruntime ({error}): pip install "dp_prior[onnx]"') from error
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
+        options.log_severity_level = 3  # errors; its warnings are about optimisations that it leaves out
         check_self_contained(data)
         try:
             session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # each fault has a class of its own, with no common one
             raise ValueError(f"cannot be loaded by onnxruntime: {error}") from error
         return lambda inputs: session.run(None, inputs)
+
+
+def graph_names(document: Mapping[str, Any]) -> list[str]:
+    """The graphs of an export, in the order of their use."""
+    if document.get("graphs", {}).get("unrolled"):
+        return ["cold", "warm"]
+    return ["encoder", "denoiser", *(["actions", "inside"] if document.get("transforms") else [])]
 
 
 def _reads(document: dict[str, Any]) -> ObsSpec:

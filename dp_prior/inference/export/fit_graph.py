@@ -39,7 +39,7 @@ class FitGraph(nn.Module):
         height, width = self.fit.size
         top, left = (height - self.fitted[0]) // 2, (width - self.fitted[1]) // 2
         planes = F.pad(planes, (left, width - left - self.fitted[1], top, height - top - self.fitted[0]))
-        return planes.permute(0, 2, 3, 1).to(torch.uint8).reshape(*lead, height, width, 3)
+        return planes.permute(0, 2, 3, 1).reshape(*lead, height, width, 3).to(torch.uint8)
 
 
 def _whole(values: Tensor) -> Tensor:

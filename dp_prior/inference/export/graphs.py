@@ -3,23 +3,13 @@ arms or rotations also normalised chunk -> actions, and back."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from dp_prior.config.extras import needing
 from dp_prior.inference.export.fit_graph import FitGraph
 from dp_prior.tasks.policy import DiffusionPolicy
-
-Format = Literal["onnx", "torch_export"]
-EXTENSIONS: dict[Format, str] = {"onnx": ".onnx", "torch_export": ".pt2"}
-LARGEST_ONNX = 2**31 - 2**20  # bytes; protobuf's limit of 2 GiB, less the graph around the weights
 
 
 class EncoderGraph(nn.Module):
@@ -40,11 +30,11 @@ class EncoderGraph(nn.Module):
         obs = obs | {key: fit(obs[key]) for key, fit in zip(self.cameras, self.fits, strict=True)}
         seen = self.transforms.encode_obs(obs)
         values = {key: self.normalizer.normalize(key, value) for key, value in seen.items()}
-        tokens = self.encoder(values)
+        tokens = self.encoder(values).float()  # a network of float16 too has inputs and outputs of float32
         if not self.is_guided:
             return tokens
         dropped = {key: value.new_zeros(value.shape[0], dtype=torch.float32) for key, value in obs.items()}
-        return torch.stack([tokens, self.encoder(values, dropped)], dim=1)
+        return torch.stack([tokens, self.encoder(values, dropped).float()], dim=1)
 
 
 class DenoiserGraph(nn.Module):
@@ -97,63 +87,3 @@ class InsideGraph(ActionsGraph):
     def forward(self, actions: Tensor, obs: dict[str, Tensor] | None = None) -> Tensor:
         """(B, H, A) in data units, and observations -> (B, *x_shape)."""
         return self.normalizer.normalize("x", self.transforms.encode(actions, obs or {}))
-
-
-def graph_file(
-    module: nn.Module,
-    inputs: tuple[Tensor | dict[str, Tensor], ...],
-    layout: Format,
-    keys: Sequence[str] = ("x_t", "t", "tokens", "estimate"),
-) -> bytes:
-    """The content of the file of a graph, for any number of rows.
-
-    Args:
-        inputs: example arguments of `forward`, of several rows.
-        keys: names of the inputs that are not observations.
-
-    Raises:
-        ImportError: a library of the extra `onnx` is not installed.
-        RuntimeError: torch cannot trace the module; the message says why.
-        ValueError: the weights do not fit into an ONNX file.
-    """
-    if layout == "onnx":
-        _need_onnx()
-        n_bytes = sum(tensor.nbytes for tensor in module.state_dict().values())
-        if n_bytes > LARGEST_ONNX:
-            raise ValueError(f"its weights are {n_bytes / 1e9:.1f} GB, and an ONNX file holds 2; use torch_export")
-    batch = torch.export.Dim("batch")
-    shapes = tuple({key: {0: batch} for key in one} if isinstance(one, dict) else {0: batch} for one in inputs)
-    names = [name for one, key in zip(inputs, (*keys, "obs"), strict=False)
-             for name in ([f"obs.{k}" for k in one] if isinstance(one, dict) else [key])]  # fmt: skip
-    file = io.BytesIO()
-    with torch.no_grad(), _without_notes():
-        program = torch.export.export(module.eval(), inputs, dynamic_shapes=shapes)
-        if layout == "torch_export":
-            torch.export.save(program, file)
-        else:
-            made = torch.onnx.export(
-                program, dynamo=True, verbose=False, input_names=names, output_names=list(module.outputs)
-            )
-            file.write(made.model_proto.SerializeToString())
-    return file.getvalue()
-
-
-def _need_onnx() -> None:
-    with needing("onnx", "export to ONNX needs more packages"):
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401 (parity is measured with it)
-        import onnxscript  # noqa: F401
-
-
-@contextlib.contextmanager
-def _without_notes() -> Iterator[None]:
-    """Silence notes of torch's exporter, also about packages that are not needed, such as torchvision."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            yield
-    finally:
-        logger.setLevel(level)

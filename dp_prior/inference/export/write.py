@@ -1,49 +1,35 @@
-"""Writes the export of a policy, and measures how far the exported policy differs from the original."""
+"""Writes the export of a policy: its document, its graphs, and the report of `export.parity`."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
-import importlib.metadata
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import nn
 
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import DDPM, SamplerConfig
 from dp_prior.files.durable import encode_document, make_directory, seal, sync_directory, temporary_beside
-from dp_prior.inference.export import numpy_randomness
+from dp_prior.inference.export.example_rows import frame_shapes, observations
 from dp_prior.inference.export.exported_policy import FORMATS, PARITY, POLICY, ExportedPolicy, OnnxPolicy
-from dp_prior.inference.export.graphs import (
-    EXTENSIONS,
-    ActionsGraph,
-    DenoiserGraph,
-    EncoderGraph,
-    Format,
-    InsideGraph,
-    graph_file,
-)
+from dp_prior.inference.export.graph_files import EXTENSIONS, graph_file
+from dp_prior.inference.export.graph_options import AS_USUAL, Format, GraphOptions, Precision
+from dp_prior.inference.export.graphs import ActionsGraph, DenoiserGraph, EncoderGraph, InsideGraph
+from dp_prior.inference.export.opsets import OpsetError
+from dp_prior.inference.export.parity import disparity, parity
 from dp_prior.inference.export.steps import sampling_steps
 from dp_prior.inference.export.torch_policy import TorchExportPolicy
+from dp_prior.inference.export.unrolled import unrolled_files
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tensors.observations import policy_reads
-from dp_prior.tensors.randomness import Randomness
-
-Frames = Mapping[str, tuple[int, int]]
-"""Height and width of frames by camera."""
 
 POLICIES: dict[Format, type[ExportedPolicy]] = {"onnx": OnnxPolicy, "torch_export": TorchExportPolicy}
-LARGEST_ERROR = 1e-3
-"""Normalised units. Rounding errors are 100 times smaller; a part that draws random numbers, or that torch traced
-wrongly, errs far more."""
-SEEDS, BATCHES = (0, 1), (1, 3)
-LIBRARIES = ("dp_prior", "torch", "numpy", "onnx", "onnxscript", "onnxruntime")
 
 
 def write_export(
@@ -53,7 +39,7 @@ def write_export(
     *,
     source: str,
     sampler: SamplerConfig | None = None,
-    frames: Frames | None = None,
+    options: GraphOptions = AS_USUAL,
 ) -> dict[str, Any]:
     """Write a policy as graphs and numbers, see `exported_policy`; the directory appears complete or not at all.
 
@@ -61,7 +47,6 @@ def write_export(
         policy: in evaluation mode, on the CPU, float32.
         source: name of the exported checkpoint, for `policy.json` and errors.
         sampler: instead of the policy's own.
-        frames: height and width, by camera, of frames that the graph resizes; other cameras give the final size.
 
     Returns:
         The content of `parity.json`.
@@ -74,27 +59,23 @@ def write_export(
     if os.path.lexists(directory):
         raise FileExistsError(f"{directory} exists; choose another directory for the export, or delete it")
     sampler = sampler or policy.sampler
-    frames = frames or {}
-    if problems := [*_problems(policy, sampler), *_frame_problems(policy, frames)]:
+    if problems := _problems(policy, sampler, options):
         raise ConfigError(source, problems)
+    content = document(policy, sampler, options) | {"source": source, "files": {}}
+    if problems := list(options.faults(layout, len(content["cold"]["evaluations"]))):
+        raise ConfigError(source, problems)
+    computed = _computed(policy, options.precision)
     make_directory(directory.parent)
     temporary = temporary_beside(directory)
     temporary.mkdir()
     try:
-        content = document(policy, sampler, frames) | {"source": source, "files": {}}
-        for name, graph in _graphs(policy, layout, source, frames).items():
+        for name, graph in _graphs(computed, layout, source, options, content).items():
             content["files"][name] = hashlib.sha256(graph).hexdigest()
             _write(temporary / name, graph)
         _write(temporary / POLICY, seal(content))
-        report = _parity(policy, POLICIES[layout].load(temporary), sampler, frames)
-        if not report["largest_error"] <= LARGEST_ERROR:  # NaN is no parity either
-            raise ConfigError(
-                source,
-                [
-                    f"the exported policy differs by {report['largest_error']:.2g} in normalised units, and rounding "
-                    f"explains {LARGEST_ERROR:g}: a part draws numbers of its own, or torch traced it wrongly"
-                ],
-            )
+        report = parity(policy, computed, POLICIES[layout].load(temporary), sampler, options)
+        if problem := disparity(report["largest_error"], options.precision):
+            raise ConfigError(source, [problem])
         _write(temporary / PARITY, encode_document(report))
         sync_directory(temporary)
         os.rename(temporary, directory)
@@ -105,8 +86,13 @@ def write_export(
     return report
 
 
-def _problems(policy: DiffusionPolicy, sampler: SamplerConfig) -> list[str]:
+def _problems(policy: DiffusionPolicy, sampler: SamplerConfig, options: GraphOptions) -> list[str]:
     problems = []
+    known = sorted(policy.spec.fits)
+    if unknown := sorted(set(options.frames) - set(known)):
+        problems.append(f"frames are given for {unknown}; the cameras whose frames it resizes are {known}")
+    if options.precision == "fp16":
+        problems.extend(_overflowing(policy))
     if policy.shown is not None:
         problems.append("it diffuses observations with its actions (task inpainting_policy); only policies whose "
                         "observations are conditions can be exported")  # fmt: skip
@@ -115,13 +101,26 @@ def _problems(policy: DiffusionPolicy, sampler: SamplerConfig) -> list[str]:
     return problems
 
 
-def _frame_problems(policy: DiffusionPolicy, frames: Frames) -> list[str]:
-    known = sorted(policy.spec.fits)
-    unknown = sorted(set(frames) - set(known))
-    return [f"frames are given for {unknown}; the cameras whose frames it resizes are {known}"] if unknown else []
+def _overflowing(policy: DiffusionPolicy) -> list[str]:
+    """The weights that half precision cannot hold."""
+    most, found = torch.finfo(torch.float16).max, []
+    for part in ("encoder", "backbone"):
+        for name, weight in policy.get_submodule(part).named_parameters():
+            if weight.numel() and (largest := float(weight.abs().max())) > most:
+                found.append(f"{part}.{name} holds {largest:.3g}, and fp16 at most {most:.0f}; use --precision fp32")
+    return found
 
 
-def document(policy: DiffusionPolicy, sampler: SamplerConfig, frames: Frames | None = None) -> dict[str, Any]:
+def _computed(policy: DiffusionPolicy, precision: Precision) -> DiffusionPolicy:
+    """The policy in the precision that the graphs compute in."""
+    if precision == "fp32":
+        return policy
+    policy = copy.deepcopy(policy)
+    policy.cast_weights(torch.float16)
+    return policy
+
+
+def document(policy: DiffusionPolicy, sampler: SamplerConfig, options: GraphOptions = AS_USUAL) -> dict[str, Any]:
     """The content of `policy.json`: shapes, units, and the sampler's steps from noise and from a previous sample."""
     spec, buffers = policy.spec, dict(policy.normalizer.named_buffers())
     offset, scale, divisor = (buffers[f"x/{name}"].cpu().double() for name in ("offset", "scale", "divisor"))
@@ -130,8 +129,9 @@ def document(policy: DiffusionPolicy, sampler: SamplerConfig, frames: Frames | N
     except ValueError as error:
         raise ConfigError("task.sampler", [str(error)]) from None
     transforms, reads = references(policy), policy_reads(policy).metadata()
+    graphs = options.described()
     return {
-        "format": FORMATS[transforms is not None],
+        "format": FORMATS[-1 if options.unroll or options.batch else transforms is not None],
         "horizon": policy.horizon,
         "n_obs_steps": policy.n_obs_steps,
         "n_action_steps": policy.n_action_steps,
@@ -139,7 +139,7 @@ def document(policy: DiffusionPolicy, sampler: SamplerConfig, frames: Frames | N
         "spec": spec.model_dump(mode="json"),
         "obs": {
             key: {"shape": shape, "dtype": str(spec.dtype(key)).removeprefix("torch.")}
-            for key, shape in _shapes(policy, frames or {}).items()
+            for key, shape in frame_shapes(policy, options.frames).items()
         },
         "trained": {"obs": reads["trained"], "action": reads["action"]},
         "action": {
@@ -154,6 +154,7 @@ def document(policy: DiffusionPolicy, sampler: SamplerConfig, frames: Frames | N
         "sampler": sampler.model_dump(mode="json"),
         "cold": cold,
         "warm": warm,
+        **({"graphs": graphs} if graphs else {}),
     }
 
 
@@ -164,88 +165,52 @@ def references(policy: DiffusionPolicy) -> list[str] | None:
     return sorted(policy.transforms.references) if has_graphs else None
 
 
-def _shapes(policy: DiffusionPolicy, frames: Frames) -> dict[str, tuple[int, ...]]:
-    """Shapes of the observations, cameras in the size of the frames that go in."""
-    shapes = policy.spec.cond_shapes
-    return {key: (shape[0], *frames[key], 3) if key in frames else shape for key, shape in shapes.items()}
-
-
-def _graphs(policy: DiffusionPolicy, layout: Format, source: str, frames: Frames) -> dict[str, bytes]:
-    """The files of the graphs by name."""
-    rows = 3  # torch takes sizes 0 and 1 for constants
-    obs = observations(policy, 0, rows, frames)
-    encoder, denoiser = EncoderGraph(policy, frames), DenoiserGraph(policy)
-    with torch.no_grad():
-        tokens = encoder(obs)
-    x_t = torch.zeros(rows, *policy.x_shape)
-    # a separate tensor: torch.export merges inputs that are the same object
-    estimate = (torch.zeros_like(x_t),) if policy.process.input_factor == 2 else ()
-    parts = [
-        ("encoder", encoder, (obs,), ()),
-        (
-            "denoiser",
-            denoiser,
-            (x_t, torch.arange(rows) % policy.process.steps, tokens, *estimate),
-            ("x_t", "t", "tokens", "estimate"),
-        ),
-    ]
-    if (keys := references(policy)) is not None:
-        seen = ({key: obs[key] for key in keys},) if keys else ()
-        parts.append(("actions", ActionsGraph(policy), (x_t, *seen), ("x",)))
-        parts.append(("inside", InsideGraph(policy), (torch.zeros(rows, *policy.spec.x_shape), *seen), ("actions",)))
+def _graphs(
+    policy: DiffusionPolicy, layout: Format, source: str, options: GraphOptions, content: Mapping[str, Any]
+) -> dict[str, bytes]:
+    """The files of the graphs by name. Args: content: see `document`."""
     files = {}
-    for name, graph, inputs, names in parts:
+    for name, graph, inputs, names in graph_parts(policy, options):
         try:
-            files[name + EXTENSIONS[layout]] = graph_file(graph, inputs, layout, names)
+            files[name + EXTENSIONS[layout]] = graph_file(graph, inputs, layout, names, options)
         except ImportError:
             raise
+        except OpsetError as error:
+            raise ConfigError(source, [f"its {name} {error}"]) from error
         except Exception as error:  # a plug-in's part may do anything that torch's tracer refuses
             cause = str(error).strip().partition("\n")[0]
             problem = f"torch cannot export its {name}: {type(error).__name__}: {cause}"
             raise ConfigError(source, [problem]) from error
-    return files
+    if not options.unroll:
+        return files
+    try:
+        return unrolled_files(files, content)
+    except ValueError as error:
+        raise ConfigError(source, [f"{error}; export it without --unroll"]) from error
 
 
-def observations(policy: DiffusionPolicy, seed: int, rows: int, frames: Frames | None = None) -> dict[str, Tensor]:
-    """Random observations (rows, n_obs_steps, *shape) by key, within the range of the training data."""
-    random = Randomness.from_counts(seed, "observations", torch.arange(rows))
-    found = {}
-    for key, shape in _shapes(policy, frames or {}).items():
-        draws = random.stream(key)
-        if policy.spec.kind(key) == "vector":
-            low, high = (policy.normalizer.get_buffer(f"{key}/{end}") for end in ("min", "max"))
-            found[key] = low + draws.uniform(shape[0], *low.shape) * (high - low)
-        elif policy.spec.kind(key) == "text":
-            found[key] = F.normalize(draws.normal(*shape), dim=-1)
-        else:
-            found[key] = draws.integers(256 if policy.spec.kind(key) == "image" else 2, *shape).to(
-                policy.spec.dtype(key)
-            )
-    return policy.transforms.decode_obs(found)
-
-
-def _parity(
-    policy: DiffusionPolicy, exported: ExportedPolicy, sampler: SamplerConfig, frames: Frames
-) -> dict[str, Any]:
-    """The largest difference of actions by batch size and seed, in normalised and in data units."""
-    scale = policy.normalizer.get_buffer("x/scale")
-    cases = []
-    for rows in BATCHES:
-        for seed in SEEDS:
-            obs = observations(policy, seed, rows, frames)
-            eager = policy.predict(obs, Randomness.from_counts(seed, "parity", torch.arange(rows)), sampler)
-            noise = numpy_randomness.NumpyRandomness.from_counts(seed, "parity", range(rows))
-            other = torch.from_numpy(exported.predict({k: v.numpy() for k, v in obs.items()}, noise))
-            difference = (policy.encode_x(eager, obs) - policy.encode_x(other, obs)).abs()  # a rotation has two signs
-            found = {"error": float((difference * scale).max()), "error_in_data_units": float(difference.max())}
-            cases.append({"rows": rows, "seed": seed, **found})
-    versions = {}
-    for library in LIBRARIES:
-        try:
-            versions[library] = importlib.metadata.version(library)
-        except importlib.metadata.PackageNotFoundError:
-            versions[library] = None
-    return {"largest_error": float(np.max([case["error"] for case in cases])), "cases": cases, "versions": versions}
+def graph_parts(
+    policy: DiffusionPolicy, options: GraphOptions
+) -> list[tuple[str, nn.Module, tuple[Any, ...], tuple[str, ...]]]:
+    """The graphs of an export, each with its name, example inputs, and the names of inputs but for observations."""
+    rows = options.batch or 3  # torch takes sizes 0 and 1 for constants
+    obs = observations(policy, 0, rows, options.frames)
+    encoder, denoiser = EncoderGraph(policy, options.frames), DenoiserGraph(policy)
+    with torch.no_grad():
+        tokens = encoder(obs)
+    x_t, t = torch.zeros(rows, *policy.x_shape), torch.arange(rows) % policy.process.steps
+    # a separate tensor: torch.export merges inputs that are the same object
+    estimate = (torch.zeros_like(x_t),) if policy.process.input_factor == 2 else ()
+    parts = [
+        ("encoder", encoder, (obs,), ()),
+        ("denoiser", denoiser, (x_t, t, tokens, *estimate), ("x_t", "t", "tokens", "estimate")),
+    ]
+    if references(policy) is not None or options.unroll:
+        keys = sorted(policy.transforms.references)
+        seen = ({key: obs[key] for key in keys},) if keys else ()
+        parts.append(("actions", ActionsGraph(policy), (x_t, *seen), ("x",)))
+        parts.append(("inside", InsideGraph(policy), (torch.zeros(rows, *policy.spec.x_shape), *seen), ("actions",)))
+    return parts
 
 
 def _write(path: Path, content: bytes) -> None:

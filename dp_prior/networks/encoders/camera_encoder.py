@@ -92,6 +92,8 @@ class Camera(nn.Module):
                 cropped again.
         """
         self._check(frames, random)
+        if torch.compiler.is_exporting():
+            frames = frames.float()  # before the crop: TensorRT takes uint8 for inputs of a graph only
         if tuple(frames.shape[2:4]) != self.crop.size:
             frames = self.crop(frames, random)
         pixels = frames.to(torch.float32, memory_format=torch.contiguous_format)

@@ -4,9 +4,10 @@ import math
 
 import torch
 
+from dp_prior.inference.export.example_rows import observations
 from dp_prior.inference.export.exported_policy import ExportedPolicy
 from dp_prior.inference.export.graphs import ActionsGraph, DenoiserGraph, EncoderGraph, InsideGraph
-from dp_prior.inference.export.write import document, observations
+from dp_prior.inference.export.write import document
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.randomness import Randomness
@@ -57,8 +58,10 @@ class ByTorch(ExportedPolicy):
             return run
 
         described = document(policy, sampler or policy.sampler)
-        others = [changing(graph(policy)) for graph in (ActionsGraph, InsideGraph)] if described["transforms"] else []
-        return cls(described, encode, denoise, *others)
+        graphs = {"encoder": encode, "denoiser": denoise}
+        if described["transforms"]:
+            graphs |= {"actions": changing(ActionsGraph(policy)), "inside": changing(InsideGraph(policy))}
+        return cls(described, graphs)
 
 
 def error(policy, found, expected):

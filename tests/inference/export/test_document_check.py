@@ -6,6 +6,7 @@ import json
 import pytest
 
 from dp_prior.inference.export.document_check import check_document
+from dp_prior.inference.export.graph_options import GraphOptions
 from dp_prior.inference.export.write import document
 from tests.inference.export.policies import build
 from tests.messages import naming
@@ -14,8 +15,9 @@ from tests.messages import naming
 @pytest.fixture(scope="module")
 def sound():
     policy = build(relative_to="position", sampler={"type": "ddim", "steps": 4, "eta": 0.5, "renoise": 0.5})
+    options = GraphOptions(batch=2, precision="fp16", opset=17, unroll=True)
     return json.loads(
-        json.dumps(document(policy, policy.sampler) | {"source": "a test", "files": {"a.onnx": "0" * 64}})
+        json.dumps(document(policy, policy.sampler, options) | {"source": "a test", "files": {"a.onnx": "0" * 64}})
     )
 
 
@@ -35,6 +37,7 @@ def test_a_sound_document_passes_and_every_key_that_is_read_is_needed(sound):
     for name in (*READ, "warm", "files"):
         with pytest.raises(ValueError, match=naming(name, "missing")):
             check_document({key: value for key, value in sound.items() if key != name})
+    check_document({key: value for key, value in sound.items() if key != "graphs"})  # as earlier versions wrote it
 
 
 @pytest.mark.promise("K2", "K13")
@@ -61,6 +64,9 @@ def test_any_value_in_any_place_is_taken_or_refused(sound):
         (("cold", "draws"), 10**9),
         (("warm", "evaluations"), [{"t": 0, "x": {}}] * 10_001),
         (("obs", "position", "shape"), [2, 10**5, 10**5]),
+        (("graphs", "batch"), 10**9),
+        (("graphs", "batch"), 0),
+        (("graphs", "unrolled"), "yes"),
     ],
 )
 def test_what_costs_memory_or_time_is_bounded(sound, path, value):

@@ -18,9 +18,11 @@ from dp_prior.files.durable import seal, unseal
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.export.exported_agent import ExportAgent
 from dp_prior.inference.export.exported_policy import ExportError, OnnxPolicy
+from dp_prior.inference.export.opsets import lowered
 from dp_prior.inference.export.torch_policy import AgentPolicy, TorchExportPolicy
 from dp_prior.inference.export.write import write_export
-from tests.inference.export.policies import CAMERA, ByTorch, as_numpy, build, error, inputs
+from tests.inference.export.policies import CAMERA, ByTorch, as_numpy, build, error, inputs, random_rows
+from tests.inference.export.tensorrt import TABLES, unsupported
 from tests.messages import naming
 
 ROOT = Path(__file__).parents[4]
@@ -159,8 +161,8 @@ def test_a_damaged_export_is_refused(exported, tmp_path):
         OnnxPolicy.load(altered)
     newer = copy("newer")
     document = unseal((newer / "policy.json").read_bytes())
-    (newer / "policy.json").write_bytes(seal({**document, "format": 3}))
-    with pytest.raises(ExportError, match=naming("newer/policy.json", "format 3", 2)):
+    (newer / "policy.json").write_bytes(seal({**document, "format": 4}))
+    with pytest.raises(ExportError, match=naming("newer/policy.json", "format 4", 3)):
         OnnxPolicy.load(newer)
     (newer / "policy.json").write_bytes(seal({key: value for key, value in document.items() if key != "horizon"}))
     with pytest.raises(ExportError, match=naming("policy.json", "'horizon'")):
@@ -222,6 +224,27 @@ def test_the_agent_refuses_what_agents_refuse(policy):
         ExportAgent(broken).act(steps(policy)[0])
 
 
+def of_batch(policy, batch):
+    """The export of a policy for a number of rows."""
+    exported = ByTorch.of(policy)
+    return ByTorch({**exported.document, "graphs": {"batch": batch}}, exported._graphs)
+
+
+def test_an_export_of_a_fixed_batch_takes_no_other_number_of_rows(policy):
+    exported = of_batch(policy, 2)
+    assert exported.predict(as_numpy(inputs(policy, 2)), 0).shape == (2, 8, 2)
+    for rows in (1, 3):
+        with pytest.raises(ValueError, match=naming("2 rows", f"given {rows}", f"--batch {rows}", "without --batch")):
+            exported.predict(as_numpy(inputs(policy, rows)), 0)
+        with pytest.raises(ValueError, match=naming("2 rows", f"given {rows}")):
+            AgentPolicy(exported).draw(inputs(policy, rows), random_rows(rows))
+    with pytest.raises(ValueError, match=naming("2 rows", "given 1", "--batch 1")):
+        ExportAgent(exported)
+    with pytest.raises(ValueError, match=naming("2 rows", "any number", "without --batch")):
+        exported.check_batch(None)
+    assert ExportAgent(of_batch(policy, 1)).act(steps(policy)[0]).shape == (2,)
+
+
 def test_the_steps_of_an_export_are_fixed(policy):
     fixed = AgentPolicy(ByTorch.of(policy))
     with pytest.raises(ValueError, match=naming("{'steps': 4,", "--set task.sampler")):
@@ -235,6 +258,19 @@ def test_without_onnxruntime_the_extra_is_named(exported, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ImportError, match=naming("onnxruntime", 'pip install "dp_prior[onnx]"')):
         OnnxPolicy.load(exported)
+
+
+@needs_onnx
+def test_graphs_name_their_rows_and_have_operators_of_tensorrt(exported):
+    import onnx
+
+    for name in ("encoder", "denoiser"):
+        model = onnx.load(exported / f"{name}.onnx")
+        for one in [*model.graph.input, *model.graph.output]:
+            rows, *others = one.type.tensor_type.shape.dim
+            assert rows.dim_param == "batch" and all(dim.dim_value for dim in others), one.name
+        found = [*unsupported(model, TABLES[20]), *unsupported(lowered(model, 17), TABLES[17])]
+        assert not found, (name, found)
 
 
 @needs_onnx

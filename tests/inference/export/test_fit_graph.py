@@ -6,12 +6,14 @@ import torch
 
 from dp_prior.config import ConfigError
 from dp_prior.inference.agent import Agent
+from dp_prior.inference.export.example_rows import observations
 from dp_prior.inference.export.exported_agent import ExportAgent
 from dp_prior.inference.export.exported_policy import OnnxPolicy
 from dp_prior.inference.export.fit_graph import FitGraph
+from dp_prior.inference.export.graph_options import GraphOptions
 from dp_prior.inference.export.graphs import EncoderGraph
 from dp_prior.inference.export.torch_policy import AgentPolicy
-from dp_prior.inference.export.write import observations, write_export
+from dp_prior.inference.export.write import write_export
 from dp_prior.pixels.resize import Fit
 from tests.cases import every
 from tests.inference.export.policies import CAMERA, build
@@ -64,7 +66,7 @@ def test_an_encoder_sees_frames_of_the_robot_as_it_saw_those_of_training():
 def test_a_robot_without_torch_gives_its_frames_as_they_are(tmp_path):
     pytest.importorskip("onnxscript", reason="onnxscript is not installed: the resize in ONNX is NOT tested")
     policy, frames = build(FITTED, **RESNET), {"camera": (48, 64)}
-    report = write_export(policy, tmp_path / "out", "onnx", source="run", frames=frames)
+    report = write_export(policy, tmp_path / "out", "onnx", source="run", options=GraphOptions(frames=frames))
     assert report["largest_error"] < 1e-4
     exported = OnnxPolicy.load(tmp_path / "out")
     agents = [Agent(policy), ExportAgent(exported), Agent(AgentPolicy(exported))]
@@ -79,4 +81,10 @@ def test_a_robot_without_torch_gives_its_frames_as_they_are(tmp_path):
 
 def test_frames_of_a_camera_that_the_policy_does_not_resize_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=naming("frames", ["front"], ["camera"])):
-        write_export(build(FITTED, **RESNET), tmp_path / "out", "onnx", source="run", frames={"front": (48, 64)})
+        write_export(
+            build(FITTED, **RESNET),
+            tmp_path / "out",
+            "onnx",
+            source="run",
+            options=GraphOptions(frames={"front": (48, 64)}),
+        )

@@ -9,12 +9,13 @@ import torch
 
 from dp_prior.checkpoints.format import Manifest, Snapshot, write_checkpoint
 from dp_prior.config import ConfigError
+from dp_prior.inference.export.exported_policy import OnnxPolicy
 from dp_prior.inference.export.write import write_export
 from dp_prior.tasks.image import ImageTaskConfig
 from dp_prior.tasks.inpainting import InpaintingPolicyConfig
 from dp_prior.tensors.batch import Spec
 from tests.cli.invoked import command
-from tests.inference.export.policies import SMALL, SPEC, build
+from tests.inference.export.policies import SMALL, SPEC, build, inputs
 
 
 def refused(policy, directory, kind=ConfigError, layout="torch_export"):
@@ -113,9 +114,23 @@ def test_the_command_exports_a_run_and_changes_its_sampler(tmp_path):
         assert other.exit_code == 64 and "only task.sampler can be changed in an export" in other.output
     misspelt = command("export", source, tmp_path / "b", "--format", "onnx", "--set", "task.sampler.stepz=2")
     assert misspelt.exit_code == 64 and "stepz" in misspelt.output
-    assert command("export", source, tmp_path / "b", "--format", "onnx", "--whole").exit_code == 2
-    assert command("export", source, tmp_path / "b", "--set", "task.sampler.steps=2").exit_code == 2
     assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.slow
+def test_the_command_exports_a_fixed_batch_in_half_precision_and_a_server_refuses_it(tmp_path):
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed: the export to ONNX is NOT tested")
+    source, out = build().save_pretrained(tmp_path / "saved"), tmp_path / "out"
+    options = ("--batch", 2, "--precision", "fp16", "--opset", 17, "--unroll")
+    done = command("export", source, out, "--format", "onnx", *options)
+    assert done.exit_code == 0 and "largest error" in done.output, done.output
+    content = json.loads((out / "policy.json").read_text())
+    assert content["graphs"] == {"batch": 2, "precision": "fp16", "opset": 17, "unrolled": True}
+    assert sorted(content["files"]) == ["cold.onnx", "warm.onnx"]
+    assert 1e-6 < json.loads((out / "parity.json").read_text())["largest_error"] < 0.01
+    assert OnnxPolicy.load(out).predict({k: v.numpy() for k, v in inputs(build(), 2).items()}, 0).shape == (2, 8, 2)
+    served = command("serve", out, "--port", "0")
+    assert served.exit_code == 64 and all(part in served.output for part in ("2 rows", "--batch 1")), served.output
 
 
 def test_a_prior_is_refused(tmp_path):
