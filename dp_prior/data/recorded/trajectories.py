@@ -23,7 +23,7 @@ from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.frames.frame_cache import USER_CACHE
 from dp_prior.data.frames.frame_column import ImageColumn
-from dp_prior.data.recorded.camera import ImageConfig, open_images
+from dp_prior.data.recorded.camera import FramesConfig, open_images
 from dp_prior.data.recorded.demonstrations import Demonstrations
 from dp_prior.data.recorded.frame_embeddings import FrameEmbeddings
 from dp_prior.data.recorded.language import FrameTexts
@@ -53,7 +53,7 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
 
     def faults(self) -> Iterator[str]:
         yield from super().faults()
-        if self.previous_action in {"action", *self.obs, *self.embeddings, *self.images, *self.language}:
+        if self.previous_action in {"action", *self.obs, *self.embeddings, *self.cameras, *self.language}:
             yield (
                 f"previous_action is {self.previous_action!r}, the name of the action or of another observation; take "
                 f"another name, such as 'previous_action'"
@@ -72,7 +72,7 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
         """See `DataRecord`."""
         return {"data": self}
 
-    def frames(self, store: EpisodeStore, chosen: Chosen, images: Mapping[str, ImageConfig]) -> dict[str, ImageColumn]:
+    def frames(self, store: EpisodeStore, chosen: Chosen, images: Mapping[str, FramesConfig]) -> dict[str, ImageColumn]:
         """The frames of some cameras; see `open_images`. Caches of data on the Hub lie apart from its client's files.
 
         Args:
@@ -117,7 +117,7 @@ class Trajectories(Demonstrations):
         split = {part: np.searchsorted(chosen.numbers, numbers) for part, numbers in parts.items()}
         self.split_ids = {part: chosen.named(numbers) for part, numbers in split.items()}
         self._numbers, self.highest_id = {part: split[part] for part in PARTS}, int(chosen.names.max())
-        self.images = config.frames(store, chosen, config.images)
+        self.images = config.frames(store, chosen, config.cameras)
         if config.mirror:
             self._numbers["train"] = np.concatenate([self._numbers["train"], len(ends) + self._numbers["train"]])
             arrays, ends = with_images(config.mirror, wanted, arrays, ends)
@@ -142,8 +142,11 @@ class Trajectories(Demonstrations):
             | {key: (steps, *found.folder.shape) for key, found in self._embeddings.items()}
             | {key: (steps, *column.shape) for key, column in self.images.items()}
             | {key: (steps, *found.table.shape[1:]) for key, found in self._language.items()},
-            kinds={key: "image" for key in config.images} | {key: "text" for key in config.language},
-            fits={key: image.resize for key, image in config.images.items()},
+            kinds={key: "image" for key in config.images}
+            | {key: "depth" for key in config.depth}
+            | {key: "text" for key in config.language},
+            fits={key: image.resize for key, image in config.cameras.items()},
+            depths={key: depth.range for key, depth in config.depth.items()},
             rotations={key: each.rotations for key, each in wanted.items() if each.rotations},
             embedders={key: found.embedder for key, found in self._language.items() if found.embedder is not None},
             previous_actions=starts,
@@ -226,7 +229,7 @@ class Trajectories(Demonstrations):
 
     def _camera(self, key: str) -> Column:
         """The frames of a camera, followed by the frames of the mirror images."""
-        rule = self._config.images[key].mirror
+        rule = self._config.cameras[key].mirror
         if rule is None:
             return self.images[key]
         return join([self.images[key], MirroredColumn(self.images[rule.camera or key], rule.flip)])
@@ -283,7 +286,7 @@ class Trajectories(Demonstrations):
         """
         digest = self._digest.copy()
         for key in sorted(self.images):
-            index, rule = self.images[key].frames.index, self._config.images[key].mirror
+            index, rule = self.images[key].frames.index, self._config.cameras[key].mirror
             digest.update(b"" if rule is None else rule.model_dump_json().encode())
             text = f"{key}{index.fit.model_dump_json()}{index.encoding.model_dump_json()}{''.join(index.digests)}"
             digest.update(text.encode())

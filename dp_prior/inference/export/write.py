@@ -167,7 +167,7 @@ def references(policy: DiffusionPolicy) -> list[str] | None:
 def _shapes(policy: DiffusionPolicy, frames: Frames) -> dict[str, tuple[int, ...]]:
     """Shapes of the observations, cameras in the size of the frames that go in."""
     shapes = policy.spec.cond_shapes
-    return {key: (shape[0], *frames[key], 3) if key in frames else shape for key, shape in shapes.items()}
+    return {key: (shape[0], *frames[key], shape[-1]) if key in frames else shape for key, shape in shapes.items()}
 
 
 def _graphs(policy: DiffusionPolicy, layout: Format, source: str, frames: Frames) -> dict[str, bytes]:
@@ -217,6 +217,8 @@ def observations(policy: DiffusionPolicy, seed: int, rows: int, frames: Frames |
             found[key] = low + draws.uniform(shape[0], *low.shape) * (high - low)
         elif policy.spec.kind(key) == "text":
             found[key] = F.normalize(draws.normal(*shape), dim=-1)
+        elif policy.spec.kind(key) == "depth":
+            found[key] = 1.25 * draws.uniform(*shape) - 0.25  # scaled: a fifth was not measured
         else:
             found[key] = draws.integers(256 if policy.spec.kind(key) == "image" else 2, *shape).to(
                 policy.spec.dtype(key)
