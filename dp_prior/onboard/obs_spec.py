@@ -204,7 +204,7 @@ class ObsSpec:
         one = self.observations[key]
         remedies = {
             "image": "; give the camera's RGB from 0 to 255 unscaled",
-            "depth": " in metres; of millimetres give depth * 0.001",
+            "depth": ", in metres: of millimetres give depth * 0.001",
         }
         remedy = remedies.get(one.kind, "")
         expected = f"a policy reads {one.dtype} for kind {one.kind!r}{remedy}"

@@ -39,6 +39,9 @@ from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import PARTS
 from dp_prior.tensors.batch import Spec
 
+DEPTHS_LOOKED_AT = 64
+"""Frames of depth that are compared with its range."""
+
 
 class TrajectoriesConfig(RecordedConfig, WindowsConfig):
     """Windows over recorded episodes: observations as condition, an action chunk as the diffused variable."""
@@ -307,11 +310,25 @@ class Trajectories(Demonstrations):
     def warnings(self) -> list[str]:
         """See `Demonstrations`; with instructions that are always the same, or that cannot be told apart."""
         doubts = [f"{key!r}: {line}" for key, found in self._language.items() for line in found.warnings]
+        doubts += [line for key in self._config.depth for line in self._depth_warnings(key)]
         return [*super().warnings(), *doubts] + [
             f"{key!r} is {language.texts[0]!r} in every frame, so it tells the policy nothing"
             for key, language in self._language.items()
             if len(language.texts) == 1
         ]
+
+    def _depth_warnings(self, key: str) -> Iterator[str]:
+        """A line if little of what was measured lies in the range, as in another unit. Looks at a few frames."""
+        column, seen = self.images[key], self.spec.depths[key]
+        metres = column.rows(torch.arange(min(DEPTHS_LOOKED_AT, len(column))) * len(column) // DEPTHS_LOOKED_AT)
+        measured = metres[metres > 0]
+        inside = ((measured >= seen.near) & (measured <= seen.far)).float()
+        if len(measured) == 0 or inside.mean() < 0.5:
+            share = (
+                f"{inside.mean():.0%} of {len(measured):,} measured pixels lie" if len(measured) else "no pixel lies"
+            )
+            reach = f", of {measured.min():.3g} to {measured.max():.3g} m" if len(measured) else ""
+            yield f"depth.{key}: {share} from near {seen.near:g} to far {seen.far:g} m{reach}; look at unit, near and far"
 
 
 def _dimensions(

@@ -16,9 +16,11 @@ from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.recognition import Episodes, kind_of, known_kind
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.pictures.images import ImagesConfig
+from dp_prior.data.recorded.camera import DepthConfig
 from dp_prior.data.recorded.selection import KeyConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.reports.inspection.cameras import Strip, look
+from dp_prior.reports.inspection.depth import Distances, look_at_depth
 from dp_prior.reports.inspection.embeddings import FolderRows, embeddings_at, find_in_rows, read_rows
 from dp_prior.reports.inspection.faults import Finding, faulty_episodes, find, ranked
 from dp_prior.reports.inspection.image_survey import Gallery, find_in_images, images_at, read_gallery
@@ -50,6 +52,7 @@ class Inspection:
         normalizers: of each signal that has one.
         data: the JSON that names its keys.
         leave_out: own numbers of the episodes with faults that training is better without.
+        depths: distances of each key that is depth.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Inspection:
     normalizers: dict[str, NormalizerConfig] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     galleries: list[Gallery] = field(default_factory=list)
+    depths: list[Distances] = field(default_factory=list)
     leave_out: list[int] = field(default_factory=list)
 
 
@@ -159,7 +163,8 @@ def _configured(config: TrainConfig) -> list[Inspection]:
         roles["action"] = (one.action, "action")
         place = one.downloaded({}).episodes
         cameras = [each.key for each in one.images.values() if each.key is not None and each.render is None]
-        seen = _recorded(name, place, roles, own, normalizers, cameras, one.choice)
+        depths = {each.key: each for each in one.depth.values() if each.key is not None}
+        seen = _recorded(name, place, roles, own, normalizers, cameras, one.choice, depths)
         found.append(replace(seen, findings=ranked([*seen.findings, *_cut_texts(one)])))
     return found
 
@@ -179,16 +184,25 @@ def _recorded(
     normalizers: dict[str, NormalizerConfig] | None = None,
     cameras: list[str] | None = None,
     choice: ChoiceConfig | None = None,
+    depths: dict[str, DepthConfig] | None = None,
 ) -> Inspection:
-    """Args: wanted, data, normalizers, cameras, choice: those of a configuration; None for all keys and episodes."""
+    """Args: wanted, data, normalizers, cameras, choice, depths: those of a configuration; None for all keys and
+    episodes."""
     is_divided = bool((data.get("split") or {}).get("parts"))
     seen = replace(survey(record.create(), wanted, choice), is_divided=is_divided)
     is_remote = record.is_remote and cameras is None
     keys = list(seen.cameras if cameras is None else cameras)
     unnamed = {key: shape for key, shape in seen.cameras.items() if key not in keys}
     seen.unused.update({key: f"pictures of {shape}, not named in data.images" for key, shape in unnamed.items()})
-    missing = [key for key in keys if is_remote and seen.store.dtype(key) == "video"]
+    deep = dict.fromkeys(seen.depths) if depths is None else depths
+    seen.unused.update({key: f"depth of {shape}, not named in data.depth" for key, shape in seen.depths.items()})
+    missing = [key for key in [*keys, *deep] if is_remote and seen.store.dtype(key) == "video"]
     strips, findings, gaps = look(seen, [key for key in keys if key not in missing], are_named=cameras is not None)
+    deep = {key: stated for key, stated in deep.items() if key not in missing}
+    grey, distances, odd, unseen = look_at_depth(seen, deep)
+    strips, findings, gaps = strips + grey, findings + odd, gaps + unseen
+    for one in distances:
+        seen.unused.pop(one.key, None)
     gaps += [f"{key}: videos on the Hub are downloaded if a configuration names them" for key in missing]
     notes = [Finding("note", remark) for remark in seen.store.remarks()]
     if wanted is None and not seen.of("action"):
@@ -200,8 +214,10 @@ def _recorded(
     if not data:
         episodes = json.loads(record.model_dump_json(exclude_unset=True))
         episodes = {name: value for name, value in episodes.items() if value is not None}  # the path of one on the Hub
-        data = propose_data(seen, episodes, {strip.camera: strip.size for strip in strips}, leave_out)
-    return Inspection(name, seen, [], found, strips, [*seen.gaps, *gaps], normalizers, data, leave_out=leave_out)
+        frames = {strip.camera: strip.size for strip in strips if strip.camera in keys}
+        data = propose_data(seen, episodes, frames, distances, leave_out)
+    gaps = [*seen.gaps, *gaps]
+    return Inspection(name, seen, [], found, strips, gaps, normalizers, data, leave_out=leave_out, depths=distances)
 
 
 def _embeddings(name: str, data: dict[str, Any], readable: dict[str, Any]) -> Inspection:
