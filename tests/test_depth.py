@@ -104,6 +104,18 @@ def test_through_the_cache_it_equals_the_arrays_and_resized_their_nearest_pixels
     assert set(data.statistics()) == {"x"}
 
 
+def test_files_beside_the_data_set_are_the_arrays_too(tmp_path):
+    image = pytest.importorskip("PIL.Image", reason="NOT CHECKED: Pillow is not installed")
+    record, row = recorded(tmp_path), 0
+    for episode, length in enumerate(LENGTHS):
+        (tmp_path / "depth" / str(episode)).mkdir(parents=True)
+        for step in range(length):
+            image.fromarray(MILLIMETRES[row]).save(tmp_path / "depth" / str(episode) / f"{step}.png")
+            row += 1
+    record["depth"]["front_depth"] = {**DEPTH, "key": None, "folder": str(tmp_path / "depth"), "size": [24, 32]}
+    assert torch.equal(data_of(record).images["front_depth"].rows(torch.arange(40)), METRES)
+
+
 @pytest.mark.parametrize(("field", "changes"), [("unit", True), ("size", True), ("near", False), ("camera", False)])
 def test_what_decides_about_its_metres_changes_the_fingerprint(field, changes, tmp_path):
     before = data_of(recorded(tmp_path)).fingerprint

@@ -36,7 +36,7 @@ class Fit(Config):
 
     def apply(self, frames: Tensor) -> Tensor:
         """Fit pictures of one size: (N, H, W, 3) uint8 -> (N, height, width, 3) uint8, both RGB, on the CPU; or depth,
-        (N, H, W, 1) float32 -> (N, height, width, 1), of which every value was one before, or is that of a strip, 0.
+        (N, H, W, 1) float32 -> (N, height, width, 1), which holds no new value but the 0 of strips.
 
         Depends on nothing but the pixels of each picture: not on N, the memory layout, the number of threads or the
         processor (its kernel computes in integers). Returns `frames` itself if they have the size already.

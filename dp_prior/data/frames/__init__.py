@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import av
 
 BLOCK_BYTES = 2 << 20  # fits the cache of a core: larger blocks take a quarter longer for small frames
 
@@ -76,7 +73,7 @@ class StoredArray(Protocol):
 
 
 class FrameContents(Protocol):
-    """What frames hold, colours or depth, and how each way to store frames gives it."""
+    """Colours or depth: how arrays, pictures and videos become frames of either."""
 
     channels: int
     """Channels of a frame."""
@@ -100,11 +97,11 @@ class FrameContents(Protocol):
         """
         ...
 
-    def of_video(self) -> Callable[[av.VideoFrame], np.ndarray]:
-        """What makes (H, W, channels) of the frames of a video, one at a time."""
+    def of_video(self) -> Callable[[Any], np.ndarray]:
+        """A function from a frame of PyAV's to (H, W, channels), to be called frame after frame."""
         ...
 
-    def video_fault(self, frame: av.VideoFrame) -> str | None:
+    def video_fault(self, frame: Any) -> str | None:
         """Why the frames of a video are no such frames, and what is expected, after the name of their format."""
         ...
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dp_prior.data.frames.picture_frames import decode_picture
 from dp_prior.data.frames.stored_pixels import StoredPixels
-
-if TYPE_CHECKING:
-    import av
+from dp_prior.pixels.video_files import rgb_frames
 
 
 @dataclass(frozen=True)
@@ -29,20 +27,11 @@ class Colours:
         """See `FrameContents` and `decode_picture`."""
         return decode_picture(data, where, size)
 
-    def of_video(self) -> Callable[[av.VideoFrame], np.ndarray]:
+    def of_video(self) -> Callable[[Any], np.ndarray]:
         """See `FrameContents`."""
-        import av
-        from av.video.reformatter import VideoReformatter
+        return rgb_frames()
 
-        reformatter = (
-            VideoReformatter()
-        )  # kept, since each new one prepares its tables again: 3 times slower at 96 x 96
-        # PyAV 17 began to split each frame between threads, which costs more than it saves where files are read side by
-        # side: 4 times as long for 640 x 480 on two busy cores.
-        how = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
-        return lambda frame: _pixels(reformatter.reformat(frame, format="rgb24", **how))
-
-    def video_fault(self, frame: av.VideoFrame) -> str | None:
+    def video_fault(self, frame: Any) -> str | None:
         """See `FrameContents`."""
         components = frame.format.components
         kind = None
@@ -62,10 +51,3 @@ class Colours:
 
 
 COLOURS = Colours()
-
-
-def _pixels(frame: av.VideoFrame) -> np.ndarray:
-    """(H, W, 3) of an rgb24 frame, whose rows may be padded; a view."""
-    plane = frame.planes[0]
-    rows = np.frombuffer(plane, np.uint8).reshape(frame.height, plane.line_size)
-    return rows[:, : frame.width * 3].reshape(frame.height, frame.width, 3)

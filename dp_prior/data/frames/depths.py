@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.frames.stored_pixels import PixelError
 from dp_prior.pixels.picture_files import PictureError, opened_picture, upright
-
-if TYPE_CHECKING:
-    import av
+from dp_prior.pixels.video_files import brightness
 
 MILLIMETRES, METRES = 0.001, 1.0
 """Usual units of integers and of floats, in metres."""
@@ -72,11 +70,11 @@ class Depths:
             raise DataError(where, [f"is {values.shape[0]} x {values.shape[1]}; {expected}"])
         return self.metres(values)[..., None]
 
-    def of_video(self) -> Callable[[av.VideoFrame], np.ndarray]:
+    def of_video(self) -> Callable[[Any], np.ndarray]:
         """See `FrameContents`."""
-        return lambda frame: self.metres(_brightness(frame))[..., None]
+        return lambda frame: self.metres(brightness(frame))[..., None]
 
-    def video_fault(self, frame: av.VideoFrame) -> str | None:
+    def video_fault(self, frame: Any) -> str | None:
         """See `FrameContents`."""
         bits = frame.format.components[0].bits
         if bits > 8 and not frame.format.is_rgb:
@@ -124,11 +122,3 @@ class StoredDepths:
 def is_deep(mode: str) -> bool:
     """Whether a picture of this mode of Pillow's has one channel of more than 8 bits."""
     return mode == "F" or mode.startswith("I")
-
-
-def _brightness(frame: av.VideoFrame) -> np.ndarray:
-    """(H, W) uint16 of the first plane, whose rows may be padded; as stored, whatever range of colours is declared."""
-    plane = frame.planes[0]
-    kind = np.dtype(">u2" if frame.format.is_big_endian else "<u2")
-    rows = np.frombuffer(plane, kind).reshape(frame.height, plane.line_size // 2)
-    return rows[:, : frame.width]

@@ -27,7 +27,7 @@ def is_encoded(row: Any) -> bool:
 
 
 def contents_of(row: Any) -> FrameContents:
-    """What an encoded picture holds: depth if it has one channel of more than 8 bits."""
+    """Colours, or depth if an encoded picture has one channel of more than 8 bits."""
     try:
         with opened_picture(as_bytes(row)) as picture:
             return Depths() if is_deep(picture.mode) else COLOURS

@@ -139,7 +139,7 @@ class DepthConfig(FramesConfig):
 
     @property
     def range(self) -> DepthRange:
-        """What the policy knows of it."""
+        """The range that the policy is told."""
         return DepthRange.model_construct(near=self.near, far=self.far, camera=self.camera)
 
     @property

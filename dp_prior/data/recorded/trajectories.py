@@ -328,7 +328,8 @@ class Trajectories(Demonstrations):
                 f"{inside.mean():.0%} of {len(measured):,} measured pixels lie" if len(measured) else "no pixel lies"
             )
             reach = f", of {measured.min():.3g} to {measured.max():.3g} m" if len(measured) else ""
-            yield f"depth.{key}: {share} from near {seen.near:g} to far {seen.far:g} m{reach}; look at unit, near and far"
+            found = f"depth.{key}: {share} from near {seen.near:g} to far {seen.far:g} m{reach}"
+            yield f"{found}; look at unit, near and far"
 
 
 def _dimensions(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from dp_prior.reports.inspection.survey import Survey
 HALF_BRIGHT = 0.5
 """Metres that are shown half as bright as the nearest ones."""
 
-SPARSE = 8
+SPARSE = 4
 """Pixels from one whose distance is looked at to the next."""
 
 NEAR_AND_FAR = (0.01, 0.99)
@@ -77,25 +79,31 @@ class Distances:
 
 
 class ShadedDepth:
-    """See `FrameSource`; depth as grey pictures, black where nothing was measured. Attributes: metres: of some pixels of
-    every frame that was read."""
+    """See `FrameSource`; depth as grey pictures, black where nothing was measured.
+
+    Attributes:
+        metres: of some pixels of every frame that was read.
+    """
 
     def __init__(self, source: FrameSource):
-        self.root, self.size, self.ends, self.parts, self._source = (
-            source.root,
-            source.size,
-            source.ends,
-            source.parts,
-            source,
-        )
+        self.root, self.size, self._source = source.root, source.size, source
+        self.ends, self.parts = source.ends, source.parts
         self.metres: list[np.ndarray] = []
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
         for block in self._source.read(part, skip):
-            self.metres.append(block[:, ::SPARSE, ::SPARSE].ravel())
+            self.metres.append(block[:, SPARSE // 2 :: SPARSE, SPARSE // 2 :: SPARSE].ravel())
             shade = np.where(block > 0, 255 * HALF_BRIGHT / (HALF_BRIGHT + block), 0)
             yield shade.astype(np.uint8).repeat(3, axis=3)
+
+    def files(self) -> list[Path]:
+        """See `FrameSource`."""
+        return self._source.files()
+
+    def describe(self) -> dict[str, Any]:
+        """See `FrameSource`."""
+        return self._source.describe()
 
 
 def look_at_depth(
@@ -104,7 +112,7 @@ def look_at_depth(
     """Strips and distances of these keys, what is wrong with them, and a line for each key that cannot be read.
 
     Args:
-        wanted: what a configuration says of each key; None without a configuration, so that it may be unreadable.
+        wanted: the record of each key in a configuration; None without a configuration, where no key must be readable.
     """
     strips, distances, findings, gaps = [], [], [], []
     for key, stated in wanted.items():

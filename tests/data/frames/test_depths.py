@@ -9,6 +9,7 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.frames.depths import Depths
 from dp_prior.data.frames.folder import FolderFrames
 from dp_prior.data.frames.stored_pixels import PixelError
+from tests.data.frames.recordings import write_video
 from tests.messages import naming
 
 SIZE = (24, 32)
@@ -21,18 +22,6 @@ def picture(values, kind):
     stream = io.BytesIO()
     image.fromarray(values).save(stream, kind)
     return stream.getvalue()
-
-
-def write_video(path, values, format="gray16le"):
-    """Lossless grey video of so many bits."""
-    av = pytest.importorskip("av", reason="NOT CHECKED: PyAV is not installed")
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("ffv1", rate=10)
-        stream.height, stream.width, stream.pix_fmt = *values.shape[1:], format
-        for value in values:
-            frame = av.VideoFrame.from_ndarray(value, format=format)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
 
 
 @pytest.mark.parametrize("axes", [(), (1,), (3,)], ids=["no channel", "channel first", "channel last"])
@@ -64,9 +53,9 @@ def test_pictures_of_16_bits_and_of_floats_are_the_arrays(kind):
 
 
 def test_videos_of_more_than_8_bits_are_the_arrays(tmp_path):
-    (tmp_path / "front").mkdir()
-    write_video(tmp_path / "front" / "0.mkv", MILLIMETRES[:4])
-    write_video(tmp_path / "front" / "1.mkv", MILLIMETRES[4:], "gray12le")
+    pytest.importorskip("av", reason="NOT CHECKED: PyAV is not installed")
+    write_video(tmp_path / "front" / "0.mkv", MILLIMETRES[:4], codec="ffv1", pix_fmt="gray16le", options={})
+    write_video(tmp_path / "front" / "1.mkv", MILLIMETRES[4:], codec="ffv1", pix_fmt="gray12le", options={})
     source = FolderFrames(tmp_path / "front", np.array([4, 7]), contents=Depths())
     found = np.concatenate([block for part in source.parts for block in source.read(part, 0)])
     np.testing.assert_array_equal(found, METRES)
@@ -109,7 +98,8 @@ def test_a_picture_of_something_else_is_refused():
 
 
 def test_a_video_of_8_bits_is_refused(tmp_path):
-    (tmp_path / "front").mkdir()
-    write_video(tmp_path / "front" / "0.mkv", (MILLIMETRES % 256).astype(np.uint8), "gray")
+    pytest.importorskip("av", reason="NOT CHECKED: PyAV is not installed")
+    few = (MILLIMETRES % 256).astype(np.uint8)
+    write_video(tmp_path / "front" / "0.mkv", few, codec="ffv1", pix_fmt="gray", options={})
     with pytest.raises(DataError, match=naming("0.mkv", "gray", "8 bit", "gray16le")):
         FolderFrames(tmp_path / "front", np.array([7]), contents=Depths())
