@@ -132,5 +132,5 @@ def look_at_depth(
             one = Distances.of(key, source.size, np.concatenate(shaded.metres), stated)
             strips += found
             distances.append(one)
-            findings += [*frozen, *one.findings()]
+            findings += [*(frozen if one.range is not None else ()), *one.findings()]
     return strips, distances, findings, gaps
