@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dp_prior import Agent, load_policy
+from dp_prior.client.client import PolicyClient, ServerError
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
@@ -20,6 +21,7 @@ from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.randomness import Randomness
 from tests.data.frames.recordings import ends_of, pictures
 from tests.inference.export.policies import SMALL
+from tests.inference.serving.running import running
 from tests.messages import naming
 from tests.tasks.test_policy import statistics
 from tests.tiny import assert_equal, experiment, rows, state, tiny, train, train_and_die
@@ -259,6 +261,19 @@ def test_the_robot_gives_metres_of_any_size_and_not_measured_is_not_finite_eithe
             agents[2].act({"front": FRAMES[number], "front_depth": odd}),
         ]
         assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2])
+
+
+def test_a_server_acts_alike(trained):
+    pytest.importorskip("msgpack", reason="msgpack is not installed: depth is NOT served")
+    agent = Agent(trained)
+    with running(trained) as server, PolicyClient(port=server.port) as robot:
+        for number in range(4):
+            obs = {"front": FRAMES[number], "front_depth": METRES[number].numpy()}
+            np.testing.assert_array_equal(robot.act(obs), agent.act(obs))
+        with pytest.raises(ServerError, match=naming("'front_depth'", "uint16", "depth * 0.001")):
+            robot.act({"front": FRAMES[0], "front_depth": MILLIMETRES[0][..., None]})
+        told = robot.metadata["obs"]["front_depth"]
+        assert (told["kind"], told["dtype"], told["shape"]) == ("depth", "float32", [None, None, 1])
 
 
 @pytest.mark.parametrize(

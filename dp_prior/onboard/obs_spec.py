@@ -197,7 +197,15 @@ class ObsSpec:
             found = np.array(array, wanted, order="C")  # of any layout, width and byte order
         if is_depth:  # as in the data, 0 is what the sensor did not measure
             found[~((found > 0) & (found < np.inf))] = 0
-        return found
+        return self.evenly(key, found) if self.observations[key].kind == "points" else found
+
+    def evenly(self, key: str, cloud: np.ndarray) -> np.ndarray:
+        """(..., points, n) of any number of points -> as many as the policy reads: evenly spaced ones, or each several
+        times."""
+        count = self.observations[key].shape[0]
+        if cloud.ndim < 2 or cloud.shape[-2] in (0, count):
+            return cloud
+        return np.ascontiguousarray(cloud[..., np.arange(count) * cloud.shape[-2] // count, :])
 
     def wrong_type(self, key: str, found: Any) -> ValueError:
         """The error for an observation of another type."""
@@ -236,7 +244,8 @@ class ObsSpec:
             again = "The observation was not remembered: call again with a good one"
             return ValueError(f"observation {key!r}, row {row}, {what}. {again}")
 
-        if value.dtype.kind == "f" and not np.isfinite(read).all():
+        is_whole = self.observations[key].kind != "points"
+        if is_whole and value.dtype.kind == "f" and not np.isfinite(read).all():
             first, *element = np.argwhere(~np.isfinite(read))[0].tolist()
             found = read[(first, *element)].item()
             raise problem(first, f"element {element} is {found}; expected a finite number")

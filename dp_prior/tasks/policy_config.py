@@ -19,6 +19,7 @@ from dp_prior.networks.encoders import EncoderConfig
 from dp_prior.networks.encoders.camera_encoder import CameraEncoderConfig
 from dp_prior.networks.encoders.encoder import ReadElsewhere
 from dp_prior.networks.encoders.observation import ObservationEncoder
+from dp_prior.networks.encoders.points import PointEncoderConfig
 from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
 from dp_prior.networks.encoders.state_encoder import StateEncoderConfig
 from dp_prior.tasks.policy import DiffusionPolicy
@@ -70,7 +71,8 @@ class PolicyConfig(TaskRecord):
     null: chunks are predicted from observations alone."""
 
     encoders: dict[str, EncoderConfig] = {}
-    """Encoder of each observation key; the default is the state encoder, for camera frames and depth resnet."""
+    """Encoder of each observation key; the default is the state encoder, for camera frames and depth
+    resnet, for point clouds points."""
 
     normalizer: dict[str, NormalizerConfig] = {}
     """Normalizer of each observation key and of `action`; the default is limits, gaussian for instructions, or identity
@@ -286,8 +288,10 @@ class PolicyConfig(TaskRecord):
         )
 
     def _encoder(self, key: str, kind: Kind = "vector") -> EncoderConfig:
-        default = ResNetEncoderConfig() if kind in FRAMES else StateEncoderConfig()
-        return self.encoders.get(key, default)
+        default = {"points": PointEncoderConfig, **dict.fromkeys(FRAMES, ResNetEncoderConfig)}.get(
+            kind, StateEncoderConfig
+        )
+        return self.encoders[key] if key in self.encoders else default()
 
     def normalizer_of(self, key: str, kind: Kind = "vector") -> NormalizerConfig:
         """How an observation is normalised."""

@@ -20,13 +20,17 @@ from dp_prior.tensors.depth import DepthRange
 from dp_prior.tensors.rotations import Layout, RotationSlice
 from dp_prior.tensors.slices import slice_faults
 
-Kind = Literal["vector", "image", "depth", "tokens", "label", "text"]
+Kind = Literal["vector", "image", "depth", "points", "tokens", "label", "text"]
 """vector: numbers with a unit, such as a state; image: pixels (height, width, 1, 3 or 4 channels); depth: metres of
-each pixel (height, width, 1), 0 where nothing was measured; tokens: numbers of words; label: the number of a class;
-text: the embedding of a text, such as an instruction."""
+each pixel (height, width, 1), 0 where nothing was measured; points: a cloud (points, 3 or 6), not finite where there is
+no point; tokens: numbers of words; label: the number of a class; text: the embedding of a text, such as an
+instruction."""
 
 FRAMES: tuple[Kind, ...] = ("image", "depth")
 """Kinds of observations that are frames of a camera, of a fixed height and width."""
+
+SEEN: tuple[Kind, ...] = (*FRAMES, "points")
+"""Kinds of observations of a sensor that have no statistics: encoders read them in the unit of the data."""
 
 X, LABEL, LOW_RES = "x", "label", "low_res"
 """Keys of the diffused variable, and of a picture's class and reduced copy, where these are conditions."""
@@ -35,6 +39,7 @@ DTYPES: dict[Kind, torch.dtype] = {
     "vector": torch.float32,
     "image": torch.uint8,
     "depth": torch.float32,
+    "points": torch.float32,
     "tokens": torch.int64,
     "label": torch.int64,
     "text": torch.float32,
@@ -116,6 +121,8 @@ class Spec(Config):
         for key, shape in self.cond_shapes.items():
             if (self.kind(key) == "depth") != (key in self.depths) or (key in self.depths and shape[-1:] != (1,)):
                 yield f"{key!r} is of kind {self.kind(key)!r} and shape {shape}; depth has one channel, and a range"
+            if self.kind(key) == "points" and shape[-1:] not in ((3,), (6,)):
+                yield f"{key!r} is a point cloud of shape {shape}; expected (..., points, 3 or 6)"
             if self.kind(key) == "image" and (len(shape) < 3 or shape[-1] not in (1, 3, 4)):
                 yield f"{key!r} is an image of shape {shape}; expected (..., height, width, 1, 3 or 4)"
 

@@ -102,6 +102,8 @@ def check_obs(
         checked[key] = value
     read = None if active is None else np.asarray(active, np.int64)
     for key, value in checked.items():
+        if spec.kind(key) == "points":  # what is not finite is no point
+            continue
         is_read_here = value.device.type == "cpu" or reads.observations[key].rotations
         if is_read_here or (value.is_floating_point() and (~value.isfinite()).any()):
             reads.check_values(key, value.cpu().numpy(), read)
@@ -116,4 +118,6 @@ def _tensor(key: str, value: Any, wanted: torch.dtype, reads: ObsSpec) -> Tensor
     if not is_fit or (is_depth and not value.is_floating_point()):
         raise reads.wrong_type(key, value.dtype)
     value = value.detach().to(wanted)
+    if reads.observations[key].kind == "points":
+        return torch.from_numpy(reads.evenly(key, value.cpu().numpy())).to(value.device)
     return torch.where((value > 0) & value.isfinite(), value, 0.0) if is_depth else value

@@ -29,6 +29,9 @@ TASK = "task_index"
 SMALLEST_DEPTH = 16
 """Height and width from which one channel of numbers may be taken for depth."""
 
+SMALLEST_CLOUD = 64
+"""Points from which vectors of 3 or 6 numbers may be taken for a cloud."""
+
 _NO_DEPTH = re.compile("mask|segm|label|tactile", re.IGNORECASE)
 
 SMALLEST_FLOAT_CAMERA = 8
@@ -108,6 +111,11 @@ class EpisodeStore(ABC):
         """Shape of a frame, of every key that has depth at each step: one channel of 16 bits or, if the name of the key
         says depth, of other wide numbers."""
         return {key: shape for key, shape in self.keys().items() if _is_depth(key, shape, self.dtype(key))}
+
+    def clouds(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every key that has a point cloud at each step: positions, or positions and colours."""
+        shapes = {key: shape for key, shape in self.keys().items() if len(shape) == 2 and shape[1] in (3, 6)}
+        return {key: shape for key, shape in shapes.items() if shape[0] >= SMALLEST_CLOUD and self.is_number(key)}
 
     def _is_float_camera(self, key: str) -> bool:
         """Whether floats of three axes are pictures; smaller arrays may be rotations or points."""

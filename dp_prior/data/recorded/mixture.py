@@ -67,7 +67,8 @@ class MixtureConfig(WindowsConfig):
 
     def faults(self) -> Iterator[str]:
         names = {
-            name: sorted([*one.obs, *one.embeddings, *one.cameras, *one.language]) for name, one in self.sets.items()
+            name: sorted([*one.obs, *one.embeddings, *one.cameras, *one.points, *one.language])
+            for name, one in self.sets.items()
         }
         first, expected = next(iter(names.items()))
         for name, found in names.items():

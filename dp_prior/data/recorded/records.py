@@ -15,6 +15,7 @@ from dp_prior.data.recorded.camera import DepthConfig, FramesConfig, ImageConfig
 from dp_prior.data.recorded.frame_embeddings import ObservationEmbeddingsConfig
 from dp_prior.data.recorded.language import LanguageConfig
 from dp_prior.data.recorded.mirror import MirrorConfig
+from dp_prior.data.recorded.points import PointsConfig
 from dp_prior.data.recorded.selection import ACTION, ActionConfig, KeyConfig
 from dp_prior.data.recorded.split import SplitConfig
 from dp_prior.data.recorded.weights import WeightsConfig
@@ -59,6 +60,9 @@ class RecordedConfig(Config):
     depth: dict[Annotated[str, AfterValidator(good_key)], DepthConfig] = {}
     """Further observations that are depth, by the policy's name, through the frame cache too."""
 
+    points: dict[Annotated[str, AfterValidator(good_key)], PointsConfig] = {}
+    """Further observations that are point clouds, by the policy's name."""
+
     language: dict[Annotated[str, AfterValidator(good_key)], LanguageConfig] = {}
     """Further observations that are instructions, by the policy's name: embeddings of texts."""
 
@@ -74,12 +78,12 @@ class RecordedConfig(Config):
     """How often windows are drawn, such as corrections more often than the rest. null: each comes once per epoch."""
 
     def faults(self) -> Iterator[str]:
-        names = [*self.obs, *self.embeddings, *self.cameras]
+        names = [*self.obs, *self.embeddings, *self.cameras, *self.points]
         both = [*names, *self.language]
         repeated = sorted({name for name in both if both.count(name) > 1})
         if repeated or not names:
             found = f"name {repeated} twice" if repeated else "are empty"
-            where = "obs, embeddings, images, depth" + (" and language" if repeated else "")
+            where = "obs, embeddings, images, depth, points" + (" and language" if repeated else "")
             yield f"{where} {found}; a policy needs observations with different names"
         for name, each in self.depth.items():
             if each.camera is not None and each.camera not in self.images:
@@ -109,8 +113,9 @@ class RecordedConfig(Config):
                 where = f"{self._where(name)}.{name}.mirror"
                 yield f"{where} is given, but mirror is empty; it says how action and obs read there"
             return
-        if unmirrored := [*self.embeddings, *self.language]:
-            yield f"mirror is given, but {unmirrored} are embeddings, which have no mirror image; remove them or mirror"
+        if unmirrored := [*self.embeddings, *self.language, *self.points]:
+            found = f"mirror is given, but {unmirrored} are embeddings or points"
+            yield f"{found}, which have no mirror image; remove them or mirror"
         for name in sorted(self.cameras.keys() - mirrored):
             found = f"{self._where(name)}.{name} does not say how its frames read there"
             yield f'mirror is given, but {found}; give it a "mirror"'

@@ -56,7 +56,7 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
 
     def faults(self) -> Iterator[str]:
         yield from super().faults()
-        if self.previous_action in {"action", *self.obs, *self.embeddings, *self.cameras, *self.language}:
+        if self.previous_action in {"action", *self.obs, *self.embeddings, *self.cameras, *self.points, *self.language}:
             yield (
                 f"previous_action is {self.previous_action!r}, the name of the action or of another observation; take "
                 f"another name, such as 'previous_action'"
@@ -120,6 +120,7 @@ class Trajectories(Demonstrations):
         split = {part: np.searchsorted(chosen.numbers, numbers) for part, numbers in parts.items()}
         self.split_ids = {part: chosen.named(numbers) for part, numbers in split.items()}
         self._numbers, self.highest_id = {part: split[part] for part in PARTS}, int(chosen.names.max())
+        arrays |= (clouds := {name: record.read(store, chosen, name) for name, record in config.points.items()})
         self.images = config.frames(store, chosen, config.cameras)
         if config.mirror:
             self._numbers["train"] = np.concatenate([self._numbers["train"], len(ends) + self._numbers["train"]])
@@ -129,6 +130,7 @@ class Trajectories(Demonstrations):
         keys = {key for each in wanted.values() for key in each.names}.union(
             *(record.keys() for record in config.language.values())
         )
+        keys |= {record.key for record in config.points.values()}
         self.files = [*store.files(keys), *(path for found in self._language.values() for path in found.files)]
         self._ends, self._lengths = ends, np.diff(ends, prepend=0)
         self._digest = _digest(arrays, ends, self._embeddings, self._language)
@@ -142,11 +144,13 @@ class Trajectories(Demonstrations):
         self.spec = Spec(
             x_shape=(horizon, *arrays[ACTION].shape[1:]),
             cond_shapes={key: (steps, *arrays[key].shape[1:]) for key in wanted if key != ACTION}
+            | {key: (steps, *cloud.shape[1:]) for key, cloud in clouds.items()}
             | {key: (steps, *found.folder.shape) for key, found in self._embeddings.items()}
             | {key: (steps, *column.shape) for key, column in self.images.items()}
             | {key: (steps, *found.table.shape[1:]) for key, found in self._language.items()},
             kinds={key: "image" for key in config.images}
             | {key: "depth" for key in config.depth}
+            | {key: "points" for key in config.points}
             | {key: "text" for key in config.language},
             fits={key: image.resize for key, image in config.cameras.items()},
             depths={key: depth.range for key, depth in config.depth.items()},

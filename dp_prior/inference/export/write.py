@@ -215,6 +215,8 @@ def observations(policy: DiffusionPolicy, seed: int, rows: int, frames: Frames |
         if policy.spec.kind(key) == "vector":
             low, high = (policy.normalizer.get_buffer(f"{key}/{end}") for end in ("min", "max"))
             found[key] = low + draws.uniform(shape[0], *low.shape) * (high - low)
+        elif policy.spec.kind(key) == "points":
+            found[key] = draws.normal(*shape)
         elif policy.spec.kind(key) == "text":
             found[key] = F.normalize(draws.normal(*shape), dim=-1)
         elif policy.spec.kind(key) == "depth":

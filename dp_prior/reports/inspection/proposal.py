@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,7 @@ def propose_data(
     cameras: dict[str, tuple[int, int]],
     depths: Collection[Distances] = (),
     left_out: Collection[int] = (),
+    clouds: Collection[str] = (),
 ) -> dict[str, Any]:
     """`data` of a configuration: every observation, the action, these cameras and depths, and the parts of the authors.
 
@@ -62,10 +63,11 @@ def propose_data(
         left_out: own numbers of the episodes that are not used.
         episodes: `data.episodes`.
         cameras: height and width of the frames that can be read, by key.
+        clouds: keys of point clouds.
     """
     observations = [signal.key for signal in seen.of("observation")]
     measured = [one for one in depths if one.range is not None]
-    names = _names([*observations, *cameras, *(one.key for one in measured)])
+    names = _names([*observations, *cameras, *(one.key for one in measured), *clouds])
     data: dict[str, Any] = {"episodes": episodes}
     if left_out:
         data["choice"] = {"leave_out": ranges(left_out)}
@@ -76,6 +78,8 @@ def propose_data(
     if measured:
         shown = [names[key] for key in cameras]
         data["depth"] = {names[one.key]: _depth(one, names[one.key], shown) for one in measured}
+    if clouds:
+        data["points"] = {names[key]: {"key": key} for key in clouds}
     for signal in seen.of("action"):
         data["action"] = {"key": signal.key}
     split = SplitConfig(parts=_parts_of(seen))
@@ -128,6 +132,7 @@ def propose(
     is_one_episode: bool = False,
     n_samples: int | None = None,
     hint: str = "",
+    encoders: Mapping[str, dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """A whole configuration around `data`.
 
@@ -137,6 +142,7 @@ def propose(
         size: height and width of images, where `data` leave them as they are.
         n_samples: number of images, or of rows of embeddings.
         hint: what to write as the action where no key has that name.
+        encoders: of point clouds, by the policy's name.
 
     Raises:
         ConfigError: it names no action or no observation, so nothing can be trained.
@@ -157,12 +163,12 @@ def propose(
         extra = [{"type": "images", **every_images}] if n_samples > 1 else []
     else:
         missing = [what for what in ("action",) if what not in data] + ["obs"] * (
-            not {"obs", "images", "depth"} & data.keys()
+            not {"obs", "images", "depth", "points"} & data.keys()
         )
         if missing:
             problem = f"no key looks like {' or '.join(missing)}; name it in data.{missing[0]} yourself (docs/data.md)"
             raise ConfigError(name, [f"{problem}; {hint}" if hint and "action" in missing else problem])
-        task, every = _policy(data, fps), 100_000
+        task, every = _policy(data, fps, encoders or {}), 100_000
         extra = [{"type": "action_error", "every": {"samples": every}, "eval_timesteps": [8], **part}]
         metric = "action_error/ema/lower_quartile[steps=8]"  # docs/study.md
         optimizer, peak = "muon", 5e-3  # docs/training.md
@@ -223,7 +229,7 @@ def _image(height: int, has_labels: bool) -> dict[str, Any]:
     }
 
 
-def _policy(data: dict[str, Any], fps: float | None) -> dict[str, Any]:
+def _policy(data: dict[str, Any], fps: float | None, encoders: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """Its `task` for episodes, with a horizon of about as many seconds as is usual."""
     steps = 2 ** min(2, max(0, round(math.log2((fps or USUAL_RATE) / USUAL_RATE))))
     task = {
@@ -235,9 +241,9 @@ def _policy(data: dict[str, Any], fps: float | None) -> dict[str, Any]:
         "sampler": {"type": "ddim", "steps": 8},
     }
     if cameras := [*data.get("images", {}), *data.get("depth", {})]:
-        task["encoders"] = dict.fromkeys(cameras, _SMALL_CAMERA)
+        encoders = {**dict.fromkeys(cameras, _SMALL_CAMERA), **encoders}
         task["diffusion"]["draws"] = 4  # docs/cameras.md
-    return task
+    return {**task, "encoders": encoders} if encoders else task
 
 
 def _names(keys: list[str]) -> dict[str, str]:

@@ -50,6 +50,7 @@ def summary(found: Sequence[Inspection]) -> list[str]:
         for signal in one.survey.of("observation", "action") if one.survey is not None else ():
             lines.append(f"{signal.role:<12} {signal.name}, {signal.values.shape[1]} numbers")
         lines += [f"{'depth':<12} {each}" for each in one.depths]
+        lines += [f"{'points':<12} {each}" for each in one.clouds]
         deep = {each.key for each in one.depths}
         frames = {strip.camera: strip.size for strip in one.strips if strip.camera not in deep}
         for camera, (height, width) in frames.items():
