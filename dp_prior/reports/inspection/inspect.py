@@ -177,7 +177,7 @@ def _configured(config: TrainConfig) -> list[Inspection]:
 
 
 def _point_encoder(config: TrainConfig, key: str) -> PointEncoderConfig:
-    """The encoder of a cloud, or what it is by default."""
+    """The encoder of a cloud; the default one where a configuration names none."""
     found = config.task.encoders.get(key) if isinstance(config.task, PolicyConfig) else None
     return found if isinstance(found, PointEncoderConfig) else PointEncoderConfig()
 
