@@ -8,6 +8,7 @@ import torch
 
 from dp_prior import Agent, load_policy
 from dp_prior.client.client import PolicyClient
+from dp_prior.client.realtime import RealtimeAgent
 from dp_prior.evaluation.blind import blinded
 from dp_prior.inference.export.write import write_export
 from dp_prior.tasks.policy_config import PolicyConfig
@@ -82,6 +83,16 @@ def test_a_robot_gives_any_number_of_points_and_a_server_acts_alike(trained):
             even = cloud[np.arange(70) * points // 70]
             np.testing.assert_array_equal(agents[1].act({"cloud": torch.from_numpy(even)}), expected)
             np.testing.assert_array_equal(robot.act({"cloud": cloud}), expected)
+
+
+def test_in_real_time_clouds_of_different_sizes_are_never_mixed(trained):
+    time, clouds = [0.0], {}
+    agent = RealtimeAgent(Agent(trained), fps=10, n_obs_steps=2, n_action_steps=2, clock=lambda: time[0])
+    for number, points in enumerate((70, 500, 9, 140)):
+        time[0] = 0.13 * number
+        clouds[number] = np.full((points, 6), number, np.float32)
+        agent.act({"cloud": clouds[number]})
+    assert set(np.unique(agent._observed.stacked()["cloud"])) <= {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("cloud", [CLOUDS[0, :, :3], CLOUDS[0, 0], CLOUDS[:0, 0]])

@@ -324,16 +324,16 @@ class Trajectories(Demonstrations):
     def _depth_warnings(self, key: str) -> Iterator[str]:
         """A line if little of what was measured lies in the range, as in another unit. Looks at a few frames."""
         column, seen = self.images[key], self.spec.depths[key]
-        metres = column.rows(torch.arange(min(DEPTHS_LOOKED_AT, len(column))) * len(column) // DEPTHS_LOOKED_AT)
+        count = min(DEPTHS_LOOKED_AT, len(column))
+        metres = column.rows(torch.arange(count) * len(column) // count)
         measured = metres[metres > 0]
         inside = ((measured >= seen.near) & (measured <= seen.far)).float()
-        if len(measured) == 0 or inside.mean() < 0.5:
-            share = (
-                f"{inside.mean():.0%} of {len(measured):,} measured pixels lie" if len(measured) else "no pixel lies"
-            )
-            reach = f", of {measured.min():.3g} to {measured.max():.3g} m" if len(measured) else ""
-            found = f"depth.{key}: {share} from near {seen.near:g} to far {seen.far:g} m{reach}"
-            yield f"{found}; look at unit, near and far"
+        wanted = f"from near {seen.near:g} to far {seen.far:g} m; look at unit, near and far"
+        if not len(measured):
+            yield f"depth.{key}: nothing was measured in {count} frames, or it is no distance {wanted}"
+        elif inside.mean() < 0.5:
+            reach = f"which are {measured.min():.3g} to {measured.max():.3g} m"
+            yield f"depth.{key}: {inside.mean():.0%} of the measured distances, {reach}, lie {wanted}"
 
 
 def _dimensions(
