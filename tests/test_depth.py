@@ -10,6 +10,7 @@ from dp_prior import Agent, load_policy
 from dp_prior.client.client import PolicyClient, ServerError
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
+from dp_prior.data.recorded.mixture import MixtureConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.evaluation.blind import blinded
 from dp_prior.inference.export.fit_graph import FitGraph
@@ -129,6 +130,23 @@ def test_a_unit_that_leaves_little_between_near_and_far_is_told(tmp_path):
     assert not any("front_depth" in line for line in data_of(recorded(tmp_path)).warnings())
     (line,) = [line for line in data_of(recorded(tmp_path, unit=1.0)).warnings() if "front_depth" in line]
     assert "2.5" in line and "unit" in line
+
+
+def test_sets_with_depth_are_mixed_if_their_ranges_agree(tmp_path):
+    def mixed(**depth):
+        names = ("episodes", "images", "depth", "action")
+        sets = {}
+        for name, changes in (("a", {}), ("b", depth)):
+            record = recorded(tmp_path / name, **changes)
+            sets[name] = {key: record[key] for key in names}
+        return MixtureConfig.from_json(json.dumps({"sets": sets})).create(4, 2, 2)
+
+    data = mixed(unit=1.0)
+    batch = data.train.fetch(torch.arange(len(data.train)))
+    assert batch.cond["front_depth"].dtype == torch.float32 and batch.cond["front_depth"].max() > 1000
+    assert any(line.startswith("b: depth.front_depth") and "unit" in line for line in data.warnings())
+    with pytest.raises(ConfigError, match=naming("'front_depth'", "sets.b", 0.1, "sets.a", 0.2)):
+        mixed(near=0.1)
 
 
 @pytest.mark.parametrize(

@@ -199,13 +199,13 @@ class ObsSpec:
             found[~((found > 0) & (found < np.inf))] = 0
         return self.evenly(key, found) if self.observations[key].kind == "points" else found
 
-    def evenly(self, key: str, cloud: np.ndarray) -> np.ndarray:
-        """(..., points, n) of any number of points -> as many as the policy reads: evenly spaced ones, or each several
-        times."""
+    def evenly(self, key: str, cloud: Any) -> Any:
+        """(..., points, n) of any number of points, array or tensor -> as many as the policy reads: evenly spaced ones,
+        or each several times."""
         count = self.observations[key].shape[0]
         if cloud.ndim < 2 or cloud.shape[-2] in (0, count):
             return cloud
-        return np.ascontiguousarray(cloud[..., np.arange(count) * cloud.shape[-2] // count, :])
+        return cloud[..., np.arange(count) * cloud.shape[-2] // count, :]
 
     def wrong_type(self, key: str, found: Any) -> ValueError:
         """The error for an observation of another type."""

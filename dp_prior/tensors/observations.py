@@ -119,5 +119,5 @@ def _tensor(key: str, value: Any, wanted: torch.dtype, reads: ObsSpec) -> Tensor
         raise reads.wrong_type(key, value.dtype)
     value = value.detach().to(wanted)
     if reads.observations[key].kind == "points":
-        return torch.from_numpy(reads.evenly(key, value.cpu().numpy())).to(value.device)
+        return reads.evenly(key, value)
     return torch.where((value > 0) & value.isfinite(), value, 0.0) if is_depth else value

@@ -216,6 +216,11 @@ class Mixture(Demonstrations):
         """See `Demonstrations.report`; with the format and place of each set."""
         return {"sets": {name: each.described for name, each in self.sets.items()}, **super().report()}
 
+    def warnings(self) -> list[str]:
+        """See `Demonstrations`; with depth that lies outside of its range, by the set."""
+        depths = [f"{name}: {line}" for name, each in self.sets.items() for line in each.depth_warnings()]
+        return [*super().warnings(), *depths]
+
 
 def _different_specs(sets: dict[str, Trajectories]) -> Iterator[str]:
     """A line for each shape, kind or fit in which a set differs from the first one."""

@@ -83,7 +83,7 @@ class RecordedConfig(Config):
         repeated = sorted({name for name in both if both.count(name) > 1})
         if repeated or not names:
             found = f"name {repeated} twice" if repeated else "are empty"
-            where = "obs, embeddings, images, depth, points" + (" and language" if repeated else "")
+            where = "obs, embeddings, images, depth" + (", points and language" if repeated else " and points")
             yield f"{where} {found}; a policy needs observations with different names"
         for name, each in self.depth.items():
             if each.camera is not None and each.camera not in self.images:

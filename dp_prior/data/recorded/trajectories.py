@@ -314,26 +314,26 @@ class Trajectories(Demonstrations):
     def warnings(self) -> list[str]:
         """See `Demonstrations`; with instructions that are always the same, or that cannot be told apart."""
         doubts = [f"{key!r}: {line}" for key, found in self._language.items() for line in found.warnings]
-        doubts += [line for key in self._config.depth for line in self._depth_warnings(key)]
-        return [*super().warnings(), *doubts] + [
+        return [*super().warnings(), *doubts, *self.depth_warnings()] + [
             f"{key!r} is {language.texts[0]!r} in every frame, so it tells the policy nothing"
             for key, language in self._language.items()
             if len(language.texts) == 1
         ]
 
-    def _depth_warnings(self, key: str) -> Iterator[str]:
-        """A line if little of what was measured lies in the range, as in another unit. Looks at a few frames."""
-        column, seen = self.images[key], self.spec.depths[key]
-        count = min(DEPTHS_LOOKED_AT, len(column))
-        metres = column.rows(torch.arange(count) * len(column) // count)
-        measured = metres[metres > 0]
-        inside = ((measured >= seen.near) & (measured <= seen.far)).float()
-        wanted = f"from near {seen.near:g} to far {seen.far:g} m; look at unit, near and far"
-        if not len(measured):
-            yield f"depth.{key}: nothing was measured in {count} frames, or it is no distance {wanted}"
-        elif inside.mean() < 0.5:
-            reach = f"which are {measured.min():.3g} to {measured.max():.3g} m"
-            yield f"depth.{key}: {inside.mean():.0%} of the measured distances, {reach}, lie {wanted}"
+    def depth_warnings(self) -> Iterator[str]:
+        """A line for each depth of which little lies in its range, as in another unit. Looks at a few frames."""
+        for key, seen in self.spec.depths.items():
+            column = self.images[key]
+            count = min(DEPTHS_LOOKED_AT, len(column))
+            metres = column.rows(torch.arange(count) * len(column) // count)
+            measured = metres[metres > 0]
+            inside = ((measured >= seen.near) & (measured <= seen.far)).float()
+            wanted = f"from near {seen.near:g} to far {seen.far:g} m; look at unit, near and far"
+            if not len(measured):
+                yield f"depth.{key}: no distance was measured in {count} frames, none lies {wanted}"
+            elif inside.mean() < 0.5:
+                reach = f"which are {measured.min():.3g} to {measured.max():.3g} m"
+                yield f"depth.{key}: {inside.mean():.0%} of the measured distances, {reach}, lie {wanted}"
 
 
 def _dimensions(
