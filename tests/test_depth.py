@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dp_prior import Agent, load_policy
-from dp_prior.client.client import PolicyClient, ServerError
+from dp_prior.client.client import PolicyClient
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.recorded.mixture import MixtureConfig
@@ -288,7 +288,7 @@ def test_a_server_acts_alike(trained):
         for number in range(4):
             obs = {"front": FRAMES[number], "front_depth": METRES[number].numpy()}
             np.testing.assert_array_equal(robot.act(obs), agent.act(obs))
-        with pytest.raises(ServerError, match=naming("'front_depth'", "uint16", "depth * 0.001")):
+        with pytest.raises(ValueError, match=naming("'front_depth'", "uint16", "depth * 0.001")):
             robot.act({"front": FRAMES[0], "front_depth": MILLIMETRES[0][..., None]})
         told = robot.metadata["obs"]["front_depth"]
         assert (told["kind"], told["dtype"], told["shape"]) == ("depth", "float32", [None, None, 1])
