@@ -45,7 +45,13 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
         "networks/test_checkpointing.py::test_same_gradients_from_less_memory",
     ),
     "ZarrStoreConfig.missing_chunks": "data/formats/zarr/test_chunks.py",
+    "DepthConfig": "test_depth.py",
+    "TrajectoriesConfig.points": "data/recorded/test_points.py",
+    "DepthConfig.file": "data/frames/test_frames.py::test_a_folder_per_episode_may_hold_a_video_for_each_camera",
+    "DepthConfig.fit": "test_depth.py::test_the_graph_of_an_export_takes_frames_of_the_robot",
     "ImageConfig": "test_cameras.py",
+    "ResNetEncoderConfig.depth": "test_depth.py",
+    "TrajectoriesConfig.depth": "test_depth.py",
     "ImageConfig.mirror": "data/recorded/test_mirror.py",
     "PushTConfig.camera": "envs/test_pusht_camera.py",
     **dict.fromkeys(

@@ -141,7 +141,8 @@ def _same(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def interpolated(past: deque, wanted: np.ndarray, nearest: bool = False) -> np.ndarray:
-    """(len(wanted), *shape) of what was recorded, at other times: floats linearly, other types the nearest.
+    """(len(wanted), *shape) of what was recorded, at other times: floats linearly, other types and frames the
+    nearest.
 
     Args:
         past: (time, value (*shape)), oldest first; before the first and after the last its value holds.
@@ -153,7 +154,7 @@ def interpolated(past: deque, wanted: np.ndarray, nearest: bool = False) -> np.n
     right = np.searchsorted(times, wanted).clip(0, len(times) - 1)
     left = (right - 1).clip(0)
     share = ((wanted - times[left]) / np.maximum(times[right] - times[left], 1e-9)).clip(0, 1)
-    if nearest or values.dtype.kind != "f":
+    if nearest or values.dtype.kind != "f" or values.ndim > 3:  # a mean of two frames of depth is no depth
         return values[np.where(share < 0.5, left, right)]
     share = share.astype(values.dtype).reshape(-1, *[1] * (values.ndim - 1))
     return (1 - share) * values[left] + share * values[right]

@@ -100,7 +100,7 @@ class RealtimeAgent:
             n_obs_steps: observations that the policy sees.
             n_action_steps: actions after which the next chunk is requested, or earlier if a chunk would run out.
             obs_latency: seconds by which an observation is older than the call that hands it over, by key. All are
-                interpolated to the capture time of the oldest: floats linearly, integers such as pixels to the nearest.
+                interpolated to the capture time of the oldest: floats linearly, pixels, depth and points nearest.
             action_latency: seconds from a command to its effect.
             nearest: names of observations that are never interpolated but taken from the nearest time: those that hold
                 rotations, which numbers in between are not where a quaternion changes its sign or an angle jumps.
@@ -130,6 +130,8 @@ class RealtimeAgent:
         self._max_delay = max_delay
         self.limits = limits or LoopLimits()
         self.reads: ObsSpec | None = getattr(predictor, "reads", None)
+        reads = {} if self.reads is None else self.reads.observations
+        self._clouds = [key for key, one in reads.items() if one.kind == "points"]
         self._compare_rate(fps)
         self._clock = SteadyClock(clock, self.limits.clock_jump_s, monotonic)
         self._executor = executor or ThreadPoolExecutor(1, "predict")
@@ -139,7 +141,7 @@ class RealtimeAgent:
             period=self._period,
             past=self._past,
             latency=obs_latency or {},
-            nearest=nearest,
+            nearest={*nearest, *self._clouds},  # points of two clouds do not belong together
         )
         self._request: _Prediction | None = None
         self.delays = deque([delay], maxlen=10)
@@ -211,7 +213,8 @@ class RealtimeAgent:
 
     def _action(self, now: float, obs: Mapping[str, Any], captured: Mapping[str, float]) -> np.ndarray:
         """See `act`."""
-        self._observed.remember(now, obs, captured)
+        clouds = {key: self.reads.evenly(key, np.asarray(obs[key])) for key in self._clouds if key in obs}
+        self._observed.remember(now, {**obs, **clouds}, captured)
         self._collect()
         left = 0 if self._chunk is None else len(self._chunk) + self._first - self.commanded
         is_due = self.commanded - self._requested >= self._n_action_steps or left <= max(self.delays)

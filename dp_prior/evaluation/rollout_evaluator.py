@@ -34,7 +34,7 @@ from dp_prior.evaluation.shuffle import refuse_shuffling, shuffled
 from dp_prior.evaluation.view import CameraView
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.instructions import Instructions
-from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.batch import FRAMES, Spec
 from dp_prior.tensors.metrics import ReducingRanks
 
 
@@ -138,7 +138,7 @@ class RolloutEvaluator:
         """The environment, in this process or divided among workers."""
         env, workers = self.config.env, self.config.workers
         if workers is None:
-            is_slow = any(policy.spec.kind(key) == "image" for key in policy.spec.cond_shapes)
+            is_slow = any(policy.spec.kind(key) in FRAMES for key in policy.spec.cond_shapes)
             share = cores() // rank_and_size(ranks)[1]
             workers = share if is_slow and share > 1 and is_divisible(env) else 0
         return Workers(env, min(workers, env.n_envs, self.config.n_episodes)) if workers else env.create()

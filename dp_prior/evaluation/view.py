@@ -51,7 +51,10 @@ class CameraView:
         self._keypoints = {
             key: encoder
             for key, encoder in seeing.items()
-            if keypoints and isinstance(encoder, ResNetEncoder) and isinstance(encoder.pool, SpatialSoftmax)
+            if keypoints
+            and isinstance(encoder, ResNetEncoder)
+            and isinstance(encoder.pool, SpatialSoftmax)
+            and encoder.channels == 3  # depth beside colours is not among the frames that are shown
         }
         if keypoints and not self._keypoints:
             raise ValueError(

@@ -190,22 +190,38 @@ class ObsSpec:
             raise ValueError(f"observation {key!r} is not an array: {error}") from None
         if array.dtype.kind not in "biuf":
             raise ValueError(f"observation {key!r} holds {array.dtype}; expected numbers")
-        if wanted != np.float32 and array.dtype.newbyteorder("=") != wanted:
+        is_depth = self.observations[key].kind == "depth"
+        if (wanted != np.float32 and array.dtype.newbyteorder("=") != wanted) or (is_depth and array.dtype.kind != "f"):
             raise self.wrong_type(key, array.dtype)
         with np.errstate(over="ignore"):  # what is too large for float32 is reported as not finite
-            return np.array(array, wanted, order="C")  # of any layout, width and byte order
+            found = np.array(array, wanted, order="C")  # of any layout, width and byte order
+        if is_depth:  # as in the data, 0 is what the sensor did not measure
+            found[~((found > 0) & (found < np.inf))] = 0
+        return self.evenly(key, found) if self.observations[key].kind == "points" else found
+
+    def evenly(self, key: str, cloud: Any) -> Any:
+        """(..., points, n) of any number of points, array or tensor -> as many as the policy reads: evenly spaced ones,
+        or each several times."""
+        count = self.observations[key].shape[0]
+        if cloud.ndim < 2 or cloud.shape[-2] in (0, count):
+            return cloud
+        return cloud[..., np.arange(count) * cloud.shape[-2] // count, :]
 
     def wrong_type(self, key: str, found: Any) -> ValueError:
         """The error for an observation of another type."""
         one = self.observations[key]
-        remedy = "; give the camera's RGB from 0 to 255 unscaled" if one.kind == "image" else ""
+        remedies = {
+            "image": "; give the camera's RGB from 0 to 255 unscaled",
+            "depth": ", in metres: of millimetres give depth * 0.001",
+        }
+        remedy = remedies.get(one.kind, "")
         expected = f"a policy reads {one.dtype} for kind {one.kind!r}{remedy}"
         return ValueError(f"observation {key!r} holds {found}; {expected}")
 
     def check_shape(self, key: str, shape: Sequence[int], rows: int, steps: Collection[int] = ()) -> None:
         """Whether an observation of this whole shape fits, see `check`."""
         one, found = self.observations[key], tuple(shape[1:])
-        if one.kind == "image" and not _fits(found[bool(steps) :], one.shape):
+        if one.kind in ("image", "depth") and not _fits(found[bool(steps) :], one.shape):
             raise self._wrong_frame(key, found[bool(steps) :], bool(steps))
         wanted = [(count, *one.shape) for count in dict.fromkeys(steps)] or [one.shape]
         if not shape or not any(_fits(found, each) for each in wanted):
@@ -228,7 +244,8 @@ class ObsSpec:
             again = "The observation was not remembered: call again with a good one"
             return ValueError(f"observation {key!r}, row {row}, {what}. {again}")
 
-        if value.dtype.kind == "f" and not np.isfinite(read).all():
+        is_whole = self.observations[key].kind != "points"
+        if is_whole and value.dtype.kind == "f" and not np.isfinite(read).all():
             first, *element = np.argwhere(~np.isfinite(read))[0].tolist()
             found = read[(first, *element)].item()
             raise problem(first, f"element {element} is {found}; expected a finite number")
@@ -241,8 +258,11 @@ class ObsSpec:
         return ", ".join(f"{key} {one.shape}" for key, one in self.observations.items())
 
     def _wrong_frame(self, key: str, found: tuple[int, ...], has_steps: bool) -> ValueError:
-        height, width, channels = self.observations[key].shape[-3:]
-        if len(found) == 3 and found[0] == channels:
+        one = self.observations[key]
+        height, width, channels = one.shape[-3:]
+        if one.kind == "depth" and len(found) == 2:
+            remedy = "add the axis of the channel, depth[..., None]"
+        elif len(found) == 3 and found[0] == channels:
             remedy = "move the channels to the end"
         elif len(found) == 2 or (len(found) == 3 and found[-1] == 1):
             remedy = "it is greyscale; repeat it for the three channels"
@@ -252,7 +272,8 @@ class ObsSpec:
             remedy = "give one frame per row" + (" and observation step" if has_steps else "")
         size = f"{height or 'height'}, {width or 'width'}"
         return ValueError(
-            f"observation {key!r} has shape {found} per frame; the policy reads uint8 ({size}, {channels}): {remedy}"
+            f"observation {key!r} has shape {found} per frame; the policy reads {one.dtype} ({size}, {channels}): "
+            f"{remedy}"
         )
 
 

@@ -17,14 +17,16 @@ from dp_prior.networks.backbones import BackboneConfig
 from dp_prior.networks.backbones.unet1d import UNet1DConfig
 from dp_prior.networks.encoders import EncoderConfig
 from dp_prior.networks.encoders.camera_encoder import CameraEncoderConfig
+from dp_prior.networks.encoders.encoder import ReadElsewhere
 from dp_prior.networks.encoders.observation import ObservationEncoder
+from dp_prior.networks.encoders.points import PointEncoderConfig
 from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
 from dp_prior.networks.encoders.state_encoder import StateEncoderConfig
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tasks.prefix import PrefixConfig
 from dp_prior.tasks.task_record import TaskRecord
 from dp_prior.tensors.actions import ArmConfig, OffsetArm, Transforms, arm_faults
-from dp_prior.tensors.batch import Kind, Spec
+from dp_prior.tensors.batch import FRAMES, Kind, Spec
 from dp_prior.tensors.normalizer import Gaussian, Identity, Limits, Normalizer, NormalizerConfig, SliceConfig, Slices
 from dp_prior.tensors.rotations import Layout
 from dp_prior.tensors.slices import slice_faults
@@ -69,7 +71,8 @@ class PolicyConfig(TaskRecord):
     null: chunks are predicted from observations alone."""
 
     encoders: dict[str, EncoderConfig] = {}
-    """Encoder of each observation key; the default is the state encoder, for camera frames resnet."""
+    """Encoder of each observation key; the default is the state encoder, for camera frames and depth
+    resnet, for point clouds points."""
 
     normalizer: dict[str, NormalizerConfig] = {}
     """Normalizer of each observation key and of `action`; the default is limits, gaussian for instructions, or identity
@@ -137,14 +140,21 @@ class PolicyConfig(TaskRecord):
                 data do not have, or an encoder does not fit the shape of its observation.
         """
         self._check(spec, self.n_obs_steps)
-        modules, transforms = {}, self.transforms(spec)
+        modules, transforms, beside = {}, self.transforms(spec), self._beside()
         for key in spec.cond_shapes:
+            if key in beside.values():
+                modules[key] = ReadElsewhere()
+                continue
             try:
-                modules[key] = self._encoder(key, spec.kind(key)).create(transforms.shape(key))
+                encoder = self._encoder(key, spec.kind(key))
+                create = encoder.create_depth if spec.kind(key) == "depth" else encoder.create
+                modules[key] = create(transforms.shape(key))
             except ValueError as error:
                 raise ConfigError(f"task.encoders.{key}", [str(error)]) from None
         x_shape = (self.horizon, *transforms.shape("x"))
-        return self._build(DiffusionPolicy, spec, x_shape, ObservationEncoder(modules, spec.cond_shapes))
+        alike = {key: depth.camera for key, depth in spec.depths.items() if depth.camera is not None}
+        encoder = ObservationEncoder(modules, spec.cond_shapes, beside, alike)
+        return self._build(DiffusionPolicy, spec, x_shape, encoder)
 
     def transforms(self, spec: Spec) -> Transforms:
         """The transforms of actions and observations before normalisation."""
@@ -212,6 +222,7 @@ class PolicyConfig(TaskRecord):
 
     def _kind_faults(self, spec: Spec) -> Iterator[str]:
         """Every observation has an encoder that reads its kind, and only vectors have a normalizer."""
+        yield from self._beside_faults(spec)
         for key in spec.cond_shapes:
             kind = spec.kind(key)
             encoder = self._encoder(key, kind)
@@ -226,6 +237,25 @@ class PolicyConfig(TaskRecord):
                     f"task.normalizer names {key!r}, which is of kind {kind!r}; only vectors and texts are normalised "
                     f"by statistics, so remove it"
                 )
+
+    def _beside(self) -> dict[str, str]:
+        """The depth that the encoder of a camera reads too, by the camera."""
+        found = {key: one.depth for key, one in self.encoders.items() if isinstance(one, ResNetEncoderConfig)}
+        return {key: depth for key, depth in found.items() if depth is not None}
+
+    def _beside_faults(self, spec: Spec) -> Iterator[str]:
+        """Depth that is read beside colours must be there, of their size, and read once."""
+        beside = self._beside()
+        for key, depth in beside.items():
+            where, size = f"task.encoders.{key}.depth is {depth!r}", spec.cond_shapes.get(key, ())[-3:-1]
+            if depth not in spec.depths:
+                yield f"{where}; the data have depth under {sorted(spec.depths)}"
+            elif spec.cond_shapes[depth][-3:-1] != size and spec.kind(key) == "image":
+                found = spec.cond_shapes[depth][-3:-1]
+                yield f"{where}, whose frames are {found}; those of {key!r} are {size}: give both the same data size"
+            elif depth in self.encoders or [*beside.values()].count(depth) > 1:
+                other = "which has an encoder too" if depth in self.encoders else "as another encoder's is"
+                yield f"{where}, {other}; depth is read once, so remove one of both"
 
     def _build(
         self,
@@ -258,8 +288,10 @@ class PolicyConfig(TaskRecord):
         )
 
     def _encoder(self, key: str, kind: Kind = "vector") -> EncoderConfig:
-        default = ResNetEncoderConfig() if kind == "image" else StateEncoderConfig()
-        return self.encoders.get(key, default)
+        default = {"points": PointEncoderConfig, **dict.fromkeys(FRAMES, ResNetEncoderConfig)}.get(
+            kind, StateEncoderConfig
+        )
+        return self.encoders[key] if key in self.encoders else default()
 
     def normalizer_of(self, key: str, kind: Kind = "vector") -> NormalizerConfig:
         """How an observation is normalised."""

@@ -135,7 +135,7 @@ class Transforms:
 
     Attributes:
         layouts: of each vector with one axis, by key.
-        keys: observations that `encode_obs` changes.
+        keys: vectors that `encode_obs` changes.
         relative: keys, or "x", that the policy sees relative to the newest observation.
         references: observations that actions are relative to.
         changes_x: whether `encode` changes actions.
@@ -159,18 +159,21 @@ class Transforms:
         return (self.layouts[key].width_inside,) if key in self.layouts else self._spec.feature_shape(key)
 
     def encode_obs(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """(B, n, *shape) by key -> (B, n, *shape(key)); other keys than `self.keys` are passed on unchanged."""
+        """(B, n, *shape) by key -> (B, n, *shape(key)); depth is scaled, see `DepthRange`, and other keys than
+        `self.keys` are passed on unchanged."""
         seen = {key: self.layouts[key].encode(obs[key]) for key in self.keys}
         absolute = dict(seen)
         for arm in self._relative:
             for one, *origin in self._origins(arm, absolute):
                 place = self._place(one)
                 seen[one.key] = _replaced(seen[one.key], place, _into, origin)
-        return {**obs, **seen}
+        depths = {key: depth.scaled(obs[key]) for key, depth in self._spec.depths.items() if key in obs}
+        return {**obs, **seen, **depths}
 
     def decode_obs(self, seen: dict[str, Tensor]) -> dict[str, Tensor]:
         """The inverse of `encode_obs`, except that relative poses stay relative to the newest pose."""
-        return {**seen, **{key: self.layouts[key].decode(seen[key]) for key in self.keys}}
+        depths = {key: depth.metres(seen[key]) for key, depth in self._spec.depths.items() if key in seen}
+        return {**seen, **{key: self.layouts[key].decode(seen[key]) for key in self.keys}, **depths}
 
     def encode(self, actions: Tensor, obs: dict[str, Tensor]) -> Tensor:
         """(B, H, A) actions -> (B, H, *shape("x")); an isometry of positions and of the columns of rotations."""

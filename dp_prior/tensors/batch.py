@@ -16,12 +16,21 @@ from torch import Tensor
 from dp_prior.config import Config
 from dp_prior.embedders import EmbedderConfig
 from dp_prior.pixels.resize import Fit
+from dp_prior.tensors.depth import DepthRange
 from dp_prior.tensors.rotations import Layout, RotationSlice
 from dp_prior.tensors.slices import slice_faults
 
-Kind = Literal["vector", "image", "tokens", "label", "text"]
-"""vector: numbers with a unit, such as a state; image: pixels (height, width, 1, 3 or 4 channels); tokens: numbers of
-words; label: the number of a class; text: the embedding of a text, such as an instruction."""
+Kind = Literal["vector", "image", "depth", "points", "tokens", "label", "text"]
+"""vector: numbers with a unit, such as a state; image: pixels (height, width, 1, 3 or 4 channels); depth: metres of
+each pixel (height, width, 1), 0 where nothing was measured; points: a cloud (points, 3 or 6), not finite where there is
+no point; tokens: numbers of words; label: the number of a class; text: the embedding of a text, such as an
+instruction."""
+
+FRAMES: tuple[Kind, ...] = ("image", "depth")
+"""Kinds of observations that are frames of a camera, of a fixed height and width."""
+
+SEEN: tuple[Kind, ...] = (*FRAMES, "points")
+"""Kinds of observations of a sensor that have no statistics: encoders read them in the unit of the data."""
 
 X, LABEL, LOW_RES = "x", "label", "low_res"
 """Keys of the diffused variable, and of a picture's class and reduced copy, where these are conditions."""
@@ -29,13 +38,15 @@ X, LABEL, LOW_RES = "x", "label", "low_res"
 DTYPES: dict[Kind, torch.dtype] = {
     "vector": torch.float32,
     "image": torch.uint8,
+    "depth": torch.float32,
+    "points": torch.float32,
     "tokens": torch.int64,
     "label": torch.int64,
     "text": torch.float32,
 }
 
 
-_OMITTED = ("kinds", "fits", "embedders", "rotations", "classes", "previous_actions", "fps", "names")
+_OMITTED = ("kinds", "fits", "depths", "embedders", "rotations", "classes", "previous_actions", "fps", "names")
 """Fields of a spec that are not written while they are empty."""
 
 
@@ -52,7 +63,10 @@ class Spec(Config):
     """Kind of each conditioning input that is not a vector."""
 
     fits: dict[str, Fit] = {}
-    """How camera frames of any size become those of `cond_shapes`, by the key of an image."""
+    """How camera frames of any size become those of `cond_shapes`, by the key of an image or of depth."""
+
+    depths: dict[str, DepthRange] = {}
+    """Range of each observation of kind depth."""
 
     embedders: dict[str, EmbedderConfig] = {}
     """Model that embeds texts, by the key of a text; a key that has none is given as embeddings only."""
@@ -89,7 +103,7 @@ class Spec(Config):
             if (len(names),) != self.feature_shape(key):
                 yield f"names.{key} has {len(names)} names, but {key!r} has shape {self.feature_shape(key)}"
         for key, fit in self.fits.items():
-            if self.kind(key) != "image" or self.cond_shapes.get(key, ())[-3:-1] != fit.size:
+            if self.kind(key) not in FRAMES or self.cond_shapes.get(key, ())[-3:-1] != fit.size:
                 yield (
                     f"fits.{key} makes images of size {list(fit.size)}, but {key!r} is of kind {self.kind(key)!r} and "
                     f"shape {self.cond_shapes.get(key)}"
@@ -105,6 +119,10 @@ class Spec(Config):
         if unknown:
             yield f"kinds name {unknown}, which are not among the keys {sorted(self.cond_shapes)}"
         for key, shape in self.cond_shapes.items():
+            if (self.kind(key) == "depth") != (key in self.depths) or (key in self.depths and shape[-1:] != (1,)):
+                yield f"{key!r} is of kind {self.kind(key)!r} and shape {shape}; depth has one channel, and a range"
+            if self.kind(key) == "points" and shape[-1:] not in ((3,), (6,)):
+                yield f"{key!r} is a point cloud of shape {shape}; expected (..., points, 3 or 6)"
             if self.kind(key) == "image" and (len(shape) < 3 or shape[-1] not in (1, 3, 4)):
                 yield f"{key!r} is an image of shape {shape}; expected (..., height, width, 1, 3 or 4)"
 

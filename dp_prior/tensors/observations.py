@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dp_prior.onboard.obs_spec import ObsSpec, Reads
-from dp_prior.tensors.batch import Spec, X
+from dp_prior.tensors.batch import FRAMES, Spec, X
 
 
 def policy_reads(policy: Any) -> ObsSpec:
@@ -35,7 +35,7 @@ def obs_spec(spec: Spec, normalizer: nn.Module | None = None, moved: Collection[
     buffers = {} if normalizer is None else dict(normalizer.named_buffers())
     found = {}
     for key, shape in spec.cond_shapes.items():
-        size = tuple(shape[-3:-1]) if spec.kind(key) == "image" else None
+        size = tuple(shape[-3:-1]) if spec.kind(key) in FRAMES else None
         found[key] = Reads(
             shape=(None, None, shape[-1]) if key in spec.fits else shape[1:],
             dtype=str(spec.dtype(key)).removeprefix("torch."),
@@ -102,6 +102,8 @@ def check_obs(
         checked[key] = value
     read = None if active is None else np.asarray(active, np.int64)
     for key, value in checked.items():
+        if spec.kind(key) == "points":  # what is not finite is no point
+            continue
         is_read_here = value.device.type == "cpu" or reads.observations[key].rotations
         if is_read_here or (value.is_floating_point() and (~value.isfinite()).any()):
             reads.check_values(key, value.cpu().numpy(), read)
@@ -111,6 +113,11 @@ def check_obs(
 def _tensor(key: str, value: Any, wanted: torch.dtype, reads: ObsSpec) -> Tensor:
     if not isinstance(value, Tensor):
         return torch.from_numpy(reads.array(key, value))
-    if value.dtype != wanted and (wanted != torch.float32 or value.is_complex()):
+    is_depth = reads.observations[key].kind == "depth"
+    is_fit = value.dtype == wanted or (wanted == torch.float32 and not value.is_complex())
+    if not is_fit or (is_depth and not value.is_floating_point()):
         raise reads.wrong_type(key, value.dtype)
-    return value.detach().to(wanted)
+    value = value.detach().to(wanted)
+    if reads.observations[key].kind == "points":
+        return reads.evenly(key, value)
+    return torch.where((value > 0) & value.isfinite(), value, 0.0) if is_depth else value

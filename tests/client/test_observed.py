@@ -108,4 +108,6 @@ def test_interpolation_is_that_of_numpy_and_exact_where_something_was_recorded()
     nearest = interpolated([(time, np.int64(i)) for i, time in enumerate(times)], wanted)
     np.testing.assert_array_equal(nearest, np.abs(wanted[:, None] - times).argmin(1))
     np.testing.assert_array_equal(interpolated(past[:1], wanted), values[:1].repeat(52, 0))
+    depth = [(time, np.full((4, 5, 1), time, np.float32)) for time in times]
+    assert set(interpolated(depth, wanted).ravel()) <= set(times.astype(np.float32)), "no frame between two"
     assert np.isfinite(interpolated([(1.0, values[0]), (1.0, values[1])], np.array([0.0, 1.0, 2.0]))).all()

@@ -125,3 +125,22 @@ def test_record_survives_json_and_refuses_what_it_does_not_know():
         Fit.from_json(json.dumps({"size": [96, 96], "version": 2}))
     with pytest.raises(ConfigError, match=naming("size.0", 0)):
         Fit.from_json(json.dumps({"size": [0, 96]}))
+
+
+@pytest.mark.parametrize("how", ["resize", "crop", "letterbox"])
+def test_of_depth_no_value_is_invented(how):
+    random = torch.Generator().manual_seed(0)
+    for high, wide, height, width in ((5, 7, 3, 4), (3, 4, 5, 7), (24, 32, 12, 16), (2, 9, 9, 2), (1, 1, 4, 3)):
+        depth = torch.rand((2, high, wide, 1), generator=random) + 1
+        found = Fit(size=(height, width), how=how).apply(depth)
+        assert found.shape == (2, height, width, 1) and found.dtype == torch.float32
+        for one, before in zip(found, depth, strict=True):
+            assert {*one.flatten().tolist()} <= {*before.flatten().tolist(), *([0.0] if how == "letterbox" else [])}
+
+
+def test_depth_takes_the_nearest_pixel():
+    depth = torch.arange(9 * 15, dtype=torch.float32).view(1, 9, 15, 1)
+    assert torch.equal(Fit(size=(3, 5)).apply(depth), depth[:, 1::3, 1::3]), "the middle one of three"
+    larger = Fit(size=(18, 45)).apply(depth)
+    assert torch.equal(larger, depth.repeat_interleave(2, 1).repeat_interleave(3, 2))
+    assert Fit(size=(9, 15)).apply(depth) is depth

@@ -369,7 +369,7 @@ _ROWS = (
     *left_out("`mean` and `std` of a camera's encoder", "dataset.use_imagenet_stats"),
     *left_out("frames are decoded once, into the frame cache", "dataset.video_backend", "dataset.streaming"),
     *left_out("frames are decoded once, into the frame cache", "dataset.return_uint8", "dataset.repo_type"),
-    *left_out("depth cameras are not read", "dataset.depth_output_unit"),
+    *left_out("depth is read in metres, by `data.depth`", "dataset.depth_output_unit"),
     Row("output_dir", "tracker.data_path", "", _some("tracker.data_path")),
     Row("job_name", "tracker.run_name", "", _some("tracker.run_name")),
     *left_out("the option --resume of `dp-prior train`, `auto` by default", "resume", "checkpoint_path", "config_path"),

@@ -7,6 +7,7 @@ method to answer differently or faster.
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,13 +17,22 @@ import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding
-from dp_prior.data.frames import FrameFile, FramePart, FrameSource, frames_per_block
+from dp_prior.data.frames import FrameContents, FrameFile, FramePart, FrameSource, frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
 from dp_prior.data.frames.chosen_frames import ChosenFrames
+from dp_prior.data.frames.colours import COLOURS
 
 TASK = "task_index"
 """Key of the number of each step's instruction, named as in LeRobot; `dp-prior convert` writes the same key."""
 
+
+SMALLEST_DEPTH = 16
+"""Height and width from which one channel of numbers may be taken for depth."""
+
+SMALLEST_CLOUD = 64
+"""Points from which vectors of 3 or 6 numbers may be taken for a cloud."""
+
+_NO_DEPTH = re.compile("mask|segm|label|tactile", re.IGNORECASE)
 
 SMALLEST_FLOAT_CAMERA = 8
 """Height and width from which an array of floats may be taken for pictures."""
@@ -97,6 +107,16 @@ class EpisodeStore(ABC):
         arrays = {key: shape for key, shape in self.keys().items() if len(shape) == 3 and 3 in (shape[0], shape[2])}
         return {key: shape for key, shape in arrays.items() if self.dtype(key) == "uint8" or self._is_float_camera(key)}
 
+    def depths(self) -> dict[str, tuple[int, ...]]:
+        """Shape of a frame, of every key that has depth at each step: one channel of 16 bits or, if the name of the key
+        says depth, of other wide numbers."""
+        return {key: shape for key, shape in self.keys().items() if _is_depth(key, shape, self.dtype(key))}
+
+    def clouds(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every key that has a point cloud at each step: positions, or positions and colours."""
+        shapes = {key: shape for key, shape in self.keys().items() if len(shape) == 2 and shape[1] in (3, 6)}
+        return {key: shape for key, shape in shapes.items() if shape[0] >= SMALLEST_CLOUD and self.is_number(key)}
+
     def _is_float_camera(self, key: str) -> bool:
         """Whether floats of three axes are pictures; smaller arrays may be rotations or points."""
         large = sum(length >= SMALLEST_FLOAT_CAMERA for length in self.keys()[key]) == 2
@@ -115,23 +135,23 @@ class EpisodeStore(ABC):
         except (TypeError, ValueError, SyntaxError):  # for some texts that are no type
             return False
 
-    def frames(self, key: str, ends: np.ndarray) -> FrameSource:
+    def frames(self, key: str, ends: np.ndarray, contents: FrameContents = COLOURS) -> FrameSource:
         """The frames of a camera; pictures beside a data set are `FolderFrames`.
 
         Args:
             ends: (E,) exclusive end row of each episode, checked.
 
         Raises:
-            DataError: there are none, or they are no 8 bit RGB pictures, one per row.
+            DataError: there are none, or they do not hold `contents`, one per row.
         """
         where = str(self.describe()["path"])
         if not len(ends):
             raise DataError(where, ["has no episodes"])
         if key not in self.keys():
             raise DataError(where, [f"has no key {key!r}. {nearest_name(key, self.keys())}"])
-        return self.open_frames(key, ends)
+        return self.open_frames(key, ends, contents)
 
-    def open_frames(self, key: str, ends: np.ndarray) -> FrameSource:
+    def open_frames(self, key: str, ends: np.ndarray, contents: FrameContents = COLOURS) -> FrameSource:
         """See `frames`, which has checked key and episodes. The default reads `episodes`, one at a time."""
         shape, where = (int(ends[-1]), *self.keys()[key]), self.locate(key, 0)
         if not self.is_number(key):
@@ -147,11 +167,13 @@ class EpisodeStore(ABC):
 
         parts = [FramePart(self.locate(key, int(end) - 1), (number,)) for number, end in enumerate(ends)]
         array = PictureArray(where, shape, dtype, blocks)
-        return ArrayFrames(array, ends, self.path, self.files([key]), self.format, {"key": key}, parts)
+        return ArrayFrames(array, ends, self.path, self.files([key]), self.format, {"key": key}, parts, contents)
 
-    def chosen_frames(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> FrameSource:
+    def chosen_frames(
+        self, key: str, ends: np.ndarray, numbers: np.ndarray, contents: FrameContents = COLOURS
+    ) -> FrameSource:
         """The frames of some episodes of a camera; see `frames` and `episodes`. The default opens those of all."""
-        source = self.frames(key, ends)
+        source = self.frames(key, ends, contents)
         return source if len(numbers) == len(ends) else ChosenFrames(source, numbers)
 
     def frame_files(self, key: str, ends: np.ndarray) -> list[FrameFile]:
@@ -250,6 +272,14 @@ def step_of(row: int, ends: np.ndarray) -> tuple[int, int]:
     """Episode and frame of a row. Args: ends: (E,) exclusive end row of each episode."""
     episode = int(np.searchsorted(ends, row, side="right"))
     return episode, int(row - (ends[episode - 1] if episode > 0 else 0))
+
+
+def _is_depth(key: str, shape: tuple[int, ...], dtype: str) -> bool:
+    planes = shape[1:] if shape[:1] == (1,) else shape[:-1] if shape[-1:] == (1,) else shape
+    if len(planes) != 2 or min(planes) < SMALLEST_DEPTH or _NO_DEPTH.search(key):
+        return False
+    wide = ("float16", "float32", "float64", "int32", "uint32", "int64")
+    return dtype in ("uint16", "int16") or (dtype in wide and "depth" in key.lower())
 
 
 def _are_texts(value: Any) -> bool:

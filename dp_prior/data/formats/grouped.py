@@ -13,10 +13,11 @@ import numpy as np
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import check_memory
 from dp_prior.data.formats.episode_store import EpisodeStore, spans
-from dp_prior.data.frames import FramePart, FrameSource, frames_per_block
+from dp_prior.data.frames import FrameContents, FramePart, FrameSource, frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
 from dp_prior.data.frames.chosen_frames import ChosenFrames
-from dp_prior.data.frames.encoded import EncodedFrames, is_encoded
+from dp_prior.data.frames.colours import COLOURS
+from dp_prior.data.frames.encoded import EncodedFrames, contents_of, is_encoded
 from dp_prior.data.hdf5 import are_alike
 
 ACTIONS = ("action", "actions")
@@ -77,7 +78,9 @@ class GroupedStore(EpisodeStore):
         self._encoded: dict[str, tuple[int, ...]] = {}
         for key in self._rowed():
             if self._is_encoded(key):
-                self._encoded[key] = (*self._open_encoded(key, self.episode_ends).size, 3)
+                contents = contents_of(self._parts[self._first].rows(key, 0, 1)[0])
+                size = self._open_encoded(key, self.episode_ends, contents).size
+                self._encoded[key] = (*size, contents.channels)
 
     def checked_ends(self) -> tuple[np.ndarray, list[str]]:
         """See `EpisodeStore`; an episode with a fault has no steps, so that it may be left out."""
@@ -112,7 +115,7 @@ class GroupedStore(EpisodeStore):
     def episodes(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """See `EpisodeStore`; only these episodes are read."""
         if key in self._encoded:
-            raise DataError(self.locate(key, 0), ["holds encoded pictures; name them under images"])
+            raise DataError(self.locate(key, 0), ["holds encoded pictures; name them under images or depth"])
         self._check(key, numbers)
         check_memory(self.locate(key, 0), sum(_bytes(self._layouts[n][key]) for n in numbers))
         lengths = [stop - first for first, stop in spans(ends, numbers)]
@@ -120,30 +123,37 @@ class GroupedStore(EpisodeStore):
 
     def cameras(self) -> dict[str, tuple[int, ...]]:
         """See `EpisodeStore`; encoded pictures too."""
-        return {**super().cameras(), **self._encoded}
+        return {**super().cameras(), **{key: shape for key, shape in self._encoded.items() if shape[-1] == 3}}
 
-    def open_frames(self, key: str, ends: np.ndarray) -> FrameSource:
+    def depths(self) -> dict[str, tuple[int, ...]]:
+        """See `EpisodeStore`; encoded pictures too."""
+        return {**super().depths(), **{key: shape for key, shape in self._encoded.items() if shape[-1] == 1}}
+
+    def open_frames(self, key: str, ends: np.ndarray, contents: FrameContents = COLOURS) -> FrameSource:
         """See `EpisodeStore`; a block of rows at a time, or encoded pictures."""
         self._check(key, np.arange(len(ends)))
-        return self._open_frames(key, ends)
+        return self._open_frames(key, ends, contents)
 
-    def chosen_frames(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> FrameSource:
+    def chosen_frames(
+        self, key: str, ends: np.ndarray, numbers: np.ndarray, contents: FrameContents = COLOURS
+    ) -> FrameSource:
         """See `EpisodeStore`; the other episodes may lack the key."""
         if len(numbers) == len(ends) or key not in self.keys():
-            return self.frames(key, ends)
+            return self.frames(key, ends, contents)
         self._check(key, numbers)
-        return ChosenFrames(self._open_frames(key, ends), numbers)
+        return ChosenFrames(self._open_frames(key, ends, contents), numbers)
 
-    def _open_frames(self, key: str, ends: np.ndarray) -> FrameSource:
+    def _open_frames(self, key: str, ends: np.ndarray, contents: FrameContents) -> FrameSource:
         if key in self._encoded:
-            return self._open_encoded(key, ends)
+            return self._open_encoded(key, ends, contents)
         shape, dtype = (int(ends[-1]), *self.keys()[key]), self._layouts[self._first][key][1]
         step = frames_per_block(row_bytes(shape, dtype))
         array = PictureArray(
             self.locate(key, 0), shape, dtype, lambda first, stop: self._blocks(key, first, stop, step)
         )
         described = {"key": key, "steps": self._steps}
-        return ArrayFrames(array, ends, self.path, self.files([key]), self.format, described, self._frames_in(key))
+        files, parts = self.files([key]), self._frames_in(key)
+        return ArrayFrames(array, ends, self.path, files, self.format, described, parts, contents)
 
     def locate(self, key: str, row: int) -> str:
         """The episode's file and array that hold a row, for messages."""
@@ -173,12 +183,12 @@ class GroupedStore(EpisodeStore):
         except DataError:
             return False
 
-    def _open_encoded(self, key: str, ends: np.ndarray) -> EncodedFrames:
+    def _open_encoded(self, key: str, ends: np.ndarray, contents: FrameContents) -> EncodedFrames:
         def rows(first: int, stop: int) -> Iterator[Any]:
             return (row for block in self._blocks(key, first, stop, 64) for row in block)
 
         described = {"format": f"{self.format}, pictures", "key": key, "steps": self._steps}
-        return EncodedFrames(rows, ends, self.path, self.files([key]), described, self._frames_in(key))
+        return EncodedFrames(rows, ends, self.path, self.files([key]), described, self._frames_in(key), contents)
 
     def _frames_in(self, key: str) -> list[FramePart]:
         return [FramePart(f"{part.where}[{key}]", (number,)) for number, part in enumerate(self._parts)]

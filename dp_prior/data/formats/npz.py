@@ -17,8 +17,9 @@ from dp_prior.data.files import check_array, check_count, check_is_file, check_m
 from dp_prior.data.formats.episode_store import EpisodeStore, spans
 from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
-from dp_prior.data.frames import FramePart, frames_per_block
+from dp_prior.data.frames import FrameContents, FramePart, frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
+from dp_prior.data.frames.colours import COLOURS
 from dp_prior.files.durable import replacing
 
 META = "meta.json"
@@ -133,7 +134,7 @@ class NpzStore(EpisodeStore):
         """See `EpisodeStore`; of the header."""
         return self.headers[key][0][0]
 
-    def open_frames(self, key: str, ends: np.ndarray) -> ArrayFrames:
+    def open_frames(self, key: str, ends: np.ndarray, contents: FrameContents = COLOURS) -> ArrayFrames:
         """See `EpisodeStore`. A member of a zip file can only be decompressed from its beginning, so one thread reads
         all of it, never the whole array at once."""
         where, (shape, dtype) = self.locate(key, 0), self.headers[key]
@@ -151,7 +152,7 @@ class NpzStore(EpisodeStore):
                     yield block.reshape(count, *shape[1:])
 
         array, parts = PictureArray(where, shape, dtype, blocks), [FramePart(where, tuple(range(len(ends))))]
-        return ArrayFrames(array, ends, self.path, [self.path], self.format, parts=parts)
+        return ArrayFrames(array, ends, self.path, [self.path], self.format, parts=parts, contents=contents)
 
     def stored_metadata(self) -> Any:
         """See `EpisodeStore`; of a file that `dp-prior convert` wrote."""

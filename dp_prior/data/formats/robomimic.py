@@ -21,8 +21,9 @@ from dp_prior.data.files import check_is_file, check_memory
 from dp_prior.data.formats.episode_store import EpisodeStore, spans
 from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
-from dp_prior.data.frames import frames_per_block
+from dp_prior.data.frames import FrameContents, frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
+from dp_prior.data.frames.colours import COLOURS
 from dp_prior.data.hdf5 import (
     OutsideError,
     are_alike,
@@ -239,7 +240,7 @@ class RobomimicStore(EpisodeStore):
         found = (self.blocks(key, begin, end, end - begin) for begin, end in spans(ends, numbers))
         return np.concatenate([block for blocks in found for block in blocks])
 
-    def open_frames(self, key: str, ends: np.ndarray) -> ArrayFrames:
+    def open_frames(self, key: str, ends: np.ndarray, contents: FrameContents = COLOURS) -> ArrayFrames:
         """See `EpisodeStore`; such as those of `obs/agentview_image`."""
         shape, dtype = self.layout(key)
 
@@ -247,7 +248,8 @@ class RobomimicStore(EpisodeStore):
             return self.blocks(key, first, stop, frames_per_block(row_bytes(shape, dtype)))
 
         array = PictureArray(f"{self.path}[{key}]", shape, dtype, blocks)
-        return ArrayFrames(array, ends, self.path, [self.path], "robomimic", {"demonstrations": self.demonstrations})
+        described = {"demonstrations": self.demonstrations}
+        return ArrayFrames(array, ends, self.path, [self.path], "robomimic", described, contents=contents)
 
     def blocks(self, key: str, first: int, stop: int, step: int) -> Iterator[np.ndarray]:
         """Rows first to stop - 1 in order, at most `step` at once and never of two demonstrations."""

@@ -11,8 +11,9 @@ import numpy as np
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import decoding
-from dp_prior.data.frames import FramePart
-from dp_prior.data.frames.stored_pixels import PixelError, StoredPixels
+from dp_prior.data.frames import FrameContents, FramePart
+from dp_prior.data.frames.colours import COLOURS
+from dp_prior.data.frames.stored_pixels import PixelError
 
 PART_FRAMES = 2048
 """Frames that one thread reads at a time."""
@@ -47,6 +48,7 @@ class ArrayFrames:
         format: str,
         more: dict[str, Any] | None = None,
         parts: list[FramePart] | None = None,
+        contents: FrameContents = COLOURS,
     ):
         """
         Args:
@@ -54,12 +56,12 @@ class ArrayFrames:
             parts: episodes that are read together; None groups them by `PART_FRAMES`.
 
         Raises:
-            DataError: they are no pictures by the rule of `stored_pixels`, one per row.
+            DataError: they are no frames by the rule of `contents`, one per row.
         """
         self.root, self.ends = root, ends
         rows, shape = int(ends[-1]) if len(ends) else 0, array.shape
         try:
-            self._pixels = StoredPixels.of(shape, np.dtype(array.dtype))
+            self._pixels = contents.stored(shape, np.dtype(array.dtype))
             self._pixels.check(lambda: next(array.blocks(0, min(rows, 8))))
         except PixelError as error:
             raise DataError(array.where, [f"{self._place(error.row)}{error}"]) from None
@@ -78,7 +80,7 @@ class ArrayFrames:
             row = first + skip
             for block in self._blocks(row, stop):
                 try:
-                    yield self._pixels.rgb(block)
+                    yield self._pixels.frames(block)
                 except PixelError as error:
                     raise DataError(part.where, [f"{self._place(row + error.row)}{error}"]) from None
                 row += len(block)

@@ -58,7 +58,7 @@ class Plan:
     @property
     def row_bytes(self) -> int:
         """Bytes of the pixels of one frame."""
-        return self.fit.size[0] * self.fit.size[1] * self.encoding.channels
+        return self.fit.size[0] * self.fit.size[1] * self.encoding.channels * self.encoding.dtype.itemsize
 
     @property
     def raw_bytes(self) -> int:
@@ -67,10 +67,12 @@ class Plan:
 
     def done(self) -> dict[int, StoredEpisode]:
         """Episodes that an earlier build has made durable."""
-        return read_journal(self.directory, None if self.encoding.type == "jpeg" else self.raw_bytes)
+        return read_journal(
+            self.directory, self.encoding.files[0], None if self.encoding.type == "jpeg" else self.raw_bytes
+        )
 
     def frames(self, block: np.ndarray) -> Tensor:
-        """(k, H, W, 3) uint8 of the source -> (k, h, w, channels) uint8, as they are stored."""
+        """(k, H, W, channels) of the source -> (k, h, w, channels), as they are stored."""
         return self.encoding.pixels(self.fit.apply(torch.from_numpy(np.require(block, requirements="CW"))))
 
     def count(self, episodes: Iterable[int]) -> int:

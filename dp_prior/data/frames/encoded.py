@@ -1,4 +1,4 @@
-"""Frames in arrays whose rows are encoded pictures: PNG or JPEG, as texts or as bytes padded to one length."""
+"""Frames in arrays whose rows are encoded pictures: PNG, JPEG or TIFF, as texts or as bytes padded to one length."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import numpy as np
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import decoding
-from dp_prior.data.frames import FramePart, frames_per_block, picture_frames
-from dp_prior.data.frames.picture_frames import decode_picture
-from dp_prior.pixels.picture_files import import_pillow
+from dp_prior.data.frames import FrameContents, FramePart, frames_per_block, picture_frames, pixel_bytes
+from dp_prior.data.frames.colours import COLOURS
+from dp_prior.data.frames.depths import Depths, is_deep
+from dp_prior.pixels.picture_files import PictureError, import_pillow, opened_picture
 
-_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
+_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"II*\0", b"MM\0*")
 
 
 def is_encoded(row: Any) -> bool:
@@ -23,6 +24,15 @@ def is_encoded(row: Any) -> bool:
         return as_bytes(row).startswith(_SIGNATURES)
     except (TypeError, ValueError):
         return False
+
+
+def contents_of(row: Any) -> FrameContents:
+    """Colours, or depth if an encoded picture has one channel of more than 8 bits."""
+    try:
+        with opened_picture(as_bytes(row)) as picture:
+            return Depths() if is_deep(picture.mode) else COLOURS
+    except PictureError:  # told when it is decoded
+        return COLOURS
 
 
 def as_bytes(row: Any) -> bytes:
@@ -41,6 +51,7 @@ class EncodedFrames:
         files: list[Path],
         described: dict[str, Any],
         parts: list[FramePart],
+        contents: FrameContents = COLOURS,
     ):
         """
         Args:
@@ -49,24 +60,24 @@ class EncodedFrames:
         """
         import_pillow()
         self.root, self.ends, self.parts = root, ends, parts
-        self._rows, self._files = rows, files
+        self._rows, self._files, self._contents = rows, files, contents
         first = as_bytes(next(rows(0, 1)))
-        self.size = decode_picture(first, parts[0].where, None).shape[:2]
-        self._described = {**described, **picture_frames.turned(first)}
+        self.size = contents.decode(first, parts[0].where, None).shape[:2]
+        self._described = {**described, **contents.describe(), **picture_frames.turned(first)}
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
         begin, stop = part.rows(self.ends)
-        step = frames_per_block(self.size[0] * self.size[1] * 3)
+        step = frames_per_block(self.size[0] * self.size[1] * pixel_bytes(self._contents))
         for first in range(begin + skip, stop, step):
             last = min(first + step, stop)
             with decoding(part.where, f"frames of rows {first} to {last - 1} cannot be read"):
                 rows = [as_bytes(row) for row in self._rows(first, last)]
             if len(rows) != last - first:
                 raise DataError(part.where, [f"holds {len(rows)} of the pictures {first} to {last - 1}"])
-            yield np.stack(
-                [decode_picture(row, f"{part.where}, row {first - begin + n}", self.size) for n, row in enumerate(rows)]
-            )
+            names = [f"{part.where}, row {row}" for row in range(first - begin, last - begin)]
+            pictures = zip(rows, names, strict=True)
+            yield np.stack([self._contents.decode(row, name, self.size) for row, name in pictures])
 
     def files(self) -> list[Path]:
         """See `FrameSource`."""

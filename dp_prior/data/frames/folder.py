@@ -12,20 +12,34 @@ import numpy as np
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import reading
 from dp_prior.data.found_files import by_number
-from dp_prior.data.frames import FramePart, frames_per_block, picture_frames, video_frames
-from dp_prior.data.frames.picture_frames import decode_picture
+from dp_prior.data.frames import (
+    FrameContents,
+    FramePart,
+    frames_per_block,
+    picture_frames,
+    pixel_bytes,
+    video_frames,
+)
+from dp_prior.data.frames.colours import COLOURS
 from dp_prior.data.frames.video_frames import read_video, size_of
 from dp_prior.pixels.picture_files import encoded_picture, import_pillow
 from dp_prior.pixels.video_files import import_av
 
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
 VIDEOS = (".mp4", ".mkv", ".webm", ".avi", ".mov")
 
 
 class FolderFrames:
     """See `FrameSource`."""
 
-    def __init__(self, path: Path, ends: np.ndarray, numbers: np.ndarray | None = None, file: str | None = None):
+    def __init__(
+        self,
+        path: Path,
+        ends: np.ndarray,
+        numbers: np.ndarray | None = None,
+        file: str | None = None,
+        contents: FrameContents = COLOURS,
+    ):
         """
         Args:
             path: the folder of one camera, with frames of all episodes; hidden files in it are ignored.
@@ -33,7 +47,7 @@ class FolderFrames:
             numbers: (k,) sorted numbers of the episodes whose frames are read; None for all.
             file: name of the camera's video in the folder of each episode; None if these hold its pictures.
         """
-        self.root = path = path.expanduser()
+        self.root, self._contents = (path := path.expanduser()), contents
         numbers = np.arange(len(ends)) if numbers is None else numbers
         lengths = np.diff(ends, prepend=0)[numbers]
         self.ends, self._lengths = np.cumsum(lengths), lengths.tolist()
@@ -56,7 +70,7 @@ class FolderFrames:
         self._pictures: dict[str, list[Path]] = {}
         if self._is_video:
             import_av()
-            self.size, self._turned = size_of(entries[0]), video_frames.turned(entries[0])
+            self.size, self._turned = size_of(entries[0], contents), video_frames.turned(entries[0], contents)
             return
         import_pillow()
         problems = []
@@ -72,20 +86,21 @@ class FolderFrames:
         if problems:
             raise DataError(str(path), problems)
         first = self._pictures[str(entries[0])][0]
-        self.size = decode_picture(_read(first), str(first), None).shape[:2]
+        self.size = contents.decode(_read(first), str(first), None).shape[:2]
         self._turned = picture_frames.turned(_read(first))
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
         if self._is_video:
             (episode,) = part.episodes
-            yield from read_video(Path(part.where), self.size, {str(episode): self._lengths[episode]}, skip)
+            lengths = {str(episode): self._lengths[episode]}
+            yield from read_video(Path(part.where), self.size, lengths, skip, contents=self._contents)
             return
         files = self._pictures[part.where]
-        per_block = frames_per_block(self.size[0] * self.size[1] * 3)
+        per_block = frames_per_block(self.size[0] * self.size[1] * pixel_bytes(self._contents))
         for first in range(skip, len(files), per_block):
             some = files[first : first + per_block]
-            yield np.stack([decode_picture(_read(file), str(file), self.size) for file in some])
+            yield np.stack([self._contents.decode(_read(file), str(file), self.size) for file in some])
 
     def files(self) -> list[Path]:
         """See `FrameSource`."""
@@ -95,7 +110,8 @@ class FolderFrames:
 
     def describe(self) -> dict[str, Any]:
         """See `FrameSource`."""
-        return {"format": "video per episode" if self._is_video else "pictures", **self._file, **self._turned}
+        format = "video per episode" if self._is_video else "pictures"
+        return {"format": format, **self._file, **self._contents.describe(), **self._turned}
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The frame cache: every frame of a camera once, as uint8 at the size that a network sees.
+"""The frame cache: every frame of a camera once, at the size that a network sees: colours as uint8, depth as float32.
 
 The name of a cache is a digest of everything that decides about its pixels: source files, camera, rows, `Fit`, encoding
 and versions. A change of any gives another cache, so that one is never out of date.
@@ -105,7 +105,7 @@ class FrameCache:
         }
         self.digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         self.directory = root / self.digest[:32]
-        self.shape = (*fit.size, encoding.channels)
+        self.shape, self.dtype = (*fit.size, encoding.channels), encoding.dtype
         self.n_frames = int(source.ends[-1])
         self._plan = Plan(source, fit, encoding, self.directory)
 
@@ -239,7 +239,7 @@ class FrameCache:
         free = _free_bytes(self.directory)
         if needed - there > free:
             found = f"needs {_gigabytes(needed)}, has {_gigabytes(there)}, and the disk has {_gigabytes(free)} free"
-            smaller = " smaller frames" if plan.encoding.type == "jpeg" else " smaller frames, or JPEG"
+            smaller = " smaller frames" if plan.encoding.type in ("jpeg", "depth") else " smaller frames, or JPEG"
             remedy = f"Make room, name another directory, or choose{smaller}"
             raise UnwritableError(errno.ENOSPC, f"{found}. {remedy}; nothing was read", str(self.directory))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cached_property
 
-import torch
 from torch import Tensor
 
 from dp_prior.data.columns.disk import DiskColumn
@@ -20,13 +19,12 @@ REPORT_EVERY_S = 10.0
 class ImageColumn(DiskColumn):
     """See `Column`. Row i is frame i of a frame cache, which is opened, and built if needed, at the first read."""
 
-    dtype = torch.uint8
     may_move = True
 
     def __init__(self, cache: FrameCache, verify: Verify):
         """Args: verify: with "hashes", every byte of the cache is compared, and a damaged cache is built again."""
         self.cache, self._verify = cache, verify
-        self.shape = cache.shape
+        self.shape, self.dtype = cache.shape, cache.dtype
 
     @cached_property
     def frames(self) -> FrameRows:

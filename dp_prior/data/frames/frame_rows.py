@@ -30,7 +30,7 @@ _HASHED_AT_ONCE = 1 << 22  # bytes
 
 
 class FrameRows:
-    """N frames of (h, w, channels) uint8.
+    """N frames of (h, w, channels), uint8 or, of depth, float32.
 
     Attributes:
         shape: (h, w, channels).
@@ -46,7 +46,8 @@ class FrameRows:
         self.index: CacheIndex = read_index(directory)
         self.shape = (*self.index.fit.size, self.index.encoding.channels)
         self._path = directory / self.index.encoding.files[0]
-        self._row_bytes = math.prod(self.shape)
+        self.dtype = self.index.encoding.dtype
+        self._row_bytes = math.prod(self.shape) * self.dtype.itemsize
         self._length = self.index.ends[-1]
         with reading(self._path):
             self._file = open(self._path, "rb", buffering=0)  # noqa: SIM115 (lives as long as the object)
@@ -61,7 +62,7 @@ class FrameRows:
         return self._length
 
     def rows(self, ids: Tensor) -> Tensor:
-        """(n, h, w, channels) uint8 frames at ids, (n,) int64 on the CPU, any order, repeats allowed.
+        """(n, h, w, channels) frames at ids, (n,) int64 on the CPU, any order, repeats allowed.
 
         Neighbouring rows are read together, so windows cost one read each.
 
@@ -75,12 +76,13 @@ class FrameRows:
             raise IndexError(f"rows {ids.min()} to {ids.max()} of {self._length} frames")
         if self._changing() != self._status:
             raise DataError(str(self._path), ["was changed while it was in use; start again, and it is checked"])
-        found = np.empty((len(ids), *self.shape), np.uint8)
+        frames = torch.empty(len(ids), *self.shape, dtype=self.dtype)
+        found = frames.numpy()
         if self._offsets is None:
             self._read_raw(found, ids)
         else:
             self._read_jpeg(found, ids)
-        return torch.from_numpy(found)
+        return frames
 
     def damage(self) -> str | None:
         """Compare every episode with its SHA-256: which of them have changed, or None."""
@@ -103,7 +105,7 @@ class FrameRows:
 
     def _read_raw(self, found: np.ndarray, ids: np.ndarray) -> None:
         """Read each run of neighbouring rows at once, those in the page cache first."""
-        file, pixels = self._file.fileno(), memoryview(found.reshape(-1))
+        file, pixels = self._file.fileno(), memoryview(found.reshape(-1).view(np.uint8))
         begins = np.flatnonzero(np.diff(ids, prepend=-2) != 1)
         bounds = (np.append(begins, len(ids)) * self._row_bytes).tolist()
         on_disk = []

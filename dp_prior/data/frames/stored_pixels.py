@@ -58,9 +58,9 @@ class StoredPixels:
             raise PixelError(f"{stored}, which has no axis of 3 channels; {EXPECTED}")
         found = cls(shape, dtype, axis, 1 if axis is None else shape[axis])
         if found.channels == 1 and dtype != np.uint8:
-            raise PixelError(f"{stored}, which may be depth; {EXPECTED}")
+            raise PixelError(f"{stored}, which may be depth, for data.depth; {EXPECTED}")
         if dtype.kind in "iu" and dtype.itemsize == 2:
-            remedy = "Scale them to 0 to 255 once"
+            remedy = "Scale them to 0 to 255 once; depth goes into data.depth"
             raise PixelError(f"{stored}, which may be depth or 16 bit pictures; {EXPECTED}. {remedy}")
         if dtype != np.uint8 and dtype.kind != "f" and not (dtype.kind in "iu" and dtype.itemsize > 2):
             raise PixelError(f"{stored}; {EXPECTED}")
@@ -82,8 +82,8 @@ class StoredPixels:
         stored = {} if self.dtype == np.uint8 else {"stored": self.dtype.name}
         return stored if self.channels == 3 else {**stored, "channels": self.channels}
 
-    def rgb(self, block: np.ndarray) -> np.ndarray:
-        """(k, H, W, 3) uint8 of some rows.
+    def frames(self, block: np.ndarray) -> np.ndarray:
+        """See `StoredArray`; (k, H, W, 3) uint8.
 
         Raises:
             PixelError: a value is not whole, not in 0 to 255, or not opaque.
@@ -113,7 +113,7 @@ class StoredPixels:
         if self.dtype.kind == "f" and 0 < np.nanmax(some, initial=0) <= 1:
             found = f"holds {self.dtype.name} with values from {np.nanmin(some):g} to {np.nanmax(some):g}"
             raise PixelError(f"{found}; {EXPECTED}. Convert it once: np.round(x * 255).astype(np.uint8)")
-        self.rgb(some)
+        self.frames(some)
 
     def _as_bytes(self, block: np.ndarray) -> np.ndarray:
         if self.dtype == np.uint8:

@@ -15,7 +15,8 @@ import numpy as np
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import raise_refusal
-from dp_prior.data.frames import frames_per_block
+from dp_prior.data.frames import FrameContents, frames_per_block, pixel_bytes
+from dp_prior.data.frames.colours import COLOURS
 from dp_prior.files.regular_files import UnfitError
 from dp_prior.pixels.video_files import opened_video
 
@@ -23,20 +24,20 @@ if TYPE_CHECKING:
     import av
 
 
-def size_of(path: Path) -> tuple[int, int]:
+def size_of(path: Path, contents: FrameContents = COLOURS) -> tuple[int, int]:
     """Height and width of the first frame, turned as its display matrix says.
 
     Raises:
-        DataError: there is none, or it is not 8 bit colour.
+        DataError: there is none, or it does not hold `contents`.
     """
-    for frame in _frames(path):
+    for frame in _frames(path, contents):
         return _turned_size(frame)
     raise DataError(str(path), ["holds no frame"])
 
 
-def turned(path: Path) -> dict[str, int]:
+def turned(path: Path, contents: FrameContents = COLOURS) -> dict[str, int]:
     """For `describe`: by how many degrees the display matrix turns the frames, if it does."""
-    turn = next((_turn(frame) for frame in _frames(path)), 0)
+    turn = next((_turn(frame) for frame in _frames(path, contents)), 0)
     return {"turned": turn} if turn else {}
 
 
@@ -45,7 +46,7 @@ def whole_frames(path: Path) -> tuple[int, str]:
     times: list[int | None] = []
     why = ""
     try:
-        times += (frame.pts for frame in _frames(path))
+        times += (frame.pts for frame in _frames(path, COLOURS))
     except DataError as error:
         why = error.problems[0]
     if (odd := _unevenly_spaced(times)) is not None:
@@ -54,9 +55,14 @@ def whole_frames(path: Path) -> tuple[int, str]:
 
 
 def read_video(
-    path: Path, size: tuple[int, int], lengths: dict[str, int], skip: int = 0, begins: Sequence[int] | None = None
+    path: Path,
+    size: tuple[int, int],
+    lengths: dict[str, int],
+    skip: int = 0,
+    begins: Sequence[int] | None = None,
+    contents: FrameContents = COLOURS,
 ) -> Iterator[np.ndarray]:
-    """The frames of a file but the first `skip`, in order, as blocks of (k, H, W, 3) uint8 RGB.
+    """The frames of a file but the first `skip`, in order, as blocks of (k, H, W, channels).
 
     Args:
         size: height and width that every frame must have.
@@ -66,18 +72,12 @@ def read_video(
     Raises:
         DataError: the file cannot be decoded to its end, or does not hold exactly one frame per row, evenly spaced.
     """
-    import av
-    from av.video.reformatter import VideoReformatter
-
-    kept = _kept(list(lengths.values()), begins)
-    reformatter = VideoReformatter()  # kept, since each new one prepares its tables again: 3 times slower at 96 x 96
-    # PyAV 17 began to split each frame between threads, which costs more than it saves where files are read side by
-    # side: 4 times as long for 640 x 480 on two busy cores.
-    how = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
+    kept, picture = _kept(list(lengths.values()), begins), contents.of_video()
     times: list[int | None] = []
-    block = np.empty((frames_per_block(size[0] * size[1] * 3), *size, 3), np.uint8)
+    count = frames_per_block(size[0] * size[1] * pixel_bytes(contents))
+    block = np.empty((count, *size, contents.channels), contents.dtype)
     filled, place = 0, 0
-    for frame in _frames(path):
+    for frame in _frames(path, contents):
         number = len(times)
         times.append(frame.pts)
         if (found_size := _turned_size(frame)) != size:
@@ -88,7 +88,7 @@ def read_video(
         place += 1
         if place <= skip:
             continue
-        block[filled] = np.rot90(_pixels(reformatter.reformat(frame, format="rgb24", **how)), _turn(frame) // 90)
+        block[filled] = np.rot90(picture(frame), _turn(frame) // 90)
         filled += 1
         if filled == len(block) or place == len(kept):
             yield block[:filled]
@@ -100,8 +100,8 @@ def read_video(
         raise DataError(str(path), [problem])
 
 
-def _frames(path: Path) -> Iterator[av.VideoFrame]:
-    """Every frame in the order of display, checked to be 8 bit colour or greyscale, and undamaged."""
+def _frames(path: Path, contents: FrameContents) -> Iterator[av.VideoFrame]:
+    """Every frame in the order of display, checked to hold `contents`, and undamaged."""
     import av
 
     if not path.is_file():
@@ -113,7 +113,7 @@ def _frames(path: Path) -> Iterator[av.VideoFrame]:
             stream.codec_context.options["err_detect"] = "explode"  # or damage would be painted over
             for frame in container.decode(stream):
                 if number == 0:
-                    _refuse_format(path, frame)
+                    _refuse_format(path, frame, contents)
                 if frame.is_corrupt:
                     raise DataError(str(path), [f"frame {number} is damaged; copy the file again"])
                 yield frame
@@ -129,19 +129,9 @@ def _frames(path: Path) -> Iterator[av.VideoFrame]:
         ) from None
 
 
-def _refuse_format(path: Path, frame: av.VideoFrame) -> None:
-    components = frame.format.components
-    kind = None
-    if any(component.bits > 8 for component in components):
-        kind = f"{max(component.bits for component in components)} bit, perhaps depth"
-    elif frame.format.has_palette:
-        kind = "a palette"
-    elif any(component.is_alpha for component in components):
-        kind = "an alpha channel"
-    elif len(components) not in (1, 3):
-        kind = f"{len(components)} components"
-    if kind:
-        raise DataError(str(path), [f"has pixel format {frame.format.name} ({kind}); expected 8 bit colour"])
+def _refuse_format(path: Path, frame: av.VideoFrame, contents: FrameContents) -> None:
+    if fault := contents.video_fault(frame):
+        raise DataError(str(path), [f"has pixel format {frame.format.name} {fault}"])
     sides = [side for side in frame.side_data if side.type.name == "DISPLAYMATRIX"]
     a, b, _, c, d = np.frombuffer(sides[0], "i4")[:5].tolist() if sides else (1, 0, 0, 0, 1)
     if frame.rotation % 90 or a * d < b * c:
@@ -155,13 +145,6 @@ def _turn(frame: av.VideoFrame) -> int:
 
 def _turned_size(frame: av.VideoFrame) -> tuple[int, int]:
     return (frame.width, frame.height) if _turn(frame) in (90, 270) else (frame.height, frame.width)
-
-
-def _pixels(frame: av.VideoFrame) -> np.ndarray:
-    """(H, W, 3) of an rgb24 frame, whose rows may be padded; a view."""
-    plane = frame.planes[0]
-    rows = np.frombuffer(plane, np.uint8).reshape(frame.height, plane.line_size)
-    return rows[:, : frame.width * 3].reshape(frame.height, frame.width, 3)
 
 
 def called(names: Iterable[str]) -> str:

@@ -1,10 +1,10 @@
-"""The record of one camera of a data set, whose frames are read through a frame cache."""
+"""The records of one camera of a data set, of colours or of depth, whose frames are read through a frame cache."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -13,25 +13,24 @@ from dp_prior.data.files import Verify
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.formats.rendered import RenderedFrames
-from dp_prior.data.frames import FrameSource
+from dp_prior.data.frames import FrameContents, FrameSource
+from dp_prior.data.frames.colours import COLOURS
+from dp_prior.data.frames.depths import Depths
 from dp_prior.data.frames.folder import FolderFrames
-from dp_prior.data.frames.frame_cache import FrameCache, cache_root
+from dp_prior.data.frames.frame_cache import RAW_PIXELS, FrameCache, cache_root
 from dp_prior.data.frames.frame_column import ImageColumn
 from dp_prior.data.frames.layout import Encoding
 from dp_prior.data.recorded.mirror import FrameMirrorConfig
 from dp_prior.pixels.renderers import RendererConfig
 from dp_prior.pixels.resize import Fit, Pixels
+from dp_prior.tensors.depth import DepthRange
 
 
-class ImageConfig(Config):
-    """Frames of one camera, which the policy sees as uint8 RGB of (height, width, 3)."""
+class FramesConfig(Config):
+    """What the records of colours and of depth have in common: where frames lie, and their size."""
 
     key: str | None = None
     """Their name in the data set, with `render` that of the recorded states; give either this or `folder`."""
-
-    render: RendererConfig | None = None
-    """Draws the frames, at the given size, from the states under `key`, for a data set without pictures; null reads
-    pictures."""
 
     folder: Annotated[Path | None, Change("harmless")] = None
     """A folder beside the data set with a video, or a folder of pictures, per episode, in the order of their names."""
@@ -44,26 +43,19 @@ class ImageConfig(Config):
     """Height and width to which frames are resized, in pixels."""
 
     fit: Literal["resize", "crop", "letterbox"] = "resize"
-    """Where the camera's aspect ratio differs: stretch (resize), cut the longer sides (crop), or add black strips
-    (letterbox)."""
-
-    jpeg_quality: int | None = Field(default=None, ge=1, le=95)
-    """Store the frame cache as JPEG of this quality, in a sixth to a tenth of the space; null keeps every pixel."""
+    """Where the camera's aspect ratio differs: stretch (resize), cut the longer sides (crop), or add strips of 0
+    (letterbox): black, or depth that was not measured."""
 
     mirror: FrameMirrorConfig | None = None
     """How the frames read in the mirror, where `data.mirror` trains on mirror images; null without these."""
 
     @model_validator(mode="after")
-    def _has_one_source(self) -> ImageConfig:
+    def _has_one_source(self) -> Self:
         if (self.key is None) == (self.folder is None):
             found = "both key and folder are" if self.key else "neither key nor folder is"
             raise ValueError(f'{found} given; write "key" for frames in the data set, or "folder" for files beside it')
-        if self.render is not None and self.folder is not None:
-            raise ValueError('render and folder are both given; a renderer reads the states that "key" names')
         if self.file is not None and self.folder is None:
             raise ValueError('file is given without "folder", the folder with a folder for each episode')
-        if self.render is not None and self.fit != "resize":
-            raise ValueError(f"fit is {self.fit!r}, but a renderer draws at the given size, so nothing is fitted")
         return self
 
     @property
@@ -71,26 +63,98 @@ class ImageConfig(Config):
         """The resize that training and the robot share."""
         return Fit(size=self.size, how=self.fit)
 
+    @property
+    def contents(self) -> FrameContents:
+        """What the frames hold."""
+        return COLOURS
+
+    @property
+    def encoding(self) -> Encoding:
+        """How the frame cache stores them."""
+        return RAW_PIXELS
+
     def cache(self, store: EpisodeStore, chosen: Chosen, root: Path) -> FrameCache:
         """The frame cache of this camera, built or not; of the chosen episodes.
 
         Args:
             root: directory of all caches.
         """
-        quality = self.jpeg_quality
-        encoding = Encoding(type="raw") if quality is None else Encoding(type="jpeg", quality=quality)
-        return FrameCache(self._source(store, chosen), self.resize, root, encoding)
+        return FrameCache(self.source(store, chosen), self.resize, root, self.encoding)
 
-    def _source(self, store: EpisodeStore, chosen: Chosen) -> FrameSource:
+    def source(self, store: EpisodeStore, chosen: Chosen) -> FrameSource:
+        """The frames of the chosen episodes as they are recorded."""
         if self.folder is not None:
-            return FolderFrames(self.folder, chosen.recorded, chosen.numbers, self.file)
+            return FolderFrames(self.folder, chosen.recorded, chosen.numbers, self.file, self.contents)
+        return store.chosen_frames(self.key, chosen.recorded, chosen.numbers, self.contents)
+
+
+class ImageConfig(FramesConfig):
+    """Frames of one camera, which the policy sees as uint8 RGB of (height, width, 3)."""
+
+    render: RendererConfig | None = None
+    """Draws the frames, at the given size, from the states under `key`, for a data set without pictures; null reads
+    pictures."""
+
+    jpeg_quality: int | None = Field(default=None, ge=1, le=95)
+    """Store the frame cache as JPEG of this quality, in a sixth to a tenth of the space; null keeps every pixel."""
+
+    @model_validator(mode="after")
+    def _renders_what_it_can(self) -> Self:
+        if self.render is not None and self.folder is not None:
+            raise ValueError('render and folder are both given; a renderer reads the states that "key" names')
+        if self.render is not None and self.fit != "resize":
+            raise ValueError(f"fit is {self.fit!r}, but a renderer draws at the given size, so nothing is fitted")
+        return self
+
+    @property
+    def encoding(self) -> Encoding:
+        """See `FramesConfig`."""
+        return RAW_PIXELS if self.jpeg_quality is None else Encoding(type="jpeg", quality=self.jpeg_quality)
+
+    def source(self, store: EpisodeStore, chosen: Chosen) -> FrameSource:
+        """See `FramesConfig`."""
         if self.render is not None:
             return RenderedFrames(store, self.key, chosen, self.render, self.size)
-        return store.chosen_frames(self.key, chosen.recorded, chosen.numbers)
+        return super().source(store, chosen)
+
+
+class DepthConfig(FramesConfig):
+    """Depth of one camera, which the policy reads as float32 metres of (height, width, 1), 0 where nothing was
+    measured. Resizing takes the nearest pixel."""
+
+    unit: float | None = Field(default=None, gt=0)
+    """Metres of the number 1 in the files; null: 0.001 for integers, 1 for floats, LeRobot's own for its videos."""
+
+    near: float = Field(ge=0)
+    """Distance in metres that the network reads as 0; what is nearer reads so too."""
+
+    far: float = Field(gt=0)
+    """Distance in metres that the network reads as 1; what is farther reads so too."""
+
+    camera: str | None = None
+    """The observation of `images` that shows the same pixels; random crops of both are then the same. null: none."""
+
+    def faults(self) -> Iterator[str]:
+        yield from self.range.faults()
+
+    @property
+    def range(self) -> DepthRange:
+        """The range that the policy is told."""
+        return DepthRange.model_construct(near=self.near, far=self.far, camera=self.camera)
+
+    @property
+    def contents(self) -> FrameContents:
+        """See `FramesConfig`."""
+        return Depths(self.unit)
+
+    @property
+    def encoding(self) -> Encoding:
+        """See `FramesConfig`."""
+        return Encoding(type="depth")
 
 
 def open_images(
-    images: Mapping[str, ImageConfig],
+    images: Mapping[str, FramesConfig],
     store: EpisodeStore,
     chosen: Chosen,
     root: Path | None,

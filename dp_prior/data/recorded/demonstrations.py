@@ -12,6 +12,7 @@ from dp_prior.data.recorded.records import WindowsConfig
 from dp_prior.data.samples.order import BlockOrder, Order, Share, WeightedOrder
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import SplitData
+from dp_prior.tensors.batch import SEEN
 from dp_prior.tensors.normalizer import Statistics
 
 MOST_EMBEDDINGS_FITTED = 4096
@@ -43,7 +44,8 @@ class Demonstrations(SplitData):
         self._statistics: dict[str, Statistics] | None = None
 
     def statistics(self) -> dict[str, Statistics]:
-        """Statistics over the frames of train episodes, by observation key, and of the action as "x"; none of images.
+        """Statistics over the frames of train episodes, by observation key, and of the action as "x"; none of frames
+        and points.
 
         Embeddings and instructions are sampled: at most `MOST_EMBEDDINGS_FITTED` frames, evenly spread.
         """
@@ -51,7 +53,7 @@ class Demonstrations(SplitData):
             steps = torch.from_numpy(np.flatnonzero(self.is_train_step))
             self._statistics = {}
             for key, column in self.train.columns.items():
-                if self.spec.kind(key) == "image":
+                if self.spec.kind(key) in SEEN:
                     continue
                 is_long = column.on_disk or self.spec.kind(key) == "text"
                 most = MOST_EMBEDDINGS_FITTED if is_long else len(steps)

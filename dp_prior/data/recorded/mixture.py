@@ -67,7 +67,8 @@ class MixtureConfig(WindowsConfig):
 
     def faults(self) -> Iterator[str]:
         names = {
-            name: sorted([*one.obs, *one.embeddings, *one.images, *one.language]) for name, one in self.sets.items()
+            name: sorted([*one.obs, *one.embeddings, *one.cameras, *one.points, *one.language])
+            for name, one in self.sets.items()
         }
         first, expected = next(iter(names.items()))
         for name, found in names.items():
@@ -215,6 +216,11 @@ class Mixture(Demonstrations):
         """See `Demonstrations.report`; with the format and place of each set."""
         return {"sets": {name: each.described for name, each in self.sets.items()}, **super().report()}
 
+    def warnings(self) -> list[str]:
+        """See `Demonstrations`; with depth that lies outside of its range, by the set."""
+        depths = [f"{name}: {line}" for name, each in self.sets.items() for line in each.depth_warnings()]
+        return [*super().warnings(), *depths]
+
 
 def _different_specs(sets: dict[str, Trajectories]) -> Iterator[str]:
     """A line for each shape, kind or fit in which a set differs from the first one."""
@@ -238,6 +244,7 @@ def _layout(spec: Spec) -> dict[str, str]:
     layouts = {"action": f"of shape {spec.x_shape[1:]}{rotations(ACTION)}"}
     for key, shape in sorted(spec.cond_shapes.items()):
         how = rotations(key) + (f", fitted by {spec.fits[key].how}" if key in spec.fits else "")
+        how += f" from {spec.depths[key].near:g} to {spec.depths[key].far:g} m" if key in spec.depths else ""
         how += f", embedded by {spec.embedders[key].model_dump()}" if key in spec.embedders else ""
         layouts[f"observation {key!r}"] = f"{spec.kind(key)} of shape {shape[1:]}{how}"
     return layouts

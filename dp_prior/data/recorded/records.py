@@ -11,10 +11,11 @@ from dp_prior.config import Change, Config
 from dp_prior.data.data_record import BatchSize, DataDevice, DataRecord, FrameCachePlace, ManifestPlace, Verified
 from dp_prior.data.formats import EpisodeStoreConfig
 from dp_prior.data.formats.choice import ChoiceConfig
-from dp_prior.data.recorded.camera import ImageConfig
+from dp_prior.data.recorded.camera import DepthConfig, FramesConfig, ImageConfig
 from dp_prior.data.recorded.frame_embeddings import ObservationEmbeddingsConfig
 from dp_prior.data.recorded.language import LanguageConfig
 from dp_prior.data.recorded.mirror import MirrorConfig
+from dp_prior.data.recorded.points import PointsConfig
 from dp_prior.data.recorded.selection import ACTION, ActionConfig, KeyConfig
 from dp_prior.data.recorded.split import SplitConfig
 from dp_prior.data.recorded.weights import WeightsConfig
@@ -56,6 +57,12 @@ class RecordedConfig(Config):
     """Further observations that are camera frames, by the policy's name. They are decoded and resized once, into the
     frame cache, and read from there during training."""
 
+    depth: dict[Annotated[str, AfterValidator(good_key)], DepthConfig] = {}
+    """Further observations that are depth, by the policy's name, through the frame cache too."""
+
+    points: dict[Annotated[str, AfterValidator(good_key)], PointsConfig] = {}
+    """Further observations that are point clouds, by the policy's name."""
+
     language: dict[Annotated[str, AfterValidator(good_key)], LanguageConfig] = {}
     """Further observations that are instructions, by the policy's name: embeddings of texts."""
 
@@ -71,13 +78,16 @@ class RecordedConfig(Config):
     """How often windows are drawn, such as corrections more often than the rest. null: each comes once per epoch."""
 
     def faults(self) -> Iterator[str]:
-        names = [*self.obs, *self.embeddings, *self.images]
+        names = [*self.obs, *self.embeddings, *self.cameras, *self.points]
         both = [*names, *self.language]
         repeated = sorted({name for name in both if both.count(name) > 1})
         if repeated or not names:
             found = f"name {repeated} twice" if repeated else "are empty"
-            where = "obs, embeddings, images and language" if repeated else "obs, embeddings and images"
+            where = "obs, embeddings, images, depth" + (", points and language" if repeated else " and points")
             yield f"{where} {found}; a policy needs observations with different names"
+        for name, each in self.depth.items():
+            if each.camera is not None and each.camera not in self.images:
+                yield f"depth.{name}.camera is {each.camera!r}; expected one of images, {sorted(self.images)}, or null"
         yield from self._mirror_faults()
         weighted = [name for name, record in self.language.items() if record.weights is not None]
         if len(weighted) > 1:
@@ -91,16 +101,24 @@ class RecordedConfig(Config):
             other = f"language.{weighted[0]} has weights too" if weighted else "embeddings are read in blocks"
             yield f"weights is given, but {other}; a window has one share, so remove one of both"
 
+    @property
+    def cameras(self) -> dict[str, FramesConfig]:
+        """Everything that is frames: images and depth."""
+        return {**self.images, **self.depth}
+
     def _mirror_faults(self) -> Iterator[str]:
-        mirrored = [name for name, image in self.images.items() if image.mirror is not None]
+        mirrored = [name for name, image in self.cameras.items() if image.mirror is not None]
         if not self.mirror:
             for name in mirrored:
-                yield f"images.{name}.mirror is given, but mirror is empty; it says how action and obs read there"
+                where = f"{self._where(name)}.{name}.mirror"
+                yield f"{where} is given, but mirror is empty; it says how action and obs read there"
             return
-        if unmirrored := [*self.embeddings, *self.language]:
-            yield f"mirror is given, but {unmirrored} are embeddings, which have no mirror image; remove them or mirror"
-        for name in sorted(self.images.keys() - mirrored):
-            yield f'mirror is given, but images.{name} does not say how its frames read there; give it a "mirror"'
+        if unmirrored := [*self.embeddings, *self.language, *self.points]:
+            found = f"mirror is given, but {unmirrored} are embeddings or points"
+            yield f"{found}, which have no mirror image; remove them or mirror"
+        for name in sorted(self.cameras.keys() - mirrored):
+            found = f"{self._where(name)}.{name} does not say how its frames read there"
+            yield f'mirror is given, but {found}; give it a "mirror"'
         for name in mirrored:
             yield from self._camera_faults(name)
         wanted = [*self.obs, "action"]
@@ -109,23 +127,29 @@ class RecordedConfig(Config):
         elif sorted(self.mirror) != sorted(wanted):
             yield f"mirror has {sorted(self.mirror)}; expected an entry for each of {wanted}"
 
+    def _where(self, name: str) -> str:
+        """The field that has this camera."""
+        return "images" if name in self.images else "depth"
+
     def _camera_faults(self, name: str) -> Iterator[str]:
         """Why the frames of a camera, mirrored twice, would not be the frames again."""
-        image, where = self.images[name], f"images.{name}.mirror"
+        alike: Mapping[str, FramesConfig] = self.images if name in self.images else self.depth
+        image, called = alike[name], f"{self._where(name)}.{name}"
+        where = f"{called}.mirror"
         flip, other = image.mirror.flip, image.mirror.camera or name
         if flip.endswith("diagonal") and image.size[0] != image.size[1]:
             yield f"{where}.flip is {flip!r}, which needs a square; size is {list(image.size)}"
-        if other not in self.images:
-            yield f"{where}.camera is {other!r}; expected one of {sorted(self.images)}"
+        if other not in alike:
+            yield f"{where}.camera is {other!r}; expected one of {sorted(alike)}"
             return
-        back = self.images[other].mirror
+        back = alike[other].mirror
         if back is not None and (back.camera or other, back.flip) != (name, flip):
             own, theirs = f"{other!r}, flip {flip!r}", f"{back.camera or other!r}, flip {back.flip!r}"
             yield f"mirrored twice, camera {name!r} is another one: it takes {own}, and {other!r} takes {theirs}"
         for field in ("size", "fit"):
-            own, theirs = getattr(image, field), getattr(self.images[other], field)
+            own, theirs = getattr(image, field), getattr(alike[other], field)
             if own != theirs:
-                yield f"{where}.camera is {other!r}, whose {field} is {theirs}; give it that of images.{name}, {own}"
+                yield f"{where}.camera is {other!r}, whose {field} is {theirs}; give it that of {called}, {own}"
 
     def downloaded(self, pinned: Mapping[str, str]) -> Self:
         """The record with the episodes on this machine, those of the Hub at one commit; see `pinned_commits`.
@@ -133,7 +157,7 @@ class RecordedConfig(Config):
         Raises:
             DataError, UnreadableError: they cannot be downloaded.
         """
-        cameras = [image.key for image in self.images.values() if image.key is not None]
+        cameras = [image.key for image in self.cameras.values() if image.key is not None]
         episodes = self.episodes.local(pinned, cameras)
         return self if episodes is self.episodes else self.model_copy(update={"episodes": episodes})
 

@@ -138,6 +138,7 @@ def read_selected(
         problems.append(f"the last episode ends at row {ends[-1]}, but there are only {rows} rows")
     elif len(ends) and lengths and ends[-1] < rows:
         warnings.append(f"{rows - ends[-1]} rows after the last episode's end, row {ends[-1]}, are not used")
+    warnings += [line for name, wanted in keys.items() for line in _flattened(store, name, wanted)]
     for name, array in arrays.items():
         problems += _non_finite(store, name, keys[name], raw, array, chosen)
         problems += _not_rotations(store, name, keys[name], array, chosen)
@@ -166,6 +167,15 @@ def _read_keys(
                 raw[key] = None
                 problems += [f"{_called(name)}: {error.source}: {problem}" for problem in error.problems]
     return {key: values for key, values in raw.items() if values is not None}, problems
+
+
+def _flattened(store: EpisodeStore, name: str, wanted: KeyConfig) -> Iterator[str]:
+    """A line for each point cloud and each depth that is read as one long vector."""
+    for field, found in (("points", store.clouds()), ("depth", store.depths())):
+        for key in found.keys() & set(wanted.names):
+            shape = found[key]
+            told = f"{_called(name)}: {key!r} of {shape} per step is read as a vector of {math.prod(shape):,} numbers"
+            yield f"{told}; to read it as {field}, name it in data.{field} instead"
 
 
 def _called(name: str) -> str:

@@ -23,7 +23,7 @@ from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.frames.frame_cache import USER_CACHE
 from dp_prior.data.frames.frame_column import ImageColumn
-from dp_prior.data.recorded.camera import ImageConfig, open_images
+from dp_prior.data.recorded.camera import FramesConfig, open_images
 from dp_prior.data.recorded.demonstrations import Demonstrations
 from dp_prior.data.recorded.frame_embeddings import FrameEmbeddings
 from dp_prior.data.recorded.language import FrameTexts
@@ -39,6 +39,9 @@ from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import PARTS
 from dp_prior.tensors.batch import Spec
 
+DEPTHS_LOOKED_AT = 64
+"""Frames of depth that are compared with its range."""
+
 
 class TrajectoriesConfig(RecordedConfig, WindowsConfig):
     """Windows over recorded episodes: observations as condition, an action chunk as the diffused variable."""
@@ -53,7 +56,7 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
 
     def faults(self) -> Iterator[str]:
         yield from super().faults()
-        if self.previous_action in {"action", *self.obs, *self.embeddings, *self.images, *self.language}:
+        if self.previous_action in {"action", *self.obs, *self.embeddings, *self.cameras, *self.points, *self.language}:
             yield (
                 f"previous_action is {self.previous_action!r}, the name of the action or of another observation; take "
                 f"another name, such as 'previous_action'"
@@ -72,7 +75,7 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
         """See `DataRecord`."""
         return {"data": self}
 
-    def frames(self, store: EpisodeStore, chosen: Chosen, images: Mapping[str, ImageConfig]) -> dict[str, ImageColumn]:
+    def frames(self, store: EpisodeStore, chosen: Chosen, images: Mapping[str, FramesConfig]) -> dict[str, ImageColumn]:
         """The frames of some cameras; see `open_images`. Caches of data on the Hub lie apart from its client's files.
 
         Args:
@@ -117,7 +120,8 @@ class Trajectories(Demonstrations):
         split = {part: np.searchsorted(chosen.numbers, numbers) for part, numbers in parts.items()}
         self.split_ids = {part: chosen.named(numbers) for part, numbers in split.items()}
         self._numbers, self.highest_id = {part: split[part] for part in PARTS}, int(chosen.names.max())
-        self.images = config.frames(store, chosen, config.images)
+        arrays |= (clouds := {name: record.read(store, chosen, name) for name, record in config.points.items()})
+        self.images = config.frames(store, chosen, config.cameras)
         if config.mirror:
             self._numbers["train"] = np.concatenate([self._numbers["train"], len(ends) + self._numbers["train"]])
             arrays, ends = with_images(config.mirror, wanted, arrays, ends)
@@ -126,6 +130,7 @@ class Trajectories(Demonstrations):
         keys = {key for each in wanted.values() for key in each.names}.union(
             *(record.keys() for record in config.language.values())
         )
+        keys |= {record.key for record in config.points.values()}
         self.files = [*store.files(keys), *(path for found in self._language.values() for path in found.files)]
         self._ends, self._lengths = ends, np.diff(ends, prepend=0)
         self._digest = _digest(arrays, ends, self._embeddings, self._language)
@@ -139,11 +144,16 @@ class Trajectories(Demonstrations):
         self.spec = Spec(
             x_shape=(horizon, *arrays[ACTION].shape[1:]),
             cond_shapes={key: (steps, *arrays[key].shape[1:]) for key in wanted if key != ACTION}
+            | {key: (steps, *cloud.shape[1:]) for key, cloud in clouds.items()}
             | {key: (steps, *found.folder.shape) for key, found in self._embeddings.items()}
             | {key: (steps, *column.shape) for key, column in self.images.items()}
             | {key: (steps, *found.table.shape[1:]) for key, found in self._language.items()},
-            kinds={key: "image" for key in config.images} | {key: "text" for key in config.language},
-            fits={key: image.resize for key, image in config.images.items()},
+            kinds={key: "image" for key in config.images}
+            | {key: "depth" for key in config.depth}
+            | {key: "points" for key in config.points}
+            | {key: "text" for key in config.language},
+            fits={key: image.resize for key, image in config.cameras.items()},
+            depths={key: depth.range for key, depth in config.depth.items()},
             rotations={key: each.rotations for key, each in wanted.items() if each.rotations},
             embedders={key: found.embedder for key, found in self._language.items() if found.embedder is not None},
             previous_actions=starts,
@@ -226,7 +236,7 @@ class Trajectories(Demonstrations):
 
     def _camera(self, key: str) -> Column:
         """The frames of a camera, followed by the frames of the mirror images."""
-        rule = self._config.images[key].mirror
+        rule = self._config.cameras[key].mirror
         if rule is None:
             return self.images[key]
         return join([self.images[key], MirroredColumn(self.images[rule.camera or key], rule.flip)])
@@ -283,7 +293,7 @@ class Trajectories(Demonstrations):
         """
         digest = self._digest.copy()
         for key in sorted(self.images):
-            index, rule = self.images[key].frames.index, self._config.images[key].mirror
+            index, rule = self.images[key].frames.index, self._config.cameras[key].mirror
             digest.update(b"" if rule is None else rule.model_dump_json().encode())
             text = f"{key}{index.fit.model_dump_json()}{index.encoding.model_dump_json()}{''.join(index.digests)}"
             digest.update(text.encode())
@@ -304,11 +314,26 @@ class Trajectories(Demonstrations):
     def warnings(self) -> list[str]:
         """See `Demonstrations`; with instructions that are always the same, or that cannot be told apart."""
         doubts = [f"{key!r}: {line}" for key, found in self._language.items() for line in found.warnings]
-        return [*super().warnings(), *doubts] + [
+        return [*super().warnings(), *doubts, *self.depth_warnings()] + [
             f"{key!r} is {language.texts[0]!r} in every frame, so it tells the policy nothing"
             for key, language in self._language.items()
             if len(language.texts) == 1
         ]
+
+    def depth_warnings(self) -> Iterator[str]:
+        """A line for each depth of which little lies in its range, as in another unit. Looks at a few frames."""
+        for key, seen in self.spec.depths.items():
+            column = self.images[key]
+            count = min(DEPTHS_LOOKED_AT, len(column))
+            metres = column.rows(torch.arange(count) * len(column) // count)
+            measured = metres[metres > 0]
+            inside = ((measured >= seen.near) & (measured <= seen.far)).float()
+            wanted = f"from near {seen.near:g} to far {seen.far:g} m; look at unit, near and far"
+            if not len(measured):
+                yield f"depth.{key}: no distance was measured in {count} frames, none lies {wanted}"
+            elif inside.mean() < 0.5:
+                reach = f"which are {measured.min():.3g} to {measured.max():.3g} m"
+                yield f"depth.{key}: {inside.mean():.0%} of the measured distances, {reach}, lie {wanted}"
 
 
 def _dimensions(

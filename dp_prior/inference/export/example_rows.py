@@ -23,6 +23,10 @@ def observations(
         if policy.spec.kind(key) == "vector":
             low, high = (policy.normalizer.get_buffer(f"{key}/{end}") for end in ("min", "max"))
             found[key] = low + draws.uniform(shape[0], *low.shape) * (high - low)
+        elif policy.spec.kind(key) == "points":
+            found[key] = draws.normal(*shape)
+        elif policy.spec.kind(key) == "depth":
+            found[key] = 1.25 * draws.uniform(*shape) - 0.25  # scaled: a fifth was not measured
         elif policy.spec.kind(key) == "text":
             found[key] = F.normalize(draws.normal(*shape), dim=-1)
         else:
@@ -35,4 +39,4 @@ def observations(
 def frame_shapes(policy: DiffusionPolicy, frames: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, ...]]:
     """Shapes of the observations, cameras in the size of the frames that go in."""
     shapes = policy.spec.cond_shapes
-    return {key: (shape[0], *frames[key], 3) if key in frames else shape for key, shape in shapes.items()}
+    return {key: (shape[0], *frames[key], shape[-1]) if key in frames else shape for key, shape in shapes.items()}

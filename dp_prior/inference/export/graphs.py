@@ -21,7 +21,10 @@ class EncoderGraph(nn.Module):
         """Args: frames: height and width of frames that are resized inside, by camera; others have their final size."""
         super().__init__()
         self.cameras = list(frames or {})
-        self.fits = nn.ModuleList(FitGraph(policy.spec.fits[key], (frames or {})[key]) for key in self.cameras)
+        spec = policy.spec
+        self.fits = nn.ModuleList(
+            FitGraph(spec.fits[key], (frames or {})[key], is_depth=key in spec.depths) for key in self.cameras
+        )
         self.normalizer, self.encoder, self.transforms = policy.normalizer, policy.encoder, policy.transforms
         self.is_guided = policy.process.config.guidance is not None
 

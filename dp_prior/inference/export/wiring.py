@@ -112,7 +112,7 @@ def _faults(key: str, one: Reads, source: str) -> Iterator[str]:
     """Why a robot cannot give an observation under this key."""
     expected = _EXPECTED.get(one.kind)
     if expected is None:
-        yield f"{key!r} is of kind {one.kind!r}, which no robot gives"
+        yield f"{key!r} is of kind {one.kind!r}, which no robot of LeRobot gives; serve the policy instead"
         return
     found = SOURCE.fullmatch(source)
     is_fit = found is not None and (found["key"] == TASK) == (one.kind == "text")

@@ -78,7 +78,7 @@ def most_bytes(spec: Spec) -> int:
     """Default limit of a message: twice what the policy reads, in float64 and full HD, and 1 MiB for other keys."""
     total = 0
     for key, shape in spec.cond_shapes.items():
-        size = shape[0] * LARGEST_FRAME if key in spec.fits else math.prod(shape)
+        size = shape[0] * LARGEST_FRAME // 3 * shape[-1] if key in spec.fits else math.prod(shape)
         total += size if spec.kind(key) == "image" else 8 * size
     return (1 << 20) + 2 * total
 

@@ -1,4 +1,5 @@
-"""Shared by all encoders of camera frames: fields of the records, and the conversion of frames to network inputs."""
+"""Shared by all encoders of camera frames: fields of the records, and the conversion of frames and depth to network
+inputs."""
 
 from __future__ import annotations
 
@@ -94,8 +95,7 @@ class Camera(nn.Module):
         self._check(frames, random)
         if torch.compiler.is_exporting():
             frames = frames.float()  # before the crop: TensorRT takes uint8 for inputs of a graph only
-        if tuple(frames.shape[2:4]) != self.crop.size:
-            frames = self.crop(frames, random)
+        frames = _cropped(frames, self.crop, random)
         pixels = frames.to(torch.float32, memory_format=torch.contiguous_format)
         if random is not None and self.jitter is not None:
             with torch.autocast(frames.device.type, enabled=False):
@@ -115,3 +115,24 @@ class Camera(nn.Module):
                 f"camera frames have shape {tuple(frames.shape)}; expected (samples, n_obs_steps, {height}, {width}, "
                 f"3): this policy was built for a camera of height {height} and width {width}, channels last"
             )
+
+
+class DepthView(nn.Module):
+    """Depth, scaled as `DepthRange` says -> cropped images of one channel. Colours and their jitter do not touch it."""
+
+    def __init__(self, crop: Crop):
+        super().__init__()
+        self.crop = crop
+
+    def forward(self, depth: Tensor, random: Randomness | None) -> Tensor:
+        """(B, n_obs_steps, height, width, 1) -> (B * n_obs_steps, 1, *crop.size), the crop of `Camera` for equal rows.
+
+        Args:
+            random: see `Camera.forward`.
+        """
+        depth = _cropped(depth, self.crop, random)
+        return depth.flatten(0, 1).permute(0, 3, 1, 2)
+
+
+def _cropped(frames: Tensor, crop: Crop, random: Randomness | None) -> Tensor:
+    return frames if tuple(frames.shape[2:4]) == crop.size else crop(frames, random)

@@ -29,3 +29,13 @@ class Encoder(nn.Module):
                 random numbers, so that a sample's draw depends on neither batch nor rank.
         """
         raise NotImplementedError
+
+
+class ReadElsewhere(Encoder):
+    """The encoder of depth that the encoder of a camera reads: no features."""
+
+    output_dim = 0
+
+    def forward(self, value: Tensor, random: Randomness | None = None) -> Tensor:
+        """See `Encoder`."""
+        return value.new_zeros(*value.shape[:2], 0)

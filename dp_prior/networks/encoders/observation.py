@@ -19,10 +19,19 @@ class ObservationEncoder(nn.Module):
     Args:
         encoders: one for every key.
         shapes: (n_obs_steps, *shape) by key; n_obs_steps is common to all.
+        beside: the depth that the encoder of a camera reads too, by the camera.
+        alike: the camera by whose random rows depth is cropped, by the depth.
     """
 
-    def __init__(self, encoders: Mapping[str, Encoder], shapes: Mapping[str, tuple[int, ...]]):
+    def __init__(
+        self,
+        encoders: Mapping[str, Encoder],
+        shapes: Mapping[str, tuple[int, ...]],
+        beside: Mapping[str, str] | None = None,
+        alike: Mapping[str, str] | None = None,
+    ):
         super().__init__()
+        self._beside, self._alike = dict(beside or {}), dict(alike or {})
         if set(encoders) != set(shapes):
             raise ValueError(
                 f"encoders are given for {sorted(encoders)}, but the observations are {sorted(shapes)}. "
@@ -51,11 +60,23 @@ class ObservationEncoder(nn.Module):
         """
         features = []
         for key, encoder in zip(self.keys, self.encoders, strict=True):
-            rows = random.stream("encoder", key) if encoder.draws and random is not None else None
-            features.append(encoder(observations[key], rows))
+            stream = self._alike.get(key, key)
+            rows = random.stream("encoder", stream) if encoder.draws and random is not None else None
+            depth = self._depth(key, observations, kept)
+            features.append(encoder(observations[key], rows, *depth))
         if kept is not None:
             features = [
                 value * kept[key][:, None, None].to(value.dtype) if key in kept else value
                 for key, value in zip(self.keys, features, strict=True)
             ]
         return torch.cat(features, dim=-1)
+
+    def _depth(
+        self, key: str, observations: Mapping[str, Tensor], kept: Mapping[str, Tensor] | None
+    ) -> tuple[Tensor, ...]:
+        """The depth that a camera's encoder reads too, as not measured where a sample's is dropped; none of others."""
+        if key not in self._beside:
+            return ()
+        depth = observations[self._beside[key]]
+        is_kept = None if kept is None else kept.get(self._beside[key])
+        return (depth if is_kept is None else torch.where(is_kept[:, None, None, None, None] > 0, depth, -1.0),)

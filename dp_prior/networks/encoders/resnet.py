@@ -1,4 +1,5 @@
-"""ResNet encoder of camera frames with group norm and spatial softmax, as in Diffusion Policy (Chi et al. 2023).
+"""ResNet encoder of camera frames, of depth, or of both, with group norm and spatial softmax, as in Diffusion Policy
+(Chi et al. 2023).
 
 Function and parameter names of the backbone are torchvision's (and timm's), so published weights load: weights for
 ImageNet, and the encoders of Stanford's and LeRobot's image policies; see `rename_published`.
@@ -16,7 +17,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.networks.encoders.camera_encoder import Camera, CameraEncoderConfig, PositiveRgb, Rgb
+from dp_prior.networks.encoders.camera_encoder import Camera, CameraEncoderConfig, DepthView, PositiveRgb, Rgb
 from dp_prior.networks.encoders.published_weights import (
     FineTuned,
     PretrainedModule,
@@ -27,6 +28,8 @@ from dp_prior.networks.encoders.published_weights import (
 )
 from dp_prior.networks.encoders.spatial_softmax import MeanPool, SpatialSoftmax
 from dp_prior.networks.layers import KernelLinear, compute_dtype
+from dp_prior.pixels.crop import Crop
+from dp_prior.tensors.batch import Kind
 from dp_prior.tensors.randomness import Randomness
 
 CHANNELS_PER_GROUP = 16  # of the group norm, as in Diffusion Policy
@@ -44,6 +47,12 @@ class ResNetEncoderConfig(CameraEncoderConfig):
     """
 
     type: Literal["resnet"] = "resnet"
+
+    reads: ClassVar[tuple[Kind, ...]] = ("image", "depth")
+
+    depth: str | None = None
+    """Of colours: the observation of kind depth that is read beside them as a fourth channel, of the same size and with
+    the same crops, and then has no encoder of its own. null: colours alone, or depth alone."""
 
     width: int = Field(default=64, ge=1)
     """Channels of the first level; each further level has twice as many."""
@@ -102,7 +111,18 @@ class ResNetEncoderConfig(CameraEncoderConfig):
         """The encoder of frames of `shape` (height, width, 3), with random weights; see `PretrainedModule`."""
         mean, std = (IMAGENET_MEAN, IMAGENET_STD) if self.norm == "frozen_batch" else ((0.5,) * 3, (0.5,) * 3)
         camera = self.camera(shape, mean=self.mean or mean, std=self.std or std)
-        return ResNetEncoder(self, camera)
+        return ResNetEncoder(self, camera, 3 if self.depth is None else 4)
+
+    def create_depth(self, shape: tuple[int, ...]) -> ResNetEncoder:
+        """The encoder of depth of `shape` (height, width, 1), with random weights.
+
+        Raises:
+            ValueError: a setting of colours is given.
+        """
+        given = [name for name in ("depth", "jitter", "mean", "std") if getattr(self, name) is not None]
+        if given:
+            raise ValueError(f"{', '.join(given)} is given, but depth of shape {shape} has no colours; remove it")
+        return ResNetEncoder(self, DepthView(Crop.of(shape[:2], self.crop)), 1)
 
 
 class FrozenBatchNorm(nn.Module):
@@ -165,11 +185,13 @@ class ResNetBlock(nn.Module):
 class ResNet(FineTuned):
     """torchvision's ResNet without its classifier; see `ResNetEncoderConfig`."""
 
-    def __init__(self, config: ResNetEncoderConfig):
+    def __init__(self, config: ResNetEncoderConfig, in_channels: int = 3):
         super().__init__()
         width, expansion = config.width, _EXPANSION if config.bottleneck else 1
         self.is_patch = config.stem == "patch"
-        self.conv1 = nn.Conv2d(3, width, 4, 4, bias=False) if self.is_patch else _conv(3, width, 7, 2)
+        self.conv1 = (
+            nn.Conv2d(in_channels, width, 4, 4, bias=False) if self.is_patch else _conv(in_channels, width, 7, 2)
+        )
         self.bn1 = _norm(config.norm, width)
         self.maxpool = nn.Identity() if self.is_patch else nn.MaxPool2d(3, 2, padding=1)
         self.n_levels = len(config.blocks)
@@ -184,7 +206,7 @@ class ResNet(FineTuned):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) -> (N, channels, *output_size((H, W)))."""
+        """(N, in_channels, H, W) -> (N, channels, *output_size((H, W)))."""
         images = images.to(compute_dtype(self.conv1.weight))
         x = self.maxpool(F.relu(self.bn1(self.conv1(images)), inplace=True))
         for level in range(self.n_levels):
@@ -208,10 +230,12 @@ class ResNetEncoder(PretrainedModule):
 
     draws: ClassVar[bool] = True
 
-    def __init__(self, config: ResNetEncoderConfig, camera: Camera):
+    def __init__(self, config: ResNetEncoderConfig, camera: Camera | DepthView, channels: int = 3):
+        """Args: channels: 3 of colours, 1 of depth, 4 of both."""
         super().__init__()
-        self.camera = camera
-        self.backbone = ResNet(config)
+        self.camera, self.channels = camera, channels
+        self.beside = DepthView(camera.crop)
+        self.backbone = ResNet(config, channels)
         self.backbone.lr_scale = config.lr_scale
         self.backbone.requires_grad_(not config.freeze)
         size = self.backbone.output_size(camera.crop.size)
@@ -227,13 +251,17 @@ class ResNetEncoder(PretrainedModule):
         self.project = None if config.output_dim is None else KernelLinear(self.pool.output_dim, self.output_dim)
         self.weights, self.weights_prefix = config.weights, config.weights_prefix
 
-    def forward(self, frames: Tensor, random: Randomness | None = None) -> Tensor:
-        """(B, n_obs_steps, height, width, 3) uint8 -> (B, n_obs_steps, output_dim).
+    def forward(self, frames: Tensor, random: Randomness | None = None, depth: Tensor | None = None) -> Tensor:
+        """(B, n_obs_steps, height, width, 3) uint8, or scaled depth -> (B, n_obs_steps, output_dim).
 
         Args:
             random: B rows in training, for crop and jitter; None when acting.
+            depth: (B, n_obs_steps, height, width, 1) scaled, where it is read beside colours.
         """
-        features = self.pool(self.backbone(self.camera(frames, random)))
+        images = self.camera(frames, random)
+        if depth is not None:
+            images = torch.cat([images, self.beside(depth, random)], dim=1)
+        features = self.pool(self.backbone(images))
         if self.project is not None:
             features = F.relu(self.project(features.to(compute_dtype(self.project.weight))))
         return features.view(*frames.shape[:2], self.output_dim)
@@ -311,5 +339,16 @@ def load_published(encoder: ResNetEncoder, weights: Mapping[str, Tensor], *, sou
             f"weights: {source} has no batch-norm statistics (running_mean, running_var). Use norm 'group' for weights "
             f"that were trained with group norm"
         )
+    renamed |= {
+        name: _for_channels(renamed[name], encoder.channels) for name in renamed.keys() & {"backbone.conv1.weight"}
+    }
     parts = {"backbone"} | ({name.partition(".")[0] for name in renamed} & {"pool", "project"})
     load_parts(encoder, renamed, parts, source=source)
+
+
+def _for_channels(weight: Tensor, channels: int) -> Tensor:
+    """The first convolution (width, 3, k, k) of published weights for so many channels: depth alone is read as grey,
+    depth beside colours begins without effect."""
+    if channels == 1:
+        return weight.sum(1, keepdim=True)
+    return F.pad(weight, (0, 0, 0, 0, 0, channels - weight.shape[1]))

@@ -72,10 +72,8 @@ def look(seen: Survey, keys: Collection[str], *, are_named: bool) -> tuple[list[
             if missing := list(_missing_videos(seen, key, are_named)):
                 findings += missing
                 continue
-            import_pillow()
             source = seen.store.chosen_frames(key, seen.chosen.recorded, seen.chosen.numbers)
-            places = _spread(source)
-            found = [_strip(key, source, place, seen, has_clip=place is places[0]) for place in places]
+            found, frozen = strips_of(key, source, seen)
         except DataError as error:
             if are_named:
                 findings += [Finding("error", f"{key}: {problem}") for problem in error.problems[:MOST_NAMED]]
@@ -85,8 +83,21 @@ def look(seen: Survey, keys: Collection[str], *, are_named: bool) -> tuple[list[
             gaps.append(f"{key}: {error}")
         else:
             strips += found
-            findings += [*_dark(found), *(finding for strip in found for finding in _frozen(strip, seen))]
+            findings += [*_dark(found), *frozen]
     return strips, findings, gaps
+
+
+def strips_of(key: str, source: FrameSource, seen: Survey) -> tuple[list[Strip], list[Finding]]:
+    """Strips of evenly spread episodes of 8 bit RGB frames, and where these are frozen.
+
+    Raises:
+        DataError: they cannot be read.
+        ImportError: Pillow is not installed.
+    """
+    import_pillow()
+    places = _spread(source)
+    found = [_strip(key, source, place, seen, has_clip=place is places[0]) for place in places]
+    return found, [finding for strip in found for finding in _frozen(strip, seen)]
 
 
 def _missing_videos(seen: Survey, key: str, is_named: bool) -> Iterator[Finding]:

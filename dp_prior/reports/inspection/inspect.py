@@ -16,12 +16,16 @@ from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.recognition import Episodes, kind_of, known_kind
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.pictures.images import ImagesConfig
+from dp_prior.data.recorded.camera import DepthConfig
 from dp_prior.data.recorded.selection import KeyConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
+from dp_prior.networks.encoders.points import PointEncoderConfig
 from dp_prior.reports.inspection.cameras import Strip, look
+from dp_prior.reports.inspection.depth import Distances, look_at_depth
 from dp_prior.reports.inspection.embeddings import FolderRows, embeddings_at, find_in_rows, read_rows
 from dp_prior.reports.inspection.faults import Finding, faulty_episodes, find, ranked
 from dp_prior.reports.inspection.image_survey import Gallery, find_in_images, images_at, read_gallery
+from dp_prior.reports.inspection.points import Cloud, look_at_points
 from dp_prior.reports.inspection.proposal import propose, propose_data, propose_images
 from dp_prior.reports.inspection.survey import Role, Survey, survey
 from dp_prior.reports.inspection.units import find_units
@@ -50,6 +54,7 @@ class Inspection:
         normalizers: of each signal that has one.
         data: the JSON that names its keys.
         leave_out: own numbers of the episodes with faults that training is better without.
+        depths, clouds: distances of each key that is depth, and points of each that is a cloud.
     """
 
     name: str
@@ -61,6 +66,8 @@ class Inspection:
     normalizers: dict[str, NormalizerConfig] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     galleries: list[Gallery] = field(default_factory=list)
+    depths: list[Distances] = field(default_factory=list)
+    clouds: list[Cloud] = field(default_factory=list)
     leave_out: list[int] = field(default_factory=list)
 
 
@@ -129,7 +136,10 @@ def write_config(found: list[Inspection], path: Path) -> None:
     counts = [*(rows.folder.count for rows in one.rows), *(len(seen.source) for seen in one.galleries)]
     n_samples = counts[0] if counts else None
     hint = "" if one.survey is None else one.survey.action_hint
-    proposal = propose(one.name, one.data, fps, size, is_one_episode=n_episodes == 1, n_samples=n_samples, hint=hint)
+    clouds = {cloud.key: cloud for cloud in one.clouds}
+    encoders = {name: clouds[each["key"]].encoder() for name, each in one.data.get("points", {}).items()}
+    counts = {"is_one_episode": n_episodes == 1, "n_samples": n_samples}
+    proposal = propose(one.name, one.data, fps, size, **counts, hint=hint, encoders=encoders)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(json.dumps(proposal, indent=2) + "\n")
@@ -159,9 +169,17 @@ def _configured(config: TrainConfig) -> list[Inspection]:
         roles["action"] = (one.action, "action")
         place = one.downloaded({}).episodes
         cameras = [each.key for each in one.images.values() if each.key is not None and each.render is None]
-        seen = _recorded(name, place, roles, own, normalizers, cameras, one.choice)
+        depths = {each.key: each for each in one.depth.values() if each.key is not None}
+        clouds = {each.key: _point_encoder(config, name) for name, each in one.points.items()}
+        seen = _recorded(name, place, roles, own, normalizers, cameras, one.choice, depths, clouds)
         found.append(replace(seen, findings=ranked([*seen.findings, *_cut_texts(one)])))
     return found
+
+
+def _point_encoder(config: TrainConfig, key: str) -> PointEncoderConfig:
+    """The encoder of a cloud; the default one where a configuration names none."""
+    found = config.task.encoders.get(key) if isinstance(config.task, PolicyConfig) else None
+    return found if isinstance(found, PointEncoderConfig) else PointEncoderConfig()
 
 
 def _cut_texts(data: TrajectoriesConfig) -> Iterator[Finding]:
@@ -179,16 +197,28 @@ def _recorded(
     normalizers: dict[str, NormalizerConfig] | None = None,
     cameras: list[str] | None = None,
     choice: ChoiceConfig | None = None,
+    depths: dict[str, DepthConfig] | None = None,
+    clouds: dict[str, PointEncoderConfig] | None = None,
 ) -> Inspection:
-    """Args: wanted, data, normalizers, cameras, choice: those of a configuration; None for all keys and episodes."""
+    """Args: wanted, data, normalizers, cameras, choice, depths, clouds: those of a configuration; None for all keys and
+    episodes."""
     is_divided = bool((data.get("split") or {}).get("parts"))
     seen = replace(survey(record.create(), wanted, choice), is_divided=is_divided)
     is_remote = record.is_remote and cameras is None
     keys = list(seen.cameras if cameras is None else cameras)
     unnamed = {key: shape for key, shape in seen.cameras.items() if key not in keys}
     seen.unused.update({key: f"pictures of {shape}, not named in data.images" for key, shape in unnamed.items()})
-    missing = [key for key in keys if is_remote and seen.store.dtype(key) == "video"]
+    deep = dict.fromkeys(seen.depths) if depths is None else depths
+    seen.unused.update({key: f"depth of {shape}, not named in data.depth" for key, shape in seen.depths.items()})
+    missing = [key for key in [*keys, *deep] if is_remote and seen.store.dtype(key) == "video"]
     strips, findings, gaps = look(seen, [key for key in keys if key not in missing], are_named=cameras is not None)
+    deep = {key: stated for key, stated in deep.items() if key not in missing}
+    grey, distances, odd, unseen = look_at_depth(seen, deep)
+    seen.unused.update({key: f"points of {shape}, not named in data.points" for key, shape in seen.clouds.items()})
+    points, off, unread = look_at_points(seen, dict.fromkeys(seen.clouds) if clouds is None else clouds)
+    strips, findings, gaps = strips + grey, findings + odd + off, gaps + unseen + unread
+    for one in (*distances, *points):
+        seen.unused.pop(one.key, None)
     gaps += [f"{key}: videos on the Hub are downloaded if a configuration names them" for key in missing]
     notes = [Finding("note", remark) for remark in seen.store.remarks()]
     if wanted is None and not seen.of("action"):
@@ -200,8 +230,10 @@ def _recorded(
     if not data:
         episodes = json.loads(record.model_dump_json(exclude_unset=True))
         episodes = {name: value for name, value in episodes.items() if value is not None}  # the path of one on the Hub
-        data = propose_data(seen, episodes, {strip.camera: strip.size for strip in strips}, leave_out)
-    return Inspection(name, seen, [], found, strips, [*seen.gaps, *gaps], normalizers, data, leave_out=leave_out)
+        frames = {strip.camera: strip.size for strip in strips if strip.camera in keys}
+        data = propose_data(seen, episodes, frames, distances, leave_out, [one.key for one in points])
+    more = {"leave_out": leave_out, "depths": distances, "clouds": points}
+    return Inspection(name, seen, [], found, strips, [*seen.gaps, *gaps], normalizers, data, **more)
 
 
 def _embeddings(name: str, data: dict[str, Any], readable: dict[str, Any]) -> Inspection:

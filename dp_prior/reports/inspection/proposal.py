@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from dp_prior.data.pictures.images import ImagesConfig
 from dp_prior.data.recorded.records import WindowsConfig
 from dp_prior.data.recorded.selection import ACTION
 from dp_prior.data.recorded.split import SplitConfig
+from dp_prior.reports.inspection.depth import Distances
 from dp_prior.reports.inspection.image_survey import Gallery
 from dp_prior.reports.inspection.survey import Survey
 from dp_prior.run.files.config import TrainConfig
@@ -43,21 +44,30 @@ USUAL_PARTS = {"train": ("train",), "val": ("valid", "val", "validation"), "test
 CAMERA_BATCH = 64
 """Samples of a batch with cameras, whose encoder takes most of a step."""
 
+_KIND_OF_CAMERA = re.compile(r"depth|images?|rgb|colou?r|[_-]", re.I)
+
 _SMALL_CAMERA = {"type": "resnet", "width": 32, "blocks": [1, 1, 1], "stem": "patch"}
 
 
 def propose_data(
-    seen: Survey, episodes: dict[str, Any], cameras: dict[str, tuple[int, int]], left_out: Collection[int] = ()
+    seen: Survey,
+    episodes: dict[str, Any],
+    cameras: dict[str, tuple[int, int]],
+    depths: Collection[Distances] = (),
+    left_out: Collection[int] = (),
+    clouds: Collection[str] = (),
 ) -> dict[str, Any]:
-    """`data` of a configuration: every observation, the action and these cameras, and the parts of the authors.
+    """`data` of a configuration: every observation, the action, these cameras and depths, and the parts of the authors.
 
     Args:
         left_out: own numbers of the episodes that are not used.
         episodes: `data.episodes`.
         cameras: height and width of the frames that can be read, by key.
+        clouds: keys of point clouds.
     """
     observations = [signal.key for signal in seen.of("observation")]
-    names = _names([*observations, *cameras])
+    measured = [one for one in depths if one.range is not None]
+    names = _names([*observations, *cameras, *(one.key for one in measured), *clouds])
     data: dict[str, Any] = {"episodes": episodes}
     if left_out:
         data["choice"] = {"leave_out": ranges(left_out)}
@@ -65,6 +75,11 @@ def propose_data(
         data["obs"] = {names[key]: {"key": key} for key in observations}
     if cameras:
         data["images"] = {names[key]: {"key": key, "size": _reduced(size)} for key, size in cameras.items()}
+    if measured:
+        shown = [names[key] for key in cameras]
+        data["depth"] = {names[one.key]: _depth(one, names[one.key], shown) for one in measured}
+    if clouds:
+        data["points"] = {names[key]: {"key": key} for key in clouds}
     for signal in seen.of("action"):
         data["action"] = {"key": signal.key}
     split = SplitConfig(parts=_parts_of(seen))
@@ -76,7 +91,16 @@ def propose_data(
     windows = np.maximum(np.diff(chosen.recorded, prepend=0) - MOST_ACTIONS, 1)
     trained = int(min(windows[chosen.numbers].sum() // 2, windows[split.of(seen.store, chosen).train].sum()))
     usual = WindowsConfig.model_fields["batch_size"].default
-    return data | _batch_size(CAMERA_BATCH if cameras else usual, trained, usual)
+    return data | _batch_size(CAMERA_BATCH if cameras or measured else usual, trained, usual)
+
+
+def _depth(seen: Distances, name: str, cameras: Collection[str]) -> dict[str, Any]:
+    """A key of `data.depth`, with the camera that has the same name but for what tells colours and depth apart."""
+    near, far = (round(end, 2) for end in seen.range)
+    found = {"key": seen.key, "size": _reduced(seen.size), "near": near, "far": max(far, near + 0.1)}
+    plain = {camera: _KIND_OF_CAMERA.sub("", camera) for camera in cameras}
+    own = [camera for camera, short in plain.items() if short == _KIND_OF_CAMERA.sub("", name)]
+    return found | ({"camera": own[0]} if len(own) == 1 else {})
 
 
 def _parts_of(seen: Survey) -> dict[str, tuple[str]] | None:
@@ -108,6 +132,7 @@ def propose(
     is_one_episode: bool = False,
     n_samples: int | None = None,
     hint: str = "",
+    encoders: Mapping[str, dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """A whole configuration around `data`.
 
@@ -117,6 +142,7 @@ def propose(
         size: height and width of images, where `data` leave them as they are.
         n_samples: number of images, or of rows of embeddings.
         hint: what to write as the action where no key has that name.
+        encoders: of point clouds, by the policy's name.
 
     Raises:
         ConfigError: it names no action or no observation, so nothing can be trained.
@@ -136,11 +162,13 @@ def propose(
         every_images = {"every": {"samples": 250_000}, "n_samples": 64, "eval_timesteps": [50], **part}
         extra = [{"type": "images", **every_images}] if n_samples > 1 else []
     else:
-        missing = [what for what in ("action",) if what not in data] + ["obs"] * (not {"obs", "images"} & data.keys())
+        missing = [what for what in ("action",) if what not in data] + ["obs"] * (
+            not {"obs", "images", "depth", "points"} & data.keys()
+        )
         if missing:
             problem = f"no key looks like {' or '.join(missing)}; name it in data.{missing[0]} yourself (docs/data.md)"
             raise ConfigError(name, [f"{problem}; {hint}" if hint and "action" in missing else problem])
-        task, every = _policy(data, fps), 100_000
+        task, every = _policy(data, fps, encoders or {}), 100_000
         extra = [{"type": "action_error", "every": {"samples": every}, "eval_timesteps": [8], **part}]
         metric = "action_error/ema/lower_quartile[steps=8]"  # docs/study.md
         optimizer, peak = "muon", 5e-3  # docs/training.md
@@ -201,7 +229,7 @@ def _image(height: int, has_labels: bool) -> dict[str, Any]:
     }
 
 
-def _policy(data: dict[str, Any], fps: float | None) -> dict[str, Any]:
+def _policy(data: dict[str, Any], fps: float | None, encoders: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """Its `task` for episodes, with a horizon of about as many seconds as is usual."""
     steps = 2 ** min(2, max(0, round(math.log2((fps or USUAL_RATE) / USUAL_RATE))))
     task = {
@@ -212,10 +240,10 @@ def _policy(data: dict[str, Any], fps: float | None) -> dict[str, Any]:
         "diffusion": {"objective": {"type": "v"}, "weighting": {"type": "min_snr"}},
         "sampler": {"type": "ddim", "steps": 8},
     }
-    if data.get("images"):
-        task["encoders"] = dict.fromkeys(data["images"], _SMALL_CAMERA)
+    if cameras := [*data.get("images", {}), *data.get("depth", {})]:
+        encoders = {**dict.fromkeys(cameras, _SMALL_CAMERA), **encoders}
         task["diffusion"]["draws"] = 4  # docs/cameras.md
-    return task
+    return {**task, "encoders": encoders} if encoders else task
 
 
 def _names(keys: list[str]) -> dict[str, str]:

@@ -77,6 +77,7 @@ class Survey:
         clock: (n,) float64 seconds of each step that was read; None if the data set has none.
         texts: the instructions, and how many of the episodes that were read begin with each.
         cameras: keys of pictures, and their shape.
+        depths, clouds: keys of depth and of point clouds, and their shape.
         gaps: what was not looked at, a line each.
         unused: type, shape and meaning of every key that is neither signal nor camera.
         is_divided: whether a configuration divides the episodes by parts of the data set.
@@ -90,6 +91,8 @@ class Survey:
     clock: np.ndarray | None
     texts: dict[str, int]
     cameras: dict[str, tuple[int, ...]]
+    depths: dict[str, tuple[int, ...]]
+    clouds: dict[str, tuple[int, ...]]
     problems: list[str] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
     unused: dict[str, str] = field(default_factory=dict)
@@ -161,8 +164,8 @@ def survey(
     if problems:
         raise DataError(str(store.describe()["path"]), problems)
     shapes, lengths = store.keys(), chosen.lengths
-    cameras = _cameras(store)
-    wanted = _all_numbers(store, cameras) if wanted is None else wanted
+    cameras, depths, clouds = _cameras(store), store.depths(), store.clouds()
+    wanted = _all_numbers(store, {*cameras, *depths, *clouds}) if wanted is None else wanted
     width = {name: sum(math.prod(shapes.get(key, ())) for key in each.names) for name, (each, _) in wanted.items()}
     gaps = [f"{name}: {n:,} numbers in a step, more than {WIDEST:,}" for name, n in width.items() if n > WIDEST]
     too_wide = {key for name, (each, _) in wanted.items() if width[name] > WIDEST for key in each.names}
@@ -190,8 +193,8 @@ def survey(
     except DataError as error:
         gaps += [f"instructions: {problem}" for problem in error.problems]
     used = {key for each, role in wanted.values() if role != "other" for key in each.names} | too_wide
-    unused = unused_keys(store, {*used, *cameras}, len(texts))
-    return Survey(store, described, chosen, episodes, signals, clock, texts, cameras, problems, gaps, unused)
+    unused, seen = unused_keys(store, {*used, *cameras, *depths, *clouds}, len(texts)), (cameras, depths, clouds)
+    return Survey(store, described, chosen, episodes, signals, clock, texts, *seen, problems, gaps, unused)
 
 
 def _cameras(store: EpisodeStore) -> dict[str, tuple[int, ...]]:

@@ -17,7 +17,6 @@ _MEANINGS = (
     ),
     (re.compile(r"(^|[./_])(env_)?states?([./]|$)|^sim", re.I), "perhaps the state of a simulator, which no robot has"),
     (_ACTION, "another action"),
-    (re.compile(r"depth", re.I), "depth, which is not read"),
     (re.compile(r"^timestamp$"), "the time of each step, in which gaps are looked for"),
 )
 
@@ -50,7 +49,7 @@ def _line(store: EpisodeStore, key: str, shape: tuple[int, ...], n_texts: int) -
     if n_episodes and store.rows(key) == n_episodes < int(store.episode_ends[-1]):
         return f"{what}, one for each episode, which is no observation of a step"
     found = next((meaning for pattern, meaning in _MEANINGS if pattern.search(key)), "no observation by its name")
-    return f"{what}, {found}" + ("" if "not read" in found else "; to read it, name it in data.obs")
+    return f"{what}, {found}; to read it, name it in data.obs"
 
 
 def action_hint(shapes: dict[str, tuple[int, ...]], observations: Collection[str]) -> str:

@@ -49,7 +49,11 @@ def summary(found: Sequence[Inspection]) -> list[str]:
         lines += [f"{name:<12} {value}" for name, value in _facts(one).items()]
         for signal in one.survey.of("observation", "action") if one.survey is not None else ():
             lines.append(f"{signal.role:<12} {signal.name}, {signal.values.shape[1]} numbers")
-        for camera, (height, width) in {strip.camera: strip.size for strip in one.strips}.items():
+        lines += [f"{'depth':<12} {each}" for each in one.depths]
+        lines += [f"{'points':<12} {each}" for each in one.clouds]
+        deep = {each.key for each in one.depths}
+        frames = {strip.camera: strip.size for strip in one.strips if strip.camera not in deep}
+        for camera, (height, width) in frames.items():
             lines.append(f"{'camera':<12} {camera}, {height} x {width} (height x width)")
         unused = one.survey.unused if one.survey is not None else {}
         lines += [f"{'not used':<12} {key}: {what}" for key, what in unused.items()]

@@ -80,7 +80,7 @@ def write_video(path: Path, frames, fps=10, times=None, codec="libx264rgb", pix_
         stream.height, stream.width, stream.pix_fmt = *frames.shape[1:3], pix_fmt
         stream.codec_context.time_base = Fraction(1, fps)
         for number, pixels in enumerate(frames):
-            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24" if frames.ndim == 4 else pix_fmt)
             frame.pts, frame.time_base = number if times is None else times[number], Fraction(1, fps)
             container.mux(stream.encode(frame))
         container.mux(stream.encode())

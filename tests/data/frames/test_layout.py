@@ -43,16 +43,17 @@ def test_stored_pixels_are_the_bytes_of_their_channels(kind):
 def test_of_a_journal_torn_at_any_byte_the_whole_lines_before_are_believed(frame_bytes, tmp_path):
     episodes = [StoredEpisode(number, "f" * 64, stop) for number, stop in ((2, 4), (0, 7), (1, 10))]
     text, place = b"".join(episode.line() for episode in episodes), tmp_path / JOURNAL
-    (tmp_path / (JPEG if frame_bytes is None else RAW)).write_bytes(b"x" * 10)
+    pixels = JPEG if frame_bytes is None else RAW
+    (tmp_path / pixels).write_bytes(b"x" * 10)
     for end in range(0, len(text) + 1, 7):
         place.write_bytes(text[:end])
         whole = text[:end].count(b"\n")
-        assert list(read_journal(tmp_path, frame_bytes).values()) == episodes[:whole]
+        assert list(read_journal(tmp_path, pixels, frame_bytes).values()) == episodes[:whole]
     place.write_bytes(text)
-    (tmp_path / (JPEG if frame_bytes is None else RAW)).write_bytes(b"x" * 7)
-    assert len(read_journal(tmp_path, frame_bytes)) == (2 if frame_bytes is None else 0), "frames are gone"
+    (tmp_path / pixels).write_bytes(b"x" * 7)
+    assert len(read_journal(tmp_path, pixels, frame_bytes)) == (2 if frame_bytes is None else 0), "frames are gone"
     place.unlink()
-    assert read_journal(tmp_path, frame_bytes) == {}
+    assert read_journal(tmp_path, pixels, frame_bytes) == {}
 
 
 def test_an_index_is_read_as_written_and_refused_if_a_file_has_another_size(tmp_path):

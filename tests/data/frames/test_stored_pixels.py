@@ -29,7 +29,7 @@ def test_no_value_is_lost(name):
     stored = StoredPixels.of(values.shape, values.dtype)
     stored.check(lambda: values)
     assert stored.size == (24, 32)
-    np.testing.assert_array_equal(stored.rgb(values), expected)
+    np.testing.assert_array_equal(stored.frames(values), expected)
 
 
 def test_only_three_channels_of_uint8_say_nothing_more_about_themselves():
@@ -46,5 +46,5 @@ def test_one_value_of_another_kind_is_found_by_its_row(odd):
     values = pictures(6).astype(np.float64)
     values[4, 1, 2, 0] = odd
     with pytest.raises(PixelError) as caught:
-        StoredPixels.of(values.shape, values.dtype).rgb(values)
+        StoredPixels.of(values.shape, values.dtype).frames(values)
     assert caught.value.row == 4 and f"{odd:g}" in str(caught.value)

@@ -395,7 +395,7 @@ def test_each_set_has_its_own_choice_and_stride(paths):
 
 def test_a_policy_takes_a_mixture_and_a_prior_does_not(paths):
     fields = {"weight", "fps", "action_names", "episodes", "obs", "embeddings", "images", "language", "action"}
-    fields |= {"mirror", "choice", "stride", "weights"}
+    fields |= {"mirror", "choice", "stride", "weights", "depth", "points"}
     assert set(SetConfig.model_fields) == fields
     data = json.loads(mixture({"a": (paths["a"], 1)}).to_json())
     config = {"task": {}, "data": data, "train": {"steps": 1}, "tracker": {"data_path": "x"}}

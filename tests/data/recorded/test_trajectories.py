@@ -240,7 +240,7 @@ def test_every_knob_changes_the_data(path, change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"obs": {}}, "obs, embeddings and images are empty; a policy needs observations"),
+        ({"obs": {}}, "obs, embeddings, images, depth and points are empty; a policy needs observations"),
         ({"obs": {"x": {"key": "state"}}}, "name 'x' cannot be used"),
         ({"obs": {"observation.state": {"key": "state"}}}, "name 'observation.state' cannot be used"),
         ({"action": {"key": "action", "slice": [2, 2]}}, "slice [2, 2] is empty or negative; expected 0 <="),

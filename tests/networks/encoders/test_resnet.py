@@ -256,6 +256,21 @@ def test_encoders_of_published_policies_load_by_name(tmp_path, layout, prefix):
         assert torch.equal(encoder(given), source(given))
 
 
+def test_published_weights_begin_as_without_depth_and_read_depth_alone_as_grey():
+    source, weights = published("torchvision")
+    given = frames(shape=(64, 64, 3))
+    depth = torch.rand(*given.shape[:4], 1)
+    encoder = build(shape=(64, 64, 3), blocks=(1, 1, 1, 1), depth="front_depth")
+    load_published(encoder, weights, source="w")
+    images = encoder.camera(given, None)
+    beside = torch.cat([images, encoder.beside(depth, None)], 1)
+    torch.testing.assert_close(encoder.backbone(beside), source.backbone(images), atol=1e-5, rtol=1e-4)
+    alone = ResNetEncoderConfig(width=16, blocks=(1, 1, 1, 1)).create_depth((64, 64, 1)).eval()
+    load_published(alone, weights, source="w")
+    grey = alone.camera(depth, None)
+    torch.testing.assert_close(alone.backbone(grey), source.backbone(grey.expand(-1, 3, -1, -1)), atol=1e-5, rtol=1e-4)
+
+
 def test_a_learned_temperature_is_refused_rather_than_dropped():
     _, weights = published("robomimic")
     with pytest.raises(ValueError, match=naming("nets.1.temperature", 1)):

@@ -50,7 +50,7 @@ def test_every_key_is_read_or_has_a_line(path):
     told = {line.split()[2].rstrip(":"): line for line in lines if line.startswith("not used")}
     for key, words in {
         "velocity": "float64 (3,)", "reward": "about success", "env_states": "state of a simulator",
-        "captions": "texts are read by data.language", "objects": "never decoded", "depth": "not read",
+        "captions": "texts are read by data.language", "objects": "never decoded", 
         "object_mask": "data.images", "action.pose": "another action",
     }.items():  # fmt: skip
         assert words in told[key], told[key]

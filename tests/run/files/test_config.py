@@ -77,7 +77,7 @@ EACH_BY_ITSELF = {  # independent faults between fields: change, where it is rep
     "split": ({"data__split": {"train": 0.5, "val": 0.1}}, "data.split: train 0.5 + val 0.1"),
     "names": (
         {"data__embeddings": {"goal": {"folder": {"path": "x"}}}},
-        "data: obs, embeddings, images and language name ['goal'] twice",
+        "data: obs, embeddings, images, depth, points and language name ['goal'] twice",
     ),
     "metadata": (
         {"data__embeddings__goal__folder": {"path": "x", "format": "parquet_npy"}},

@@ -24,8 +24,9 @@ from dp_prior.data.formats.lerobot.salvage import salvage
 from dp_prior.data.formats.lerobot.tables import read_columns, to_numpy
 from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
-from dp_prior.data.frames import FrameFile, FrameSource
+from dp_prior.data.frames import FrameContents, FrameFile, FrameSource
 from dp_prior.data.frames.chosen_frames import ChosenFrames
+from dp_prior.data.frames.colours import COLOURS
 
 
 class LeRobotStoreConfig(EpisodeStoreRecord):
@@ -187,17 +188,26 @@ class LeRobotStore(EpisodeStore):
     def cameras(self) -> dict[str, tuple[int, ...]]:
         """See `EpisodeStore`; features of videos or pictures too."""
         arrays, shapes = super().cameras(), self.keys()
-        return {key: shape for key, shape in shapes.items() if self.dtype(key) in ("video", "image") or key in arrays}
+        seen = {key for key in shapes if self.dtype(key) in ("video", "image") and key not in self.meta.depths()}
+        return {key: shape for key, shape in shapes.items() if key in seen or key in arrays}
 
-    def open_frames(self, key: str, ends: np.ndarray) -> LeRobotVideo | LeRobotPictures:
+    def depths(self) -> dict[str, tuple[int, ...]]:
+        """See `EpisodeStore`; features that meta/info.json marks as depth."""
+        return {key: self.keys()[key] for key in self.meta.depths()}
+
+    def open_frames(
+        self, key: str, ends: np.ndarray, contents: FrameContents = COLOURS
+    ) -> LeRobotVideo | LeRobotPictures:
         """See `EpisodeStore` and `lerobot_frames`."""
-        return lerobot_frames(self.meta, key, ends, range(len(ends)))
+        return lerobot_frames(self.meta, key, ends, range(len(ends)), contents)
 
-    def chosen_frames(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> FrameSource:
+    def chosen_frames(
+        self, key: str, ends: np.ndarray, numbers: np.ndarray, contents: FrameContents = COLOURS
+    ) -> FrameSource:
         """See `EpisodeStore`; files without a chosen episode need not be there."""
         if len(numbers) == len(ends) or key not in self.keys():
-            return self.frames(key, ends)
-        return ChosenFrames(lerobot_frames(self.meta, key, ends, numbers.tolist()), numbers)
+            return self.frames(key, ends, contents)
+        return ChosenFrames(lerobot_frames(self.meta, key, ends, numbers.tolist(), contents), numbers)
 
     def frame_files(self, key: str, ends: np.ndarray) -> list[FrameFile]:
         """See `EpisodeStore`; the videos that the metadata name.

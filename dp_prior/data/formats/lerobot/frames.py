@@ -11,10 +11,19 @@ import numpy as np
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding, reading
 from dp_prior.data.formats.choice import leaving_out
+from dp_prior.data.formats.lerobot.depth_codes import coded
 from dp_prior.data.formats.lerobot.meta import LeRobotMeta, as_count, fill
 from dp_prior.data.formats.lerobot.tables import read_columns
-from dp_prior.data.frames import FrameFile, FramePart, frames_per_block, picture_frames, video_frames
-from dp_prior.data.frames.picture_frames import decode_picture
+from dp_prior.data.frames import (
+    FrameContents,
+    FrameFile,
+    FramePart,
+    frames_per_block,
+    picture_frames,
+    pixel_bytes,
+    video_frames,
+)
+from dp_prior.data.frames.colours import COLOURS
 from dp_prior.data.frames.video_frames import called, read_video, size_of
 from dp_prior.data.parquet_footer import read_footer
 from dp_prior.files.regular_files import open_regular
@@ -28,7 +37,7 @@ _ROWS_AT_ONCE = 64  # of encoded pictures
 
 
 def lerobot_frames(
-    meta: LeRobotMeta, key: str, ends: np.ndarray, wanted: Collection[int]
+    meta: LeRobotMeta, key: str, ends: np.ndarray, wanted: Collection[int], contents: FrameContents = COLOURS
 ) -> LeRobotVideo | LeRobotPictures:
     """The camera called `key`, from video or from a column of pictures.
 
@@ -44,21 +53,23 @@ def lerobot_frames(
     if key not in cameras:
         found = f"key {key!r} is {features[key].get('dtype')}; expected video or image"
         raise DataError(str(meta.path), [f"{found}. {nearest_name(key, cameras)}"])
-    info = features[key].get("info") or features[key].get("video_info") or {}
-    if isinstance(info, dict) and info.get("video.is_depth_map"):
-        found = f"key {key!r} is depth (meta/info.json: video.is_depth_map)"
-        raise DataError(str(meta.path), [f"{found}; only RGB is read"])
-    return (LeRobotVideo if features[key]["dtype"] == "video" else LeRobotPictures)(meta, key, ends, set(wanted))
+    is_video, is_depth = features[key]["dtype"] == "video", key in meta.depths()
+    if is_depth and contents == COLOURS:
+        found = f"key {key!r} is depth (meta/info.json: is_depth_map)"
+        raise DataError(str(meta.path), [f"{found}; name it in data.depth instead of data.images"])
+    if is_video and is_depth:
+        contents = coded(contents, meta, key)
+    return (LeRobotVideo if is_video else LeRobotPictures)(meta, key, ends, set(wanted), contents)
 
 
 class LeRobotVideo:
     """See `FrameSource`."""
 
-    def __init__(self, meta: LeRobotMeta, key: str, ends: np.ndarray, wanted: set[int]):
+    def __init__(self, meta: LeRobotMeta, key: str, ends: np.ndarray, wanted: set[int], contents: FrameContents):
         """See `lerobot_frames`."""
         import_av()
         self.root, self.ends = meta.path, ends
-        self._key, self._version = key, meta.version
+        self._key, self._version, self._contents = key, meta.version, contents
         self._names = [str(number) for number in meta.lengths]  # by the number in the order of rows
         self._lengths = np.diff(ends, prepend=0).tolist()
         videos = [video for video in videos_of(meta, key, self._lengths) if wanted.intersection(video.episodes)]
@@ -73,13 +84,14 @@ class LeRobotVideo:
             raise DataError(str(meta.path), missing, advice)
         self._videos = {str(video.path): video for video in videos}
         self.parts = [FramePart(str(video.path), video.episodes) for video in videos]
-        self.size, self._turned = size_of(videos[0].path), video_frames.turned(videos[0].path)
+        self.size = size_of(videos[0].path, contents)
+        self._turned = video_frames.turned(videos[0].path, contents)
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
         lengths = {self._names[episode]: self._lengths[episode] for episode in part.episodes}
         video = self._videos[part.where]
-        return read_video(video.path, self.size, lengths, skip, video.begins)
+        return read_video(video.path, self.size, lengths, skip, video.begins, self._contents)
 
     def files(self) -> list[Path]:
         """See `FrameSource`."""
@@ -89,13 +101,13 @@ class LeRobotVideo:
         """See `FrameSource`."""
         begins = {Path(where).name: list(video.begins) for where, video in self._videos.items() if video.begins}
         more = {"begins": begins} if begins else {}
-        return {"format": "lerobot video", "key": self._key, **more, **self._turned}
+        return {"format": "lerobot video", "key": self._key, **more, **self._contents.describe(), **self._turned}
 
 
 class LeRobotPictures:
     """See `FrameSource`."""
 
-    def __init__(self, meta: LeRobotMeta, key: str, ends: np.ndarray, wanted: set[int]):
+    def __init__(self, meta: LeRobotMeta, key: str, ends: np.ndarray, wanted: set[int], contents: FrameContents):
         """See `lerobot_frames`."""
         import_pillow()
         self.root, self.ends = meta.path, ends
@@ -103,23 +115,23 @@ class LeRobotPictures:
         parts = [FramePart(str(file.path), tuple(numbers[name] for name in file.episodes)) for file in meta.tables]
         self.parts = [part for part in parts if wanted.intersection(part.episodes)]
         self._rows = {str(file.path): file.rows(meta.lengths) for file in meta.tables}
-        self._key, self._files = key, [Path(part.where) for part in self.parts]
+        self._key, self._files, self._contents = key, [Path(part.where) for part in self.parts], contents
         self._lengths = np.diff(ends, prepend=0)
         first = next(self._pictures(self.parts[0]), None)
         if first is None:
             raise DataError(str(self._files[0]), [f"key {key!r} has no rows"])
-        self.size = decode_picture(first, f"{self._files[0]}, key {key!r}, row 0", None).shape[:2]
+        self.size = contents.decode(first, f"{self._files[0]}, key {key!r}, row 0", None).shape[:2]
         self._turned = picture_frames.turned(first)
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
         expected = int(self._lengths[list(part.episodes)].sum())
-        per_block = frames_per_block(self.size[0] * self.size[1] * 3)
+        per_block = frames_per_block(self.size[0] * self.size[1] * pixel_bytes(self._contents))
         block: list[np.ndarray] = []
         row = -1
         for row, data in enumerate(self._pictures(part)):
             if skip <= row < expected:
-                block.append(decode_picture(data, f"{part.where}, key {self._key!r}, row {row}", self.size))
+                block.append(self._contents.decode(data, f"{part.where}, key {self._key!r}, row {row}", self.size))
             if block and (len(block) == per_block or row == expected - 1):
                 yield np.stack(block)
                 block = []
@@ -132,7 +144,7 @@ class LeRobotPictures:
 
     def describe(self) -> dict[str, Any]:
         """See `FrameSource`."""
-        return {"format": "lerobot pictures", "key": self._key, **self._turned}
+        return {"format": "lerobot pictures", "key": self._key, **self._contents.describe(), **self._turned}
 
     def _pictures(self, part: FramePart) -> Iterator[bytes]:
         """The encoded picture of each row of the episodes."""

@@ -118,6 +118,17 @@ class LeRobotMeta:
             raise DataError(str(path), ["is not a list of tasks: expected a number and a text in each row"])
         return dict(rows)
 
+    def video_info(self, key: str) -> dict[str, Any]:
+        """What meta/info.json says of the frames of a feature beside their shape."""
+        found = self.features[key].get("info") or self.features[key].get("video_info")
+        return found if isinstance(found, dict) else {}
+
+    def depths(self) -> list[str]:
+        """Features of video or pictures that are marked as depth."""
+        seen = [key for key, feature in self.features.items() if feature.get("dtype") in ("video", "image")]
+        marks = ("is_depth_map", "video.is_depth_map")
+        return [key for key in seen if any(self.video_info(key).get(mark) for mark in marks)]
+
     def splits(self) -> dict[str, list[int]]:
         """Places, in the order of the rows, of the episodes of each entry of `splits` such as "train": "0:90"; entries
         of another form are left out."""

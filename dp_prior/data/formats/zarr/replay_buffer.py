@@ -23,8 +23,9 @@ from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.formats.zarr.chunks import chunk_lengths, chunks_cut_short, is_hidden, missing_chunks, stored_bytes
 from dp_prior.data.formats.zarr.codecs import unknown_codec
 from dp_prior.data.formats.zarr.groups import read_metadata
-from dp_prior.data.frames import frames_per_block
+from dp_prior.data.frames import FrameContents, frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
+from dp_prior.data.frames.colours import COLOURS
 from dp_prior.files.durable import publish, temporary_directory
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ class ZarrStore(EpisodeStore):
         """
         return self._open(self._prefix + key)
 
-    def open_frames(self, key: str, ends: np.ndarray) -> ArrayFrames:
+    def open_frames(self, key: str, ends: np.ndarray, contents: FrameContents = COLOURS) -> ArrayFrames:
         """See `EpisodeStore`; decodes a block of chunks at a time, never the whole array."""
         array = self.open(key)
 
@@ -200,7 +201,7 @@ class ZarrStore(EpisodeStore):
                 yield np.asarray(array[max(first, row) : min(stop, row + step)])
 
         pictures = PictureArray(self.locate(key, 0), array.shape, array.dtype, blocks)
-        return ArrayFrames(pictures, ends, self.path, self.files([key]), "zarr")
+        return ArrayFrames(pictures, ends, self.path, self.files([key]), "zarr", contents=contents)
 
     def _load(self, name: str) -> np.ndarray:
         where = f"{self.path}/{name}"

@@ -83,7 +83,7 @@ def test_episodes_may_lie_in_the_video_in_another_order_than_in_the_rows(tmp_pat
 
 def test_depth_by_declaration_and_columns_that_are_no_camera_are_refused(tmp_path):
     store = lerobot(tmp_path, pictures(4), [4], "v2.1", "video", info={"info": {"video.is_depth_map": True}})
-    with pytest.raises(DataError, match=naming("'image'", "depth", "video.is_depth_map", "RGB")):
+    with pytest.raises(DataError, match=naming("'image'", "is_depth_map", "data.depth")):
         store.frames(KEY, store.episode_ends)
     with pytest.raises(DataError, match=naming("'action'", "float32", "image")):
         store.frames("action", store.episode_ends)

@@ -1,0 +1,65 @@
+"""Depth in the videos of LeRobot data sets: 12 bit codes from the nearest to the farthest distance, usually of
+logarithms."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dp_prior.data.errors import DataError
+from dp_prior.data.formats.lerobot.meta import LeRobotMeta
+from dp_prior.data.frames import FrameContents
+from dp_prior.data.frames.depths import Depths
+
+_LARGEST_CODE = 4095
+_DEFAULTS = {"depth_min": 0.01, "depth_max": 10.0, "shift": 3.5, "use_log": True}  # LeRobot 0.6
+
+
+@dataclass(frozen=True)
+class CodedDepths(Depths):
+    """Codes of meta/info.json's `video.depth_min` and the like, in metres. The lowest code stands for all that was too
+    near or not measured, so it is read as not measured."""
+
+    depth_min: float = 0.01
+    depth_max: float = 10.0
+    shift: float = 3.5
+    use_log: bool = True
+
+    def metres(self, values: np.ndarray) -> np.ndarray:
+        """See `Depths`."""
+        share = values.astype(np.float64) / _LARGEST_CODE
+        if self.use_log:
+            low, high = math.log(self.depth_min + self.shift), math.log(self.depth_max + self.shift)
+            found = np.exp(low + share * (high - low)) - self.shift
+        else:
+            found = self.depth_min + share * (self.depth_max - self.depth_min)
+        return np.where(values > 0, found, 0).astype(np.float32)
+
+    def describe(self) -> dict[str, Any]:
+        """See `FrameContents`."""
+        return {"depth": {name: getattr(self, name) for name in _DEFAULTS}}
+
+
+def coded(contents: FrameContents, meta: LeRobotMeta, key: str) -> CodedDepths:
+    """How the depth of a video is coded.
+
+    Args:
+        contents: of the configuration, which cannot have another unit.
+
+    Raises:
+        DataError: the metadata are none of such codes.
+    """
+    where, info = str(meta.info_file), meta.video_info(key)
+    found = {name: info.get(f"video.{name}", usual) for name, usual in _DEFAULTS.items()}
+    low, high, shift = (found[name] for name in ("depth_min", "depth_max", "shift"))
+    are_numbers = all(isinstance(one, (int, float)) and math.isfinite(one) for one in (low, high, shift))
+    if not are_numbers or not 0 <= low < high or (found["use_log"] and low + shift <= 0):
+        raise DataError(
+            where, [f"key {key!r} has the depth codes {found}; expected depth_min below depth_max, in metres"]
+        )
+    if contents.describe()["depth"] is not None:
+        raise DataError(where, [f"key {key!r} says its own metres (video.depth_max {high:g}); leave out unit"])
+    return CodedDepths(None, float(low), float(high), float(shift), bool(found["use_log"]))

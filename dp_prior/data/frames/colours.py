@@ -1,0 +1,53 @@
+"""Frames of colours: 8 bit RGB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dp_prior.data.frames.picture_frames import decode_picture
+from dp_prior.data.frames.stored_pixels import StoredPixels
+from dp_prior.pixels.video_files import rgb_frames
+
+
+@dataclass(frozen=True)
+class Colours:
+    """See `FrameContents`."""
+
+    channels, dtype = 3, np.dtype(np.uint8)
+
+    def stored(self, shape: tuple[int, ...], dtype: np.dtype) -> StoredPixels:
+        """See `FrameContents` and `StoredPixels`."""
+        return StoredPixels.of(shape, dtype)
+
+    def decode(self, data: bytes, where: str, size: tuple[int, int] | None) -> np.ndarray:
+        """See `FrameContents` and `decode_picture`."""
+        return decode_picture(data, where, size)
+
+    def of_video(self) -> Callable[[Any], np.ndarray]:
+        """See `FrameContents`."""
+        return rgb_frames()
+
+    def video_fault(self, frame: Any) -> str | None:
+        """See `FrameContents`."""
+        components = frame.format.components
+        kind = None
+        if any(component.bits > 8 for component in components):
+            kind = f"{max(component.bits for component in components)} bit, perhaps depth"
+        elif frame.format.has_palette:
+            kind = "a palette"
+        elif any(component.is_alpha for component in components):
+            kind = "an alpha channel"
+        elif len(components) not in (1, 3):
+            kind = f"{len(components)} components"
+        return f"({kind}); expected 8 bit colour" if kind else None
+
+    def describe(self) -> dict[str, Any]:
+        """See `FrameContents`."""
+        return {}
+
+
+COLOURS = Colours()

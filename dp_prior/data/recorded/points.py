@@ -1,0 +1,46 @@
+"""The record of point clouds of a data set: a fixed number of points at each step, which stay in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dp_prior.config import Config
+from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.formats.chosen import Chosen
+from dp_prior.data.formats.episode_store import EpisodeStore
+
+
+class PointsConfig(Config):
+    """A point cloud at each step: (points, 3) positions, or (points, 6) with colours. Numbers that are not finite stand
+    for no point, so that clouds of different sizes are stored as one array. The encoder crops and samples."""
+
+    key: str
+    """Its name in the data set."""
+
+    def read(self, store: EpisodeStore, chosen: Chosen, name: str) -> np.ndarray:
+        """(n, points, 3 or 6) float32 of the chosen steps.
+
+        Raises:
+            DataError: there is no such key, it holds no clouds, or a step has no point.
+        """
+        source, known = str(store.describe()["path"]), store.keys()
+        if self.key not in known:
+            raise DataError(source, [f"points.{name}: there is no key {self.key!r}. {nearest_name(self.key, known)}"])
+        shape, where = known[self.key], f"points.{name}: {store.locate(self.key, 0)}"
+        if not store.is_number(self.key) or len(shape) != 2 or shape[1] not in (3, 6):
+            expected = "expected numbers of (points, 3) or (points, 6) per step"
+            remedy = "pad clouds of different sizes to one with NaN"
+            raise DataError(source, [f"{where} holds {store.dtype(self.key)} of {shape}; {expected}; {remedy}"])
+        with np.errstate(over="ignore"):
+            values = np.ascontiguousarray(chosen.read(store, self.key)[: chosen.ends[-1]], np.float32)
+        if len(values) < chosen.ends[-1]:
+            raise DataError(
+                source, [f"{where} has {len(values)} rows; expected one for each of {chosen.ends[-1]} steps"]
+            )
+        empty = np.flatnonzero(~np.isfinite(values).all(axis=2).any(axis=1))
+        if len(empty):
+            episode, frame = chosen.place(int(empty[0]))
+            raise DataError(
+                source, [f"{where}, episode {episode}, frame {frame}: no point is finite ({len(empty)} such)"]
+            )
+        return values

@@ -1,0 +1,136 @@
+"""Depth of a data set: the distances of a few episodes, and frames of them in grey, the near ones bright."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dp_prior.data.errors import DataError
+from dp_prior.data.frames import FramePart, FrameSource
+from dp_prior.data.frames.depths import Depths
+from dp_prior.data.recorded.camera import DepthConfig
+from dp_prior.reports.inspection.cameras import Strip, strips_of
+from dp_prior.reports.inspection.faults import MOST_NAMED, Finding
+from dp_prior.reports.inspection.survey import Survey
+
+HALF_BRIGHT = 0.5
+"""Metres that are shown half as bright as the nearest ones."""
+
+SPARSE = 4
+"""Pixels from one whose distance is looked at to the next."""
+
+NEAR_AND_FAR = (0.01, 0.99)
+"""Quantiles of the measured distances that are proposed as the range."""
+
+USUAL_REACH = (0.01, 100.0)
+"""Metres between which a median of sensors for robots lies; others tell of another unit."""
+
+
+@dataclass(frozen=True)
+class Distances:
+    """What was measured in a few episodes.
+
+    Attributes:
+        size: height and width of the recorded frames.
+        range: metres at `NEAR_AND_FAR`; None if nothing was measured.
+        median: metres; 0 if nothing was measured.
+        unmeasured: share of the pixels.
+        inside: share of the measured pixels in the range of a configuration; None without one.
+    """
+
+    key: str
+    size: tuple[int, int]
+    range: tuple[float, float] | None
+    median: float
+    unmeasured: float
+    inside: float | None
+
+    @classmethod
+    def of(cls, key: str, size: tuple[int, int], metres: np.ndarray, stated: DepthConfig | None) -> Distances:
+        """Args: metres: (n,) of some pixels, 0 where nothing was measured; stated: what a configuration says."""
+        measured = metres[metres > 0]
+        if not len(measured):
+            return cls(key, size, None, 0.0, 1.0, None)
+        near, far = (float(end) for end in np.quantile(measured, NEAR_AND_FAR))
+        inside = None if stated is None else float(((measured >= stated.near) & (measured <= stated.far)).mean())
+        return cls(key, size, (near, far), float(np.median(measured)), 1 - len(measured) / len(metres), inside)
+
+    def __str__(self) -> str:
+        reach = "nothing measured" if self.range is None else f"{self.range[0]:.3g} to {self.range[1]:.3g} m"
+        return (
+            f"{self.key}, {self.size[0]} x {self.size[1]} (height x width), {reach}, {self.unmeasured:.0%} unmeasured"
+        )
+
+    def findings(self) -> Iterator[Finding]:
+        """What is odd about the distances."""
+        if self.range is None:
+            yield Finding("warning", f"{self.key}: no pixel has a distance; look at the recording, or leave it out")
+            return
+        if not USUAL_REACH[0] <= self.median <= USUAL_REACH[1]:
+            yield Finding("warning", f"{self.key}: half of the distances lie beyond {self.median:.3g} m; look at unit")
+        if self.inside is not None and self.inside < 0.5:
+            near, far = self.range
+            found = f"{self.key}: {self.inside:.0%} of the distances lie within near and far; most are {near:.3g} to"
+            yield Finding("warning", f"{found} {far:.3g} m; look at near, far and unit")
+
+
+class ShadedDepth:
+    """See `FrameSource`; depth as grey pictures, black where nothing was measured.
+
+    Attributes:
+        metres: of some pixels of every frame that was read.
+    """
+
+    def __init__(self, source: FrameSource):
+        self.root, self.size, self._source = source.root, source.size, source
+        self.ends, self.parts = source.ends, source.parts
+        self.metres: list[np.ndarray] = []
+
+    def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
+        """See `FrameSource`."""
+        for block in self._source.read(part, skip):
+            self.metres.append(block[:, SPARSE // 2 :: SPARSE, SPARSE // 2 :: SPARSE].ravel())
+            shade = np.where(block > 0, 255 * HALF_BRIGHT / (HALF_BRIGHT + block), 0)
+            yield shade.astype(np.uint8).repeat(3, axis=3)
+
+    def files(self) -> list[Path]:
+        """See `FrameSource`."""
+        return self._source.files()
+
+    def describe(self) -> dict[str, Any]:
+        """See `FrameSource`."""
+        return self._source.describe()
+
+
+def look_at_depth(
+    seen: Survey, wanted: Mapping[str, DepthConfig | None]
+) -> tuple[list[Strip], list[Distances], list[Finding], list[str]]:
+    """Strips and distances of these keys, what is wrong with them, and a line for each key that cannot be read.
+
+    Args:
+        wanted: the record of each key in a configuration; None without a configuration, where no key must be readable.
+    """
+    strips, distances, findings, gaps = [], [], [], []
+    for key, stated in wanted.items():
+        contents = Depths() if stated is None else stated.contents
+        try:
+            source = seen.store.chosen_frames(key, seen.chosen.recorded, seen.chosen.numbers, contents)
+            shaded = ShadedDepth(source)
+            found, frozen = strips_of(key, shaded, seen)
+        except DataError as error:
+            if stated is None:
+                gaps.append(f"{key}: {error.problems[0]}")
+            else:
+                findings += [Finding("error", f"{key}: {problem}") for problem in error.problems[:MOST_NAMED]]
+        except ImportError as error:
+            gaps.append(f"{key}: {error}")
+        else:
+            one = Distances.of(key, source.size, np.concatenate(shaded.metres), stated)
+            strips += found
+            distances.append(one)
+            findings += [*(frozen if one.range is not None else ()), *one.findings()]
+    return strips, distances, findings, gaps

@@ -1,0 +1,112 @@
+"""Point clouds of a data set: where the points of a few episodes lie, and the workspace that is proposed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dp_prior.data.errors import DataError
+from dp_prior.networks.encoders.points import PointEncoderConfig
+from dp_prior.reports.inspection.cameras import EPISODES
+from dp_prior.reports.inspection.faults import MOST_NAMED, Finding
+from dp_prior.reports.inspection.survey import Survey
+
+WORKSPACE = (0.005, 0.995)
+"""Quantiles of the positions that are proposed as the box."""
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """The points of a few episodes.
+
+    Attributes:
+        shape: points at a step, and numbers of a point.
+        box: lowest and highest corner, at `WORKSPACE`, in the unit of the data.
+        white: 1 or 255, the number that colours seem to have at most; None without colours.
+        missing: share of the points that are not finite.
+        stated: the encoder of a configuration; None without one.
+        inside: points at a step in the box of that encoder, median and share.
+    """
+
+    key: str
+    shape: tuple[int, ...]
+    box: tuple[list[float], list[float]]
+    white: float | None
+    missing: float
+    stated: PointEncoderConfig | None
+    inside: tuple[int, float]
+
+    @classmethod
+    def of(cls, key: str, values: np.ndarray, stated: PointEncoderConfig | None) -> Cloud | None:
+        """None without a point. Args: values: (n, points, 3 or 6)."""
+        is_point = np.isfinite(values).all(2)
+        if not is_point.any():
+            return None
+        points, white = values[is_point], None
+        low, high = np.quantile(points[:, :3], WORKSPACE, axis=0)
+        if values.shape[2] == 6:
+            white = 1.0 if points[:, 3:].max() <= 1 else 255.0
+        if stated is not None and stated.box is not None:
+            lowest, highest = np.array(stated.box)
+            is_inside = is_point & ((values[..., :3] >= lowest) & (values[..., :3] <= highest)).all(2)
+        else:
+            is_inside = is_point
+        box = [math.floor(100 * end) / 100 for end in low], [math.ceil(100 * end) / 100 for end in high]
+        inside = int(np.median(is_inside.sum(1))), float(is_inside.sum() / is_point.sum())
+        return cls(key, values.shape[1:], box, white, float(1 - is_point.mean()), stated, inside)
+
+    def __str__(self) -> str:
+        axes = ", ".join(f"{axis} {low:g} to {high:g}" for axis, low, high in zip("xyz", *self.box, strict=True))
+        colours = "" if self.white is None else f", colours to {self.white:g}"
+        return f"{self.key}, {self.shape[0]:,} points{colours}, {axes}, {self.missing:.0%} not finite"
+
+    def encoder(self) -> dict[str, Any]:
+        """The JSON of an encoder for it."""
+        low, high = self.box
+        high = [max(end, start + 0.01) for start, end in zip(low, high, strict=True)]
+        usual = PointEncoderConfig.model_fields["count"].default
+        found = {"type": "points", "count": min(usual, self.shape[0]), "box": [low, high]}
+        return found if self.white is None else {**found, "white": self.white}
+
+    def findings(self) -> Iterator[Finding]:
+        """What does not fit a configuration."""
+        if self.stated is None:
+            return
+        count, share = self.inside
+        if self.stated.box is not None and count < self.stated.count / 4:
+            found = (
+                f"{self.key}: {count} points of a step ({share:.0%}) lie in the box, but count is {self.stated.count}"
+            )
+            yield Finding("warning", f"{found}; most lie from {self.box[0]} to {self.box[1]}")
+        if None not in (self.stated.white, self.white) and self.stated.white != self.white:
+            yield Finding("warning", f"{self.key}: colours go to {self.white:g}, but white is {self.stated.white:g}")
+
+
+def look_at_points(
+    seen: Survey, wanted: Mapping[str, PointEncoderConfig | None]
+) -> tuple[list[Cloud], list[Finding], list[str]]:
+    """Clouds of these keys, what is wrong with them, and a line for each key that cannot be read.
+
+    Args:
+        wanted: the encoder of each key in a configuration; None without a configuration.
+    """
+    clouds, findings, gaps = [], [], []
+    count = min(EPISODES, len(seen.chosen.numbers))
+    numbers = seen.chosen.numbers[np.arange(count) * len(seen.chosen.numbers) // count]
+    for key, stated in wanted.items():
+        try:
+            found = Cloud.of(key, seen.store.episodes(key, seen.chosen.recorded, numbers), stated)
+        except DataError as error:
+            findings += [Finding("error", f"{key}: {problem}") for problem in error.problems[:MOST_NAMED] if stated]
+            gaps += [f"{key}: {error.problems[0]}"] if stated is None else []
+            continue
+        if found is None:
+            findings.append(Finding("warning", f"{key}: no point is finite; look at the recording, or leave it out"))
+            continue
+        clouds.append(found)
+        findings += found.findings()
+    return clouds, findings, gaps

@@ -1,0 +1,56 @@
+"""Point clouds are looked at, proposed, and compared with what a configuration says."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dp_prior.reports.inspection.inspect import inspect, write_config
+from dp_prior.reports.pages.data_page import summary
+from dp_prior.run.files.config import TrainConfig
+from tests.data.frames.recordings import ends_of
+
+N = 60
+
+
+@pytest.fixture
+def path(tmp_path):
+    random = np.random.default_rng(0)
+    places, colours = random.uniform(-1, 1, (N, 90, 3)) * [0.2, 0.4, 0.1], random.integers(0, 256, (N, 90, 3))
+    places[:, :9] = np.nan
+    state = np.cumsum(random.normal(size=(N, 2)), 0).astype(np.float32)
+    cloud = np.concatenate([places, colours], 2)
+    np.savez(tmp_path / "d.npz", cloud=cloud, state=state, action=state, episode_ends=ends_of([20, 40]))
+    return tmp_path / "d.npz"
+
+
+def test_a_cloud_is_told_and_proposed_with_its_workspace(path, tmp_path):
+    (found,) = inspect(str(path))
+    (line,) = [line for line in summary([found]) if line.startswith("points")]
+    assert "90 points" in line and "colours to 255" in line and "10% not finite" in line and not found.findings
+    write_config([found], tmp_path / "c.json")
+    encoder = TrainConfig.from_json_path(tmp_path / "c.json").task.encoders["cloud"]
+    assert (encoder.type, encoder.count, encoder.white) == ("points", 90, 255.0)
+    np.testing.assert_allclose(encoder.box, [[-0.2, -0.4, -0.1], [0.2, 0.4, 0.1]], atol=0.011)
+    (again,) = inspect(str(tmp_path / "c.json"))
+    assert not again.findings and [cloud.key for cloud in again.clouds] == ["cloud"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"box": [[1, 1, 1], [2, 2, 2]]}, "lie in the box"), ({"white": 1}, "colours go to 255")],
+)
+def test_an_encoder_that_sees_little_of_it_is_told(change, words, path, tmp_path):
+    write_config(inspect(str(path)), tmp_path / "c.json")
+    document = json.loads((tmp_path / "c.json").read_text())
+    document["task"]["encoders"]["cloud"].update(change)
+    (tmp_path / "c.json").write_text(json.dumps(document))
+    (found,) = inspect(str(tmp_path / "c.json"))
+    assert any(words in finding.text for finding in found.findings)
+
+
+def test_a_cloud_without_points_is_told_and_not_proposed(path):
+    arrays = dict(np.load(path))
+    np.savez(path, **{**arrays, "cloud": np.full((N, 90, 3), np.nan)})
+    (found,) = inspect(str(path))
+    assert "cloud: no point is finite" in found.findings[0].text and "points" not in found.data
