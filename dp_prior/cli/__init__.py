@@ -25,7 +25,7 @@ from dp_prior.cli.data import (
     make_demonstrations,
     make_goal_demonstrations,
 )
-from dp_prior.cli.models import average, export, import_policy, likelihood, sample, serve
+from dp_prior.cli.models import average, export, import_published, likelihood, sample, serve
 from dp_prior.cli.runs import compare, configs, evaluate, push, report, schema, sweep, train, translate, watch
 
 __all__ = ["main", "train"]
@@ -47,7 +47,7 @@ for _command in (
     *(train, sweep, evaluate, compare, report, watch, push, schema, configs, translate, checkpoints),
     *(inspect, cache, convert, embed, make_demonstrations, make_goal_demonstrations, align_demonstrations),
     embed_demonstrations,
-    *(sample, likelihood, serve, average, export, import_policy),
+    *(sample, likelihood, serve, average, export, import_published),
 ):
     main.add_command(_command)
 main.add_command(evaluate, "eval")
