@@ -49,8 +49,8 @@ def import_published(
         names: of observations here, by their key in the source.
 
     Returns:
-        A line that describes the model, one for each reason for which keys of its configuration are ignored, and the
-        command that fine-tunes it.
+        Lines: a description of the model, keys of its configuration that are ignored, each with the reason, and the
+        command that fine-tunes the model.
 
     Raises:
         FileNotFoundError: there is no such place, or a file is missing.

@@ -44,6 +44,8 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
     if theirs.get("prior.condition_on_text_encodings", True):
         ours["data.text_encodings.path"] = f"{TO_FILL_IN}/text_encodings"
         ours["data.text_encodings.tokens"] = min(theirs.get("prior.net.max_text_len") or _CLIP_TOKENS, _CLIP_TOKENS)
+    if n_timesteps < 64:  # steps of the evaluator, by default
+        ours["evaluate.<similarity>.eval_timesteps"] = [n_timesteps]
     for path, kind in theirs.items():
         number = path.removeprefix("tracker.save.").removesuffix(".save_to")
         if path == f"tracker.save.{number}.save_to" and kind in _SAVERS:

@@ -44,6 +44,11 @@ def read(files: PublishedFiles) -> PublishedModel:
     place = f"{files.place}/{FOREIGN_SETTINGS}"
     translation = translated(IMPROVED_DIFFUSION, read_flags(found.flags), place)
     config = translation.config
+    sampler = config["task"]["sampler"]
+    if sampler.get("spacing") == "ddim" and config["task"]["diffusion"]["schedule"]["steps"] % sampler["steps"] == 0:
+        sampler["spacing"] = (
+            "diffusers"  # the same strides, but the first step is not moved up to the noisiest timestep
+        )
     if config["data"].get("labels", False) != (_LABELS in tensors):
         said, held = ("", "no") if _LABELS not in tensors else ("not ", "a")
         raise ConfigError(place, [f"the model is {said}--class_cond, but the weights have {held} {_LABELS}"])

@@ -23,6 +23,7 @@ NETWORK = {
     "normformer": True,
     "rotary_emb": False,
     "max_text_len": 64,
+    "self_cond": True,
 }
 PRIOR = {
     "prior": {
@@ -146,8 +147,11 @@ def test_a_prior_of_todays_form():
     assert values(DALLE2, PRIOR) == {
         "seed": 84513,
         "task.type": "prior",
-        "task.backbone.type": "prior_transformer",
-        "task.backbone.embed_dim": 512,
+        "task.backbone.type": "multi_query_prior",
+        "task.backbone.head_dim": 64,
+        "task.backbone.text_tokens": 64,
+        "task.backbone.time_table": 500,
+        "task.diffusion.self_condition": 0.5,
         "task.backbone.n_layers": 10,
         "task.backbone.n_time_tokens": 2,
         "task.backbone.n_image_tokens": 3,
