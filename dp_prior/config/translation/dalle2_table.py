@@ -226,7 +226,7 @@ _ROWS = (
     Row("data.splits.val", "data.split.val"),
     Row("data.splits.test", "data.split.test"),
     Row("data.batch_size", "data.batch_size"),
-    *left_out("all rows are read; shorten the folder, or `train.samples`", "data.num_data_points"),
+    Row("data.num_data_points", "data.split.max_rows"),
     Row("data.eval_every_seconds", "evaluate.<validation>.every.minutes", _MINUTES, _evaluated),
     Row("train.epochs", "train.epochs"),
     Row("train.lr", "train.lr.peak"),

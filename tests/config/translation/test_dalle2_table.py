@@ -181,6 +181,7 @@ def test_a_prior_of_todays_form():
         "data.text.path": "s3://bucket/text_emb",
         "data.text_encodings.path": "FILL_IN/text_encodings",
         "data.text_encodings.tokens": 64,
+        "data.split.max_rows": 1000,
         "data.split.train": 0.8,
         "data.split.val": 0.15,
         "data.split.test": 0.05,
