@@ -239,6 +239,7 @@ _ROWS = (
         "to the power 1 / 10: here an average is updated every step",
         _average,
     ),
+    *left_out("an average follows from the first step on, and forgets it soon", "train.ema_update_after_step"),
     Row("train.amp", "train.precision", "true: fp16, which needs a GPU", Words({False: "fp32", True: "fp16"})),
     Row("train.warmup_steps", "train.lr.warmup_steps", "", _warm_up),
     Row("train.save_every_seconds", "train.save_every.minutes", _MINUTES, Times(1 / 60)),

@@ -56,6 +56,7 @@ PRIOR = {
         "max_grad_norm": 0.7,
         "use_ema": True,
         "ema_beta": 0.999,
+        "ema_update_after_step": 50,
         "amp": True,
         "warmup_steps": 40,
         "save_every_seconds": 1800,
