@@ -145,7 +145,7 @@ def _texts(embedder: Embedder, texts: list[str]) -> Callable[[int, int], np.ndar
 
 
 def _encodings(embedder: Embedder, texts: list[str]) -> Callable[[int, int], np.ndarray]:
-    """Rows of the encodings of all tokens, one after another."""
+    """A row holds the encodings of all tokens of a text."""
     return lambda first, stop: embedder.encodings(texts[first:stop]).reshape(stop - first, -1)
 
 
