@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from benchmarks.image_policy import bare_trainer
 from dp_prior.run.files.config import TrainConfig
@@ -42,63 +39,6 @@ def batch(count: int, size: int = 32) -> Batch:
     ids = torch.arange(count)
     x = torch.randint(0, 256, (count, size, size, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     return Batch(x=x, cond={}, mask=torch.ones(x.shape[:-1], dtype=torch.bool), ids=ids, positions=ids)
-
-
-_PARTS = {
-    "in_layers.0": "norm1",
-    "in_layers.2": "conv1",
-    "emb_layers.1": "time_emb_proj",
-    "out_layers.0": "norm2",
-    "out_layers.3": "conv2",
-    "skip_connection": "conv_shortcut",
-    "norm": "group_norm",
-    "proj_out": "to_out.0",
-    "op": "conv",
-    "conv": "conv",
-}
-_ENDS = {
-    "time_embed.0": "time_embedding.linear_1",
-    "time_embed.2": "time_embedding.linear_2",
-    "input_blocks.0.0": "conv_in",
-    "out.0": "conv_norm_out",
-    "out.2": "conv_out",
-}
-
-
-def renamed(weights: Mapping[str, Tensor], blocks: int, heads: int) -> dict[str, Tensor]:
-    """Weights, or gradients, of improved-diffusion's `UNetModel` under the names of our `unet2d` backbone.
-
-    Args:
-        blocks: residual blocks of a level on the way down.
-        heads: of every attention.
-    """
-    found = {}
-    for name, value in weights.items():
-        place, end = name.rsplit(".", 1)
-        if place in _ENDS:
-            found[f"unet.{_ENDS[place]}.{end}"] = value
-            continue
-        part, number, layer, inner = re.fullmatch(r"(\w+?)_blocks?\.(\d+)\.(?:(\d+)\.)?(.+)", place).groups()
-        if part == "middle":  # middle_block.0 is no list of lists
-            is_attention = number == "1"
-            prefix = "mid_block.attentions.0" if is_attention else f"mid_block.resnets.{int(number) // 2}"
-        else:
-            # On the way down a level is `blocks` blocks and a downsampling, on the way up one more block.
-            level, block = divmod(int(number) - (part == "input"), blocks + 1)
-            is_attention = inner.startswith(("norm", "qkv", "proj_out"))
-            kind = "attentions" if is_attention else "resnets"
-            side = {"input": "down", "output": "up"}[part]
-            if inner in ("op", "conv"):
-                kind, block = f"{side}samplers", 0
-            prefix = f"{side}_blocks.{level}.{kind}.{block}"
-        if inner == "qkv":  # (heads, 3, channels of a head) rows
-            rows = value.flatten(1) if value.dim() > 1 else value
-            for key, own in zip("qkv", rows.unflatten(0, (heads, 3, -1)).unbind(1), strict=True):
-                found[f"unet.{prefix}.to_{key}.{end}"] = own.flatten(0, 1)
-        else:
-            is_matrix = inner == "proj_out" and value.dim() > 1
-            found[f"unet.{prefix}.{_PARTS[inner]}.{end}"] = value.flatten(1) if is_matrix else value
-    return found
 
 
 def write_folder(folder: Path, count: int) -> None:

@@ -26,7 +26,7 @@ from dp_prior.cli.data import (
     make_goal_demonstrations,
 )
 from dp_prior.cli.export import export
-from dp_prior.cli.models import average, import_policy, likelihood, sample
+from dp_prior.cli.models import average, import_published, likelihood, sample
 from dp_prior.cli.runs import compare, configs, evaluate, push, report, schema, sweep, train, translate, watch
 from dp_prior.cli.serving import serve, trial
 
@@ -51,7 +51,7 @@ for _command in (
     *(train, sweep, evaluate, compare, trial, report, watch, push, schema, configs, translate, checkpoints),
     *(inspect, cache, convert, embed, make_demonstrations, make_goal_demonstrations, align_demonstrations),
     embed_demonstrations,
-    *(sample, likelihood, serve, average, export, import_policy),
+    *(sample, likelihood, serve, average, export, import_published),
 ):
     main.add_command(_command)
 main.add_command(evaluate, "eval")

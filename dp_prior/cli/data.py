@@ -126,12 +126,13 @@ def convert(
 )
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to write.")
 @click.option(
-    "--texts", type=click.Path(exists=True, path_type=Path), help="Texts: lines of a .txt, or .csv, .parquet."
+    "--texts", type=click.Path(exists=True, path_type=Path), help="Texts: lines of a .txt, or .csv, .jsonl, .parquet."
 )
 @click.option(
     "--images", type=click.Path(exists=True, path_type=Path), help="Paths of pictures, relative to this file; the same."
 )
 @click.option("--column", help="Column of --texts or --images that holds them; by default text or image.")
+@click.option("--tokens", is_flag=True, help="With --texts: an encoding of each token, for data.text_encodings.")
 @click.option("--config_file", type=click.Path(path_type=Path), help="Configuration whose data are embedded.")
 @click.option("--key", help="With it: the name in data.language or data.images.")
 @overrides_option
@@ -141,6 +142,7 @@ def embed(
     texts: Path | None,
     images: Path | None,
     column: str | None,
+    tokens: bool,
     config_file: Path | None,
     key: str | None,
     overrides: tuple[str, ...],
@@ -151,8 +153,10 @@ def embed(
 
     if [texts, images, config_file].count(None) != 2 or (config_file is None) != (key is None):
         raise click.UsageError("give --texts, --images, or --config_file and --key")
+    if tokens and texts is None:
+        raise click.UsageError("--tokens is for --texts: pictures and frames have no tokens")
     if texts is not None:
-        is_new = embed_texts(model, out, texts, column or "text", echo)
+        is_new = embed_texts(model, out, texts, column or "text", echo, by_token=tokens)
     elif images is not None:
         is_new = embed_pictures(model, out, images, column or "image", echo)
     else:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import Literal
 
 import click
 
@@ -118,14 +117,15 @@ def average(run: str, relative_width: float, out: Path, max_error: float) -> Non
 @click.argument("source")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Run directory to write; must be empty.")
 @click.option(
-    "--format", "layout", type=click.Choice(["lerobot", "diffusion_policy"]), help="By default what the files are."
+    "--format",
+    "layout",
+    type=click.Choice(["lerobot", "diffusion_policy", "improved_diffusion", "dalle2"]),
+    help="By default what the files are.",
 )
 @click.option("--rename", multiple=True, metavar="THEIRS=OURS", help="Name an observation otherwise; repeatable.")
-def import_policy(
-    source: str, out: Path, layout: Literal["lerobot", "diffusion_policy"] | None, rename: tuple[str, ...]
-) -> None:
-    """Convert a policy of LeRobot (a directory, or user/name on the Hub) or of Diffusion Policy to a run."""
+def import_published(source: str, out: Path, layout: str | None, rename: tuple[str, ...]) -> None:
+    """Convert a policy of LeRobot (a directory, or user/name on the Hub) or of Diffusion Policy, images of
+    improved-diffusion or a prior of DALLE2-pytorch to a run (docs/import.md)."""
     from dp_prior.commands import imported
 
-    echo(imported.import_policy(source, out, layout, new_names(rename)))
-    echo(f"next\n  dp-prior train --config_file {out / 'config.json'} --set data.episodes.path=...")
+    echo(imported.import_published(source, out, layout, new_names(rename)))

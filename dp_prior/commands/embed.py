@@ -30,9 +30,14 @@ PICTURES_REMEMBERED = 64
 """Captions of one picture are near each other."""
 
 
-def embed_texts(model: str, out: Path, table: Path, column: str, report: Callable[[str], None]) -> bool:
-    """Embed the texts of a file, row by row: a text file with one in each line, or a column of a CSV or parquet file,
-    whose other columns are kept as metadata. Returns False if that was done already.
+def embed_texts(
+    model: str, out: Path, table: Path, column: str, report: Callable[[str], None], *, by_token: bool = False
+) -> bool:
+    """Embed the texts of a file, row by row: a text file with one in each line, or a column of a CSV, JSON lines or
+    parquet file, whose other columns are kept as metadata. Returns False if that was done already.
+
+    Args:
+        by_token: write an encoding of each token instead of one embedding, for `data.text_encodings` of a prior.
 
     Raises:
         DataError: the file cannot be read, or a text is empty.
@@ -40,8 +45,10 @@ def embed_texts(model: str, out: Path, table: Path, column: str, report: Callabl
         FileExistsError: see `write_embeddings`.
     """
     columns, texts = _read(table, column)
-    source = {"texts": column, "sha256": hashlib.sha256(table.read_bytes()).hexdigest()}
-    return _write(model, out, columns, source, lambda embedder: _texts(embedder, texts), report, texts)
+    kind = "encodings" if by_token else "texts"
+    source = {kind: column, "sha256": hashlib.sha256(table.read_bytes()).hexdigest()}
+    embed = _encodings if by_token else _texts
+    return _write(model, out, columns, source, lambda embedder: embed(embedder, texts), report, texts)
 
 
 def embed_pictures(model: str, out: Path, table: Path, column: str, report: Callable[[str], None]) -> bool:
@@ -135,6 +142,11 @@ def embed_data(
 
 def _texts(embedder: Embedder, texts: list[str]) -> Callable[[int, int], np.ndarray]:
     return lambda first, stop: embedder.texts(texts[first:stop])
+
+
+def _encodings(embedder: Embedder, texts: list[str]) -> Callable[[int, int], np.ndarray]:
+    """A row holds the encodings of all tokens of a text."""
+    return lambda first, stop: embedder.encodings(texts[first:stop]).reshape(stop - first, -1)
 
 
 def _write(

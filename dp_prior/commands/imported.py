@@ -1,4 +1,4 @@
-"""Writes a published policy as a run at step 0, which acts, is evaluated, uploaded and fine-tuned as others are."""
+"""Writes a published model as a run at step 0, which predicts, is evaluated, uploaded and fine-tuned as others are."""
 
 from __future__ import annotations
 
@@ -11,53 +11,62 @@ from typing import Literal
 from dp_prior.checkpoints.documents import CONFIG, SPEC
 from dp_prior.checkpoints.format import Manifest, Snapshot, write_checkpoint
 from dp_prior.files.durable import encode_document, replace_file
-from dp_prior.inference.foreign import diffusion_policy, lerobot
+from dp_prior.inference.foreign import dalle2, diffusion_policy, improved_diffusion, lerobot
 from dp_prior.inference.foreign.foreign_files import PublishedFiles
+from dp_prior.inference.foreign.foreign_model import PublishedModel
 from dp_prior.inference.foreign.foreign_policy import Published
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.tasks.pretrained import vacant
 
 SOURCE = "source.json"
-"""The origin of an imported policy, in its checkpoint instead of a training state: format, place, revision, hashes."""
+"""The origin of an imported model, in its checkpoint instead of a training state: format, place, revision, hashes."""
 
-Format = Literal["lerobot", "diffusion_policy"]
-POLICY_READERS: dict[Format, Callable[[PublishedFiles], Published]] = {
+Format = Literal["lerobot", "diffusion_policy", "improved_diffusion", "dalle2"]
+READERS: dict[Format, Callable[[PublishedFiles], Published | PublishedModel]] = {
     "lerobot": lerobot.read,
     "diffusion_policy": diffusion_policy.read,
+    "improved_diffusion": improved_diffusion.read,
+    "dalle2": dalle2.read,
 }
+_FILES: dict[str, Format] = {
+    diffusion_policy.FOREIGN_SETTINGS: "diffusion_policy",
+    improved_diffusion.FOREIGN_SETTINGS: "improved_diffusion",
+    dalle2.FOREIGN_SETTINGS: "dalle2",
+}
+"""Files by which a format is recognised; LeRobot's has none of these."""
 
 
-def import_policy(
+def import_published(
     reference: str, out: Path, layout: Format | None = None, names: Mapping[str, str] | None = None
 ) -> str:
-    """Write a published policy to `out`, a run whose only checkpoint has its weights and normalizer.
+    """Write a published model to `out`, a run whose only checkpoint has its weights and normalizer.
 
-    Its configuration fine-tunes it in another directory, once `data.episodes.path` is given.
+    Its configuration fine-tunes it in another directory, once the paths of data are given.
 
     Args:
         reference: a directory, or a repository of the Hub; see `PublishedFiles`.
-        layout: of the files; None for Diffusion Policy's if there is a `diffusion_policy.json`, else LeRobot's.
+        layout: of the files; None for the format whose file of settings there is, else LeRobot's.
         names: of observations here, by their key in the source.
 
     Returns:
-        A line that describes the policy, and one for each reason for which keys of its configuration are ignored.
+        Lines: a description of the model, keys of its configuration that are ignored, each with the reason, and the
+        command that fine-tunes the model.
 
     Raises:
         FileNotFoundError: there is no such place, or a file is missing.
         FileExistsError: `out` is not empty.
         RemoteError: the Hub cannot be reached.
-        ConfigError: the policy, or a part of it, has no counterpart here. Nothing is written.
+        ConfigError: the model, or a part of it, has no counterpart here. Nothing is written.
     """
     files = PublishedFiles(reference)
     if layout is None:
-        layout = "diffusion_policy" if files.has(diffusion_policy.FOREIGN_SETTINGS) else "lerobot"
-    found = POLICY_READERS[layout](files).renamed(names or {})
+        layout = next((layout for name, layout in _FILES.items() if files.has(name)), "lerobot")
+    found = READERS[layout](files).renamed(names or {})
     model, parts = found.create(), found.configuration()
     place = f"{files.place}@{files.revision}" if files.revision else files.place
     config = {
-        "description": f"{found.library}'s policy, imported from {place}.",
-        "task": parts["task"],
-        "data": {**parts["data"], "episodes": {**parts["data"]["episodes"], "path": "data"}},
+        **parts,
+        "description": f"{found.library}'s {found.kind}, imported from {place}.",
         "train": {**parts["train"], "init_from": str(out.expanduser().resolve())},
         "tracker": {"data_path": f"{out}_tuned"},
     }
@@ -72,5 +81,12 @@ def import_policy(
     write_checkpoint(directory, Snapshot({"model.safetensors": model.state_dict()}, documents), manifest)
     replace_file(out / CONFIG, encode_document(whole))
     count = sum(parameter.numel() for parameter in model.parameters())
-    told = f"imported {found.library}'s policy, {count / 1e6:.2f} M parameters, from {place} to {out}"
-    return "\n".join([told, *(f"ignored {', '.join(keys)}: {reason}" for reason, keys in found.ignored.items())])
+    told = f"imported {found.library}'s {found.kind}, {count / 1e6:.2f} M parameters, from {place} to {out}"
+    given = " ".join(f"--set {path}=..." for path in found.to_fill_in)
+    return "\n".join(
+        [
+            told,
+            *(f"ignored {', '.join(keys)}: {reason}" for reason, keys in found.ignored.items()),
+            f"next\n  dp-prior train --config_file {out / CONFIG} {given}",
+        ]
+    )

@@ -29,6 +29,13 @@ class Embedder(Protocol):
             ValueError: the model reads no texts.
         """
 
+    def encodings(self, texts: Sequence[str]) -> np.ndarray:
+        """(n, tokens, dimension) float32: an encoding for each token, zeros after the end of a text.
+
+        Raises:
+            ValueError: the model has none.
+        """
+
     def too_long(self, texts: Sequence[str]) -> list[int]:
         """Places of the texts that are longer than the model reads, whose ends it does not see."""
 

@@ -53,6 +53,10 @@ class HashedTexts:
         """
         return np.stack([self._embed(text) for text in texts])
 
+    def encodings(self, texts: Sequence[str]) -> np.ndarray:
+        """See `Embedder`; always an error."""
+        raise ValueError("the hashed bag of words has no encodings of tokens; name a model of texts, such as CLIP")
+
     def too_long(self, texts: Sequence[str]) -> list[int]:
         """See `Embedder`; none, a bag holds any number of words."""
         return []

@@ -93,9 +93,18 @@ class TransformersEmbedder:
 
     def texts(self, texts: Sequence[str]) -> np.ndarray:
         """See `Embedder`."""
+        self._check_reads_texts()
+        return self._in_parts(texts, self._embed_texts)
+
+    def encodings(self, texts: Sequence[str]) -> np.ndarray:
+        """See `Embedder`; the output of the last layer, as long as the longest text that the model reads."""
+        self._check_reads_texts()
+        parts = [self._encode_texts(texts[i : i + TEXTS_AT_ONCE]) for i in range(0, len(texts), TEXTS_AT_ONCE)]
+        return torch.cat(parts).float().numpy()
+
+    def _check_reads_texts(self) -> None:
         if self._tokenizer is None:
             raise ValueError(f"{self._folder} has no tokenizer, so this {self._family} model reads no texts")
-        return self._in_parts(texts, self._embed_texts)
 
     def too_long(self, texts: Sequence[str]) -> list[int]:
         """See `Embedder`."""
@@ -164,6 +173,18 @@ class TransformersEmbedder:
             return tokens_out[:, 0]
         weights = mask[..., None].to(tokens_out)
         return (tokens_out * weights).sum(1) / weights.sum(1)
+
+    @torch.no_grad()
+    def _encode_texts(self, texts: Sequence[str]) -> Tensor:
+        """(n, tokens, dimension), zeros where the tokenizer pads; SigLIP reads its padding."""
+        tokens = self._tokenizer(
+            list(texts), padding="max_length", truncation=True, max_length=self._most_tokens, return_tensors="pt"
+        )
+        is_fixed, mask = self._family.startswith("siglip"), tokens["attention_mask"]
+        given = {"input_ids": tokens["input_ids"]} | ({} if is_fixed else {"attention_mask": mask})
+        tower = getattr(self._model, "text_model", self._model)
+        found = tower(**given).last_hidden_state
+        return found if is_fixed else found * mask[..., None].to(found)
 
     def _embed_frames(self, frames: np.ndarray) -> Tensor:
         pixels = self._processor(images=list(frames), return_tensors="pt")["pixel_values"]

@@ -37,7 +37,8 @@ def attend(
     Args:
         queries: (B, n_heads, T, d).
         keys: (B, n_heads, S, d); values likewise.
-        mask: (T, S) bool, True where a query attends to a key; None for all.
+        mask: (T, S) bool, True where a query attends to a key, or broadcastable floats added to the scores; None for
+            all.
         is_causal: query i attends to the keys up to i; instead of a mask.
 
     Returns:
@@ -49,7 +50,7 @@ def attend(
     if is_causal:
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
+        scores = scores + mask if mask.is_floating_point() else scores.masked_fill(~mask, -torch.inf)
     return dropout(scores.softmax(dim=-1)).to(values.dtype) @ values
 
 

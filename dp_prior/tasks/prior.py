@@ -22,8 +22,9 @@ from dp_prior.diffusion.objective import X0, ObjectiveConfig
 from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
+from dp_prior.networks.backbones import PriorBackboneConfig
 from dp_prior.networks.backbones.prior_transformer import PriorTransformerConfig
-from dp_prior.networks.encoders.text import EMBEDDING, ENCODINGS, TextTokens
+from dp_prior.networks.encoders.text import EMBEDDING, ENCODINGS
 from dp_prior.tasks.model import DiffusionModel
 from dp_prior.tasks.pretrained import Pretrained
 from dp_prior.tasks.task_record import TaskRecord
@@ -56,8 +57,9 @@ class PriorConfig(TaskRecord):
 
     data_types: ClassVar = ("embeddings",)
 
-    backbone: PriorTransformerConfig = PriorTransformerConfig()
-    """The network that predicts from a noisy embedding, its timestep and the text."""
+    backbone: PriorBackboneConfig = PriorTransformerConfig()
+    """The network that predicts from a noisy embedding, its timestep and the text; its `type` defaults to
+    prior_transformer."""
 
     diffusion: PriorDiffusionConfig = PriorDiffusionConfig.model_construct()
     """Noise schedule, objective, loss weighting and timesteps."""
@@ -87,10 +89,18 @@ class PriorConfig(TaskRecord):
     candidates: int = Field(default=2, ge=1)
     """Embeddings drawn for a text, of which the one most similar to the text embedding is returned."""
 
+    @classmethod
+    def complete(cls, data: dict[str, Any]) -> None:
+        """Fill in the type of the network, of which there was one only."""
+        if isinstance(data.get("backbone"), dict):
+            data["backbone"].setdefault("type", PriorTransformerConfig().type)
+
     def faults(self) -> Iterator[str]:
         diffusion = self.diffusion
         for fault in diffusion.sampler_faults(self.sampler):
             yield f"sampler does not fit diffusion.schedule: {fault}"
+        for fault in self.backbone.timestep_faults(diffusion.schedule.steps):
+            yield f"backbone.{fault}"
         if diffusion.guidance is not None and not self.text_dropout:
             yield (
                 "diffusion.guidance needs a model without text, but training never drops the text; "
@@ -133,11 +143,12 @@ class PriorConfig(TaskRecord):
             found = "there are none" if text is None else f"these have {text[0]} numbers, an image's {spec.x_shape[0]}"
             wanted = f"task.candidates is {self.candidates}, of which the nearest to the text embedding is kept"
             raise ConfigError("task", [f"{wanted}, but {found}; use 1"])
-        process, backbone = DiffusionProcess(self.diffusion), self.backbone
-        encoder = TextTokens(spec.cond_shapes, dim=backbone.embed_dim, n_text_tokens=backbone.n_text_tokens)
+        process = DiffusionProcess(self.diffusion)
         scale = math.sqrt(spec.x_shape[0]) if self.embedding_scale is None else self.embedding_scale
         try:
-            network = backbone.create(spec.x_shape, encoder.cond_shape, process.output_factor, process.input_factor)
+            encoder = self.backbone.encoder(spec.cond_shapes, spec.x_shape[0])
+            sizes = spec.x_shape, encoder.cond_shape, process.output_factor, process.input_factor
+            network = self.backbone.create(*sizes)
         except ValueError as error:
             raise ConfigError("task.backbone", [str(error)]) from None
         return DiffusionPrior(

@@ -11,6 +11,7 @@ from benchmarks import image_peers, images
 from benchmarks.subjects import image_folder
 from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.sampler import DDIM
+from dp_prior.networks.backbones.unet2d import rename_published
 from dp_prior.tasks.image import PixelRange
 from dp_prior.tensors.randomness import Randomness
 from tests.extras import needs
@@ -19,7 +20,7 @@ needs("diffusers", "image")
 pytestmark = pytest.mark.skipif(image_peers.missing() is not None, reason=f"NOT CHECKED: {image_peers.missing()}")
 
 SMALL = (*images.QUICK, "task.backbone.dropout=0.0")
-HEADS = 4
+SIZES = {"n_res_blocks": 1, "heads": 4}
 
 
 def pair():
@@ -31,7 +32,7 @@ def pair():
             if not parameter.any():
                 parameter.normal_(std=0.05)
     ours = images.model(images.record(*SMALL))
-    ours.backbone.load_state_dict(images.renamed(network.state_dict(), 1, HEADS))
+    ours.backbone.load_state_dict(rename_published(network.state_dict(), **SIZES))
     return network, diffusion, ours
 
 
@@ -63,7 +64,7 @@ def test_loss_and_gradient_are_those_of_improved_diffusion():
     assert (loss.t > 0).all()  # there its likelihood of a pixel is an approximation
     torch.testing.assert_close(loss.per_sample, terms["loss"], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(loss.terms["simple"], terms["mse"], rtol=1e-4, atol=1e-5)
-    gradients = images.renamed({name: one.grad for name, one in network.named_parameters()}, 1, HEADS)
+    gradients = rename_published({name: one.grad for name, one in network.named_parameters()}, **SIZES)
     whole = nn.utils.get_total_norm(list(gradients.values()))
     for name, parameter in ours.backbone.named_parameters():
         assert (parameter.grad - gradients[name]).norm() < 1e-4 * whole, name

@@ -146,6 +146,44 @@ def test_pictures_of_a_table_are_embedded_row_by_row(tmp_path):
     assert code == 65 and "is no readable picture" in said
 
 
+def test_captions_of_metadata_become_what_a_prior_conditions_on(tmp_path):
+    """The file that Hugging Face's image folders have: pictures, their embeddings, and encodings of all tokens."""
+    pytest.importorskip("transformers", reason="NOT CHECKED: the extra dp_prior[clip] is not installed")
+    Image = pytest.importorskip("PIL.Image")
+    texts = ["push the block", "up", "push left"]
+    for number in range(3):
+        Image.fromarray(np.full((16, 16, 3), 80 * number, np.uint8)).save(tmp_path / f"{number}.png")
+    lines = [json.dumps({"file_name": f"{number}.png", "text": text}) for number, text in enumerate(texts)]
+    (tmp_path / "metadata.jsonl").write_text("\n".join(lines))
+    model, table = save_model(tmp_path / "clip", "clip"), tmp_path / "metadata.jsonl"
+    for kind, how in (
+        ("images", ("--images", table, "--column", "file_name")),
+        ("texts", ("--texts", table)),
+        ("tokens", ("--texts", table, "--tokens")),
+    ):
+        code, said = embed("--model", model, *how, "--out", tmp_path / kind)
+        assert code == 0, said
+    folders = {kind: {"path": str(tmp_path / kind), "format": "parquet"} for kind in ("images", "texts", "tokens")}
+    pairs = EmbeddingsConfig(
+        image=folders["images"], text=folders["texts"], text_encodings={**folders["tokens"], "tokens": 8},
+        split={"train": 1.0, "val": 0.0},
+    ).create()  # fmt: skip
+    assert pairs.spec.cond_shapes == {"text": (6,), "text_encodings": (8, 16)}
+    assert not any(
+        "of rows" in line or "row group" in line for line in pairs.warnings()
+    )  # of other rows per file, or too large groups
+    batch = pairs.train.fetch(torch.arange(3))
+    embedder = read_record(tmp_path / "tokens").embedder.create()
+    torch.testing.assert_close(batch.cond["text_encodings"], torch.from_numpy(embedder.encodings(texts)))
+    (part,) = FolderConfig(**folders["tokens"]).create().columns(["file_name"])
+    assert part["file_name"].tolist() == ["0.png", "1.png", "2.png"]
+    code, said = embed("--model", "hashed", "--texts", table, "--tokens", "--out", tmp_path / "other")
+    assert code == 64 and "has no encodings of tokens" in said
+    assert embed("--model", model, "--images", table, "--tokens", "--out", tmp_path / "other")[0] == 2
+    code, said = embed("--model", model, "--texts", table, "--out", tmp_path / "tokens")
+    assert code == 64 and "is not this job's: source" in said
+
+
 def test_what_cannot_be_embedded_is_one_clear_line(tmp_path):
     path = write(tmp_path, given := told(tmp_path))
     out = ("--out", tmp_path / "e")
@@ -216,8 +254,8 @@ def test_the_lines_of_a_text_file_end_where_editors_end_them(tmp_path):
 def test_the_ending_of_a_file_says_what_it_holds(tmp_path):
     for name, code, message in (
         ("t.CSV", 0, "2 of 2 rows"),
-        ("t.tsv", 65, "t.tsv: 1 problem\n  is no table that is read; expected .txt .*, .csv or .parquet"),
-        ("t.jsonl", 65, "is no table that is read"),
+        ("t.tsv", 65, "t.tsv: 1 problem\n  is no table that is read; expected .txt .*, .csv, .jsonl or .parquet"),
+        ("t.jsonl", 65, "cannot be read"),
     ):
         (tmp_path / name).write_text("caption\na dog\na cat\n")
         how = ("--texts", tmp_path / name, "--column", "caption", "--out", tmp_path / f"of {name}")

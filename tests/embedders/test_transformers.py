@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dp_prior.embedders.transformers import TransformersConfig
+from dp_prior.inference.text_tower import TextTower
 from tests.embedders.models import save_model
 from tests.extras import needs
 from tests.messages import naming
@@ -71,6 +72,29 @@ def test_clip_is_what_transformers_computes(tmp_path):
         pixels = torch.zeros(1, 3, 16, 16)
         expected = transformers.AutoModel.from_pretrained(folder)(**given, pixel_values=pixels).text_embeds[0]
     np.testing.assert_allclose(load(folder).texts(TEXTS[:1])[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["clip", "clip_text_model", "bert", "siglip"])
+def test_encodings_are_those_of_each_token_and_zeros_after_the_end(tmp_path, kind):
+    embedder = load(save_model(tmp_path / "m", kind))
+    found = embedder.encodings(TEXTS)
+    assert found.dtype == np.float32 and found.shape[0] == len(TEXTS) and found.shape[2] == 16
+    np.testing.assert_allclose(found[1], embedder.encodings(TEXTS[1:2])[0], atol=1e-6)
+    if kind == "siglip":  # reads its padding
+        return
+    ends = [len(text.split()) + 2 for text in TEXTS]  # two tokens stand around a text
+    assert [int((one != 0).any(-1).sum()) for one in found] == [min(end, found.shape[1]) for end in ends]
+    assert not found[0, ends[0] :].any()
+
+
+def test_encodings_of_clip_are_those_of_the_text_tower(tmp_path):
+    import transformers
+
+    folder = save_model(tmp_path / "m", "clip_text_model")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tower = TextTower(transformers.CLIPTextModelWithProjection.from_pretrained(folder), tokenizer)
+    expected = tower(TEXTS)["text_encodings"]
+    np.testing.assert_allclose(load(folder).encodings(TEXTS), expected, atol=1e-6)
 
 
 def test_the_hash_names_the_model_wherever_it_lies_and_no_other(tmp_path):

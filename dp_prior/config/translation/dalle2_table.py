@@ -13,6 +13,9 @@ _SAVERS = ("local", "huggingface", "wandb")
 _MINUTES = "in minutes"
 _BY_EMBEDDINGS = "embeddings are read, and `dp-prior embed` writes them"
 _FROM_CHECKPOINTS = "comes from the checkpoint that a run goes on from"
+_CLIP_TOKENS = 77
+"""Encodings of a text by CLIP; theirs adds learned tokens up to `max_text_len`."""
+
 _ENCODINGS = "`data.text_encodings` names a folder of them"
 
 
@@ -21,7 +24,8 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
     log = theirs.get("tracker.log.log_type", theirs.get("tracker.tracker_type", "console"))
     ours: dict[str, Any] = {
         "task.type": "prior",
-        "task.backbone.type": "prior_transformer",
+        "task.backbone.type": "multi_query_prior",
+        "task.backbone.text_tokens": theirs.get("prior.net.max_text_len") or 256,
         "task.diffusion.schedule": {"type": "cosine", "steps": n_timesteps},
         "task.sampler": {"type": "ddim", "steps": n_steps} if n_steps else {"type": "ddpm", "steps": n_timesteps},
         "task.text_dropout": 0.0,
@@ -39,7 +43,9 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
     }
     if theirs.get("prior.condition_on_text_encodings", True):
         ours["data.text_encodings.path"] = f"{TO_FILL_IN}/text_encodings"
-        ours["data.text_encodings.tokens"] = theirs.get("prior.net.max_text_len") or 77
+        ours["data.text_encodings.tokens"] = min(theirs.get("prior.net.max_text_len") or _CLIP_TOKENS, _CLIP_TOKENS)
+    if n_timesteps < 64:  # steps of the evaluator, by default
+        ours["evaluate.<similarity>.eval_timesteps"] = [n_timesteps]
     for path, kind in theirs.items():
         number = path.removeprefix("tracker.save.").removesuffix(".save_to")
         if path == f"tracker.save.{number}.save_to" and kind in _SAVERS:
@@ -73,10 +79,8 @@ def _clip(is_clamped: bool, theirs: Theirs, *names: str) -> Here:
     return Here({"task.diffusion.clip": length if is_clamped else other})
 
 
-def _tokens(n: int | None, theirs: Theirs, *names: str) -> Here:
-    if not theirs.get("prior.condition_on_text_encodings", True) or n is None:
-        raise NoCounterpart("the data say it")
-    return Here({"data.text_encodings.tokens": n})
+def _self_condition(is_given: bool, theirs: Theirs, *names: str) -> float:
+    return 0.5 if is_given else 0.0
 
 
 def _sampling_steps(steps: int | None, theirs: Theirs, *names: str) -> Here:
@@ -153,12 +157,14 @@ def _evaluated(seconds: float, theirs: Theirs, *names: str) -> Here:
 
 
 _NETWORK = {
-    "dim": "embed_dim",
     "depth": "n_layers",
     "num_time_embeds": "n_time_tokens",
     "num_image_embeds": "n_image_tokens",
     "num_text_embeds": "n_text_tokens",
     "heads": "n_heads",
+    "dim_head": "head_dim",
+    "num_timesteps": "time_table",
+    "max_text_len": "text_tokens",
     "ff_mult": "expansion",
     "norm_in": "norm_in",
     "norm_out": "norm_out",
@@ -171,9 +177,8 @@ _NETWORK = {
 
 _ROWS = (
     *(Row(f"prior.net.{name}", f"task.backbone.{ours}") for name, ours in _NETWORK.items()),
-    *left_out("heads have embed_dim / n_heads features", "prior.net.dim_head"),
-    *left_out("a copy of `prior.timesteps`", "prior.net.num_timesteps"),
-    Row("prior.net.max_text_len", "data.text_encodings.tokens", "", _tokens),
+    *left_out("the data say it", "prior.net.dim"),
+    Row("prior.net.self_cond", "task.diffusion.self_condition", "true: 0.5", _self_condition),
     *left_out(_BY_EMBEDDINGS, "prior.clip.make", "prior.clip.model", "prior.clip.base_model_kwargs.**"),
     *left_out("the data say it", "prior.image_embed_dim", "prior.image_size", "prior.image_channels"),
     Row("prior.timesteps", "task.diffusion.schedule.steps"),
@@ -221,7 +226,7 @@ _ROWS = (
     Row("data.splits.val", "data.split.val"),
     Row("data.splits.test", "data.split.test"),
     Row("data.batch_size", "data.batch_size"),
-    *left_out("all rows are read; shorten the folder, or `train.samples`", "data.num_data_points"),
+    Row("data.num_data_points", "data.split.max_rows"),
     Row("data.eval_every_seconds", "evaluate.<validation>.every.minutes", _MINUTES, _evaluated),
     Row("train.epochs", "train.epochs"),
     Row("train.lr", "train.lr.peak"),
@@ -234,6 +239,7 @@ _ROWS = (
         "to the power 1 / 10: here an average is updated every step",
         _average,
     ),
+    *left_out("an average follows from the first step on, and forgets it soon", "train.ema_update_after_step"),
     Row("train.amp", "train.precision", "true: fp16, which needs a GPU", Words({False: "fp32", True: "fp16"})),
     Row("train.warmup_steps", "train.lr.warmup_steps", "", _warm_up),
     Row("train.save_every_seconds", "train.save_every.minutes", _MINUTES, Times(1 / 60)),

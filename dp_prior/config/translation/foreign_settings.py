@@ -42,7 +42,7 @@ def read_settings(words: Sequence[str], lists: Sequence[str] = ()) -> Theirs:
         others = list(words)
     else:
         found = _read_file(Path(first))
-    found |= _flags(others)
+    found |= read_flags(others)
     return flat(found, " ".join(words), lists)
 
 
@@ -66,7 +66,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     if path.suffix in (".yaml", ".yml"):
         return _yaml_object(text, str(path))
     try:
-        return _flags(shlex.split(text, comments=True))
+        return read_flags(shlex.split(text, comments=True))
     except ValueError as error:
         raise ConfigError(str(path), [f"holds no flags of a command line: {error}"]) from None
 
@@ -96,7 +96,7 @@ def _yaml(text: str, source: str) -> Any:
         raise ConfigError(source, [TOO_DEEP if isinstance(error, RecursionError) else str(error)]) from None
 
 
-def _flags(words: Sequence[str]) -> dict[str, Any]:
+def read_flags(words: Sequence[str]) -> dict[str, Any]:
     """The settings among the words of a command line: `--name value`, `--name=value`, `name=value`, `--name`."""
     found: dict[str, Any] = {}
     name = None
@@ -104,7 +104,7 @@ def _flags(words: Sequence[str]) -> dict[str, Any]:
         variable = _VARIABLE.fullmatch(word)
         flag = _FLAG.fullmatch(word)
         if variable and "--" in word:  # MODEL_FLAGS="--image_size 64 ..."
-            found |= _flags(shlex.split(variable[1]))
+            found |= read_flags(shlex.split(variable[1]))
         elif flag and not _is_number(word):
             given, value = (flag[1], flag[2]) if flag[1] else (flag[3], flag[4])
             name = given.replace("-", "_")

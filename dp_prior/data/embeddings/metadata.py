@@ -94,7 +94,7 @@ def check_columns(path: str, known: list[str], names: list[str]) -> None:
 
 
 def read_table(path: Path, column: str) -> dict[str, Any]:
-    """All columns of one parquet or CSV file, or the lines of a text file as `column`; (N,) lists by name.
+    """All columns of one parquet, CSV or JSON lines file, or the lines of a text file as `column`; (N,) lists by name.
 
     Args:
         column: of texts; those of a CSV stay as they are written, such as 007. Types of other columns are guessed.
@@ -103,8 +103,9 @@ def read_table(path: Path, column: str) -> dict[str, Any]:
         DataError: the file cannot be read, is of another kind, or has no such column.
     """
     kind = path.suffix.lower()
-    if kind not in (".txt", ".csv", ".parquet"):
-        raise DataError(str(path), ["is no table that is read; expected .txt (a text in each line), .csv or .parquet"])
+    if kind not in (".txt", ".csv", ".jsonl", ".parquet"):
+        known = ".txt (a text in each line), .csv, .jsonl or .parquet"
+        raise DataError(str(path), [f"is no table that is read; expected {known}"])
     with reading(path), decoding(path):
         check_regular(path, path.stat().st_mode)
         if kind == ".txt":
@@ -119,6 +120,12 @@ def read_table(path: Path, column: str) -> dict[str, Any]:
                 csv.ConvertOptions(column_types={column: pa.string()}),
             )
             table = csv.read_csv(path, parse_options=parse, convert_options=convert)
+        elif kind == ".jsonl":
+            import pyarrow as pa
+            from pyarrow import json
+
+            options = json.ParseOptions(explicit_schema=pa.schema([(column, pa.string())]))
+            table = json.read_json(path, parse_options=options)
         else:
             from pyarrow import parquet
 

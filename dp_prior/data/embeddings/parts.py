@@ -44,6 +44,9 @@ class EmbeddingSplitConfig(Config):
     """Metadata column; rows with equal values stay in one part, for example the path of an image with many captions.
     The column is read once at the start, and a byte per row is kept in memory. null: rows are independent."""
 
+    max_rows: int | None = Field(default=None, ge=1)
+    """Split this many of the first rows and leave out the others; null: all."""
+
     def faults(self) -> Iterator[str]:
         return fraction_faults(self.train, self.val, self.test)
 
@@ -54,7 +57,7 @@ class EmbeddingSplitConfig(Config):
             DataError: the column is not there, or no row is left to train on.
         """
         codes = self._by_row if self.by is None else self._by_column(folder)
-        return _parts(codes, folder.count, folder.path)
+        return _parts(codes, self._used(folder.count), folder.path)
 
     def rows(self, count: int, where: str) -> dict[str, SplitPart]:
         """The parts of independent rows, by name.
@@ -62,7 +65,10 @@ class EmbeddingSplitConfig(Config):
         Raises:
             DataError: no row is left to train on.
         """
-        return _parts(self._by_row, count, where)
+        return _parts(self._by_row, self._used(count), where)
+
+    def _used(self, count: int) -> int:
+        return count if self.max_rows is None else min(count, self.max_rows)
 
     def _by_row(self, start: int, stop: int) -> np.ndarray:
         return self._codes("row split", torch.arange(start, stop))

@@ -25,6 +25,8 @@ from dp_prior.files.regular_files import read_small
 RECORD = "embedder.json"
 COLUMN = "embedding"
 ROWS_WRITTEN = 1024
+GROUP_BYTES = 16 << 20
+"""Bytes of embeddings in a row group, which a reader decodes whole."""
 
 
 class EmbeddingsRecord(Config):
@@ -131,8 +133,9 @@ def write_embeddings(folder: Path, job: Job, report: Callable[[str], None] = lam
             values = pyarrow.array(np.ascontiguousarray(embeddings, np.float32).ravel())
             lists = pyarrow.FixedSizeListArray.from_arrays(values, embeddings.shape[1])
             table = {name: column[first:stop] for name, column in job.columns.items()}
+            group = max(1, GROUP_BYTES // (4 * embeddings.shape[1]))
             with replacing(path) as temporary:
-                parquet.write_table(pyarrow.table({**table, COLUMN: lists}), temporary)
+                parquet.write_table(pyarrow.table({**table, COLUMN: lists}), temporary, row_group_size=group)
         report(f"{stop} of {job.record.rows} rows")
     os.rename(partial, folder)
     sync_directory(folder.parent)

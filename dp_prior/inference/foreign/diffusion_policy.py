@@ -16,7 +16,8 @@ from torch import Tensor
 
 from dp_prior.config import Config, ConfigError
 from dp_prior.inference.foreign.foreign_files import PublishedFiles
-from dp_prior.inference.foreign.foreign_policy import RESNETS, WEIGHTS, Observation, Published, unet
+from dp_prior.inference.foreign.foreign_model import WEIGHTS
+from dp_prior.inference.foreign.foreign_policy import RESNETS, Observation, Published, unet
 from dp_prior.inference.foreign.scaling import Scaling
 from dp_prior.inference.foreign.scheduler import Scheduler
 from dp_prior.networks.encoders.resnet import IMAGENET_MEAN, IMAGENET_STD

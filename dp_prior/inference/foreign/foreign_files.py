@@ -44,7 +44,8 @@ class PublishedFiles:
         if self._directory.is_file():
             raise FileNotFoundError(
                 f"{reference} is a file; expected a directory. Of a checkpoint of Diffusion Policy, "
-                f"scripts/export_diffusion_policy.py makes one"
+                f"scripts/export_diffusion_policy.py makes one; of improved-diffusion and DALLE2-pytorch, "
+                f"scripts/export_torch_weights.py"
             )
         if not self._directory.is_dir():
             repository = HubRepository.parse(reference.removeprefix("hf://"))

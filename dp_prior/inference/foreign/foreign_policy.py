@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,21 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dp_prior.checkpoints.snapshot import nonfinite
 from dp_prior.config import ConfigError
+from dp_prior.inference.foreign.foreign_model import WEIGHTS, created, floats, under
 from dp_prior.inference.foreign.scaling import Scaling
 from dp_prior.networks.backbones.transformer import rename_published as rename_transformer
 from dp_prior.networks.backbones.unet1d import PUBLISHED_HEAD_GROUPS
 from dp_prior.networks.backbones.unet1d import rename_published as rename_unet
 from dp_prior.networks.encoders.observation import ObservationEncoder
 from dp_prior.networks.encoders.resnet import rename_published as rename_encoder
-from dp_prior.tasks.bounded import build_bounded
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tasks.policy_config import PolicyConfig
-from dp_prior.tasks.pretrained import load_weights
-from dp_prior.tensors.batch import Spec
 
-WEIGHTS = "model.safetensors"
 _RENAMERS = {"unet1d": rename_unet, "transformer": rename_transformer}
 _READS_TOKENS = ("film.linear.weight", "cond_in.weight")
 RESNETS: dict[str, dict[str, Any]] = {
@@ -89,6 +84,9 @@ class Published:
     train: dict[str, Any]
     ignored: dict[str, list[str]] = field(default_factory=dict)
 
+    kind = "policy"
+    to_fill_in = ("data.episodes.path",)
+
     def renamed(self, names: Mapping[str, str]) -> Published:
         """The same policy with new names for observations; `names` maps keys in the source's data to names.
 
@@ -114,7 +112,7 @@ class Published:
         return {name: one for name, one in self.observations.items() if one.encoder is None}
 
     def configuration(self) -> dict[str, Any]:
-        """`task`, `data` and `train` of a configuration, as JSON. The user adds the path of the data set."""
+        """A configuration that fine-tunes the policy, as JSON; the path of its data set is to be filled in."""
         encoders = {}
         for name, one in self.cameras.items():
             encoders[name] = {"type": "resnet", **one.encoder, **one.scaling.camera()}
@@ -126,9 +124,11 @@ class Published:
             "images": {name: {"key": one.key, "size": one.shape[:2]} for name, one in self.cameras.items()},
             "action": {"key": "action"},
             "batch_size": 64,
+            **self.data,
         }
+        data["episodes"] = {**data["episodes"], "path": "data"}
         task = {**self.task, "encoders": encoders, "normalizer": {**normalizer, "action": self.action.record()}}
-        return {"task": task, "data": data | self.data, "train": self.train}
+        return {"task": task, "data": data, "train": self.train}
 
     def create(self) -> DiffusionPolicy:
         """The policy with its weights and normalizer.
@@ -137,22 +137,10 @@ class Published:
             ConfigError: the configuration is invalid here, or the tensors do not fit. Names each tensor that is
                 missing, unknown, of another shape, not floating-point or not finite.
         """
-        source = f"{self.place}, converted"
-
-        def create() -> DiffusionPolicy:
-            record = PolicyConfig.from_json(json.dumps(self.configuration()["task"]), source=source)
-            return record.create(Spec.from_json(json.dumps(self._spec()), source=source))
-
-        try:
-            tensors = self._converted()
-            model = build_bounded(create, tensors.values())
-            self._permute(tensors, model.encoder, model.record)
-            load_weights(model, tensors, f"{self.place}/{WEIGHTS} does not fit its configuration", "Names are ours.")
-        except ConfigError:
-            raise
-        except (ValueError, RuntimeError, OverflowError, MemoryError) as error:
-            raise ConfigError(self.place, [str(error)]) from None
-        return model.requires_grad_(False).eval()
+        return created(
+            *(self.place, PolicyConfig, self.configuration()["task"], self._spec(), self._converted()),
+            adapt=lambda model, tensors: self._permute(tensors, model.encoder, model.record),
+        )
 
     def _spec(self) -> dict[str, Any]:
         steps = self.task["n_obs_steps"]
@@ -172,12 +160,7 @@ class Published:
         for index, (_, one) in enumerate(sorted(self.observations.items())):
             renamed = {} if one.encoder is None else rename_encoder(under(one.prefix, self.tensors))
             weights |= {f"encoder.encoders.{index}.{name}": value for name, value in renamed.items()}
-        problems = [f"{name} holds {one.dtype}" for name, one in weights.items() if not one.is_floating_point()]
-        problems += [f"{name} holds NaN or infinity" for name in nonfinite(weights)]
-        if problems:
-            problems = [f"{problem}; expected finite floating-point numbers" for problem in problems]
-            raise ConfigError(f"{self.place}/{WEIGHTS}", problems)
-        found = {name: value.float() for name, value in weights.items()}
+        found = floats(weights, self.place)
         for key, scaling in {**{name: one.scaling for name, one in self.vectors.items()}, "x": self.action}.items():
             found |= {f"normalizer.{name}": value for name, value in scaling.buffers(key).items()}
         return found
@@ -214,8 +197,3 @@ def unet(
         "step_embed_dim": step_embed_dim,
         "film_scale": film_scale,
     }
-
-
-def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin with `prefix`, by the rest of the name."""
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -17,7 +17,8 @@ from torch import Tensor
 from dp_prior.config import Config, ConfigError
 from dp_prior.config.errors import short
 from dp_prior.inference.foreign.foreign_files import PublishedFiles
-from dp_prior.inference.foreign.foreign_policy import RESNETS, WEIGHTS, Observation, Published, under, unet
+from dp_prior.inference.foreign.foreign_model import WEIGHTS, under
+from dp_prior.inference.foreign.foreign_policy import RESNETS, Observation, Published, unet
 from dp_prior.inference.foreign.scaling import Scaling, identity
 from dp_prior.inference.foreign.scheduler import Scheduler
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from torch import nn
@@ -55,6 +55,10 @@ class BackboneRecord(Config):
         """Reasons why the network cannot work on samples of this shape."""
         return self.horizon_faults(x_shape[0])
 
+    def timestep_faults(self, steps: int) -> Iterator[str]:
+        """Reasons why the network cannot read `steps` timesteps."""
+        yield from ()
+
     def create(
         self,
         x_shape: tuple[int, ...],
@@ -99,6 +103,23 @@ class ImageBackboneRecord(BackboneRecord):
                 f"images are {size[0]} x {size[1]}, but backbone {self.type!r} needs multiples of {factor}; set "
                 f"data.size, for example to {fitting}"
             )
+
+
+class PriorBackboneRecord(BackboneRecord):
+    """The record of a network of embeddings (D,); `encoder` makes its `cond` of text conditions."""
+
+    def encoder(self, cond_shapes: Mapping[str, tuple[int, ...]], dim: int) -> nn.Module:
+        """A module from text conditions by key, and (B,) by key of those that are kept, to `cond`; its `cond_shape` is
+        (N, D).
+
+        Args:
+            cond_shapes: of the conditions `text` (D,) and `text_encodings` (n, D).
+            dim: size of an image embedding.
+
+        Raises:
+            ValueError: the network does not fit conditions of these shapes.
+        """
+        raise NotImplementedError(f"{type(self).__qualname__} has no `encoder`; write it")
 
 
 def heads_faults(embed_dim: int, n_heads: int, features: int) -> Iterator[str]:

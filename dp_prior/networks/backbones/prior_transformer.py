@@ -7,7 +7,7 @@ unCLIP prior, as a test shows; docs/prior.md lists the differences from DALLE2-p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import torch
@@ -16,12 +16,13 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.networks.attention import RotaryPositions, attend, join_heads, split_heads
-from dp_prior.networks.backbones.backbone_record import BackboneRecord, Sizes, heads_faults
+from dp_prior.networks.backbones.backbone_record import PriorBackboneRecord, Sizes, heads_faults
 from dp_prior.networks.dropout import Dropout
+from dp_prior.networks.encoders.text import TextTokens
 from dp_prior.networks.layers import KernelLinear, SinusoidalEmbedding, compute_dtype
 
 
-class PriorTransformerConfig(BackboneRecord):
+class PriorTransformerConfig(PriorBackboneRecord):
     """Causal transformer over text, time, noisy embedding and a learned query."""
 
     type: Literal["prior_transformer"] = "prior_transformer"
@@ -71,6 +72,10 @@ class PriorTransformerConfig(BackboneRecord):
 
     def faults(self) -> Iterator[str]:
         return heads_faults(self.embed_dim, self.n_heads, features=2)
+
+    def encoder(self, cond_shapes: Mapping[str, tuple[int, ...]], dim: int) -> TextTokens:
+        """See `PriorBackboneRecord`; embeddings and encodings of any size become tokens of `embed_dim`."""
+        return TextTokens(cond_shapes, dim=self.embed_dim, n_text_tokens=self.n_text_tokens)
 
     def network(self, sizes: Sizes) -> PriorTransformer:
         """See `BackboneRecord`; x_shape is (D,), cond_shape (N, embed_dim)."""

@@ -92,12 +92,15 @@ class TrainConfig(Config):
 
     @classmethod
     def complete(cls, data: dict[str, Any]) -> None:
-        """Fill in omitted types: `task.type` defaults to policy, `data.type` to the usual data of the task, and
-        `train.optimizer.type` to adamw."""
+        """Fill in omitted types: `task.type` defaults to policy, `data.type` to the usual data of the task,
+        `train.optimizer.type` to adamw, and types inside the task to what its record says."""
         task, given = data.get("task", {}), data.get("data")
         kind = task.setdefault("type", DEFAULT_TASK.type) if isinstance(task, dict) else getattr(task, "type", None)
-        if isinstance(given, dict) and isinstance(kind, str) and kind in members(TaskConfig):
-            given.setdefault("type", members(TaskConfig)[kind].data_types[0])
+        record = members(TaskConfig).get(kind) if isinstance(kind, str) else None
+        if record is not None and isinstance(given, dict):
+            given.setdefault("type", record.data_types[0])
+        if record is not None and isinstance(task, dict):
+            record.complete(task)
         train = data.get("train")
         if isinstance(train, dict) and isinstance(train.get("optimizer"), dict):
             train["optimizer"].setdefault("type", "adamw")

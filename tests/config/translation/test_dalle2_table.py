@@ -23,6 +23,7 @@ NETWORK = {
     "normformer": True,
     "rotary_emb": False,
     "max_text_len": 64,
+    "self_cond": True,
 }
 PRIOR = {
     "prior": {
@@ -55,6 +56,7 @@ PRIOR = {
         "max_grad_norm": 0.7,
         "use_ema": True,
         "ema_beta": 0.999,
+        "ema_update_after_step": 50,
         "amp": True,
         "warmup_steps": 40,
         "save_every_seconds": 1800,
@@ -146,8 +148,11 @@ def test_a_prior_of_todays_form():
     assert values(DALLE2, PRIOR) == {
         "seed": 84513,
         "task.type": "prior",
-        "task.backbone.type": "prior_transformer",
-        "task.backbone.embed_dim": 512,
+        "task.backbone.type": "multi_query_prior",
+        "task.backbone.head_dim": 64,
+        "task.backbone.text_tokens": 64,
+        "task.backbone.time_table": 500,
+        "task.diffusion.self_condition": 0.5,
         "task.backbone.n_layers": 10,
         "task.backbone.n_time_tokens": 2,
         "task.backbone.n_image_tokens": 3,
@@ -177,6 +182,7 @@ def test_a_prior_of_todays_form():
         "data.text.path": "s3://bucket/text_emb",
         "data.text_encodings.path": "FILL_IN/text_encodings",
         "data.text_encodings.tokens": 64,
+        "data.split.max_rows": 1000,
         "data.split.train": 0.8,
         "data.split.val": 0.15,
         "data.split.test": 0.05,

@@ -1,5 +1,6 @@
 """All tables: their rows lead somewhere, their files are recognised, and every row is translated in a test."""
 
+import contextlib
 import importlib
 import json
 import re
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dp_prior.commands.translated import translate_settings
+from dp_prior.config import ConfigError
 from dp_prior.config.translation.foreign_settings import flat
 from dp_prior.config.translation.libraries import LIBRARIES, LISTS_OF_THEIRS, recognise
 from dp_prior.config.translation.translate import translate
@@ -90,3 +93,18 @@ def test_files_of_keys_that_users_gave(name, key):
     with pytest.raises(ValueError) as caught:
         TrainConfig.from_json(json.dumps(settings))
     assert "Did you mean" not in str(caught.value)
+
+
+def test_the_ancestors_configurations_that_were_ported_are_valid_and_known_as_ours():
+    """Fifteen files of five libraries, written in our settings by hand."""
+    if not ANCESTORS.exists():
+        pytest.skip(f"NOT CHECKED: there is no {ANCESTORS}")
+    ports = sorted((ANCESTORS / "ports").glob("*.json"))
+    assert len(ports) == 15
+    faults = []
+    for port in ports:
+        TrainConfig.from_json_path(port)
+        with contextlib.suppress(ConfigError):
+            translate_settings([str(port)])
+            faults.append(f"{port.name} was translated, though it is ours")
+    assert not faults

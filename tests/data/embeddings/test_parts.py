@@ -100,8 +100,18 @@ def test_fractions_are_met(tmp_path):
 def test_every_knob_changes_the_parts(tmp_path):
     folder = make(tmp_path, 50, [f"i{row // 5}" for row in range(50)])
     plain = all_rows(split().assign(folder))
-    for change in ({"train": 0.5, "val": 0.4}, {"val": 0.2, "test": 0.2}, {"seed": 1}, {"by": "image"}):
+    changes = {"train": 0.5, "val": 0.4}, {"val": 0.2, "test": 0.2}, {"seed": 1}, {"by": "image"}, {"max_rows": 20}
+    for change in changes:
         assert all_rows(split(**change).assign(folder)) != plain
+
+
+@pytest.mark.parametrize("by", [None, "image"])
+def test_only_the_first_rows_are_split_if_so_many_are_asked_for(tmp_path, by):
+    folder = make(tmp_path, 50, [f"i{row // 5}" for row in range(50)])
+    every, some = (all_rows(split(by=by, max_rows=most).assign(folder)) for most in (None, 20))
+    assert some == {part: [row for row in rows if row < 20] for part, rows in every.items()}
+    assert all_rows(split(by=by, max_rows=1000).assign(folder)) == every
+    assert len(split(max_rows=20).rows(50, "images")["train"]) < 20
 
 
 def test_test_may_be_nothing_and_training_may_not(tmp_path):

@@ -339,3 +339,13 @@ def test_description_and_warnings(tmp_path):
     assert report["warnings"] == ["no image is left to validate on: val metrics will be missing"]
     assert report["parts"] == {"train": 12, "val": 0, "test": 0} and report["images"] == 12
     assert len(data.document()["fingerprint"]) == len(hashlib.sha256().hexdigest())
+
+
+def test_only_the_first_images_are_used_if_so_many_are_asked_for(tmp_path):
+    pixels, labels = (
+        np.arange(40, dtype=np.uint8)[:, None, None, None] * np.ones((1, 4, 4, 3), np.uint8),
+        np.arange(40) % 2,
+    )
+    source = write_npz(tmp_path / "a.npz", pixels, labels)
+    few = opened(tmp_path, source, split={"train": 1.0, "val": 0.0, "max_rows": 12})
+    assert everything(few).x[:, 0, 0, 0].tolist() == list(range(12))

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks import peers
 from dp_prior import load_policy
-from dp_prior.commands.imported import import_policy
+from dp_prior.commands.imported import import_published
 from dp_prior.diffusion.sampler import step_noise
 from dp_prior.tensors.randomness import Randomness
 
@@ -42,7 +42,7 @@ def disturb(module):
 
 
 def imported(source, tmp_path):
-    import_policy(str(source), tmp_path / "run")
+    import_published(str(source), tmp_path / "run")
     return load_policy(tmp_path / "run")
 
 

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
-from dp_prior.networks.backbones.unet2d import UNet2DConfig
+from dp_prior.networks.backbones.unet2d import UNet2DConfig, rename_published
 from dp_prior.networks.dropout import dropout_rows
 from dp_prior.tensors.randomness import Randomness
 from tests.extras import needs
@@ -92,6 +93,151 @@ def plain(net, x_t, t, cond, *, scale_shift=True, heads=2, heads_up=2, timestep_
     for number, skipped in enumerate((second, first)):
         x = block(f"up_blocks.1.resnets.{number}", torch.cat([x, skipped], 1))
     return conv("conv_out", F.silu(norm("conv_norm_out", x))).movedim(1, -1)
+
+
+class PlainUNetModel(nn.Module):
+    """`UNetModel` of improved-diffusion with the published names of its weights; (B, C, H, W), levels of any number.
+
+    Attention is at the levels from number `attended` on.
+    """
+
+    def __init__(self, channels=32, mult=(1, 2), n_blocks=1, inputs=3, outputs=3, classes=0, heads=4, heads_up=4,
+                 scale_shift=True, timestep_scale=1.0, attended=1):  # fmt: skip
+        super().__init__()
+        self.channels, self.mult, self.n_blocks, self.scale_shift = channels, mult, n_blocks, scale_shift
+        self.heads, self.heads_up, self.timestep_scale = heads, heads_up, timestep_scale
+        self.weights, time = {}, 4 * channels
+        self.layer("time_embed.0", time, channels), self.layer("time_embed.2", time, time)
+        if classes:
+            self.weights["label_emb.weight"] = torch.randn(classes, time)
+        self.layer("input_blocks.0.0", channels, inputs, 3, 3)
+        skipped, number, width = [channels], 1, channels
+        for level, factor in enumerate(mult):
+            for _ in range(n_blocks):
+                self.block(f"input_blocks.{number}", width, width := factor * channels, level >= attended)
+                skipped, number = [*skipped, width], number + 1
+            if level < len(mult) - 1:
+                self.layer(f"input_blocks.{number}.0.op", width, width, 3, 3)
+                skipped, number = [*skipped, width], number + 1
+        self.block("middle_block", width, width, True, ("0", "1"))
+        self.block("middle_block", width, width, False, ("2",))
+        number = 0
+        for level, factor in reversed(list(enumerate(mult))):
+            for index in range(n_blocks + 1):
+                place, before = f"output_blocks.{number}", width + skipped.pop()
+                self.block(place, before, width := factor * channels, level >= attended)
+                if level and index == n_blocks:
+                    self.layer(f"{place}.2.conv", width, width, 3, 3)
+                number += 1
+        self.norm("out.0", channels), self.layer("out.2", outputs, channels, 3, 3)
+
+    def layer(self, name, *shape):
+        self.weights[f"{name}.weight"] = torch.randn(shape) / math.sqrt(math.prod(shape[1:]))
+        self.weights[f"{name}.bias"] = 0.1 * torch.randn(shape[0])
+
+    def norm(self, name, width):
+        self.weights[f"{name}.weight"], self.weights[f"{name}.bias"] = 0.5 + torch.rand(width), 0.1 * torch.randn(width)
+
+    def block(self, place, before, after, has_attention, numbers=("0", "1")):
+        name = f"{place}.{numbers[0]}"
+        self.norm(f"{name}.in_layers.0", before), self.layer(f"{name}.in_layers.2", after, before, 3, 3)
+        self.layer(f"{name}.emb_layers.1", after * (2 if self.scale_shift else 1), 4 * self.channels)
+        self.norm(f"{name}.out_layers.0", after), self.layer(f"{name}.out_layers.3", after, after, 3, 3)
+        if before != after:
+            self.layer(f"{name}.skip_connection", after, before, 1, 1)
+        if has_attention:
+            name = f"{place}.{numbers[1]}"
+            self.norm(f"{name}.norm", after)
+            self.layer(f"{name}.qkv", 3 * after, after, 1), self.layer(f"{name}.proj_out", after, after, 1)
+
+    def state_dict(self):
+        return dict(self.weights)
+
+    def apply_layer(self, name, x, stride=1):
+        weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
+        if x.dim() == 2:
+            return x @ weight.T + bias
+        return F.conv2d(x, weight.view(*weight.shape[:2], *weight.shape[2:4], *[1] * (4 - weight.dim())), bias, stride,
+                        weight.shape[-1] // 2)  # fmt: skip
+
+    def apply_norm(self, name, x):
+        return F.group_norm(x, 32, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
+
+    def apply_block(self, place, x, embedded, numbers=("0", "1")):
+        name = f"{place}.{numbers[0]}"
+        hidden = self.apply_layer(f"{name}.in_layers.2", F.silu(self.apply_norm(f"{name}.in_layers.0", x)))
+        modulation = self.apply_layer(f"{name}.emb_layers.1", F.silu(embedded))[:, :, None, None]
+        if self.scale_shift:
+            scale, shift = modulation.chunk(2, dim=1)
+            hidden = self.apply_norm(f"{name}.out_layers.0", hidden) * (1 + scale) + shift
+        else:
+            hidden = self.apply_norm(f"{name}.out_layers.0", hidden + modulation)
+        hidden = self.apply_layer(f"{name}.out_layers.3", F.silu(hidden))
+        same = f"{name}.skip_connection.weight" not in self.weights
+        x = hidden + (x if same else self.apply_layer(f"{name}.skip_connection", x))
+        return self.apply_attention(f"{place}.{numbers[1]}", x) if len(numbers) > 1 else x
+
+    def apply_attention(self, name, x):
+        if f"{name}.qkv.weight" not in self.weights:
+            return x
+        heads = self.heads_up if name.startswith("output") else self.heads
+        values = self.apply_layer(f"{name}.qkv", self.apply_norm(f"{name}.norm", x)).flatten(2)
+        found = []
+        for part in values.chunk(heads, dim=1):  # a head has its queries, keys and values beside each other
+            q, k, v = part.chunk(3, dim=1)
+            found.append(v @ (q.transpose(1, 2) @ k / math.sqrt(q.shape[1])).softmax(-1).transpose(1, 2))
+        return x + self.apply_layer(f"{name}.proj_out", torch.cat(found, dim=1).view_as(x))
+
+    def forward(self, x, t, label=None):
+        rates = torch.exp(-math.log(10_000) * torch.arange(self.channels // 2) / (self.channels // 2))
+        angles = self.timestep_scale * t[:, None] * rates
+        embedded = self.apply_layer("time_embed.0", torch.cat([angles.cos(), angles.sin()], 1))
+        embedded = self.apply_layer("time_embed.2", F.silu(embedded))
+        if label is not None:
+            embedded = embedded + self.weights["label_emb.weight"][label]
+        x = self.apply_layer("input_blocks.0.0", x)
+        skipped, number = [x], 1
+        for level in range(len(self.mult)):
+            for _ in range(self.n_blocks):
+                x = self.apply_block(f"input_blocks.{number}", x, embedded)
+                skipped, number = [*skipped, x], number + 1
+            if level < len(self.mult) - 1:
+                x = self.apply_layer(f"input_blocks.{number}.0.op", x, stride=2)
+                skipped, number = [*skipped, x], number + 1
+        x = self.apply_block("middle_block", x, embedded, ("0", "1"))
+        x = self.apply_block("middle_block", x, embedded, ("2",))
+        for number in range(len(skipped)):
+            x = self.apply_block(f"output_blocks.{number}", torch.cat([x, skipped.pop()], 1), embedded)
+            if f"output_blocks.{number}.2.conv.weight" in self.weights:
+                x = x.repeat_interleave(2, 2).repeat_interleave(2, 3)
+                x = self.apply_layer(f"output_blocks.{number}.2.conv", x)
+        return self.apply_layer("out.2", F.silu(self.apply_norm("out.0", x)))
+
+
+@pytest.mark.parametrize(
+    ("mult", "blocks", "heads", "heads_up", "scale_shift", "scale"),
+    [((1, 2), 1, 2, 8, True, 1.0), ((1, 2, 3), 2, 4, 4, False, 0.25)],
+)
+def test_published_weights_are_the_same_network(mult, blocks, heads, heads_up, scale_shift, scale):
+    torch.manual_seed(0)
+    theirs = PlainUNetModel(32, mult, blocks, 6, 6, 0, heads, heads_up, scale_shift, scale)
+    size = 4 * 2 ** (len(mult) - 1)
+    config = UNet2DConfig(
+        channels=32, channel_mult=mult, n_res_blocks=blocks, heads=heads, heads_up=heads_up, scale_shift=scale_shift,
+        timestep_scale=scale, attention_resolutions=[size >> level for level in range(1, len(mult))],
+    )  # fmt: skip
+    net = config.create((size, size, 3), (0, 128), 2, 2)
+    sizes = {"n_res_blocks": blocks, "heads": heads, "heads_up": heads_up}
+    net.load_state_dict(rename_published(theirs.state_dict(), **sizes))
+    x, t = torch.randn(2, size, size, 6), torch.tensor([3, 700])
+    expected = theirs(x.movedim(-1, 1), t).movedim(1, -1)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(net(x, t, torch.zeros(2, 0, 128)), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_names_that_are_not_published_stay_as_they_are():
+    odd = {"a": torch.zeros(1), "input_blocks.1.0.other.weight": torch.zeros(1), "middle_block.x": torch.zeros(1)}
+    assert rename_published(odd, n_res_blocks=1, heads=4) == odd
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,89 @@
+"""Checkpoints of improved-diffusion (OpenAI), after `scripts/export_torch_weights.py` has run: its flags, and weights.
+
+A published model is its network, its noise schedule and its sampler, all of which follow from the flags by the table
+that translates configurations.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from dp_prior.config import Config, ConfigError
+from dp_prior.config.translation.foreign_settings import read_flags
+from dp_prior.config.translation.improved_diffusion_table import IMPROVED_DIFFUSION
+from dp_prior.inference.foreign.foreign_files import PublishedFiles
+from dp_prior.inference.foreign.foreign_model import WEIGHTS, PublishedModel, dropped, translated
+from dp_prior.networks.backbones.unet2d import rename_published
+from dp_prior.tasks.image import ImageTaskConfig
+from dp_prior.tensors.batch import LABEL, LOW_RES
+
+FOREIGN_SETTINGS = "improved_diffusion.json"
+_LABELS = "label_emb.weight"
+
+
+class PublishedFlags(Config):
+    """`improved_diffusion.json`."""
+
+    format: Literal[1]
+    checkpoint: str
+    sha256: str
+    flags: tuple[str, ...]
+
+
+def read(files: PublishedFiles) -> PublishedModel:
+    """A model of improved-diffusion in our terms.
+
+    Raises:
+        ConfigError: a flag is unknown, or the weights are of a class-conditional model and the flags are not, or the
+            reverse.
+    """
+    found, tensors = files.document(FOREIGN_SETTINGS, PublishedFlags), files.tensors(WEIGHTS)
+    place = f"{files.place}/{FOREIGN_SETTINGS}"
+    translation = translated(IMPROVED_DIFFUSION, read_flags(found.flags), place)
+    config = translation.config
+    sampler = config["task"]["sampler"]
+    if sampler.get("spacing") == "ddim" and config["task"]["diffusion"]["schedule"]["steps"] % sampler["steps"] == 0:
+        sampler["spacing"] = (
+            "diffusers"  # the same strides, but the first step is not moved up to the noisiest timestep
+        )
+    if config["data"].get("labels", False) != (_LABELS in tensors):
+        said, held = ("", "no") if _LABELS not in tensors else ("not ", "a")
+        raise ConfigError(place, [f"the model is {said}--class_cond, but the weights have {held} {_LABELS}"])
+    return PublishedModel(
+        library=IMPROVED_DIFFUSION.name,
+        origin={"checkpoint": found.checkpoint, "sha256": found.sha256},
+        place=files.place,
+        record=ImageTaskConfig,
+        config=config,
+        spec=_spec(config["data"], tensors),
+        weights=_weights(config["task"]["backbone"], tensors),
+        ignored=dropped(translation),
+        to_fill_in=tuple(translation.to_fill_in),
+    )
+
+
+def _spec(data: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """The shapes of a model; its classes have numbers for names."""
+    spec: dict[str, Any] = {"x_shape": [*data["size"], 3], "cond_shapes": {}, "kinds": {}}
+    if _LABELS in tensors:
+        spec["cond_shapes"][LABEL], spec["kinds"][LABEL] = [], "label"
+        spec["classes"] = {LABEL: [str(number) for number in range(len(tensors[_LABELS]))]}
+    if "low_res" in data:
+        spec["cond_shapes"][LOW_RES], spec["kinds"][LOW_RES] = [*data["low_res"], 3], "image"
+    return spec
+
+
+def _weights(backbone: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    sizes = {name: backbone.get(name) for name in ("n_res_blocks", "heads", "heads_up")}
+    try:
+        renamed = rename_published({name: one for name, one in tensors.items() if name != _LABELS}, **sizes)
+    except RuntimeError as error:
+        raise ConfigError(WEIGHTS, [f"an attention has no {sizes['heads']} heads: {error}"]) from None
+    weights = {f"backbone.{name}": value for name, value in renamed.items()}
+    if _LABELS in tensors:  # the last token stands for a dropped label, which theirs never drops
+        labels = tensors[_LABELS]
+        weights["encoder.label.tokens.weight"] = torch.cat([labels, torch.zeros_like(labels[:1])])
+    return weights
