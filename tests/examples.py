@@ -1,4 +1,4 @@
-"""A drawn test takes 25 examples in the default suite and 100 where slow tests run too; always the same ones."""
+"""A drawn test takes 50 examples in the default suite and 100 where slow tests run too; always the same ones."""
 
 import hypothesis
 import pytest
@@ -6,7 +6,7 @@ import pytest
 # No deadline that a busy machine could miss.
 hypothesis.settings.register_profile("whole suite", deadline=None, derandomize=True, print_blob=True, max_examples=100)
 hypothesis.settings.register_profile(
-    "default suite", parent=hypothesis.settings.get_profile("whole suite"), max_examples=25
+    "default suite", parent=hypothesis.settings.get_profile("whole suite"), max_examples=50
 )
 
 
