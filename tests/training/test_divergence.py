@@ -213,7 +213,8 @@ def test_run_is_rolled_back_to_weights_from_before(tmp_path, monkeypatch):
 
 def test_second_rollback_does_not_take_weights_that_were_saved_while_the_loss_diverged(tmp_path, monkeypatch):
     ruin(monkeypatch, times=2)
-    outcome = experiment(tiny(tmp_path, **BACK | {"train__steps": 60, "train__rollback": 2, "checkpoints__keep_latest": 99})).run()
+    twice = {"train__steps": 60, "train__rollback": 2, "checkpoints__keep_latest": 99}
+    outcome = experiment(tiny(tmp_path, **BACK | twice)).run()
     assert (outcome.status, outcome.diverged_at) == ("finished", None)
     first, second = [message for message in events(tmp_path / "run") if "rolled back" in message]
     assert "to the weights of step_00000008, 1 of 2 times" in first and "since step 11" in first
