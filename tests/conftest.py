@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import hypothesis
 import pytest
 import torch
 
@@ -20,12 +19,9 @@ from tests.promises import pytest_addoption, pytest_collection_modifyitems, pyte
 
 __all__ = ["pytest_addoption", "pytest_collection_modifyitems", "pytest_configure", "pytest_sessionfinish"]
 
-# A laptop's two cores run the suite in parallel: one thread each, and no deadline that a busy machine could miss.
-torch.set_num_threads(1)
-hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, print_blob=True)
-hypothesis.settings.load_profile("suite")
+torch.set_num_threads(1)  # the workers share the cores
 
-pytest_plugins = ["tests.order", "tests.trained", "tests.within"]
+pytest_plugins = ["tests.examples", "tests.order", "tests.trained", "tests.within"]
 
 # What collection makes lasts to the end: it is hardly looked through for garbage meanwhile, and not at all later.
 gc.set_threshold(200_000, 50, 50)

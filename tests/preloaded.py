@@ -3,10 +3,16 @@
 import contextlib
 
 import accelerate  # noqa: F401
+import fsspec  # noqa: F401  (with the next three, what a run reads, measures and draws with)
+import numpy.ma  # noqa: F401
+import PIL.GifImagePlugin  # noqa: F401
+import PIL.JpegImagePlugin  # noqa: F401
 import torch._dynamo  # noqa: F401  (with the next, what a first step and a first meeting of ranks import)
 import torch.distributed.tensor  # noqa: F401
 
 import dp_prior.cli
+import dp_prior.job.slurm  # noqa: F401
+import dp_prior.run.check  # noqa: F401
 import dp_prior.run.run
 from dp_prior.config import ConfigError
 from dp_prior.run.files.config import TrainConfig

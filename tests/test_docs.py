@@ -5,11 +5,13 @@ its page, or that of README.md, or one in configs if it is about a prior or imag
 its own. A Python block that begins with a comment of a file's name is such a file and is not run.
 """
 
+import contextlib
 import functools
 import itertools
 import json
 import pickle
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -224,12 +226,20 @@ def place(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def embedded(place) -> Path:
-    """`runs/pusht_state`, as ./demo leaves it but for what it learned."""
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory) -> Path:
+    """A working directory as ./demo leaves it but for what it learned."""
     path, overrides = EMBEDDED
     short = ["train.samples=16", "data.batch_size=16", "data.split.max_train_episodes=2", "evaluate=[]", "test=[]"]
-    Run(TrainConfig.from_json_path(path, [*overrides, *short]), report=lambda line: None).run()
+    with contextlib.chdir(directory := tmp_path_factory.mktemp("demo")):
+        Run(TrainConfig.from_json_path(path, [*overrides, *short]), report=lambda line: None).run()
+    return directory
+
+
+@pytest.fixture
+def embedded(demo, place) -> Path:
+    """`runs/pusht_state` of a copy of it."""
+    shutil.copytree(demo, place, dirs_exist_ok=True)
     return place / "runs/pusht_state"
 
 

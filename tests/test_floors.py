@@ -95,14 +95,19 @@ METADATA = {  # of installed packages: their records, and a version; only the co
     ("importlib.metadata", "pixels/renderers/pusht.py"),
 }
 ROOF_ONLY = {"print", "input", "exit", "quit", "sys.argv", "sys.exit", "os.environ", "os.getenv", "os.putenv"}
+LAST_NAMES = {name.rpartition(".")[2] for name in NEVER | ROOF_ONLY}
 ROOF = ("cli/", "__main__.py")
 NAMELESS = {"utils", "util", "common", "base", "helper", "helpers", "manager", "misc"}
 
 
+def nodes_of(file: str | Path) -> list[ast.AST]:
+    """Of a file of the package, or of a path; the first one is the module."""
+    return _nodes_of(PACKAGE / file)
+
+
 @functools.cache
-def tree_of(file: str | Path) -> ast.Module:
-    """Of a file of the package, or of a path."""
-    return ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
+def _nodes_of(path: Path) -> list[ast.AST]:
+    return [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
 
 
 def floor_of(part: str) -> int:
@@ -119,14 +124,14 @@ def room_of(file: str) -> str:
 @functools.cache
 def imports(file: str) -> list[tuple[str, int, bool]]:
     """(module, line, whether it runs only in a call or never) for every import; "." is a relative one."""
-    tree, late = tree_of(file), set()
-    for node in ast.walk(tree):
+    nodes, late = nodes_of(file), set()
+    for node in nodes:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or (
             isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
         ):
             late |= {id(inner) for inner in ast.walk(node)}
     found = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found += [(alias.name, node.lineno, id(node) in late) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -181,7 +186,7 @@ def test_the_modules_of_a_room_do_not_import_each_other_in_a_circle():
     for file in FILES:
         if file.endswith("__init__.py"):  # the list of a family, whose members import other modules of the folder
             continue
-        nodes = [node for node in ast.walk(tree_of(file)) if isinstance(node, ast.ImportFrom)]
+        nodes = [node for node in nodes_of(file) if isinstance(node, ast.ImportFrom)]
         names = {f"{node.module}{part}" for node in nodes for part in ("", *(f".{one.name}" for one in node.names))}
         below[file] = {name.removeprefix("dp_prior.").replace(".", "/") + ".py" for name in names} & {*FILES}
     while free := {file for file, found in below.items() if not found & below.keys()}:
@@ -217,9 +222,10 @@ def test_every_place_of_a_library_is_one_where_it_is_imported():
 
 def talking(file: str) -> Iterator[str]:
     """What a file says or reads beside its arguments, and where text is run or a name says nothing."""
-    tree = tree_of(file)
-    for node in ast.walk(tree):
-        name = ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
+    for node in (nodes := nodes_of(file)):
+        name = node.id if isinstance(node, ast.Name) else ""
+        if isinstance(node, ast.Attribute) and node.attr in LAST_NAMES:
+            name = ast.unparse(node)
         if name in NEVER and not (name == "os._exit" and file in ENDS_WITHOUT_RETURNING):
             yield f"{file}:{node.lineno} uses {name}"
         if name in ROOF_ONLY and not file.startswith(ROOF):
@@ -228,7 +234,7 @@ def talking(file: str) -> Iterator[str]:
             flags = {word.arg: ast.unparse(word.value) for word in node.keywords}
             if flags.get("allow_pickle") != "False":
                 yield f"{file}:{node.lineno} must say allow_pickle=False"
-    is_lazy = "__getattr__" in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    is_lazy = "__getattr__" in {node.name for node in nodes[0].body if isinstance(node, ast.FunctionDef)}
     if is_lazy and file != "__init__.py":
         yield f"{file} has a __getattr__; only the package itself imports late by it"
     if Path(file).stem in NAMELESS:
@@ -243,7 +249,7 @@ def test_nothing_below_the_roof_talks_to_the_terminal_or_the_environment_and_not
 def test_a_class_name_stands_for_one_class():
     places: dict[str, list[str]] = {}
     for file in FILES:
-        for node in ast.walk(tree_of(file)):
+        for node in nodes_of(file):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(f"{file}:{node.lineno}")
     assert not {name: found for name, found in places.items() if len(found) > 1}
@@ -252,7 +258,7 @@ def test_a_class_name_stands_for_one_class():
 def names_of(module: Path) -> set[str]:
     """What a module defines or imports at its top level."""
     names = set()
-    for node in ast.walk(tree_of(module)):
+    for node in nodes_of(module):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -268,7 +274,7 @@ def test_every_imported_name_of_the_house_exists(folder):
     root, faults = PACKAGE.parent, []
     known = {"dp_prior": set(dp_prior.__all__)}
     for path in sorted((root / folder).rglob("*.py")):
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if not isinstance(node, ast.ImportFrom) or (node.module or "").split(".")[0] not in (
                 "dp_prior",
                 "benchmarks",

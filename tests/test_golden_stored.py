@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dp_prior.places.upload import UploadConfig
+from dp_prior.places.worker import Worker
 from tests.golden.record import machine
 from tests.golden.stored import DATA_SETS, MEASURES, STORED, WRITERS, blanked, card_of, command, measure, version_of
 
@@ -128,7 +130,8 @@ def numbers_of(value: Any) -> list[float]:
     return [value] if isinstance(value, float) else []
 
 
-def test_the_card_and_the_files_of_a_pushed_run_are_those_recorded(hub):
+def test_the_card_and_the_files_of_a_pushed_run_are_those_recorded(hub, monkeypatch):
+    monkeypatch.setattr(UploadConfig, "worker", lambda record: Worker({}, record.destination))  # in this process
     expected = expected_of("card")
     found, known = card_of(hub, command), expected["found"]
     if expected["decides"] != version_of("card"):

@@ -54,7 +54,7 @@ def wait_for_queues_in_every_step(monkeypatch):
 
 
 @pytest.mark.promise("B6")
-@pytest.mark.parametrize("step", [8, 13])
+@pytest.mark.parametrize("step", [pytest.param(8, marks=pytest.mark.slow), 13])
 def test_after_a_kill_every_log_shows_each_step_once_and_the_run_is_the_same(tmp_path, monkeypatch, step):
     pytest.importorskip("tensorboard", reason="needs dp_prior[tensorboard]")
     wait_for_queues_in_every_step(monkeypatch)

@@ -39,15 +39,15 @@ def assert_same_run(run: Path, reference: Path) -> None:
 @pytest.mark.parametrize(
     ("moment", "count"),
     [
-        ("step", 1),  # before there is any checkpoint
+        pytest.param("step", 1, marks=pytest.mark.slow),  # before there is any checkpoint
         pytest.param("step", 5, marks=pytest.mark.slow),  # one is due but not asked for
         pytest.param("step", 7, marks=pytest.mark.slow),  # the last step that lies in the first epoch
         ("step", 13),  # mid-epoch, between two checkpoints
-        ("step", 24),  # all is done but the last save
+        pytest.param("step", 24, marks=pytest.mark.slow),  # all is done but the last save
         ("file of a checkpoint", 2),  # the first checkpoint, with one file written
         pytest.param("file of a checkpoint", 24, marks=pytest.mark.slow),  # a later one
         ("rename of a checkpoint", 3),  # whole, but named in no index
-        ("delivery of a checkpoint", 2),
+        pytest.param("delivery of a checkpoint", 2, marks=pytest.mark.slow),
         pytest.param("evaluation", 2, marks=pytest.mark.slow),
         ("save", 3),  # a line is written, and the checkpoint of its step is not
     ],
@@ -123,11 +123,16 @@ def weights(run: Path) -> dict:
     "change",
     [
         {"evaluate": [], "train__log_every": {"steps": 7}},
-        {"evaluate__0__every": {"steps": 1}, "evaluate__0__batch_size": 3, "train__log_every": {"steps": 1}},
-        {"train__save_every": {"steps": 1}, "checkpoints__keep_every": 1},
-        {"test": [{"type": "loss", "name": "again", "split": "train"}]},
+        {
+            "evaluate__0__every": {"steps": 1},
+            "evaluate__0__batch_size": 3,
+            "train__log_every": {"steps": 1},
+            "train__save_every": {"steps": 1},
+            "checkpoints__keep_every": 1,
+            "test": [{"type": "loss", "name": "again", "split": "train"}],
+        },
     ],
-    ids=["never evaluated", "always evaluated and logged", "always saved", "tested at the end"],
+    ids=["never evaluated", "always evaluated, logged and saved, and tested at the end"],
 )
 def test_evaluating_logging_and_saving_more_or_less_never_change_the_run(change, tmp_path, trained_policy):
     assert train(write(tmp_path, **change)).exit_code == 0

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -32,8 +33,6 @@ def model_card(parcel: Parcel, repo: str, license_name: str | None, folder: str,
         folder: the checkpoint's, in the repository.
         media: paths of pictures and pages in the repository.
     """
-    from jinja2 import ChainableUndefined, Environment
-
     config, data = parcel.document(CONFIG), parcel.document(DATA)
     rollouts = {
         one["name"]: one
@@ -43,9 +42,7 @@ def model_card(parcel: Parcel, repo: str, license_name: str | None, folder: str,
     }
     measured, scores = _shown(parcel.manifest.metrics), _shown(parcel.scores)
     episodes = data.get("episodes") if isinstance(data.get("episodes"), dict) else {}
-    environment = Environment(trim_blocks=True, undefined=ChainableUndefined, keep_trailing_newline=True)
-    template = environment.from_string(Path(__file__).with_name("card.md").read_text(encoding="utf-8"))
-    body = template.render(
+    body = _template().render(
         repo=repo,
         kind=_kind(config),
         folder=folder,
@@ -89,6 +86,15 @@ def _rows(metrics: dict[str, float], rollouts: dict[str, dict[str, Any]]) -> lis
             where = f"{count} episodes of {rollouts[group]['env']['type']}, seeds {first} to {first + count - 1}"
         rows.append((name, value, interval, where))
     return rows
+
+
+@functools.cache
+def _template() -> Any:
+    """The text of the card, compiled once a process: compiling takes longer than all else of a delivery's own work."""
+    from jinja2 import ChainableUndefined, Environment
+
+    environment = Environment(trim_blocks=True, undefined=ChainableUndefined, keep_trailing_newline=True)
+    return environment.from_string(Path(__file__).with_name("card.md").read_text(encoding="utf-8"))
 
 
 def _metadata(

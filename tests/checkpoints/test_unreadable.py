@@ -4,8 +4,6 @@ import errno
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from dp_prior.clock import Progress
 from dp_prior.files.durable import seal
 from dp_prior.run.files.exit_file import UNSAVED, classify
 from dp_prior.training.trainer import PolicyTrainer
+from tests import forks
 from tests.checkpoints.documents import progress_of
 from tests.messages import naming
 from tests.tiny import train, write
@@ -249,9 +248,7 @@ def test_real_limits_of_a_process_damage_nothing(tmp_path, kind, limit):
     for step in (1, 2):
         store.write(Snapshot(tensors, {"progress.json": progress_of(step)}), Progress(step, step), {})
     store.held.release()
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-c", LIMITED, str(store.root), kind, str(limit)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    done = forks.call(["-c", LIMITED, store.root, kind, limit], timeout=120)
     assert done.stdout.splitlines() == ["unreadable", "index.json step_00000001 step_00000002"], done.stderr
 
 

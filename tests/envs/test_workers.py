@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dp_prior.envs.gym import GymConfig
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.toy import ToyConfig
 from dp_prior.envs.workers import WorkerError, Workers, is_divisible
@@ -19,46 +18,9 @@ from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.tensors.batch import Spec
 from tests.messages import naming
 
-gymnasium = pytest.importorskip("gymnasium")
+pytest.importorskip("gymnasium")
 
-
-class Troubled(gymnasium.Env):
-    """Does what `trouble` says in the second step of an episode whose seed is odd."""
-
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
-    action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-
-    def __init__(self, render_mode=None, trouble=None):
-        self.trouble = trouble
-
-    def reset(self, seed=None, options=None):
-        self.age, self.is_odd = 0, seed % 2 == 1
-        return np.zeros(1), {}
-
-    def step(self, action):
-        self.age += 1
-        if self.is_odd and self.age == 2:
-            if self.trouble == "raise":
-                raise ValueError("the gripper is stuck")
-            if self.trouble == "die":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if self.trouble == "hang":
-                select.select([], [], [])
-        return np.full(1, self.age), 1.0, False, False, {}
-
-
-gymnasium.register("dp_prior_tests/Troubled-v0", "tests.envs.test_workers:Troubled", max_episode_steps=9)
-gymnasium.register("dp_prior_tests/Class-v0", Troubled, max_episode_steps=9)
-gymnasium.register("dp_prior_tests/Nowhere-v0", "no_such_package.world:World", max_episode_steps=9)
-
-
-def troubled(trouble=None, id="Troubled-v0", n_envs=2):
-    return GymConfig(id=f"dp_prior_tests/{id}", n_envs=n_envs, make_arguments={"trouble": trouble})
-
-
-def opened(*args):
-    workers = Workers(*args)
-    return workers, [worker._process.pid for worker in workers._workers]
+from tests.envs.troubled import opened, troubled  # noqa: E402
 
 
 def wait_for_end(pids, seconds=30.0):
@@ -133,7 +95,7 @@ def test_a_worker_that_fails_is_one_error_and_ends_all(record, message):
     with pytest.raises(WorkerError, match=naming(*message)) as caught:
         workers.step(np.zeros((2, 2)))
     if "gripper" in message:
-        assert "in step" in caught.value.__notes__[0] and "test_workers.py" in caught.value.__notes__[0]
+        assert "in step" in caught.value.__notes__[0] and "troubled.py" in caught.value.__notes__[0]
     wait_for_end(pids, 0)
 
 
@@ -157,7 +119,7 @@ def test_signals_of_schedulers_and_terminals_are_left_to_the_parent():
 PARENT = """
 import sys
 import numpy as np
-from tests.envs.test_workers import opened, troubled
+from tests.envs.troubled import opened, troubled
 workers, pids = opened(troubled(sys.argv[1]), 1)
 workers.reset([0, 1])
 print(*pids, flush=True)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dp_prior.evaluation.interval import UNBOUNDED, mean_interval, of_difference, share_interval, student_t_quantile
@@ -81,6 +81,9 @@ def test_single_value_gives_no_interval_of_the_mean():
     assert all(math.isnan(end) for end in mean_interval(np.array([1.0])))
 
 
+@example([0.0, 1.0])
+@example([0.0] * 9)
+@example([1.0] * 9)
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=9))
 def test_limits_of_a_score_are_those_of_the_interval_and_the_mean_stays_inside(scores):
     values = np.array(scores)

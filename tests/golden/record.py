@@ -156,37 +156,12 @@ def complete(config: dict[str, Any], run: str, steps: int = STEPS) -> dict[str, 
     }
 
 
-BEGIN = """
-import sys
-from dp_prior.cli import train
-from dp_prior.job.stop import REQUEST
-from dp_prior.training.trainer import PolicyTrainer
-step, last = PolicyTrainer.step, int(sys.argv.pop(1))
-def stopping(self, batches):
-    step(self, batches)
-    if self.progress.global_step == last:
-        self.stop.ask(REQUEST)
-PolicyTrainer.step = stopping
-train()
-"""
-
-
 def measure(config: dict[str, Any], *arguments: str) -> dict[str, Any]:
     """Train in a process of its own, in a temporary directory beside a copy of the data, and read what it left."""
     with tempfile.TemporaryDirectory() as place:
         shutil.copytree(DATA, Path(place, "data"))
         launch(Path(place), config, *arguments)
         return read_run(Path(place, config["tracker"]["data_path"]))
-
-
-def begin(config: dict[str, Any], steps: int) -> list[float]:
-    """The losses of the first steps of `measure`, which then stops."""
-    with tempfile.TemporaryDirectory() as place:
-        shutil.copytree(DATA, Path(place, "data"))
-        Path(place, "config.json").write_text(json.dumps(config))
-        done = forks.call(["-c", BEGIN, steps, "--config_file", "config.json"], cwd=Path(place))
-        assert done.returncode == 75, done.stdout + done.stderr
-        return read_run(Path(place, config["tracker"]["data_path"]))["loss"]
 
 
 def launch(place: Path, config: dict[str, Any], *arguments: str, **environment: str) -> str:

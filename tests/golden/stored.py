@@ -20,11 +20,12 @@ import importlib
 import io
 import json
 import os
+import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +34,7 @@ from unittest import mock
 
 import numpy as np
 
+from tests import forks
 from tests.golden.record import DATA, FROZEN, HERE, MLP, RUNS, call, machine
 from tests.hub_server import HubServer
 
@@ -395,15 +397,18 @@ def _session(port: int, messages: list[list[str]]) -> None:
 @contextlib.contextmanager
 def _serving(*options: str) -> Iterator[str]:
     """The address of `dp-prior serve run` in a process of its own, on one thread."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent.parent)}
-    arguments = [sys.executable, "-u", "-c", COMMAND, "serve", "run", "--port", "0", *options]
-    with subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True) as server:
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "output.txt")
+        arguments = ["-c", COMMAND, "serve", "run", "--port", "0", *options]
+        server = forks.start(arguments, log, log, cwd=Path.cwd())
         try:
-            line = next(line for line in server.stdout if line.startswith("ready: "))
-            yield line.split()[1]
+            while not (ready := re.search(r"^ready: (\S+)", log.read_text() if log.exists() else "", re.MULTILINE)):
+                assert server.exitcode is None, log.read_text()
+                time.sleep(0.02)
+            yield ready[1]
         finally:
             server.terminate()
-            server.wait(60)
+            server.join(60)
 
 
 @contextlib.contextmanager

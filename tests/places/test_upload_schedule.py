@@ -3,13 +3,15 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dp_prior.places.destination import DeliveryReport
 from dp_prior.places.upload_schedule import FIRST_WAIT_S, LONGEST_WAIT_S, Schedule
 
 
+@example([], 2)
+@example([(0.0, 2)] * 60, 2)
 @given(st.lists(st.tuples(st.floats(0, 900), st.integers(0, 2)), max_size=60), st.integers(2, 20))
 def test_no_hour_holds_more_commits_than_allowed(attempts, most):
     schedule, now, moments = Schedule(most), 0.0, []

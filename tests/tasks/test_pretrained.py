@@ -18,6 +18,7 @@ from dp_prior.config import ConfigError
 from dp_prior.places.source import RemoteError
 from dp_prior.tasks import pretrained
 from dp_prior.tasks.policy import DiffusionPolicy
+from tests.audited import events_of
 from tests.inference.test_load import SPEC, TASK, predict, statistics
 from tests.messages import naming
 
@@ -212,16 +213,8 @@ def test_a_robot_needs_no_client_of_the_hub(policy, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-_EVENTS: list[tuple] = []
-_WATCHED = [False]
-
-
-def _watch(event, arguments):  # an audit hook stays for ever, so there is one, and it only looks when asked
-    if _WATCHED[0]:
-        _EVENTS.append((event, arguments))
-
-
-sys.addaudithook(_watch)
+RUNNING = {"exec", "compile", "subprocess.Popen", "os.system", "os.exec", "pickle.find_class", "import"}
+WRITING = {"os.rename", "os.mkdir", "os.link", "os.symlink"}
 
 
 def test_loading_from_the_hub_executes_nothing_and_writes_nothing_but_its_caches(policy, hub, tmp_path):
@@ -230,21 +223,15 @@ def test_loading_from_the_hub_executes_nothing_and_writes_nothing_but_its_caches
     with torch.no_grad():
         policy.backbone.head.out.bias.add_(1)
     policy.push_to_hub("me/policy")
-    _EVENTS.clear()
-    _WATCHED[0] = True
-    try:
-        load_policy("me/policy")
-    finally:
-        _WATCHED[0] = False
-    kinds = {event for event, _ in _EVENTS}
-    assert "open" in kinds and "socket.sendto" not in kinds
-    assert not {"exec", "compile", "subprocess.Popen", "os.system", "os.exec", "pickle.find_class", "import"} & kinds
+    events = events_of(lambda: load_policy("me/policy"), {"open", "socket.sendto", *RUNNING, *WRITING})
+    kinds = {event for event, _ in events}
+    assert "open" in kinds and not {"socket.sendto", *RUNNING} & kinds
     caches = (str(tmp_path / "home" / ".cache" / "dp_prior"), str(tmp_path / "hf_home"))
-    for event, arguments in _EVENTS:
-        if event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+"):
-            assert str(arguments[0]).startswith(caches), arguments
-        elif event in ("os.rename", "os.mkdir", "os.link", "os.symlink"):
-            assert str(arguments[0 if event == "os.mkdir" else 1]).startswith(caches), (event, arguments)
+    for event, arguments in events:
+        if event == "open" and set(arguments[1] or "") & set("wax+"):
+            assert arguments[0].startswith(caches), arguments
+        elif event in WRITING:
+            assert arguments[0 if event == "os.mkdir" else 1].startswith(caches), (event, arguments)
 
 
 def test_weights_of_another_shape_are_refused_and_change_nothing(policy, tmp_path):

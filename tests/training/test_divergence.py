@@ -21,7 +21,7 @@ from tests.training.test_readback import LateReadback
 from tests.training.test_trainer import Listener, build
 
 CURVES = sorted((Path(__file__).parent.parent / "golden/curves").glob("*.json"))
-WILD = {"train__lr": {"type": "constant", "peak": 10.0, "warmup_steps": 0}, "train__steps": 60}
+WILD = {"train__lr": {"type": "constant", "peak": 10.0, "warmup_steps": 0}, "train__steps": 40}
 
 
 def follow(losses, divergence=None):
@@ -195,7 +195,7 @@ def ruin(monkeypatch, times):
     monkeypatch.setattr(PolicyTrainer, "step", ruined)
 
 
-BACK = {"train__divergence": "roll back", "train__rollback": 1, "train__save_every": {"steps": 4}, "train__steps": 80}
+BACK = {"train__divergence": "roll back", "train__rollback": 1, "train__save_every": {"steps": 4}, "train__steps": 40}
 
 
 def test_run_is_rolled_back_to_weights_from_before(tmp_path, monkeypatch):
@@ -206,14 +206,15 @@ def test_run_is_rolled_back_to_weights_from_before(tmp_path, monkeypatch):
     assert "rolled back to the weights of step_00000007, 1 of 1 times" in rolled  # the best, which retention keeps
     assert "since step 11" in rolled
     found = state(tmp_path / "run")
-    assert found["progress"]["rollbacks"] == 1 and found["progress"]["global_step"] == 80
+    assert found["progress"]["rollbacks"] == 1 and found["progress"]["global_step"] == 40
     largest = max(value.abs().max() for name, value in found.items() if name.startswith("model.safetensors:backbone"))
     assert largest < 10
 
 
 def test_second_rollback_does_not_take_weights_that_were_saved_while_the_loss_diverged(tmp_path, monkeypatch):
     ruin(monkeypatch, times=2)
-    outcome = experiment(tiny(tmp_path, **BACK | {"train__rollback": 2, "checkpoints__keep_latest": 99})).run()
+    twice = {"train__steps": 60, "train__rollback": 2, "checkpoints__keep_latest": 99}
+    outcome = experiment(tiny(tmp_path, **BACK | twice)).run()
     assert (outcome.status, outcome.diverged_at) == ("finished", None)
     first, second = [message for message in events(tmp_path / "run") if "rolled back" in message]
     assert "to the weights of step_00000008, 1 of 2 times" in first and "since step 11" in first
@@ -223,7 +224,7 @@ def test_second_rollback_does_not_take_weights_that_were_saved_while_the_loss_di
 def test_rollbacks_are_limited(tmp_path, monkeypatch):
     ruin(monkeypatch, times=2)
     with pytest.raises(DivergedError, match=naming("20 steps", "step 31", 10)):
-        experiment(tiny(tmp_path, **BACK)).run()
+        experiment(tiny(tmp_path, **BACK | {"train__steps": 60})).run()
 
 
 def test_rolling_back_needs_a_number_of_times():
@@ -232,15 +233,15 @@ def test_rolling_back_needs_a_number_of_times():
 
 
 def test_run_that_is_continued_is_judged_as_if_it_had_not_stopped(tmp_path):
-    for place, ends in (("whole", [60]), ("parts", [10, 24, 60])):
+    for place, ends in (("whole", [40]), ("parts", [10, 24, 40])):
         for end in ends:
             lr = {"type": "constant", "peak": 10.0, "warmup_steps": 0}
-            here = {"tracker__data_path": str(tmp_path / place), "train__steps": end, "train__lr": lr}
+            here = {"tracker__data_path": str(tmp_path / place), "train__steps": end, "train__lr": lr, "evaluate": []}
             with contextlib.suppress(DivergedError):  # its loss is off its level; a longer budget goes on all the same
                 experiment(tiny(tmp_path, **here)).run()
     assert_equal(state(tmp_path / "parts"), state(tmp_path / "whole"))
     assert events(tmp_path / "parts") == events(tmp_path / "whole") != []
-    assert len(rows(tmp_path / "parts")) >= 30
+    assert len(rows(tmp_path / "parts")) >= 20
 
 
 def test_weights_are_the_same_whether_it_is_followed_or_not():

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dp_prior.training.guard import Guard, NotFiniteError, Skipped
@@ -22,6 +22,9 @@ def expected(steps):
     return found
 
 
+@example([])
+@example([True] * 30)
+@example([False] * 29 + [True])
 @given(st.lists(st.booleans(), max_size=30))
 def test_every_skipped_step_is_found_at_once_where_nothing_is_to_be_waited_for(steps):
     guard, found = Guard(torch.device("cpu")), []
@@ -33,6 +36,9 @@ def test_every_skipped_step_is_found_at_once_where_nothing_is_to_be_waited_for(s
     assert guard.row_begins == max((skipped.samples_seen for skipped in found if skipped.in_a_row == 1), default=None)
 
 
+@example([])
+@example([True] * 30)
+@example([False] * 29 + [True])
 @given(st.lists(st.booleans(), max_size=30))
 def test_where_copies_take_their_time_none_is_lost_and_none_is_later_than_the_lag(steps):
     guard, found = Guard(torch.device("cpu")), []

@@ -1,7 +1,7 @@
 """The budget of a run in any unit, and the settings that contradict each other."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dp_prior.clock import Progress
@@ -29,6 +29,8 @@ def test_a_budget_is_spent_with_the_step_that_reaches_its_samples_and_not_before
     assert config.spent(length, batch, Progress(steps * batch, steps)) == (steps, steps)
 
 
+@example(1, 1, 64)
+@example(50, 64, 1)
 @given(st.integers(1, 50), st.integers(1, 64), st.integers(1, 64))
 def test_a_budget_in_steps_counts_the_steps_to_come_at_the_batch_size_of_now(steps, before, now):
     done = steps // 2

@@ -4,7 +4,7 @@ import re
 from typing import Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -36,6 +36,10 @@ def numbers_in(text):
     return [int(number) for number in re.findall(r"\d+", text)]
 
 
+@example(1, 4)
+@example(16, 4)
+@example(17, 4)
+@example(200, 0)
 @given(st.integers(1, 200), st.integers(0, 4))
 def test_a_horizon_is_refused_exactly_if_it_cannot_be_halved_and_the_remedy_fits(horizon, times):
     backbone = Halving(times=times)
@@ -48,6 +52,9 @@ def test_a_horizon_is_refused_exactly_if_it_cannot_be_halved_and_the_remedy_fits
         assert all(abs(remedy - horizon) < factor for remedy in remedies)
 
 
+@example(1, 70, 4)
+@example(64, 64, 4)
+@example(64, 63, 4)
 @given(st.integers(1, 70), st.integers(1, 70), st.integers(0, 4))
 def test_images_are_refused_exactly_if_a_side_cannot_be_halved_and_the_remedy_fits(height, width, times):
     backbone = HalvingImages(times=times)
@@ -58,6 +65,10 @@ def test_images_are_refused_exactly_if_a_side_cannot_be_halved_and_the_remedy_fi
         assert not list(backbone.shape_faults((high, wide, 3)))
 
 
+@example(1, 1, 1)
+@example(1, 8, 8)
+@example(300, 8, 8)
+@example(64, 8, 8)
 @given(st.integers(1, 300), st.integers(1, 8), st.integers(1, 8))
 def test_heads_divide_the_width_or_a_width_that_they_divide_is_named(embed_dim, n_heads, features):
     faults = list(heads_faults(embed_dim, n_heads, features))

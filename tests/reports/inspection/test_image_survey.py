@@ -4,9 +4,11 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from dp_prior.cli import main
+from dp_prior.networks.backbones.unet2d import UNet2DConfig
 from dp_prior.reports.inspection import image_survey as looking
 from dp_prior.reports.inspection.inspect import inspect, write_config
 from dp_prior.reports.pages.data_page import write_inspection
@@ -162,7 +164,7 @@ def test_reading_stops_after_a_few_damaged_images(tmp_path):
     ("sizes", "size"),
     [([(16, 24)], None), ([(10, 14)], [8, 16]), ([(16, 24), (24, 16)], [16, 24]), ([(99, 300)], [64, 192])],
 )
-def test_the_proposed_configuration_is_valid_and_fits_the_images(sizes, size, tmp_path):
+def test_the_proposed_configuration_is_valid_and_fits_the_images(sizes, size, tmp_path, monkeypatch):
     root = tmp_path / "set"
     for number in range(9):
         pixels, labels = images(3, sizes[number % len(sizes)], seed=number)
@@ -174,6 +176,14 @@ def test_the_proposed_configuration_is_valid_and_fits_the_images(sizes, size, tm
     config = TrainConfig.from_json_path(tmp_path / "first.json")
     assert config.data.labels and config.data.size == (None if size is None else tuple(size))
     spec = config.data.create().spec
+    create = UNet2DConfig.create
+
+    def shaped(*arguments):
+        """The network without numbers in it."""
+        with torch.device("meta"):
+            return create(*arguments)
+
+    monkeypatch.setattr(UNet2DConfig, "create", shaped)
     config.task.create(spec)  # raises if the network does not fit
     assert config.task.label_dropout == 0.1 and spec.x_shape[-1] == 3
 

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
@@ -34,6 +34,10 @@ def test_every_observation_the_action_and_every_camera_is_named_once(seen):
     assert len({*data["obs"], *data["images"]}) == 3
 
 
+@example(1, 1)
+@example(1, 2000)
+@example(2000, 1)
+@example(2000, 1999)
 @given(st.integers(1, 2000), st.integers(1, 2000))
 def test_frames_keep_their_shape_and_are_never_enlarged(height, width):
     found = _reduced((height, width))

@@ -1,0 +1,15 @@
+"""A drawn test takes 50 examples in the default suite and 100 where slow tests run too; always the same ones."""
+
+import hypothesis
+import pytest
+
+# No deadline that a busy machine could miss.
+hypothesis.settings.register_profile("whole suite", deadline=None, derandomize=True, print_blob=True, max_examples=100)
+hypothesis.settings.register_profile(
+    "default suite", parent=hypothesis.settings.get_profile("whole suite"), max_examples=50
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    is_default = config.getoption("markexpr") == "not slow"
+    hypothesis.settings.load_profile("default suite" if is_default else "whole suite")
