@@ -23,6 +23,7 @@ from dp_prior.reports.inspection.embeddings import FolderRows, embeddings_at, fi
 from dp_prior.reports.inspection.faults import Finding, faulty_episodes, find, ranked
 from dp_prior.reports.inspection.image_survey import Gallery, find_in_images, images_at, read_gallery
 from dp_prior.reports.inspection.proposal import propose, propose_data, propose_images
+from dp_prior.reports.inspection.replays import replay_findings
 from dp_prior.reports.inspection.survey import Role, Survey, survey
 from dp_prior.reports.inspection.units import find_units
 from dp_prior.run.files.config import TrainConfig
@@ -160,7 +161,8 @@ def _configured(config: TrainConfig) -> list[Inspection]:
         place = one.downloaded({}).episodes
         cameras = [each.key for each in one.images.values() if each.key is not None and each.render is None]
         seen = _recorded(name, place, roles, own, normalizers, cameras, one.choice)
-        found.append(replace(seen, findings=ranked([*seen.findings, *_cut_texts(one)])))
+        replays = replay_findings(config, name, one) if not seen.survey.problems else []
+        found.append(replace(seen, findings=ranked([*seen.findings, *_cut_texts(one), *replays])))
     return found
 
 
