@@ -58,7 +58,9 @@ def record(
                     executed += others
                     seeds.append(one)
                 progress(len(solved), tried)
-    write_episodes(path, solved, **({"executed": np.concatenate(executed), "seed": np.array(seeds)} if executed else {}))
+    write_episodes(
+        path, solved, **({"executed": np.concatenate(executed), "seed": np.array(seeds)} if executed else {})
+    )
     return tried
 
 

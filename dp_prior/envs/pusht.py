@@ -95,6 +95,8 @@ def repeatable_env() -> Any:
         from gym_pusht.envs.pusht import PushTEnv, pymunk_to_shapely
 
     class RepeatablePushTEnv(PushTEnv):
+        _recorded: np.ndarray | None = None
+
         def _get_coverage(self) -> float:
             goal = pymunk_to_shapely(self.get_goal_pose_body(self.goal_pose), self._block_shapes)
             block = pymunk_to_shapely(self.block, self._block_shapes)
@@ -105,15 +107,21 @@ def repeatable_env() -> Any:
 
             gym-pusht's own `reset_to_state` turns the block after placing it, and then simulates 0.01 s.
             """
-            self.reset(seed=int(start.get(SEED, 0)))
-            x, y, block_x, block_y, angle = np.asarray(start["state"], np.float64).tolist()
+            self._recorded = start["state"]
+            try:
+                self.reset(seed=int(start.get(SEED, 0)))
+            finally:
+                self._recorded = None
+            return self.get_obs()
+
+        def _set_state(self, state: np.ndarray) -> None:
+            if self._recorded is None:
+                return super()._set_state(state)
+            x, y, block_x, block_y, angle = np.asarray(self._recorded, np.float64).tolist()
             self.agent.position = x, y
             self.block.angle = angle  # first, since it turns the block about its centre of gravity
             self.block.position = block_x, block_y
-            for body in (self.agent, self.block):
-                body.velocity, body.angular_velocity = (0.0, 0.0), 0.0
-                self.space.reindex_shapes_for_body(body)
-            return self.get_obs()
+            self.space.reindex_shapes_for_body(self.block)
 
     return RepeatablePushTEnv
 
