@@ -49,7 +49,7 @@ def reset_to(env: VectorEnv, starts: Mapping[str, np.ndarray]) -> dict[str, np.n
     if not isinstance(env, StartsAsRecorded):
         given = " and ".join(sorted(starts))
         raise ValueError(
-            f"has no `reset_to`, so it begins at a recorded seed, but {given} is given; see docs/replay.md"
+            f"has no `reset_to`, so it begins at a recorded seed, but {given} is given; see docs/environments.md"
         )
     return env.reset_to(starts)
 

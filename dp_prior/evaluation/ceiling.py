@@ -62,7 +62,7 @@ class Ceiling:
         return count / len(self.table)
 
     def _cause(self) -> str:
-        """Whether the environment follows the recordings, and what may keep it from that."""
+        """Whether the environment follows the recordings, and likely causes if not."""
         n, left = len(self.table), self._departed
         cut = [row for row in self.table if row["recorded_steps"] > row["steps"] and row["success"] is not True]
         late = f"; {len(cut)} are longer than env.max_steps, or end early" if cut else ""

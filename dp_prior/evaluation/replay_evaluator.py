@@ -1,7 +1,7 @@
 """ReplayEvaluator: plays recorded actions in an environment, from recorded starts.
 
-What the recorded actions do not solve, a policy that imitates them can hardly solve either; and where they leave their
-recording, the environment is not that of the recording. Episodes run in blocks of `n_envs`, which ranks divide.
+A policy that imitates the recorded actions can hardly solve more than they do. An environment in which they leave their
+recording is another than the recorded one. Episodes run in blocks of `n_envs`, which ranks divide.
 """
 
 from __future__ import annotations

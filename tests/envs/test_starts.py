@@ -112,7 +112,7 @@ def test_an_environment_without_the_protocol_begins_at_a_seed_alone():
 
     assert start_keys(Bare()) == ("seed",)
     assert reset_to(Bare(), {"seed": np.array([7, 8])})["seeds"].tolist() == [7, 8]
-    with pytest.raises(ValueError, match=naming("reset_to", "state", "docs/replay.md")):
+    with pytest.raises(ValueError, match=naming("reset_to", "state", "docs/environments.md")):
         reset_to(Bare(), {"state": np.zeros((1, 2))})
 
 

@@ -22,7 +22,7 @@ class WholeEpisodes:
         """
         Args:
             record: of data on this machine.
-            action: the executed actions, if these are others than those to learn.
+            action: the executed actions; None if they are the actions to learn.
 
         Raises:
             DataError: it cannot be read; all problems in one report.

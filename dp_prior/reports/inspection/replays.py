@@ -18,7 +18,7 @@ EPISODES = 20
 
 
 def replay_findings(config: TrainConfig, name: str, record: TrajectoriesConfig) -> Iterator[Finding]:
-    """The ceiling of imitation in each environment: a note, or a warning if it is low; and why it is not known.
+    """The ceiling of imitation in each environment, a warning if low; or why an environment is not replayed.
 
     Args:
         name: of the data set among those of the configuration.
