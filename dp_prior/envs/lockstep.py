@@ -76,6 +76,7 @@ class Lockstep:
         self._steps = 0
         self._done = np.zeros(n, dtype=bool)
         self._success = np.full(n, np.nan)
+        self._stage = np.full(n, "", dtype="<U32")
         self._score = np.full(n, -np.inf if self._rule == "max" else 0.0)
         return self._observations()
 
@@ -90,6 +91,8 @@ class Lockstep:
             self._judge(row, reward[row], info)
             self._done[row] = terminated or truncated or self._steps >= self.max_steps
         info = {"score": self._score.copy(), "success": self._success.copy()}
+        if self._stage.any():
+            info["stage"] = self._stage.copy()
         return EnvStep(self._observations(), reward, self._done.copy(), info)
 
     def render(self, rows: Sequence[int]) -> np.ndarray:
@@ -100,7 +103,8 @@ class Lockstep:
             env.close()
 
     def _judge(self, row: int, reward: float, info: dict[str, Any]) -> None:
-        """Update score and success of a row."""
+        """Update score, success and stage of a row."""
+        self._stage[row] = info.get("stage", self._stage[row])
         reported = info.get("is_success", info.get("success"))
         if self._rule == "sum":
             self._score[row] += reward
