@@ -51,7 +51,7 @@ def test_all_shipped_demonstrations_of_pusht_replay(gym_pusht):
     keys = {"obs": {"state": {"key": "state"}}, "action": {"key": "action"}}
     record = TrajectoriesConfig.from_json(json.dumps({"episodes": {"type": "npz", "path": str(SHIPPED)}, **keys}))
     metrics = ReplayConfig(env=PushTConfig(), n_episodes=900).create(record.create(4, 2, 2)).measure().metrics
-    assert metrics["replay/success_rate"] > 0.99 and metrics["replay/episodes"] == 900
+    assert metrics["replay/success_rate"] > 0.98 < metrics["replay/followed"] and metrics["replay/episodes"] == 900
 
 
 @pytest.mark.parametrize("broken", [{"action": {"key": "action", "ahead": 1}}, {"stride": 2}], ids=["shift", "rate"])

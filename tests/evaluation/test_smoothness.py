@@ -28,7 +28,7 @@ def measured(*paths, length=None, rate=RATE):
 
 @pytest.mark.parametrize(("distance", "seconds"), [(1.0, 2.0), (0.3, 5.0)])
 def test_the_movement_with_the_least_jerk_has_its_known_jerk(distance, seconds):
-    """Its mean squared jerk is 720 d² / T⁶; in units of its duration and its peak speed 720 / 1.875² for any d and T."""
+    """Its mean squared jerk is 720 d² / T⁶; in units of duration and peak speed 720 / 1.875² for any d and T."""
     rate = 1000.0
     found = measured(minimum_jerk(round(seconds * rate) + 1, distance), rate=rate)
     assert found["distance"] == pytest.approx(distance, rel=1e-9)

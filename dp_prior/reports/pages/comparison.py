@@ -22,6 +22,10 @@ from dp_prior.reports.pages.run_page import headlines, points, short, timed
 from dp_prior.reports.pages.story import Story
 
 
+MOST_RESAMPLED = 1000
+"""Most episodes that the bootstrap draws from."""
+
+
 def comparison_page(stories: list[Story]) -> Page:
     """The page of several runs."""
     names = distinct_names(stories)
@@ -165,10 +169,11 @@ def _bootstrapped(groups: list[tuple[str, list[Story]]]) -> Table:
     stratified bootstrap; of the episodes that all runs have, and empty without repeated seeds."""
     scores = [[scores_by_seed(story) for story in group] for _, group in groups]
     common = set.intersection(*(set(one) for group in scores for one in group)) if scores else set()
-    arrays = [np.array([[one[seed] for seed in sorted(common)] for one in group]) for group in scores]
+    episodes = sorted(common)[:MOST_RESAMPLED]
+    arrays = [np.array([[one[seed] for seed in episodes] for one in group]) for group in scores]
     rows = []
     names = {story.tested.name for _, group in groups for story in group if story.tested is not None}
-    is_comparable = len(names) == 1 and len(common) > 1 and any(len(group) > 1 for _, group in groups)
+    is_comparable = len(names) == 1 and len(episodes) > 1 and any(len(group) > 1 for _, group in groups)
     if is_comparable and not any(np.isnan(array).any() for array in arrays):
         found = {name: bootstrap(arrays, STATISTICS[name]) for name in ("score", "worst tenth")}
         for number, (label, group) in enumerate(groups):
@@ -176,7 +181,7 @@ def _bootstrapped(groups: list[tuple[str, list[Story]]]) -> Table:
             for values, draws in found.values():
                 low, high = interval(draws[:, number])
                 cells.append(f"{values[number]:.4g} ({low:.4g} to {high:.4g})")
-            rows.append((label, str(len(group)), str(len(common)), *cells))
+            rows.append((label, str(len(group)), str(len(episodes)), *cells))
     title = "Configurations, over seeds of training and episodes"
     return title, ("configuration", "seeds", "episodes", "score", "worst tenth"), rows
 
