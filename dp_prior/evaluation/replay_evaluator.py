@@ -1,7 +1,7 @@
 """ReplayEvaluator: plays recorded actions in an environment, from recorded starts.
 
-A policy that imitates the recorded actions can hardly solve more than they do. An environment in which they leave their
-recording is another than the recorded one. Episodes run in blocks of `n_envs`, which ranks divide.
+A policy that imitates the recorded actions can hardly solve more than they do. If they leave their recording, simulator
+or actions have changed. Episodes run in blocks of `n_envs`, which ranks divide.
 """
 
 from __future__ import annotations

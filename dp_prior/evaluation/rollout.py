@@ -40,7 +40,7 @@ class RolloutConfig(Config):
 
     Intervals are Student's t for the mean score, clipped to the scores that the environment can give, and Wilson's for
     the success rate. The report also has, for each episode, the steps until success and the stage reached, and tables:
-    the posterior of the success rate, distance and smoothness of actions and observations, failures by stage where the
+    the posterior of the success rate and the time to success, distance and smoothness of actions and observations, failures by stage where the
     environment names stages, and scores by instruction where it gives instructions.
     """
 
@@ -65,9 +65,6 @@ class RolloutConfig(Config):
         Metric("<name>/episodes", "episodes", None, "Episodes run."),
         Metric("<name>/episode_steps", "steps", "lower", "Mean length of an episode until solved or over."),
         Metric("<name>/worst_tenth", "score", "higher", "Mean score of the worst tenth of the episodes."),
-        Metric("<name>/steps_to_success", "steps", "lower", "Mean control steps until success, of solved episodes."),
-        Metric("<name>/seconds_to_success", "s", "lower", "The same at the rate of the data, else of the environment."),
-        Metric("<name>/sparc", "1", "higher", "Spectral arc length of the executed actions' speed; 0 at best."),
     )
 
     name: EvaluatorName = "rollout"

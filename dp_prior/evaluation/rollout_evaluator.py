@@ -131,19 +131,17 @@ class RolloutEvaluator:
         scores, successes, steps, solved_at = rows[:, 1:NUMBERS].T
         end, limits = NUMBERS + len(names) * len(MEASURES), config.score_range
         motion = motion_table(names, rows[:, NUMBERS:end])
-        until = solved_at[np.isfinite(solved_at)].mean() if np.isfinite(solved_at).any() else math.nan
         values = (
             *(*mean_and_deviation(scores), *mean_interval(scores, limits=limits)),
             *(successes.mean(), *share_interval(successes.sum(), len(successes))),
             *(len(scores), steps.mean()),
-            *(worst_tenth(scores), until, until / rate, math.nan if motion[0]["sparc"] is None else motion[0]["sparc"]),
+            worst_tenth(scores),
         )
         metrics = {name: float(value) for name, value in zip(config.metric_names(), values, strict=True)}
         table = self._table(rows)
         result = Measurement(metrics, tables={f"{config.name}/by_seed": table, f"{config.name}/motion": motion})
-        mean, low, high = share_posterior(successes.sum(), len(successes))
-        if not math.isnan(mean):
-            result.tables[f"{config.name}/success_posterior"] = [{"mean": mean, "low": low, "high": high}]
+        if not np.isnan(successes).any():
+            result.tables[f"{config.name}/success"] = [_success(successes, solved_at, rate)]
         stages = [by_instruction.decode(row) for row in rows[:, end : end + STAGE_CHARACTERS]]
         if any(stages):
             for line, stage in zip(table, stages, strict=True):
@@ -269,6 +267,18 @@ class RolloutEvaluator:
 def _rate(env: VectorEnv, policy: Any) -> float:
     """Control steps per second: the rate of the policy's data, or that of the environment."""
     return float(policy.spec.fps or env.fps)
+
+
+def _success(successes: np.ndarray, solved_at: np.ndarray, rate: float) -> dict[str, float | None]:
+    """Posterior of the success rate, and mean time until success of the solved episodes; None if none is."""
+    posterior = dict(zip(("mean", "low", "high"), share_posterior(successes.sum(), len(successes)), strict=True))
+    known = solved_at[np.isfinite(solved_at)]
+    steps = float(known.mean()) if len(known) else None
+    return {
+        **{f"posterior_{key}": value for key, value in posterior.items()},
+        "steps_to_success": steps,
+        "seconds_to_success": steps and steps / rate,
+    }
 
 
 def _by_stage(stages: list[str], successes: np.ndarray) -> list[dict[str, Any]]:

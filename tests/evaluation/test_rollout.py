@@ -81,9 +81,7 @@ def test_metrics_follow_from_the_table_of_seeds():
     solved = sum(row["success"] for row in table)
     expected = [scores.mean(), scores.std(ddof=1), *mean_interval(scores), solved / 20, *share_interval(solved, 20)]
     expected += [20, np.mean([row["steps"] for row in table])]
-    until = np.mean([row["solved_at"] for row in table if row["success"]])
-    motion = {row["signal"]: row for row in result.tables["rollout/motion"]}
-    expected += [worst_tenth(scores), until, until / 10.0, motion["action"]["sparc"]]
+    expected += [worst_tenth(scores)]
     assert list(result.metrics.values()) == pytest.approx(expected)
     assert list(result.metrics) == config().metric_names()
 
@@ -566,16 +564,17 @@ def test_intervals_are_clipped_to_the_scores_that_the_environment_can_give():
 def test_a_solved_episode_tells_the_step_of_its_first_success_and_an_unsolved_one_none():
     for row in measure(Way()).tables["rollout/by_seed"]:
         assert row["solved_at"] == (row["steps"] if row["success"] else None)
-    unsolved = measure(Way(side=0.0)).metrics
-    assert math.isnan(unsolved["rollout/steps_to_success"]) and math.isnan(unsolved["rollout/seconds_to_success"])
+    (unsolved,) = measure(Way(side=0.0)).tables["rollout/success"]
+    assert unsolved["steps_to_success"] is None and unsolved["seconds_to_success"] is None
 
 
-def test_seconds_are_those_of_the_rate_of_the_data_and_else_of_the_environment():
-    policy = Way(side=1.0)
-    found = measure(policy).metrics
-    assert found["rollout/seconds_to_success"] == found["rollout/steps_to_success"] / 10
+def test_seconds_to_success_are_those_of_the_rate_of_the_data_and_else_of_the_environment():
+    policy, result = Way(side=1.0), measure(Way(side=1.0))
+    (found,), table = result.tables["rollout/success"], result.tables["rollout/by_seed"]
+    assert found["steps_to_success"] == pytest.approx(np.mean([row["solved_at"] for row in table]))
+    assert found["seconds_to_success"] == found["steps_to_success"] / 10
     policy.spec = policy.spec.model_copy(update={"fps": 50.0})
-    assert measure(policy).metrics["rollout/seconds_to_success"] == found["rollout/steps_to_success"] / 50
+    assert measure(policy).tables["rollout/success"][0]["seconds_to_success"] == found["steps_to_success"] / 50
 
 
 def test_motion_is_that_of_executed_actions_and_of_observations():
@@ -590,8 +589,8 @@ def test_motion_is_that_of_executed_actions_and_of_observations():
 def test_the_posterior_of_the_success_rate_is_in_the_report():
     result = measure(Way())
     solved = sum(row["success"] for row in result.tables["rollout/by_seed"])
-    mean, low, high = share_posterior(solved, 20)
-    assert result.tables["rollout/success_posterior"] == [{"mean": mean, "low": low, "high": high}]
+    (found,) = result.tables["rollout/success"]
+    assert tuple(found[f"posterior_{key}"] for key in ("mean", "low", "high")) == share_posterior(solved, 20)
 
 
 def test_failures_are_counted_by_the_stage_that_the_environment_names(monkeypatch):

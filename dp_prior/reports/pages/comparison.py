@@ -21,7 +21,6 @@ from dp_prior.reports.pages.ranking import distinct_names, ranked, scores_by_see
 from dp_prior.reports.pages.run_page import headlines, points, short, timed
 from dp_prior.reports.pages.story import Story
 
-
 MOST_RESAMPLED = 1000
 """Most episodes that the bootstrap draws from."""
 
