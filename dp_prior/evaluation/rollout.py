@@ -40,8 +40,8 @@ class RolloutConfig(Config):
 
     Intervals are Student's t for the mean score, clipped to the scores that the environment can give, and Wilson's for
     the success rate. The report also has, for each episode, the steps until success and the stage reached, and tables:
-    the posterior of the success rate and the time to success, distance and smoothness of actions and observations, failures by stage where the
-    environment names stages, and scores by instruction where it gives instructions.
+    the posterior of the success rate and the time to success, distance and smoothness of actions and observations,
+    failures by stage where the environment names stages, and scores by instruction where it gives instructions.
     """
 
     type: Literal["rollout"] = "rollout"
