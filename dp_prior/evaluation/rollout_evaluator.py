@@ -271,7 +271,7 @@ def _rate(env: VectorEnv, policy: Any) -> float:
 
 def _success(successes: np.ndarray, solved_at: np.ndarray, rate: float) -> dict[str, float | None]:
     """Posterior of the success rate, and mean time until success of the solved episodes; None if none is."""
-    posterior = dict(zip(("mean", "low", "high"), share_posterior(successes.sum(), len(successes)), strict=True))
+    posterior = dict(zip(("mean", "low", "high"), share_posterior(float(successes.sum()), len(successes)), strict=True))
     known = solved_at[np.isfinite(solved_at)]
     steps = float(known.mean()) if len(known) else None
     return {
