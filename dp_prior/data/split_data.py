@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import torch
 
 from dp_prior.config.rich_text import facts_table
+from dp_prior.data.errors import DataError
 from dp_prior.data.frames.frame_column import ImageColumn, build_caches
 from dp_prior.data.samples.loader import Loader
 from dp_prior.data.samples.order import Order
@@ -112,6 +113,14 @@ class SplitData:
     def recorded_at(self, part: str, sample: int) -> tuple[int, int] | None:
         """Episode and step of the newest observation of a sample of a part; None where samples are no moments."""
         return None
+
+    def whole_episodes(self, action: Any = None) -> Any:
+        """The recorded episodes, see `WholeEpisodes`.
+
+        Raises:
+            DataError: the samples are of no recorded episodes, or of those of several `sets`.
+        """
+        raise DataError(self.title, ["are no recorded episodes of one data set, which a replay needs"])
 
     def document(self) -> dict[str, Any]:
         """The identity of these data, to be stored with a run."""

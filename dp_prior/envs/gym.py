@@ -12,6 +12,7 @@ from pydantic import Field, JsonValue, field_validator
 from dp_prior.config import Config
 from dp_prior.config.extras import needing
 from dp_prior.envs.lockstep import Lockstep, ScoreRule
+from dp_prior.envs.starts import SEED
 
 
 class GymConfig(Config):
@@ -101,6 +102,8 @@ class GymConfig(Config):
             read_obs=read_obs,
             score=self.score,
             success_score=self.success_score,
+            start_keys=(),
+            begin=_begin,
         )
 
     def registration(self) -> Any:
@@ -121,6 +124,12 @@ class GymConfig(Config):
                 f"Check the id and make_arguments, and name the package that registers it with --import, "
                 f"see docs/environments.md."
             ) from error
+
+
+def _begin(env: Any, start: dict[str, Any]) -> Any:
+    """The first observation of a recorded start: its seed, and everything else as `options` of `reset`."""
+    seed = start.pop(SEED, None)
+    return env.reset(seed=None if seed is None else int(seed), options=start or None)[0]
 
 
 def _observations(

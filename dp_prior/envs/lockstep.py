@@ -6,11 +6,12 @@ second of this loop on the same two cores. Environments that render may be divid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
+from dp_prior.envs.starts import SEED, check_starts
 from dp_prior.envs.vector import EnvStep, check_actions, check_seeds
 
 ScoreRule = Literal["sum", "max", "last", "success"]
@@ -29,6 +30,8 @@ class Lockstep:
         read_obs: Callable[[Any], dict[str, np.ndarray]],
         score: ScoreRule,
         success_score: float | None,
+        start_keys: tuple[str, ...] = (SEED,),
+        begin: Callable[[Any, dict[str, Any]], Any] = lambda env, start: env.reset(seed=int(start[SEED]))[0],
     ):
         """
         Args:
@@ -36,6 +39,8 @@ class Lockstep:
             read_obs: one environment's raw observation to arrays by key.
             score: how rewards become the episode's score.
             success_score: score from which an episode is solved; None asks the environment.
+            start_keys: see `StartsAsRecorded`.
+            begin: puts one environment into a recorded start, by name; returns the raw observation.
         """
         self.envs = envs
         self.n_envs = len(envs)
@@ -49,14 +54,29 @@ class Lockstep:
         self._read_obs = read_obs
         self._rule = score
         self._success_score = success_score
+        self.start_keys = start_keys
+        self._begin = begin
 
     def reset(self, seeds: Sequence[int]) -> dict[str, np.ndarray]:
         check_seeds(seeds, self.n_envs)
-        n = len(seeds)
-        self._rows = [self._read_obs(env.reset(seed=int(seed))[0]) for env, seed in zip(self.envs, seeds, strict=False)]
+        return self._started([env.reset(seed=int(seed))[0] for env, seed in zip(self.envs, seeds, strict=False)])
+
+    def reset_to(self, starts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """See `StartsAsRecorded`."""
+        if self.start_keys:
+            check_starts(starts, self.start_keys)
+        check_seeds(next(iter(starts.values())), self.n_envs)
+        rows = [dict(zip(starts, values, strict=True)) for values in zip(*starts.values(), strict=True)]
+        return self._started([self._begin(env, row) for env, row in zip(self.envs, rows, strict=False)])
+
+    def _started(self, raw: list[Any]) -> dict[str, np.ndarray]:
+        """Begin to count, from the first observation of each row."""
+        n = len(raw)
+        self._rows = [self._read_obs(one) for one in raw]
         self._steps = 0
         self._done = np.zeros(n, dtype=bool)
         self._success = np.full(n, np.nan)
+        self._stage = np.full(n, "", dtype="<U32")
         self._score = np.full(n, -np.inf if self._rule == "max" else 0.0)
         return self._observations()
 
@@ -71,6 +91,8 @@ class Lockstep:
             self._judge(row, reward[row], info)
             self._done[row] = terminated or truncated or self._steps >= self.max_steps
         info = {"score": self._score.copy(), "success": self._success.copy()}
+        if self._stage.any():
+            info["stage"] = self._stage.copy()
         return EnvStep(self._observations(), reward, self._done.copy(), info)
 
     def render(self, rows: Sequence[int]) -> np.ndarray:
@@ -81,7 +103,8 @@ class Lockstep:
             env.close()
 
     def _judge(self, row: int, reward: float, info: dict[str, Any]) -> None:
-        """Update score and success of a row."""
+        """Update score, success and stage of a row."""
+        self._stage[row] = info.get("stage", self._stage[row])
         reported = info.get("is_success", info.get("success"))
         if self._rule == "sum":
             self._score[row] += reward

@@ -16,7 +16,7 @@ DISTURBANCE_STEPS = 2, 7  # fewest and most steps of a disturbance
 DISTURBANCE = 0.5  # standard deviation of the offset added to the hand's x, y and z, in cm
 
 
-def demonstrate(seed: int, task: str) -> tuple[np.ndarray, np.ndarray, bool]:
+def demonstrate(seed: int, task: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
     """One episode of a task; the seed determines the start.
 
     A disturbance shifts the executed action; the action recorded is the expert's
@@ -24,7 +24,8 @@ def demonstrate(seed: int, task: str) -> tuple[np.ndarray, np.ndarray, bool]:
 
     Returns:
         state: (T, 39) float32 before the action of its row. In the last row of a solved episode the task is solved.
-        action: (T, 4) float32 in [-1, 1].
+        action: (T, 4) float32 in [-1, 1], the expert's.
+        executed: (T, 4) float32, with disturbances; the last one was not executed.
         is_solved: whether the task was solved within 500 steps.
 
     Raises:
@@ -37,7 +38,7 @@ def demonstrate(seed: int, task: str) -> tuple[np.ndarray, np.ndarray, bool]:
     expert = ENV_POLICY_MAP[task]()
     rng = np.random.default_rng(seed)
     state, _ = env.reset(seed)
-    states, actions = [], []
+    states, actions, done = [], [], []
     is_solved, is_over = False, False
     disturbed_steps, offset = 0, np.zeros(3)
     while True:
@@ -46,18 +47,19 @@ def demonstrate(seed: int, task: str) -> tuple[np.ndarray, np.ndarray, bool]:
             action = np.clip(expert.get_action(state), -1.0, 1.0).astype(np.float32)
         states.append(state)
         actions.append(action)
+        done.append(action)
         if is_solved or is_over:
             break
         if disturbed_steps == 0 and rng.random() < DISTURBANCE_RATE:
             disturbed_steps = rng.integers(*DISTURBANCE_STEPS, endpoint=True)
             offset = rng.normal(0.0, DISTURBANCE, 3)
-        executed = action.copy()
+        done[-1] = action.copy()
         if disturbed_steps > 0:
-            executed[:3] = np.clip(action[:3] + offset, -1.0, 1.0)
+            done[-1][:3] = np.clip(action[:3] + offset, -1.0, 1.0)
             disturbed_steps -= 1
-        state, _, is_solved, is_over, _ = env.step(executed)
+        state, _, is_solved, is_over, _ = env.step(done[-1])
     env.close()
-    return np.array(states, np.float32), np.array(actions, np.float32), bool(is_solved)
+    return (*(np.array(rows, np.float32) for rows in (states, actions, done)), bool(is_solved))
 
 
 def write_demonstrations(

@@ -13,6 +13,7 @@ from dp_prior.config import Config
 from dp_prior.config.extras import needing
 from dp_prior.envs.lockstep import Lockstep
 from dp_prior.envs.pusht_keypoints import KEYPOINTS, keypoints
+from dp_prior.envs.starts import SEED
 from dp_prior.pixels.renderers.pusht import PushTRendererConfig
 
 OBS_SHAPES = {"agent_pos": (2,), "block_pos": (2,), "block_angle": (1,), "state": (5,), "keypoint": KEYPOINTS.shape}
@@ -27,6 +28,9 @@ class PushTConfig(Config):
 
     modules: ClassVar = ("gym_pusht", "pymunk")
     """What simulates, for the environment's fingerprint."""
+
+    angles: ClassVar = {"state": (4,), "block_angle": (0,)}
+    """Numbers of observations that are angles in radians, by key."""
 
     n_envs: int = Field(default=25, ge=1)
     """Episodes that run side by side: the largest batch of a prediction."""
@@ -61,7 +65,13 @@ class PushTConfig(Config):
             shapes["camera"], sensors["camera"] = (*self.camera, 3), PushTRendererConfig().create(self.camera)
         return self._lockstep(repeatable_env(), shapes, partial(read_state, sensors=sensors))
 
-    def _lockstep(self, env_type: Any, shapes: dict[str, tuple[int, ...]], read_obs: Callable[[Any], Any]) -> Lockstep:
+    def _lockstep(
+        self,
+        env_type: Any,
+        shapes: dict[str, tuple[int, ...]],
+        read_obs: Callable[[Any], Any],
+        start_keys: tuple[str, ...] = ("state",),
+    ) -> Lockstep:
         size = {"visualization_width": self.render_size, "visualization_height": self.render_size}
         return Lockstep(
             [env_type(obs_type="state", render_mode="rgb_array", **size) for _ in range(self.n_envs)],
@@ -71,6 +81,8 @@ class PushTConfig(Config):
             read_obs=read_obs,
             score="max",
             success_score=None,
+            start_keys=start_keys,
+            begin=lambda env, start: env.begin(start),
         )
 
 
@@ -83,10 +95,33 @@ def repeatable_env() -> Any:
         from gym_pusht.envs.pusht import PushTEnv, pymunk_to_shapely
 
     class RepeatablePushTEnv(PushTEnv):
+        _recorded: np.ndarray | None = None
+
         def _get_coverage(self) -> float:
             goal = pymunk_to_shapely(self.get_goal_pose_body(self.goal_pose), self._block_shapes)
             block = pymunk_to_shapely(self.block, self._block_shapes)
             return goal.intersection(block).area / goal.area
+
+        def begin(self, start: Mapping[str, Any]) -> Any:
+            """The first observation of an episode that begins at a recorded `state` (5,), at rest.
+
+            gym-pusht's own `reset_to_state` turns the block after placing it, and then simulates 0.01 s.
+            """
+            self._recorded = start["state"]
+            try:
+                self.reset(seed=int(start.get(SEED, 0)))
+            finally:
+                self._recorded = None
+            return self.get_obs()
+
+        def _set_state(self, state: np.ndarray) -> None:
+            if self._recorded is None:
+                return super()._set_state(state)
+            x, y, block_x, block_y, angle = np.asarray(self._recorded, np.float64).tolist()
+            self.agent.position = x, y
+            self.block.angle = angle  # first, since it turns the block about its centre of gravity
+            self.block.position = block_x, block_y
+            self.space.reindex_shapes_for_body(self.block)
 
     return RepeatablePushTEnv
 

@@ -6,6 +6,7 @@ Demonstrations of Push-T, turned, are therefore demonstrations of all four goals
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -16,6 +17,7 @@ from dp_prior.envs.expert_demonstrations import read_demonstrations, refuse_same
 from dp_prior.envs.lockstep import Lockstep
 from dp_prior.envs.pusht import OBS_SHAPES, PushTConfig, read_state, repeatable_env
 from dp_prior.envs.pusht_keypoints import keypoints
+from dp_prior.envs.starts import SEED
 from dp_prior.pixels.renderers.pusht import SCREEN, PushTWithoutGoalRendererConfig
 
 INSTRUCTIONS = tuple(
@@ -39,7 +41,8 @@ class PushTGoalsConfig(PushTConfig):
         if self.camera is not None:
             draw = PushTWithoutGoalRendererConfig().create(self.camera)
             shapes["camera"], sensors["camera"] = (*self.camera, 3), draw
-        return self._lockstep(_env_with_goals(), shapes, partial(_read, sensors=sensors))
+        read = partial(_read, sensors=sensors)
+        return self._lockstep(_env_with_goals(), shapes, read, start_keys=("state", SEED))
 
 
 def _env_with_goals() -> Any:
@@ -55,6 +58,10 @@ def _env_with_goals() -> Any:
         def step(self, action: np.ndarray) -> tuple[Any, ...]:
             state, *rest = super().step(action)
             return (state, INSTRUCTIONS[self.turns]), *rest
+
+        def begin(self, start: Mapping[str, Any]) -> Any:
+            """See `repeatable_env`; the recorded seed, modulo 4, is the goal."""
+            return super().begin(start), INSTRUCTIONS[self.turns]
 
     return PushTWithGoals
 

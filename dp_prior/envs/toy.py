@@ -6,13 +6,14 @@ half the score, while a policy that commits to one way reaches the best score of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from dp_prior.config import Config
+from dp_prior.envs.starts import check_starts
 from dp_prior.envs.vector import EnvStep, check_actions, check_seeds
 
 _REACH = 0.1  # the goal is reached from this distance
@@ -58,13 +59,19 @@ class Toy:
         self.fps = 10.0
         self.obs_shapes = {"agent_pos": (2,), "goal": (2,)}
         self.action_dim = 2
+        self.start_keys = ("agent_pos", "goal")
 
     def reset(self, seeds: Sequence[int]) -> dict[str, np.ndarray]:
-        check_seeds(seeds, self.n_envs)
-        draws = np.array([np.random.default_rng(int(seed)).uniform(-0.15, 0.15, 2) for seed in seeds])
-        n = len(seeds)
-        self._agent = np.stack([draws[:, 0], np.full(n, -0.8)], axis=1)
-        self._goal = np.stack([draws[:, 1], np.full(n, 0.8)], axis=1)
+        draws = np.array([np.random.default_rng(int(seed)).uniform(-0.15, 0.15, 2) for seed in seeds]).reshape(-1, 2)
+        agent, goal = (np.stack([draws[:, i], np.full(len(draws), y)], axis=1) for i, y in enumerate((-0.8, 0.8)))
+        return self.reset_to({"agent_pos": agent, "goal": goal})
+
+    def reset_to(self, starts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """See `StartsAsRecorded`."""
+        check_starts(starts, self.start_keys)
+        check_seeds(starts["goal"], self.n_envs)
+        n = len(starts["goal"])
+        self._agent, self._goal = (np.array(starts[key], np.float64) for key in self.start_keys)
         self._target = self._agent.copy()
         self._start = np.linalg.norm(self._goal - self._agent, axis=1)
         self._steps = 0

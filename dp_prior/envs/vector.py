@@ -26,7 +26,8 @@ class EnvStep(NamedTuple):
 
     info: dict[str, np.ndarray]
     """`score` (n,) float64, the episode's score so far, and `success` (n,): 1 for a solved episode, 0 for an unsolved
-    episode, NaN if the environment does not say."""
+    episode, NaN if the environment does not say. `stage` (n,) if the environment names stages: the stage that the
+    episode has reached, at most 32 characters."""
 
 
 class VectorEnv(Protocol):

@@ -86,6 +86,8 @@ class Workers:
         actions = check_actions(actions, self._bounds[-1], self.action_dim)
         steps = self._call("step", self._shares(actions)).values()
         obs, reward, done, info = zip(*steps, strict=True)
+        if any("stage" in one for one in info):
+            info = [{"stage": np.full(len(own), ""), **one} for own, one in zip(done, info, strict=True)]
         return EnvStep(_joined(obs), np.concatenate(reward), np.concatenate(done), _joined(info))
 
     def render(self, rows: Sequence[int]) -> np.ndarray:

@@ -16,13 +16,13 @@ CHARACTERS = 256
 """Longest instruction; longer texts are cut."""
 
 
-def encode(texts: np.ndarray) -> np.ndarray:
-    """(n, CHARACTERS) numbers of the characters of n texts, 0 after the end."""
-    return texts.astype(f"<U{CHARACTERS}").view("<u4").reshape(len(texts), -1).astype(np.float64)
+def encode(texts: np.ndarray, characters: int = CHARACTERS) -> np.ndarray:
+    """(n, characters) numbers of the characters of n texts, 0 after the end."""
+    return texts.astype(f"<U{characters}").view("<u4").reshape(len(texts), -1).astype(np.float64)
 
 
 def decode(numbers: np.ndarray) -> str:
-    """(CHARACTERS,) numbers -> the text; the inverse of `encode`."""
+    """(characters,) numbers -> the text; the inverse of `encode`."""
     return "".join(chr(int(number)) for number in numbers if number)
 
 

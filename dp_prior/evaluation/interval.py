@@ -60,6 +60,32 @@ def share_interval(successes: float, n: int, confidence: float = 0.95) -> tuple[
     return 0.0 if successes == 0 else low, 1.0 if successes == n else high  # exact; rounding would leave 2e-17
 
 
+def share_posterior(successes: float, n: int, confidence: float = 0.95) -> tuple[float, float, float]:
+    """Mean and equal-tailed credible interval of a probability after `successes` out of n trials, if every probability
+    was as likely before: of the distribution Beta(successes + 1, n - successes + 1). NaN for an unknown number.
+    """
+    if math.isnan(successes):
+        return math.nan, math.nan, math.nan
+    tail = (1 - confidence) / 2
+    ends = (_beta_quantile(probability, round(successes), n) for probability in (tail, 1 - tail))
+    return (successes + 1) / (n + 2), *ends
+
+
+def _beta_quantile(probability: float, successes: int, n: int) -> float:
+    """The share below which Beta(successes + 1, n - successes + 1) has this probability, by bisection.
+
+    The distribution function is a tail of the binomial distribution of n + 1 trials (Abramowitz and Stegun 26.5.24).
+    """
+    counts = np.arange(successes + 1, n + 2)
+    ways = np.array([math.lgamma(n + 2) - math.lgamma(k + 1) - math.lgamma(n + 2 - k) for k in counts.tolist()])
+    low, high = 0.0, 1.0
+    while high - low > 1e-12:
+        middle = (low + high) / 2
+        below = np.exp(ways + counts * math.log(middle) + (n + 1 - counts) * math.log1p(-middle)).sum()
+        low, high = (middle, high) if below < probability else (low, middle)
+    return (low + high) / 2
+
+
 def student_t_quantile(probability: float, degrees: int) -> float:
     """The t with P(T <= t) = probability in [0.5, 1), by bisection of the exact distribution; degrees >= 1."""
     low, high = 0.0, 1.0

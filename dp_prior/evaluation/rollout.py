@@ -39,7 +39,9 @@ class RolloutConfig(Config):
     """Scores in an environment: mean, spread and 95 % confidence intervals over fixed seeds.
 
     Intervals are Student's t for the mean score, clipped to the scores that the environment can give, and Wilson's for
-    the success rate. If the environment gives instructions, the report has a table of scores by instruction.
+    the success rate. The report also has, for each episode, the steps until success and the stage reached, and tables:
+    the posterior of the success rate and the time to success, distance and smoothness of actions and observations,
+    failures by stage where the environment names stages, and scores by instruction where it gives instructions.
     """
 
     type: Literal["rollout"] = "rollout"
@@ -62,6 +64,7 @@ class RolloutConfig(Config):
         Metric("<name>/success_ci_high", "share", "higher", "Upper end of that interval."),
         Metric("<name>/episodes", "episodes", None, "Episodes run."),
         Metric("<name>/episode_steps", "steps", "lower", "Mean length of an episode until solved or over."),
+        Metric("<name>/worst_tenth", "score", "higher", "Mean score of the worst tenth of the episodes."),
     )
 
     name: EvaluatorName = "rollout"

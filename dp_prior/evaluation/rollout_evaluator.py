@@ -24,18 +24,24 @@ from dp_prior.envs.workers import Workers, cores, is_divisible
 from dp_prior.evaluation import by_instruction
 from dp_prior.evaluation.blind import blinded, refuse_blinding
 from dp_prior.evaluation.blocks import run_blocks
+from dp_prior.evaluation.bootstrap import worst_tenth
 from dp_prior.evaluation.film import Film
-from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval
+from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval, share_posterior
 from dp_prior.evaluation.measured_models import evaluation_mode, pick_models
 from dp_prior.evaluation.measurement import Measurement, write_report
+from dp_prior.evaluation.motion import Motion, motion_table, signals
 from dp_prior.evaluation.picture import draw_rollouts
 from dp_prior.evaluation.samples import heartbeat, rank_and_size, work_of
 from dp_prior.evaluation.shuffle import refuse_shuffling, shuffled
+from dp_prior.evaluation.smoothness import MEASURES
 from dp_prior.evaluation.view import CameraView
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.instructions import Instructions
 from dp_prior.tensors.batch import FRAMES, Spec
 from dp_prior.tensors.metrics import ReducingRanks
+
+NUMBERS, STAGE_CHARACTERS = 5, 32
+"""Columns of an episode's numbers, and of the name of a stage."""
 
 
 class RolloutEvaluator:
@@ -65,7 +71,7 @@ class RolloutEvaluator:
                 rows, film = self._run_episodes(env, policy, ranks, stem)
         finally:
             env.close()
-        result = self._measurement(rows)
+        result = self._measurement(rows, signals(env.obs_shapes, policy.spec), _rate(env, policy))
         if film is not None:
             result.media[f"{config.name}/video"] = film.path
             picture = film.path.with_suffix(".png")
@@ -107,27 +113,42 @@ class RolloutEvaluator:
                 "score": score,
                 "success": None if math.isnan(success) else bool(success),
                 "steps": int(steps),
+                "solved_at": None if math.isnan(solved_at) else int(solved_at),
             }
-            for episode, score, success, steps in rows[:, :4].tolist()
+            for episode, score, success, steps, solved_at in rows[:, :NUMBERS].tolist()
         ]
 
-    def _measurement(self, rows: np.ndarray) -> Measurement:
-        """Metrics and tables of all episodes, see `_run_episodes`."""
+    def _measurement(self, rows: np.ndarray, names: list[str], rate: float) -> Measurement:
+        """Metrics and tables of all episodes, see `_run_episodes`.
+
+        Args:
+            names: of the signals whose motion is measured.
+            rate: control steps per second.
+        """
         config = self.config
         if not np.isnan(rows[:, 2]).all():  # an environment that reports only success means that the rest failed
             rows[:, 2] = np.nan_to_num(rows[:, 2])
-        scores, successes, steps = rows[:, 1], rows[:, 2], rows[:, 3]
-        limits = config.score_range
+        scores, successes, steps, solved_at = rows[:, 1:NUMBERS].T
+        end, limits = NUMBERS + len(names) * len(MEASURES), config.score_range
+        motion = motion_table(names, rows[:, NUMBERS:end])
         values = (
             *(*mean_and_deviation(scores), *mean_interval(scores, limits=limits)),
             *(successes.mean(), *share_interval(successes.sum(), len(successes))),
             *(len(scores), steps.mean()),
+            worst_tenth(scores),
         )
         metrics = {name: float(value) for name, value in zip(config.metric_names(), values, strict=True)}
         table = self._table(rows)
-        result = Measurement(metrics, tables={f"{config.name}/by_seed": table})
-        if rows[:, 4:].any():
-            texts = [by_instruction.decode(row) for row in rows[:, 4:]]
+        result = Measurement(metrics, tables={f"{config.name}/by_seed": table, f"{config.name}/motion": motion})
+        if not np.isnan(successes).any():
+            result.tables[f"{config.name}/success"] = [_success(successes, solved_at, rate)]
+        stages = [by_instruction.decode(row) for row in rows[:, end : end + STAGE_CHARACTERS]]
+        if any(stages):
+            for line, stage in zip(table, stages, strict=True):
+                line["stage"] = stage
+            result.tables[f"{config.name}/by_stage"] = _by_stage(stages, successes)
+        if rows[:, end + STAGE_CHARACTERS :].any():
+            texts = [by_instruction.decode(row) for row in rows[:, end + STAGE_CHARACTERS :]]
             for line, text in zip(table, texts, strict=True):
                 line["instruction"] = text
             found = by_instruction.scores_by_instruction(texts, scores, successes, limits)
@@ -155,12 +176,14 @@ class RolloutEvaluator:
     def _run_episodes(
         self, env: VectorEnv, policy: Any, ranks: ReducingRanks | None, stem: Path | None
     ) -> tuple[np.ndarray, Film | None]:
-        """(n_episodes, 4) of episode, score, success, steps, equal on all ranks; and the film, on rank 0.
+        """(n_episodes, columns) equal on all ranks, and the film, on rank 0.
 
-        An environment with instructions adds columns, the characters of the episode's instruction.
+        The columns are episode, score, success, steps and step of the first success, which may be NaN; the measures of
+        each signal's motion; the characters of the stage; and of the episode's instruction, if there are instructions.
         """
         config = self.config
-        width = 4 + (by_instruction.CHARACTERS if () in env.obs_shapes.values() else 0)
+        width = NUMBERS + len(signals(env.obs_shapes, policy.spec)) * len(MEASURES) + STAGE_CHARACTERS
+        width += by_instruction.CHARACTERS if () in env.obs_shapes.values() else 0
         instructions = Instructions(policy.spec, config.instructions)
         film = Film(stem.with_suffix(".mp4"), config.videos, env.fps) if stem and config.videos else None
 
@@ -183,7 +206,7 @@ class RolloutEvaluator:
         film: Film | None,
         ranks: ReducingRanks | None,
     ) -> np.ndarray:
-        """(len(episodes), 4 or more) of episode, score, success, steps, see `_run_episodes`."""
+        """(len(episodes), columns), see `_run_episodes`."""
         config = self.config
         check_fit(env, policy.spec, config)
         is_shown = film is not None and config.shows_cameras(policy.spec)
@@ -208,7 +231,9 @@ class RolloutEvaluator:
         first = env.reset([config.first_seed + episode for episode in episodes])
         obs = self._seen(first, policy)
         codes = [by_instruction.encode(values) for values in first.values() if values.dtype.kind == "U"][:1]
-        rows = np.stack([np.array(episodes, dtype=np.float64), *np.zeros((3, n))], axis=1)
+        rows = np.stack([np.array(episodes, dtype=np.float64), *np.zeros((3, n)), np.full(n, np.nan)], axis=1)
+        motion = Motion(signals(env.obs_shapes, policy.spec), first, env.max_steps, _rate(env, policy))
+        stages = np.full(n, "")
         broken = np.zeros(n, dtype=bool)
         done = np.zeros(n, dtype=bool)
         with film or Film(None, 0, env.fps) as film:
@@ -221,17 +246,49 @@ class RolloutEvaluator:
                 # A row with NaN actions has no score; it gets finite actions until the block is over.
                 seen, _, now_done, info = env.step(np.where(np.isfinite(actions), actions, 0.0))
                 obs = self._seen(seen, policy)
+                motion.add(actions, seen)
                 rows[~done, 3] += 1
                 rows[:, 1], rows[:, 2] = info["score"], info["success"]
+                is_first = (info["success"] == 1) & np.isnan(rows[:, 4])
+                rows[is_first, 4] = rows[is_first, 3]
+                stages = info.get("stage", stages)
                 done = now_done
                 film.add(draw, done, info["success"])
         rows[broken, 1] = np.nan
         rows[broken, 2] *= 0.0  # unknown stays unknown
-        return np.concatenate([rows, *codes], axis=1)
+        reached = by_instruction.encode(stages, STAGE_CHARACTERS)
+        return np.concatenate([rows, motion.measured(rows[:, 3]), reached, *codes], axis=1)
 
     def _seen(self, obs: dict[str, np.ndarray], policy: Any) -> dict[str, np.ndarray]:
         """The observations as the policy sees them, after shuffling and blinding."""
         return blinded(shuffled(obs, self.config.shuffle, self.config.noise_seed), policy, self.config.blind)
+
+
+def _rate(env: VectorEnv, policy: Any) -> float:
+    """Control steps per second: the rate of the policy's data, or that of the environment."""
+    return float(policy.spec.fps or env.fps)
+
+
+def _success(successes: np.ndarray, solved_at: np.ndarray, rate: float) -> dict[str, float | None]:
+    """Posterior of the success rate, and mean time until success of the solved episodes; None if none is."""
+    posterior = dict(zip(("mean", "low", "high"), share_posterior(float(successes.sum()), len(successes)), strict=True))
+    known = solved_at[np.isfinite(solved_at)]
+    steps = float(known.mean()) if len(known) else None
+    return {
+        **{f"posterior_{key}": value for key, value in posterior.items()},
+        "steps_to_success": steps,
+        "seconds_to_success": steps and steps / rate,
+    }
+
+
+def _by_stage(stages: list[str], successes: np.ndarray) -> list[dict[str, Any]]:
+    """How many episodes ended in each stage, and how many of them unsolved; most failures first."""
+    found = []
+    for stage in sorted(set(stages)):
+        own = np.array([other == stage for other in stages])
+        failed = None if np.isnan(successes).any() else int((own & (successes < 1)).sum())
+        found.append({"stage": stage, "episodes": int(own.sum()), "failed": failed})
+    return sorted(found, key=lambda line: -(line["failed"] or 0))
 
 
 def _fits(found: tuple[int, ...] | None, wanted: tuple[int, ...], is_resized: bool, is_text: bool) -> bool:

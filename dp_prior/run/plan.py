@@ -9,11 +9,12 @@ from dp_prior.run.assembly import Assembly
 from dp_prior.run.budget import budget_warnings
 from dp_prior.run.files.config import TrainConfig, run_directory
 from dp_prior.run.precision import precision_warnings
+from dp_prior.training.measure import foretold
 from dp_prior.training.trainer import PolicyTrainer
 
 
 def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: Path | str | None) -> str:
-    """One line for each part of the run.
+    """One line for each part of the run, and what evaluators tell before training. A collective.
 
     Args:
         config: of the run; the configuration of `parts` may differ in a trial.
@@ -46,7 +47,7 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: Pa
     }
     shown = [f"  {name:<13} {text}" for name, text in lines.items() if text]
     warnings = [*report["warnings"], *parts.model.warnings(), *budget_warnings(config, trainer)]
-    warnings += precision_warnings(parts)
+    warnings += [*precision_warnings(parts), *foretold([*parts.evaluators, *parts.tests], parts.ranks)]
     return "\n".join([*shown, *(f"  warning       {warning}" for warning in warnings)])
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import nn
 
 from dp_prior.clock import Cadence, Progress
 from dp_prior.job.ranks import Ranks
+from dp_prior.job.stop import Abandoned
 
 
 class Measured(Protocol):
@@ -25,6 +26,22 @@ class Evaluator(Protocol):
     every: Cadence
 
     def run(self, models: dict[str, nn.Module], ranks: Ranks, progress: Progress) -> Measured: ...
+
+
+@runtime_checkable
+class Foretelling(Protocol):
+    """An evaluator that tells something before training."""
+
+    def warnings(self, ranks: Ranks) -> list[str]:
+        """Lines for the user. A collective."""
+
+
+def foretold(evaluators: Sequence[Evaluator], ranks: Ranks) -> list[str]:
+    """What evaluators tell before training; nothing if the run is asked to stop meanwhile. A collective."""
+    try:
+        return [line for one in evaluators if isinstance(one, Foretelling) for line in one.warnings(ranks)]
+    except Abandoned:
+        return []
 
 
 def measure(

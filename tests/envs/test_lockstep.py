@@ -130,3 +130,13 @@ def test_closing_closes_all():
     env = lockstep(3)
     env.close()
     assert all(one.closed for one in env.envs)
+
+
+def test_the_stage_that_an_environment_names_is_the_last_one_and_stays():
+    env = lockstep(2, news=lambda age: {} if age % 2 else {"stage": f"part {age}"})
+    env.reset([9, 1])
+    found = [env.step(np.zeros((2, 1))).info.get("stage") for _ in range(5)]
+    assert found[0] is None
+    assert [stage.tolist() for stage in found[1:]] == [["part 2"] * 2] * 2 + [["part 4", "part 2"]] * 2
+    env.reset([9, 9])
+    assert "stage" not in env.step(np.zeros((2, 1))).info

@@ -158,7 +158,7 @@ def test_a_killed_run_repeats_its_rollouts(metaworld, tmp_path):
     places = [tmp_path / "whole", tmp_path / "killed"]
     for place in places:
         place.mkdir()
-        states, actions, _ = demonstrate(0, "reach-v3")
+        states, actions, *_ = demonstrate(0, "reach-v3")
         ends = np.array([len(states), 2 * len(states)])
         np.savez(place / "reach.npz", state=np.tile(states, (2, 1)), action=np.tile(actions, (2, 1)), episode_ends=ends)
     configs = [

@@ -11,25 +11,30 @@ from dp_prior.envs.metaworld_demonstrations import demonstrate, write_demonstrat
 def test_demonstrations_hold_what_the_expert_chose_until_the_task_is_solved(metaworld):
     from metaworld.policies import ENV_POLICY_MAP
 
-    states, actions, is_solved = demonstrate(2, "reach-v3")
+    states, actions, executed, is_solved = demonstrate(2, "reach-v3")
     assert is_solved and states.dtype == actions.dtype == np.float32
     assert states.shape == (len(actions), 39) and actions.shape[1:] == (4,) and 20 < len(states) <= 501
     expert = ENV_POLICY_MAP["reach-v3"]()
     chosen = np.clip([expert.get_action(state.astype(np.float64)) for state in states], -1, 1)
     np.testing.assert_allclose(actions, chosen, atol=1e-4)  # the expert saw float64
-    for found, expected in zip(demonstrate(2, "reach-v3"), (states, actions, is_solved), strict=True):
+    for found, expected in zip(demonstrate(2, "reach-v3"), (states, actions, executed, is_solved), strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.2])
 def test_recorded_actions_lead_to_the_recorded_states_unless_disturbed(rate, metaworld, monkeypatch):
     monkeypatch.setattr(metaworld_demonstrations, "DISTURBANCE_RATE", rate)
-    states, actions, _ = demonstrate(7, "button-press-v3")
+    states, actions, executed, _ = demonstrate(7, "button-press-v3")
     env = MetaWorldConfig(task="button-press-v3", n_envs=1).create()
-    replayed = [env.reset([7])["state"]]
-    steps = [env.step(action[None]) for action in actions[:-1]]
-    replayed = np.concatenate([*replayed, *(step.obs["state"] for step in steps)])
-    assert np.array_equal(replayed, states) == (rate == 0)
+
+    def play(actions):
+        first = env.reset([7])["state"]
+        steps = [env.step(action[None]) for action in actions[:-1]]
+        return np.concatenate([first, *(step.obs["state"] for step in steps)]), steps
+
+    assert np.array_equal(play(executed)[0], states), "the executed actions always lead there"
+    replayed, steps = play(actions)
+    assert np.array_equal(replayed, states) == np.array_equal(actions, executed) == (rate == 0)
     if rate == 0:
         assert [step.info["success"][0] for step in steps] == [0.0] * (len(steps) - 1) + [1.0]
 
@@ -40,4 +45,7 @@ def test_written_demonstrations_do_not_depend_on_the_number_of_workers(metaworld
         write_demonstrations(tmp_path / f"{workers}.npz", "reach-v3", episodes=3, seed=5, workers=workers)
     assert (tmp_path / "1.npz").read_bytes() == (tmp_path / "2.npz").read_bytes()
     with np.load(tmp_path / "1.npz") as arrays:
-        np.testing.assert_array_equal(arrays["state"][: arrays["episode_ends"][0]], demonstrate(5, "reach-v3")[0])
+        state, _, executed, _ = demonstrate(5, "reach-v3")
+        np.testing.assert_array_equal(arrays["state"][: arrays["episode_ends"][0]], state)
+        np.testing.assert_array_equal(arrays["executed"][: arrays["episode_ends"][0]], executed)
+        assert arrays["seed"].tolist() == [5, 6, 7]

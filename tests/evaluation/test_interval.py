@@ -7,7 +7,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dp_prior.evaluation.interval import UNBOUNDED, mean_interval, of_difference, share_interval, student_t_quantile
+from dp_prior.evaluation.interval import (
+    UNBOUNDED,
+    mean_interval,
+    of_difference,
+    share_interval,
+    share_posterior,
+    student_t_quantile,
+)
 
 
 @pytest.mark.parametrize(
@@ -104,3 +111,20 @@ def test_differences_of_bounded_values_have_their_limits(limits, a, b):
     values = [min(max(limits[0] + share * (limits[1] - limits[0]), limits[0]), limits[1]) for share in (a, b)]
     assert low <= values[0] - values[1] <= high
     assert of_difference(UNBOUNDED) == UNBOUNDED
+
+
+def test_the_posterior_of_a_share_is_that_of_scipy():
+    scipy = pytest.importorskip("scipy.stats")
+    for n in (1, 2, 10, 50, 1000):
+        for successes in {0, 1, n // 3, n - 1, n}:
+            known = scipy.beta(successes + 1, n - successes + 1)
+            for confidence in (0.5, 0.95):
+                mean, low, high = share_posterior(successes, n, confidence)
+                assert mean == pytest.approx(known.mean())
+                assert (low, high) == pytest.approx(known.interval(confidence), abs=1e-9)
+
+
+def test_the_posterior_after_no_or_only_successes_has_a_closed_form_and_an_unknown_number_none():
+    assert share_posterior(0, 9)[1:] == pytest.approx([1 - q ** (1 / 10) for q in (0.975, 0.025)])
+    assert share_posterior(9, 9)[1:] == pytest.approx([q ** (1 / 10) for q in (0.025, 0.975)])
+    assert all(map(math.isnan, share_posterior(math.nan, 9)))

@@ -17,8 +17,9 @@ from dp_prior.envs.fingerprint import is_fingerprint
 from dp_prior.envs.gym import GymConfig
 from dp_prior.envs.toy import Toy, ToyConfig
 from dp_prior.evaluation import rollout_evaluator
+from dp_prior.evaluation.bootstrap import worst_tenth
 from dp_prior.evaluation.film import Film
-from dp_prior.evaluation.interval import mean_interval, share_interval
+from dp_prior.evaluation.interval import mean_interval, share_interval, share_posterior
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.chunking import Ensemble, Guided, Naive, Prefix, Synchronous
@@ -80,6 +81,7 @@ def test_metrics_follow_from_the_table_of_seeds():
     solved = sum(row["success"] for row in table)
     expected = [scores.mean(), scores.std(ddof=1), *mean_interval(scores), solved / 20, *share_interval(solved, 20)]
     expected += [20, np.mean([row["steps"] for row in table])]
+    expected += [worst_tenth(scores)]
     assert list(result.metrics.values()) == pytest.approx(expected)
     assert list(result.metrics) == config().metric_names()
 
@@ -555,3 +557,54 @@ def test_intervals_are_clipped_to_the_scores_that_the_environment_can_give():
     assert (low, high) == (0.0, 1.0)  # by t alone from -4.0 to 5.3
     success, rewards = (GymConfig(id="any", score=rule).score_range for rule in ("success", "sum"))
     assert success == (0.0, 1.0) and rewards == (-math.inf, math.inf)
+
+
+def test_a_solved_episode_tells_the_step_of_its_first_success_and_an_unsolved_one_none():
+    for row in measure(Way()).tables["rollout/by_seed"]:
+        assert row["solved_at"] == (row["steps"] if row["success"] else None)
+    (unsolved,) = measure(Way(side=0.0)).tables["rollout/success"]
+    assert unsolved["steps_to_success"] is None and unsolved["seconds_to_success"] is None
+
+
+def test_seconds_to_success_are_those_of_the_rate_of_the_data_and_else_of_the_environment():
+    policy, result = Way(side=1.0), measure(Way(side=1.0))
+    (found,), table = result.tables["rollout/success"], result.tables["rollout/by_seed"]
+    assert found["steps_to_success"] == pytest.approx(np.mean([row["solved_at"] for row in table]))
+    assert found["seconds_to_success"] == found["steps_to_success"] / 10
+    policy.spec = policy.spec.model_copy(update={"fps": 50.0})
+    assert measure(policy).tables["rollout/success"][0]["seconds_to_success"] == found["steps_to_success"] / 50
+
+
+def test_motion_is_that_of_executed_actions_and_of_observations():
+    """The toy moves to its target, so agent and action travel as far, but for the last step and the first."""
+    action, agent, goal = measure(Way(side=1.0)).tables["rollout/motion"]
+    assert [row["signal"] for row in (action, agent, goal)] == ["action", "agent_pos", "goal"]
+    assert goal["distance"] == 0 and goal["sparc"] is None
+    assert 1.5 < agent["distance"] < 3 and action["distance"] == pytest.approx(agent["distance"], abs=0.25)
+    assert action["sparc"] < 0 and action["mean_squared_jerk"] > 0
+
+
+def test_the_posterior_of_the_success_rate_is_in_the_report():
+    result = measure(Way())
+    solved = sum(row["success"] for row in result.tables["rollout/by_seed"])
+    (found,) = result.tables["rollout/success"]
+    assert tuple(found[f"posterior_{key}"] for key in ("mean", "low", "high")) == share_posterior(solved, 20)
+
+
+def test_failures_are_counted_by_the_stage_that_the_environment_names(monkeypatch):
+    step = Toy.step
+
+    def staged(self, actions):
+        found = step(self, actions)
+        names = np.where(found.obs["agent_pos"][:, 1] < 0, "before the disc", "behind the disc")
+        return found._replace(info={**found.info, "stage": names})
+
+    assert "rollout/by_stage" not in measure(Way()).tables
+    monkeypatch.setattr(Toy, "step", staged)
+    result = measure(Way())
+    stages, table = result.tables["rollout/by_stage"], result.tables["rollout/by_seed"]
+    assert sum(row["episodes"] for row in stages) == 20
+    for row in stages:
+        own = [line for line in table if line["stage"] == row["stage"]]
+        assert (len(own), sum(not line["success"] for line in own)) == (row["episodes"], row["failed"])
+    assert {line["stage"] for line in table if line["success"]} == {"behind the disc"}

@@ -30,8 +30,9 @@ from dp_prior.data.recorded.language import FrameTexts
 from dp_prior.data.recorded.mirror import with_images
 from dp_prior.data.recorded.previous import central_action, previous_actions
 from dp_prior.data.recorded.records import RecordedConfig, WindowsConfig, good_key
-from dp_prior.data.recorded.selection import ACTION, KeyConfig, read_selected
+from dp_prior.data.recorded.selection import ACTION, ActionConfig, KeyConfig, read_selected
 from dp_prior.data.recorded.weights import weighted_shares
+from dp_prior.data.recorded.whole_episodes import WholeEpisodes
 from dp_prior.data.recorded.window_rows import WindowRows
 from dp_prior.data.recorded.windows import Windows, make_windows, thinned
 from dp_prior.data.samples.order import Share
@@ -266,6 +267,10 @@ class Trajectories(Demonstrations):
     def recorded_at(self, part: str, sample: int) -> tuple[int, int]:
         """See `SplitData`; a mirror image is the moment of its original."""
         return self._chosen.place(int(self._newest[part][sample]) % int(self._chosen.ends[-1]))
+
+    def whole_episodes(self, action: ActionConfig | None = None) -> WholeEpisodes:
+        """See `SplitData`; read again, since samples are windows. Args: action: see `WholeEpisodes`."""
+        return WholeEpisodes(self._config, action)
 
     def summary(self) -> str:
         """See `Demonstrations.summary`; with what was chosen, mirrored, or has weights."""

@@ -27,6 +27,7 @@ from dp_prior.reports.inspection.faults import Finding, faulty_episodes, find, r
 from dp_prior.reports.inspection.image_survey import Gallery, find_in_images, images_at, read_gallery
 from dp_prior.reports.inspection.points import Cloud, look_at_points
 from dp_prior.reports.inspection.proposal import propose, propose_data, propose_images
+from dp_prior.reports.inspection.replays import replay_findings
 from dp_prior.reports.inspection.survey import Role, Survey, survey
 from dp_prior.reports.inspection.units import find_units
 from dp_prior.run.files.config import TrainConfig
@@ -172,7 +173,8 @@ def _configured(config: TrainConfig) -> list[Inspection]:
         depths = {each.key: each for each in one.depth.values() if each.key is not None}
         clouds = {each.key: _point_encoder(config, name) for name, each in one.points.items()}
         seen = _recorded(name, place, roles, own, normalizers, cameras, one.choice, depths, clouds)
-        found.append(replace(seen, findings=ranked([*seen.findings, *_cut_texts(one)])))
+        replays = replay_findings(config, name, one) if not seen.survey.problems else []
+        found.append(replace(seen, findings=ranked([*seen.findings, *_cut_texts(one), *replays])))
     return found
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.envs.fingerprint import differences
+from dp_prior.evaluation.bootstrap import STATISTICS, bootstrap, interval
 from dp_prior.evaluation.interval import UNBOUNDED, mean_interval, of_difference
 from dp_prior.reports.pages.charts import overlay
 from dp_prior.reports.pages.drawing import Chart, Drawing
@@ -19,6 +20,9 @@ from dp_prior.reports.pages.page import Page, Table
 from dp_prior.reports.pages.ranking import distinct_names, ranked, scores_by_seed, value_of
 from dp_prior.reports.pages.run_page import headlines, points, short, timed
 from dp_prior.reports.pages.story import Story
+
+MOST_RESAMPLED = 1000
+"""Most episodes that the bootstrap draws from."""
 
 
 def comparison_page(stories: list[Story]) -> Page:
@@ -43,6 +47,7 @@ def comparison_page(stories: list[Story]) -> Page:
         summaries=[
             _runs(names, stories),
             ("Configurations, over seeds of training", ("configuration", "seeds", "metric", "mean"), _folded(groups)),
+            _bootstrapped(groups),
             ("Paired by seed", ("run", "against", "metric", "seeds", "difference"), _paired(names, stories)),
         ],
         sections=[section for section in sections if section[1]],
@@ -156,6 +161,28 @@ def _folded(groups: list[tuple[str, list[Story]]]) -> list[tuple[str, str, str, 
             mean = broken if np.isnan(numbers).any() else f"{numbers.mean():.4g}{interval}"
             rows.append((label, str(len(numbers)), metric, mean))
     return rows if any(len(group) > 1 for _, group in groups) else []
+
+
+def _bootstrapped(groups: list[tuple[str, list[Story]]]) -> Table:
+    """Mean score and worst tenth of each configuration, with intervals over training seeds and episodes by the
+    stratified bootstrap; of the episodes that all runs have, and empty without repeated seeds."""
+    scores = [[scores_by_seed(story) for story in group] for _, group in groups]
+    common = set.intersection(*(set(one) for group in scores for one in group)) if scores else set()
+    episodes = sorted(common)[:MOST_RESAMPLED]
+    arrays = [np.array([[one[seed] for seed in episodes] for one in group]) for group in scores]
+    rows = []
+    names = {story.tested.name for _, group in groups for story in group if story.tested is not None}
+    is_comparable = len(names) == 1 and len(episodes) > 1 and any(len(group) > 1 for _, group in groups)
+    if is_comparable and not any(np.isnan(array).any() for array in arrays):
+        found = {name: bootstrap(arrays, STATISTICS[name]) for name in ("score", "worst tenth")}
+        for number, (label, group) in enumerate(groups):
+            cells = []
+            for values, draws in found.values():
+                low, high = interval(draws[:, number])
+                cells.append(f"{values[number]:.4g} ({low:.4g} to {high:.4g})")
+            rows.append((label, str(len(group)), str(len(episodes)), *cells))
+    title = "Configurations, over seeds of training and episodes"
+    return title, ("configuration", "seeds", "episodes", "score", "worst tenth"), rows
 
 
 def _paired(names: list[str], stories: list[Story]) -> list[tuple[str, str, str, str, str]]:

@@ -21,7 +21,7 @@ from dp_prior.files.regular_files import read_small
 from dp_prior.reports.pages.charts import bars, overlay, sampled
 from dp_prior.reports.pages.drawing import Chart, Drawing
 from dp_prior.reports.pages.page import Page, Table
-from dp_prior.reports.pages.story import MOMENTS, EvaluationReport, Story, can_be_drawn
+from dp_prior.reports.pages.story import BY_SEED, MOMENTS, EvaluationReport, Story, can_be_drawn
 
 LARGEST_FILMS = 6 << 20
 """Bytes of films embedded in a page; further films are links to their files."""
@@ -87,6 +87,7 @@ def run_page(story: Story, output: Path) -> Page:
             ("What happened", ("step", "message"), happened[-MOST_LISTED:]),
             ("Settings that differ from the defaults", ("setting", "value"), _listed(story.changed)),
             ("Test of the best weights", ("metric", "value"), [(n, f"{v:.6g}") for n, v in story.test.items()]),
+            *_of_rollouts(story),
         ],
         details=[("All settings", ("setting", "value"), _listed(story.settings))],
         commands=_commands(story),
@@ -280,6 +281,22 @@ def _scored(report: EvaluationReport) -> str:
     rows = report.episodes
     solved = sum(row["success"] is True for row in rows)
     return f"{len(rows)} episodes, {solved} solved; the first are filmed"
+
+
+def _of_rollouts(story: Story) -> list[Table]:
+    """The tables of `Story.tested` but that of its episodes: motion, posterior, stages, instructions."""
+    report, found = story.tested, []
+    for name, every in {} if report is None else report.tables.items():
+        rows = every[:MOST_LISTED]
+        if rows and not name.endswith(BY_SEED):
+            cells = [tuple(_cell(row.get(key)) for key in rows[0]) for row in rows]
+            found.append((f"{name}, step {report.step:,}", tuple(key.replace("_", " ") for key in rows[0]), cells))
+    return found
+
+
+def _cell(value: Any) -> str:
+    """A value of a report in a table."""
+    return f"{value:.4g}" if can_be_drawn(value) else short(value)
 
 
 def _listed(settings: dict[str, Any]) -> list[tuple[str, str]]:

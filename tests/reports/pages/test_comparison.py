@@ -3,6 +3,8 @@
 import dataclasses
 from pathlib import Path
 
+import numpy as np
+
 from dp_prior.reports.pages.comparison import comparison_page
 from dp_prior.reports.pages.ranking import ranking
 from dp_prior.reports.pages.story import EvaluationReport, Story
@@ -107,3 +109,27 @@ def test_runs_of_one_name_are_told_apart_by_their_place():
     runs = [dataclasses.replace(story_of("a"), directory=Path(place)) for place in ("x/a", "y/a")] + [story_of("b")]
     rows = dict((title, rows) for title, _, rows in comparison_page(runs).summaries)["Runs"]
     assert [row[0] for row in rows] == ["x/a", "y/a", "b"]
+
+
+def test_configurations_are_folded_over_seeds_and_episodes_by_the_stratified_bootstrap():
+    from dp_prior.evaluation.bootstrap import bootstrap, interval, mean, worst_tenth
+
+    scores = np.random.default_rng(0).uniform(size=(2, 3, 12))
+    runs = [
+        story_of(f"{name}{seed}", ("rollout", 1, tuple(scores[group, seed])), seed=seed, lr=group)
+        for group, name in enumerate("ab")
+        for seed in range(3)
+    ]
+    title = "Configurations, over seeds of training and episodes"
+    [rows] = [rows for found, _, rows in comparison_page(runs).summaries if found == title]
+    for group, row in enumerate(rows):
+        assert row[1:3] == ("3", "12")
+        for cell, statistic in zip(row[3:], (mean, worst_tenth), strict=True):
+            values, draws = bootstrap(list(scores), statistic)
+            low, high = interval(draws[:, group])
+            assert cell == f"{values[group]:.4g} ({low:.4g} to {high:.4g})"
+    [alone] = [rows for found, _, rows in comparison_page(runs[::3]).summaries if found == title]
+    assert alone == [], "without repeated seeds there is nothing to fold"
+    broken = [*runs[:-1], story_of("b2", ("rollout", 1, (None,) * 12), seed=2, lr=1)]
+    [none] = [rows for found, _, rows in comparison_page(broken).summaries if found == title]
+    assert none == []

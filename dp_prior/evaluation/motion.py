@@ -1,0 +1,62 @@
+"""The motion of an episode: paths of executed actions and of observations that are vectors, while a block runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dp_prior.evaluation.smoothness import MEASURES, measures
+from dp_prior.tensors.batch import Spec
+
+LARGEST = 64
+"""Numbers of an observation whose path is followed; longer vectors, such as embeddings, are no positions."""
+
+ACTION = "action"
+
+
+def signals(obs_shapes: Mapping[str, tuple[int, ...]], spec: Spec) -> list[str]:
+    """The executed action, and each vector that the policy observes."""
+    seen = [key for key in obs_shapes if key in spec.cond_shapes and spec.kind(key) not in ("image", "text")]
+    return [ACTION, *(key for key in seen if len(obs_shapes[key]) == 1 and obs_shapes[key][0] <= LARGEST)]
+
+
+class Motion:
+    """Paths of n episodes in lockstep."""
+
+    def __init__(self, names: list[str], first: Mapping[str, np.ndarray], max_steps: int, rate: float):
+        """
+        Args:
+            names: see `signals`.
+            first: the first observation.
+            rate: control steps per second.
+        """
+        self._rate, self._length = rate, max_steps + 1
+        self._paths: dict[str, list[np.ndarray]] = {name: [] if name == ACTION else [first[name]] for name in names}
+
+    def add(self, actions: np.ndarray, obs: Mapping[str, np.ndarray]) -> None:
+        """One step of all episodes; the values of an episode that is over do not count."""
+        for name, path in self._paths.items():
+            path.append(actions if name == ACTION else obs[name])
+
+    def measured(self, steps: np.ndarray) -> np.ndarray:
+        """(n, names * measures) after `steps` (n,) of each episode; see `smoothness.measures`."""
+        found = []
+        for name, path in self._paths.items():
+            values = np.stack(path, axis=1).astype(np.float64)
+            padded = np.zeros((len(values), self._length, values.shape[2]))  # the same for any block
+            padded[:, : values.shape[1]] = values
+            found.append(measures(padded, steps + (name != ACTION), self._rate))
+        return np.concatenate(found, axis=1)
+
+
+def motion_table(names: list[str], rows: np.ndarray) -> list[dict[str, Any]]:
+    """A line for each signal: means of its measures over the episodes that have one, from rows of `Motion.measured`."""
+    columns = rows.reshape(len(rows), len(names), len(MEASURES))
+    lines = []
+    for number, name in enumerate(names):
+        known = [column[np.isfinite(column)] for column in columns[:, number].T]
+        means = {key: float(one.mean()) if len(one) else None for key, one in zip(MEASURES, known, strict=True)}
+        lines.append({"signal": name, **means})
+    return lines

@@ -1,0 +1,175 @@
+"""ReplayConfig: the record of a replay of recorded actions, and the recorded starts that an environment needs."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import Field
+
+from dp_prior.clock import Cadence
+from dp_prior.config import Config, ConfigError
+from dp_prior.data.errors import DataError
+from dp_prior.data.recorded.selection import ActionConfig
+from dp_prior.data.recorded.whole_episodes import WholeEpisodes
+from dp_prior.data.split_data import SplitData
+from dp_prior.envs import EnvConfig
+from dp_prior.envs.starts import SEED, reset_to, start_keys
+from dp_prior.envs.vector import VectorEnv
+from dp_prior.evaluation.interval import UNBOUNDED
+from dp_prior.evaluation.measurement import EvaluatorName
+from dp_prior.evaluation.replay_evaluator import Replayable, ReplayEvaluator
+from dp_prior.evaluation.samples import evenly_spread
+from dp_prior.tracking.metric_names import Metric
+
+Keys = str | Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+class ReplayConfig(Config):
+    """The ceiling of imitation: the score of the recorded actions, played from the recorded starts.
+
+    No policy acts, so the result is the same whenever it is measured; plan and `--check` measure before training, and
+    warn below a success rate of 95 %. The report has for each episode the first step at which an observation departs
+    from the recording, and by how much.
+    """
+
+    type: Literal["replay"] = "replay"
+
+    tasks: ClassVar = ("policy",)
+    reports: ClassVar = True
+
+    metrics: ClassVar = (
+        Metric("<name>/score", "score", "higher", "Mean score of the recorded actions."),
+        Metric("<name>/score_ci_low", "score", "higher", "Lower end of the 95 % interval of the mean (Student's t)."),
+        Metric("<name>/score_ci_high", "score", "higher", "Upper end of that interval."),
+        Metric("<name>/success_rate", "share", "higher", "Share of recordings that solve the task when replayed."),
+        Metric("<name>/success_ci_low", "share", "higher", "Lower end of the 95 % interval of the share (Wilson)."),
+        Metric("<name>/success_ci_high", "share", "higher", "Upper end of that interval."),
+        Metric("<name>/followed", "share", "higher", "Share of replays that never depart from their recording."),
+        Metric("<name>/episodes", "episodes", None, "Episodes replayed."),
+    )
+
+    name: EvaluatorName = "replay"
+    """First part of the names of metrics, for example `replay/success_rate`, and of files."""
+
+    every: Cadence = Cadence(epochs=50)
+    """How often to report, besides before training and at the end. The episodes are played once."""
+
+    env: EnvConfig
+    """The environment."""
+
+    data_set: str | None = None
+    """Name of the data set to replay, of several (`data.sets`)."""
+
+    start: dict[str, Keys] | None = None
+    """What determines the start of an episode, by the environment's name, and its key in the data set, or several keys
+    to join: observations such as `state`; `seed`, of which there may be one per episode; for `gym` also the `options`
+    of its `reset`. null: keys of the names that the environment needs, else `seed`."""
+
+    action: ActionConfig | None = None
+    """The executed actions. null: the actions to learn (`data.action`)."""
+
+    n_episodes: int = Field(default=50, ge=1)
+    """Episodes to replay, evenly spread over the data; all if there are fewer."""
+
+    tolerance: float = Field(default=0.01, gt=0)
+    """Difference from the recording from which on an observation departs, as a share of the recorded range of each
+    number."""
+
+    def metric_names(self) -> list[str]:
+        """Names of the metrics that `run` will measure."""
+        return [name for metric in self.metrics for name in metric.names({"name": [self.name]})]
+
+    def task_faults(self, task: Any) -> Iterator[str]:
+        """None: no policy acts."""
+        return iter(())
+
+    def measured_models(self) -> tuple[str, ...]:
+        """None: no policy acts."""
+        return ()
+
+    @property
+    def score_range(self) -> tuple[float, float]:
+        """See `RolloutConfig`."""
+        return getattr(self.env, "score_range", UNBOUNDED)
+
+    def trial(self) -> Self:
+        """All of it: `--check` tells the ceiling before training."""
+        return self
+
+    def create(self, data: SplitData, output_dir: Path | None = None) -> ReplayEvaluator:
+        """
+        Args:
+            data: recorded episodes, one data set or several.
+            output_dir: where reports go; None for nowhere.
+
+        Raises:
+            ImportError: a package of the environment is not installed.
+            ConfigError: the environment does not exist, cannot be put into the recorded starts, or takes other actions.
+        """
+        if self.data_set is not None or data.sets:
+            if self.data_set not in data.sets:
+                found = f"evaluator {self.name!r} replays data_set {self.data_set!r}; data.sets has {sorted(data.sets)}"
+                raise ConfigError("data", [found])
+            data = data.sets[self.data_set]
+        return self.of(data.whole_episodes(self.action), output_dir)
+
+    def of(self, episodes: WholeEpisodes, output_dir: Path | None = None) -> ReplayEvaluator:
+        """The replay of some episodes; see `create`."""
+        try:
+            env = self.env.model_copy(update={"n_envs": 1}).create()
+            with contextlib.closing(env):
+                found = self._replayable(env, episodes)
+                reset_to(env, {name: values[:1] for name, values in found.starts.items()})
+        except (ValueError, DataError) as error:
+            where = f"the environment {self.env.type!r} of evaluator {self.name!r}"
+            raise ConfigError(where, [str(error)]) from error
+        return ReplayEvaluator(self, found, output_dir)
+
+    def _replayable(self, env: VectorEnv, episodes: WholeEpisodes) -> Replayable:
+        """The episodes to replay, checked against the environment."""
+        if episodes.actions.shape[1:] != (env.action_dim,):
+            found = f"takes actions of {env.action_dim} numbers, but recorded are {episodes.actions.shape[1:]}"
+            raise ValueError(f"{found}; name the executed actions in `action`")
+        starts = self._starts(env, episodes)
+        known, shapes = {**starts, **episodes.obs}, env.obs_shapes
+        seen = {key: values for key, values in known.items() if values.shape[1:] == shapes.get(key)}
+        chosen = evenly_spread(len(episodes), self.n_episodes).tolist()
+        rows = [episodes.rows(place) for place in chosen]
+        return Replayable(
+            numbers=episodes.numbers[chosen],
+            starts={name: values[[each[0] for each in rows]] for name, values in starts.items()},
+            actions=[episodes.actions[each] for each in rows],
+            obs={key: [values[each] for each in rows] for key, values in seen.items()},
+        )
+
+    def _starts(self, env: VectorEnv, episodes: WholeEpisodes) -> dict[str, np.ndarray]:
+        """(N, ...) what determines a start, by the environment's name."""
+        found = {}
+        for name, keys in (self.start or self._usual_start(env, episodes)).items():
+            names, is_own = (keys,) if isinstance(keys, str) else keys, self.start is None and name in episodes.obs
+            values = episodes.obs[name] if is_own else episodes.column(names, f"start.{name}")
+            wanted = () if name == SEED else env.obs_shapes.get(name, values.shape[1:])
+            if math.prod(values.shape[1:]) != math.prod(wanted):
+                raise ValueError(
+                    f"begins at {name!r} of shape {wanted}, but start.{name} holds {values.shape[1:]} a step"
+                )
+            found[name] = values.reshape(-1, *wanted)
+        return found
+
+    def _usual_start(self, env: VectorEnv, episodes: WholeEpisodes) -> dict[str, Keys]:
+        """What determines a start, and the keys of the same names."""
+        needed, known = start_keys(env), {*episodes.obs, *episodes.keys}
+        if known.issuperset(needed):
+            return {name: name for name in needed}
+        if SEED in known:
+            return {SEED: SEED}
+        wanted = " and ".join(map(repr, dict.fromkeys([*needed, SEED])))
+        raise ValueError(
+            f"begins where {wanted} says, but the data set has only {sorted(known)}; name in `start` the keys that "
+            f'hold it, such as "start": {{"{needed[0]}": "KEY"}}'
+        )

@@ -1,0 +1,161 @@
+"""ReplayEvaluator: plays recorded actions in an environment, from recorded starts.
+
+A policy that imitates the recorded actions can hardly solve more than they do. If they leave their recording, simulator
+or actions have changed. Episodes run in blocks of `n_envs`, which ranks divide.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from dp_prior.clock import Progress
+from dp_prior.config import Config
+from dp_prior.envs.fingerprint import fingerprint, versions
+from dp_prior.envs.starts import reset_to
+from dp_prior.envs.vector import VectorEnv
+from dp_prior.evaluation.blocks import run_blocks
+from dp_prior.evaluation.ceiling import Ceiling
+from dp_prior.evaluation.departure import Compared
+from dp_prior.evaluation.interval import mean_interval, share_interval
+from dp_prior.evaluation.measurement import Measurement, write_report
+from dp_prior.evaluation.samples import heartbeat, rank_and_size, work_of
+from dp_prior.tensors.metrics import ReducingRanks
+
+
+@dataclass(frozen=True)
+class Replayable:
+    """n recorded episodes.
+
+    Attributes:
+        numbers: (n,) the data set's own number of each episode.
+        starts: (n, ...) by name, see `StartsAsRecorded`.
+        actions: of each episode, (T, A).
+        obs: by key, of each episode (T, *shape): the observation before each action.
+    """
+
+    numbers: np.ndarray
+    starts: dict[str, np.ndarray]
+    actions: list[np.ndarray]
+    obs: dict[str, list[np.ndarray]]
+
+
+class ReplayEvaluator:
+    """See `ReplayConfig`, the record that creates it."""
+
+    def __init__(self, config: Config, episodes: Replayable, output_dir: Path | None):
+        self.config = config
+        self.every = config.every
+        self.output_dir = output_dir
+        self._episodes = episodes
+        recorded = {key: np.concatenate(parts) for key, parts in episodes.obs.items()}
+        self._compared = Compared.of(recorded, getattr(config.env, "angles", {}))
+        self._played: Measurement | None = None
+
+    def run(self, models: dict[str, nn.Module], ranks: ReducingRanks | None, progress: Progress) -> Measurement:
+        """Play all episodes, once; a collective after each round of blocks when there are several ranks.
+
+        Raises:
+            RuntimeError: on every rank, when a block failed on one of them.
+        """
+        result = self.measure(ranks)
+        if self.output_dir is not None and rank_and_size(ranks)[0] == 0:
+            stem = self.output_dir / f"{self.config.name}_{progress.global_step:08d}.json"
+            write_report(stem, self.config, progress, result)
+        return result
+
+    def measure(self, ranks: ReducingRanks | None = None) -> Measurement:
+        """See `run`; no report is written."""
+        if self._played is None:
+            config, n = self.config, len(self._episodes.numbers)
+            env = config.env.model_copy(update={"n_envs": min(config.env.n_envs, n)}).create()
+            try:
+                world = fingerprint(config.env, env, 0)
+                with work_of(ranks).named(config.name, n):
+                    rows = run_blocks(lambda block: self._play(env, block, ranks), n, env.n_envs, 7, ranks, config.name)
+            finally:
+                env.close()
+            self._played = replace(self._measurement(rows), environment=world)
+        return self._played
+
+    def warnings(self, ranks: ReducingRanks | None = None) -> list[str]:
+        """What to know before training: a line if the ceiling is low. A collective."""
+        found = self.ceiling(ranks)
+        return [str(found)] if found.is_low else []
+
+    def ceiling(self, ranks: ReducingRanks | None = None) -> Ceiling:
+        """The result in words. A collective."""
+        config, result = self.config, self.measure(ranks)
+        score, table = result.metrics[f"{config.name}/score"], result.tables[f"{config.name}/by_episode"]
+        return Ceiling(config.name, config.env.type, score, table, versions(config.env))
+
+    def _play(self, env: VectorEnv, block: range, ranks: ReducingRanks | None) -> np.ndarray:
+        """(len(block), 7) of place, score, success, steps, and step (-1 for none), size and number of the departure."""
+        episodes, places = self._episodes, np.array(block)
+        lengths = np.array([len(episodes.actions[place]) for place in block])
+        actions = _padded([episodes.actions[place] for place in block])
+        rows = np.stack([places, *np.zeros((3, len(block)))], axis=1).astype(np.float64)
+        first = reset_to(env, {name: values[places] for name, values in episodes.starts.items()})
+        seen = [self._compared.joined(first)]
+        is_running = np.ones(len(block), dtype=bool)
+        while is_running.any():
+            heartbeat(ranks)
+            obs, _, done, info = env.step(actions[:, len(seen) - 1])
+            rows[is_running, 1], rows[is_running, 2] = info["score"][is_running], info["success"][is_running]
+            rows[is_running, 3] += 1
+            seen.append(self._compared.joined(obs))
+            is_running = is_running & ~done & (rows[:, 3] < lengths)
+            work_of(ranks).tell(float(np.where(is_running, rows[:, 3] / lengths, 1.0).mean()))
+        return np.concatenate([rows, self._departures(block, np.stack(seen, axis=1), rows[:, 3])], axis=1)
+
+    def _departures(self, block: range, seen: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        """(len(block), 3) of step, size and number; size NaN if nothing is compared."""
+        if not self._compared.shapes:
+            return np.full((len(block), 3), (-1.0, np.nan, 0.0))
+        obs = [{key: parts[place] for key, parts in self._episodes.obs.items()} for place in block]
+        recorded = _padded([self._compared.joined(one) for one in obs])
+        lengths = np.array([len(next(iter(one.values()))) for one in obs])
+        common = min(seen.shape[1], recorded.shape[1])
+        is_common = np.arange(common) < np.minimum(steps + 1, lengths)[:, None]
+        found = self._compared.departures(seen[:, :common], recorded[:, :common], is_common, self.config.tolerance)
+        return np.stack([found.step, found.size, found.number], axis=1)
+
+    def _measurement(self, rows: np.ndarray) -> Measurement:
+        """Metrics and table of all episodes, see `_play`."""
+        config, n = self.config, len(rows)
+        if not np.isnan(rows[:, 2]).all():  # an environment that reports only success means that the rest failed
+            rows[:, 2] = np.nan_to_num(rows[:, 2])
+        scores, successes = rows[:, 1], rows[:, 2]
+        followed = (rows[:, 4] < 0).mean() if self._compared.shapes else math.nan
+        values = (
+            *(scores.mean(), *mean_interval(scores, limits=config.score_range)),
+            *(successes.mean(), *share_interval(successes.sum(), n), followed, n),
+        )
+        metrics = {name: float(value) for name, value in zip(config.metric_names(), values, strict=True)}
+        return Measurement(metrics, tables={f"{config.name}/by_episode": [self._line(row) for row in rows]})
+
+    def _line(self, row: np.ndarray) -> dict[str, Any]:
+        """The line of an episode in the table."""
+        place, score, success, steps, departs_at, departure, number = row.tolist()
+        names, has_left = self._compared.names, departs_at >= 0
+        return {
+            "episode": int(self._episodes.numbers[int(place)]),
+            "score": score,
+            "success": None if math.isnan(success) else bool(success),
+            "steps": int(steps),
+            "recorded_steps": len(self._episodes.actions[int(place)]),
+            "departs_at": int(departs_at) if has_left else None,
+            "departs_in": names[int(number)] if has_left else None,
+            "departure": departure,
+        }
+
+
+def _padded(parts: list[np.ndarray]) -> np.ndarray:
+    """(n, T, D) of n arrays (T, D), the last row of each repeated."""
+    longest = max(map(len, parts))
+    return np.stack([part[np.minimum(np.arange(longest), len(part) - 1)] for part in parts])

@@ -1,0 +1,45 @@
+"""The recorded actions, replayed in the environments of a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dp_prior.config import ConfigError
+from dp_prior.data.errors import DataError
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
+from dp_prior.data.recorded.whole_episodes import WholeEpisodes
+from dp_prior.evaluation.replay import ReplayConfig
+from dp_prior.evaluation.rollout import RolloutConfig
+from dp_prior.reports.inspection.faults import Finding
+from dp_prior.run.files.config import TrainConfig
+
+EPISODES = 20
+"""Episodes that are replayed where no evaluator says how many."""
+
+
+def replay_findings(config: TrainConfig, name: str, record: TrajectoriesConfig) -> Iterator[Finding]:
+    """The ceiling of imitation in each environment, a warning if low; or why an environment is not replayed.
+
+    Args:
+        name: of the data set among those of the configuration.
+        record: of the data set.
+    """
+    for replay in _replays(config, name):
+        try:
+            ceiling = replay.of(WholeEpisodes(record.downloaded({}), replay.action)).ceiling()
+        except (ConfigError, DataError) as error:
+            yield Finding("note", f"not replayed: {error.source} {'; '.join(error.problems)}")
+        except ImportError as error:
+            yield Finding("note", f"not replayed: {error}")
+        else:
+            yield Finding("warning" if ceiling.is_low else "note", str(ceiling))
+
+
+def _replays(config: TrainConfig, name: str) -> list[ReplayConfig]:
+    """The evaluators that replay this data set; without one, an evaluator for each environment of a rollout."""
+    evaluators = [*config.evaluate, *config.test]
+    replays = [one for one in evaluators if isinstance(one, ReplayConfig)]
+    if replays:
+        return [one for one in replays if one.data_set in (None, name)]
+    envs = {one.env.to_json(): one.env for one in evaluators if isinstance(one, RolloutConfig)}
+    return [ReplayConfig(env=env, n_episodes=EPISODES) for env in envs.values()]

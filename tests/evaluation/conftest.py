@@ -1,0 +1,3 @@
+"""Simulators that may be missing, and the demonstrations in the repository."""
+
+from tests.envs.conftest import gym_pusht, metaworld, shipped  # noqa: F401

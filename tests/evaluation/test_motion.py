@@ -1,0 +1,50 @@
+"""The motion of a block: paths of actions and of vectors that the policy observes, by episode."""
+
+import numpy as np
+import pytest
+
+from dp_prior.evaluation.motion import LARGEST, Motion, motion_table, signals
+from dp_prior.evaluation.smoothness import MEASURES, measures
+from dp_prior.tensors.batch import Spec
+
+STEPS = np.array([6.0, 9.0])
+
+
+def test_signals_are_the_action_and_vectors_that_the_policy_observes():
+    shapes = {"state": (5,), "unseen": (2,), "camera": (8, 8, 3), "wide": (LARGEST + 1,), "text": ()}
+    seen = {key: (2, *shape) for key, shape in shapes.items() if key != "unseen"}
+    spec = Spec(x_shape=(4, 2), cond_shapes={**seen, "text": (2, 8)}, kinds={"camera": "image", "text": "text"})
+    assert signals(shapes, spec) == ["action", "state"]
+
+
+def played():
+    random = np.random.default_rng(0)
+    actions, states = random.normal(size=(2, 9, 2)), random.normal(size=(2, 10, 3))
+    motion = Motion(["action", "state"], {"state": states[:, 0], "other": states[:, 0]}, max_steps=12, rate=10.0)
+    for step in range(9):
+        motion.add(actions[:, step], {"state": states[:, step + 1]})
+    return motion, actions, states
+
+
+def padded(path):
+    return np.concatenate([path, np.zeros((13 - len(path), path.shape[1]))])[None]
+
+
+def test_an_episode_has_an_observation_more_than_actions():
+    motion, actions, states = played()
+    found = motion.measured(STEPS)
+    for row, steps in enumerate(STEPS.astype(int)):
+        own = [padded(actions[row, :steps]), padded(states[row, : steps + 1])]
+        expected = [
+            measures(path, np.array([count]), 10.0)[0] for path, count in zip(own, (steps, steps + 1), strict=True)
+        ]
+        np.testing.assert_array_equal(found[row], np.concatenate(expected))
+
+
+def test_the_table_has_means_over_the_episodes_that_have_a_value():
+    rows = played()[0].measured(STEPS)
+    rows[0, 1] = np.nan
+    table = motion_table(["action", "state"], rows)
+    assert [line["signal"] for line in table] == ["action", "state"]
+    assert table[0]["sparc"] == rows[1, 1] and table[1]["distance"] == pytest.approx(rows[:, len(MEASURES)].mean())
+    assert motion_table(["action"], np.full((2, len(MEASURES)), np.nan))[0]["sparc"] is None
