@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dp_prior.envs.aloha_kinematics import Arm, Pose, rotation_by, rotation_of, stepped
-from dp_prior.envs.aloha_world import CLOSED, OPEN
-from dp_prior.pixels.renderers.aloha import AlohaTask
+from dp_prior.pixels.renderers.aloha import CLOSED, OPEN, AlohaTask
 
 LEAD = 0.012, 0.06  # m and rad from the measured pose to the commanded one: what the speed follows from
 NEAR = 0.008  # m to a goal that count as reached
@@ -21,7 +20,11 @@ PITCH = 1.05  # rad by which grippers look down
 TILT = 0.5  # rad by which the cube is tilted for the left gripper
 ABOVE = 0.08  # m over an object from which it is approached
 MEETING = np.array([0.0, 0.5, 0.25])  # m, where the cube is handed over
-CUBE, PEG, SOCKET = np.full(3, 0.02), np.array([0.06, 0.01, 0.01]), np.array([0.06, 0.022, 0.022])  # m, half of the sides
+CUBE, PEG, SOCKET = (
+    np.full(3, 0.02),
+    np.array([0.06, 0.01, 0.01]),
+    np.array([0.06, 0.022, 0.022]),
+)  # m, half of the sides
 JOINING = np.array([0.0, 0.5, 0.15])  # m, where peg and socket meet
 INNER = 0.0224  # m from a finger's joint position to its inner face
 PRESSED = 0.0015  # m between finger and object below which they touch
@@ -43,7 +46,9 @@ class Goal(NamedTuple):
 def looking(side: str, pitch: float, roll: float = 0.0) -> np.ndarray:
     """(3, 3) a gripper that looks to the other arm, down by `pitch` rad, and is turned about its axis by `roll`."""
     yaw = 0.0 if side == "left" else np.pi
-    return rotation_by(np.array([0, 0, yaw])) @ rotation_by(np.array([0, pitch, 0])) @ rotation_by(np.array([roll, 0, 0]))
+    return (
+        rotation_by(np.array([0, 0, yaw])) @ rotation_by(np.array([0, pitch, 0])) @ rotation_by(np.array([roll, 0, 0]))
+    )
 
 
 PICKING_LEFT = looking("left", PITCH)
@@ -101,7 +106,9 @@ def insertion_goals(poses: list[Pose], openings: tuple[float, float], objects: n
     if not has_socket or not has_peg:  # whoever has got hold waits
         socket_grasp, peg_grasp = socket[:3], peg[:3] + [0, 0, 0.012]
         return (
-            Goal(socket_grasp, PICKING_LEFT, 0.0) if has_socket else picking(left, openings[0], socket_grasp, PICKING_LEFT),
+            Goal(socket_grasp, PICKING_LEFT, 0.0)
+            if has_socket
+            else picking(left, openings[0], socket_grasp, PICKING_LEFT),
             Goal(peg_grasp, PICKING, 0.0) if has_peg else picking(right, openings[1], peg_grasp, PICKING),
         )
     aside = np.linalg.norm((peg - socket)[1:3])

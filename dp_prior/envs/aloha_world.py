@@ -6,24 +6,29 @@ a variable of its module, so that a process has one world, and observes no state
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from dp_prior.pixels.renderers.aloha import ARMS, AlohaTask, load_model
+from dp_prior.pixels.renderers.aloha import (
+    GRIPPERS,
+    JOINTS,
+    QPOS,
+    AlohaRenderer,
+    AlohaTask,
+    qpos_of,
+    state_of,
+)
 
 SUBSTEPS = 10  # of 2 ms: 50 control steps a second
-JOINTS = 14  # of both arms, left first: 6 angles in rad, and the opening of the gripper, 0 closed to 1
-FINGERS = 6, 14  # in qpos: the left finger of each gripper; the right finger follows, with the opposite sign
-CLOSED, OPEN = 0.01844, 0.05800  # m, positions of a left finger that count as 0 and 1
-START = np.array([0, -0.96, 1.16, 0, -0.3, 0, 0.02239, -0.02239] * 2)
-ARM_QPOS = np.array([0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14])  # of qpos, in the order of an action
+START = np.array([0, -0.96, 1.16, 0, -0.3, 0, 0.02239, -0.02239] * 2)  # of the arms, in MuJoCo's positions
 
 STAGES = {
     "transfer_cube": ("start", "touched", "lifted", "met", "transferred"),
     "insertion": ("start", "touched", "lifted", "met", "inserted"),
 }
-"""What has been reached, by gym-aloha's reward, which is the place in the list."""
+"""What an episode reaches one after another; the place in the list is gym-aloha's reward."""
 
 
 Touching = set[frozenset[str]]
@@ -31,16 +36,16 @@ LEFT, RIGHT = "vx300s_left/10_left_gripper_finger", "vx300s_right/10_right_gripp
 SOCKET = "socket-1", "socket-2", "socket-3", "socket-4"
 
 
-def transfer_reward(touching: Touching) -> int:
-    """gym-aloha's reward, 0 to 4: success is the left finger at a cube off the table, which a falling cube may be."""
+def transfer_stage(touching: Touching) -> int:
+    """gym-aloha's reward, the place of the stage. Success is a left finger at a cube off the table, also in flight."""
     left, right, table = (frozenset(("red_box", other)) in touching for other in (LEFT, RIGHT, "table"))
     if left:
         return 3 if table else 4
     return (1 if table else 2) if right else 0
 
 
-def insertion_reward(touching: Touching) -> int:
-    """gym-aloha's reward, 0 to 4: success is the peg at the pin inside of the socket."""
+def insertion_stage(touching: Touching) -> int:
+    """gym-aloha's reward, the place of the stage. Success is the peg at the pin inside of the socket."""
 
     def touches(one: str, *others: str) -> bool:
         return any(frozenset((one, other)) in touching for other in others)
@@ -53,34 +58,46 @@ def insertion_reward(touching: Touching) -> int:
     return (2 if is_up else 1) if touches("red_peg", RIGHT) and touches(LEFT, *SOCKET) else 0
 
 
-REWARDS = {"transfer_cube": transfer_reward, "insertion": insertion_reward}
+REACHED = {"transfer_cube": transfer_stage, "insertion": insertion_stage}
 
 
 class AlohaWorld:
-    """A world in gymnasium's manner. The seed determines the start; success ends the episode."""
+    """A world in gymnasium's manner, which is its own raw observation. The seed determines the start; success ends the
+    episode."""
 
-    def __init__(self, task: AlohaTask):
-        """Raises: ImportError: gym-aloha is missing."""
-        self.model = load_model(task)
+    def __init__(
+        self,
+        task: AlohaTask,
+        model: Any,
+        cameras: Mapping[str, AlohaRenderer] | None = None,
+        film: AlohaRenderer | None = None,
+    ):
+        """
+        Args:
+            model: see `load_model`; worlds of one process share it, and the cameras.
+            cameras: draw further observations, by name.
+            film: draws what `render` returns.
+        """
         import mujoco
         from gymnasium.spaces import Box
 
-        self.task = task
+        self.task, self.model = task, model
         self.data = mujoco.MjData(self.model)
-        low, high = self.model.actuator_ctrlrange[ARM_QPOS].T
-        low[[6, 13]], high[[6, 13]] = 0.0, 1.0
+        self._cameras, self._film = dict(cameras or {}), film
+        low, high = self.model.actuator_ctrlrange[QPOS].T
+        low[GRIPPERS], high[GRIPPERS] = 0.0, 1.0
         self.action_space = Box(low.astype(np.float32), high.astype(np.float32))
         self._names = [self.model.geom(number).name for number in range(self.model.ngeom)]
 
     def reset(self, seed: int) -> tuple[AlohaWorld, dict[str, Any]]:
-        """This world at the start that gym-aloha draws from a seed."""
+        """This world at the start that gym-aloha draws from a seed, and the stage."""
         from gym_aloha.utils import sample_box_pose, sample_insertion_pose
 
         is_cube = self.task == "transfer_cube"
         return self.begin(sample_box_pose(seed) if is_cube else np.concatenate(sample_insertion_pose(seed)))
 
     def begin(self, objects: np.ndarray) -> tuple[AlohaWorld, dict[str, Any]]:
-        """This world with the objects at positions and quaternions (7,) or (14,)."""
+        """This world with the objects at positions and quaternions (7,) or (14,), and the stage."""
         import mujoco
 
         disabled = self.model.opt.disableflags
@@ -95,38 +112,38 @@ class AlohaWorld:
         return self, self._info()
 
     def step(self, action: np.ndarray) -> tuple[AlohaWorld, float, bool, bool, dict[str, Any]]:
-        """This world after an action (14,), reward from 0 to 1, whether the task is solved, False, and the stage."""
+        """This world after a joint command (14,), the reward from 0 to 1, whether the task is solved, False, and the
+        stage."""
         import mujoco
 
-        for arm, (first, finger) in enumerate(zip((0, 8), FINGERS, strict=True)):
-            joints = action[7 * arm : 7 * arm + 7].astype(np.float64)
-            opening = CLOSED + joints[6] * (OPEN - CLOSED)
-            self.data.ctrl[first:finger] = joints[:6]
-            self.data.ctrl[finger : finger + 2] = opening, -opening
+        self.data.ctrl[:] = qpos_of(action)
         mujoco.mj_step2(self.model, self.data)  # the order of dm_control, so that contacts are those of the last state
         mujoco.mj_step(self.model, self.data, SUBSTEPS - 1)
         mujoco.mj_step1(self.model, self.data)
         info = self._info()
-        return self, info["reward"] / 4, info["success"], False, info
-
-    @property
-    def qpos(self) -> np.ndarray:
-        """(16 + 7 per object,) float32 joint positions of MuJoCo, from which a renderer draws."""
-        return self.data.qpos.astype(np.float32)
+        return self, info["reward"], info["success"], False, info
 
     @property
     def state(self) -> np.ndarray:
         """(14 + 7 per object,) float32: joints as an action has them, position in m and quaternion of each object."""
-        joints = self.data.qpos[ARM_QPOS]
-        joints[[6, 13]] = (joints[[6, 13]] - CLOSED) / (OPEN - CLOSED)
-        return np.concatenate([joints, self.data.qpos[ARMS:]]).astype(np.float32)
+        return state_of(self.data.qpos)
+
+    def observe(self) -> dict[str, np.ndarray]:
+        """See `AlohaConfig.create`. Draws the cameras."""
+        state = self.state
+        obs = {"state": state, "agent_pos": state[:JOINTS], "objects": state[JOINTS:]}
+        return obs | {name: draw(state[None])[0] for name, draw in self._cameras.items()}
+
+    def render(self) -> np.ndarray:
+        """(height, width, 3) uint8 for films."""
+        return self._film(self.state[None])[0]
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Nothing to release: cameras close with the last world."""
 
     def _info(self) -> dict[str, Any]:
-        reward = REWARDS[self.task](self._touching())
-        return {"reward": reward, "success": reward == 4, "stage": STAGES[self.task][reward]}
+        stage = REACHED[self.task](self._touching())
+        return {"reward": stage / 4, "success": stage == 4, "stage": STAGES[self.task][stage]}
 
     def _touching(self) -> Touching:
         """Pairs of geometries in contact, by name."""

@@ -13,8 +13,9 @@ import numpy as np
 from dp_prior.config import ConfigError
 from dp_prior.files.durable import replacing
 
-Demonstrate = Callable[[int], tuple[np.ndarray, np.ndarray, bool]]
-"""Plays the episode of a seed; returns states (T, state), actions (T, action), and whether the episode is solved."""
+Demonstrate = Callable[[int], tuple[np.ndarray, np.ndarray, bool]] | Callable[[int], tuple[np.ndarray, ...]]
+"""Plays the episode of a seed; returns states (T, state), actions (T, action), the executed actions (T, action) if they
+are others, and whether the episode is solved."""
 
 
 def record(
@@ -27,7 +28,8 @@ def record(
 ) -> int:
     """Write the first `episodes` solved episodes of the seeds from `seed` on as one compressed npz.
 
-    An episode depends only on its seed.
+    An episode depends only on its seed. Where executed actions differ from those to learn, the file also has `executed`
+    and the `seed` of each episode, from which the episodes can be replayed.
 
     Args:
         path: file to write, replaced durably at the end; see `write_episodes`.
@@ -43,16 +45,22 @@ def record(
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)  # so that a missing permission fails early
     solved: list[tuple[np.ndarray, np.ndarray]] = []
+    executed: list[np.ndarray] = []
+    seeds: list[int] = []
     tried = 0
     with get_context("spawn").Pool(workers) as pool:
         while len(solved) < episodes:
             wave = range(seed + tried, seed + tried + episodes - len(solved))
-            for state, action, is_solved in pool.imap(demonstrate, wave):
+            for one, (state, action, *others, is_solved) in zip(wave, pool.imap(demonstrate, wave), strict=True):
                 tried += 1
                 if is_solved:
                     solved.append((state, action))
+                    executed += others
+                    seeds.append(one)
                 progress(len(solved), tried)
-    write_episodes(path, solved)
+    write_episodes(
+        path, solved, **({"executed": np.concatenate(executed), "seed": np.array(seeds)} if executed else {})
+    )
     return tried
 
 

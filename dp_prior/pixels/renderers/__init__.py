@@ -15,7 +15,11 @@ from dp_prior.pixels.renderers.aloha import AlohaRendererConfig
 from dp_prior.pixels.renderers.pusht import PushTRendererConfig, PushTWithoutGoalRendererConfig
 
 RendererConfig = family(
-    "renderers", AlohaRendererConfig, PushTRendererConfig, PushTWithoutGoalRendererConfig, needs=("create", "state_shape", "versions")
+    "renderers",
+    AlohaRendererConfig,
+    PushTRendererConfig,
+    PushTWithoutGoalRendererConfig,
+    needs=("create", "state_shape", "versions"),
 )
 
 

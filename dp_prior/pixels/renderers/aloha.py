@@ -1,10 +1,12 @@
 """Cameras of gym-aloha's worlds: pictures of a state by MuJoCo, with the meshes and cameras of gym-aloha.
 
-A frame is drawn from joint positions alone, so frames of a recording and of a live world are the same bit for bit.
+A frame is drawn from the state alone, so frames of a recording and of a live world are the same bit for bit. The state
+has the left finger of each gripper; the right one is drawn opposite to it.
 """
 
 from __future__ import annotations
 
+import weakref
 from importlib.metadata import version
 from typing import Any, Literal
 
@@ -16,12 +18,16 @@ from dp_prior.config.extras import needing
 AlohaTask = Literal["transfer_cube", "insertion"]
 AlohaCamera = Literal["top", "angle", "front_close", "left_pillar", "right_pillar", "left_wrist", "right_wrist"]
 
-ARMS = 16  # joints of both arms, fingers included; those of the objects follow
 OBJECTS = {"transfer_cube": 1, "insertion": 2}
+JOINTS = 14  # of both arms, the left one first: six angles in rad, and the opening of the gripper
+GRIPPERS = [6, 13]  # of the joints: 0 closed, 1 open
+CLOSED, OPEN = 0.01844, 0.05800  # m, positions of a left finger that gym-aloha counts as 0 and 1
+QPOS = [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14]  # MuJoCo's positions of the joints
+FINGERS = [6, 14], [7, 15]  # MuJoCo's positions of the left and of the right fingers
 
 
 class AlohaRendererConfig(Config):
-    """Pictures of gym-aloha's worlds from the `qpos` that demonstrations have."""
+    """Pictures of gym-aloha's worlds from the states of `AlohaConfig`."""
 
     type: Literal["aloha"] = "aloha"
 
@@ -36,11 +42,11 @@ class AlohaRendererConfig(Config):
 
     @property
     def state_shape(self) -> tuple[int, ...]:
-        """MuJoCo's joint positions: 16 of the arms, and position and quaternion of each object."""
-        return (ARMS + 7 * OBJECTS[self.task],)
+        """The joints, and position and quaternion of each object."""
+        return (JOINTS + 7 * OBJECTS[self.task],)
 
     def create(self, size: tuple[int, int]) -> AlohaRenderer:
-        """A renderer of joint positions.
+        """A renderer of states in the layout of `AlohaConfig`.
 
         Args:
             size: height and width of a frame.
@@ -83,16 +89,11 @@ class AlohaRenderer:
         """
         return np.stack([self._draw(state) for state in states.astype(np.float32)])
 
-    def close(self) -> None:
-        """Release OpenGL's buffers."""
-        if self._renderer is not None:
-            self._renderer.close()
-
-    def _draw(self, qpos: np.ndarray) -> np.ndarray:
+    def _draw(self, state: np.ndarray) -> np.ndarray:
         import mujoco
 
         self._renderer = self._renderer or self._opened()
-        self._data.qpos[:] = qpos
+        self._data.qpos[:] = qpos_of(state)
         mujoco.mj_kinematics(self._model, self._data)
         mujoco.mj_camlight(self._model, self._data)
         self._renderer.update_scene(self._data, self._config.camera)
@@ -103,12 +104,30 @@ class AlohaRenderer:
         import mujoco
 
         try:
-            return mujoco.Renderer(self._model, *self._size)
+            renderer = mujoco.Renderer(self._model, *self._size)
+            weakref.finalize(self, renderer.close)  # before the interpreter takes OpenGL apart, at the latest
+            return renderer
         except Exception as error:  # of MuJoCo, PyOpenGL or glfw, by platform
             raise ValueError(
                 f"MuJoCo cannot render here ({error}). Without a display set the environment variable MUJOCO_GL to egl "
                 f"(Debian: libegl1 libegl-mesa0 libgl1-mesa-dri) or osmesa (libosmesa6), see docs/environments.md"
             ) from error
+
+
+def state_of(qpos: np.ndarray) -> np.ndarray:
+    """(14 + 7 per object,) float32 the state of MuJoCo's positions."""
+    joints = qpos[QPOS]
+    joints[GRIPPERS] = (joints[GRIPPERS] - CLOSED) / (OPEN - CLOSED)
+    return np.concatenate([joints, qpos[16:]]).astype(np.float32)
+
+
+def qpos_of(state: np.ndarray) -> np.ndarray:
+    """(16 + 7 per object,) MuJoCo's positions of a state, or of a joint command (14,)."""
+    qpos = np.zeros(len(state) + 2)
+    qpos[QPOS], qpos[16:] = state[:JOINTS], state[JOINTS:]
+    openings = CLOSED + state[GRIPPERS].astype(np.float64) * (OPEN - CLOSED)
+    qpos[FINGERS[0]], qpos[FINGERS[1]] = openings, -openings
+    return qpos
 
 
 def load_model(task: AlohaTask) -> Any:
