@@ -15,9 +15,9 @@ from dp_prior.pixels.renderers.aloha import AlohaTask, load_model
 
 MAX_STEPS = 400
 AFTER = {"transfer_cube": 40, "insertion": 10}  # steps recorded after success: the right gripper lets go of the cube
-NOISE_RATE = 0.03  # probability per step of a disturbed episode that a disturbance begins
+NOISE_RATE = 0.01  # probability per step of a disturbed episode that a disturbance begins
 NOISE_STEPS = 4, 12  # fewest and most steps of a disturbance
-NOISE = 0.04  # rad, standard deviation of the offset added to every joint but the grippers
+NOISE = 0.03  # rad, standard deviation of the offset added to every joint but the grippers
 
 
 def demonstrate(seed: int, task: AlohaTask, noise: float = 0.0) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
@@ -32,7 +32,7 @@ def demonstrate(seed: int, task: AlohaTask, noise: float = 0.0) -> tuple[np.ndar
     Returns:
         state: (T, 21) or (T, 28) float32 before the action of its row, see `AlohaConfig.create`.
         action: (T, 14) float32, what the expert chose.
-        executed: (T, 14) float32, what was executed: from the start of the seed it leads to the recorded states.
+        executed: (T, 14) float32 commands that lead from the start of the seed to the recorded states.
         is_solved: whether the task was solved within 400 steps.
 
     Raises:

@@ -28,7 +28,7 @@ STAGES = {
     "transfer_cube": ("start", "touched", "lifted", "met", "transferred"),
     "insertion": ("start", "touched", "lifted", "met", "inserted"),
 }
-"""What an episode reaches one after another; the place in the list is gym-aloha's reward."""
+"""Stages of an episode in order; the place in the list is gym-aloha's reward."""
 
 
 Touching = set[frozenset[str]]

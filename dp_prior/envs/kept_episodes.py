@@ -37,7 +37,7 @@ class KeptEpisodes:
             kept.parent.mkdir(parents=True, exist_ok=True)
             with replacing(kept) as temporary, open(temporary, "wb") as file:
                 np.savez(file, *self.demonstrate(seed))
-        with np.load(kept) as found:
+        with np.load(kept, allow_pickle=False) as found:
             return tuple(found[name] for name in found.files)
 
     def remove(self) -> None:

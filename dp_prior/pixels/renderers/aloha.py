@@ -1,7 +1,7 @@
 """Cameras of gym-aloha's worlds: pictures of a state by MuJoCo, with the meshes and cameras of gym-aloha.
 
 A frame is drawn from the state alone, so frames of a recording and of a live world are the same bit for bit. The state
-has the left finger of each gripper; the right one is drawn opposite to it.
+has the left finger of each gripper; the right finger is drawn opposite.
 """
 
 from __future__ import annotations
