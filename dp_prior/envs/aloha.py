@@ -13,6 +13,7 @@ from dp_prior.envs.lockstep import Lockstep
 from dp_prior.pixels.renderers.aloha import (
     JOINTS,
     OBJECTS,
+    TIPS,
     AlohaCamera,
     AlohaRenderer,
     AlohaRendererConfig,
@@ -54,8 +55,9 @@ class AlohaConfig(Config):
 
     def create(self) -> Lockstep:
         """The environment. Observations: agent_pos (14,), the joints, six angles in rad and the opening of the gripper
-        in [0, 1], left arm first; objects (7,) or (14,), position in m and quaternion of the cube, or of peg and
-        socket; state (21,) or (28,), both in this order; and each camera (height, width, 3) uint8.
+        in [0, 1], left arm first; tips (6,), positions in m of the points between the fingertips; objects (7,) or
+        (14,), position in m and quaternion of the cube, or of peg and socket; state (27,) or (34,), the three in this
+        order; and each camera (height, width, 3) uint8.
 
         Actions are (14,) positions for the joints in the same layout.
 
@@ -70,7 +72,8 @@ class AlohaConfig(Config):
         drawn = {name: camera(name, size) for name, size in self.cameras.items()}
         model = load_model(self.task)
         film = camera("angle", (self.render_size, self.render_size * 4 // 3))
-        numbers = {"state": JOINTS + 7 * OBJECTS[self.task], "agent_pos": JOINTS, "objects": 7 * OBJECTS[self.task]}
+        parts = {"agent_pos": JOINTS, "tips": TIPS, "objects": 7 * OBJECTS[self.task]}
+        numbers = {"state": sum(parts.values()), **parts}
         return Lockstep(
             [AlohaWorld(self.task, model, drawn, film) for _ in range(self.n_envs)],
             max_steps=self.max_steps,

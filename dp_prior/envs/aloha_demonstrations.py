@@ -30,7 +30,7 @@ def demonstrate(seed: int, task: AlohaTask, noise: float = 0.0) -> tuple[np.ndar
         noise: probability that the episode has disturbances.
 
     Returns:
-        state: (T, 21) or (T, 28) float32 before the action of its row, see `AlohaConfig.create`.
+        state: (T, 27) or (T, 34) float32 before the action of its row, see `AlohaConfig.create`.
         action: (T, 14) float32, what the expert chose.
         executed: (T, 14) float32 commands that lead from the start of the seed to the recorded states.
         is_solved: whether the task was solved within 400 steps.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dp_prior.envs.aloha_kinematics import Arm, Pose, rotation_by, rotation_of, stepped
-from dp_prior.pixels.renderers.aloha import CLOSED, OPEN, AlohaTask
+from dp_prior.pixels.renderers.aloha import CLOSED, JOINTS, OPEN, TIPS, AlohaTask
 
 LEAD = 0.012, 0.06  # m and rad from the measured pose to the commanded pose, which set the speed
 NEAR = 0.008  # m to a goal that count as reached
@@ -70,7 +70,7 @@ class AlohaExpert:
         state = np.asarray(state, np.float64)
         joints = state[:6], state[7:13]
         poses = [arm.pose(angles) for arm, angles in zip(self._arms, joints, strict=True)]
-        goals = self._goals(poses, state[[6, 13]], state[14:].reshape(-1, 7))
+        goals = self._goals(poses, state[[6, 13]], state[JOINTS + TIPS :].reshape(-1, 7))
         command = []
         for arm, angles, pose, goal in zip(self._arms, joints, poses, goals, strict=True):
             ahead = stepped(pose, Pose(goal.position, goal.rotation), *LEAD)

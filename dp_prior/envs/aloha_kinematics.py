@@ -20,6 +20,20 @@ class Pose(NamedTuple):
     """(3, 3): its columns are the directions in which the gripper points, in which the left finger lies, and up."""
 
 
+SIDES = "left", "right"
+
+
+def gripper(model: Any, side: str) -> int:
+    """MuJoCo's number of the link whose x axis leads to the fingertips."""
+    return model.body(f"vx300s_{side}/gripper_link").id
+
+
+def pose_of(data: Any, body: int) -> Pose:
+    """Pose of a gripper in a world, whose kinematics are up to date."""
+    rotation = data.xmat[body].reshape(3, 3).copy()
+    return Pose(data.xpos[body] + TIP * rotation[:, 0], rotation)
+
+
 class Arm:
     """One arm of a world, in a copy of the world's data, so that nothing there is moved."""
 
@@ -28,7 +42,7 @@ class Arm:
         import mujoco
 
         self._model, self._data = model, mujoco.MjData(model)
-        self._body = model.body(f"vx300s_{side}/gripper_link").id
+        self._body = gripper(model, side)
         first = 0 if side == "left" else 8
         self._joints = slice(first, first + 6)
         self.low, self.high = model.jnt_range[self._joints].T
@@ -39,8 +53,7 @@ class Arm:
 
         self._data.qpos[self._joints] = joints
         mujoco.mj_kinematics(self._model, self._data)
-        rotation = self._data.xmat[self._body].reshape(3, 3).copy()
-        return Pose(self._data.xpos[self._body] + TIP * rotation[:, 0], rotation)
+        return pose_of(self._data, self._body)
 
     def jacobian(self, joints: np.ndarray) -> np.ndarray:
         """(6, 6) velocity of the position and angular velocity, in the world, per velocity of each joint."""

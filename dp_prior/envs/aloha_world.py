@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from dp_prior.envs.aloha_kinematics import SIDES, gripper, pose_of
 from dp_prior.pixels.renderers.aloha import (
     GRIPPERS,
     JOINTS,
     QPOS,
+    TIPS,
     AlohaRenderer,
     AlohaTask,
+    joints_of,
     qpos_of,
-    state_of,
 )
 
 SUBSTEPS = 10  # of 2 ms: 50 control steps a second
@@ -83,6 +85,7 @@ class AlohaWorld:
 
         self.task, self.model = task, model
         self.data = mujoco.MjData(self.model)
+        self._grippers = [gripper(model, side) for side in SIDES]
         self._cameras, self._film = dict(cameras or {}), film
         low, high = self.model.actuator_ctrlrange[QPOS].T
         low[GRIPPERS], high[GRIPPERS] = 0.0, 1.0
@@ -125,13 +128,16 @@ class AlohaWorld:
 
     @property
     def state(self) -> np.ndarray:
-        """(14 + 7 per object,) float32: joints as an action has them, position in m and quaternion of each object."""
-        return state_of(self.data.qpos)
+        """(20 + 7 per object,) float32: joints as an action has them, fingertips, and position in m and
+        quaternion of each object."""
+        tips = [pose_of(self.data, body).position for body in self._grippers]
+        return np.concatenate([joints_of(self.data.qpos), *tips, self.data.qpos[16:]]).astype(np.float32)
 
     def observe(self) -> dict[str, np.ndarray]:
         """See `AlohaConfig.create`. Draws the cameras."""
         state = self.state
-        obs = {"state": state, "agent_pos": state[:JOINTS], "objects": state[JOINTS:]}
+        agent_pos, tips, objects = np.split(state, [JOINTS, JOINTS + TIPS])
+        obs = {"state": state, "agent_pos": agent_pos, "tips": tips, "objects": objects}
         return obs | {name: draw(state[None])[0] for name, draw in self._cameras.items()}
 
     def render(self) -> np.ndarray:

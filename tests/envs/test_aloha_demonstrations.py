@@ -56,7 +56,7 @@ def test_a_file_has_seeds_from_which_it_can_be_replayed_and_a_killed_recording_g
         if seed == 12 and dies:
             raise RuntimeError(dies.pop())
         played.append(seed)
-        state = np.full((2, 21), seed, np.float32)
+        state = np.full((2, 27), seed, np.float32)
         return state, state[:, :14], state[:, :14] + 1, seed != 11
 
     monkeypatch.setattr(aloha_demonstrations, "demonstrate", brief)

@@ -7,8 +7,9 @@ from tests.extras import needs
 
 needs("gym_aloha", "aloha")
 
+from dp_prior.envs.aloha_kinematics import Arm  # noqa: E402
 from dp_prior.envs.aloha_world import AlohaWorld, insertion_stage, transfer_stage  # noqa: E402
-from dp_prior.pixels.renderers.aloha import load_model, qpos_of, state_of  # noqa: E402
+from dp_prior.pixels.renderers.aloha import joints_of, load_model, qpos_of  # noqa: E402
 
 TASKS = ["transfer_cube", "insertion"]
 LEFT, RIGHT = "vx300s_left/10_left_gripper_finger", "vx300s_right/10_right_gripper_finger"
@@ -57,13 +58,24 @@ def test_an_episode_depends_on_its_seed_alone(task):
     np.testing.assert_array_equal(other.state, ended)
 
 
-def test_a_state_tells_the_positions_and_right_fingers_lie_opposite_to_the_left_ones():
-    random = np.random.default_rng(0)
-    state = random.random(28).astype(np.float32)
-    qpos = qpos_of(state)
-    np.testing.assert_allclose(state_of(qpos), state, atol=1e-6)
+def test_joints_tell_the_positions_and_right_fingers_lie_opposite_to_the_left_ones():
+    joints = np.random.default_rng(0).random(14).astype(np.float32)
+    qpos = qpos_of(joints)
+    np.testing.assert_allclose(joints_of(qpos), joints, atol=1e-6)
     np.testing.assert_array_equal(qpos[[7, 15]], -qpos[[6, 14]])
-    np.testing.assert_allclose(qpos[[6, 14]], 0.01844 + state[[6, 13]] * 0.03956, rtol=1e-6)
+    np.testing.assert_allclose(qpos[[6, 14]], 0.01844 + joints[[6, 13]] * 0.03956, rtol=1e-6)
+
+
+def test_tips_are_the_poses_of_the_joints():
+    model = load_model("transfer_cube")
+    world, arms = AlohaWorld("transfer_cube", model), [Arm(model, side) for side in ("left", "right")]
+    world.reset(0)
+    for command in wandering(world, 5, 0):
+        world.step(command)
+        joints, tips, cube = np.split(world.state, [14, 20])
+        expected = [*arms[0].pose(joints[:6]).position, *arms[1].pose(joints[7:13]).position]
+        np.testing.assert_allclose(tips, expected, atol=1e-6)
+        np.testing.assert_array_equal(cube, world.data.qpos[16:].astype(np.float32))
 
 
 def test_stages_are_reached_by_what_touches_what():

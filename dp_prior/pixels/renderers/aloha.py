@@ -20,6 +20,7 @@ AlohaCamera = Literal["top", "angle", "front_close", "left_pillar", "right_pilla
 
 OBJECTS = {"transfer_cube": 1, "insertion": 2}
 JOINTS = 14  # of both arms, the left one first: six angles in rad, and the opening of the gripper
+TIPS = 6  # x, y and z in m of the points between the fingertips, left first
 GRIPPERS = [6, 13]  # of the joints: 0 closed, 1 open
 CLOSED, OPEN = 0.01844, 0.05800  # m, positions of a left finger that gym-aloha counts as 0 and 1
 QPOS = [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14]  # MuJoCo's positions of the joints
@@ -42,8 +43,8 @@ class AlohaRendererConfig(Config):
 
     @property
     def state_shape(self) -> tuple[int, ...]:
-        """The joints, and position and quaternion of each object."""
-        return (JOINTS + 7 * OBJECTS[self.task],)
+        """The joints, the fingertips, and position and quaternion of each object."""
+        return (JOINTS + TIPS + 7 * OBJECTS[self.task],)
 
     def create(self, size: tuple[int, int]) -> AlohaRenderer:
         """A renderer of states in the layout of `AlohaConfig`.
@@ -93,7 +94,7 @@ class AlohaRenderer:
         import mujoco
 
         self._renderer = self._renderer or self._opened()
-        self._data.qpos[:] = qpos_of(state)
+        self._data.qpos[:] = np.concatenate([qpos_of(state[:JOINTS]), state[JOINTS + TIPS :]])
         mujoco.mj_kinematics(self._model, self._data)
         mujoco.mj_camlight(self._model, self._data)
         self._renderer.update_scene(self._data, self._config.camera)
@@ -114,18 +115,18 @@ class AlohaRenderer:
             ) from error
 
 
-def state_of(qpos: np.ndarray) -> np.ndarray:
-    """(14 + 7 per object,) float32 the state of MuJoCo's positions."""
+def joints_of(qpos: np.ndarray) -> np.ndarray:
+    """(14,) the joints of MuJoCo's positions."""
     joints = qpos[QPOS]
     joints[GRIPPERS] = (joints[GRIPPERS] - CLOSED) / (OPEN - CLOSED)
-    return np.concatenate([joints, qpos[16:]]).astype(np.float32)
+    return joints
 
 
-def qpos_of(state: np.ndarray) -> np.ndarray:
-    """(16 + 7 per object,) MuJoCo's positions of a state, or of a joint command (14,)."""
-    qpos = np.zeros(len(state) + 2)
-    qpos[QPOS], qpos[16:] = state[:JOINTS], state[JOINTS:]
-    openings = CLOSED + state[GRIPPERS].astype(np.float64) * (OPEN - CLOSED)
+def qpos_of(joints: np.ndarray) -> np.ndarray:
+    """(16,) MuJoCo's positions of joints (14,), or of a joint command."""
+    qpos = np.zeros(16)
+    qpos[QPOS] = joints
+    openings = CLOSED + joints[GRIPPERS].astype(np.float64) * (OPEN - CLOSED)
     qpos[FINGERS[0]], qpos[FINGERS[1]] = openings, -openings
     return qpos
 

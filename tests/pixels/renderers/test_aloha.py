@@ -11,7 +11,7 @@ from tests.extras import needs
 
 
 def test_states_have_the_objects_of_the_task():
-    assert AlohaRendererConfig().state_shape == (21,) and AlohaRendererConfig(task="insertion").state_shape == (28,)
+    assert AlohaRendererConfig().state_shape == (27,) and AlohaRendererConfig(task="insertion").state_shape == (34,)
 
 
 needs("gym_aloha", "aloha")
