@@ -22,7 +22,7 @@ ABOVE = 0.08  # m over an object from which a gripper comes down
 WIDE = 0.85  # opening of a gripper that is free to come down, or to leave
 PITCH = 1.05  # rad by which grippers look down on objects
 TILT = 0.5  # rad by which the cube is tilted for the left gripper
-AWAY = 0.1  # m from the cube to a gripper that waits for it, or has left it
+AWAY = 0.1  # m from the cube to a gripper before and after
 
 CUBE = np.full(3, 0.02)  # m, half of the sides
 PEG = np.array([0.06, 0.01, 0.01])

@@ -32,6 +32,6 @@ def test_an_episode_is_played_once_for_each_expert_and_its_arguments(tmp_path):
 
 def test_an_episode_that_was_cut_off_leaves_nothing(tmp_path):
     kept = KeptEpisodes(partial(play, task="a"), tmp_path / "d.npz")
-    with pytest.raises(RuntimeError, match="killed"):
+    with pytest.raises(RuntimeError):
         kept(-1)
     assert not list(kept.folder.glob("*.npz"))
