@@ -11,7 +11,7 @@ from dp_prior.envs.aloha_expert import AlohaExpert
 from dp_prior.envs.aloha_world import AlohaWorld
 from dp_prior.envs.expert_demonstrations import record
 from dp_prior.envs.kept_episodes import KeptEpisodes
-from dp_prior.pixels.renderers.aloha import AlohaTask, load_model
+from dp_prior.pixels.renderers.aloha import AlohaTask, load_model, need_aloha
 
 MAX_STEPS = 400
 AFTER = {"transfer_cube": 40, "insertion": 10}  # steps recorded after success: the right gripper lets go of the cube
@@ -68,7 +68,11 @@ def write_demonstrations(
     """Record the first `episodes` solved episodes of the seeds from `seed` on; see `record` and `demonstrate`.
 
     After a kill the same call goes on with the episodes that are played.
+
+    Raises:
+        ImportError: gym-aloha is missing.
     """
+    need_aloha()
     kept = KeptEpisodes(partial(demonstrate, task=task, noise=noise), Path(path))
     tried = record(path, kept, episodes, seed, workers)
     kept.remove()

@@ -5,7 +5,9 @@ import sys
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from dp_prior.cli import main
 from dp_prior.config import ConfigError
 from dp_prior.envs.aloha import AlohaConfig
 from dp_prior.pixels.renderers.aloha import AlohaRendererConfig
@@ -13,10 +15,12 @@ from tests.extras import needs
 from tests.messages import naming
 
 
-def test_without_gym_aloha_the_error_names_the_extra(monkeypatch):
+def test_without_gym_aloha_the_error_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "gym_aloha", None)
     with pytest.raises(ImportError, match=naming('pip install "dp_prior[aloha]"')):
         AlohaConfig().create()
+    said = CliRunner().invoke(main, ["make-demonstrations", "--task", "insertion", "--out", str(tmp_path / "x.npz")])
+    assert said.exit_code == 64 and 'pip install "dp_prior[aloha]"' in said.output and not list(tmp_path.iterdir())
 
 
 def test_an_unknown_camera_is_refused():

@@ -63,7 +63,7 @@ class AlohaRendererConfig(Config):
         Raises:
             ImportError: gym-aloha is missing.
         """
-        _need_aloha()
+        need_aloha()
         return {name: version(name) for name in ("gym-aloha", "mujoco")}
 
 
@@ -72,14 +72,7 @@ class AlohaRenderer:
 
     def __init__(self, config: AlohaRendererConfig, size: tuple[int, int]):
         """Args: size: height and width of a frame."""
-        import mujoco
-
         self._config, self._size = config, size
-        self._model = load_model(config.task)
-        self._data = mujoco.MjData(self._model)
-        visual = self._model.vis
-        visual.global_.offheight, visual.global_.offwidth = size
-        visual.quality.shadowsize *= config.shadows
         self._renderer: Any = None
 
     def __call__(self, states: np.ndarray) -> np.ndarray:
@@ -104,15 +97,20 @@ class AlohaRenderer:
     def _opened(self) -> Any:
         import mujoco
 
+        self._model = load_model(self._config.task)
+        self._data = mujoco.MjData(self._model)
+        visual = self._model.vis
+        visual.global_.offheight, visual.global_.offwidth = self._size
+        visual.quality.shadowsize *= self._config.shadows
         try:
             renderer = mujoco.Renderer(self._model, *self._size)
-            weakref.finalize(self, renderer.close)  # before the interpreter takes OpenGL apart, at the latest
-            return renderer
         except Exception as error:  # of MuJoCo, PyOpenGL or glfw, by platform
             raise ValueError(
                 f"MuJoCo cannot render here ({error}). Without a display set the environment variable MUJOCO_GL to egl "
                 f"(Debian: libegl1 libegl-mesa0 libgl1-mesa-dri) or osmesa (libosmesa6), see docs/environments.md"
             ) from error
+        weakref.finalize(self, renderer.close)  # before the interpreter takes OpenGL apart, at the latest
+        return renderer
 
 
 def joints_of(qpos: np.ndarray) -> np.ndarray:
@@ -137,14 +135,15 @@ def load_model(task: AlohaTask) -> Any:
     Raises:
         ImportError: gym-aloha is missing.
     """
-    _need_aloha()
+    need_aloha()
     import mujoco
     from gym_aloha.constants import ASSETS_DIR
 
     return mujoco.MjModel.from_xml_path(str(ASSETS_DIR / f"bimanual_viperx_{task}.xml"))
 
 
-def _need_aloha() -> None:
+def need_aloha() -> None:
+    """Raises ImportError, which names the extra, unless gym-aloha and MuJoCo are installed."""
     with needing("aloha", "the worlds of ALOHA need gym-aloha and MuJoCo"):
         import gym_aloha  # noqa: F401
         import mujoco  # noqa: F401
