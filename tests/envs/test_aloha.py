@@ -10,8 +10,9 @@ from click.testing import CliRunner
 from dp_prior.cli import main
 from dp_prior.config import ConfigError
 from dp_prior.envs.aloha import AlohaConfig
+from dp_prior.envs.fingerprint import versions
+from dp_prior.envs.workers import Workers, is_divisible
 from dp_prior.pixels.renderers.aloha import AlohaRendererConfig
-from tests.extras import needs
 from tests.messages import naming
 
 
@@ -28,16 +29,8 @@ def test_an_unknown_camera_is_refused():
         AlohaConfig.from_json('{"cameras": {"front": [96, 128]}}')
 
 
-needs("gym_aloha", "aloha")
-
-from dp_prior.envs.fingerprint import versions  # noqa: E402
-from dp_prior.envs.workers import Workers, is_divisible  # noqa: E402
-
-GREY = np.zeros((16, 20, 3), np.uint8)
-
-
 @pytest.fixture
-def drawn(monkeypatch):
+def drawn(gym_aloha, monkeypatch):
     """The states of which pictures were asked for; no OpenGL is needed."""
     states = []
 
@@ -106,7 +99,7 @@ def test_every_field_changes_the_environment(change, effect, drawn):
     assert effect(AlohaConfig(**{"n_envs": 1, **change}).create()) != effect(AlohaConfig(n_envs=1).create())
 
 
-def test_shadows_are_the_renderer_s(monkeypatch):
+def test_shadows_are_the_renderer_s(gym_aloha, monkeypatch):
     asked = []
     monkeypatch.setattr(AlohaRendererConfig, "create", lambda config, size: asked.append(config.shadows))
     for shadows in (False, True):
@@ -114,13 +107,13 @@ def test_shadows_are_the_renderer_s(monkeypatch):
     assert asked == [False, True]
 
 
-def test_the_fingerprint_names_what_simulates():
+def test_the_fingerprint_names_what_simulates(gym_aloha):
     found = versions(AlohaConfig())
     assert {"gym-aloha", "mujoco"} == {name.lower().replace("_", "-") for name in found}
 
 
 @pytest.mark.slow
-def test_worker_processes_give_the_same_episodes():
+def test_worker_processes_give_the_same_episodes(gym_aloha):
     record = AlohaConfig(n_envs=3)
     assert is_divisible(record)
     one, several = record.create(), Workers(record, 2)
@@ -136,7 +129,7 @@ def test_worker_processes_give_the_same_episodes():
 
 
 @pytest.mark.slow
-def test_a_machine_without_opengl_is_told_what_to_set():
+def test_a_machine_without_opengl_is_told_what_to_set(gym_aloha):
     """MUJOCO_GL is read at import: in its own process."""
     program = """
 from dp_prior.envs.aloha import AlohaConfig

@@ -7,14 +7,11 @@ import sys
 import pytest
 
 from dp_prior.pixels.renderers.aloha import AlohaRendererConfig
-from tests.extras import needs
 
 
 def test_states_have_the_objects_of_the_task():
     assert AlohaRendererConfig().state_shape == (27,) and AlohaRendererConfig(task="insertion").state_shape == (34,)
 
-
-needs("gym_aloha", "aloha")
 
 PROGRAM = """
 import numpy as np
@@ -39,6 +36,7 @@ assert set(AlohaRendererConfig().versions()) == {"gym-aloha", "mujoco"}
 
 @pytest.mark.slow
 def test_a_live_world_and_a_recording_give_the_same_pictures_and_every_field_changes_them():
+    pytest.importorskip("gym_aloha", reason="NOT CHECKED: the extra dp_prior[aloha] is not installed")
     environment = {**os.environ, "MUJOCO_GL": "egl", "PYTHONPATH": os.pathsep.join(sys.path)}
     ended = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
     if "cannot render here" in ended.stderr:
