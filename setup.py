@@ -20,6 +20,12 @@ EXTRAS = {
     "gym": ["gymnasium>=1.0"],
     "pusht": ["gym-pusht>=0.1.8"],
     "metaworld": ['metaworld>=3.1.1; python_version < "3.14"'],  # it needs mujoco 3.3.0, which later Pythons lack
+    # The pins are the physics: recorded commands miss their grasp in mujoco 3.5 and later. dm-control is gym-aloha's.
+    "aloha": [
+        'gym-aloha==0.1.5; python_version < "3.14"',
+        'mujoco==3.3.0; python_version < "3.14"',
+        'dm-control==1.0.28; python_version < "3.14"',
+    ],
     "video": ["av>=12"],  # films of rollouts, and camera frames in videos
     "plots": ["matplotlib>=3.8", "pillow>=10"],
     "tensorboard": ["tensorboard>=2.21"],

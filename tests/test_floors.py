@@ -53,6 +53,8 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     ],
     "gymnasium": ["envs/"],
     "metaworld": ["envs/metaworld"],
+    "gym_aloha": ["envs/aloha_world.py", "pixels/renderers/aloha.py"],
+    "mujoco": ["envs/aloha_kinematics.py", "envs/aloha_world.py", "pixels/renderers/aloha.py"],
     "gym_pusht": ["envs/pusht", "pixels/renderers/pusht.py"],
     "pygame": ["pixels/renderers/pusht.py"],  # these three come with gym_pusht
     "pymunk": ["pixels/renderers/pusht.py"],
@@ -92,6 +94,7 @@ METADATA = {  # of installed packages: their records, and a version; only the co
     ("importlib.metadata", "config/origins.py"),
     ("importlib.metadata", "envs/fingerprint.py"),
     ("importlib.metadata", "inference/export/parity.py"),
+    ("importlib.metadata", "pixels/renderers/aloha.py"),
     ("importlib.metadata", "pixels/renderers/pusht.py"),
 }
 ROOF_ONLY = {"print", "input", "exit", "quit", "sys.argv", "sys.exit", "os.environ", "os.getenv", "os.putenv"}

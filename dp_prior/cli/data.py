@@ -166,20 +166,34 @@ def embed(
 
 @click.command("make-demonstrations", cls=Command)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The .npz file to write.")
-@click.option("--task", default="pusht", show_default=True, help="pusht, or a task of Meta-World such as push-v3.")
+@click.option(
+    "--task",
+    default="pusht",
+    show_default=True,
+    help="pusht, a task of Meta-World such as push-v3, or transfer_cube or insertion of ALOHA.",
+)
 @click.option(
     "--episodes", default=200, show_default=True, type=click.IntRange(min=1), help="Solved episodes to record."
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of the first episode.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes, by default one per core; the result is equal.")
-def make_demonstrations(out: Path, task: str, episodes: int, seed: int, workers: int | None) -> None:
-    """Record demonstrations by the scripted expert of Push-T or of a Meta-World task."""
+@click.option(
+    "--noise", default=0.0, show_default=True, type=click.FloatRange(0, 1), help="ALOHA: share of disturbed episodes."
+)
+def make_demonstrations(out: Path, task: str, episodes: int, seed: int, workers: int | None, noise: float) -> None:
+    """Record demonstrations by the scripted expert of Push-T, of a Meta-World task or of ALOHA. Those of ALOHA can be
+    stopped and repeated at any time."""
     from dp_prior.config import ConfigError
-    from dp_prior.envs import metaworld_demonstrations, pusht_demonstrations
+    from dp_prior.envs import aloha_demonstrations, metaworld_demonstrations, pusht_demonstrations
+    from dp_prior.envs.aloha_world import STAGES
     from dp_prior.envs.metaworld import task_class
 
+    if noise and task not in STAGES:
+        raise ConfigError("--noise", [f"is {noise:g}, but only ALOHA's tasks {sorted(STAGES)} take noise; remove it"])
     if task == "pusht":
         pusht_demonstrations.write_demonstrations(out, episodes, seed, workers)
+    elif task in STAGES:
+        aloha_demonstrations.write_demonstrations(out, task, episodes, seed, workers, noise)
     else:
         try:
             task_class(task)

@@ -1,6 +1,7 @@
 """Environments for rollouts."""
 
 from dp_prior.config import family
+from dp_prior.envs.aloha import AlohaConfig
 from dp_prior.envs.gym import GymConfig
 from dp_prior.envs.metaworld import MetaWorldConfig
 from dp_prior.envs.pusht import PushTConfig
@@ -9,6 +10,6 @@ from dp_prior.envs.toy import ToyConfig
 
 EnvConfig = family(
     "envs",
-    *(ToyConfig, PushTConfig, PushTGoalsConfig, MetaWorldConfig, GymConfig),
+    *(ToyConfig, PushTConfig, PushTGoalsConfig, MetaWorldConfig, AlohaConfig, GymConfig),
     needs=("create", "max_steps", "n_envs"),
 )

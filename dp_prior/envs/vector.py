@@ -48,6 +48,10 @@ class VectorEnv(Protocol):
     action_dim: int
     """Size of one row's action."""
 
+    is_watched: bool
+    """Whether the observations after the next steps are looked at, which the caller sets; otherwise those of an earlier
+    step may be returned, so that no camera is drawn between two predictions."""
+
     def reset(self, seeds: Sequence[int]) -> dict[str, np.ndarray]:
         """Start one episode per seed, at most `n_envs`; from now on there are as many rows as seeds."""
 

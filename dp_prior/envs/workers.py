@@ -19,6 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.envs import EnvConfig
+from dp_prior.envs.aloha import AlohaConfig
 from dp_prior.envs.gym import GymConfig
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.vector import EnvStep, VectorEnv, check_actions, check_seeds
@@ -48,7 +50,7 @@ def is_divisible(record: EnvConfig) -> bool:
     to create the environment, so a gymnasium id must be registered by the name of the class. False for environments of
     other packages, which may, for example, use a GPU."""
     if not isinstance(record, GymConfig):
-        return isinstance(record, PushTConfig)
+        return isinstance(record, PushTConfig | AlohaConfig)
     entry_point = record.registration().entry_point
     return isinstance(entry_point, str) and not entry_point.startswith("__main__")
 
@@ -66,6 +68,7 @@ class Workers:
             WorkerError: a worker cannot make the environment.
         """
         self.n_envs = record.n_envs
+        self.is_watched = True
         share = record.model_copy(update={"n_envs": -(-self.n_envs // n_workers)})
         registration = record.registration() if isinstance(record, GymConfig) else None
         self._workers: list[_Worker] = []
@@ -84,7 +87,8 @@ class Workers:
     def step(self, actions: np.ndarray) -> EnvStep:
         """See `VectorEnv`."""
         actions = check_actions(actions, self._bounds[-1], self.action_dim)
-        steps = self._call("step", self._shares(actions)).values()
+        shares = {worker: (share, self.is_watched) for worker, share in self._shares(actions).items()}
+        steps = self._call("step", shares).values()
         obs, reward, done, info = zip(*steps, strict=True)
         if any("stage" in one for one in info):
             info = [{"stage": np.full(len(own), ""), **one} for own, one in zip(done, info, strict=True)]
@@ -203,12 +207,18 @@ def serve(descriptor: int) -> None:
 
         def create(how: tuple[EnvConfig, Any]) -> tuple[Any, ...]:
             env = stack.enter_context(contextlib.closing(_create(*how)))
-            methods.update(reset=env.reset, step=env.step, render=env.render)
+            methods.update(reset=env.reset, step=partial(_step, env), render=env.render)
             return env.max_steps, env.fps, env.obs_shapes, env.action_dim
 
         methods["create"] = create
         while True:
             parent.send(_answer(parent.recv_bytes(), methods))
+
+
+def _step(env: VectorEnv, argument: tuple[np.ndarray, bool]) -> EnvStep:
+    """A step, with actions and whether its observations are looked at."""
+    actions, env.is_watched = argument
+    return env.step(actions)
 
 
 def _answer(message: bytes, methods: Mapping[str, Callable[[Any], Any]]) -> tuple[bool, Any]:

@@ -244,6 +244,7 @@ class RolloutEvaluator:
                 actions = agent.act(obs, active=~(done | broken))
                 broken |= ~done & ~np.isfinite(actions).all(axis=1)
                 # A row with NaN actions has no score; it gets finite actions until the block is over.
+                env.is_watched = agent.watches or is_shown
                 seen, _, now_done, info = env.step(np.where(np.isfinite(actions), actions, 0.0))
                 obs = self._seen(seen, policy)
                 motion.add(actions, seen)

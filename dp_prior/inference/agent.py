@@ -71,6 +71,11 @@ class VectorAgent(Plans):
         self._previous = dict.fromkeys(self._previous, action)
         return action.numpy().copy()
 
+    @property
+    def watches(self) -> bool:
+        """Whether a prediction will use the observation that comes next."""
+        return self._due - self._step < self.policy.n_obs_steps
+
     def _window(self, rows: np.ndarray) -> dict[str, Tensor]:
         """(len(rows), n_obs_steps, *shape) by key."""
         rows = torch.from_numpy(rows)

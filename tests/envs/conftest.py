@@ -19,6 +19,13 @@ def metaworld():
 
 
 @pytest.fixture(scope="module")
+def gym_aloha():
+    return pytest.importorskip(
+        "gym_aloha", reason="NOT CHECKED: gym-aloha is not installed: pip install dp_prior[aloha]"
+    )
+
+
+@pytest.fixture(scope="module")
 def shipped() -> dict[str, np.ndarray]:
     with np.load(SHIPPED) as arrays:
         return dict(arrays)

@@ -406,6 +406,22 @@ def test_blinding_of_what_the_policy_does_not_see_is_refused(filmed):
     ]
 
 
+def test_an_environment_is_told_which_observations_are_looked_at(filmed, monkeypatch, tmp_path):
+    watched = []
+
+    def step(self, actions):
+        watched.append(self.is_watched)
+        return Toy.step(self, actions)
+
+    monkeypatch.setattr(Filmed, "step", step)
+    seen()
+    assert set(watched) == {True, False} and watched[:4] == [False, False, True, True]  # four actions, two observations
+    watched.clear()
+    monkeypatch.setattr(rollout_evaluator, "draw_rollouts", lambda *_: None)
+    config(n_episodes=2, videos=1, workers=0).create(None, tmp_path).run({"online": Watching()}, None, NOW)
+    assert all(watched)  # a film of what the policy sees
+
+
 @pytest.mark.parametrize(
     ("fields", "grey"), [({}, 5), ({"blind": ["front"]}, 128), ({"show": "camera"}, 5), ({"show": "environment"}, None)]
 )

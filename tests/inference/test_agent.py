@@ -96,6 +96,22 @@ def test_a_prediction_that_fails_is_made_by_the_next_call(n_action_steps):
         np.testing.assert_array_equal(found.act(obs), expected.act(obs))
 
 
+@pytest.mark.parametrize("n_obs_steps", [1, 2, 3])
+@pytest.mark.parametrize("n_action_steps", [1, 2, 5])
+@pytest.mark.parametrize("delay", [0, 1])
+def test_observations_that_the_agent_does_not_watch_change_no_action(n_obs_steps, n_action_steps, delay):
+    actions, watched = [], []
+    for blinks in (False, True):
+        agent = VectorAgent(Fake(9, n_obs_steps, n_action_steps), merge=Naive(), delay=min(delay, n_action_steps))
+        agent.reset([4, 9])
+        for number, obs in enumerate(stream(2, 20)):
+            unseen = number and blinks and not agent.watches
+            actions.append(agent.act({key: value * 0 for key, value in obs.items()} if unseen else obs))
+            watched.append(agent.watches)
+    np.testing.assert_array_equal(actions[:20], actions[20:])
+    assert sum(watched[:20]) == 20 * min(n_obs_steps, n_action_steps) // n_action_steps  # no more than is needed
+
+
 def test_one_robot_gets_the_actions_of_its_row_in_a_batch():
     together = VectorAgent(Fake(), seed=5)
     together.reset(range(6))

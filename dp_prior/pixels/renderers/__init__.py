@@ -11,10 +11,15 @@ from typing import Protocol
 import numpy as np
 
 from dp_prior.config import family
+from dp_prior.pixels.renderers.aloha import AlohaRendererConfig
 from dp_prior.pixels.renderers.pusht import PushTRendererConfig, PushTWithoutGoalRendererConfig
 
 RendererConfig = family(
-    "renderers", PushTRendererConfig, PushTWithoutGoalRendererConfig, needs=("create", "state_shape", "versions")
+    "renderers",
+    AlohaRendererConfig,
+    PushTRendererConfig,
+    PushTWithoutGoalRendererConfig,
+    needs=("create", "state_shape", "versions"),
 )
 
 

@@ -19,7 +19,12 @@ from tests.tiny import train
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = sorted((ROOT / "configs").glob("*/*.json"))
-NEEDS = {"pusht": "gym_pusht", "metaworld": "metaworld", "image": "diffusers"}  # beginnings of names -> packages
+NEEDS = {
+    "pusht": "gym_pusht",
+    "metaworld": "metaworld",
+    "aloha": "gym_aloha",
+    "image": "diffusers",
+}  # beginnings of names -> packages
 
 pytestmark = [
     pytest.mark.slow,
@@ -37,7 +42,7 @@ def run(*arguments):
 def place(tmp_path_factory):
     """A directory with everything that the configurations name, small."""
     root = tmp_path_factory.mktemp("everything")
-    for folder in ("demonstrations", "data/clip", "data/cifar10", "runs/metaworld"):
+    for folder in ("demonstrations", "data/clip", "data/cifar10", "runs/metaworld", "runs/aloha"):
         (root / folder).mkdir(parents=True)
     with np.load(ROOT / "demonstrations/pusht.npz") as found:
         ends = found["episode_ends"][:10]
@@ -48,6 +53,9 @@ def place(tmp_path_factory):
     lerobot_pusht(root / "data/lerobot_pusht")
     states, lengths = rng.normal(size=(300, 39)).astype(np.float32), np.arange(30, 301, 30)
     np.savez(root / "runs/metaworld/push-v3.npz", state=states, action=np.tanh(states[:, :4]), episode_ends=lengths)
+    for task, size in (("transfer_cube", 27), ("insertion", 34)):
+        joints = {"state": states[:, :size], "action": np.tanh(states[:, :14]), "episode_ends": lengths}
+        np.savez(root / f"runs/aloha/{task}.npz", **joints)
     pixels, labels = sets.images(400, (32, 32))
     sets.write_folder(root / "data/cifar_train", pixels, labels, "prefix")
     for name in ("train", "test"):

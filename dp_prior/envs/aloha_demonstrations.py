@@ -1,0 +1,79 @@
+"""Demonstrations of ALOHA's tasks by scripted experts, recorded as joint commands; an episode depends on its seed."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from dp_prior.envs.aloha_expert import AlohaExpert
+from dp_prior.envs.aloha_world import AlohaWorld
+from dp_prior.envs.expert_demonstrations import record
+from dp_prior.envs.kept_episodes import KeptEpisodes
+from dp_prior.pixels.renderers.aloha import AlohaTask, load_model, need_aloha
+
+MAX_STEPS = 400
+AFTER = {"transfer_cube": 40, "insertion": 10}  # steps recorded after success: the right gripper lets go of the cube
+NOISE_RATE = 0.01  # probability per step of a disturbed episode that a disturbance begins
+NOISE_STEPS = 4, 12  # fewest and most steps of a disturbance
+NOISE = 0.03  # rad, standard deviation of the offset added to every joint but the grippers
+
+
+def demonstrate(seed: int, task: AlohaTask, noise: float = 0.0) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+    """One episode of a task; the seed determines the start and the disturbances.
+
+    A disturbance shifts the executed command; the action recorded is the expert's (Laskey et al. 2017, DART,
+    arXiv:1703.09327). Where nothing is disturbed both are the same.
+
+    Args:
+        noise: probability that the episode has disturbances.
+
+    Returns:
+        state: (T, 27) or (T, 34) float32 before the action of its row, see `AlohaConfig.create`.
+        action: (T, 14) float32, what the expert chose.
+        executed: (T, 14) float32 commands that lead from the start of the seed to the recorded states.
+        is_solved: whether the task was solved within 400 steps.
+
+    Raises:
+        ImportError: gym-aloha is missing.
+    """
+    world = AlohaWorld(task, load_model(task))
+    expert, low, high = AlohaExpert(task, world.model), world.action_space.low, world.action_space.high
+    rng = np.random.default_rng(seed)
+    is_noisy = rng.random() < noise
+    world.reset(seed)
+    states, actions, executed, offset, disturbed, solved = [], [], [], np.zeros(14), 0, 0
+    while len(states) < MAX_STEPS and solved < AFTER[task]:
+        states.append(world.state)
+        actions.append(np.clip(expert.act(states[-1]).astype(np.float32), low, high))
+        if is_noisy and disturbed == 0 and rng.random() < NOISE_RATE:
+            disturbed = rng.integers(*NOISE_STEPS, endpoint=True)
+            offset = rng.normal(0.0, NOISE, 14) * (np.arange(14) % 7 != 6)
+        executed.append(np.clip(actions[-1] + (disturbed > 0) * offset, low, high).astype(np.float32))
+        disturbed = max(disturbed - 1, 0)
+        _, _, is_solved, _, _ = world.step(executed[-1])
+        solved += solved > 0 or is_solved
+    return np.array(states), np.array(actions), np.array(executed), solved > 0
+
+
+def write_demonstrations(
+    path: str | Path,
+    task: AlohaTask,
+    episodes: int = 50,
+    seed: int = 0,
+    workers: int | None = None,
+    noise: float = 0.0,
+) -> int:
+    """Record the first `episodes` solved episodes of the seeds from `seed` on; see `record` and `demonstrate`.
+
+    After a kill the same call goes on with the episodes that are played.
+
+    Raises:
+        ImportError: gym-aloha is missing.
+    """
+    need_aloha()
+    kept = KeptEpisodes(partial(demonstrate, task=task, noise=noise), Path(path))
+    tried = record(path, kept, episodes, seed, workers)
+    kept.remove()
+    return tried

@@ -1,0 +1,45 @@
+"""Played episodes of an expert, kept in a folder until their file is written, so that a killed recording goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from dp_prior.files.durable import replacing
+
+
+@dataclass(frozen=True)
+class KeptEpisodes:
+    """Plays the episode of a seed as `demonstrate` does, once: a later call finds the result in the folder."""
+
+    demonstrate: partial
+    """See `Demonstrate`; its arguments decide the folder."""
+
+    path: Path
+    """File that the episodes are recorded for; the folder lies beside it."""
+
+    @property
+    def folder(self) -> Path:
+        """Where episodes lie. Another expert, or other arguments, have another one."""
+        arguments = sorted(self.demonstrate.keywords.items())
+        asked = f"{self.demonstrate.func.__module__}.{self.demonstrate.func.__qualname__} {arguments!r}"
+        return self.path.with_name(f"{self.path.name}.{hashlib.sha256(asked.encode()).hexdigest()[:8]}.episodes")
+
+    def __call__(self, seed: int) -> tuple[np.ndarray, ...]:
+        """See `Demonstrate`."""
+        kept = self.folder / f"{seed}.npz"
+        if not kept.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(kept) as temporary, open(temporary, "wb") as file:
+                np.savez(file, *self.demonstrate(seed))
+        with np.load(kept, allow_pickle=False) as found:
+            return tuple(found[name] for name in found.files)
+
+    def remove(self) -> None:
+        """Remove the folder: the file is written."""
+        shutil.rmtree(self.folder, ignore_errors=True)
