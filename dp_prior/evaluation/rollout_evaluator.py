@@ -215,17 +215,7 @@ class RolloutEvaluator:
         def draw(rows: Sequence[int]) -> np.ndarray:
             return env.render(rows) if view is None else view(obs, rows)
 
-        agent = VectorAgent(
-            policy,
-            n_action_steps=config.n_action_steps,
-            seed=config.noise_seed,
-            sampler=config.sampler,
-            warm_start=config.warm_start,
-            merge=config.merge,
-            delay=config.delay,
-            instructions=instructions,
-            guidance_scale=config.guidance_scale,
-        )
+        agent = self._agent(policy, instructions)
         agent.reset(episodes)
         n = len(episodes)
         first = env.reset([config.first_seed + episode for episode in episodes])
@@ -259,6 +249,21 @@ class RolloutEvaluator:
         rows[broken, 2] *= 0.0  # unknown stays unknown
         reached = by_instruction.encode(stages, STAGE_CHARACTERS)
         return np.concatenate([rows, motion.measured(rows[:, 3]), reached, *codes], axis=1)
+
+    def _agent(self, policy: Any, instructions: Instructions) -> VectorAgent:
+        """Acts in a block of episodes as configured."""
+        config = self.config
+        return VectorAgent(
+            policy,
+            n_action_steps=config.n_action_steps,
+            seed=config.noise_seed,
+            sampler=config.sampler,
+            warm_start=config.warm_start,
+            merge=config.merge,
+            delay=config.delay,
+            instructions=instructions,
+            guidance_scale=config.guidance_scale,
+        )
 
     def _seen(self, obs: dict[str, np.ndarray], policy: Any) -> dict[str, np.ndarray]:
         """The observations as the policy sees them, after shuffling and blinding."""
