@@ -121,7 +121,7 @@ class Trajectories(Demonstrations):
         split = {part: np.searchsorted(chosen.numbers, numbers) for part, numbers in parts.items()}
         self.split_ids = {part: chosen.named(numbers) for part, numbers in split.items()}
         self._numbers, self.highest_id = {part: split[part] for part in PARTS}, int(chosen.names.max())
-        arrays |= (clouds := {name: record.read(store, chosen, name) for name, record in config.points.items()})
+        arrays |= {name: record.read(store, chosen, name) for name, record in config.points.items()}
         self.images = config.frames(store, chosen, config.cameras)
         if config.mirror:
             self._numbers["train"] = np.concatenate([self._numbers["train"], len(ends) + self._numbers["train"]])
@@ -141,26 +141,7 @@ class Trajectories(Demonstrations):
             start = central_action(arrays[ACTION][self._rows("train")], config.action.rotations)
             wanted[name], arrays[name] = config.action, previous_actions(arrays[ACTION], ends, start, config.stride)
             starts[name] = tuple(start.tolist())
-        described = self._metadata(store)
-        self.spec = Spec(
-            x_shape=(horizon, *arrays[ACTION].shape[1:]),
-            cond_shapes={key: (steps, *arrays[key].shape[1:]) for key in wanted if key != ACTION}
-            | {key: (steps, *cloud.shape[1:]) for key, cloud in clouds.items()}
-            | {key: (steps, *found.folder.shape) for key, found in self._embeddings.items()}
-            | {key: (steps, *column.shape) for key, column in self.images.items()}
-            | {key: (steps, *found.table.shape[1:]) for key, found in self._language.items()},
-            kinds={key: "image" for key in config.images}
-            | {key: "depth" for key in config.depth}
-            | {key: "points" for key in config.points}
-            | {key: "text" for key in config.language},
-            fits={key: image.resize for key, image in config.cameras.items()},
-            depths={key: depth.range for key, depth in config.depth.items()},
-            rotations={key: each.rotations for key, each in wanted.items() if each.rotations},
-            embedders={key: found.embedder for key, found in self._language.items() if found.embedder is not None},
-            previous_actions=starts,
-            fps=self._rate(described["fps"]),
-            names=_dimensions(wanted, described["names"], arrays),
-        )
+        self.spec = self._spec(self._metadata(store), steps, arrays, wanted, starts)
         self.has_embeddings, self.counts = bool(self._embeddings), {}
         self._chosen, self._newest = chosen, {}
         sets = {}
@@ -181,6 +162,42 @@ class Trajectories(Demonstrations):
         self._weights = None if config.weights is None else config.weights.create(store, chosen)
         is_weighted = weighted is not None or self._weights is not None
         self.shares = self.divided(len(self.train)) if is_weighted else None
+
+    def _spec(
+        self,
+        described: Mapping[str, Any],
+        steps: int,
+        arrays: Mapping[str, np.ndarray],
+        wanted: Mapping[str, KeyConfig],
+        starts: dict[str, tuple[float, ...]],
+    ) -> Spec:
+        """What a policy of these data reads and predicts.
+
+        Args:
+            described: the metadata of the recording.
+            steps: of an observation.
+            arrays: by name; `wanted` are those with a selection, points are beside them.
+            starts: previous actions of a first step.
+        """
+        config = self._config
+        return Spec(
+            x_shape=(self._horizon, *arrays[ACTION].shape[1:]),
+            cond_shapes={key: (steps, *arrays[key].shape[1:]) for key in [*wanted, *config.points] if key != ACTION}
+            | {key: (steps, *found.folder.shape) for key, found in self._embeddings.items()}
+            | {key: (steps, *column.shape) for key, column in self.images.items()}
+            | {key: (steps, *found.table.shape[1:]) for key, found in self._language.items()},
+            kinds={key: "image" for key in config.images}
+            | {key: "depth" for key in config.depth}
+            | {key: "points" for key in config.points}
+            | {key: "text" for key in config.language},
+            fits={key: image.resize for key, image in config.cameras.items()},
+            depths={key: depth.range for key, depth in config.depth.items()},
+            rotations={key: each.rotations for key, each in wanted.items() if each.rotations},
+            embedders={key: found.embedder for key, found in self._language.items() if found.embedder is not None},
+            previous_actions=starts,
+            fps=self._rate(described["fps"]),
+            names=_dimensions(wanted, described["names"], arrays),
+        )
 
     def _metadata(self, store: EpisodeStore) -> dict[str, Any]:
         """`EpisodeStore.metadata`; without it a policy can be trained all the same."""
