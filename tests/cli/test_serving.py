@@ -120,6 +120,7 @@ def held(line, arm, folder, monkeypatch, answer=None):
     return shown, done.output
 
 
+@pytest.mark.promise("L2")
 def test_a_trial_that_is_killed_twice_is_the_one_that_is_not(line, tmp_path, monkeypatch):
     """SIGKILL while a policy acts, whose client goes on with the next process, and between outcome and notes."""
     line, port, names = line
@@ -156,6 +157,7 @@ def test_a_trial_that_is_killed_twice_is_the_one_that_is_not(line, tmp_path, mon
     assert terminal.log.read_text().endswith(tail[tail.index(names[0]) :])
 
 
+@pytest.mark.promise("L3")
 def test_nothing_but_the_end_names_a_policy(line, tmp_path, monkeypatch):
     line, port, names = line
     arm = Arm(port)

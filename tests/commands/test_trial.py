@@ -79,6 +79,7 @@ def rows(sheet):
     return list(sheet.outcomes().rows.values())
 
 
+@pytest.mark.promise("L2")
 def test_a_trial_that_is_killed_before_any_answers_is_the_one_that_is_not(tmp_path):
     whole = Sitting(tmp_path / "whole", most=4)
     sheet = whole.hold()
@@ -90,6 +91,7 @@ def test_a_trial_that_is_killed_before_any_answers_is_the_one_that_is_not(tmp_pa
         assert len(again.journal.trials) == len(sheet.journal.trials) == 8, stop
 
 
+@pytest.mark.promise("L2")
 def test_a_journal_that_is_cut_anywhere_goes_on_with_the_trial_that_was_open(tmp_path):
     sheet = Sitting(tmp_path / "whole", most=2).hold()
     data = (tmp_path / "whole" / "trials.jsonl").read_bytes()
@@ -100,6 +102,7 @@ def test_a_journal_that_is_cut_anywhere_goes_on_with_the_trial_that_was_open(tmp
         assert rows(Sitting(folder, most=2).hold()) == rows(sheet), size
 
 
+@pytest.mark.promise("L3")
 def test_the_screen_and_the_server_say_the_same_whichever_policy_acts(tmp_path):
     seen, orders = set(), set()
     for seed in "abcdef":

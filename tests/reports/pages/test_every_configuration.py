@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from dp_prior.cli import main
 from dp_prior.run.files.config import TrainConfig
+from dp_prior.run.files.configurations import truly_described
 from tests.data.pictures import sets
 from tests.reports.pages.test_report import Outline
 from tests.test_recipes import lerobot_pusht, replay_buffer
@@ -127,7 +128,8 @@ def test_data_and_run_of_the_configuration_have_pages(path, place, monkeypatch):
     directory = place / found["tracker"]["data_path"]
     assert (directory / "result.json").exists(), output
     texts = assert_stands_alone(directory / "report.html")
-    assert {"finished", found["description"]} <= set(texts)
+    said = truly_described(TrainConfig.from_json_path(config)).description  # the file's is of other settings
+    assert path.name in said and {"finished", said} <= set(texts)
     for name in json.loads((directory / "result.json").read_text(encoding="utf-8"))["test"]:
         assert name in texts
     written = (directory / "report.html").read_bytes()
