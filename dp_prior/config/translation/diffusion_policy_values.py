@@ -153,7 +153,8 @@ def _rotations(theirs: Theirs) -> dict[str, Any]:
     n_arms = 2 if theirs.get("task.action_dim", 10) == 20 or _action_shape(theirs) == [20] else 1
     grippers = [{"slice": [7 * arm + 6, 7 * arm + 7], "normalizer": {"type": "identity"}} for arm in range(n_arms)]
     rotations = [{"slice": [7 * arm + 3, 7 * arm + 6], "form": "axis_angle"} for arm in range(n_arms)]
-    others = {"type": "limits", "clip": None}
+    legacy = theirs.get("task.dataset.use_legacy_normalizer", False)
+    others = {"type": "max_abs" if legacy else "limits", "clip": None}
     return {
         **kept,
         "task.normalizer.action": {"type": "slices", "slices": grippers, "others": others},
@@ -309,6 +310,12 @@ def rotation(value: Any, theirs: Theirs, *names: str) -> Here:
     """The rotations of absolute actions."""
     found = _rotations(theirs).get("data.action.rotations")
     return Here({"data.action.rotations": found} if found else {})
+
+
+def legacy_normalizer(is_legacy: bool, theirs: Theirs, *names: str) -> Here:
+    """The normalizer of absolute actions; relative actions have none."""
+    found = _rotations(theirs).get("task.normalizer.action", {})
+    return Here({"task.normalizer.action": found} if "others" in found else {})
 
 
 def previous(is_seen: bool, theirs: Theirs, *names: str) -> str | None:
