@@ -25,6 +25,7 @@ from dp_prior.config.translation.diffusion_policy_values import (
     rotation,
     rotation_form,
     runner,
+    shared_encoders,
     size,
     skeleton,
     val_samples,
@@ -145,7 +146,12 @@ _ROWS = (
         "false: frozen_batch, with `weights`",
         norm,
     ),
-    fixed("policy.obs_encoder.share_rgb_model", False, "each camera has an encoder of its own"),
+    Row(
+        "policy.obs_encoder.share_rgb_model",
+        "task.shared_encoders.<camera>",
+        "true: the first camera, of all others",
+        shared_encoders,
+    ),
     Row("policy.obs_encoder.imagenet_norm", "task.encoders.<camera>.mean", "and `std`", imagenet),
     # diffusion
     Row(f"{_SCHEDULE}.num_train_timesteps", "task.diffusion.schedule.steps"),

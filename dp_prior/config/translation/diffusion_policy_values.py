@@ -240,14 +240,21 @@ def no_average(use: bool, theirs: Theirs, *names: str) -> Here:
 
 
 def per_camera(field: str) -> Any:
-    """A function of a setting of all cameras: the same for the encoder of each."""
+    """A function of a setting of all cameras: the same for every encoder."""
 
     def to(value: Any, theirs: Theirs, *names: str) -> Here:
-        rooms = [f"task.encoders.{key}" for key in _cameras(theirs)]
+        shared = theirs.get("policy.obs_encoder.share_rgb_model", False)
+        rooms = [f"task.encoders.{key}" for key in _cameras(theirs)[: 1 if shared else None]]
         types = {f"{room}.type": "resnet" for room in rooms}
         return Here({**types, **{f"{room}.{field}": value for room in rooms}})
 
     return to
+
+
+def shared_encoders(is_shared: bool, theirs: Theirs, *names: str) -> Here:
+    """All cameras but the first are read by the encoder of the first."""
+    names = _cameras(theirs)
+    return Here({f"task.shared_encoders.{key}": names[0] for key in names[1:] if is_shared})
 
 
 def norm(is_group: bool, theirs: Theirs, *names: str) -> Here:

@@ -577,6 +577,11 @@ def test_robomimic_and_push_t_from_cameras():
 
 def test_an_encoder_of_torchvision():
     found = values(DIFFUSION_POLICY, REAL_IMAGE)
+    second = {"shape_meta": {"obs": {"wrist_image": {"shape": [3, 84, 96], "type": "rgb"}}}}
+    sharing = {"policy": {"obs_encoder": {"share_rgb_model": True}}, "task": second}
+    shared = values(DIFFUSION_POLICY, merged(REAL_IMAGE, sharing))
+    assert shared["task.shared_encoders.wrist_image"] == "agentview_image"
+    assert not any(key.startswith("task.encoders.wrist_image") for key in shared)
     encoder = {
         "blocks": [3, 4, 6, 3],
         "bottleneck": False,
