@@ -237,6 +237,8 @@ class PolicyTrainer:
         metrics |= self.throughput.row(self.progress.samples_seen)
         metrics["train/epoch"] = self.progress.samples_seen / len(self.loader)
         metrics["train/lr"] = learning_rate(self.optimizer)
+        if self.accelerator.scaler is not None:
+            metrics["train/loss_scale"] = self.accelerator.scaler.get_scale()
         metrics["train/skipped_steps"] = self.guard.counts[0].item()
         for name, average in self.averages.items():
             metrics[f"train/{name}_decay"] = average.decay.at(self.progress.global_step)
