@@ -71,6 +71,11 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
     "TrajectoriesConfig.mirror": "data/recorded/test_mirror.py",
     "SetConfig.mirror": "data/recorded/test_mirror.py::test_each_set_of_a_mixture_has_its_own",
     "RolloutConfig.guidance_scale": "test_guided.py::test_rollouts_are_guided",
+    **dict.fromkeys(
+        ["AdamWConfig.parts", "MuonConfig.parts"],
+        "training/test_tuned_parts.py::test_every_part_moves_as_in_a_network_trained_with_its_settings_alone",
+    ),
+    "PolicyConfig.shared_encoders": "tasks/test_policy_config.py::test_two_cameras_share_one_encoder",
     "TrackerConfig": "tracking/test_tracking.py",
     "FsspecSaverConfig": "places/test_upload.py::test_every_shared_field_is_shown_here",
     "RemoteResumeConfig": "test_hub_runs.py",

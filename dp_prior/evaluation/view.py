@@ -86,7 +86,7 @@ def _encoders(policy: nn.Module) -> dict[str, Encoder]:
     """The encoder of each observation; empty for a policy without an `ObservationEncoder`."""
     if not isinstance(policy, DiffusionPolicy) or not isinstance(policy.encoder, ObservationEncoder):
         return {}
-    return dict(zip(policy.encoder.keys, policy.encoder.encoders, strict=True))
+    return {key: policy.encoder.encoder_of(key) for key in policy.encoder.keys}
 
 
 def _draw_crop(pictures: np.ndarray, crop: Crop, factor: int) -> None:

@@ -12,7 +12,7 @@ import datetime
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -57,6 +57,18 @@ class Ranks:
         self.work = Work()
         self._hosts = dist.new_group(backend="gloo") if self.num_processes > 1 else None
         self._heartbeat: Heartbeat | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """How accelerate set up this start, under accelerate's names, as JSON values."""
+        state = self.accelerator.state
+        return {
+            "distributed_type": state.distributed_type.value,
+            "num_processes": self.num_processes,
+            "mixed_precision": self.accelerator.mixed_precision,
+            "device": str(self.device),
+            "backend": state.backend,
+        }
 
     # collectives: every rank calls them, in the same order
 

@@ -10,6 +10,7 @@ from dp_prior.run.budget import budget_warnings
 from dp_prior.run.files.config import TrainConfig, run_directory
 from dp_prior.run.precision import precision_warnings
 from dp_prior.training.measure import foretold
+from dp_prior.training.optimizer import AdamW
 from dp_prior.training.trainer import PolicyTrainer
 
 
@@ -35,6 +36,7 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: Pa
         "verified": parts.integrity.scope(),
         "model": f"{config.task.backbone.type}, {weights / 1e6:.2f} M parameters, {config.train.precision} on "
         f"{ranks} x {parts.ranks.device.type}",
+        "optimizer": tuned_parts(trainer.optimizer),
         "batch": f"{loader.global_batch_size} = {config.data.batch_size} a micro-batch x {accumulation} summed "
         f"x {ranks} rank{'s' if ranks > 1 else ''}",
         "budget": f"{trainer.total_samples:,} samples = {trainer.total_steps:,} steps = "
@@ -49,6 +51,21 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: Pa
     warnings = [*report["warnings"], *parts.model.warnings(), *budget_warnings(config, trainer)]
     warnings += [*precision_warnings(parts), *foretold([*parts.evaluators, *parts.tests], parts.ranks)]
     return "\n".join([*shown, *(f"  warning       {warning}" for warning in warnings)])
+
+
+def tuned_parts(optimizer: AdamW) -> str:
+    """The learning rate and weight decay of each part of the network; empty if no part has settings of its own."""
+    if not any(group["part"] for group in optimizer.param_groups):
+        return ""
+    shown = []
+    for part in sorted({group["part"] for group in optimizer.param_groups}, reverse=True):  # all others come last
+        groups = [group for group in optimizer.param_groups if group["part"] == part]
+        weights = sum(parameter.numel() for group in groups for parameter in group["params"])
+        scales = " and ".join(f"{scale:g}" for scale in sorted({group["lr_scale"] for group in groups}))
+        decays = {group["weight_decay"] for group in groups if group["is_decayed"]}
+        decay = "".join(f", weight decay {decay:g}" for decay in decays)
+        shown.append(f"{part or 'all others'}: {weights / 1e6:.2f} M at {scales} x lr{decay}")
+    return "; ".join(shown)
 
 
 def _and_best(config: TrainConfig) -> str:

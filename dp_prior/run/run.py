@@ -283,7 +283,8 @@ class Run:
             lambda: claim_identity(directory, run_id=asked.run_id, name=asked.run_name, inherited=inherited)
         )
         trainer.documents[IDENTITY] = asdict(identity)
-        trainer.tracker.begin(identity, trainer.documents[CONFIG], self.parts.config.metrics)
+        shown = {**trainer.documents[CONFIG], "accelerate": self.parts.ranks.facts}
+        trainer.tracker.begin(identity, shown, self.parts.config.metrics)
         trainer.tracker.rewind(trainer.progress)
 
     def _fit(self, trainer: PolicyTrainer, services: Services) -> None:

@@ -39,6 +39,8 @@ class InpaintingPolicyConfig(PolicyConfig):
 
     encoders: ClassVar = {}
 
+    shared_encoders: ClassVar = {}
+
     cond_dropout: ClassVar = {}
 
     prefix: ClassVar = None

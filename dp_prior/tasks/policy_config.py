@@ -74,6 +74,10 @@ class PolicyConfig(TaskRecord):
     """Encoder of each observation key; the default is the state encoder, for camera frames and depth
     resnet, for point clouds points."""
 
+    shared_encoders: dict[str, str] = {}
+    """By camera, another one whose encoder reads its frames too, with the same weights; crops and jitter are drawn for
+    each camera. Both have frames of one size."""
+
     normalizer: dict[str, NormalizerConfig] = {}
     """Normalizer of each observation key and of `action`; the default is limits, gaussian for instructions, or identity
     for encoders that read data units."""
@@ -114,6 +118,8 @@ class PolicyConfig(TaskRecord):
                     f"units; remove it or use identity"
                 )
 
+        yield from self._shared_faults()
+
     def open(self, data: DataRecord) -> SplitData:
         """Open the training windows of the data that a record of `data_types` describes."""
         return data.create(self.horizon, self.n_obs_steps, self.n_action_steps)
@@ -142,7 +148,7 @@ class PolicyConfig(TaskRecord):
         self._check(spec, self.n_obs_steps)
         modules, transforms, beside = {}, self.transforms(spec), self._beside()
         for key in spec.cond_shapes:
-            if key in beside.values():
+            if key in beside.values() or key in self.shared_encoders:
                 modules[key] = ReadElsewhere()
                 continue
             try:
@@ -153,7 +159,7 @@ class PolicyConfig(TaskRecord):
                 raise ConfigError(f"task.encoders.{key}", [str(error)]) from None
         x_shape = (self.horizon, *transforms.shape("x"))
         alike = {key: depth.camera for key, depth in spec.depths.items() if depth.camera is not None}
-        encoder = ObservationEncoder(modules, spec.cond_shapes, beside, alike)
+        encoder = ObservationEncoder(modules, spec.cond_shapes, beside, alike, self.shared_encoders)
         return self._build(DiffusionPolicy, spec, x_shape, encoder)
 
     def transforms(self, spec: Spec) -> Transforms:
@@ -223,6 +229,7 @@ class PolicyConfig(TaskRecord):
     def _kind_faults(self, spec: Spec) -> Iterator[str]:
         """Every observation has an encoder that reads its kind, and only vectors have a normalizer."""
         yield from self._beside_faults(spec)
+        yield from self._sharing_faults(spec)
         for key in spec.cond_shapes:
             kind = spec.kind(key)
             encoder = self._encoder(key, kind)
@@ -256,6 +263,27 @@ class PolicyConfig(TaskRecord):
             elif depth in self.encoders or [*beside.values()].count(depth) > 1:
                 other = "which has an encoder too" if depth in self.encoders else "as another encoder's is"
                 yield f"{where}, {other}; depth is read once, so remove one of both"
+
+    def _shared_faults(self) -> Iterator[str]:
+        """An encoder is shared directly, with cameras that have none, and not where depth is read beside colours."""
+        for key, owner in self.shared_encoders.items():
+            where = f"shared_encoders.{key} is {owner!r}"
+            if key in self.encoders:
+                yield f"{where}, but encoders.{key} is given too; remove one of both"
+            if owner in self.shared_encoders:
+                yield f"{where}, which has no encoder of its own; name a camera that is not in shared_encoders"
+            if owner in self._beside():
+                yield f"{where}, whose encoder reads depth too; give {key!r} an encoder of its own"
+
+    def _sharing_faults(self, spec: Spec) -> Iterator[str]:
+        """Both observations of a shared encoder must be cameras, with frames of one size."""
+        seen = [key for key in spec.cond_shapes if spec.kind(key) == "image"]
+        for key, owner in self.shared_encoders.items():
+            if unknown := sorted({key, owner} - {*seen}):
+                yield f"task.shared_encoders names {unknown}, which are no cameras of the data; these are {seen}"
+            elif spec.cond_shapes[key] != spec.cond_shapes[owner]:
+                sizes = " and ".join(str(spec.cond_shapes[name][1:3]) for name in (key, owner))
+                yield f"task.shared_encoders: frames of {key!r} and {owner!r} are {sizes}; give both one `size` in data"
 
     def _build(
         self,
@@ -291,7 +319,7 @@ class PolicyConfig(TaskRecord):
         default = {"points": PointEncoderConfig, **dict.fromkeys(FRAMES, ResNetEncoderConfig)}.get(
             kind, StateEncoderConfig
         )
-        return self.encoders[key] if key in self.encoders else default()
+        return self.encoders.get(self.shared_encoders.get(key, key)) or default()
 
     def normalizer_of(self, key: str, kind: Kind = "vector") -> NormalizerConfig:
         """How an observation is normalised."""

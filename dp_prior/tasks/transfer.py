@@ -1,22 +1,17 @@
-"""Takes from a checkpoint the weights that fit a model of other shapes: other actions, further cameras, other networks.
-
-A part is named as the model's tensors are, with the key of an observation for the number of its encoder:
-`normalizer.x`, `normalizer.camera`, `encoder.camera`, `backbone.down.0`.
-"""
+"""Takes from a checkpoint the weights that fit a model of other shapes: other actions, cameras, networks."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from dp_prior.config import Config
+from dp_prior.tasks.part_names import check_parts, is_in, part_name
 from dp_prior.tasks.pretrained import Pretrained
 from dp_prior.tensors.batch import Spec
 
-_NUMBERED = re.compile(r"^encoder\.encoders\.(\d+)\.")
 _MOST_NAMED = 6
 
 
@@ -79,13 +74,13 @@ def choose(model: Pretrained, tensors: dict[str, Tensor], spec: Spec, record: Tr
     Raises:
         ValueError: a tensor outside `may_differ` does not fit, an entry of the record names no part, or nothing fits.
     """
-    ours = {_part(name, model.spec): (name, value) for name, value in model.state_dict().items()}
-    theirs = {_part(name, spec): value for name, value in tensors.items()}
+    ours = {part_name(name, model.spec): (name, value) for name, value in model.state_dict().items()}
+    theirs = {part_name(name, spec): value for name, value in tensors.items()}
     every = [*ours, *(part for part in theirs if part not in ours)]
-    _check_entries([*record.only, *record.may_differ], every)
-    wanted = [part for part in every if not record.only or _is_in(part, record.only)]
+    check_parts([*record.only, *record.may_differ], every)
+    wanted = [part for part in every if not record.only or is_in(part, record.only)]
     problems = {part: problem for part in wanted if (problem := _misfit(part, ours, theirs))}
-    if refused := [part for part in problems if not _is_in(part, record.may_differ)]:
+    if refused := [part for part in problems if not is_in(part, record.may_differ)]:
         listed = "; ".join(f"{part} {problems[part]}" for part in refused[:_MOST_NAMED])
         more = f"; and {len(refused) - _MOST_NAMED} more" if len(refused) > _MOST_NAMED else ""
         matched = f"{len(wanted) - len(problems)} of {len(wanted)} tensors match"
@@ -107,17 +102,6 @@ def named(parts: Iterable[str]) -> str:
     return ", ".join(modules[:_MOST_NAMED] + more)
 
 
-def _part(name: str, spec: Spec) -> str:
-    """The name of a tensor with the key of its encoder, which other observations do not change."""
-    keys = sorted(spec.cond_shapes)
-    name = _NUMBERED.sub(lambda found: f"encoder.{keys[int(found[1])]}.", name)
-    return name.replace("/", ".")
-
-
-def _is_in(part: str, entries: Iterable[str]) -> bool:
-    return any(part == entry or part.startswith(f"{entry}.") for entry in entries)
-
-
 def _misfit(part: str, ours: dict[str, tuple[str, Tensor]], theirs: dict[str, Tensor]) -> str | None:
     """Why the model cannot take a tensor; None if the tensor fits."""
     if part not in theirs:
@@ -126,10 +110,3 @@ def _misfit(part: str, ours: dict[str, tuple[str, Tensor]], theirs: dict[str, Te
         return "is in the checkpoint alone"
     found, expected = tuple(theirs[part].shape), tuple(ours[part][1].shape)
     return None if found == expected else f"has shape {found} in the checkpoint, {expected} here"
-
-
-def _check_entries(entries: Collection[str], parts: Collection[str]) -> None:
-    for entry in entries:
-        if not any(_is_in(part, [entry]) for part in parts):
-            known = dict.fromkeys(".".join(part.split(".")[:2]) for part in parts)
-            raise ValueError(f"{entry!r} names no part; they are {', '.join(known)}, and what is below them")

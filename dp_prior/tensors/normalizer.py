@@ -116,6 +116,26 @@ class Gaussian(Config):
         return np.where(varies, 1 / np.where(varies, deviation, 1), scale), offset
 
 
+class MaxAbs(Config):
+    """Divides by the largest magnitude seen: zero stays zero, and signs are kept; for actions around zero such as
+    velocities."""
+
+    type: Literal["max_abs"] = "max_abs"
+
+    range_eps: float = Field(default=1e-6, ge=0, lt=1)
+    """A dimension whose range is at most this fraction of its largest magnitude counts as constant and maps to 0."""
+
+    clip: float | None = Field(default=5.0, ge=1)
+    """Normalised values are clipped to +- this, which bounds live input far from the data; null does not clip."""
+
+    def fit(self, statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
+        """Scale and offset, float64, of the statistics' shape; the offset is 0 where the data vary."""
+        scale, offset = _fit_range(statistics.min, statistics.max, self.range_eps)
+        varies = varies_in(statistics.min, statistics.max, self.range_eps)
+        magnitude = np.maximum(np.abs(statistics.min), np.abs(statistics.max))
+        return np.where(varies, 1 / np.where(varies, magnitude, 1), scale), np.where(varies, 0.0, offset)
+
+
 class Identity(Config):
     """Changes nothing; for angles that are encoded as cosine and sine, and for data already in [-1, 1]."""
 
@@ -128,7 +148,7 @@ class Identity(Config):
         return np.ones_like(statistics.min), np.zeros_like(statistics.min)
 
 
-UniformConfig = Annotated[Limits | Quantile | Gaussian | Identity, Field(discriminator="type")]
+UniformConfig = Annotated[Limits | Quantile | Gaussian | MaxAbs | Identity, Field(discriminator="type")]
 
 
 class SliceConfig(Config):
@@ -174,7 +194,7 @@ class Slices(Config):
         return torch.cat([torch.full((stop - start,), mode.clip or most) for start, stop, mode in parts])
 
 
-NormalizerConfig = Annotated[Limits | Quantile | Gaussian | Identity | Slices, Field(discriminator="type")]
+NormalizerConfig = Annotated[Limits | Quantile | Gaussian | MaxAbs | Identity | Slices, Field(discriminator="type")]
 
 
 def _float32(values: np.ndarray) -> np.ndarray:

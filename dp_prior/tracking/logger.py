@@ -19,7 +19,7 @@ class RunFacts:
 
     Attributes:
         directory: the run directory, where a logger writes into a folder or file of its own.
-        config: the resolved configuration as JSON values.
+        config: the resolved configuration as JSON values, and under "accelerate" how this start was set up.
         patience_s: seconds that the end of the run waits for loggers.
         report: shows a message to the user, now and at the end of the run.
         metrics: descriptions of the metrics to come; `find_metric` looks one up by name.

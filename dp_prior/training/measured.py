@@ -12,6 +12,9 @@ METRICS = (
     Metric("train/grad_norm", "1", None, "L2 norm of the gradient before clipping; mean over steps with a finite one."),
     Metric("train/skipped_steps", "steps", "lower", "Steps since the start whose gradient was not finite."),
     Metric("train/lr", "1", None, "Learning rate of the last step."),
+    Metric(
+        "train/loss_scale", "1", None, "With fp16: the factor of the loss that keeps small gradients from vanishing."
+    ),
     Metric("train/<average>_decay", "1", None, "Weight that the average kept at the last step."),
     Metric("train/epoch", "epochs", None, "Samples seen over the length of the training set."),
     Metric(

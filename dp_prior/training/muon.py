@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dp_prior.config import Change, Config
 from dp_prior.training.optimizer import AdamW, Momentum, parameter_groups
+from dp_prior.training.tuned_parts import TunedPartConfig
 
 QUINTIC = (3.4445, -4.7750, 2.0315)  # Jordan's coefficients; singular values end between about 0.7 and 1.2
 ITERATIONS = 5
@@ -42,9 +43,12 @@ class MuonConfig(Config):
     eps: float = Field(default=1e-8, gt=0)
     """AdamW's, for the other parameters."""
 
+    parts: dict[str, TunedPartConfig] = {}
+    """Parts of the network with a learning rate or weight decay of their own; see `AdamWConfig`."""
+
     def create(self, model: nn.Module) -> Muon:
         """See `AdamWConfig`."""
-        groups = parameter_groups(model, self.weight_decay)
+        groups = parameter_groups(model, self.weight_decay, self.parts)
         return Muon(groups, momentum=self.momentum, betas=self.betas, eps=self.eps)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import torch
@@ -11,6 +12,7 @@ from torch.optim.adamw import adamw
 
 from dp_prior.config import Change, Config
 from dp_prior.networks.encoders.published_weights import FineTuned
+from dp_prior.training.tuned_parts import TunedPartConfig, part_of_each
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
@@ -32,12 +34,20 @@ class AdamWConfig(Config):
     """Decoupled decay of weight matrices, convolutions and learned tokens and positions; biases, norms and embedding
     tables have none."""
 
+    parts: dict[str, TunedPartConfig] = {}
+    """Parts of the network with a learning rate or weight decay of their own, by the beginning of the names of their
+    tensors, such as `encoder`, `encoder.camera` or `backbone.down.0`. Of several that name a tensor the longest
+    counts."""
+
     def create(self, model: nn.Module) -> AdamW:
         """An optimizer over the trainable parameters of `model`; frozen ones are left out.
 
         Parts of a model that are `FineTuned` learn at their own multiple of the learning rate.
+
+        Raises:
+            ConfigError: `parts` names none of the model's.
         """
-        return AdamW(parameter_groups(model, self.weight_decay), betas=self.betas, eps=self.eps)
+        return AdamW(parameter_groups(model, self.weight_decay, self.parts), betas=self.betas, eps=self.eps)
 
 
 class AdamW:
@@ -46,7 +56,8 @@ class AdamW:
     `torch.optim.AdamW` imports torch's compiler, which takes most of a second at every start.
 
     Attributes:
-        param_groups: `params`, their `weight_decay` and `lr`, and `lr_scale`, by which `lr` differs from the schedule.
+        param_groups: `params`, their `weight_decay` and `lr`, `lr_scale`, by which `lr` differs from the schedule, and
+            `part`, the entry of `parts` that names them, or "".
         state: the tensors that `moments` names, of each parameter, from its first step on.
         grad_scale: () the step divides the gradient by it; None for 1.
         found_inf: () the step changes nothing if this is not 0; None for 0.
@@ -57,7 +68,7 @@ class AdamW:
     _step_supports_amp_scaling = True  # makes `torch.amp.GradScaler` set the two above; the kernel unscales
 
     def __init__(self, groups: list[dict], *, betas: tuple[float, float], eps: float):
-        self.param_groups = [{"lr": 0.0, "lr_scale": 1.0, **group} for group in groups]
+        self.param_groups = [{"lr": 0.0, "lr_scale": 1.0, "part": "", **group} for group in groups]
         self.betas = betas
         self.eps = eps
         self.state: dict[nn.Parameter, dict[str, Tensor]] = {}
@@ -121,18 +132,27 @@ class AdamW:
         return self.state[parameter]
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
-    """Trainable parameters with a common `weight_decay`, `lr_scale` and `is_decayed`, as `decay_groups` tells."""
+def parameter_groups(
+    model: nn.Module, weight_decay: float, parts: Mapping[str, TunedPartConfig] | None = None
+) -> list[dict]:
+    """Trainable parameters with a common `part`, `weight_decay`, `lr_scale` and `is_decayed`, as `decay_groups` tells.
+
+    Args:
+        parts: those with settings of their own; see `AdamWConfig.parts` for the error.
+    """
     tuned = [module for module in model.modules() if isinstance(module, FineTuned)]
     scales = {id(parameter): module.lr_scale for module in tuned for parameter in module.parameters()}
-    groups = []
+    parts, named = parts or {}, part_of_each(model, parts or {})
+    groups: dict[tuple[bool, str, float], dict] = {}
     for parameters, is_decayed in zip(decay_groups(model), (True, False), strict=True):
-        by_scale: dict[float, list[nn.Parameter]] = {}
-        for parameter in parameters.values():
-            by_scale.setdefault(scales.get(id(parameter), 1.0), []).append(parameter)
-        kind = {"weight_decay": weight_decay * is_decayed, "is_decayed": is_decayed}
-        groups += [{"params": some, "lr_scale": scale, **kind} for scale, some in by_scale.items()]
-    return groups
+        for name, parameter in parameters.items():
+            part = named.get(name, "")
+            own = parts.get(part, TunedPartConfig())
+            scale = scales.get(id(parameter), 1.0) * own.lr_scale
+            decay = weight_decay if own.weight_decay is None else own.weight_decay
+            kind = {"part": part, "lr_scale": scale, "weight_decay": decay * is_decayed, "is_decayed": is_decayed}
+            groups.setdefault((is_decayed, part, scale), {"params": [], **kind})["params"].append(parameter)
+    return [*groups.values()]
 
 
 def decay_groups(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
@@ -153,6 +173,12 @@ def set_learning_rate(optimizer: AdamW, rate: float) -> None:
     """Give every group its multiple of the learning rate of the coming step."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group["lr_scale"]
+
+
+def learning_rate(optimizer: AdamW) -> float:
+    """The learning rate of the last step, before the multiples of groups."""
+    group = optimizer.param_groups[0]
+    return group["lr"] / group["lr_scale"]
 
 
 def update(optimizer: AdamW, max_grad_norm: float, scaler: torch.amp.GradScaler | None = None) -> tuple[Tensor, Tensor]:

@@ -33,7 +33,7 @@ from dp_prior.training.divergence import DivergedError, Divergence, LossSum
 from dp_prior.training.ema import EMA
 from dp_prior.training.guard import Guard, NotFiniteError
 from dp_prior.training.measure import Evaluator, measure
-from dp_prior.training.optimizer import set_learning_rate, update
+from dp_prior.training.optimizer import learning_rate, set_learning_rate, update
 from dp_prior.training.samplewise import UNDIFFUSED, samplewise_loss
 from dp_prior.training.stopwatch import Stopwatch
 from dp_prior.training.throughput import Throughput
@@ -236,7 +236,9 @@ class PolicyTrainer:
         metrics = self.means.reduce(self.accelerator)
         metrics |= self.throughput.row(self.progress.samples_seen)
         metrics["train/epoch"] = self.progress.samples_seen / len(self.loader)
-        metrics["train/lr"] = self.optimizer.param_groups[0]["lr"]
+        metrics["train/lr"] = learning_rate(self.optimizer)
+        if self.accelerator.scaler is not None:
+            metrics["train/loss_scale"] = self.accelerator.scaler.get_scale()
         metrics["train/skipped_steps"] = self.guard.counts[0].item()
         for name, average in self.averages.items():
             metrics[f"train/{name}_decay"] = average.decay.at(self.progress.global_step)

@@ -220,6 +220,22 @@ def test_bad_sample_on_one_rank_is_skipped_on_all(ranks):
     assert models == same
 
 
+def test_the_facts_of_a_start_are_those_of_accelerate_as_json(tmp_path):
+    accelerator = make_accelerator("bf16")
+    facts = Ranks(accelerator).facts
+    assert (
+        json.loads(json.dumps(facts))
+        == facts
+        == {
+            "distributed_type": str(accelerator.distributed_type.value),
+            "num_processes": accelerator.num_processes,
+            "mixed_precision": "bf16",
+            "device": str(accelerator.device),
+            "backend": accelerator.state.backend,
+        }
+    )
+
+
 def test_decision_of_one_process_is_its_own(monkeypatch):
     alone = Ranks(make_accelerator("fp32"))
     assert alone.decide(lambda: 3) == 3

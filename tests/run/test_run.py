@@ -321,3 +321,12 @@ def test_runs_of_other_precisions_in_one_process_are_those_of_processes_of_their
         assert done.returncode == 0, done.stderr
         alone = {name: value for name, value in state(tmp_path / precision).items() if ":" in name}
         assert_equal(alone, together[precision])
+
+
+def test_loggers_get_the_configuration_and_how_accelerate_set_up_the_start(tmp_path, monkeypatch):
+    begun, begin = [], Tracker.begin
+    monkeypatch.setattr(Tracker, "begin", lambda self, *given: (begun.append(given[1]), begin(self, *given))[1])
+    run = experiment(tiny(tmp_path, train__steps=2))
+    run.run()
+    stored = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert begun == [{**stored, "accelerate": run.parts.ranks.facts}] and "accelerate" not in stored

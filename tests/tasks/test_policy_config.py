@@ -1,10 +1,12 @@
 """The record of a policy refuses what contradicts itself or the data, all faults in one report."""
 
 import pytest
+import torch
 
 from dp_prior.config import ConfigError
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.randomness import Randomness
 from tests.messages import naming
 
 MLP = {"type": "mlp", "hidden_dim": 16, "n_blocks": 1, "step_embed_dim": 8}
@@ -66,3 +68,68 @@ def test_a_guided_policy_needs_dropout_of_every_observation():
     with pytest.raises(ConfigError, match=naming("['angle']", "task.cond_dropout")):
         record(**guided, cond_dropout={"agent_pos": 0.1}).create(SPEC)
     record(**guided, cond_dropout={"agent_pos": 0.1, "angle": 0.1}).create(SPEC)
+
+
+RESNET = {"type": "resnet", "width": 16, "blocks": [1], "stem": "patch", "keypoints": 4, "output_dim": 3, "crop": 0.5}
+SHARED = {"encoders": {"front": RESNET}, "shared_encoders": {"wrist": "front"}}
+
+
+def cameras(**shapes):
+    """Data with cameras."""
+    shapes = {"agent_pos": (2, 2), **shapes}
+    kinds = {key: "image" for key, shape in shapes.items() if len(shape) == 4}
+    return Spec(x_shape=(4, 2), cond_shapes=shapes, kinds=kinds)
+
+
+TWO = cameras(front=(2, 16, 16, 3), wrist=(2, 16, 16, 3))
+
+
+def test_two_cameras_share_one_encoder():
+    """The features, in training too, and the gradient are those of two encoders with equal weights."""
+    torch.manual_seed(0)
+    one = record(**SHARED).create(TWO)
+    two = record(encoders={"front": RESNET, "wrist": RESNET}).create(TWO)
+    weights = {name: value for name, value in one.encoder.state_dict().items()}
+    alone = record(encoders={"front": RESNET}).create(cameras(front=(2, 16, 16, 3))).encoder
+    assert weights.keys() == alone.state_dict().keys() and all("encoders.1." in name for name in weights)
+    assert one.encoder.cond_shape == two.encoder.cond_shape
+    two.encoder.load_state_dict(weights | {name.replace(".1.", ".2."): value for name, value in weights.items()})
+    frames = torch.randint(0, 256, (3, 2, 16, 16, 3), dtype=torch.uint8)
+    cond = {"agent_pos": torch.randn(3, 2, 2), "front": frames, "wrist": frames}
+    random = Randomness.from_counts(0, "test", torch.arange(3))
+    for rows in (None, random):
+        found, expected = one.encoder(cond, random=rows), two.encoder(cond, random=rows)
+        assert torch.equal(found, expected)
+        for policy, features in ((one, found), (two, expected)):
+            policy.zero_grad()
+            features.square().sum().backward()
+        of_two = {name: parameter.grad for name, parameter in two.encoder.named_parameters()}
+        for name, parameter in one.encoder.named_parameters():
+            torch.testing.assert_close(parameter.grad, of_two[name] + of_two[name.replace(".1.", ".2.")])
+        are_cropped_alike = torch.equal(found[..., 2:5], found[..., 5:])
+        assert are_cropped_alike == (rows is None)  # in training each camera has crops of its own
+
+
+@pytest.mark.parametrize(
+    ("change", "spec", "said"),
+    [
+        ({"shared_encoders": {"wrist": "front"}, "encoders": {"wrist": RESNET}}, TWO, ("encoders.wrist", "remove")),
+        (
+            {"shared_encoders": {"wrist": "front", "front": "wrist"}},
+            TWO,
+            ("shared_encoders.wrist", "'front'", "shared_encoders.front"),
+        ),
+        ({"shared_encoders": {"wrist": "wrist"}}, TWO, ("shared_encoders.wrist", "'wrist'")),
+        (
+            {"shared_encoders": {"wrist": "front"}, "encoders": {"front": RESNET | {"depth": "far"}}},
+            TWO,
+            ("'front'", "depth"),
+        ),
+        ({"shared_encoders": {"wrst": "front"}}, TWO, ("['wrst']", "['front', 'wrist']")),
+        ({"shared_encoders": {"wrist": "agent_pos"}}, TWO, ("['agent_pos']", "['front', 'wrist']")),
+        (SHARED, cameras(front=(2, 16, 16, 3), wrist=(2, 12, 16, 3)), ("(12, 16)", "(16, 16)", "size")),
+    ],
+)
+def test_an_encoder_that_cannot_be_shared_is_refused(change, spec, said):
+    with pytest.raises(ConfigError, match=naming(*said)):
+        record(**change).create(spec)

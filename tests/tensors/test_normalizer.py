@@ -12,6 +12,7 @@ from dp_prior.tensors.normalizer import (
     Gaussian,
     Identity,
     Limits,
+    MaxAbs,
     Normalizer,
     NormalizerConfig,
     Quantile,
@@ -23,7 +24,7 @@ from dp_prior.tensors.normalizer import (
 from tests.messages import naming
 
 FLOATS = st.floats(-(2.0**100), 2.0**100, width=32)
-MODES = [Limits(), Quantile(), Gaussian(), Identity()]
+MODES = [Limits(), Quantile(), Gaussian(), MaxAbs(), Identity()]
 
 
 def fitted(values: np.ndarray, mode: NormalizerConfig) -> Normalizer:
@@ -61,7 +62,7 @@ def test_statistics_equal_numpy_on_the_frames():
 
 
 @settings(max_examples=300, deadline=None)
-@given(values=columns(), mode=st.sampled_from([Limits(), Quantile(clip=None), Gaussian(), Identity()]))
+@given(values=columns(), mode=st.sampled_from([Limits(), Quantile(clip=None), Gaussian(), MaxAbs(), Identity()]))
 def test_unnormalize_inverts_normalize_for_any_range(values, mode):
     normalizer = fitted(values, mode)
     back = normalizer.unnormalize("x", normalizer.normalize("x", torch.from_numpy(values))).numpy()
@@ -74,7 +75,7 @@ def test_unnormalize_inverts_normalize_for_any_range(values, mode):
     np.testing.assert_allclose(back, values, rtol=2.4e-7, atol=lost)
 
 
-@pytest.mark.parametrize("mode", [Limits(), Quantile(), Gaussian()])
+@pytest.mark.parametrize("mode", [Limits(), Quantile(), Gaussian(), MaxAbs()])
 def test_what_never_moved_comes_back_as_it_was_whatever_a_network_says_of_it(mode):
     """Scaled by its magnitude alone, an error of a hundredth would turn a wrist held at 180 degrees by two."""
     values = np.stack([np.linspace(-1, 1, 50), np.full(50, 180), np.full(50, 0.08), np.zeros(50)], 1).astype(np.float32)
@@ -113,7 +114,7 @@ def test_limits_put_data_of_any_range_into_the_unit_range(values):
 
 @pytest.mark.promise("H6")
 @settings(max_examples=300, deadline=None)
-@given(values=columns(), live=FLOATS, mode=st.sampled_from([Limits(), Quantile(), Gaussian()]))
+@given(values=columns(), live=FLOATS, mode=st.sampled_from([Limits(), Quantile(), Gaussian(), MaxAbs()]))
 def test_live_input_far_off_the_data_stays_bounded(values, live, mode):
     normalized = fitted(values, mode).normalize("x", torch.tensor([[live]]))
     assert normalized.abs().max() <= mode.clip <= 10
@@ -149,6 +150,18 @@ def test_limits_equal_the_published_formula_on_ordinary_data():
     expected = (values - low) / (high - low) * 2 - 1
     found = fitted(values, Limits()).normalize("x", torch.from_numpy(values))
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
+
+
+@settings(max_examples=300, deadline=None)
+@given(values=columns())
+def test_max_abs_divides_by_the_largest_magnitude_so_that_zero_and_signs_stay(values):
+    normalizer = fitted(values, MaxAbs())
+    most = np.abs(values).max()
+    if varies_in(values.min(), values.max(), MaxAbs().range_eps):
+        live = np.concatenate([values, -values, [[0.0]]]).astype(np.float32)
+        found = normalizer.normalize("x", torch.from_numpy(live)).numpy()
+        np.testing.assert_allclose(found, live.astype(np.float64) / most, rtol=3e-7, atol=1e-37)  # float32 ends there
+        assert found[-1] == 0 and np.abs(found).max() == pytest.approx(1, rel=3e-7)
 
 
 def test_gaussian_has_zero_mean_and_unit_variance():
@@ -201,6 +214,7 @@ SLICES = Slices(
     slices=(
         SliceConfig(slice=(3, 4), normalizer=Identity()),
         SliceConfig(slice=(1, 2), normalizer=Gaussian(clip=1.0)),
+        SliceConfig(slice=(5, 6), normalizer=MaxAbs(clip=2.0)),
     ),
     others=Quantile(clip=None),
 )
@@ -213,7 +227,7 @@ def test_every_slice_is_normalised_as_if_it_were_alone():
     loaded.load_state_dict(normalizer.state_dict())
     live = torch.from_numpy(values) * 4
     for start, stop, mode in [(0, 1, Quantile(clip=None)), (1, 2, Gaussian(clip=1.0)), (2, 3, Quantile(clip=None)),
-                              (3, 4, Identity()), (4, 6, Quantile(clip=None))]:  # fmt: skip
+                              (3, 4, Identity()), (4, 5, Quantile(clip=None)), (5, 6, MaxAbs(clip=2.0))]:  # fmt: skip
         alone = fitted(values[:, start:stop], mode)
         for each in (normalizer, loaded, copy.deepcopy(loaded).half()):
             for change in (Normalizer.normalize, Normalizer.unnormalize):
@@ -348,6 +362,8 @@ def test_loading_the_statistics_of_an_unfitted_normalizer_is_an_error():
         (Gaussian(), Gaussian(range_eps=0.9)),
         (Gaussian(), Gaussian(clip=1.0)),
         (Gaussian(), Gaussian(clip=None)),
+        (MaxAbs(), MaxAbs(range_eps=0.5)),
+        (MaxAbs(), MaxAbs(clip=1.0)),
     ],
     ids=lambda mode: mode.to_json().replace("\n", ""),
 )

@@ -328,3 +328,13 @@ def test_the_share_of_waiting_for_data_is_measured_and_warned_of_once(monkeypatc
     assert warning == expected
     assert run(0.0625, 0.9375) == [0.0625] * 6 and not caplog.messages
     assert run(2**-11, 2**-11) == [0.5] * 6 and not caplog.messages  # half a millisecond
+
+
+def test_the_loss_scale_is_logged_where_there_is_a_scaler_and_only_there():
+    plain, scaled = Listener(), Listener()
+    build(plain).fit()
+    trainer = build(scaled, steps=6)
+    trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=4)
+    trainer.fit()
+    assert not any("train/loss_scale" in row for _, row in plain.rows)
+    assert [row["train/loss_scale"] for _, row in scaled.rows] == [8.0, 16.0, 16.0]

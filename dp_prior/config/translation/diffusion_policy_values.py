@@ -153,7 +153,8 @@ def _rotations(theirs: Theirs) -> dict[str, Any]:
     n_arms = 2 if theirs.get("task.action_dim", 10) == 20 or _action_shape(theirs) == [20] else 1
     grippers = [{"slice": [7 * arm + 6, 7 * arm + 7], "normalizer": {"type": "identity"}} for arm in range(n_arms)]
     rotations = [{"slice": [7 * arm + 3, 7 * arm + 6], "form": "axis_angle"} for arm in range(n_arms)]
-    others = {"type": "limits", "clip": None}
+    legacy = theirs.get("task.dataset.use_legacy_normalizer", False)
+    others = {"type": "max_abs" if legacy else "limits", "clip": None}
     return {
         **kept,
         "task.normalizer.action": {"type": "slices", "slices": grippers, "others": others},
@@ -239,14 +240,21 @@ def no_average(use: bool, theirs: Theirs, *names: str) -> Here:
 
 
 def per_camera(field: str) -> Any:
-    """A function of a setting of all cameras: the same for the encoder of each."""
+    """A function of a setting of all cameras: the same for every encoder."""
 
     def to(value: Any, theirs: Theirs, *names: str) -> Here:
-        rooms = [f"task.encoders.{key}" for key in _cameras(theirs)]
+        shared = theirs.get("policy.obs_encoder.share_rgb_model", False)
+        rooms = [f"task.encoders.{key}" for key in _cameras(theirs)[: 1 if shared else None]]
         types = {f"{room}.type": "resnet" for room in rooms}
         return Here({**types, **{f"{room}.{field}": value for room in rooms}})
 
     return to
+
+
+def shared_encoders(is_shared: bool, theirs: Theirs, *names: str) -> Here:
+    """All cameras but the first are read by the encoder of the first."""
+    names = _cameras(theirs)
+    return Here({f"task.shared_encoders.{key}": names[0] for key in names[1:] if is_shared})
 
 
 def norm(is_group: bool, theirs: Theirs, *names: str) -> Here:
@@ -309,6 +317,12 @@ def rotation(value: Any, theirs: Theirs, *names: str) -> Here:
     """The rotations of absolute actions."""
     found = _rotations(theirs).get("data.action.rotations")
     return Here({"data.action.rotations": found} if found else {})
+
+
+def legacy_normalizer(is_legacy: bool, theirs: Theirs, *names: str) -> Here:
+    """The normalizer of absolute actions; relative actions have none."""
+    found = _rotations(theirs).get("task.normalizer.action", {})
+    return Here({"task.normalizer.action": found} if "others" in found else {})
 
 
 def previous(is_seen: bool, theirs: Theirs, *names: str) -> str | None:

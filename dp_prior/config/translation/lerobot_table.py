@@ -102,10 +102,11 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
         ours[f"task.normalizer.{_name(theirs, key)}"] = _NORMALIZERS["MIN_MAX"]
     for key in _cameras(theirs):
         ours[f"data.images.{_name(theirs, key)}"] = {"key": key, "size": [96, 96]}
-        ours[f"task.encoders.{_name(theirs, key)}"] = {"type": "resnet", "norm": "group", "crop": None}
+    for name in _encoding(theirs):
+        ours[f"task.encoders.{name}"] = {"type": "resnet", "norm": "group", "crop": None}
     if theirs.get("wandb.enable", False) and theirs.get("wandb.mode") != "disabled":
         ours["tracker.log.<wandb>.type"] = "wandb"
-    return ours | (_evaluators(theirs, model) or {"evaluate": []})
+    return ours | _shared(theirs) | (_evaluators(theirs, model) or {"evaluate": []})
 
 
 def _evaluators(theirs: Theirs, model: str) -> dict[str, Any]:
@@ -145,13 +146,27 @@ def _shape(shape: list[int], theirs: Theirs, *key: str) -> Here:
 
 
 def _per_camera(*fields: str) -> Any:
-    """A function of a setting of all cameras: the same for the encoder of each."""
+    """A function of a setting of all cameras: the same for every encoder."""
 
     def to(value: Any, theirs: Theirs, *names: str) -> Here:
-        keys = [_name(theirs, key) for key in _cameras(theirs)]
-        return Here({f"task.encoders.{key}.{field}": value for key in keys for field in fields})
+        return Here({f"task.encoders.{key}.{field}": value for key in _encoding(theirs) for field in fields})
 
     return to
+
+
+def _encoding(theirs: Theirs) -> list[str]:
+    """The names of the cameras that have an encoder of their own."""
+    names = [_name(theirs, key) for key in _cameras(theirs)]
+    return names if theirs.get("policy.use_separate_rgb_encoder_per_camera", False) else names[:1]
+
+
+def _shared(theirs: Theirs) -> dict[str, str]:
+    names, encoding = [_name(theirs, key) for key in _cameras(theirs)], _encoding(theirs)
+    return {f"task.shared_encoders.{name}": encoding[0] for name in names if name not in encoding}
+
+
+def _shared_encoders(is_separate: bool, theirs: Theirs, *names: str) -> Here:
+    return Here(_shared(theirs))
 
 
 def _norm(is_group: bool, theirs: Theirs, *names: str) -> Here:
@@ -315,7 +330,12 @@ _ROWS = (
     ),
     Row("policy.use_group_norm", "task.encoders.<camera>.norm", "true: group; false: frozen_batch", _norm),
     Row("policy.spatial_softmax_num_keypoints", "task.encoders.<camera>.keypoints", "", _per_camera("keypoints")),
-    fixed("policy.use_separate_rgb_encoder_per_camera", True, "each camera has an encoder of its own"),
+    Row(
+        "policy.use_separate_rgb_encoder_per_camera",
+        "task.shared_encoders.<camera>",
+        "false: the first camera, of all others",
+        _shared_encoders,
+    ),
     Row("policy.down_dims", "task.backbone.down_dims"),
     Row("policy.kernel_size", "task.backbone.kernel_size"),
     Row("policy.n_groups", "task.backbone.n_groups"),

@@ -167,7 +167,7 @@ class Published:
 
     def _permute(self, tensors: dict[str, Tensor], encoder: ObservationEncoder, record: PolicyConfig) -> None:
         """Permute the columns that read the condition into the alphabetical order of our keys."""
-        widths = {key: one.output_dim for key, one in zip(encoder.keys, encoder.encoders, strict=True)}
+        widths = {key: encoder.encoder_of(key).output_dim for key in encoder.keys}
         starts, total = {}, 0
         for key in self.observations:
             starts[key], total = total, total + widths[key]

@@ -32,7 +32,7 @@ class Encoder(nn.Module):
 
 
 class ReadElsewhere(Encoder):
-    """The encoder of depth that the encoder of a camera reads: no features."""
+    """The place of an observation that the encoder of another one reads: no parameters and no features."""
 
     output_dim = 0
 

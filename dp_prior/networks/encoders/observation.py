@@ -21,6 +21,7 @@ class ObservationEncoder(nn.Module):
         shapes: (n_obs_steps, *shape) by key; n_obs_steps is common to all.
         beside: the depth that the encoder of a camera reads too, by the camera.
         alike: the camera by whose random rows depth is cropped, by the depth.
+        shared: the observation whose encoder reads another one too, by the other one.
     """
 
     def __init__(
@@ -29,9 +30,10 @@ class ObservationEncoder(nn.Module):
         shapes: Mapping[str, tuple[int, ...]],
         beside: Mapping[str, str] | None = None,
         alike: Mapping[str, str] | None = None,
+        shared: Mapping[str, str] | None = None,
     ):
         super().__init__()
-        self._beside, self._alike = dict(beside or {}), dict(alike or {})
+        self._beside, self._alike, self._shared = dict(beside or {}), dict(alike or {}), dict(shared or {})
         if set(encoders) != set(shapes):
             raise ValueError(
                 f"encoders are given for {sorted(encoders)}, but the observations are {sorted(shapes)}. "
@@ -43,8 +45,12 @@ class ObservationEncoder(nn.Module):
         self.keys = sorted(encoders)
         self.encoders = nn.ModuleList(encoders[key] for key in self.keys)  # names of modules have no dots
         n_obs_steps = next(iter(steps.values()), 0)
-        self.cond_shape = (n_obs_steps, sum(encoder.output_dim for encoder in self.encoders))
+        self.cond_shape = (n_obs_steps, sum(self.encoder_of(key).output_dim for key in self.keys))
         """(N, D): number of tokens and their size."""
+
+    def encoder_of(self, key: str) -> Encoder:
+        """The encoder that reads an observation."""
+        return self.encoders[self.keys.index(self._shared.get(key, key))]
 
     def forward(
         self,
@@ -59,7 +65,8 @@ class ObservationEncoder(nn.Module):
             random: B rows; an encoder that draws gets the stream of its key. None in evaluation and inference.
         """
         features = []
-        for key, encoder in zip(self.keys, self.encoders, strict=True):
+        for key in self.keys:
+            encoder = self.encoder_of(key)
             stream = self._alike.get(key, key)
             rows = random.stream("encoder", stream) if encoder.draws and random is not None else None
             depth = self._depth(key, observations, kept)

@@ -556,6 +556,8 @@ def test_robomimic_from_states():
     assert found["task.normalizer.robot0_eef_quat.type"] == "identity"
     assert found["task.normalizer.action.slices.0.slice"] == [6, 7]
     assert found["task.normalizer.action.slices.0.normalizer.type"] == "identity"
+    legacy = values(DIFFUSION_POLICY, merged(LIFT_LOWDIM, {"task": {"dataset": {"use_legacy_normalizer": True}}}))
+    assert legacy == found | {"task.normalizer.action.others.type": "max_abs"}
     relative = values(DIFFUSION_POLICY, merged(LIFT_LOWDIM, {"task": {"dataset": {"abs_action": False}}}))
     assert "data.action.rotations.0.form" not in relative and relative["task.normalizer.action.type"] == "identity"
 
@@ -575,6 +577,11 @@ def test_robomimic_and_push_t_from_cameras():
 
 def test_an_encoder_of_torchvision():
     found = values(DIFFUSION_POLICY, REAL_IMAGE)
+    second = {"shape_meta": {"obs": {"wrist_image": {"shape": [3, 84, 96], "type": "rgb"}}}}
+    sharing = {"policy": {"obs_encoder": {"share_rgb_model": True}}, "task": second}
+    shared = values(DIFFUSION_POLICY, merged(REAL_IMAGE, sharing))
+    assert shared["task.shared_encoders.wrist_image"] == "agentview_image"
+    assert not any(key.startswith("task.encoders.wrist_image") for key in shared)
     encoder = {
         "blocks": [3, 4, 6, 3],
         "bottleneck": False,
@@ -587,7 +594,9 @@ def test_an_encoder_of_torchvision():
     assert found["data.images.agentview_image.size"] == [120, 160]
     for key in ("policy.obs_encoder.use_group_norm", "training.freeze_encoder"):
         assert "weights" in reasons(DIFFUSION_POLICY, REAL_IMAGE)[key]
-    assert values(DIFFUSION_POLICY, TRANSFORMER_IMAGE)["task.backbone.n_layers"] == 6
+    found = values(DIFFUSION_POLICY, TRANSFORMER_IMAGE)
+    assert found["task.backbone.n_layers"] == 6 and found["train.optimizer.weight_decay"] == 1e-3
+    assert found["train.optimizer.parts.encoder.weight_decay"] == 1e-6
 
 
 def test_what_has_no_counterpart_says_what_to_do():

@@ -268,3 +268,15 @@ def test_a_local_data_set_and_another_policy():
     )
     assert "'act'" in told["policy.type"] and "safetensors" in told["policy.pretrained_backbone_weights"]
     assert "frozen_batch" in told["policy.use_group_norm"]
+
+
+def test_cameras_share_the_encoder_of_the_first_unless_each_has_its_own():
+    separate = values(LEROBOT, PUSHT)
+    name = "policy.use_separate_rgb_encoder_per_camera"
+    for theirs in (
+        merged(PUSHT, {"policy": {"use_separate_rgb_encoder_per_camera": False}}),
+        {**PUSHT, "policy": {key: one for key, one in PUSHT["policy"].items() if not name.endswith(key)}},
+    ):
+        found = values(LEROBOT, theirs)
+        assert found.pop("task.shared_encoders.images_wrist") == "camera"
+        assert found == {key: one for key, one in separate.items() if not key.startswith("task.encoders.images_wrist.")}
