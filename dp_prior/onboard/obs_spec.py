@@ -264,6 +264,8 @@ class ObsSpec:
             remedy = "add the axis of the channel, depth[..., None]"
         elif len(found) == 3 and found[0] == channels:
             remedy = "move the channels to the end"
+        elif len(found) == 3 and found[-1] == channels and height:
+            remedy = "resize it, or export the policy with --frames, which resizes in the graph"
         elif len(found) == 2 or (len(found) == 3 and found[-1] == 1):
             remedy = "it is greyscale; repeat it for the three channels"
         elif len(found) == 3 and found[-1] == 4:

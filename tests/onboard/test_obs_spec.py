@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dp_prior import Agent
 from dp_prior.client.wire import pack, unpack
 from dp_prior.inference.export.torch_policy import AgentPolicy
-from dp_prior.onboard.obs_spec import ObsSpec
+from dp_prior.onboard.obs_spec import ObsSpec, Reads
 from dp_prior.pixels.resize import Fit
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.normalizer import Normalizer, Statistics
@@ -144,3 +144,11 @@ def test_a_frame_of_another_shape_is_refused_with_its_remedy(frame, remedy):
     with pytest.raises(ValueError, match=naming("'camera'", frame.shape, "uint8 (height, width, 3)", remedy)):
         reads.check({"camera": frame[None]}, rows=1)
     assert reads.check({"camera": np.zeros((1, 9, 9, 3), np.uint8)}, rows=1)["camera"].shape == (1, 9, 9, 3)
+
+
+@pytest.mark.parametrize(("kind", "dtype", "channels"), [("image", "uint8", 3), ("depth", "float32", 1)])
+def test_a_frame_of_another_size_is_refused_where_nothing_resizes_it(kind, dtype, channels):
+    reads = ObsSpec({"camera": Reads((12, 16, channels), dtype, kind)})
+    frame = np.zeros((48, 64, channels), dtype)
+    with pytest.raises(ValueError, match=naming("'camera'", frame.shape, (12, 16, channels), "resize it", "--frames")):
+        reads.check({"camera": frame[None]}, rows=1)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
-DROPPED = {"num_outputs": 18, "noop_with_empty_axes": 18}
+DROPPED = {"num_outputs": 18, "noop_with_empty_axes": 18, "reduction": 16}
 """Attributes by the opset that brought them, without which a node means the same: Split has as many parts as outputs,
-and a reduction without axes is over all."""
+a reduction without axes is over all, and Scatter replaces. Scatter with a `reduction` other than none keeps it."""
 
 
 class OpsetError(ValueError):
@@ -40,7 +40,7 @@ def lowered(model: ModelProto, opset: int) -> ModelProto:
             raise OpsetError(f"has {names}, which opset {opset} lacks; {remedy}")
     constants = _constants(model.graph)
     for node in model.graph.node:
-        kept = [one for one in node.attribute if DROPPED.get(one.name, 0) <= opset]
+        kept = [one for one in node.attribute if DROPPED.get(one.name, 0) <= opset or one.s not in (b"", b"none")]
         del node.attribute[:]
         node.attribute.extend(kept)
         if node.op_type.startswith("Reduce") and node.op_type != "ReduceSum" and opset < 18:

@@ -32,6 +32,8 @@ GRAPHS = {
     "ReduceMean": "y = ReduceMean<noop_with_empty_axes = 0>(x, last)",
     "ReduceMax": "y = ReduceMax(x, last)",
     "ReduceSum": "y = ReduceSum(x, last)",
+    "ScatterND": """at = Constant<value = int64[1, 1] {0}>() row = Gather(x, rows)
+                    y = ScatterND<reduction = "none">(x, at, row)""",
     "a plain sum": "y = Add(x, g)",
 }
 
@@ -69,6 +71,11 @@ def test_mish_is_x_tanh_of_softplus():
     [
         ("y = Col2Im(x, last, last)", 17, ["Col2Im", "opset 17", "leave --opset out", 20]),
         ("s = Shape(x) a = Slice(s, rows, last) y = ReduceMean(x, a)", 17, ["ReduceMean", "axes", "--opset"]),
+        (
+            'a = Constant<value = int64[1, 1] {0}>() b = Gather(x, rows) y = ScatterND<reduction = "add">(x, a, b)',
+            15,
+            ["reduction", "ScatterND", "opset 15", "--opset"],
+        ),
         ('y = Pad<mode = "wrap">(x, last, , last)', 17, ["Pad", "opset 17", "--opset"]),
     ],
 )
