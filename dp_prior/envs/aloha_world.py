@@ -134,11 +134,14 @@ class AlohaWorld:
         return np.concatenate([joints_of(self.data.qpos), *tips, self.data.qpos[16:]]).astype(np.float32)
 
     def observe(self) -> dict[str, np.ndarray]:
-        """See `AlohaConfig.create`. Draws the cameras."""
+        """The numbers by name, see `AlohaConfig.create`."""
         state = self.state
         agent_pos, tips, objects = np.split(state, [JOINTS, JOINTS + TIPS])
-        obs = {"state": state, "agent_pos": agent_pos, "tips": tips, "objects": objects}
-        return obs | {name: draw(state[None])[0] for name, draw in self._cameras.items()}
+        return {"state": state, "agent_pos": agent_pos, "tips": tips, "objects": objects}
+
+    def draw(self) -> dict[str, np.ndarray]:
+        """The cameras' pictures by name."""
+        return {name: draw(self.state[None])[0] for name, draw in self._cameras.items()}
 
     def render(self) -> np.ndarray:
         """(height, width, 3) uint8 for films."""
