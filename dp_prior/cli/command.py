@@ -69,6 +69,10 @@ class FiniteRange(click.FloatRange):
             self.fail(f"{value} is not a finite number", param, context)
         return found
 
+    def _describe_range(self) -> str:
+        """For the help; click writes `x<=None` where there is no limit."""
+        return "finite" if self.min is self.max is None else super()._describe_range()
+
 
 class Command(click.Command):
     """A command that imports the modules of `modules_option` and turns user errors into exit codes."""

@@ -80,6 +80,7 @@ class AlohaConfig(Config):
             fps=50,
             obs_shapes={key: (n,) for key, n in numbers.items()} | {name: (*s, 3) for name, s in self.cameras.items()},
             read_obs=AlohaWorld.observe,
+            draw=AlohaWorld.draw,
             score="max",
             success_score=None,
         )

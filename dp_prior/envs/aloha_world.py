@@ -90,6 +90,7 @@ class AlohaWorld:
         low, high = self.model.actuator_ctrlrange[QPOS].T
         low[GRIPPERS], high[GRIPPERS] = 0.0, 1.0
         self.action_space = Box(low.astype(np.float32), high.astype(np.float32))
+        self._farthest = 0
         self._names = [self.model.geom(number).name for number in range(self.model.ngeom)]
 
     def reset(self, seed: int) -> tuple[AlohaWorld, dict[str, Any]]:
@@ -112,11 +113,12 @@ class AlohaWorld:
         for _ in range(2):  # as often as gym-aloha, since the solver begins from its last solution
             mujoco.mj_forward(self.model, self.data)
         self.model.opt.disableflags = disabled
+        self._farthest = 0
         return self, self._info()
 
     def step(self, action: np.ndarray) -> tuple[AlohaWorld, float, bool, bool, dict[str, Any]]:
         """This world after a joint command (14,), the reward from 0 to 1, whether the task is solved, False, and the
-        stage."""
+        farthest stage yet."""
         import mujoco
 
         self.data.ctrl[:] = qpos_of(action)
@@ -134,11 +136,14 @@ class AlohaWorld:
         return np.concatenate([joints_of(self.data.qpos), *tips, self.data.qpos[16:]]).astype(np.float32)
 
     def observe(self) -> dict[str, np.ndarray]:
-        """See `AlohaConfig.create`. Draws the cameras."""
+        """The numbers by name, see `AlohaConfig.create`."""
         state = self.state
         agent_pos, tips, objects = np.split(state, [JOINTS, JOINTS + TIPS])
-        obs = {"state": state, "agent_pos": agent_pos, "tips": tips, "objects": objects}
-        return obs | {name: draw(state[None])[0] for name, draw in self._cameras.items()}
+        return {"state": state, "agent_pos": agent_pos, "tips": tips, "objects": objects}
+
+    def draw(self) -> dict[str, np.ndarray]:
+        """The cameras' pictures by name."""
+        return {name: draw(self.state[None])[0] for name, draw in self._cameras.items()}
 
     def render(self) -> np.ndarray:
         """(height, width, 3) uint8 for films."""
@@ -149,7 +154,8 @@ class AlohaWorld:
 
     def _info(self) -> dict[str, Any]:
         stage = REACHED[self.task](self._touching())
-        return {"reward": stage / 4, "success": stage == 4, "stage": STAGES[self.task][stage]}
+        self._farthest = max(self._farthest, stage)
+        return {"reward": stage / 4, "success": stage == 4, "stage": STAGES[self.task][self._farthest]}
 
     def _touching(self) -> Touching:
         """Pairs of geometries in contact, by name."""

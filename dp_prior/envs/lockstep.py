@@ -30,6 +30,7 @@ class Lockstep:
         read_obs: Callable[[Any], dict[str, np.ndarray]],
         score: ScoreRule,
         success_score: float | None,
+        draw: Callable[[Any], dict[str, np.ndarray]] = lambda raw: {},
         start_keys: tuple[str, ...] = (SEED,),
         begin: Callable[[Any, dict[str, Any]], Any] = lambda env, start: env.reset(seed=int(start[SEED]))[0],
     ):
@@ -37,6 +38,7 @@ class Lockstep:
         Args:
             envs: single environments with a one-dimensional Box of actions and without automatic reset.
             read_obs: one environment's raw observation to arrays by key.
+            draw: likewise its pictures, where they are watched.
             score: how rewards become the episode's score.
             success_score: score from which an episode is solved; None asks the environment.
             start_keys: see `StartsAsRecorded`.
@@ -51,7 +53,7 @@ class Lockstep:
         self.action_dim = space.shape[0]
         self._low, self._high = space.low.astype(np.float64), space.high.astype(np.float64)
         self._dtype = space.dtype
-        self._read_obs = read_obs
+        self._read_obs, self._draw = read_obs, draw
         self._rule = score
         self._success_score = success_score
         self.start_keys = start_keys
@@ -73,7 +75,7 @@ class Lockstep:
     def _started(self, raw: list[Any]) -> dict[str, np.ndarray]:
         """Begin to count, from the first observation of each row."""
         n = len(raw)
-        self._rows = [self._read_obs(one) for one in raw]
+        self._rows = [{**self._read_obs(one), **self._draw(one)} for one in raw]
         self._steps = 0
         self._done = np.zeros(n, dtype=bool)
         self._success = np.full(n, np.nan)
@@ -88,8 +90,8 @@ class Lockstep:
         self._steps += 1
         for row in np.flatnonzero(~self._done):
             obs, reward[row], terminated, truncated, info = self.envs[row].step(actions[row])
-            if self.is_watched:
-                self._rows[row] = self._read_obs(obs)
+            drawn = self._draw(obs) if self.is_watched else {}
+            self._rows[row] = {**self._rows[row], **self._read_obs(obs), **drawn}
             self._judge(row, reward[row], info)
             self._done[row] = terminated or truncated or self._steps >= self.max_steps
         info = {"score": self._score.copy(), "success": self._success.copy()}

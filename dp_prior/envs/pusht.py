@@ -56,20 +56,22 @@ class PushTConfig(Config):
 
         Actions are target positions of the agent, (2,) px in [0, 512].
         """
-        shapes, sensors = dict(OBS_SHAPES), {"keypoint": keypoints}
+        shapes, sensors, cameras = dict(OBS_SHAPES), {"keypoint": keypoints}, {}
         if self.embedding:
             from dp_prior.envs.pusht_pictures import DIMENSION, PictureEncoder  # imports torch
 
             shapes["embedding"], sensors["embedding"] = (DIMENSION,), PictureEncoder()
         if self.camera is not None:
-            shapes["camera"], sensors["camera"] = (*self.camera, 3), PushTRendererConfig().create(self.camera)
-        return self._lockstep(repeatable_env(), shapes, partial(read_state, sensors=sensors))
+            shapes["camera"], cameras["camera"] = (*self.camera, 3), PushTRendererConfig().create(self.camera)
+        read, draw = partial(read_state, sensors=sensors), partial(sensed, sensors=cameras)
+        return self._lockstep(repeatable_env(), shapes, read, draw)
 
     def _lockstep(
         self,
         env_type: Any,
         shapes: dict[str, tuple[int, ...]],
         read_obs: Callable[[Any], Any],
+        draw: Callable[[Any], Any],
         start_keys: tuple[str, ...] = ("state",),
     ) -> Lockstep:
         size = {"visualization_width": self.render_size, "visualization_height": self.render_size}
@@ -79,6 +81,7 @@ class PushTConfig(Config):
             fps=env_type.metadata["render_fps"],
             obs_shapes=shapes,
             read_obs=read_obs,
+            draw=draw,
             score="max",
             success_score=None,
             start_keys=start_keys,
@@ -126,13 +129,24 @@ def repeatable_env() -> Any:
     return RepeatablePushTEnv
 
 
-def read_state(state: np.ndarray, sensors: Mapping[str, Callable[[np.ndarray], np.ndarray]]) -> dict[str, np.ndarray]:
-    """gym-pusht's state (5,) by key; the angle is reduced again, since rounding to float32 can give a full turn.
+Sensors = Mapping[str, Callable[[np.ndarray], np.ndarray]]
+"""Observations by name, each a function of (n, 5) float32 states."""
 
-    Args:
-        sensors: further observations, each a function of (n, 5) float32 states.
-    """
+
+def read_state(state: np.ndarray, sensors: Sensors) -> dict[str, np.ndarray]:
+    """gym-pusht's state (5,) by key, and what sensors make of it."""
+    rounded = _rounded(state)
+    parts = {"agent_pos": rounded[0:2], "block_pos": rounded[2:4], "block_angle": rounded[4:5], "state": rounded}
+    return parts | sensed(state, sensors)
+
+
+def sensed(state: np.ndarray, sensors: Sensors) -> dict[str, np.ndarray]:
+    """What sensors make of gym-pusht's state (5,)."""
+    return {name: sense(_rounded(state)[None])[0] for name, sense in sensors.items()}
+
+
+def _rounded(state: np.ndarray) -> np.ndarray:
+    """In float32; the angle is reduced again, since rounding can give a full turn."""
     state = state.astype(np.float32)
     state[4] %= np.float32(2 * np.pi)
-    obs = {"agent_pos": state[0:2], "block_pos": state[2:4], "block_angle": state[4:5], "state": state}
-    return obs | {name: sense(state[None])[0] for name, sense in sensors.items()}
+    return state

@@ -15,7 +15,7 @@ import numpy as np
 
 from dp_prior.envs.expert_demonstrations import read_demonstrations, refuse_same_file, write_episodes
 from dp_prior.envs.lockstep import Lockstep
-from dp_prior.envs.pusht import OBS_SHAPES, PushTConfig, read_state, repeatable_env
+from dp_prior.envs.pusht import OBS_SHAPES, PushTConfig, read_state, repeatable_env, sensed
 from dp_prior.envs.pusht_keypoints import keypoints
 from dp_prior.envs.starts import SEED
 from dp_prior.pixels.renderers.pusht import SCREEN, PushTWithoutGoalRendererConfig
@@ -37,12 +37,12 @@ class PushTGoalsConfig(PushTConfig):
 
     def create(self) -> Lockstep:
         """The environment; observations as of Push-T, and `instruction`, a text. See `PushTConfig`."""
-        shapes, sensors = {**OBS_SHAPES, "instruction": ()}, {"keypoint": keypoints}
+        shapes, cameras = {**OBS_SHAPES, "instruction": ()}, {}
         if self.camera is not None:
-            draw = PushTWithoutGoalRendererConfig().create(self.camera)
-            shapes["camera"], sensors["camera"] = (*self.camera, 3), draw
-        read = partial(_read, sensors=sensors)
-        return self._lockstep(_env_with_goals(), shapes, read, start_keys=("state", SEED))
+            shapes["camera"] = (*self.camera, 3)
+            cameras["camera"] = PushTWithoutGoalRendererConfig().create(self.camera)
+        draw = partial(_draw, cameras=cameras)
+        return self._lockstep(_env_with_goals(), shapes, _read, draw, start_keys=("state", SEED))
 
 
 def _env_with_goals() -> Any:
@@ -66,8 +66,12 @@ def _env_with_goals() -> Any:
     return PushTWithGoals
 
 
-def _read(raw: tuple[np.ndarray, str], sensors: dict[str, Any]) -> dict[str, np.ndarray]:
-    return {**read_state(raw[0], sensors), "instruction": np.array(raw[1])}
+def _read(raw: tuple[np.ndarray, str]) -> dict[str, np.ndarray]:
+    return {**read_state(raw[0], {"keypoint": keypoints}), "instruction": np.array(raw[1])}
+
+
+def _draw(raw: tuple[np.ndarray, str], cameras: dict[str, Any]) -> dict[str, np.ndarray]:
+    return sensed(raw[0], cameras)
 
 
 def turned(points: np.ndarray, turns: int) -> np.ndarray:

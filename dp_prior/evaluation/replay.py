@@ -71,7 +71,7 @@ class ReplayConfig(Config):
     of its `reset`. null: keys of the names that the environment needs, else `seed`."""
 
     action: ActionConfig | None = None
-    """The executed actions. null: the actions to learn (`data.action`)."""
+    """The executed actions. null: the key `executed`, or without it the actions to learn (`data.action`)."""
 
     n_episodes: int = Field(default=50, ge=1)
     """Episodes to replay, evenly spread over the data; all if there are fewer."""

@@ -74,6 +74,7 @@ class ReplayEvaluator:
         if self._played is None:
             config, n = self.config, len(self._episodes.numbers)
             env = config.env.model_copy(update={"n_envs": min(config.env.n_envs, n)}).create()
+            env.is_watched = False  # pictures are not compared
             try:
                 world = fingerprint(config.env, env, 0)
                 with work_of(ranks).named(config.name, n):

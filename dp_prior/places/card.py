@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,8 @@ def model_card(parcel: Parcel, repo: str, license_name: str | None, folder: str,
         media: paths of pictures and pages in the repository.
     """
     config, data = parcel.document(CONFIG), parcel.document(DATA)
-    rollouts = {
-        one["name"]: one
-        for part in ("evaluate", "test")
-        for one in config.get(part, [])
-        if one.get("type") == "rollout"
-    }
-    measured, scores = _shown(parcel.manifest.metrics), _shown(parcel.scores)
+    rollouts, replays = _evaluators(config, "rollout"), _evaluators(config, "replay")
+    measured, scores = _shown(parcel.manifest.metrics, replays), _shown(parcel.scores, replays)
     episodes = data.get("episodes") if isinstance(data.get("episodes"), dict) else {}
     body = _template().render(
         repo=repo,
@@ -65,8 +61,16 @@ def _kind(config: dict[str, Any]) -> str:
     return found if found in ("prior", "image") else "policy"
 
 
-def _shown(metrics: dict[str, float | None]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if value is not None and not _MINOR.fullmatch(name)}
+def _evaluators(config: dict[str, Any], kind: str) -> dict[str, dict[str, Any]]:
+    """The evaluators of a type, by name."""
+    every = (one for part in ("evaluate", "test") for one in config.get(part, []))
+    return {one["name"]: one for one in every if one.get("type") == kind}
+
+
+def _shown(metrics: dict[str, float | None], replays: Collection[str]) -> dict[str, float]:
+    """What tells of the model, which replays do not."""
+    known = {name: value for name, value in metrics.items() if value is not None and not _MINOR.fullmatch(name)}
+    return {name: value for name, value in known.items() if name.rpartition("/")[0] not in replays}
 
 
 def _rows(metrics: dict[str, float], rollouts: dict[str, dict[str, Any]]) -> list[tuple[str, float, str, str]]:

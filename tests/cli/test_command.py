@@ -75,6 +75,12 @@ def test_a_number_in_a_range_is_finite(text):
     assert FiniteRange(min=0).convert("1e3", None, None) == 1000.0
 
 
+@pytest.mark.parametrize(("type", "words"), [(FiniteRange(), "[finite]"), (FiniteRange(min=0), "[x>=0]")])
+def test_the_help_names_the_limits_there_are(type, words):
+    record = click.Option(["--size"], type=type).get_help_record(click.Context(click.Command("x")))
+    assert record[1].strip() == words
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [

@@ -78,6 +78,17 @@ def test_tips_are_the_poses_of_the_joints():
         np.testing.assert_array_equal(cube, world.data.qpos[16:].astype(np.float32))
 
 
+def test_the_stage_is_the_farthest_yet_as_the_score_is(monkeypatch):
+    cube, table = ("red_box", RIGHT), ("red_box", "table")
+    world, seen = AlohaWorld("transfer_cube", load_model("transfer_cube")), [[], [cube, table], [cube], [table]]
+    touched = iter([*seen, []])
+    monkeypatch.setattr(AlohaWorld, "_touching", lambda world: touching(*next(touched)))
+    infos = [world.reset(0)[1], *(world.step(np.zeros(14))[4] for _ in seen[1:])]
+    assert [info["stage"] for info in infos] == ["start", "touched", "lifted", "lifted"]
+    assert [info["reward"] for info in infos] == [0, 0.25, 0.5, 0]
+    assert world.reset(1)[1]["stage"] == "start"
+
+
 def test_stages_are_reached_by_what_touches_what():
     """gym-aloha's rewards, whose names of stages are ours."""
     table, cube, left = ("red_box", "table"), ("red_box", RIGHT), ("red_box", LEFT)

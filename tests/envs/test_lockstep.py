@@ -47,6 +47,7 @@ def lockstep(n=1, score="sum", success_score=None, **fields):
         fps=10,
         obs_shapes=shapes,
         read_obs=lambda value: {"value": np.array([value])},
+        draw=lambda value: {"picture": np.full((2, 2, 3), max(value, 0), np.uint8)},
         score=score,
         success_score=success_score,
     )
@@ -80,6 +81,15 @@ def test_an_episode_ends_by_itself_or_at_its_limit_and_then_rests(seed, end):
     assert done.tolist() == (ages >= end).tolist() and reward.tolist() == (ages <= end).tolist()
     np.testing.assert_array_equal(score, np.minimum(ages, end))
     np.testing.assert_array_equal(value, seed - np.minimum(ages, end))
+
+
+def test_pictures_are_drawn_where_they_are_watched_and_numbers_are_always_read():
+    env = lockstep(2)
+    seen = [env.reset([50, 90])]
+    for env.is_watched in (False, False, True, False):
+        seen.append(env.step(np.zeros((2, 1))).obs)
+    assert [one["value"][:, 0].tolist() for one in seen] == [[50 - age, 90 - age] for age in range(5)]
+    assert [one["picture"][:, 0, 0, 0].tolist() for one in seen] == [[50, 90]] * 3 + [[47, 87]] * 2
 
 
 RULES = {"sum": np.cumsum, "max": np.maximum.accumulate, "last": np.asarray}

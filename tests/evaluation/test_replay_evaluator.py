@@ -19,11 +19,11 @@ from tests.evaluation.replays import EPISODES, recorded, replay
 HUMAN = SHIPPED.parents[2] / "shared" / "data" / "pusht" / "pusht_lowdim.npz"
 
 
-def of_pusht(path, **data):
+def of_pusht(path, env=None, **data):
     """Some whole episodes of Push-T from a file, replayed."""
     keys = {"obs": {"state": {"key": "state"}}, "action": {"key": "action"}}
     record = {"episodes": {"type": "npz", "path": str(path)}, **keys, **data}
-    return ReplayConfig(env=PushTConfig(), n_episodes=3).create(
+    return ReplayConfig(env=env or PushTConfig(), n_episodes=3).create(
         TrajectoriesConfig.from_json(json.dumps(record)).create(4, 2, 2)
     )
 
@@ -37,6 +37,17 @@ def shortest(place, arrays, count=3):
     found = {key: arrays[key][rows] for key in ("state", "action")}
     np.savez(place / "some.npz", **found, episode_ends=np.cumsum(lengths[chosen]))
     return place / "some.npz"
+
+
+def test_no_picture_is_drawn_after_the_start(gym_pusht, shipped, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        "dp_prior.envs.pusht.PushTRendererConfig.create",
+        lambda config, size: lambda rows: drawn.append(rows) or np.zeros((1, *size, 3), np.uint8),
+    )
+    found = of_pusht(shortest(tmp_path, shipped, 2), env=PushTConfig(camera=(16, 16)))
+    assert found.measure().metrics["replay/followed"] == 1.0
+    assert len(drawn) == 4  # to check the environment, for its fingerprint, and for each episode
 
 
 def test_the_shipped_demonstrations_of_pusht_replay(gym_pusht, shipped, tmp_path):

@@ -15,6 +15,7 @@ from dp_prior.diffusion.sampler import DDIM
 from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.envs.fingerprint import is_fingerprint
 from dp_prior.envs.gym import GymConfig
+from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.toy import Toy, ToyConfig
 from dp_prior.evaluation import rollout_evaluator
 from dp_prior.evaluation.bootstrap import worst_tenth
@@ -598,6 +599,22 @@ def test_motion_is_that_of_executed_actions_and_of_observations():
     assert goal["distance"] == 0 and goal["sparc"] is None
     assert 1.5 < agent["distance"] < 3 and action["distance"] == pytest.approx(agent["distance"], abs=0.25)
     assert action["sparc"] < 0 and action["mean_squared_jerk"] > 0
+
+
+def test_motion_is_measured_at_every_step_also_where_no_prediction_looks(gym_pusht):
+    class ToTheCorner(TinyPolicy):
+        def draw(self, obs, random, how=AS_CONFIGURED):
+            return torch.zeros(len(random), 8, 2)
+
+    policy = ToTheCorner(n_obs_steps=1, keys={"agent_pos": (2,)})
+    one, eight = (
+        config(env=PushTConfig(n_envs=2, max_steps=20), n_episodes=2, n_action_steps=n)
+        .create()
+        .run({"online": policy}, None, NOW)
+        .tables["rollout/motion"]
+        for n in (1, 8)
+    )
+    assert one == eight and [row["signal"] for row in one] == ["action", "agent_pos"]
 
 
 def test_the_posterior_of_the_success_rate_is_in_the_report():

@@ -34,7 +34,7 @@ def finished(tmp_path, hub, monkeypatch):
         train__steps=8,
         train__monitor={"metric": "rollout/score", "mode": "max"},
         evaluate=[{**ROLLOUT, "every": {"steps": 4}, "videos": 0}],
-        test=[{**ROLLOUT, "name": "test", "first_seed": 500}],
+        test=[{**ROLLOUT, "name": "test", "first_seed": 500}, {"type": "replay", "env": {"type": "toy"}}],
         tracker__save=[SAVER],
         tracker__report=True,
     )
@@ -52,6 +52,7 @@ def test_the_card_of_a_finished_run_and_what_it_promises(finished, hub):
     values = {result.metric_name: result.metric_value for result in card.data.eval_results}
     result = finished.result()
     assert values["test/score"] == result["test"]["test/score"]
+    assert result["test"]["replay/score"] == 1.0 and "replay/score" not in values and "replay/" not in card.text
     assert values["rollout/score"] == result["best"]["metrics"]["rollout/score"]
     assert "model-index" in yaml.safe_load(files["README.md"].decode().split("---")[1])
     text = card.text

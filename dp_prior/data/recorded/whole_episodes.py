@@ -9,6 +9,9 @@ import numpy as np
 from dp_prior.data.recorded.records import RecordedConfig
 from dp_prior.data.recorded.selection import ACTION, ActionConfig, read_selected
 
+EXECUTED = "executed"
+"""Key of the executed actions in demonstrations by experts that were disturbed, whose `action` is what to do there."""
+
 
 class WholeEpisodes:
     """The chosen episodes of a data set, never mirrored; of a thinned recording the rows from the first on.
@@ -22,17 +25,18 @@ class WholeEpisodes:
         """
         Args:
             record: of data on this machine.
-            action: the executed actions; None if they are the actions to learn.
+            action: the executed actions; None for the key `executed`, or without it for the actions to learn.
 
         Raises:
             DataError: it cannot be read; all problems in one report.
         """
         self._store = record.episodes.create()
-        wanted = {**record.obs, ACTION: action or record.action}
+        self.keys: Collection[str] = self._store.keys()
+        usual = ActionConfig(key=EXECUTED) if EXECUTED in self.keys else record.action
+        wanted = {**record.obs, ACTION: action or usual}
         self._values, self._chosen, _ = read_selected(self._store, wanted, record.choice, record.stride)
         self._stride = record.stride
         self.numbers = self._chosen.names[self._chosen.numbers]
-        self.keys: Collection[str] = self._store.keys()
 
     def __len__(self) -> int:
         return len(self.numbers)

@@ -96,11 +96,12 @@ def run_page(story: Story, output: Path) -> Page:
 
 
 def headlines(story: Story) -> list[tuple[str, str, str]]:
-    """(name, value, interval) of the test scores; before a test, of the newest row with a score of `Story.tested`."""
+    """(name, value, interval) of the test scores, of replays last; before a test, of the newest row with a score of
+    `Story.tested`."""
     counts = "/score" if story.tested is None else f"{story.tested.name}/score"
     source = story.test or next((row for row in reversed(story.rows) if any(k.endswith(counts) for k in row)), {})
     found = []
-    for name, value in source.items():
+    for name, value in sorted(source.items(), key=lambda item: item[0].rpartition("/")[0] in story.ceilings):
         group, _, kind = name.rpartition("/")
         if kind in _NAMES and value is not None:
             bound = f"{group}/{'success' if kind == 'success_rate' else kind}"
@@ -246,7 +247,8 @@ def _chunks(drawing: Drawing, story: Story) -> list[Chart]:
 
 def _tables(drawing: Drawing, story: Story) -> list[Chart]:
     """The tables of the newest report of each evaluator, such as the action error at each index of the chunk."""
-    newest = {report.name: report for report in story.reports if not report.episodes}
+    shown = (report for report in story.reports if not report.episodes and report.name not in story.ceilings)
+    newest = {report.name: report for report in shown}
     charts = []
     for report in newest.values():
         for name, every in report.tables.items():
@@ -284,9 +286,11 @@ def _scored(report: EvaluationReport) -> str:
 
 
 def _of_rollouts(story: Story) -> list[Table]:
-    """The tables of `Story.tested` but that of its episodes: motion, posterior, stages, instructions."""
-    report, found = story.tested, []
-    for name, every in {} if report is None else report.tables.items():
+    """Tables of `Story.tested` but that of its episodes: motion, posterior, stages, instructions; those of replays."""
+    replays = {report.name: report for report in story.reports if report.name in story.ceilings}
+    reports = [report for report in (story.tested, *replays.values()) if report is not None]
+    found = []
+    for report, (name, every) in ((one, table) for one in reports for table in one.tables.items()):
         rows = every[:MOST_LISTED]
         if rows and not name.endswith(BY_SEED):
             cells = [tuple(_cell(row.get(key)) for key in rows[0]) for row in rows]

@@ -170,6 +170,12 @@ class Story:
         return rollouts.get(named[0] if named else next(iter(rollouts), ""))
 
     @property
+    def ceilings(self) -> set[str]:
+        """Names of the evaluators that replay recordings, so that their scores are those of no policy."""
+        types = {key for key, value in self.settings.items() if key.endswith(".type") and value == "replay"}
+        return {str(self.settings.get(f"{key.removesuffix('.type')}.name")) for key in types}
+
+    @property
     def monitored(self) -> str:
         """Name of the metric that selects the best weights; empty if unknown."""
         return str(self.settings.get("train.monitor.metric") or "")

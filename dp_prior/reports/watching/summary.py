@@ -68,7 +68,7 @@ def summarise(story: Story) -> Summary:
         metric=metric or None,
         newest=values[-1] if values else None,
         best=max(values, key=lambda value: sign * value) if values else None,
-        test=next((value for name, value in story.test.items() if name.endswith("/score")), None),
+        test=next((value for name, value in story.test.items() if _is_score(name, story)), None),
         task=str(story.settings.get("task.type") or ""),
         changed={key: value for key, value in story.changed.items() if _tells(key)},
         look=next(iter(looks), None),
@@ -102,9 +102,14 @@ def _short(text: str) -> str:
 
 def _score(story: Story) -> tuple[str, list[float]]:
     """Name of the score, else of the monitored metric, and the values in the order of the log."""
-    scores = (name for row in story.rows for name in row if name.endswith("/score"))
+    scores = (name for row in story.rows for name in row if _is_score(name, story))
     metric = next(scores, None) or str(story.settings.get("train.monitor.metric") or "")
     return metric, [value for row in story.rows if (value := row.get(metric)) is not None]
+
+
+def _is_score(metric: str, story: Story) -> bool:
+    """Whether a metric is the score of a policy."""
+    return metric.endswith("/score") and metric.removesuffix("/score") not in story.ceilings
 
 
 def _done(story: Story) -> float | None:

@@ -21,7 +21,7 @@ def place(tmp_path):
         tmp_path / "d.npz",
         state=np.stack([rows, -rows], axis=1),
         action=rows[:, None],
-        executed=rows[:, None] + 100,
+        sent=rows[:, None] + 100,
         exact=rows + 1e-9,
         seed=np.array([2**40, 2**40 + 1, 2**40 + 2]),
         episode_ends=ENDS,
@@ -50,9 +50,16 @@ def test_chosen_episodes_keep_their_numbers_and_thinned_ones_their_first_rows(pl
 
 
 def test_other_actions_and_later_ones_take_the_place_of_those_to_learn(place):
-    assert WholeEpisodes(record(place), ActionConfig(key="executed")).actions[:2, 0].tolist() == [100, 101]
+    assert WholeEpisodes(record(place), ActionConfig(key="sent")).actions[:2, 0].tolist() == [100, 101]
     later = WholeEpisodes(record(place, action={"key": "state", "slice": [0, 1], "ahead": 1}))
     assert later.actions[:5, 0].tolist() == [1, 2, 3, 3, 5]
+
+
+def test_executed_actions_are_found_by_their_usual_key(place):
+    arrays = dict(np.load(place))
+    np.savez(place, **arrays, executed=arrays["action"] + 200)
+    assert WholeEpisodes(record(place)).actions[:2, 0].tolist() == [200, 201]
+    assert WholeEpisodes(record(place), ActionConfig(key="action")).actions[:2, 0].tolist() == [0, 1]
 
 
 def test_columns_keep_their_type_and_a_value_per_episode_is_that_of_all_its_rows(place):
@@ -68,4 +75,4 @@ def test_a_mirrored_data_set_gives_the_recorded_episodes(place):
     turned = {"state": {"sign": -1}, "action": {"sign": -1}}
     data = record(place, mirror=turned, split={"train": 1.0, "val": 0.0}).create(2, 1, 1)
     assert data.whole_episodes().actions[:, 0].tolist() == list(range(15))
-    assert data.whole_episodes(ActionConfig(key="executed")).actions[0, 0] == 100
+    assert data.whole_episodes(ActionConfig(key="sent")).actions[0, 0] == 100

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dp_prior.reports.pages.run_page import headlines, measured, points, run_page, short, timed
-from dp_prior.reports.pages.story import Story
+from dp_prior.reports.pages.story import EvaluationReport, Story
 from tests.reports.pages.test_comparison import story_of
 
 
@@ -40,6 +40,22 @@ def test_headlines_are_the_test_and_before_it_the_newest_scores_of_the_main_eval
     found = headlines(story(logged, result={"test": test}))
     assert found == [("test: score", "0.625", "0.500 to 0.750"), ("test: solved", "50%", "")]
     assert headlines(story()) == []
+
+
+def test_a_replay_comes_after_the_policy_and_its_episodes_are_a_table():
+    line = {"episode": 7, "score": 1.0, "departs_in": None}
+    tables = {"replay/by_episode": [line] * 2}
+    report = EvaluationReport(Path("media/replay_00000002.json"), "replay", 2, 16, {}, tables)
+    told = story(
+        [row(2)],
+        result={"test": {"replay/score": 1.0, "test/score": 0.2}},
+        settings={"test.0.type": "replay", "test.0.name": "replay"},
+        reports=[report],
+    )
+    assert headlines(told) == [("test: score", "0.200", ""), ("replay: score", "1.000", "")]
+    page = run_page(told, Path("report.html"))
+    assert ("replay/by_episode, step 2", ("episode", "score", "departs in"), [("7", "1", "")] * 2) in page.tables
+    assert not [title for title, _ in page.sections if title == "Errors by place"]
 
 
 def test_the_page_says_how_far_the_run_came_and_what_to_do_next():

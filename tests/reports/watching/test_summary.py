@@ -56,6 +56,18 @@ def test_scores_are_better_when_higher_and_losses_as_the_monitor_says():
     assert (found.metric, found.newest, found.best, found.test) == ("rollout/score", 0.4, 0.9, None)
 
 
+def test_the_score_of_a_replay_is_none_of_the_run():
+    replay = {
+        "test.0.type": "replay",
+        "test.0.name": "ceiling",
+        "evaluate.1.type": "replay",
+        "evaluate.1.name": "again",
+    }
+    rows = [row(4, **{"again/score": 1.0, "rollout/score": 0.3})]
+    found = summarise(story(rows, {"test": {"ceiling/score": 1.0, "test/score": 0.2}}, **replay))
+    assert (found.metric, found.newest, found.test) == ("rollout/score", 0.3, 0.2)
+
+
 def test_the_newest_film_or_picture_is_shown(tmp_path):
     def report(step):
         return EvaluationReport(tmp_path / f"rollout_{step}.json", "rollout", step, step, {}, {})
