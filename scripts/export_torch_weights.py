@@ -25,13 +25,23 @@ from safetensors.torch import save_file
 
 def weights_of(checkpoint):
     """The network's tensors: of a state dict, or of a trainer's checkpoint, whose average comes first."""
+    if not isinstance(checkpoint, dict):
+        sys.exit(
+            f"the checkpoint holds a {type(checkpoint).__name__}; expected a dictionary with the network's tensors"
+        )
     held = next((checkpoint[key] for key in ("ema_model", "ema", "model") if key in checkpoint), checkpoint)
     tensors = {name.removeprefix("ema_model."): one for name, one in held.items() if isinstance(one, torch.Tensor)}
     network = {name: one for name, one in tensors.items() if name.startswith("net.")}
+    if not tensors:
+        sys.exit(f"the checkpoint holds no tensors, but {', '.join(map(str, held))}; expected those of the network")
     return network or tensors
 
 
 def read(checkpoint, is_trusted):
+    with Path(checkpoint).open("rb") as file:
+        beginning = file.read(2)
+    if beginning != b"PK" and beginning[:1] != b"\x80":
+        sys.exit(f"{checkpoint} begins with {beginning}, so torch.save has not written it; name a checkpoint")
     try:
         return torch.load(checkpoint, map_location="cpu", weights_only=not is_trusted)
     except pickle.UnpicklingError as error:
@@ -41,6 +51,8 @@ def read(checkpoint, is_trusted):
 def main(checkpoint, directory, *settings):
     is_trusted = "--trust" in settings
     settings = [word for word in settings if word != "--trust"]
+    if not settings:
+        sys.exit("neither flags nor a configuration are given; see the beginning of this script")
     found = {
         "format": 1,
         "checkpoint": Path(checkpoint).name,

@@ -107,6 +107,13 @@ def test_through_the_cache_it_equals_the_arrays_and_resized_their_nearest_pixels
     assert set(data.statistics()) == {"x"}
 
 
+def test_colours_and_depth_of_one_name_are_refused(tmp_path):
+    record = recorded(tmp_path)
+    record["depth"] = {"front": {**DEPTH, "camera": None}}
+    with pytest.raises(ConfigError, match=naming("front", "twice", "different names")):
+        data_of(record)
+
+
 def test_files_beside_the_data_set_are_the_arrays_too(tmp_path):
     image = pytest.importorskip("PIL.Image", reason="NOT CHECKED: Pillow is not installed")
     record, row = recorded(tmp_path), 0

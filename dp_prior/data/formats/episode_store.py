@@ -30,9 +30,11 @@ SMALLEST_DEPTH = 16
 """Height and width from which one channel of numbers may be taken for depth."""
 
 SMALLEST_CLOUD = 64
-"""Points from which vectors of 3 or 6 numbers may be taken for a cloud."""
+"""Points from which vectors of 3 or 6 numbers may be taken for a cloud, if the name of their key does not say so."""
 
 _NO_DEPTH = re.compile("mask|segm|label|tactile", re.IGNORECASE)
+
+_CLOUD = re.compile("cloud|pcd|lidar", re.IGNORECASE)
 
 SMALLEST_FLOAT_CAMERA = 8
 """Height and width from which an array of floats may be taken for pictures."""
@@ -115,7 +117,8 @@ class EpisodeStore(ABC):
     def clouds(self) -> dict[str, tuple[int, ...]]:
         """Shape of every key that has a point cloud at each step: positions, or positions and colours."""
         shapes = {key: shape for key, shape in self.keys().items() if len(shape) == 2 and shape[1] in (3, 6)}
-        return {key: shape for key, shape in shapes.items() if shape[0] >= SMALLEST_CLOUD and self.is_number(key)}
+        likely = {key: shape for key, shape in shapes.items() if shape[0] >= SMALLEST_CLOUD or _CLOUD.search(key)}
+        return {key: shape for key, shape in likely.items() if self.is_number(key)}
 
     def _is_float_camera(self, key: str) -> bool:
         """Whether floats of three axes are pictures; smaller arrays may be rotations or points."""

@@ -46,6 +46,9 @@ ENDINGS = (".hdf5", ".h5")
 ACTIONS = "actions"
 """Key that every demonstration has, with one row per step."""
 
+ENCODED = 'PNG or JPEG in rows are read by "episodes": {"type": "hdf5_groups", "groups": "data/demo_*"}'
+"""Where to read what this format leaves out, for messages."""
+
 METADATA = "dp_prior"
 """Attribute of `data` where `dp-prior convert` writes what arrays do not say: `fps`, `tasks` and `names`, in JSON."""
 
@@ -152,7 +155,10 @@ class RobomimicStore(EpisodeStore):
         return {key: shape[1:] for key, (shape, _) in self._keys.items() if shape and shape[0] == rows}
 
     def remarks(self) -> list[str]:
-        """See `EpisodeStore`; about a file without observations, as robosuite records it."""
+        """See `EpisodeStore`; about rows of bytes, and a file without observations, as robosuite records it."""
+        objects = [key for key, (_, dtype) in self._keys.items() if dtype.kind == "O"]
+        if objects:
+            return [f"{', '.join(objects)}: rows of no fixed length. {ENCODED}"]
         if any(key.startswith("obs/") for key in self._keys) or "states" not in self._keys:
             return []
         what = "has no obs/, only `states`: those of the simulator, which begin with its clock and which no robot has"
@@ -204,6 +210,7 @@ class RobomimicStore(EpisodeStore):
                         check_dataset(array)
         if dtype.kind not in "biuf":
             remedy = "; list the text of each demonstration in data.language.*.texts" if dtype.kind in "OS" else ""
+            remedy += f"; {ENCODED}" if dtype.kind == "O" else ""
             problems.append(f"key {key!r} holds {dtype}, which is not a number type{remedy}")
         if problems:
             raise DataError(str(self.path), problems)

@@ -78,7 +78,7 @@ class RecordedConfig(Config):
     """How often windows are drawn, such as corrections more often than the rest. null: each comes once per epoch."""
 
     def faults(self) -> Iterator[str]:
-        names = [*self.obs, *self.embeddings, *self.cameras, *self.points]
+        names = [*self.obs, *self.embeddings, *self.images, *self.depth, *self.points]
         both = [*names, *self.language]
         repeated = sorted({name for name in both if both.count(name) > 1})
         if repeated or not names:

@@ -65,13 +65,19 @@ class Distances:
             f"{self.key}, {self.size[0]} x {self.size[1]} (height x width), {reach}, {self.unmeasured:.0%} unmeasured"
         )
 
+    @property
+    def is_usual(self) -> bool:
+        """Whether the distances are those of a sensor for robots; in another unit all frames look alike in grey."""
+        return USUAL_REACH[0] <= self.median <= USUAL_REACH[1]
+
     def findings(self) -> Iterator[Finding]:
         """What is odd about the distances."""
         if self.range is None:
             yield Finding("warning", f"{self.key}: no pixel has a distance; look at the recording, or leave it out")
             return
-        if not USUAL_REACH[0] <= self.median <= USUAL_REACH[1]:
-            yield Finding("warning", f"{self.key}: half of the distances lie beyond {self.median:.3g} m; look at unit")
+        if not self.is_usual:
+            found = f"{self.key}: half of the distances lie beyond {self.median:.3g} m"
+            yield Finding("warning", f"{found}; look at unit, which is 0.001 for millimetres")
         if self.inside is not None and self.inside < 0.5:
             near, far = self.range
             found = f"{self.key}: {self.inside:.0%} of the distances lie within near and far; most are {near:.3g} to"
@@ -132,5 +138,5 @@ def look_at_depth(
             one = Distances.of(key, source.size, np.concatenate(shaded.metres), stated)
             strips += found
             distances.append(one)
-            findings += [*(frozen if one.range is not None else ()), *one.findings()]
+            findings += [*(frozen if one.is_usual else ()), *one.findings()]
     return strips, distances, findings, gaps

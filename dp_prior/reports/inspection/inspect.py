@@ -174,7 +174,9 @@ def _configured(config: TrainConfig) -> list[Inspection]:
         clouds = {each.key: _point_encoder(config, name) for name, each in one.points.items()}
         seen = _recorded(name, place, roles, own, normalizers, cameras, one.choice, depths, clouds)
         replays = replay_findings(config, name, one) if not seen.survey.problems else []
-        found.append(replace(seen, findings=ranked([*seen.findings, *_cut_texts(one), *replays])))
+        beside = [f"{key}: frames of {each.folder}" for key, each in one.cameras.items() if each.folder is not None]
+        findings = ranked([*seen.findings, *_cut_texts(one), *replays])
+        found.append(replace(seen, findings=findings, gaps=[*seen.gaps, *beside]))
     return found
 
 

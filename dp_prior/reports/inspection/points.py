@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.episode_store import step_of
 from dp_prior.networks.encoders.points import PointEncoderConfig
 from dp_prior.reports.inspection.cameras import EPISODES
 from dp_prior.reports.inspection.faults import MOST_NAMED, Finding
@@ -28,6 +29,7 @@ class Cloud:
         box: lowest and highest corner, at `WORKSPACE`, in the unit of the data.
         white: 1 or 255, the number that colours seem to have at most; None without colours.
         missing: share of the points that are not finite.
+        empty: rows, of those looked at, without a point.
         stated: the encoder of a configuration; None without one.
         inside: points at a step in the box of that encoder, median and share.
     """
@@ -37,6 +39,7 @@ class Cloud:
     box: tuple[list[float], list[float]]
     white: float | None
     missing: float
+    empty: list[int]
     stated: PointEncoderConfig | None
     inside: tuple[int, float]
 
@@ -57,7 +60,8 @@ class Cloud:
             is_inside = is_point
         box = [math.floor(100 * end) / 100 for end in low], [math.ceil(100 * end) / 100 for end in high]
         inside = int(np.median(is_inside.sum(1))), float(is_inside.sum() / is_point.sum())
-        return cls(key, values.shape[1:], box, white, float(1 - is_point.mean()), stated, inside)
+        missing, empty = float(1 - is_point.mean()), np.flatnonzero(~is_point.any(1)).tolist()
+        return cls(key, values.shape[1:], box, white, missing, empty, stated, inside)
 
     def __str__(self) -> str:
         axes = ", ".join(f"{axis} {low:g} to {high:g}" for axis, low, high in zip("xyz", *self.box, strict=True))
@@ -108,5 +112,16 @@ def look_at_points(
             findings.append(Finding("warning", f"{key}: no point is finite; look at the recording, or leave it out"))
             continue
         clouds.append(found)
-        findings += found.findings()
+        findings += [*_empty_steps(found, seen, numbers), *found.findings()]
     return clouds, findings, gaps
+
+
+def _empty_steps(cloud: Cloud, seen: Survey, numbers: np.ndarray) -> Iterator[Finding]:
+    """A line for each episode with steps that training refuses. Args: numbers: places of the episodes looked at."""
+    ends = np.cumsum(seen.chosen.lengths[numbers])
+    places = [step_of(row, ends) for row in cloud.empty]
+    for which in sorted({episode for episode, _ in places})[:MOST_NAMED]:
+        frames = [frame for episode, frame in places if episode == which]
+        (own,) = seen.chosen.named([int(numbers[which])])
+        text = f"{cloud.key}: no point is finite in {len(frames)} steps"
+        yield Finding("error", text, own, frames[0], [own])

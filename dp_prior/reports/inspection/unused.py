@@ -48,6 +48,8 @@ def _line(store: EpisodeStore, key: str, shape: tuple[int, ...], n_texts: int) -
     n_episodes = len(store.episode_ends)
     if n_episodes and store.rows(key) == n_episodes < int(store.episode_ends[-1]):
         return f"{what}, one for each episode, which is no observation of a step"
+    if len(shape) == 2 and shape[1] in (3, 6):
+        return f"{what}, no observation by its name; to read it, name it in data.points or data.obs"
     found = next((meaning for pattern, meaning in _MEANINGS if pattern.search(key)), "no observation by its name")
     return f"{what}, {found}; to read it, name it in data.obs"
 

@@ -222,3 +222,15 @@ def test_floats_of_any_width_are_joined(tmp_path):
     np.testing.assert_array_equal(
         store.episodes("actions", store.episode_ends, np.array([0, 2])), np.concatenate([expected[0], expected[2]])
     )
+
+
+def test_pictures_in_rows_are_told_with_the_format_that_reads_them(path):
+    with h5py.File(path, "a") as file:
+        for demonstration in file["data"].values():
+            rows = demonstration.create_dataset("obs/png", len(demonstration["actions"]), h5py.vlen_dtype(np.uint8))
+            rows[:] = [np.frombuffer(b"\x89PNG\r\n\x1a\n", np.uint8)] * len(rows)
+    store = opened(path)
+    (told,) = store.remarks()
+    assert "obs/png" in told and "hdf5_groups" in told
+    with pytest.raises(DataError, match=naming("obs/png", "hdf5_groups")):
+        store.layout("obs/png")

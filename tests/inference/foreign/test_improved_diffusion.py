@@ -157,3 +157,22 @@ def test_the_script_reads_nothing_but_tensors_unless_it_is_told_to(tmp_path):
     refused = subprocess.run(words, capture_output=True, text=True)
     assert refused.returncode == 1 and "--trust" in refused.stderr and not (tmp_path / "exported").exists()
     assert subprocess.run([*words, "--trust"], capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"no checkpoint", ("model.pt", "torch.save")),
+        (b"", ("model.pt", "torch.save")),
+        ([1, 2], ("list", "dictionary")),
+        ({"step": 3}, ("step", "no tensors")),
+    ],
+)
+def test_the_script_names_what_is_no_checkpoint_and_writes_nothing(content, words, tmp_path):
+    if isinstance(content, bytes):
+        (tmp_path / "model.pt").write_bytes(content)
+    else:
+        torch.save(content, tmp_path / "model.pt")
+    with pytest.raises(SystemExit, match=naming(*words)):
+        runpy.run_path(str(SCRIPT))["main"](str(tmp_path / "model.pt"), str(tmp_path / "exported"), *map(str, FLAGS))
+    assert not (tmp_path / "exported").exists()

@@ -66,3 +66,20 @@ def test_depth_without_any_distance_is_told_and_not_proposed(path):
     np.savez(path, **{**arrays, "front_depth": np.zeros((N, 24, 32), np.uint16)})
     (found,) = inspect(str(path))
     assert "front_depth: no pixel has a distance" in found.findings[0].text and "depth" not in found.data
+
+
+def test_floats_in_millimetres_are_told_with_their_unit_and_not_as_a_camera_that_hung(path):
+    arrays = dict(np.load(path))
+    np.savez(path, **{**arrays, "front_depth": arrays["front_depth"].astype(np.float32)})
+    (found,) = inspect(str(path))
+    (finding,) = found.findings
+    assert "0.001 for millimetres" in finding.text
+
+
+def test_a_folder_beside_the_data_set_is_told_as_not_shown(path, tmp_path):
+    write_config(inspect(str(path)), tmp_path / "c.json")
+    document = json.loads((tmp_path / "c.json").read_text())
+    document["data"]["depth"]["front_depth"].update(key=None, folder="recordings/depth")
+    (tmp_path / "c.json").write_text(json.dumps(document))
+    (found,) = inspect(str(tmp_path / "c.json"))
+    assert any("front_depth" in gap and "recordings/depth" in gap for gap in found.gaps)

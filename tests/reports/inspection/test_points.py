@@ -54,3 +54,24 @@ def test_a_cloud_without_points_is_told_and_not_proposed(path):
     np.savez(path, **{**arrays, "cloud": np.full((N, 90, 3), np.nan)})
     (found,) = inspect(str(path))
     assert "cloud: no point is finite" in found.findings[0].text and "points" not in found.data
+
+
+def test_steps_without_a_point_are_an_error_and_their_episode_is_left_out(path, tmp_path):
+    arrays = dict(np.load(path))
+    arrays["cloud"][[3, 5, 45]] = np.nan
+    np.savez(path, **{**arrays, "episode_ends": ends_of([20, 20, 20])})
+    (found,) = inspect(str(path))
+    places = [(finding.severity, finding.episode, finding.frame) for finding in found.findings]
+    assert places == [("error", 0, 3), ("error", 2, 5)] and "in 2 steps" in found.findings[0].text
+    arrays["cloud"][45] = arrays["cloud"][44]
+    np.savez(path, **{**arrays, "episode_ends": ends_of([20, 20, 20])})
+    write_config(inspect(str(path)), tmp_path / "c.json")
+    assert TrainConfig.from_json_path(tmp_path / "c.json").data.choice.leave_out == (0,)
+
+
+def test_few_points_are_a_cloud_by_their_name_only(path):
+    arrays = dict(np.load(path))
+    few = arrays.pop("cloud")[:, 9:17, :3]
+    np.savez(path, **arrays, lidar=few, corners=few)
+    (found,) = inspect(str(path))
+    assert [cloud.key for cloud in found.clouds] == ["lidar"] and "data.points" in found.survey.unused["corners"]
