@@ -140,7 +140,7 @@ def test_evaluate_reproduces_the_stored_numbers_exactly(measured):
         again = command("evaluate", reference)
         assert again.exit_code == 0
         lines = again.output.splitlines()
-        assert len(lines) == 10 + 10 + 9
+        assert len(lines) == 10 + 10 + 10
         assert all("  equal to the stored " in line for line in lines), again.output
 
 

@@ -94,7 +94,8 @@ def test_a_server_is_refused_embeddings_of_another_model(tmp_path, monkeypatch):
 
     from dp_prior.cli import main
 
-    monkeypatch.setattr("dp_prior.inference.load.load_policy", lambda *reference, **how: Told())
+    monkeypatch.setattr("dp_prior.commands.candidate.resolve", lambda reference: tmp_path)
+    monkeypatch.setattr("dp_prior.commands.candidate.load_policy", lambda *reference, **how: Told())
     texts = folder(tmp_path / "e", ["stop"], HashedConfig(dimension=16))
     done = CliRunner().invoke(main, ["serve", "run", "--port", "0", "--texts", str(texts)])
     assert done.exit_code == 64 and "--texts: 1 problem" in done.output and "hashed:16, but the policy" in done.output
