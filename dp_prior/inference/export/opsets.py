@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 DROPPED = {"num_outputs": 18, "noop_with_empty_axes": 18, "reduction": 16}
 """Attributes by the opset that brought them, without which a node means the same: Split has as many parts as outputs,
-a reduction without axes is over all, and Scatter replaces. Scatter with a `reduction` other than none keeps it."""
+a reduction without axes is over all, and Scatter replaces if its `reduction` is none, else keeps the attribute."""
 
 
 class OpsetError(ValueError):
