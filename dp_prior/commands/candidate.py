@@ -46,7 +46,7 @@ class Candidate:
         """Load the policy.
 
         Args:
-            rows: observations at once; None for a number that changes, as where episodes end one by one.
+            rows: observations at once; None for a number that changes, as where episodes end in turn.
             options: of `load_policy`; without effect on an export, whose weights and device are fixed.
 
         Raises:
