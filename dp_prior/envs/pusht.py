@@ -134,14 +134,14 @@ Sensors = Mapping[str, Callable[[np.ndarray], np.ndarray]]
 
 
 def read_state(state: np.ndarray, sensors: Sensors) -> dict[str, np.ndarray]:
-    """gym-pusht's state (5,) by key, and what sensors make of it."""
+    """gym-pusht's state (5,) by key, and the observations of sensors."""
     rounded = _rounded(state)
     parts = {"agent_pos": rounded[0:2], "block_pos": rounded[2:4], "block_angle": rounded[4:5], "state": rounded}
     return parts | sensed(state, sensors)
 
 
 def sensed(state: np.ndarray, sensors: Sensors) -> dict[str, np.ndarray]:
-    """What sensors make of gym-pusht's state (5,)."""
+    """The observations of sensors at gym-pusht's state (5,)."""
     return {name: sense(_rounded(state)[None])[0] for name, sense in sensors.items()}
 
 

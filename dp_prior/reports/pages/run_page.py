@@ -286,7 +286,7 @@ def _scored(report: EvaluationReport) -> str:
 
 
 def _of_rollouts(story: Story) -> list[Table]:
-    """Tables of `Story.tested` but that of its episodes: motion, posterior, stages, instructions; those of replays."""
+    """Tables of `Story.tested` without its episodes: motion, posterior, stages, instructions; and of replays."""
     replays = {report.name: report for report in story.reports if report.name in story.ceilings}
     reports = [report for report in (story.tested, *replays.values()) if report is not None]
     found = []
