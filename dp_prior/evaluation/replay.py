@@ -20,6 +20,7 @@ from dp_prior.data.split_data import SplitData
 from dp_prior.envs import EnvConfig
 from dp_prior.envs.starts import SEED, reset_to, start_keys
 from dp_prior.envs.vector import VectorEnv
+from dp_prior.evaluation.episode_metrics import EPISODES, SCORE, SCORE_INTERVAL, SUCCESS
 from dp_prior.evaluation.interval import UNBOUNDED
 from dp_prior.evaluation.measurement import EvaluatorName
 from dp_prior.evaluation.replay_evaluator import Replayable, ReplayEvaluator
@@ -43,14 +44,9 @@ class ReplayConfig(Config):
     reports: ClassVar = True
 
     metrics: ClassVar = (
-        Metric("<name>/score", "score", "higher", "Mean score of the recorded actions."),
-        Metric("<name>/score_ci_low", "score", "higher", "Lower end of the 95 % interval of the mean (Student's t)."),
-        Metric("<name>/score_ci_high", "score", "higher", "Upper end of that interval."),
-        Metric("<name>/success_rate", "share", "higher", "Share of recordings that solve the task when replayed."),
-        Metric("<name>/success_ci_low", "share", "higher", "Lower end of the 95 % interval of the share (Wilson)."),
-        Metric("<name>/success_ci_high", "share", "higher", "Upper end of that interval."),
+        *(SCORE, *SCORE_INTERVAL, *SUCCESS),
         Metric("<name>/followed", "share", "higher", "Share of replays that never depart from their recording."),
-        Metric("<name>/episodes", "episodes", None, "Episodes replayed."),
+        EPISODES,
     )
 
     name: EvaluatorName = "replay"

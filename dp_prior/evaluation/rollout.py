@@ -17,6 +17,7 @@ from dp_prior.config import Config, ConfigError
 from dp_prior.data.split_data import SplitData
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.envs import EnvConfig
+from dp_prior.evaluation.episode_metrics import EPISODES, SCORE, SCORE_INTERVAL, SUCCESS
 from dp_prior.evaluation.interval import UNBOUNDED
 from dp_prior.evaluation.measurement import EvaluatorName
 from dp_prior.evaluation.picture import import_figure
@@ -50,19 +51,11 @@ class RolloutConfig(Config):
     reports: ClassVar = True
 
     metrics: ClassVar = (
-        Metric("<name>/score", "score", "higher", "Mean score over the episodes, as the environment defines it."),
+        SCORE,
         Metric("<name>/score_std", "score", None, "Standard deviation of the score over episodes."),
-        Metric(
-            "<name>/score_ci_low",
-            "score",
-            "higher",
-            "Lower end of the 95 % interval of the mean (Student's t).",
-        ),
-        Metric("<name>/score_ci_high", "score", "higher", "Upper end of that interval."),
-        Metric("<name>/success_rate", "share", "higher", "Share of episodes solved; NaN if success is not reported."),
-        Metric("<name>/success_ci_low", "share", "higher", "Lower end of the 95 % interval of the share (Wilson)."),
-        Metric("<name>/success_ci_high", "share", "higher", "Upper end of that interval."),
-        Metric("<name>/episodes", "episodes", None, "Episodes run."),
+        *SCORE_INTERVAL,
+        *SUCCESS,
+        EPISODES,
         Metric("<name>/episode_steps", "steps", "lower", "Mean length of an episode until solved or over."),
         Metric("<name>/worst_tenth", "score", "higher", "Mean score of the worst tenth of the episodes."),
     )

@@ -57,11 +57,11 @@ def test_tolerance_decides_what_departs(tmp_path):
     assert followed(replay(recorded(tmp_path, arrays), tolerance=0.1)) == 1.0
 
 
-def test_action_names_the_executed_actions(tmp_path):
+def test_executed_actions_are_played_and_others_by_their_name(tmp_path):
     arrays = demonstrations(EPISODES, seed=3)
     arrays |= {"action": arrays["action"] * 0, "executed": arrays["action"]}
-    assert followed(replay(recorded(tmp_path, arrays))) == 0.0
-    assert followed(replay(recorded(tmp_path, arrays), action=ActionConfig(key="executed"))) == 1.0
+    assert followed(replay(recorded(tmp_path, arrays))) == 1.0
+    assert followed(replay(recorded(tmp_path, arrays), action=ActionConfig(key="action"))) == 0.0
 
 
 def test_start_names_the_keys_of_the_data_that_determine_a_start(tmp_path):
@@ -165,7 +165,8 @@ def test_demonstrations_of_meta_world_replay_by_their_seed_and_executed_actions(
     arrays = {"state": state, "action": action, "executed": executed, "seed": np.array([1])}
     record = recorded(tmp_path, {**arrays, "episode_ends": [len(state)]}, obs={"state": {"key": "state"}})
     env = MetaWorldConfig(task="button-press-v3", n_envs=1)
-    found = replay(record, env=env, action=ActionConfig(key="executed"))
+    found = replay(record, env=env)
     assert followed(found) == found.measure().metrics["replay/success_rate"] == 1.0
     assert "mujoco" in str(found.ceiling())
-    assert not np.array_equal(action, executed) and followed(replay(record, env=env)) == 0.0
+    chosen = replay(record, env=env, action=ActionConfig(key="action"))
+    assert not np.array_equal(action, executed) and followed(chosen) == 0.0

@@ -18,8 +18,9 @@ EVALUATORS = {  # the least that each needs besides its type
     "loss": {},
     "action_error": {"eval_timesteps": [2]},
     "rollout": {"env": ENV, "n_episodes": 2, "videos": 0},
+    "replay": {"env": ENV, "n_episodes": 2},
 }
-METRICS = [metric for group in metric_groups().values() for metric in group]
+METRICS = list(dict.fromkeys(metric for group in metric_groups().values() for metric in group))
 
 
 def evaluators():
@@ -34,7 +35,7 @@ def test_a_run_with_all_evaluators_logs_documented_names_only(tmp_path):
     names = {name for row in read_rows(tmp_path / "run") for name in row} - CLOCK
     assert not sorted(name for name in names if find_metric(name, METRICS) is None), "describe it"
     prefixes = {name.split("/")[0] for name in names}
-    assert prefixes == {"train", "validation", "action_error", "rollout"}
+    assert prefixes == {"train", "validation", "action_error", "rollout", "replay"}
 
 
 @pytest.mark.parametrize("evaluator", evaluators(), ids=lambda one: one["type"])

@@ -1,0 +1,17 @@
+"""Metrics of episodes in an environment, whoever acts: a policy, or recorded actions."""
+
+from __future__ import annotations
+
+from dp_prior.tracking.metric_names import Metric
+
+SCORE = Metric("<name>/score", "score", "higher", "Mean score over the episodes, as the environment defines it.")
+SCORE_INTERVAL = (
+    Metric("<name>/score_ci_low", "score", "higher", "Lower end of the 95 % interval of the mean (Student's t)."),
+    Metric("<name>/score_ci_high", "score", "higher", "Upper end of that interval."),
+)
+SUCCESS = (
+    Metric("<name>/success_rate", "share", "higher", "Share of episodes solved; NaN if success is not reported."),
+    Metric("<name>/success_ci_low", "share", "higher", "Lower end of the 95 % interval of the share (Wilson)."),
+    Metric("<name>/success_ci_high", "share", "higher", "Upper end of that interval."),
+)
+EPISODES = Metric("<name>/episodes", "episodes", None, "Episodes run.")
