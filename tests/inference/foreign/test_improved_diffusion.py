@@ -2,8 +2,6 @@
 
 import json
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from dp_prior.config.translation.translate import translate
 from dp_prior.diffusion.sampler import step_noise
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.tensors.randomness import Randomness
+from tests import forks
 from tests.extras import needs
 from tests.messages import naming
 from tests.networks.backbones.test_unet2d import PlainUNetModel
@@ -25,7 +24,7 @@ from tests.networks.backbones.test_unet2d import PlainUNetModel
 needs("diffusers", "image")
 
 SCRIPT = Path(__file__).parents[3] / "scripts/export_torch_weights.py"
-STEPS, SIDE = 40, 32
+STEPS, SIDE = 12, 32
 NAN = torch.full((128,), torch.nan)
 FLAGS = [
     *("--image_size", SIDE, "--num_channels", 32, "--num_res_blocks", 1, "--num_heads", 2, "--num_heads_upsample", 4),
@@ -153,10 +152,10 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(tmp_path, weights, 
 
 def test_the_script_reads_nothing_but_tensors_unless_it_is_told_to(tmp_path):
     torch.save({"model": network().state_dict(), "version": Path("1.0")}, tmp_path / "odd.pt")
-    words = [sys.executable, str(SCRIPT), str(tmp_path / "odd.pt"), str(tmp_path / "exported"), "--image_size", "32"]
-    refused = subprocess.run(words, capture_output=True, text=True)
+    words = [SCRIPT, tmp_path / "odd.pt", tmp_path / "exported", "--image_size", 32]
+    refused = forks.call(words)
     assert refused.returncode == 1 and "--trust" in refused.stderr and not (tmp_path / "exported").exists()
-    assert subprocess.run([*words, "--trust"], capture_output=True).returncode == 0
+    assert forks.call([*words, "--trust"]).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -166,8 +166,9 @@ class PlainPriorNetwork(nn.Module):
         found = torch.zeros(len(x), heads, size)
         turn = (lambda v, i: turned(v, i, w[f"{place}.rotary_emb.freqs"])) if rotary else (lambda v, i: v)
         null_key, null_value = w[f"{place}.null_kv"]
+        turned_keys = [turn(keys[j], j) for j in range(len(x))]
         for i in range(len(x)):
-            seen_keys = torch.stack([null_key, *(turn(keys[j], j) for j in range(i + 1))])
+            seen_keys = torch.stack([null_key, *turned_keys[: i + 1]])
             seen_values = torch.cat([null_value[None], values[: i + 1]])
             distances = [max(0, i - j) for j in range(i + 2)]
             table = w["causal_transformer.rel_pos_bias.relative_attention_bias.weight"]
