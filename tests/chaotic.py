@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -55,6 +56,8 @@ def act(event: dict) -> None:
         time.sleep(event["seconds"])
     elif event["do"] == "spin":
         all(map(int, itertools.repeat(1)))  # holds the interpreter for ever: no other thread gets a turn
+    elif event["do"] == "SIGSTOP":  # of the process another thread may take it, while this one goes on for a moment
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
     else:
         os.kill(os.getpid(), getattr(signal, event["do"]))
 
