@@ -105,6 +105,15 @@ overrides_option = click.option(
 )
 
 
+error_option = click.option(
+    "--error",
+    default=0.05,
+    show_default=True,
+    type=FiniteRange(0, 0.5, min_open=True),
+    help="Probability of a wrong verdict, over all pairs and looks.",
+)
+
+
 def import_modules(modules: tuple[str, ...]) -> None:
     """Import the modules that the user names, from the working directory too; no file can cause an import.
 

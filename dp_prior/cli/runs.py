@@ -17,6 +17,7 @@ from dp_prior.cli.command import (
     Command,
     FiniteRange,
     echo,
+    error_option,
     exit_codes,
     import_modules,
     late_modules_option,
@@ -164,13 +165,7 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> N
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Folder of outcomes, result and page; needed for policies."
 )
-@click.option(
-    "--error",
-    default=0.05,
-    show_default=True,
-    type=FiniteRange(0, 0.5, min_open=True),
-    help="Probability of a wrong verdict, over all pairs and looks.",
-)
+@error_option
 @click.option("--most", default=200, show_default=True, type=click.IntRange(min=1), help="Starts at most.")
 @click.option(
     "--round", "per_round", default=10, show_default=True, type=click.IntRange(min=1), help="Starts between two looks."

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dp_prior.cli.command import Command, FiniteRange, echo, modules_option, new_names, say
+from dp_prior.cli.command import Command, FiniteRange, echo, error_option, modules_option, new_names, say
 from dp_prior.files.printable import printable
 from dp_prior.files.redact import redact
 
@@ -189,13 +189,7 @@ def serve(
 @modules_option
 @click.argument("policies", nargs=-1, required=True, metavar="POLICY POLICY ...")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the trials, result and page.")
-@click.option(
-    "--error",
-    default=0.05,
-    show_default=True,
-    type=FiniteRange(0, 0.5, min_open=True),
-    help="Probability of a wrong verdict, over all pairs and looks.",
-)
+@error_option
 @click.option("--most", default=50, show_default=True, type=click.IntRange(min=1), help="Starts at most.")
 @click.option(
     "--range", "limits", nargs=2, type=FiniteRange(), default=(0.0, 1.0), show_default=True, help="Of scores."

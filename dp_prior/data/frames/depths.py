@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.data.errors import DataError
-from dp_prior.data.frames.stored_pixels import PixelError
+from dp_prior.data.frames.stored_pixels import FrameAxes, PixelError
 from dp_prior.pixels.picture_files import PictureError, opened_picture, upright
 from dp_prior.pixels.video_files import brightness
 
@@ -49,7 +49,7 @@ class Depths:
         if not is_wide or 0 in shape[1:] or not (len(shape) == 3 or axes):
             colours = "; colours go into data.images" if dtype == np.uint8 else ""
             raise PixelError(f"holds {dtype.name} of shape {tuple(shape)}, which is no depth; {_EXPECTED}{colours}")
-        return StoredDepths(self, shape, dtype, axes[0] if axes else None)
+        return StoredDepths(shape, dtype, axes[0] if axes else None, self)
 
     def decode(self, data: bytes, where: str, size: tuple[int, int] | None) -> np.ndarray:
         """See `FrameContents`.
@@ -88,24 +88,10 @@ class Depths:
 
 
 @dataclass(frozen=True)
-class StoredDepths:
-    """See `StoredArray`. Attributes: axis: of the one channel; None without such an axis."""
+class StoredDepths(FrameAxes):
+    """See `StoredArray`."""
 
     contents: Depths
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    axis: int | None
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """See `StoredArray`."""
-        height, width = (length for axis, length in enumerate(self.shape) if axis not in (0, self.axis))
-        return height, width
-
-    @property
-    def channels_first(self) -> bool:
-        """See `StoredArray`."""
-        return self.axis == 1
 
     def describe(self) -> dict[str, Any]:
         """See `StoredArray`."""

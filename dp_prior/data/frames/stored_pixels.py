@@ -24,18 +24,34 @@ class PixelError(ValueError):
 
 
 @dataclass(frozen=True)
-class StoredPixels:
-    """How the rows of an array hold their pictures.
+class FrameAxes:
+    """Which axes of an array, one frame per row, hold the frame.
 
     Attributes:
         shape: of the whole array.
-        axis: of the channels; None for greyscale without such an axis.
-        channels: 1, 3 or 4.
+        axis: of the channels; None for one channel without such an axis.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype
     axis: int | None
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of a frame."""
+        height, width = (length for axis, length in enumerate(self.shape) if axis not in (0, self.axis))
+        return height, width
+
+    @property
+    def channels_first(self) -> bool:
+        """Whether an axis of channels comes before those of rows and columns."""
+        return self.axis == 1
+
+
+@dataclass(frozen=True)
+class StoredPixels(FrameAxes):
+    """How the rows of an array hold their pictures. Attributes: channels: 1, 3 or 4."""
+
     channels: int
 
     @classmethod
@@ -65,17 +81,6 @@ class StoredPixels:
         if dtype != np.uint8 and dtype.kind != "f" and not (dtype.kind in "iu" and dtype.itemsize > 2):
             raise PixelError(f"{stored}; {EXPECTED}")
         return found
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width of a picture."""
-        height, width = (length for axis, length in enumerate(self.shape) if axis not in (0, self.axis))
-        return height, width
-
-    @property
-    def channels_first(self) -> bool:
-        """Whether an axis of channels comes before those of rows and columns."""
-        return self.axis == 1
 
     def describe(self) -> dict[str, Any]:
         """What decides about the pixels beside the order of axes; empty for three channels of uint8."""

@@ -6,15 +6,22 @@ to 1.1, compute another attention and never drop a text; their weights are told 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
-from dp_prior.config import Config, ConfigError
+from dp_prior.config import ConfigError
 from dp_prior.config.translation.dalle2_table import DALLE2
 from dp_prior.config.translation.foreign_settings import flat
 from dp_prior.inference.foreign.foreign_files import PublishedFiles
-from dp_prior.inference.foreign.foreign_model import WEIGHTS, PublishedModel, dropped, translated, under
+from dp_prior.inference.foreign.foreign_model import (
+    WEIGHTS,
+    ConvertedCheckpoint,
+    PublishedModel,
+    dropped,
+    translated,
+    under,
+)
 from dp_prior.networks.backbones.multi_query_prior import is_early, rename_published
 from dp_prior.networks.encoders.text import EMBEDDING, ENCODINGS
 from dp_prior.tasks.prior import PriorConfig
@@ -23,12 +30,9 @@ FOREIGN_SETTINGS = "dalle2_prior.json"
 _QUERY = "learned_query"
 
 
-class PublishedPrior(Config):
+class PublishedPrior(ConvertedCheckpoint):
     """`dalle2_prior.json`."""
 
-    format: Literal[1]
-    checkpoint: str
-    sha256: str
     settings: dict[str, Any]
 
 
@@ -51,7 +55,7 @@ def read(files: PublishedFiles) -> PublishedModel:
         config["task"]["text_dropout"] = 0.0
     return PublishedModel(
         library=DALLE2.name,
-        origin={"checkpoint": found.checkpoint, "sha256": found.sha256},
+        origin=found.origin,
         place=files.place,
         record=PriorConfig,
         config=config,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from dp_prior.checkpoints.snapshot import nonfinite
-from dp_prior.config import ConfigError
+from dp_prior.config import Config, ConfigError
 from dp_prior.config.translation.library import Library
 from dp_prior.config.translation.row import Theirs
 from dp_prior.config.translation.translate import Translation, translate
@@ -22,6 +22,19 @@ from dp_prior.tasks.task_record import TaskRecord
 from dp_prior.tensors.batch import Spec
 
 WEIGHTS = "model.safetensors"
+
+
+class ConvertedCheckpoint(Config):
+    """What `scripts/export_torch_weights.py` writes of a checkpoint beside its weights; records add its settings."""
+
+    format: Literal[1]
+    checkpoint: str
+    sha256: str
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """See `PublishedModel`."""
+        return {"checkpoint": self.checkpoint, "sha256": self.sha256}
 
 
 @dataclass(frozen=True)

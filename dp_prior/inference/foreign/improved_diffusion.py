@@ -6,16 +6,16 @@ that translates configurations.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from dp_prior.config import Config, ConfigError
+from dp_prior.config import ConfigError
 from dp_prior.config.translation.foreign_settings import read_flags
 from dp_prior.config.translation.improved_diffusion_table import IMPROVED_DIFFUSION
 from dp_prior.inference.foreign.foreign_files import PublishedFiles
-from dp_prior.inference.foreign.foreign_model import WEIGHTS, PublishedModel, dropped, translated
+from dp_prior.inference.foreign.foreign_model import WEIGHTS, ConvertedCheckpoint, PublishedModel, dropped, translated
 from dp_prior.networks.backbones.unet2d import rename_published
 from dp_prior.tasks.image import ImageTaskConfig
 from dp_prior.tensors.batch import LABEL, LOW_RES
@@ -24,12 +24,9 @@ FOREIGN_SETTINGS = "improved_diffusion.json"
 _LABELS = "label_emb.weight"
 
 
-class PublishedFlags(Config):
+class PublishedFlags(ConvertedCheckpoint):
     """`improved_diffusion.json`."""
 
-    format: Literal[1]
-    checkpoint: str
-    sha256: str
     flags: tuple[str, ...]
 
 
@@ -54,7 +51,7 @@ def read(files: PublishedFiles) -> PublishedModel:
         raise ConfigError(place, [f"the model is {said}--class_cond, but the weights have {held} {_LABELS}"])
     return PublishedModel(
         library=IMPROVED_DIFFUSION.name,
-        origin={"checkpoint": found.checkpoint, "sha256": found.sha256},
+        origin=found.origin,
         place=files.place,
         record=ImageTaskConfig,
         config=config,
