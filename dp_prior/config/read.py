@@ -53,6 +53,8 @@ def read_text(path: Path, asked: str = "") -> str:
         return read_small(path, 4 * MOST_CHARACTERS).decode("utf-8-sig")
     except UnfitError as error:
         raise ConfigError(str(path), [f"cannot be read{asked}: {error.problem}"]) from None
+    except FileNotFoundError:
+        raise ConfigError(str(path), [f"cannot be read{asked}: there is no such file"]) from None
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a path that no file can have
         raise ConfigError(str(path), [f"cannot be read{asked}: {error}"]) from None
 
