@@ -28,7 +28,7 @@ def part_of_each(model: nn.Module, entries: Iterable[str]) -> dict[str, str]:
         entries: parts, named as in `part_names`; of a model without a `spec` by the parameters' own names.
 
     Raises:
-        ConfigError: an entry names no trainable parameter.
+        ConfigError: an entry names no trainable parameter, or only those of longer entries.
     """
     spec, entries = getattr(model, "spec", None), sorted(entries, key=len, reverse=True)
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -38,4 +38,7 @@ def part_of_each(model: nn.Module, entries: Iterable[str]) -> dict[str, str]:
     except ValueError as error:
         raise ConfigError("train.optimizer.parts", [f"{error}, as far as they are trained"]) from None
     found = {name: next((entry for entry in entries if is_in(part, [entry])), None) for name, part in parts.items()}
+    covered = [entry for entry in entries if entry not in found.values()]
+    if covered:
+        raise ConfigError("train.optimizer.parts", [f"{covered[0]!r} has no effect: longer entries name all it holds"])
     return {name: entry for name, entry in found.items() if entry is not None}

@@ -144,3 +144,10 @@ def test_a_run_with_parts_that_was_killed_ends_bit_for_bit_as_one_that_was_not(o
     plain.write_text(json.dumps(config))
     done = tiny.train(plain)
     assert done.exit_code == 0 and "train.optimizer.parts" in done.output and "schedule-changing" in done.output
+
+
+def test_a_part_of_which_longer_entries_name_all_is_refused():
+    entries = ["up.weight", "up", "up.bias"]
+    with pytest.raises(ConfigError, match=naming("train.optimizer.parts", "'up'")):
+        part_of_each(Net(), entries)
+    assert part_of_each(Net(), ["up.weight", "up"]) == {"up.weight": "up.weight", "up.bias": "up"}
