@@ -187,6 +187,7 @@ def test_it_reads_in_the_mirror_as_its_camera_does(tmp_path):
 # Training -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoders", [BESIDE, APART], ids=["beside", "apart"])
 def test_a_killed_run_goes_on_bit_for_bit(encoders, tmp_path):
     whole = saved(tmp_path / "whole", encoders, train__save_every={"steps": 2})

@@ -12,7 +12,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given
 from hypothesis import strategies as st
 
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, Manifest, read_checkpoint, write_checkpoint
@@ -26,14 +26,14 @@ from dp_prior.data.integrity import Integrity
 from dp_prior.files.durable import seal, unseal
 from dp_prior.run.files.config import TrainConfig
 from tests import forks, fuzzing
+from tests.examples import examples
 from tests.tiny import tiny, write_data
 
 LONGER = int(os.environ.get("FUZZ", "1"))
 any_health = {"suppress_health_check": list(HealthCheck), "derandomize": LONGER == 1}
 if LONGER > 1:
     any_health["phases"] = [Phase.explicit, Phase.generate]  # what fails is shown as it is found
-few = settings(max_examples=40 * LONGER, **any_health)
-many = settings(max_examples=150 * LONGER, **any_health)
+few, many = examples(40 * LONGER, **any_health), examples(150 * LONGER, **any_health)
 
 LEAVES = st.one_of(
     st.none(),

@@ -119,6 +119,7 @@ def test_a_logger_that_misbehaves_changes_neither_the_run_nor_the_log_of_record(
 
 
 @pytest.mark.promise("F5")
+@pytest.mark.slow
 def test_two_ranks_agree_who_they_are_and_the_second_touches_no_file_and_opens_no_socket(tmp_path, run_ranks):
     pytest.importorskip("tensorboard", reason="needs dp_prior[tensorboard]")
     log = [{"type": "console"}, *LOG, {"type": "wandb", "mode": "offline"}]

@@ -39,6 +39,7 @@ def cloud_run(place, **changes):
     return tiny(place, **{"data": data, "task__encoders": {"cloud": ENCODER}, "train__steps": 6, **changes})
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path):
     for name in ("whole", "killed"):
         config = cloud_run(tmp_path / name, train__save_every={"steps": 2})

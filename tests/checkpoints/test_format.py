@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dp_prior.checkpoints.format import (
@@ -27,6 +27,7 @@ from dp_prior.checkpoints.format import (
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.files.durable import seal, unseal
 from tests.checkpoints.documents import progress_of
+from tests.examples import examples
 from tests.messages import naming
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2]
@@ -90,7 +91,7 @@ TENSORS = st.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@examples(50, suppress_health_check=[HealthCheck.too_slow])
 @given(TENSORS)
 def test_files_are_what_the_safetensors_library_reads(tmp_path_factory, tensors):
     directory = write(tmp_path_factory.mktemp("format") / "step_00000007", Snapshot({"model.safetensors": tensors}))

@@ -10,10 +10,11 @@ import pytest
 import safetensors
 import safetensors.torch
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior.checkpoints.snapshot import MEMORY_PAGE, Snapshot, SnapshotMemory, file_pieces, file_tensors, nonfinite
+from tests.examples import examples
 from tests.messages import naming
 
 
@@ -158,7 +159,7 @@ ENTRIES = st.fixed_dictionaries(
 HEADS = st.dictionaries(st.sampled_from("abc"), ENTRIES | st.none() | st.just({}), max_size=3) | st.just([]) | st.none()
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(HEADS, st.integers(0, 24), st.integers(-9, 9).filter(lambda change: change % 2) | st.just(0))
 def test_nothing_is_read_that_the_library_would_refuse(head, size, change):
     text = json.dumps(head).encode()
@@ -172,7 +173,7 @@ def test_nothing_is_read_that_the_library_would_refuse(head, size, change):
     assert all(bytes_of({"": tensors[key]}) == bytes_of({"": theirs[key]}) for key in theirs)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(st.tuples(st.sampled_from([torch.float32, torch.uint8, torch.bool]), st.integers(0, 5)), max_size=4))
 def test_everything_is_read_that_the_library_writes(kinds):
     tensors = {str(i): torch.arange(size).to(dtype) for i, (dtype, size) in enumerate(kinds)}

@@ -25,6 +25,7 @@ def predict(policy, width=4):
     return policy.predict({"obs": torch.rand(2, 2, width)}, Randomness.from_counts(0, "test", torch.arange(2)))
 
 
+@pytest.mark.slow
 def test_a_policy_of_diffusion_policy_acts_is_evaluated_and_fine_tuned(tmp_path):
     source, out = diffusion_policy(tmp_path / "source")[0], tmp_path / "run"
     done = command("import", source, "--out", out)

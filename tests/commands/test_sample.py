@@ -266,6 +266,7 @@ assert not sample.draw(sys.argv[1], request, ranks, lambda line: None)
 """
 
 
+@pytest.mark.slow
 def test_a_stop_of_one_rank_ends_all_of_them_and_is_no_failure(run, tmp_path, run_ranks):
     assert drawn(run, tmp_path / "whole.npz")
     run_ranks(STOPPED, 2, run, tmp_path / "a.npz", timeout=300)

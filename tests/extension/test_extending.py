@@ -160,6 +160,7 @@ def test_parts_of_every_kind_train_resume_and_act_when_their_modules_are_importe
         assert done.exit_code == 64 and "tracker.log.0.type: 'lines' is of another package" in done.output
 
 
+@pytest.mark.slow
 def test_part_whose_code_has_changed_is_one_clear_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

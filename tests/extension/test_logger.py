@@ -33,6 +33,7 @@ def test_logger_of_30_lines_has_a_line_for_every_row_of_a_run_that_was_killed(tm
     assert logged == sorted(logged), "rows of the killed process were cut"
 
 
+@pytest.mark.slow
 def test_logger_that_fails_costs_its_row_and_is_told(tmp_path, tiny):
     log = [{"type": "lines", "fail_at": 4}]
     done = tiny.train(tiny.write(tmp_path, train__steps=8, tracker__log=log))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior import Agent
@@ -15,6 +15,7 @@ from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.normalizer import Normalizer, Statistics
 from dp_prior.tensors.observations import check_obs, obs_spec, policy_reads
 from dp_prior.tensors.rotations import RotationSlice
+from tests.examples import examples
 from tests.inference.export.policies import CAMERA, ByTorch, build
 from tests.messages import naming
 
@@ -109,7 +110,7 @@ def outcome(check):
 VALUES = [0.5, -1, 1e300, np.nan, np.inf, True]
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(data=st.data())
 def test_tensors_and_arrays_are_checked_alike(data):
     """Shapes, rows, steps, types and values; what torch refuses on another device is what numpy refuses here."""

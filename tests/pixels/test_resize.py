@@ -6,11 +6,12 @@ import sys
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
 from dp_prior.pixels.resize import Fit
+from tests.examples import examples
 from tests.messages import naming
 
 HOWS = ["resize", "crop", "letterbox"]
@@ -22,7 +23,7 @@ def pictures(n, height, width, seed=0):
     return torch.randint(0, 256, (n, height, width, 3), dtype=torch.uint8, generator=generator)
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(sizes, sizes, st.sampled_from(HOWS), st.integers(0, 1000))
 def test_one_by_one_equals_in_batches_bit_for_bit(before, after, how, seed):
     fit, frames = Fit(size=after, how=how), pictures(5, *before, seed)
@@ -85,7 +86,7 @@ def test_pictures_of_the_right_size_are_passed_on_as_they_are(how):
     assert Fit(size=(20, 30), how=how).apply(frames) is frames
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(sizes, sizes, st.sampled_from(HOWS), st.integers(0, 255))
 def test_one_colour_stays_one_colour(before, after, how, value):
     frames = torch.full((1, *before, 3), value, dtype=torch.uint8)

@@ -156,6 +156,7 @@ def test_teacher_is_shared_by_copies_and_not_saved(teacher, tmp_path):
     assert not any(parameter.requires_grad for parameter in student.teacher._policy.parameters())
 
 
+@pytest.mark.slow
 def test_killed_run_started_again_equals_the_uninterrupted_one(teacher, tmp_path, uninterrupted):
     config = write(tmp_path, **distilled(teacher))
     assert train_and_die(config, "step", 7) == -signal.SIGKILL
@@ -173,6 +174,7 @@ MIP = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["distilled", pytest.param("MIP", marks=pytest.mark.slow)])
 def test_two_ranks_and_two_micro_batches_are_one_run(policy, teacher, tmp_path, run_ranks):
     change = {**(MIP if policy == "MIP" else distilled(teacher)), "evaluate": [], "train__steps": 6}

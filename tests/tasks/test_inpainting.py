@@ -227,6 +227,7 @@ def uninterrupted(tmp_path_factory) -> Path:
     return place / "run"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "count"), [("step", 13), pytest.param("file of a checkpoint", 9, marks=pytest.mark.slow)]
 )

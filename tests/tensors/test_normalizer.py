@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
@@ -21,6 +21,7 @@ from dp_prior.tensors.normalizer import (
     Statistics,
     varies_in,
 )
+from tests.examples import examples
 from tests.messages import naming
 
 FLOATS = st.floats(-(2.0**100), 2.0**100, width=32)
@@ -61,7 +62,7 @@ def test_statistics_equal_numpy_on_the_frames():
     assert found.q01.dtype == np.float64
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(values=columns(), mode=st.sampled_from([Limits(), Quantile(clip=None), Gaussian(), MaxAbs(), Identity()]))
 def test_unnormalize_inverts_normalize_for_any_range(values, mode):
     normalizer = fitted(values, mode)
@@ -102,7 +103,7 @@ def test_what_varies_now_and_did_not_where_the_statistics_come_from_is_told(capl
     assert not caplog.records
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(values=columns())
 def test_limits_put_data_of_any_range_into_the_unit_range(values):
     normalized = fitted(values, Limits()).normalize("x", torch.from_numpy(values))
@@ -113,7 +114,7 @@ def test_limits_put_data_of_any_range_into_the_unit_range(values):
 
 
 @pytest.mark.promise("H6")
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(values=columns(), live=FLOATS, mode=st.sampled_from([Limits(), Quantile(), Gaussian(), MaxAbs()]))
 def test_live_input_far_off_the_data_stays_bounded(values, live, mode):
     normalized = fitted(values, mode).normalize("x", torch.tensor([[live]]))
@@ -121,7 +122,7 @@ def test_live_input_far_off_the_data_stays_bounded(values, live, mode):
 
 
 @pytest.mark.promise("H6")
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(value=FLOATS, mode=st.sampled_from(MODES))
 def test_a_constant_dimension_round_trips_exactly(value, mode):
     values = np.full((5, 1), value, dtype=np.float32)
@@ -152,7 +153,7 @@ def test_limits_equal_the_published_formula_on_ordinary_data():
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(values=columns())
 def test_max_abs_divides_by_the_largest_magnitude_so_that_zero_and_signs_stay(values):
     normalizer = fitted(values, MaxAbs())

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior.inference.agent import Agent, VectorAgent
@@ -11,6 +11,7 @@ from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.observations import check_obs
 from dp_prior.tensors.randomness import Randomness
+from tests.examples import examples
 from tests.messages import naming
 from tests.tasks.test_policy import SMALL, statistics
 
@@ -112,7 +113,7 @@ def test_rows_that_are_not_active_may_hold_anything(policy):
         agent.act(obs, active=np.array([True, False, True]))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     dtype=st.sampled_from(["?", "u1", "i2", ">i4", "u8", "<f2", ">f8", "g"]),
     layout=st.sampled_from(["plain", "flipped", "strided", "fortran", "tensor"]),

@@ -5,7 +5,7 @@ import math
 import os
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior.clock import Progress
@@ -14,6 +14,7 @@ from dp_prior.tracking.identity import RunIdentity
 from dp_prior.tracking.jsonl import JsonlLogger
 from dp_prior.tracking.logger import RunFacts
 from dp_prior.tracking.tracker import RESERVED
+from tests.examples import examples
 from tests.messages import naming
 
 
@@ -36,7 +37,7 @@ NAMES = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0
 NUMBERS = st.floats() | st.integers() | st.sampled_from([math.nan, math.inf, -math.inf, 10**40])
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     st.lists(
         st.tuples(st.integers(0, 2), st.dictionaries(NAMES.filter(lambda n: n not in RESERVED), NUMBERS, max_size=4)),
@@ -61,7 +62,7 @@ def test_every_number_is_read_back_whatever_its_name_and_whenever_it_came(tmp_pa
 
 
 @given(st.sets(st.integers(0, 12)), st.integers(0, 12))
-@settings(deadline=None, max_examples=40)
+@examples(40)
 def test_rewind_leaves_out_what_will_come_again(tmp_path_factory, steps, resumed):
     directory = tmp_path_factory.mktemp("log")
     record, logger = opened(directory)

@@ -4,12 +4,13 @@ import json
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior.clock import Progress
 from dp_prior.tracking.jsonl import CUT, EVENTS, ROWS, JsonlLogger, parse_row, read_rows
 from dp_prior.tracking.tracker import RESERVED
+from tests.examples import examples
 from tests.limits import file_sizes_up_to
 from tests.messages import naming
 
@@ -37,7 +38,7 @@ NUMBERS = st.floats() | st.integers() | st.sampled_from([math.nan, math.inf, -ma
 
 
 @pytest.mark.promise("F3")
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.dictionaries(NAMES, NUMBERS, max_size=4)), max_size=6),
     st.integers(0, 6),
@@ -127,7 +128,7 @@ def test_lines_that_are_no_rows_are_moved_aside(tmp_path, line):
 
 
 @given(st.sets(st.integers(0, 12)), st.integers(0, 12))
-@settings(deadline=None, max_examples=40)
+@examples(40)
 def test_rewind_cuts_what_will_come_again_and_keeps_it_aside(tmp_path_factory, steps, resumed):
     directory = tmp_path_factory.mktemp("log")
     logger = JsonlLogger(directory)

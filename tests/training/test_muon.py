@@ -142,6 +142,7 @@ def test_a_loss_scaler_divides_the_gradient():
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_ends_bit_for_bit_as_one_that_was_not(tmp_path):
     for name in ("straight", "broken"):
         (tmp_path / name).mkdir()

@@ -122,6 +122,7 @@ def test_parts_of_a_policy_have_the_names_of_its_observations():
     assert tuned_parts(AdamWConfig().create(policy)) == ""
 
 
+@pytest.mark.slow
 @OPTIMIZERS
 def test_a_run_with_parts_that_was_killed_ends_bit_for_bit_as_one_that_was_not(optimizer, tmp_path):
     given = {"type": optimizer().type, "parts": {"backbone": {"weight_decay": 0.1}, "backbone.blocks": {"lr_scale": 2}}}

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior.data.columns import Column
@@ -16,6 +16,7 @@ from dp_prior.data.columns.mirrored import MirroredColumn
 from dp_prior.data.embeddings.embedding_column import EmbeddingColumn
 from dp_prior.data.embeddings.folder import FolderConfig
 from tests.data.embeddings.folders import write_npy
+from tests.examples import examples
 
 N = 23
 KINDS = ["memory", "memory uint8", "disk uint8", "with mirrored frames", "folder", "folder cached"]
@@ -61,7 +62,7 @@ def columns(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(data=st.data())
 def test_rows_are_those_of_brute_force_indexing(columns, kind, data):
     values, column = columns[kind]

@@ -7,7 +7,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.study.design import MIRRORED
@@ -19,6 +19,7 @@ from dp_prior.data.recorded.mixture import MixtureConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.tensors.rotations import from_6d
+from tests.examples import examples
 from tests.messages import naming
 
 SPLIT = {"train": 0.6, "val": 0.2, "test": 0.2}
@@ -134,7 +135,7 @@ def test_another_rule_for_frames_is_another_data_set(tmp_path):
     assert first == again != changed
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data(), width=st.integers(1, 7))
 def test_every_rule_that_is_accepted_is_its_own_inverse(data, width):
     numbers = st.lists(st.integers(-2, 2), min_size=width, max_size=width)

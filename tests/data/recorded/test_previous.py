@@ -3,16 +3,17 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior.data.recorded.previous import central_action, previous_actions
 from dp_prior.tensors.rotations import RotationSlice, from_6d
+from tests.examples import examples
 
 TURN = (RotationSlice(slice=(1, 5), form="quaternion_xyzw"),)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(lengths=st.lists(st.integers(1, 5), min_size=1, max_size=6), stride=st.integers(1, 7))
 def test_every_step_has_the_action_of_the_step_before_in_its_episode(lengths, stride):
     ends = np.cumsum(lengths)

@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
@@ -12,10 +12,11 @@ from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
 from dp_prior.data.formats.robomimic import RobomimicStoreConfig
 from dp_prior.data.recorded.split import SplitConfig
 from tests.data.frames.recordings import pictures, write_lerobot
+from tests.examples import examples
 from tests.messages import naming
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     n=st.integers(1, 300),
     shares=st.tuples(st.integers(1, 10), st.integers(0, 10), st.integers(0, 10)),

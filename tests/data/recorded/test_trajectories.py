@@ -5,7 +5,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
@@ -13,6 +13,7 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.data.samples.loader import Loader
 from dp_prior.tensors.normalizer import Statistics
+from tests.examples import examples
 from tests.messages import naming
 
 
@@ -84,7 +85,7 @@ def test_samples_equal_the_brute_force_version(path, horizon, n_obs_steps, n_act
         assert batch.ids.tolist() == list(range(len(expected))) and batch.positions is None
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(lengths=st.lists(st.integers(1, 12), min_size=1, max_size=8), seed=st.integers(0, 100))
 def test_samples_equal_the_brute_force_version_for_any_episode_lengths(tmp_path_factory, lengths, seed):
     path, arrays = tmp_path_factory.mktemp("set") / "set.npz", episodes(lengths)

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior.data.recorded.windows import make_windows, thinned
+from tests.examples import examples
 from tests.messages import naming
 
 
@@ -27,7 +28,7 @@ def window_problems(draw):
     return draw(st.lists(st.integers(1, 20), max_size=6)), horizon, draw(pads), draw(pads)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(window_problems())
 def test_windows_equal_the_brute_force_version(problem):
     lengths, horizon, *_ = problem
@@ -40,7 +41,7 @@ def test_windows_equal_the_brute_force_version(problem):
     assert (windows.valid_counts >= 1).all()
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(window_problems())
 def test_windows_equal_the_published_sampler_where_it_keeps_the_episode(problem):
     """Diffusion Policy's index table has four columns: buffer start and stop, sample start and stop."""
@@ -85,7 +86,7 @@ def test_impossible_padding_is_refused(horizon, before, after):
         make_windows(np.array([3]), horizon, before, after)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.integers(1, 13), min_size=1, max_size=5), st.integers(1, 5))
 def test_thinned_episodes_are_those_of_a_slice_with_a_step(lengths, stride):
     ends = np.cumsum(lengths)

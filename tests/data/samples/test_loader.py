@@ -5,7 +5,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
@@ -13,6 +13,7 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.samples.loader import READ_AHEAD, Loader
 from dp_prior.data.samples.order import epoch_order
 from dp_prior.tensors.batch import Batch
+from tests.examples import examples
 from tests.messages import naming
 
 
@@ -55,7 +56,7 @@ def global_rows(n, batch_size, accumulation, world_size, samples_seen, seed=0):
     return positions[order], ids[order], batches
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(n=st.integers(1, 200), seed=st.integers(0, 2**60), epoch=st.integers(0, 2**40))
 def test_the_order_of_an_epoch_is_a_permutation(n, seed, epoch):
     assert sorted(epoch_order(seed, epoch, n)) == list(range(n))
@@ -98,7 +99,7 @@ def test_rows_of_micro_batches_follow_the_published_layout():
 
 
 @pytest.mark.promise("B2", "B3")
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     n=st.integers(24, 90),
     phases=st.lists(

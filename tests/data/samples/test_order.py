@@ -1,16 +1,17 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior.data.samples.order import BlockOrder
+from tests.examples import examples
 
 
 def order(n, seed=0, block_rows=4, shuffle_blocks=3):
     return BlockOrder(seed, n, block_rows=block_rows, shuffle_blocks=shuffle_blocks)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(n=st.integers(1, 120), rows=st.integers(1, 9), blocks=st.integers(1, 5), epoch=st.integers(0, 2**40))
 def test_an_epoch_is_a_permutation_however_it_is_cut(n, rows, blocks, epoch):
     whole = order(n, 0, rows, blocks).ids(epoch, 0, n)

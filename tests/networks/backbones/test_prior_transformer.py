@@ -98,6 +98,7 @@ def test_sizes_that_do_not_fit_are_refused():
         build(final_proj=False)
 
 
+@pytest.mark.slow
 def test_it_is_the_unclip_prior_of_diffusers():
     """Same weights, same function: encodings, embedding, time, noisy embedding, query; causal; the last is read."""
     diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed: equality with it is NOT tested")
