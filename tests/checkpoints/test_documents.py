@@ -195,8 +195,8 @@ HOSTILE = {
     "binary": lambda path: path.write_bytes(bytes(range(256)) * 100),
     "nested": lambda path: path.write_bytes(b"[" * 1_000_000),
     "sealed and nested": lambda path: path.write_bytes(_sealed_text(b'{"a": ' + b"[" * 50_000 + b"]" * 50_000)),
-    "many keys": sealed(lambda: {f"key{number}": number for number in range(150_000)}),
-    "many metrics": sealed(lambda: {"metrics": {f"key{number}": number for number in range(150_000)}}),
+    "many keys": sealed(lambda: {f"key{number}": number for number in range(50_000)}),
+    "many metrics": sealed(lambda: {"metrics": {f"key{number}": number for number in range(50_000)}}),
     "a list": sealed(lambda: {"files": [1, 2]}),
 }
 

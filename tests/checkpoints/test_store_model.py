@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -19,6 +18,7 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.clock import Progress
 from tests.checkpoints.documents import recover
+from tests.examples import examples
 
 VALUES = st.none() | st.just(math.nan) | st.sampled_from([0.1, 0.2, 0.3])
 
@@ -127,4 +127,4 @@ class StoreModel(RuleBasedStateMachine):
 
 
 TestStoreModel = StoreModel.TestCase
-TestStoreModel.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
+TestStoreModel.settings = examples(40, stateful_step_count=15)

@@ -99,8 +99,14 @@ PLACES = [
 
 
 @pytest.mark.promise("A5")
-@pytest.mark.parametrize("code", TROUBLE, ids=errno.errorcode.get)
-@pytest.mark.parametrize(("call", "part"), PLACES)
+@pytest.mark.parametrize(
+    ("call", "part", "code"),
+    [
+        pytest.param(*place, code, marks=[pytest.mark.slow] * ((i + j) % 4 != 0), id=f"{place}-{errno.errorcode[code]}")
+        for i, place in enumerate(PLACES)
+        for j, code in enumerate(TROUBLE)
+    ],
+)
 def test_trouble_with_reading_changes_nothing_and_ends_the_run_with_74(run, monkeypatch, waits, call, part, code):
     before = names(run)
     with monkeypatch.context() as patch:
