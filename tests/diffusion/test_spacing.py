@@ -27,7 +27,7 @@ TABLES = _Tables()
 EVERY = ["trailing", "linspace", "leading", "quadratic", "karras"]
 
 
-@every(spacing=EVERY, counts=[(100, 100), (100, 16), (100, 7), (100, 1), (1000, 999), (10, 3)])
+@every(spacing=EVERY, counts=[(100, 100), (100, 7), (100, 1), (200, 199), (10, 3)])
 def test_spacings_begin_at_the_noisiest_timestep_and_fall(spacing, counts):
     trained, steps = counts
     for schedule in (Cosine(steps=trained), Flow(steps=trained)):
@@ -81,9 +81,9 @@ def improved_diffusion(trained: int, counts: tuple[int, ...]) -> list[int]:
 
 
 def test_sections_are_those_of_improved_diffusion_but_for_the_first_step():
-    """Over 1,000 random lists; the noisiest timestep is the last one trained, theirs where the last section has 2."""
+    """Over 200 random lists; the noisiest timestep is the last one trained, theirs where the last section has 2."""
     random, moved = np.random.default_rng(0), 0
-    for _ in range(1000):
+    for _ in range(200):
         sections = int(random.integers(1, 6))
         trained = int(random.integers(sections, 1001))
         counts = tuple(int(random.integers(1, trained // sections + 1)) for _ in range(sections))
@@ -92,7 +92,7 @@ def test_sections_are_those_of_improved_diffusion_but_for_the_first_step():
         assert found[:-1] == theirs[:-1], (trained, counts)
         assert found[-1] == trained - 1 and (found == theirs or counts[-1] == 1), (trained, counts)
         moved += found != theirs
-    assert 0 < moved < 75  # the lists that end in a section of 1
+    assert 0 < moved < 15  # the lists that end in a section of 1
 
 
 def test_karras_spacing_is_even_in_the_seventh_root_of_sigma():
