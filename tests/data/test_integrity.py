@@ -71,7 +71,9 @@ DAMAGES = {
 
 
 @pytest.mark.promise("H1")
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in ("zarr v3", "lerobot v2.1"))) for kind in FORMATS]
+)
 def test_every_damage_to_every_file_is_named(tmp_path, kind):
     config = make(tmp_path, kind)
     _, files, run = noted(tmp_path, config)

@@ -59,6 +59,7 @@ def test_arrays_and_metadata_behind_urls(tmp_path):
     assert found.tolist() == list(range(19))
 
 
+@pytest.mark.slow
 def test_windows_behind_a_url_are_bounded_and_add_up(tmp_path, monkeypatch):
     monkeypatch.setattr("dp_prior.data.embeddings.npy.WINDOW_BYTES", 4 * 6 * 3)  # 3 rows
     rows = embeddings(19)
@@ -69,7 +70,7 @@ def test_windows_behind_a_url_are_bounded_and_add_up(tmp_path, monkeypatch):
     assert_reads(FolderConfig(path=place), rows)
 
 
-@pytest.mark.parametrize("kind", ["list", "fixed"])
+@pytest.mark.parametrize("kind", ["list", pytest.param("fixed", marks=pytest.mark.slow)])
 def test_any_range_of_parquet_files(tmp_path, kind):
     rows = embeddings(19)
     folder = write_parquet(tmp_path / "t", {"image_embedding": rows, "other": np.arange(19)}, COUNTS)

@@ -308,6 +308,7 @@ def test_only_verify_hashes_reads_every_byte_of_embeddings(tmp_path):
         careful.integrity(tmp_path / "run").check()
 
 
+@pytest.mark.slow
 def test_remote_folders_are_compared_by_name_and_size(tmp_path):
     import fsspec
 

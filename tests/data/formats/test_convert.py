@@ -33,6 +33,7 @@ RECORDS = {
 EXTRAS = {"zarr": "zarr", "npz": "numpy", "lerobot": "pyarrow", "robomimic": "h5py"}
 ENDINGS = {"npz": ".npz", "robomimic": ".hdf5"}
 TARGETS = list(RECORDS)
+HALF = [pytest.param(target, marks=[pytest.mark.slow] * (number % 2)) for number, target in enumerate(TARGETS)]
 RING = [*zip(TARGETS, TARGETS[1:] + TARGETS[:1], strict=True)]  # each once as the first and once as the second
 REST = [pair for pair in itertools.product(TARGETS, TARGETS) if pair not in RING]
 
@@ -231,7 +232,12 @@ def test_metadata_that_are_no_object_are_refused(source, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "foreign", [{"names": ["x", "y"]}, {"names": {"actions": 2}}, {"tasks": 7}, {"tasks": [1]}, {"fps": "ten"}]
+    "foreign",
+    [
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ({"names": ["x", "y"]}, {"tasks": 7}, {"fps": "ten"})),
+        {"names": {"actions": 2}},
+        {"tasks": [1]},
+    ],
 )
 def test_attributes_of_other_programs_are_not_taken_for_ours(source, tmp_path, foreign):
     zarr = pytest.importorskip("zarr")
@@ -276,7 +282,7 @@ def test_types_that_zarr_writes_as_objects_are_no_numbers(values, tmp_path):
     assert "2 numbers" in CliRunner().invoke(main, ["inspect", str(tmp_path / "data.zarr")]).output
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", HALF)
 def test_a_conversion_that_dies_leaves_no_data_set(source, tmp_path, target):
     path = place(tmp_path, target)
     child = os.fork()
@@ -315,7 +321,15 @@ def test_frames_are_not_held_in_memory(source, tmp_path, target):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) < 100  # MB
 
 
-@pytest.mark.parametrize("name", ["pusht/lerobot_v30", "lingzu_open50_v30/lerobot", "gr00t_gr1_picknplace/lerobot"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pusht/lerobot_v30",
+        "lingzu_open50_v30/lerobot",
+        "gr00t_gr1_picknplace/lerobot",
+    ],
+)
 def test_recorded_sets_keep_their_numbers_and_tasks(tmp_path, name):
     path = RECORDED / name
     if not path.is_dir():
@@ -332,7 +346,7 @@ def test_recorded_sets_keep_their_numbers_and_tasks(tmp_path, name):
     assert back.describe()["fps"] == there.describe()["fps"] and back.describe()["names"] == there.describe()["names"]
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", HALF)
 def test_the_robot_is_kept_through_every_format_and_can_be_named(source, tmp_path, target):
     pytest.importorskip("pyarrow")
     named, through, back = tmp_path / "named", place(tmp_path, target), tmp_path / "back"

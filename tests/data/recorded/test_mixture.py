@@ -145,6 +145,7 @@ def test_the_order_is_a_function_of_seed_and_position_whatever_the_ranks(paths, 
     assert not torch.equal(whole.ids(0), data.loader(**how | {"seed": 4}).ids(0))
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_at_the_exact_sample_and_says_what_a_new_weight_means(tmp_path):
     write_data(tmp_path / "toy.npz")
     write_data(tmp_path / "other.npz", n=6)

@@ -66,7 +66,11 @@ CODECS = {
 
 @pytest.mark.promise("H1")
 @pytest.mark.parametrize(("zarr_format", "codec"), [(2, "blosc"), (2, "zlib"), (2, None), (3, "auto")])
-@pytest.mark.parametrize("kept", [0.0, 0.1, 0.25, 0.5, 0.99], ids="{:.0%}".format)
+@pytest.mark.parametrize(
+    "kept",
+    [0.0, 0.5, *(pytest.param(kept, marks=pytest.mark.slow) for kept in (0.1, 0.25, 0.99))],
+    ids="{:.0%}".format,
+)
 def test_a_chunk_cut_short_is_an_error(tmp_path, zarr_format, codec, kept):
     import zarr
 
