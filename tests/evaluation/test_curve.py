@@ -84,14 +84,10 @@ def many(value, step=10):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rows",
-    [
-        ROWS[:1],
-        pytest.param([many(0.5)], marks=pytest.mark.slow),
-        [many(0.5), many(0.9, 20)],
-        pytest.param([{**ROWS[0], "samples_seen": 0}], marks=pytest.mark.slow),
-    ],
+    [ROWS[:1], [many(0.5)], [many(0.5), many(0.9, 20)], [{**ROWS[0], "samples_seen": 0}]],
 )
 def test_legends_cover_nothing_and_tell_all_lines_apart(drawn, rows):
     panels, below = drawn(rows)

@@ -1,12 +1,21 @@
 """Pictures of rollouts: any scores, outcomes and shapes."""
 
+import itertools
+
 import numpy as np
 import pytest
 
+SCORES = [lambda i: i / 9, lambda i: np.nan if i % 2 else -1000.0 * i, lambda i: np.nan]
+SUCCESSES = [lambda i: i > 5, lambda i: None]
 
-@pytest.mark.parametrize("score", [lambda i: i / 9, lambda i: np.nan if i % 2 else -1000.0 * i, lambda i: np.nan])
-@pytest.mark.parametrize("success", [lambda i: i > 5, lambda i: None])
-@pytest.mark.parametrize(("height", "n_stills"), [(20, 8), pytest.param(200, 1, marks=pytest.mark.slow)])
+
+@pytest.mark.parametrize(
+    ("score", "success", "height", "n_stills"),
+    [
+        pytest.param(score, success, *shape, marks=[pytest.mark.slow] * (number not in (0, 6)))
+        for number, (score, success, shape) in enumerate(itertools.product(SCORES, SUCCESSES, [(20, 8), (200, 1)]))
+    ],
+)
 def test_picture_of_any_scores_outcomes_and_shapes(tmp_path, recwarn, score, success, height, n_stills):
     from dp_prior.evaluation.picture import draw_rollouts
 
