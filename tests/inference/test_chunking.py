@@ -48,7 +48,7 @@ def episode(merge, delay, n_action_steps, n_obs_steps=2, steps=30):
 CASES = [(d, s, n) for n in (1, 2, 4) for d in (0, 1, 3) for s in (1, 3, 5) if d <= s <= HORIZON - n + 1 - d]
 
 
-@every(merge=[Naive(), Guided(), Prefix()], case=CASES)
+@every(len(CASES), merge=[Naive(), Guided(), Prefix()], case=CASES)
 def test_a_chunk_replaces_the_last_one_when_it_arrives(merge, case):
     delay, s, n_obs_steps = case
     """The chunk of step t runs from t + delay on, that of step 0 at once; its present is index n_obs_steps - 1."""
@@ -72,7 +72,7 @@ def test_a_synchronous_robot_holds_its_last_action_during_each_prediction(case):
     np.testing.assert_array_equal(actions, torch.stack(expected).numpy())
 
 
-@every(case=CASES, decay=[0.01, -0.5])
+@every(len(CASES), case=CASES, decay=[0.01, -0.5])
 def test_an_ensemble_is_the_weighted_mean_of_all_chunks_that_hold_an_action(case, decay):
     delay, s, n_obs_steps = case
     actions, policy = episode(Ensemble(decay=decay), delay, s, n_obs_steps)
@@ -87,7 +87,7 @@ def test_an_ensemble_is_the_weighted_mean_of_all_chunks_that_hold_an_action(case
         np.testing.assert_allclose(actions[step], expected, rtol=1e-5)
 
 
-@every(merge=[Guided(), Prefix()], case=CASES)
+@every(len(CASES), merge=[Guided(), Prefix()], case=CASES)
 def test_what_the_policy_continues_is_what_the_robot_executes(merge, case):
     """From n_obs_steps - 1 steps before the observation to the last step before the chunk begins."""
     delay, s, n_obs_steps = case

@@ -102,6 +102,7 @@ def test_without_the_packages_the_extra_is_named(tmp_path, monkeypatch):
     assert 'pip install "dp_prior[onnx]"' in refused(build(), tmp_path / "out", ImportError, "onnx")
 
 
+@pytest.mark.slow
 def test_the_command_exports_a_run_and_changes_its_sampler(tmp_path):
     source = build().save_pretrained(tmp_path / "saved")
     done = command("export", source, tmp_path / "out", "--format", "torch_export", "--set", "task.sampler.steps=2")

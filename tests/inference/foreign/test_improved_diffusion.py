@@ -105,12 +105,14 @@ def test_an_upsampler_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "backbone"),
     [
-        ("--image_size 64 --num_channels 128 --num_res_blocks 3 --learn_sigma True --diffusion_steps 4000",
-         {"channels": 128, "heads": 4, "timestep_scale": 0.25}),
+        pytest.param("--image_size 64 --num_channels 128 --num_res_blocks 3 --learn_sigma True --diffusion_steps 4000",
+         {"channels": 128, "heads": 4, "timestep_scale": 0.25}, marks=pytest.mark.slow),
         ("--image_size 64 --num_channels 192 --num_res_blocks 3 --learn_sigma True --class_cond True "
          "--diffusion_steps 4000 --rescale_timesteps False", {"channels": 192, "heads": 4, "timestep_scale": 1.0}),
-        ("--image_size 64 --num_channels 128 --num_res_blocks 3 --learn_sigma True --diffusion_steps 4000 "
-         "--use_kl True --schedule_sampler loss-second-moment", {"channels": 128, "timestep_scale": 0.25}),
+        pytest.param(
+         "--image_size 64 --num_channels 128 --num_res_blocks 3 --learn_sigma True --diffusion_steps 4000 "
+         "--use_kl True --schedule_sampler loss-second-moment", {"channels": 128, "timestep_scale": 0.25},
+         marks=pytest.mark.slow),
         ("--num_channels 128", {"channels": 128, "n_res_blocks": 2, "heads": 4}),
     ],
 )  # fmt: skip

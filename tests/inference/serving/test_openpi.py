@@ -134,7 +134,8 @@ class Expert(torch.nn.Module):
         return target + 0.1 * random.stream("start").normal(4, 2)
 
 
-@pytest.mark.parametrize("history", ["server", pytest.param("client", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("history", ["server", "client"])
 def test_an_episode_of_push_t_has_the_score_of_one_in_process(history):
     pytest.importorskip("gym_pusht", reason="gym-pusht is not installed: no episode is driven through the server")
 
