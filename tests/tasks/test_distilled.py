@@ -175,7 +175,7 @@ MIP = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["distilled", pytest.param("MIP", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("policy", ["distilled", "MIP"])
 def test_two_ranks_and_two_micro_batches_are_one_run(policy, teacher, tmp_path, run_ranks):
     change = {**(MIP if policy == "MIP" else distilled(teacher)), "evaluate": [], "train__steps": 6}
     for shape in ((1, 8, 1), (2, 2, 2)):

@@ -122,7 +122,14 @@ def test_image_of_lower_resolution_is_enlarged_and_joined_to_x_t():
     assert torch.equal(token, model.encoder.label(data.cond["label"]))
 
 
-@pytest.mark.parametrize(("labels", "low_res"), [(True, None), (False, None), (True, (2, 3)), (False, (2, 2))])
+@pytest.mark.parametrize(
+    ("labels", "low_res"),
+    [
+        (True, None),
+        (False, (2, 2)),
+        *(pytest.param(*given, marks=pytest.mark.slow) for given in ((False, None), (True, (2, 3)))),
+    ],
+)
 @pytest.mark.parametrize("kind", ["dit2d", "unet2d"])
 def test_every_condition_with_learned_variance_self_conditioning_and_draws(kind, labels, low_res, tmp_path):
     backbone = BACKBONE

@@ -228,9 +228,7 @@ def uninterrupted(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("moment", "count"), [("step", 13), pytest.param("file of a checkpoint", 9, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("moment", "count"), [("step", 13), ("file of a checkpoint", 9)])
 def test_killed_run_started_again_equals_the_uninterrupted_one(moment, count, tmp_path, uninterrupted):
     config = write(tmp_path, **INPAINTING, evaluate=EVALUATE)
     assert train_and_die(config, moment, count) == -signal.SIGKILL
