@@ -88,7 +88,9 @@ def test_every_format_is_read_by_its_path(data, tmp_path):
     assert f"{state[:, 0].min():.4g}" in outline.texts and f"{state[:, 2].max():.4g}" in outline.texts
 
 
-@pytest.mark.parametrize(("length", "stride"), [(60, 1), (250, 3), (600, 4)])
+@pytest.mark.parametrize(
+    ("length", "stride"), [(250, 3), *(pytest.param(*clip, marks=pytest.mark.slow) for clip in ((60, 1), (600, 4)))]
+)
 def test_a_clip_shows_a_camera_at_the_speed_of_the_recording(length, stride, tmp_path):
     av = pytest.importorskip("av", reason="NOT CHECKED: the video extra is not installed")
     episodes = [{key: values[:length] for key, values in episode.items()} for episode in clean(2, times=9)]
@@ -176,7 +178,7 @@ def test_robomimic_observations_come_before_the_states_of_its_simulator():
     assert [key for key, role in roles.items() if role == "observation"] == ["obs/object", "obs/robot0_eef_pos"]
 
 
-@pytest.mark.parametrize("data", ["data.npz", "lerobot"], indirect=True)
+@pytest.mark.parametrize("data", ["data.npz", pytest.param("lerobot", marks=pytest.mark.slow)], indirect=True)
 def test_the_proposed_configuration_passes_its_check(data, tmp_path):
     path = tmp_path / "first.json"
     result = CliRunner().invoke(main, ["inspect", str(data), "--write-config", str(path)])
@@ -473,11 +475,19 @@ def test_what_is_no_data_set_is_refused(tmp_path, content):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("pusht/lerobot_v30", []),
+        pytest.param("pusht/lerobot_v30", [], marks=pytest.mark.slow),
         ("pusht/pusht_lowdim.npz", ["state, dimension 4: 91 steps change by 6.283: an angle"]),
         ("adroit_door_human/adroit_door_human_25.npz", []),
-        ("cr5_banana_plate/lowdim_81ep.npz", ["273 gaps in time", "action, dimension 4: values"]),
-        ("lingzu_open50_v30/lerobot", [f"state, dimension {number} " for number in (0, 1, 5, 29)]),
+        pytest.param(
+            "cr5_banana_plate/lowdim_81ep.npz",
+            ["273 gaps in time", "action, dimension 4: values"],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "lingzu_open50_v30/lerobot",
+            [f"state, dimension {number} " for number in (0, 1, 5, 29)],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_warnings_on_recorded_data_are_few_and_true(name, expected):

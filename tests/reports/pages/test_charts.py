@@ -16,7 +16,7 @@ from tests.reports.pages.test_report import Outline
 )
 def test_chunks_of_any_shape_and_value_are_drawn(shape):
     values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    for chunks in (values, values * 1e37, values * 0, values * np.nan, np.where(values > 0, np.inf, values)):
+    for chunks in (values * 1e37, values * np.nan, np.where(values > 0, np.inf, 0)):
         figure = sampled(chunks, "a moment", 1, (1, 2))
         panels = figure.get_axes()
         assert len(panels) == shape[2] + (shape[2] == 2)

@@ -64,12 +64,6 @@ def run(tmp_path_factory):
     return place / "run"
 
 
-@pytest.fixture
-def uncharted(monkeypatch):
-    """Charts take most of the time of a page; tests of its words leave them out."""
-    monkeypatch.setattr("dp_prior.reports.pages.drawing.svg", lambda figure, title: "<svg></svg>")
-
-
 def page_of(*runs, tmp_path):
     return write_report(runs, tmp_path / "page.html").read_text(encoding="utf-8")
 
@@ -163,6 +157,7 @@ def test_text_of_users_is_escaped(run, page, tmp_path):
     assert all(address.startswith("#") for address in outline.addresses)
 
 
+@pytest.mark.slow
 def test_a_page_is_a_function_of_the_run(run, page, tmp_path):
     assert page_of(run, tmp_path=tmp_path) == page
 
@@ -212,7 +207,7 @@ def damage(path, change):
     [10**400, *(pytest.param(value, marks=pytest.mark.slow) for value in ("high", [1]))],
     ids=["huge", "text", "list"],
 )
-def test_values_that_are_no_numbers_cost_a_line(run, tmp_path, value):
+def test_values_that_are_no_numbers_cost_a_line(run, tmp_path, value, request):
     copy = shutil.copytree(run, tmp_path / "copy")
     metrics = dict.fromkeys(("train/loss", "train/samples_per_second", "rollout/score", "rollout/score_ci_low"), value)
     damage(copy / "metrics.jsonl", lambda row: row | metrics | ({"samples_seen": value} if row["step"] == 2 else {}))
@@ -226,6 +221,7 @@ def test_values_that_are_no_numbers_cost_a_line(run, tmp_path, value):
         "rollout/score_ci_low, train/loss, train/samples_per_second",
     ]
     Outline(page_of(copy, tmp_path=tmp_path))
+    request.getfixturevalue("uncharted")
     Outline(page_of(copy, run, tmp_path=tmp_path))
 
 

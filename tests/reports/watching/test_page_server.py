@@ -187,7 +187,7 @@ def test_requests_that_wait_share_a_page_even_if_files_change_meanwhile(site, ro
     assert len(made) == 2
 
 
-def test_the_pages_opened_last_are_kept(site, root, monkeypatch):
+def test_the_pages_opened_last_are_kept(site, root, monkeypatch, uncharted):
     monkeypatch.setattr(module, "PAGES_KEPT", 2)
     made, original = [], module.run_page
     monkeypatch.setattr(
@@ -248,10 +248,7 @@ DAMAGED = {
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] * (name in ("run.json", "result.json", "events.jsonl")))
-        for name in DAMAGED
-    ],
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in ("config.json", "metrics.jsonl"))) for name in DAMAGED],
 )
 def test_damaged_files_are_shown_without_a_traceback(site, root, name):
     shutil.copytree(root / "group" / "one", root / "whole")
@@ -310,7 +307,7 @@ def test_pipes_among_the_media_block_no_page(site, root):
     assert "media/z.json is no report" in site.text("/files/group/one/report.html")
 
 
-def test_names_are_escaped_and_every_name_has_an_address(site, root):
+def test_names_are_escaped_and_every_name_has_an_address(site, root, uncharted):
     names = ["<script>alert(1)", "a b&c=d'e\"f", "100%41", "ü?#x", os.fsdecode(b"\xff\xfe"), "report.html", "media"]
     for name in names:
         shutil.copytree(root / "group" / "one", root / name)
