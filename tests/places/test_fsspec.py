@@ -72,7 +72,9 @@ def test_it_comes_back_as_it_was(run, url, tmp_path):
     assert resolve(url, prefer="latest", cache=cache).name == resolve(f"{url}@latest", cache=cache).name
 
 
-@pytest.mark.parametrize("call", ["put_file", "pipe_file", "open", "makedirs"])
+@pytest.mark.parametrize(
+    "call", ["put_file", *(pytest.param(call, marks=pytest.mark.slow) for call in ("pipe_file", "open", "makedirs"))]
+)
 def test_trouble_at_any_call_leaves_a_whole_set_and_the_next_attempt_ends_it(run, url, call, monkeypatch):
     fs = type(fsspec.core.url_to_fs(url)[0])
     send(run, url, 1)

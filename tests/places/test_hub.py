@@ -177,7 +177,7 @@ ANSWERS = [
 @pytest.mark.parametrize(
     ("kind", "status", "trouble", "message"),
     [
-        pytest.param(kind, *answer, marks=[pytest.mark.slow] * ((i + j) % 2), id=f"{kind}-{answer[0]}")
+        pytest.param(kind, *answer, marks=[pytest.mark.slow] * ((i + j) % 4 != 0), id=f"{kind}-{answer[0]}")
         for i, kind in enumerate(["commit", "lfs", "put", "tag"])
         for j, answer in enumerate(ANSWERS)
     ],
@@ -203,7 +203,7 @@ def test_an_answer_becomes_a_refusal_or_a_later_attempt(run, hub, status, troubl
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
-        pytest.param(fault, kind, marks=[pytest.mark.slow] * ((i + j) % 4 != 0), id=f"{fault}-{kind}")
+        pytest.param(fault, kind, marks=[pytest.mark.slow] * ((i + 2 * j) % 8 != 0), id=f"{fault}-{kind}")
         for i, fault in enumerate([{"reset": True}, {"cut": 5}, {"lost": True}, {"slow": 0.2}])
         for j, kind in enumerate(["info", "preupload", "lfs", "put", "verify", "commit", "tree", "paths", "tag"])
     ],
@@ -226,17 +226,19 @@ def test_a_broken_connection_costs_an_attempt_and_nothing_else(run, hub, kind, f
 
 @pytest.mark.promise("E3")
 @pytest.mark.parametrize(
-    "answered",
-    [True, pytest.param(False, marks=pytest.mark.slow)],
-    ids=["after its answer", "before it is carried out"],
+    ("answered", "stride"),
+    [
+        pytest.param(True, 3, id="after the answer of every third"),
+        pytest.param(True, 1, id="after its answer", marks=pytest.mark.slow),
+        pytest.param(False, 1, id="before it is carried out", marks=pytest.mark.slow),
+    ],
 )
-def test_killed_at_each_request_a_reader_finds_a_whole_set_and_the_next_attempt_ends_it(run, hub, answered):
+def test_killed_at_each_request_a_reader_finds_a_whole_set_and_the_next_attempt_ends_it(run, hub, answered, stride):
     sending = Sending(run, save_latest=True)
     sending.send(1)
-    ended, number = None, 0
+    ended, number, step = None, 0, 1
     while ended != 0:
-        number += 1
-        step = number + 1
+        number, step = number + stride, step + 1
         sending.saver.save(run.save(step))
         before = len(hub.requests)
         if not answered:

@@ -221,11 +221,12 @@ def test_a_copy_that_fails_leaves_the_old_one(run, monkeypatch, call):
     assert not list(run.directory.glob(".tmp*"))
 
 
-def test_killed_at_every_call_a_reader_finds_the_old_copy_or_the_new_one(run):
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_at_every_call_a_reader_finds_the_old_copy_or_the_new_one(run, stride):
     """Every call of `os` that a copy makes is the last one of some child; the place is never empty."""
     target = run.directory / "latest"
     first, second = run.save(1).path, run.save(2).path
-    for number in range(1, 100):
+    for number in range(1, 100, stride):
         shutil.rmtree(target, ignore_errors=True)
         copy_checkpoint(first, target)
         child = os.fork()

@@ -53,12 +53,12 @@ def test_a_large_pointer_and_a_large_manifest_are_not_read(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (lambda: {str(number): 0 for number in range(200_000)}, ("manifest.json", "'0'")),
-        (lambda: {"files": {str(number): 0 for number in range(200_000)}}, ("manifest.json", "200000 files", 10000)),
+        (lambda: {str(number): 0 for number in range(20_000)}, ("manifest.json", "'0'")),
+        (lambda: {"files": {str(number): 0 for number in range(20_000)}}, ("manifest.json", "20000 files", 10000)),
         (lambda: {"files": {"../a.json": {"size": 1, "sha256": "0" * 64}}}, ("manifest.json", "required")),
     ],
 )
-def test_a_manifest_with_a_million_entries_is_one_error(content, message):
+def test_a_manifest_with_far_too_many_entries_is_one_error(content, message):
     text = seal(content())
     start = time.process_time()
     with pytest.raises(DamagedError, match=naming(*message)):

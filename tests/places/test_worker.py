@@ -44,6 +44,8 @@ def _replace_worker(monkeypatch, script, told=None):
     monkeypatch.setattr(worker.subprocess, "Popen", start)
 
 
+@pytest.mark.promise("C2")
+@pytest.mark.slow
 def test_a_worker_ends_with_the_process_that_started_it(tmp_path):
     import subprocess
     import sys
