@@ -34,6 +34,10 @@ from tests.tiny import experiment
 
 FORMATS = sorted(folder.name for folder in FROZEN.iterdir())
 CHEAP = ("policy_mlp_accumulated",)  # which is trained to its end by default
+TELLING = {
+    "policy_unet_muon", "policy_dropout", "v_min_snr_self_condition", "importance_timesteps", "flow", "prior", "image",
+}  # fmt: skip
+"""Which begin by default: all objectives, tasks, optimizers and kinds of layers are in one of them."""
 BEGINNING = 6  # steps: five updates of all that a step changes
 
 
@@ -76,7 +80,10 @@ def begin(place: Path, config: dict, monkeypatch: pytest.MonkeyPatch) -> list[fl
     return read_run(place / config["tracker"]["data_path"])["loss"]
 
 
-@pytest.mark.parametrize("name", sorted(RUNS.keys() - set(CHEAP)))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in TELLING)) for name in sorted(RUNS.keys() - set(CHEAP))],
+)
 def test_run_begins_with_the_recorded_losses(name, tmp_path, monkeypatch):
     expected = json.loads((CURVES / f"{name}.json").read_text())
     assert expected["config"] == RUNS[name], "record the curve anew and say why"

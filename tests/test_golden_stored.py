@@ -37,6 +37,13 @@ NEEDS = {
 }
 
 
+TELLING = {
+    "zarr_v2", "npz", "robomimic", "lerobot_v3_video", "folder_pictures", "jpeg", "mirror", "language", "mixture",
+    "pairs", "pictures_folder",
+}  # fmt: skip
+"""One data set of every format and kind of column; the others run with the slow tests."""
+
+
 def expected_of(name: str) -> dict[str, Any]:
     for part, packages in NEEDS.items():
         for package in packages if part in name else ():
@@ -68,7 +75,9 @@ def test_every_name_has_a_document_and_every_document_a_name():
         assert "/tmp" not in text and str(Path.home()) not in text and len(text) < 20_000, path
 
 
-@pytest.mark.parametrize("name", DATA_SETS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in TELLING)) for name in DATA_SETS]
+)
 def test_caches_fingerprints_and_manifests_of_every_format_are_those_recorded(name):
     expected = expected_of(name)
     found, known = measure(name), expected["found"]
