@@ -138,7 +138,9 @@ def test_frames_lie_on_an_accelerator_that_has_room(tmp_path, monkeypatch):
     assert moved.columns["front"].device.type == "meta" and not moved.reads_disk
 
 
-@pytest.mark.parametrize("format", FORMATS[1:])
+@pytest.mark.parametrize(
+    "format", [pytest.param(name, marks=[pytest.mark.slow] * (number % 2)) for number, name in enumerate(FORMATS[1:])]
+)
 def test_the_same_pixels_in_any_format_train_alike(tmp_path, format, trained_camera):
     """Metrics, weights and the fingerprint of the data, bit for bit; the shared run read them from a .npz file."""
     experiment(camera_run(tmp_path, format)).run()

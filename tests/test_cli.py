@@ -224,13 +224,10 @@ def test_help_names_the_commands():
         assert name in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "spins"),
-    [
-        ({}, "1000"),
-        pytest.param({"GOMP_SPINCOUNT": "7"}, "7", marks=pytest.mark.slow),
-        pytest.param({"OMP_WAIT_POLICY": "passive"}, "0", marks=pytest.mark.slow),
-    ],
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, "0")],
 )
 def test_waiting_threads_of_a_command_spin_briefly_unless_asked_otherwise(given, spins):
     program = "import dp_prior.cli, sys; assert 'torch' not in sys.modules; import torch"

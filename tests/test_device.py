@@ -230,20 +230,22 @@ def test_the_device_is_as_strict_as_a_real_one():
         assert (there * torch.tensor(2.0)).device == ELSEWHERE, "a number of the host may meet them"
 
 
-@pytest.mark.parametrize("kernel", slow_but(KERNELS, "v, min-SNR, self-conditioning", "flow"))
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_a_step_never_waits_for_the_device_nor_mixes_two(tmp_path, kernel):
     changes = {f"task__diffusion__{name}": value for name, value in KERNELS[kernel].items()}
     trainer, _, parts = train_elsewhere(few(tmp_path, **changes))
     _predicts_and_is_measured(trainer, parts)
 
 
-@pytest.mark.parametrize("task", slow_but(TASKS, "guidance", "muon"))
+@pytest.mark.parametrize("task", slow_but(TASKS, "guidance"))
 def test_every_kind_of_policy_trains_and_predicts_there(tmp_path, task):
     trainer, _, parts = train_elsewhere(few(tmp_path, **TASKS[task]))
     _predicts_and_is_measured(trainer, parts)
 
 
-@pytest.mark.parametrize("sampler", slow_but(SAMPLERS, "unipc"))
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_every_sampler_draws_there(tmp_path, sampler):
     trainer, _, parts = train_elsewhere(few(tmp_path, task__sampler=SAMPLERS[sampler]), steps=1)
     _predicts_and_is_measured(trainer, parts)
@@ -261,7 +263,8 @@ def test_a_distilled_policy_trains_there(tmp_path, trained_policy):
     _predicts_and_is_measured(trainer, parts)
 
 
-@pytest.mark.parametrize("model", slow_but(IMAGES, "dit2d"))
+@pytest.mark.slow
+@pytest.mark.parametrize("model", IMAGES)
 def test_a_model_of_images_trains_and_draws_there(tmp_path, model):
     trainer, _, parts = train_elsewhere(tiny_image(tmp_path, **FEW, **IMAGES[model]))
     _predicts_and_is_measured(trainer, parts)

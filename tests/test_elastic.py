@@ -81,7 +81,7 @@ def assert_each_once_an_epoch(steps):
         assert sorted(order[start : start + n]) == list(range(n))
 
 
-@pytest.fixture(scope="module", params=["plain", "learned timesteps"])
+@pytest.fixture(scope="module", params=["plain", pytest.param("learned timesteps", marks=pytest.mark.slow)])
 def reference(request, tmp_path_factory):
     """One rank, one micro-batch."""
     place, change = tmp_path_factory.mktemp("reference"), LEARNED if request.param != "plain" else {}

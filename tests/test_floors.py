@@ -304,6 +304,7 @@ def test_importing_the_package_is_light():
     assert not set(IN_A_FUNCTION) & set(loaded)
 
 
+@pytest.mark.slow
 def test_a_whole_run_leaves_the_compiler_of_torch_alone(tmp_path):
     """Importing it takes most of a second at every start; torch's optimizer class does, and so does accelerate."""
     config = write(tmp_path, train__steps=2)

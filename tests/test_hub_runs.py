@@ -77,6 +77,7 @@ def test_a_fresh_machine_goes_on_from_the_hub_as_the_old_one_would_have(tmp_path
     assert all(torch.equal(value, best[name]) for name, value in expected.items())
 
 
+@pytest.mark.slow
 def test_a_recalled_best_that_stays_the_best_is_copied_like_any_other(tmp_path, hub):
     first, second = tmp_path / "first", tmp_path / "second"
     for place in (first, second):
@@ -292,6 +293,7 @@ def test_the_token_reaches_nothing_but_the_header(tmp_path, hub, capfd, caplog):
     assert not any(TOKEN.encode() in content for content in hub.files("me/tiny").values())
 
 
+@pytest.mark.slow
 def test_weights_alone_come_from_another_run(tmp_path, hub):
     train(write(tmp_path, train__steps=6, tracker__save=[SAVER]))
     expected = load_policy("me/tiny").state_dict()

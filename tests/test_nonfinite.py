@@ -159,6 +159,7 @@ def test_without_a_checkpoint_there_is_nothing_to_roll_back_to(tmp_path, monkeyp
 
 
 @pytest.mark.promise("B1", "G5")
+@pytest.mark.slow
 def test_run_killed_around_a_rollback_equals_the_one_that_was_not(tmp_path, monkeypatch):
     spoil(monkeypatch, poison)
     reference = tmp_path / "reference"

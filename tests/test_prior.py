@@ -100,6 +100,7 @@ def test_killed_run_started_again_equals_the_uninterrupted_one(moment, count, tm
     assert_same_run(tmp_path / "run", trained_prior)
 
 
+@pytest.mark.slow
 def test_killed_run_of_images_started_again_equals_the_uninterrupted_one(tmp_path, trained_image):
     killed = image.write(tmp_path)
     assert train_and_die(killed, "step", 13) == -signal.SIGKILL
@@ -107,6 +108,7 @@ def test_killed_run_of_images_started_again_equals_the_uninterrupted_one(tmp_pat
     assert_same_run(tmp_path / "run", trained_image)
 
 
+@pytest.mark.slow
 def test_policy_on_embeddings_killed_and_started_again_equals_the_uninterrupted_one(tmp_path):
     configs = []
     for name in ("killed", "reference"):
@@ -200,7 +202,8 @@ def phase(task: str, place: Path, size: dict, until: int | None) -> list[list[in
     return seen
 
 
-@pytest.mark.parametrize("task", ["prior", pytest.param("image", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["prior", "image"])
 def test_one_rank_two_ranks_and_one_again_are_one_run(task, run_ranks, tmp_path):
     """Each row once per epoch, in the order of one rank; two ranks are bit-exact with two ranks."""
     place, alone, twice = (tmp_path / name for name in ("switched", "alone", "twice"))

@@ -326,6 +326,7 @@ def test_the_recipe_passes_check_on_a_lerobot_data_set(name, tmp_path):
     assert math.isfinite(loss) and "observation.image" not in done.output.partition("warning")[2]
 
 
+@pytest.mark.slow
 def test_the_image_recipe_passes_check_on_a_folder_of_improved_diffusion(tmp_path):
     pytest.importorskip("diffusers", reason="NOT CHECKED: the image extra is not installed")
     pixels, labels = images(8, (32, 32))

@@ -44,7 +44,7 @@ def assert_same_run(run: Path, reference: Path) -> None:
         pytest.param("step", 7, marks=pytest.mark.slow),  # the last step that lies in the first epoch
         ("step", 13),  # mid-epoch, between two checkpoints
         pytest.param("step", 24, marks=pytest.mark.slow),  # all is done but the last save
-        ("file of a checkpoint", 2),  # the first checkpoint, with one file written
+        pytest.param("file of a checkpoint", 2, marks=pytest.mark.slow),  # the first checkpoint, with one file written
         pytest.param("file of a checkpoint", 24, marks=pytest.mark.slow),  # a later one
         ("rename of a checkpoint", 3),  # whole, but named in no index
         pytest.param("delivery of a checkpoint", 2, marks=pytest.mark.slow),
@@ -123,14 +123,17 @@ def weights(run: Path) -> dict:
     "change",
     [
         {"evaluate": [], "train__log_every": {"steps": 7}},
-        {
-            "evaluate__0__every": {"steps": 1},
-            "evaluate__0__batch_size": 3,
-            "train__log_every": {"steps": 1},
-            "train__save_every": {"steps": 1},
-            "checkpoints__keep_every": 1,
-            "test": [{"type": "loss", "name": "again", "split": "train"}],
-        },
+        pytest.param(
+            {
+                "evaluate__0__every": {"steps": 1},
+                "evaluate__0__batch_size": 3,
+                "train__log_every": {"steps": 1},
+                "train__save_every": {"steps": 1},
+                "checkpoints__keep_every": 1,
+                "test": [{"type": "loss", "name": "again", "split": "train"}],
+            },
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["never evaluated", "always evaluated, logged and saved, and tested at the end"],
 )

@@ -57,6 +57,7 @@ def test_all_pages_become_a_site_that_asks_no_other_host(tmp_path):
     assert not [address for address in loaded if "//" in address and not address.startswith("data:")]
 
 
+@pytest.mark.slow
 def test_every_fault_of_a_page_fails_the_build(tmp_path):
     pages = tmp_path / "docs"
     pages.mkdir()

@@ -14,7 +14,7 @@ TESTS = "def test_one(): pass\ndef test_two(): pass\ndef test_three(): assert {s
     ("within", "sound", "code", "said"),
     [
         (0, False, 0, "3 not reached in time (no failure) in"),
-        (60, False, 1, "1 failed, 2 passed in"),
+        pytest.param(60, False, 1, "1 failed, 2 passed in", marks=pytest.mark.slow),
     ],
 )
 def test_no_test_begins_after_its_time_and_this_is_no_failure(tmp_path, within, sound, code, said):

@@ -1,11 +1,13 @@
 """The benchmarks measure what they say, and every subject still runs."""
 
+import gc
 import itertools
 import json
 import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +15,12 @@ import torch
 from benchmarks import measure, report
 from benchmarks.measure import Case, Options, Timing, compare, per_second
 from benchmarks.subjects import SUBJECTS
+
+
+@pytest.fixture(autouse=True)
+def uncollected(monkeypatch):
+    """What a whole suite has made takes the garbage collector half a second, before every measurement."""
+    monkeypatch.setattr(measure, "gc", SimpleNamespace(collect=lambda: None, disable=gc.disable, enable=gc.enable))
 
 
 def test_variants_take_turns_in_alternating_order():

@@ -121,6 +121,7 @@ def held(line, arm, folder, monkeypatch, answer=None):
 
 
 @pytest.mark.promise("L2")
+@pytest.mark.slow
 def test_a_trial_that_is_killed_twice_is_the_one_that_is_not(line, tmp_path, monkeypatch):
     """SIGKILL while a policy acts, whose client goes on with the next process, and between outcome and notes."""
     line, port, names = line

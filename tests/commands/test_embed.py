@@ -92,6 +92,7 @@ def test_texts_of_files_keep_their_rows_and_columns(tmp_path):
     assert pairs.spec.x_shape == (64,) and sum(map(len, (pairs.train, pairs.val, pairs.test))) == 3
 
 
+@pytest.mark.slow
 def test_camera_frames_become_observations(tmp_path):
     pytest.importorskip("transformers", reason="NOT CHECKED: the extra dp_prior[clip] is not installed")
     model = save_model(tmp_path / "clip", "clip")
@@ -116,6 +117,7 @@ def test_camera_frames_become_observations(tmp_path):
     assert code == 64 and "is not this job's: embedder" in said
 
 
+@pytest.mark.slow
 def test_pictures_of_a_table_are_embedded_row_by_row(tmp_path):
     pytest.importorskip("transformers", reason="NOT CHECKED: the extra dp_prior[clip] is not installed")
     Image = pytest.importorskip("PIL.Image")

@@ -83,6 +83,7 @@ def test_other_weights_or_settings_are_another_identity(runs, tmp_path):
     assert player(runs["two"], "one").identity["files"] != one["files"]
 
 
+@pytest.mark.slow
 def test_an_export_plays(runs, tmp_path):
     pytest.importorskip("onnxruntime")
     folder = tmp_path / "export"

@@ -122,7 +122,7 @@ def kill_at(run, out, count):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, "target"])
+@pytest.mark.parametrize("count", [2, "target", *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 4))])
 def test_a_killed_call_goes_on_where_it_stopped_and_ends_with_the_same_bytes(run, tmp_path, monkeypatch, count):
     assert drawn(run, tmp_path / "whole.npz")
     assert kill_at(run, tmp_path / "a.npz", count) == -signal.SIGKILL
@@ -197,6 +197,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_two_calls_do_not_draw_to_one_target_at_once(run, tmp_path, run_ranks):
     out = tmp_path / "a.npz"
     with module._alone(Request(n=N, out=out)):

@@ -21,7 +21,7 @@ def test_demonstrations_hold_what_the_expert_chose_until_the_task_is_solved(meta
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.2])
+@pytest.mark.parametrize("rate", [pytest.param(0.0, marks=pytest.mark.slow), 0.2])
 def test_recorded_actions_lead_to_the_recorded_states_unless_disturbed(rate, metaworld, monkeypatch):
     monkeypatch.setattr(metaworld_demonstrations, "DISTURBANCE_RATE", rate)
     states, actions, executed, _ = demonstrate(7, "button-press-v3")

@@ -102,7 +102,7 @@ def test_a_format_of_another_package_gives_frames_and_instructions_wherever_ours
                 data__images={"front": {"key": "front", "size": [12, 16]}},
                 data__language={"told": told},
                 task__encoders={"front": {"type": "resnet", "width": 16, "blocks": [1], "stem": "patch"}},
-                train__steps=4,
+                train__steps=2,
             )
             done = tiny.train(config)
             assert done.exit_code == 0, done.output

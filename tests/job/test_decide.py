@@ -66,6 +66,7 @@ def test_error_of_the_main_rank_is_raised_on_the_others_with_its_message(error, 
     assert str(caught.value) == str(error)
 
 
+@pytest.mark.slow
 def test_other_ranks_wait_for_a_choice_that_takes_longer_than_a_step_may(run_ranks):
     """As long as they are told to: hashing a large data set, say, before anybody watches."""
     source = """

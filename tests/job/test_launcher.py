@@ -29,7 +29,10 @@ LAUNCHER = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.ar
 
 
 @pytest.mark.promise("C2")
-@pytest.mark.parametrize(("grace_s", "said"), [("1000", "launcher gone\nover\n"), ("1", "launcher gone\n")])
+@pytest.mark.parametrize(
+    ("grace_s", "said"),
+    [pytest.param("1000", "launcher gone\nover\n", marks=pytest.mark.slow), ("1", "launcher gone\n")],
+)
 def test_worker_ends_when_its_launcher_is_killed(grace_s, said):
     """With little grace it is one that does not follow."""
     launcher = subprocess.Popen(

@@ -167,9 +167,8 @@ def test_every_place_of_a_prior_has_a_mask_of_its_own():
     assert not any(isinstance(layer, nn.Dropout) for layer in net.modules())
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "mlp" else pytest.mark.slow) for name in BACKBONES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BACKBONES)
 def test_a_compiled_network_drops_the_same_elements(name):
     net, arguments = build(name), inputs()
     compiled = torch.compile(net, backend="aot_eager", fullgraph=True)

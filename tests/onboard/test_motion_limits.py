@@ -25,12 +25,12 @@ def derivatives(commands, rate=RATE, start=0.0):
     return found
 
 
-@every(seed=range(25))
+@every(seed=range(6))
 def test_no_limit_is_ever_exceeded_whatever_the_target_does(seed):
     random = np.random.default_rng(seed)
     limits = dict(zip(("velocity", "acceleration", "jerk"), 10 ** random.uniform(-1, 3, 3), strict=True))
     kind = seed % 3
-    target = random.normal(size=400).cumsum() if kind else np.repeat(random.normal(scale=9, size=8), 50)
+    target = random.normal(size=200).cumsum() if kind else np.repeat(random.normal(scale=9, size=4), 50)
     target = target * (1e3 if kind == 2 else 1)
     found = derivatives(followed(target, **limits))
     for got, limit in zip(found, limits.values(), strict=True):

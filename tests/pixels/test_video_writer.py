@@ -44,6 +44,7 @@ def test_odd_sides_are_cut_to_even_ones(tmp_path):
     assert next(read_video(tmp_path / "v.mp4")).shape == (34, 48, 3)
 
 
+@pytest.mark.slow
 def test_same_frames_give_the_same_bytes_whatever_lay_in_memory(tmp_path):
     """With x264's defaults, about one in seven of these videos has other bytes."""
     rng = np.random.default_rng(0)

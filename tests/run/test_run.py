@@ -241,7 +241,7 @@ VARIANTS = {
 @pytest.mark.parametrize(
     "task",
     [
-        pytest.param(task, id=name, marks=[pytest.mark.slow] * (name not in ("learned variance", "flow")))
+        pytest.param(task, id=name, marks=[pytest.mark.slow] * (name != "learned variance"))
         for name, task in VARIANTS.items()
     ],
 )

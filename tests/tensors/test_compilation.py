@@ -148,6 +148,7 @@ def test_off_never_reaches_the_compiler(monkeypatch):
     assert compiled(function, "off", "train.compile") is function
 
 
+@pytest.mark.slow
 def test_without_a_compiler_there_is_one_clear_error():
     from torch._dynamo import config as dynamo
     from torch._inductor import config as inductor

@@ -411,7 +411,10 @@ print(json.dumps(found))
 """
 
 
-def test_one_two_and_three_gloo_ranks_give_what_numpy_gives(run_ranks):
+@pytest.mark.parametrize(
+    "world_size", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+)
+def test_gloo_ranks_give_what_numpy_gives(run_ranks, world_size):
     generator = torch.Generator().manual_seed(5)
     expected = []
     for case in range(60):
@@ -419,15 +422,14 @@ def test_one_two_and_three_gloo_ranks_give_what_numpy_gives(run_ranks):
         lengths[case % 3] += 1
         whole = torch.cat([torch.randn(n, generator=generator).round() for n in lengths]).double().numpy()
         expected.append([getattr(np, method)(whole) for method in ("mean", "sum", "max", "min")])
-    for world_size in (1, 2, 3):
-        outputs = [json.loads(output.splitlines()[-1]) for output in run_ranks(SCRIPT, world_size)]
-        assert all(output == outputs[0] for output in outputs)
-        *cases, weighted, means = outputs[0]
-        for case, (found, wanted) in enumerate(zip(cases, expected, strict=True)):
-            tolerance = 2**-8 if case % 4 == 2 else 1e-6  # bfloat16 keeps 8 bits
-            np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=1e-7)
-        assert weighted == pytest.approx(np.average(np.arange(7), weights=np.arange(7)), rel=1e-6)
-        assert means == {"loss": 3.0, "q0": 0.5, "q1": 2.5, "q2": 4.5, "q3": 6.0}
+    outputs = [json.loads(output.splitlines()[-1]) for output in run_ranks(SCRIPT, world_size)]
+    assert all(output == outputs[0] for output in outputs)
+    *cases, weighted, means = outputs[0]
+    for case, (found, wanted) in enumerate(zip(cases, expected, strict=True)):
+        tolerance = 2**-8 if case % 4 == 2 else 1e-6  # bfloat16 keeps 8 bits
+        np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=1e-7)
+    assert weighted == pytest.approx(np.average(np.arange(7), weights=np.arange(7)), rel=1e-6)
+    assert means == {"loss": 3.0, "q0": 0.5, "q1": 2.5, "q2": 4.5, "q3": 6.0}
 
 
 def test_real_ranks_that_disagree_fail_together_instead_of_hanging(run_ranks):

@@ -218,6 +218,7 @@ def test_a_part_that_asks_for_the_end_of_the_process_does_not_get_it(error):
 
 
 @pytest.mark.promise("F1")
+@pytest.mark.slow
 def test_a_process_whose_part_hangs_ends_by_itself():
     program = (
         "import threading, time\n"

@@ -134,7 +134,10 @@ def weights(directory, file="model.safetensors"):
     return read_checkpoint(directory, [file]).tensors[file]
 
 
-@pytest.mark.parametrize(("width", "file"), [(0.07, "model.safetensors"), (0.2, "model_extra.safetensors")])
+@pytest.mark.parametrize(
+    ("width", "file"),
+    [(0.07, "model.safetensors"), pytest.param(0.2, "model_extra.safetensors", marks=pytest.mark.slow)],
+)
 def test_reconstruction_equals_the_average_kept_alongside_within_what_the_error_allows(
     kept, alongside, tmp_path, width, file
 ):

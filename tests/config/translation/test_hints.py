@@ -8,6 +8,7 @@ from dp_prior.config import ConfigError
 from dp_prior.config.translation.hints import hint
 from dp_prior.config.translation.libraries import LIBRARIES
 from dp_prior.run.files.config import TrainConfig
+from tests.cases import drawn
 from tests.config.translation.test_dalle2_table import PRIOR
 from tests.config.translation.test_improved_diffusion_table import HYBRID
 
@@ -45,16 +46,12 @@ def test_every_setting_of_every_library_is_told_where_it_belongs():
 
 def test_no_setting_of_another_library_is_taken_for_a_misspelling():
     keys = sorted({row.key for library in LIBRARIES for row in library.rows})
-    rooms = {"task": {}, "data": {}, "train": {}, "tracker": {}}
-    for room in rooms:
-        for key in keys:
-            said = hint([room, key])
-            assert said is None or "Did you mean" not in said
-    for key, remedy in MISLED.items():
-        for settings in ({"task": {key: 1}}, {"data": {key: 1}}, {"train": {key: 1}}):
-            room = next(iter(settings))
-            line = next(line for line in refusal(settings).splitlines() if f"{room}.{key}: " in line)
-            assert remedy in line and "Did you mean" not in line, line
+    for room, key in drawn(len(keys), ["task", "data", "train", "tracker"], keys):
+        said = hint([room, key])
+        assert said is None or "Did you mean" not in said
+    for room, (key, remedy) in drawn(len(MISLED), ["task", "data", "train"], [*MISLED.items()]):
+        line = next(line for line in refusal({room: {key: 1}}).splitlines() if f"{room}.{key}: " in line)
+        assert remedy in line and "Did you mean" not in line, line
 
 
 def test_the_setting_of_the_same_place_comes_first():
