@@ -30,7 +30,6 @@ UNMIRRORED = [
     "inference/export/exported_agent.py",
     "inference/export/graphs.py",
     "inference/export/torch_policy.py",
-    "pixels/renderers/pusht.py",
     "run/assembly.py",
     "run/check.py",
     "run/plan.py",
