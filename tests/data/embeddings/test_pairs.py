@@ -311,7 +311,7 @@ def test_only_verify_hashes_reads_every_byte_of_embeddings(tmp_path):
 def test_remote_folders_are_compared_by_name_and_size(tmp_path):
     import fsspec
 
-    from tests.data.embeddings.test_folder import remote
+    from tests.data.embeddings.folders import remote
 
     write_npy(tmp_path / "far", embeddings(N, 6), [20, 40])
     url = remote(tmp_path / "far", "integrity")
