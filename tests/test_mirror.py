@@ -17,7 +17,6 @@ UNMIRRORED = [
     "commands/stored.py",
     "data/embeddings/embedding_column.py",
     "data/embeddings/metadata.py",
-    "data/embeddings/parquet.py",
     "data/frames/build.py",
     "data/frames/folder.py",
     "data/frames/frame_column.py",
