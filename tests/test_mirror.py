@@ -16,7 +16,6 @@ UNMIRRORED = [
     "commands/push.py",
     "commands/stored.py",
     "data/embeddings/embedding_column.py",
-    "data/embeddings/metadata.py",
     "data/frames/build.py",
     "data/frames/folder.py",
     "data/frames/frame_column.py",

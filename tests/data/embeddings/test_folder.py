@@ -4,9 +4,7 @@ import errno
 import os
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
 
 from dp_prior.config import ConfigError
 from dp_prior.data.embeddings.folder import FolderConfig
@@ -96,26 +94,6 @@ def test_tokens_give_rows_a_second_axis(tmp_path):
     assert FolderConfig(path=str(folder), tokens=3).create().shape == (3, 4)
     with pytest.raises(DataError, match=naming("12 numbers", "5 tokens")):
         FolderConfig(path=str(folder), tokens=5).create()
-
-
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_metadata_columns_row_by_row(tmp_path, ending):
-    img = write_npy(tmp_path / "img", embeddings(4), [4])
-    names = ['a, "b"', "c\nd", "e", "é"]
-    if ending == "csv":
-        quoted = ['"' + name.replace('"', '""') + '"' for name in names]
-        (tmp_path / "m.csv").write_text("caption,n\n" + "".join(f"{q},{i}\n" for i, q in enumerate(quoted)))
-    else:
-        parquet.write_table(pa.table({"caption": names, "n": [0, 1, 2, 3]}), tmp_path / "m.parquet")
-    folder = FolderConfig(path=str(img), metadata=str(tmp_path / f"m.{ending}")).create()
-    found = list(folder.columns(["caption", "n"]))
-    assert np.concatenate([part["caption"] for part in found]).tolist() == names
-    assert np.concatenate([part["n"] for part in found]).tolist() == [0, 1, 2, 3]
-    with pytest.raises(DataError, match=naming("'captoin'", "'caption'")):
-        list(folder.columns(["captoin"]))
-    longer = FolderConfig(path=str(write_npy(tmp_path / "more", embeddings(5), [5])), metadata=folder._metadata)
-    with pytest.raises(DataError, match=naming("4 rows", "5 embeddings")):
-        list(longer.create().columns(["n"]))
 
 
 def test_an_empty_file_among_others_is_no_rows(tmp_path):
