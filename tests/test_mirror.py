@@ -15,7 +15,6 @@ UNMIRRORED = [
     "commands/frame_caches.py",
     "commands/push.py",
     "commands/stored.py",
-    "data/embeddings/embedding_column.py",
     "data/frames/build.py",
     "data/frames/folder.py",
     "data/frames/frame_column.py",
