@@ -15,7 +15,6 @@ UNMIRRORED = [
     "commands/frame_caches.py",
     "commands/push.py",
     "commands/stored.py",
-    "data/frames/folder.py",
     "data/frames/frame_column.py",
     "data/pictures/stored_images.py",
     "data/recorded/camera.py",
