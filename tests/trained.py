@@ -16,7 +16,7 @@ from tests import forks
 # What writes the configuration of each in a folder, where its run is then in `run`.
 _WRITERS = {
     "policy": ("tests.tiny", "write"),
-    "camera": ("tests.test_cameras", "saved"),
+    "camera": ("tests.tiny_camera", "saved"),
     "prior": ("tests.test_prior", "write"),
     "image": ("tests.test_image", "write"),
 }
@@ -47,7 +47,7 @@ def trained_policy(shared_run: Shared) -> Iterator[Path]:
 
 @pytest.fixture
 def trained_camera(shared_run: Shared) -> Iterator[Path]:
-    """The same of a policy that sees a camera, of `tests.test_cameras`."""
+    """The same of a policy that sees a camera, of `tests.tiny_camera`."""
     yield from shared_run("camera")
 
 
