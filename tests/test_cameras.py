@@ -73,34 +73,6 @@ def test_the_same_pixels_in_any_format_train_alike(tmp_path, format, trained_cam
     assert_equal(state(tmp_path / "run"), state(trained_camera))
 
 
-def test_the_cache_is_built_once_and_shared(tmp_path):
-    record = recorded("npz", tmp_path)
-    lines = []
-    first = data_of(record)
-    first.build_caches(lines.append)
-    assert "40 of 40 frames to read" in lines[0] and "40 of 40 frames" in lines[-1]
-    assert first.images["front"].cache.directory.parent == tmp_path / ".dp_prior_frames"
-    again = []
-    data_of(record).build_caches(again.append)
-    assert again == []
-    elsewhere = data_of({**record, "frame_cache": str(tmp_path / "fast")})
-    assert elsewhere.images["front"].cache.directory.parent == tmp_path / "fast"
-    assert elsewhere.fingerprint == first.fingerprint
-
-
-def test_frames_that_do_not_fit_the_memory_are_told(tmp_path, monkeypatch):
-    lines, data = [], data_of(recorded("npz", tmp_path))
-    monkeypatch.setattr("dp_prior.data.frames.frame_column.memory_bytes", lambda: 40 * 12 * 16 * 3)
-    data.build_caches(lines.append)
-    assert not any("memory" in line for line in lines)
-    monkeypatch.setattr("dp_prior.data.frames.frame_column.memory_bytes", lambda: 40 * 12 * 16 * 3 - 1)
-    data.build_caches(lines.append)
-    assert lines[-1] == (
-        "  frames        2.3e-05 GB of frames, but 2.3e-05 GB of memory: training reads them from the disk; watch "
-        "train/data_share"
-    )
-
-
 def test_the_command_builds_ahead(tmp_path):
     config = saved(tmp_path)
     found = [CliRunner().invoke(main, ["cache", str(config)], catch_exceptions=False).output for _ in range(2)]

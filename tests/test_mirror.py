@@ -15,7 +15,6 @@ UNMIRRORED = [
     "commands/frame_caches.py",
     "commands/push.py",
     "commands/stored.py",
-    "data/frames/frame_column.py",
     "data/pictures/stored_images.py",
     "data/recorded/camera.py",
     "data/recorded/demonstrations.py",
