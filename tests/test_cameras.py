@@ -34,25 +34,6 @@ ROOT = Path(__file__).parent.parent
 # Data -----------------------------------------------------------------------------------------------------------------
 
 
-def test_frames_lie_on_an_accelerator_that_has_room(tmp_path, monkeypatch):
-    data = data_of(recorded("npz", tmp_path))
-    on_disk = data.train.columns["front"]
-    monkeypatch.setattr("dp_prior.data.columns.disk.ROWS_COPIED", 7)  # several copies
-    in_memory, every = on_disk.in_memory("cpu"), torch.arange(len(on_disk))
-    assert in_memory.dtype == torch.uint8 and torch.equal(in_memory.rows(every), on_disk.rows(every))
-    first = torch.arange(len(on_disk) - 1)
-    assert torch.equal(in_memory.runs(2).rows(first), on_disk.runs(2).rows(first))
-    assert data.to("cpu").train.columns["front"] is on_disk
-    sizes = data._column_bytes()
-    assert sizes["front"] == sum(len(part.columns["front"]) * 12 * 16 * 3 for part in (data.train, data.val, data.test))
-    monkeypatch.setattr("dp_prior.data.recorded.demonstrations._free_bytes", lambda device: 2 * sum(sizes.values()) - 2)
-    assert data.to("meta").train.columns["front"] is on_disk, "there is room for the actions alone"
-    data = data_of(recorded("npz", tmp_path))
-    monkeypatch.setattr("dp_prior.data.recorded.demonstrations._free_bytes", lambda device: 2 * sum(sizes.values()))
-    moved = data.to("meta").train
-    assert moved.columns["front"].device.type == "meta" and not moved.reads_disk
-
-
 @pytest.mark.parametrize("format", FORMATS[1:])
 def test_the_same_pixels_in_any_format_train_alike(tmp_path, format, trained_camera):
     """Metrics, weights and the fingerprint of the data, bit for bit; the shared run read them from a .npz file."""
