@@ -16,7 +16,6 @@ UNMIRRORED = [
     "commands/push.py",
     "commands/stored.py",
     "data/pictures/stored_images.py",
-    "data/recorded/records.py",
     "evaluation/rollout_evaluator.py",
     "inference/export/exported_agent.py",
     "inference/export/graphs.py",

@@ -135,27 +135,6 @@ def test_every_knob_changes_the_data(path, change):
     assert seen(configure(path, **change).create(16, 2, 8)) != seen(configure(path).create(16, 2, 8))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"obs": {}}, "obs, embeddings, images, depth and points are empty; a policy needs observations"),
-        ({"obs": {"x": {"key": "state"}}}, "name 'x' cannot be used"),
-        ({"obs": {"observation.state": {"key": "state"}}}, "name 'observation.state' cannot be used"),
-        ({"action": {"key": "action", "slice": [2, 2]}}, "slice [2, 2] is empty or negative; expected 0 <="),
-        ({"action": {"key": "action", "slice": [-1, 2]}}, "slice [-1, 2] is empty or negative"),
-        ({"episodes": {"type": "hdf5", "path": "a"}}, "expected one of 'zarr', 'npz', 'lerobot'"),
-        ({"batch_size": 0}, "batch_size: "),
-        ({"previous_action": "agent"}, "previous_action is 'agent', the name of the action or of another observation"),
-        ({"previous_action": "action"}, "previous_action is 'action', the name of the action or of another"),
-        ({"previous_action": "a b"}, "name 'a b' cannot be used"),
-    ],
-)
-def test_a_wrong_configuration_is_refused_with_its_path(path, change, message):
-    with pytest.raises(ConfigError) as caught:
-        configure(path, **change)
-    assert message in str(caught.value)
-
-
 @pytest.mark.parametrize("kind", ["npz", "zarr", "lerobot"])
 def test_a_tilde_is_the_home_directory(path, tmp_path, monkeypatch, kind):
     pytest.importorskip({"npz": "numpy", "zarr": "zarr", "lerobot": "pyarrow"}[kind])
