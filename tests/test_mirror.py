@@ -15,7 +15,6 @@ UNMIRRORED = [
     "commands/frame_caches.py",
     "commands/push.py",
     "commands/stored.py",
-    "data/pictures/stored_images.py",
     "evaluation/rollout_evaluator.py",
     "inference/export/exported_agent.py",
     "inference/export/graphs.py",
