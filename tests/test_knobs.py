@@ -52,6 +52,7 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
     "DepthConfig.fit": "test_depth.py::test_the_graph_of_an_export_takes_frames_of_the_robot",
     "ResNetEncoderConfig.depth": "test_depth.py",
     "TrajectoriesConfig.depth": "test_depth.py",
+    "TrajectoriesConfig.images": "data/recorded/test_camera.py",
     "ImageConfig.mirror": "data/recorded/test_mirror.py",
     "PushTConfig.camera": "pixels/renderers/test_pusht.py",
     **dict.fromkeys(

@@ -191,6 +191,8 @@ def test_the_cache_is_found_by_what_decides_about_the_pixels(tmp_path):
         != opened(tmp_path, record, size=[2, 2]).cache_directories()
     )
     assert opened(tmp_path, record, batch_size=3).cache_directories() == one.cache_directories()
+    elsewhere = opened(tmp_path, record, frame_cache=str(tmp_path / "fast"))
+    assert elsewhere.cache_directories() == {tmp_path / "fast" / path.name for path in one.cache_directories()}
     (tmp_path / "folder/cat/000.png").write_bytes(encoded(255 - pixels[0]))
     changed = opened(tmp_path, record)
     assert changed.cache_directories() != one.cache_directories() and changed.fingerprint != one.fingerprint
