@@ -1,7 +1,6 @@
 """An export runs without torch, says of a bad observation what the policy says, and is read whole or not at all."""
 
 import hashlib
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -21,37 +20,23 @@ from dp_prior.inference.export.exported_policy import ExportError, OnnxPolicy
 from dp_prior.inference.export.opsets import lowered
 from dp_prior.inference.export.torch_policy import AgentPolicy, TorchExportPolicy
 from dp_prior.inference.export.write import write_export
-from tests.inference.export.policies import CAMERA, ByTorch, as_numpy, build, error, inputs, random_rows
+from tests.inference.export.policies import (
+    CAMERA,
+    ByTorch,
+    actions,
+    as_numpy,
+    build,
+    error,
+    inputs,
+    needs_onnx,
+    of_batch,
+    random_rows,
+    steps,
+)
 from tests.inference.export.tensorrt import TABLES, unsupported
 from tests.messages import naming
 
 ROOT = Path(__file__).parents[4]
-LIBRARIES = ("onnx", "onnxscript", "onnxruntime")
-MISSING = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
-needs_onnx = pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} not installed: pip install -e '.[onnx]'")
-TASK = {"relative_to": "position", "sampler": {"type": "ddim", "steps": 4, "eta": 0.5, "renoise": 0.5}}
-
-
-@pytest.fixture(scope="module")
-def policy():
-    return build(**TASK)
-
-
-@pytest.fixture(scope="module")
-def exported(policy, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("export") / "onnx"
-    write_export(policy, directory, "onnx", source="a test")
-    return directory
-
-
-def steps(policy, count=9, seed=0):
-    """Observations of `count` control steps."""
-    return [{key: value[0, -1] for key, value in as_numpy(inputs(policy, 1, seed + i)).items()} for i in range(count)]
-
-
-def actions(agent, observations):
-    agent.reset(4)
-    return torch.tensor(np.array([agent.act(obs) for obs in observations]))
 
 
 @needs_onnx
@@ -222,12 +207,6 @@ def test_the_agent_refuses_what_agents_refuse(policy):
     broken.predict = lambda obs, random: np.full((1, 8, 2), np.nan)
     with pytest.raises(RuntimeError, match=naming("[nan, nan]", "weights")):
         ExportAgent(broken).act(steps(policy)[0])
-
-
-def of_batch(policy, batch):
-    """The export of a policy for a number of rows."""
-    exported = ByTorch.of(policy)
-    return ByTorch({**exported.document, "graphs": {"batch": batch}}, exported._graphs)
 
 
 def test_an_export_of_a_fixed_batch_takes_no_other_number_of_rows(policy):
