@@ -15,7 +15,6 @@ UNMIRRORED = [
     "commands/frame_caches.py",
     "commands/push.py",
     "commands/stored.py",
-    "inference/export/exported_agent.py",
     "inference/export/graphs.py",
     "inference/export/torch_policy.py",
     "run/assembly.py",

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -36,17 +35,6 @@ from tests.inference.export.policies import (
 from tests.inference.export.tensorrt import TABLES, unsupported
 from tests.messages import naming
 
-ROOT = Path(__file__).parents[4]
-
-
-@needs_onnx
-def test_agents_act_alike_with_and_without_torch(policy, exported):
-    expected = actions(Agent(policy, seed=2), steps(policy))
-    assert error(policy, actions(Agent(AgentPolicy.load(exported), seed=2), steps(policy)), expected) < 1e-5
-    loaded = OnnxPolicy.load(exported, threads=1)
-    assert error(policy, actions(ExportAgent(loaded, seed=2), steps(policy)), expected) < 1e-5
-    assert error(policy, actions(ExportAgent(loaded, seed=3), steps(policy)), expected) > 1e-3
-
 
 @needs_onnx
 def test_several_rows_and_warm_starts_through_an_agent(policy, exported):
@@ -57,31 +45,6 @@ def test_several_rows_and_warm_starts_through_an_agent(policy, exported):
         observations = [{key: np.repeat(value[None], 5, 0) for key, value in obs.items()} for obs in steps(policy)]
         found.append(torch.tensor(np.array([agent.act(obs) for obs in observations])))
     assert error(policy, *found) < 1e-5
-
-
-@needs_onnx
-def test_a_robot_needs_neither_torch_nor_pydantic(policy, exported, tmp_path):
-    observations = steps(policy)
-    names = list(observations[0])
-    arrays = {f"{key}{i}": value for i, obs in enumerate(observations) for key, value in obs.items()}
-    np.savez(tmp_path / "obs.npz", **arrays)
-    program = f"""
-import sys
-for name in ("torch", "pydantic", "safetensors", "onnx", "accelerate", "click"):
-    sys.modules[name] = None
-import numpy as np
-from dp_prior.inference.export.exported_agent import ExportAgent
-from dp_prior.inference.export.exported_policy import OnnxPolicy
-agent = ExportAgent(OnnxPolicy.load({str(exported)!r}, threads=1), seed=2)
-agent.reset(4)
-obs = np.load({str(tmp_path / "obs.npz")!r})
-acted = [agent.act({{key: obs[f"{{key}}{{i}}"] for key in {names!r}}}) for i in range({len(observations)})]
-np.save({str(tmp_path / "acted.npy")!r}, acted)
-"""
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    expected = actions(Agent(policy, seed=2), observations)
-    assert error(policy, np.load(tmp_path / "acted.npy"), expected) < 1e-5
 
 
 @pytest.mark.slow
@@ -195,18 +158,6 @@ def test_frames_have_the_type_and_size_of_training(tmp_path):
     assert found.startswith("observation 'camera' holds float64; a policy reads uint8 for kind 'image'")
     found = refused(exported, {**good, "camera": np.zeros((1, 2, 32, 32, 3), np.uint8)})
     assert found.startswith("observation 'camera' has shape (32, 32, 3) per frame; the policy reads uint8 (16, 16, 3)")
-
-
-def test_the_agent_refuses_what_agents_refuse(policy):
-    agent = ExportAgent(ByTorch.of(policy))
-    with pytest.raises(ValueError, match=naming("'embedding'", "(2,)", "(6,)")):
-        agent.act({"position": [0, 0]})
-    with pytest.raises(ValueError, match=naming("n_action_steps", 8, 1, 7)):
-        ExportAgent(ByTorch.of(policy), n_action_steps=8)
-    broken = ByTorch.of(policy)
-    broken.predict = lambda obs, random: np.full((1, 8, 2), np.nan)
-    with pytest.raises(RuntimeError, match=naming("[nan, nan]", "weights")):
-        ExportAgent(broken).act(steps(policy)[0])
 
 
 def test_an_export_of_a_fixed_batch_takes_no_other_number_of_rows(policy):
