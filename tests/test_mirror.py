@@ -16,7 +16,6 @@ UNMIRRORED = [
     "commands/push.py",
     "commands/stored.py",
     "inference/export/graphs.py",
-    "inference/export/torch_policy.py",
     "run/assembly.py",
     "run/check.py",
     "run/plan.py",

@@ -8,12 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from dp_prior import Agent
-from dp_prior.diffusion.draw import Draw
 from dp_prior.files.durable import seal, unseal
-from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.export.exported_agent import ExportAgent
 from dp_prior.inference.export.exported_policy import ExportError, OnnxPolicy
 from dp_prior.inference.export.opsets import lowered
@@ -22,10 +18,8 @@ from dp_prior.inference.export.write import write_export
 from tests.inference.export.policies import (
     CAMERA,
     ByTorch,
-    actions,
     as_numpy,
     build,
-    error,
     inputs,
     needs_onnx,
     of_batch,
@@ -34,29 +28,6 @@ from tests.inference.export.policies import (
 )
 from tests.inference.export.tensorrt import TABLES, unsupported
 from tests.messages import naming
-
-
-@needs_onnx
-def test_several_rows_and_warm_starts_through_an_agent(policy, exported):
-    found = []
-    for one in (policy, AgentPolicy.load(exported)):
-        agent = VectorAgent(one, warm_start=True)
-        agent.reset(range(5))
-        observations = [{key: np.repeat(value[None], 5, 0) for key, value in obs.items()} for obs in steps(policy)]
-        found.append(torch.tensor(np.array([agent.act(obs) for obs in observations])))
-    assert error(policy, *found) < 1e-5
-
-
-@pytest.mark.slow
-def test_torch_export_has_the_same_actions(policy, tmp_path):
-    report = write_export(policy, tmp_path / "pt2", "torch_export", source="a test")
-    assert report["largest_error"] < 1e-5
-    assert {case["rows"] for case in report["cases"]} == {1, 3} and report["versions"]["torch"] == torch.__version__
-    loaded = AgentPolicy(TorchExportPolicy.load(tmp_path / "pt2"))
-    acted = actions(Agent(loaded, seed=2), steps(policy))
-    assert error(policy, acted, actions(Agent(policy, seed=2), steps(policy))) < 1e-5
-    with pytest.raises(ExportError, match=naming("encoder.onnx", "OnnxPolicy", "encoder.pt2")):
-        OnnxPolicy.load(tmp_path / "pt2")
 
 
 @needs_onnx
@@ -173,14 +144,6 @@ def test_an_export_of_a_fixed_batch_takes_no_other_number_of_rows(policy):
     with pytest.raises(ValueError, match=naming("2 rows", "any number", "without --batch")):
         exported.check_batch(None)
     assert ExportAgent(of_batch(policy, 1)).act(steps(policy)[0]).shape == (2,)
-
-
-def test_the_steps_of_an_export_are_fixed(policy):
-    fixed = AgentPolicy(ByTorch.of(policy))
-    with pytest.raises(ValueError, match=naming("{'steps': 4,", "--set task.sampler")):
-        VectorAgent(fixed, sampler=policy.sampler).policy.draw(inputs(policy, 1), None, Draw(policy.sampler))
-    with pytest.raises(ValueError, match=naming("prefix", "checkpoint")):
-        fixed.draw(inputs(policy, 1), None, Draw(prefix=torch.zeros(1, 2, 2)))
 
 
 @needs_onnx
