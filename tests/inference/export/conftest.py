@@ -1,7 +1,10 @@
+from functools import partial
+
 import pytest
 
 from dp_prior.inference.export.write import write_export
 from tests.inference.export.policies import TASK, build
+from tests.once import made_once
 
 
 @pytest.fixture(scope="session")
@@ -13,6 +16,5 @@ def policy():
 @pytest.fixture(scope="session")
 def exported(policy, tmp_path_factory):
     """Its export, likewise."""
-    directory = tmp_path_factory.mktemp("export") / "onnx"
-    write_export(policy, directory, "onnx", source="a test")
-    return directory
+    make = partial(write_export, policy, layout="onnx", source="a test")
+    return made_once(tmp_path_factory, "export", lambda place: make(place / "onnx")) / "onnx"
