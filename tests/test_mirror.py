@@ -15,7 +15,6 @@ UNMIRRORED = [
     "commands/frame_caches.py",
     "commands/push.py",
     "commands/stored.py",
-    "inference/export/graphs.py",
     "run/assembly.py",
     "run/check.py",
     "run/plan.py",

@@ -12,7 +12,6 @@ import pytest
 from dp_prior.files.durable import seal, unseal
 from dp_prior.inference.export.exported_agent import ExportAgent
 from dp_prior.inference.export.exported_policy import ExportError, OnnxPolicy
-from dp_prior.inference.export.opsets import lowered
 from dp_prior.inference.export.torch_policy import AgentPolicy, TorchExportPolicy
 from dp_prior.inference.export.write import write_export
 from tests.inference.export.policies import (
@@ -26,7 +25,6 @@ from tests.inference.export.policies import (
     random_rows,
     steps,
 )
-from tests.inference.export.tensorrt import TABLES, unsupported
 from tests.messages import naming
 
 
@@ -151,19 +149,6 @@ def test_without_onnxruntime_the_extra_is_named(exported, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ImportError, match=naming("onnxruntime", 'pip install "dp_prior[onnx]"')):
         OnnxPolicy.load(exported)
-
-
-@needs_onnx
-def test_graphs_name_their_rows_and_have_operators_of_tensorrt(exported):
-    import onnx
-
-    for name in ("encoder", "denoiser"):
-        model = onnx.load(exported / f"{name}.onnx")
-        for one in [*model.graph.input, *model.graph.output]:
-            rows, *others = one.type.tensor_type.shape.dim
-            assert rows.dim_param == "batch" and all(dim.dim_value for dim in others), one.name
-        found = [*unsupported(model, TABLES[20]), *unsupported(lowered(model, 17), TABLES[17])]
-        assert not found, (name, found)
 
 
 @needs_onnx
