@@ -31,12 +31,6 @@ def test_overrides_have_the_types_of_the_schema_and_travel_with_the_checkpoint(t
     assert "held_out/ema/loss" in read_rows(tmp_path / "run")[-1]
 
 
-def test_the_plan_warns_of_a_clip_that_cuts_into_the_data(tmp_path):
-    warning = "  warning       task.diffusion.clip keeps samples within +-1 in normalised units, but the data reach to "
-    assert warning not in train(write(tmp_path), "--check").output
-    assert warning in train(write(tmp_path, task__normalizer={"action": {"type": "gaussian"}}), "--check").output
-
-
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     place = tmp_path_factory.mktemp("measured")
