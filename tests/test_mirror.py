@@ -12,7 +12,6 @@ MODULES = sorted(
     if path.stem not in ("__init__", "__main__")  # what a folder offers, and a line that starts it
 )
 UNMIRRORED = [
-    "commands/frame_caches.py",
     "commands/push.py",
     "commands/stored.py",
 ]
