@@ -8,6 +8,7 @@ from dp_prior import load_policy
 from dp_prior.places.upload import UploadConfig
 from dp_prior.places.worker import Worker
 from tests.cli.invoked import command
+from tests.messages import told
 from tests.tiny import train, write
 
 SAVER = {"type": "huggingface", "repo": "me/tiny", "save_latest": True, "drain_s": 250, "license": "mit"}
@@ -24,10 +25,9 @@ def test_push_says_what_it_could_not_send(tmp_path, hub):
     train(write(tmp_path, tracker__save=[{**SAVER, "drain_s": 0}], train__steps=2))
     pushed = command("push", tmp_path / "run")
     assert pushed.exit_code == 69
-    assert "is not up yet: the token may not write there (403)" in pushed.output
-    assert "`dp-prior push RUN` sends it" in pushed.output
+    assert told(pushed.output, "huggingface me/tiny", "token", 403, "`dp-prior push RUN`")
     pushed = command("push", tmp_path / "run", "--repo", "me/later")  # which the run does not name
-    assert pushed.exit_code == 69 and "`dp-prior push RUN --repo me/later` sends it" in pushed.output
+    assert pushed.exit_code == 69 and told(pushed.output, "me/later", 403, "`dp-prior push RUN --repo me/later`")
     hub.role = "write"
     assert command("push", tmp_path / "run", "--repo", "me/later").exit_code == 0
     assert load_policy("me/later").horizon == 4
