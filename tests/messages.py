@@ -1,4 +1,4 @@
-"""What the test of an error asks of its message: values, place and remedy, in whatever sentence they stand."""
+"""What the test of a message asks of it: values, place and remedy, in whatever sentence they stand."""
 
 import errno
 import os
@@ -22,6 +22,11 @@ def naming(*parts: object) -> str:
     if said := [text for text in texts if prose(text)]:
         raise ValueError(f"{said} are prose; pass the value, the place or the remedy of the message")
     return r"(?s)\A" + "".join(f"(?=.*?{_whole(text)})" for text in texts)
+
+
+def told(output: str, *parts: object) -> bool:
+    """Whether one line of printed output, or a message with its indented lines, names every part, see `naming`."""
+    return any(re.search(naming(*parts), message) for message in re.split(r"\n(?! )", output))
 
 
 def prose(text: str) -> str | None:

@@ -18,124 +18,19 @@ from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.cli import main
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
-from dp_prior.data.frames.build_lock import build_lock
 from dp_prior.data.frames.frame_rows import FrameRows
-from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.pixels.resize import Fit
 from dp_prior.places.reference import resolve
-from dp_prior.run.files.changes import kind_of
 from dp_prior.tensors.randomness import Randomness
 from tests.chaos import Launched
-from tests.data.frames.recordings import (
-    ends_of,
-    pictures,
-    write_folder,
-    write_lerobot,
-    write_npz,
-    write_robomimic,
-    write_zarr,
-)
 from tests.messages import naming
-from tests.tiny import assert_equal, experiment, rows, state, tiny, train, train_and_die
+from tests.tiny import assert_equal, experiment, rows, state, train, train_and_die
+from tests.tiny_camera import FORMATS, FRAMES, SIZE, camera_run, data_of, recorded, saved
 
 ROOT = Path(__file__).parent.parent
-LENGTHS = [9, 12, 8, 11]
-FRAMES = pictures(sum(LENGTHS))  # (40, 24, 32, 3)
-SIZE = (12, 16)
-ENCODER = {
-    "type": "resnet", "width": 16, "blocks": [1], "stem": "patch", "keypoints": 4, "output_dim": 8, "crop": [8, 12],
-    "jitter": {"brightness": 0.2},
-}  # fmt: skip
-FORMATS = ["npz", "zarr", "robomimic", "lerobot video", "folder"]
-NEEDS = {
-    "npz": [], "zarr": ["zarr"], "robomimic": ["h5py"], "lerobot video": ["pyarrow", "av"], "folder": ["PIL"]
-}  # fmt: skip
-
-
-def recorded(format, path):
-    """`data` of a configuration: the same pixels and actions in one format."""
-    for package in NEEDS[format]:
-        pytest.importorskip(package)
-    path.mkdir(exist_ok=True)
-    image = {"key": "image", "size": list(SIZE)}
-    numbers = np.arange(len(FRAMES), dtype=np.float32)[:, None]
-    if format == "npz":
-        np.savez(path / "d.npz", image=FRAMES, action=numbers, episode_ends=ends_of(LENGTHS))
-        episodes, action = {"type": "npz", "path": str(path / "d.npz")}, {"key": "action"}
-    elif format == "zarr":
-        write_zarr(path / "d.zarr", FRAMES, LENGTHS, **{"data/action": numbers})
-        episodes, action = {"type": "zarr", "path": str(path / "d.zarr")}, {"key": "action"}
-    elif format == "robomimic":
-        write_robomimic(path / "d.hdf5", FRAMES, LENGTHS)
-        episodes, action = {"type": "robomimic", "path": str(path / "d.hdf5")}, {"key": "actions", "slice": [0, 1]}
-        image["key"] = "obs/image"
-    elif format == "folder":
-        write_npz(path / "d.npz", FRAMES, LENGTHS)
-        np.savez(path / "d.npz", action=numbers, episode_ends=ends_of(LENGTHS))
-        write_folder(path / "front", FRAMES, LENGTHS, "picture")
-        episodes, action = {"type": "npz", "path": str(path / "d.npz")}, {"key": "action"}
-        image = {"folder": str(path / "front"), "size": list(SIZE)}
-    else:
-        write_lerobot(path / "d", FRAMES, LENGTHS, "v3.0", "video")
-        episodes, action = {"type": "lerobot", "path": str(path / "d")}, {"key": "action"}
-    return {
-        "episodes": episodes,
-        "images": {"front": image},
-        "action": action,
-        "split": {"train": 0.75, "val": 0.25},
-        "batch_size": 8,
-    }
-
-
-def camera_run(place, format="npz", **changes):
-    """`tiny` with a camera instead of states."""
-    place.mkdir(exist_ok=True)
-    data = recorded(format, place)
-    return tiny(place, **{"data": data, "task__encoders": {"front": dict(ENCODER)}, "train__steps": 6, **changes})
-
-
-def saved(place, **changes):
-    path = place / "config.json"
-    config = camera_run(place, **changes)
-    path.write_text(json.dumps(config))
-    return path
-
-
-def data_of(record):
-    return TrajectoriesConfig.from_json(json.dumps(record)).create(4, 2, 2)
 
 
 # Data -----------------------------------------------------------------------------------------------------------------
-
-
-def test_every_window_holds_the_resized_frames_of_its_rows(tmp_path):
-    data = data_of(recorded("npz", tmp_path))
-    expected = Fit(size=SIZE).apply(torch.from_numpy(FRAMES))
-    batch = data.train.fetch(torch.arange(len(data.train)))
-    assert batch.cond["front"].dtype == torch.uint8 and data.spec.kinds == {"front": "image"}
-    assert data.spec.cond_shapes == {"front": (2, *SIZE, 3)} and data.spec.fits == {"front": Fit(size=SIZE)}
-    now = batch.x[:, 1, 0].long()  # the action is the number of its row; the newest frame lies beside the second
-    assert torch.equal(batch.cond["front"][:, 1], expected[now])
-    assert set(data.statistics()) == {"x"}
-
-
-def test_frames_lie_on_an_accelerator_that_has_room(tmp_path, monkeypatch):
-    data = data_of(recorded("npz", tmp_path))
-    on_disk = data.train.columns["front"]
-    monkeypatch.setattr("dp_prior.data.columns.disk.ROWS_COPIED", 7)  # several copies
-    in_memory, every = on_disk.in_memory("cpu"), torch.arange(len(on_disk))
-    assert in_memory.dtype == torch.uint8 and torch.equal(in_memory.rows(every), on_disk.rows(every))
-    first = torch.arange(len(on_disk) - 1)
-    assert torch.equal(in_memory.runs(2).rows(first), on_disk.runs(2).rows(first))
-    assert data.to("cpu").train.columns["front"] is on_disk
-    sizes = data._column_bytes()
-    assert sizes["front"] == sum(len(part.columns["front"]) * 12 * 16 * 3 for part in (data.train, data.val, data.test))
-    monkeypatch.setattr("dp_prior.data.recorded.demonstrations._free_bytes", lambda device: 2 * sum(sizes.values()) - 2)
-    assert data.to("meta").train.columns["front"] is on_disk, "there is room for the actions alone"
-    data = data_of(recorded("npz", tmp_path))
-    monkeypatch.setattr("dp_prior.data.recorded.demonstrations._free_bytes", lambda device: 2 * sum(sizes.values()))
-    moved = data.to("meta").train
-    assert moved.columns["front"].device.type == "meta" and not moved.reads_disk
 
 
 @pytest.mark.parametrize(
@@ -148,86 +43,6 @@ def test_the_same_pixels_in_any_format_train_alike(tmp_path, format, trained_cam
     assert_equal(state(tmp_path / "run"), state(trained_camera))
 
 
-def test_the_cache_is_built_once_and_shared(tmp_path):
-    record = recorded("npz", tmp_path)
-    lines = []
-    first = data_of(record)
-    first.build_caches(lines.append)
-    assert "40 of 40 frames to read" in lines[0] and "40 of 40 frames" in lines[-1]
-    assert first.images["front"].cache.directory.parent == tmp_path / ".dp_prior_frames"
-    again = []
-    data_of(record).build_caches(again.append)
-    assert again == []
-    elsewhere = data_of({**record, "frame_cache": str(tmp_path / "fast")})
-    assert elsewhere.images["front"].cache.directory.parent == tmp_path / "fast"
-    assert elsewhere.fingerprint == first.fingerprint
-
-
-def test_frames_that_do_not_fit_the_memory_are_told(tmp_path, monkeypatch):
-    lines, data = [], data_of(recorded("npz", tmp_path))
-    monkeypatch.setattr("dp_prior.data.frames.frame_column.memory_bytes", lambda: 40 * 12 * 16 * 3)
-    data.build_caches(lines.append)
-    assert not any("memory" in line for line in lines)
-    monkeypatch.setattr("dp_prior.data.frames.frame_column.memory_bytes", lambda: 40 * 12 * 16 * 3 - 1)
-    data.build_caches(lines.append)
-    assert lines[-1] == (
-        "  frames        2.3e-05 GB of frames, but 2.3e-05 GB of memory: training reads them from the disk; watch "
-        "train/data_share"
-    )
-
-
-def test_the_command_builds_ahead(tmp_path):
-    config = saved(tmp_path)
-    found = [CliRunner().invoke(main, ["cache", str(config)], catch_exceptions=False).output for _ in range(2)]
-    assert "frames/s" in found[0] and "GB free" in found[0]
-    assert found[1] == "all frames are cached\n"
-    assert "to read" not in train(config, "--check").output
-
-
-def test_caches_that_no_configuration_given_uses_are_listed_and_removed_only_when_told(tmp_path):
-    first, second = saved(tmp_path), tmp_path / "second.json"
-    other = json.loads(first.read_text())
-    other["data"]["images"]["front"]["size"] = [10, 12]
-    second.write_text(json.dumps(other))
-
-    def cache(*arguments):
-        found = CliRunner().invoke(main, ["cache", *map(str, arguments)])
-        return found.exit_code, found.output
-
-    def caches():
-        return {path.parent for path in tmp_path.glob(".dp_prior_frames/*/cache.json")}
-
-    assert cache(first)[0] == 0
-    (used,) = caches()
-    assert cache(first, second)[0] == 0
-    (stale,) = caches() - {used}
-    (tmp_path / ".dp_prior_frames" / "mine").mkdir()
-    assert cache(first, second, "--stale") == (0, "0 caches, 0.000 GB\n")
-    code, output = cache(first, "--stale")
-    assert code == 0 and f"not used  {stale}  0.000 GB  from {tmp_path / 'd.npz'}\n1 caches" in output
-    assert caches() == {used, stale}
-    with build_lock(stale.with_name(f"{stale.name}.lock"), print, lambda: "", lambda: None):
-        code, output = cache(first, "--remove-stale")
-    assert code == 65 and "is being built by another process; it was not removed" in output
-    assert caches() == {used, stale}
-    assert cache(first, "--remove-stale")[0] == 0
-    assert caches() == {used} and (tmp_path / ".dp_prior_frames" / "mine").is_dir()
-    assert not stale.with_name(f"{stale.name}.lock").exists()
-
-
-def test_hashes_find_a_damaged_cache_and_have_it_built_again(tmp_path):
-    record = recorded("npz", tmp_path)
-    before = data_of(record).train.fetch(torch.arange(4)).cond["front"]
-    pixels = next((tmp_path / ".dp_prior_frames").glob("*/frames.u8"))
-    pixels.write_bytes(bytes(pixels.stat().st_size))
-    assert not torch.equal(data_of(record).train.fetch(torch.arange(4)).cond["front"], before)
-    assert torch.equal(data_of({**record, "verify": "hashes"}).train.fetch(torch.arange(4)).cond["front"], before)
-
-
-def test_a_folder_of_frames_may_move(tmp_path):
-    assert kind_of("data.images.front.folder") == "harmless" and kind_of("data.images.front.size") == "data"
-
-
 def test_nothing_is_decoded_before_the_configuration_is_found_to_fit(tmp_path):
     """A build may take hours; a wrong crop or a missing key is told before."""
     config = camera_run(tmp_path, task__encoders__front__crop=[13, 16])
@@ -236,37 +51,6 @@ def test_nothing_is_decoded_before_the_configuration_is_found_to_fit(tmp_path):
     with pytest.raises(DataError, match=naming("'speed'", "d.npz", "obs.speed")):
         data_of({**recorded("npz", tmp_path), "obs": {"speed": {"key": "speed"}}})
     assert not (tmp_path / ".dp_prior_frames").exists()
-
-
-@pytest.mark.parametrize("field", ["fit", "size", "jpeg_quality"])
-def test_what_decides_about_pixels_changes_the_fingerprint(tmp_path, field):
-    record = recorded("npz", tmp_path)
-    before = data_of(record).fingerprint
-    if field == "jpeg_quality":
-        pytest.importorskip("PIL")
-    record["images"]["front"][field] = {"fit": "letterbox", "size": [16, 12], "jpeg_quality": 90}[field]
-    assert data_of(record).fingerprint != before
-
-
-@pytest.mark.parametrize(
-    "image, message",
-    [
-        ({"size": [4, 4]}, ("images.front", "neither", '"key"', '"folder"')),
-        ({"key": "image", "folder": "x", "size": [4, 4]}, ("images.front", "both", '"key"', '"folder"')),
-        ({"key": "image"}, ("config", "images.front.size")),
-        ({"folder": "x", "render": {"type": "pusht"}, "size": [4, 4]}, ("images.front", "render", '"key"')),
-        (
-            {"key": "action", "render": {"type": "pusht"}, "fit": "crop", "size": [4, 4]},
-            ("images.front", "fit", "'crop'", "renderer"),
-        ),
-        ({"key": "imag", "size": [4, 4]}, ("'image'", "d.npz", "'imag'")),
-        ({"key": "action", "size": [4, 4]}, ("action", "float32", "(40, 1)")),
-    ],
-)
-def test_a_wrong_camera_is_refused(tmp_path, image, message):
-    record = {**recorded("npz", tmp_path), "images": {"front": image}}
-    with pytest.raises((ConfigError, DataError), match=naming(*message)):
-        data_of(record)
 
 
 def test_other_tasks_refuse_images_by_name(tmp_path):

@@ -1,110 +1,20 @@
 """The commands: what they print, what they leave behind, and how they exit."""
 
-import json
 import os
 import re
 import subprocess
 import sys
-import tempfile
 
 import pytest
 
 from dp_prior.checkpoints.format import read_checkpoint
-from dp_prior.evaluation import action_error, likelihood, loss
 from dp_prior.evaluation.measurement import Measurement
 from dp_prior.evaluation.rollout_evaluator import RolloutEvaluator
-from dp_prior.evaluation.samples import dealt, shared_batches
 from dp_prior.job.ranks import Ranks
 from dp_prior.places.reference import resolve
 from tests.cli.invoked import command
+from tests.run.test_check import MEASURED
 from tests.tiny import read_rows, train, write, write_data
-
-ROLLOUT = {"type": "rollout", "env": {"type": "toy", "n_envs": 2, "max_steps": 4}, "n_episodes": 2, "videos": 0}
-MEASURED = [
-    {"type": "loss", "every": {"steps": 3}},
-    {"type": "action_error", "every": {"steps": 3}, "eval_timesteps": [2], "models": ["ema", "online"]},
-    {**ROLLOUT, "every": {"steps": 3}},
-]
-
-
-def test_check_does_everything_once_prints_the_plan_and_leaves_nothing(tmp_path, monkeypatch):
-    elsewhere = tmp_path / "temporary"
-    elsewhere.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
-    config = write(tmp_path, description="Tiny.", test=[{**ROLLOUT, "name": "test"}])
-    before = sorted(tmp_path.rglob("*"))
-    checked = train(config, "--check")
-    assert checked.exit_code == 0
-    # torch makes itself a cache in the temporary directory when a process first uses it
-    left = [path for path in sorted(tmp_path.rglob("*")) if "torchinductor" not in path.name]
-    assert left == before
-    for line in (
-        f"run           {tmp_path / 'run'}  Tiny.",
-        "config        ",
-        "data          3 train episodes, 59 windows; 1 val, 0 test episodes",
-        "model         mlp, 0.00 M parameters, fp32 on 1 x cpu",
-        "batch         8 = 8 a micro-batch x 1 summed x 1 rank",
-        "budget        192 samples = 24 steps = 3.3 epochs",
-        "evaluate      validation every 7 steps",
-        "test          test on the best weights, once",
-        "save          every 5 steps, at the end, and at a new best of validation/ema/loss",
-        "start from    a fresh start",
-        "checked       one step (loss ",
-    ):
-        assert line in checked.output
-
-
-def test_check_says_which_directories_cannot_be_written(tmp_path):
-    config, file = write(tmp_path), tmp_path / "toy.npz"
-    for place in (file, file / "run"):
-        refused = train(config, "--check", "--set", f"tracker.data_path={place}")
-        assert refused.exit_code == 74 and f"cannot write in run directory {place}: Not a directory" in refused.output
-    savers = [{"type": "local", "save_latest_to": f"{file}/a", "save_best_to": "exports/best"}]
-    checked = train(config, "--check", "--set", f"tracker.save={json.dumps(savers)}")
-    assert f"also to       {file}/a cannot be written to: Not a directory ({file})" in checked.output
-    assert "also to       exports/best can be written to" in checked.output
-    assert checked.exit_code == 0 and not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("part", ["evaluate", "test"])
-def test_check_runs_every_evaluator_and_fails_where_the_run_would(tmp_path, monkeypatch, part):
-    config = write(tmp_path, evaluate=MEASURED) if part == "evaluate" else write(tmp_path, test=MEASURED[1:])
-    checked = train(config, "--check")
-    assert checked.exit_code == 0 and "metrics, each measured on a few samples or steps" in checked.output
-    monkeypatch.setattr(RolloutEvaluator, "_run_block", lambda *arguments: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        train(config, "--check")
-    assert not (tmp_path / "run").exists()
-
-
-def test_check_measures_a_few_samples_and_steps_however_many_the_run_does(tmp_path, monkeypatch):
-    steps, fetched = [], []
-    run_block = RolloutEvaluator._run_block
-    monkeypatch.setattr(
-        RolloutEvaluator, "_run_block", lambda *arguments: steps.append(run_block(*arguments)) or steps[-1]
-    )
-    fetch, deal = shared_batches, dealt
-    for room in (loss, likelihood):
-        monkeypatch.setattr(room, "shared_batches", lambda *a: fetched.append(a[1]) or fetch(*a))
-    monkeypatch.setattr(action_error, "dealt", lambda *a, **named: fetched.append(a[0]) or deal(*a, **named))
-    large = {**ROLLOUT, "n_episodes": 50, "env": {"type": "toy", "n_envs": 10, "max_steps": 100}}
-    measured = [{"type": "loss"}, {"type": "action_error", "eval_timesteps": [2]}, {"type": "likelihood"}, large]
-    assert train(write(tmp_path, evaluate=measured), "--check").exit_code == 0
-    assert sum(len(rows) for rows in steps) == 2 and max(rows[:, 3].max() for rows in steps) <= 16
-    assert set(fetched) == {4, 1}  # 1 chunk for the page of the run
-
-
-def test_check_of_a_run_in_progress_says_where_it_would_go_on_and_does_not_disturb_it(tmp_path):
-    config = write(tmp_path, train__steps=5)
-    train(config)
-    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
-    checked = train(config, "--check")
-    assert checked.exit_code == 0 and f"start from    {tmp_path / 'run'}@latest, sample 40\n" in checked.output
-    refused = train(config, "--check", "--set", "seed=3")
-    assert refused.exit_code == 64 and "seed: 0 in the checkpoint, 3 now" in refused.output
-    allowed = train(config, "--check", "--set", "seed=3", "--allow-change", "seed", "--set", "train.steps=9")
-    assert allowed.exit_code == 0 and "changed       train.steps: 5 in the checkpoint, 9 now" in allowed.output
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == files
 
 
 def test_overrides_have_the_types_of_the_schema_and_travel_with_the_checkpoint(tmp_path):
@@ -119,12 +29,6 @@ def test_overrides_have_the_types_of_the_schema_and_travel_with_the_checkpoint(t
     assert resolved["task"]["sampler"]["eta"] == 0.5
     assert [row["step"] for row in read_rows(tmp_path / "run")] == [1, 2]
     assert "held_out/ema/loss" in read_rows(tmp_path / "run")[-1]
-
-
-def test_the_plan_warns_of_a_clip_that_cuts_into_the_data(tmp_path):
-    warning = "  warning       task.diffusion.clip keeps samples within +-1 in normalised units, but the data reach to "
-    assert warning not in train(write(tmp_path), "--check").output
-    assert warning in train(write(tmp_path, task__normalizer={"action": {"type": "gaussian"}}), "--check").output
 
 
 @pytest.fixture(scope="module")

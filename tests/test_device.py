@@ -25,10 +25,10 @@ from dp_prior.tasks.distilled import DistilledPolicy
 from dp_prior.tensors.randomness import Randomness
 from dp_prior.training.trainer import PolicyTrainer
 from tests.tasks.test_distilled import distilled
-from tests.test_cameras import ENCODER, camera_run
 from tests.test_image import tiny as tiny_image
 from tests.test_prior import tiny as tiny_prior
 from tests.tiny import tiny
+from tests.tiny_camera import ENCODER, camera_run
 
 ELSEWHERE = torch.device("meta")
 FEW = {"task__diffusion__schedule__steps": 4}  # a bound visits each timestep, and operations on this device are slow

@@ -136,7 +136,7 @@ class Leaning(nn.Module):
 
 
 def test_rollouts_are_guided(tmp_path):
-    from tests.evaluation.test_rollout import Way
+    from tests.evaluation.rollouts import Way
 
     policy = Leaning()
     policy.spec = Way().spec

@@ -20,11 +20,11 @@ from dp_prior.places.reference import resolve
 from dp_prior.places.upload import UploadConfig
 from dp_prior.places.worker import Worker
 from tests.cli.invoked import command
+from tests.commands.test_push import SAVER
 from tests.hub_server import TOKEN
 from tests.messages import naming
 from tests.tiny import assert_equal, experiment, state, tiny, train, train_and_die, write
 
-SAVER = {"type": "huggingface", "repo": "me/tiny", "save_latest": True, "drain_s": 250, "license": "mit"}
 ROOT = Path(__file__).parent.parent
 SLOW = pytest.mark.slow
 
@@ -186,47 +186,6 @@ def test_a_time_limit_holds_whatever_a_place_does(tmp_path, hub, process):
     done = train(write(tmp_path, tracker__save=[saver], train__max_runtime="2s", train__steps=10**6))
     assert done.exit_code == 75, done.output
     assert "is not up yet: it was not done when the run ended. It waits in " in done.output
-
-
-def test_push_says_what_it_could_not_send(tmp_path, hub):
-    hub.role = "read"
-    train(write(tmp_path, tracker__save=[{**SAVER, "drain_s": 0}], train__steps=2))
-    pushed = command("push", tmp_path / "run")
-    assert pushed.exit_code == 69
-    assert "is not up yet: the token may not write there (403)" in pushed.output
-    assert "`dp-prior push RUN` sends it" in pushed.output
-    pushed = command("push", tmp_path / "run", "--repo", "me/later")  # which the run does not name
-    assert pushed.exit_code == 69 and "`dp-prior push RUN --repo me/later` sends it" in pushed.output
-    hub.role = "write"
-    assert command("push", tmp_path / "run", "--repo", "me/later").exit_code == 0
-    assert load_policy("me/later").horizon == 4
-
-
-def test_push_to_a_repository_that_the_run_did_not_name(tmp_path, hub):
-    train(write(tmp_path, train__steps=2))
-    assert command("push", tmp_path / "run").exit_code == 64
-    assert command("push", tmp_path / "run", "--repo", "me/later").exit_code == 0
-    assert load_policy("me/later").horizon == 4
-    assert command("push", tmp_path / "nothing").exit_code == 64
-
-
-def test_push_to_a_repository_sends_the_best_though_its_saver_sends_the_latest(tmp_path, hub):
-    train(write(tmp_path, tracker__save=[{**SAVER, "save_best": False}], train__steps=2))
-    assert "best.json" not in hub.files("me/tiny")
-    assert command("push", tmp_path / "run", "--repo", "me/tiny").exit_code == 0
-    assert json.loads(hub.files("me/tiny")["best.json"])["step"] > 0
-
-
-def test_push_to_a_repository_shows_what_the_finished_run_has_measured_and_drawn(tmp_path, hub):
-    train(write(tmp_path, tracker__save=[SAVER], train__steps=2, test=[{"type": "loss", "name": "final"}]))
-    sent = hub.files("me/tiny")
-    assert b"final/ema/loss" in sent["README.md"] and "media/curve.png" in sent
-    assert command("push", tmp_path / "run", "--repo", "me/tiny").exit_code == 0
-    assert hub.files("me/tiny")["README.md"] == sent["README.md"]
-    moved = (tmp_path / "run").rename(tmp_path / "moved")
-    assert command("push", moved, "--repo", "me/later").exit_code == 0
-    later = hub.files("me/later")
-    assert later["media/curve.png"] == sent["media/curve.png"] and b"final/ema/loss" in later["README.md"]
 
 
 @pytest.mark.promise("E2")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import assert_none
-from tests.messages import naming, prose
+from tests.messages import naming, prose, told
 
 MESSAGE = "train.lr is 100 (in a.json); expected 0.1 to 12.\nLower it with --set train.lr=0.5, or -3 for 'a new one'."
 
@@ -20,6 +20,14 @@ def test_every_part_is_found_wherever_it_stands():
 @pytest.mark.parametrize("part", [10, 1, 2, 0, 5, 3, "rain.lr", "train", "lr", "json", "set", "expecte", "a.json)?"])
 def test_a_piece_of_a_longer_word_or_number_is_not_found(part):
     assert not re.search(naming(100, part), MESSAGE)
+
+
+def test_parts_are_told_by_one_message_of_the_output_with_its_indented_lines():
+    output = f"run/a.json\n{MESSAGE.splitlines()[0]}\n  Lower it with --set train.lr=0.5\n\n7 steps\n"
+    assert told(output, "train.lr", 100, "--set train.lr=0.5") and told(output, 7, "steps")
+    assert not told(output, "train.lr", 7) and not told(output, "run/a.json", 100) and not told("", 7)
+    with pytest.raises(ValueError, match=naming("['lower it with']")):
+        told(output, "lower it with")
 
 
 def test_prose_is_refused():

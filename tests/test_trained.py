@@ -30,7 +30,7 @@ def test_a_test_that_changes_one_fails(tmp_path, monkeypatch, shared_run, change
     (tmp_path / "run").mkdir()
     file = tmp_path / "run" / "config.json"
     file.write_text("{}")
-    monkeypatch.setattr(trained, "_made", lambda place, kind: tmp_path)
+    monkeypatch.setattr(trained, "made_once", lambda *arguments: tmp_path)
     lent = shared_run(f"made up, {change}")
     assert next(lent) == tmp_path / "run"
     if change == "touched":

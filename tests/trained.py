@@ -1,22 +1,22 @@
-"""Tiny trained runs that suites only read: made once a session, by the worker that asks first, and shared by all.
+"""Tiny trained runs that suites only read, see `made_once`.
 
 A test that changes a run copies it first; one that changes a shared run fails.
 """
 
-import fcntl
 import importlib
-import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests import forks
+from tests.once import made_once
 
 # What writes the configuration of each in a folder, where its run is then in `run`.
 _WRITERS = {
     "policy": ("tests.tiny", "write"),
-    "camera": ("tests.test_cameras", "saved"),
+    "camera": ("tests.tiny_camera", "saved"),
     "prior": ("tests.test_prior", "write"),
     "image": ("tests.test_image", "write"),
 }
@@ -26,12 +26,10 @@ Shared = Callable[[str], Iterator[Path]]
 @pytest.fixture(scope="session")
 def shared_run(tmp_path_factory: pytest.TempPathFactory) -> Shared:
     """Lends the run of a kind, and looks afterwards whether it is as it was."""
-    base = tmp_path_factory.getbasetemp()
-    shelf = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared_runs"
     known: dict[str, dict[str, tuple[int, int]]] = {}
 
     def lend(kind: str) -> Iterator[Path]:
-        place = _made(shelf / kind, kind)
+        place = made_once(tmp_path_factory, kind, partial(_train, kind))
         before = known.setdefault(kind, _files(place))
         yield place / "run"
         assert _files(place) == before, f"a test has changed the shared run {place}; copy it first"
@@ -47,7 +45,7 @@ def trained_policy(shared_run: Shared) -> Iterator[Path]:
 
 @pytest.fixture
 def trained_camera(shared_run: Shared) -> Iterator[Path]:
-    """The same of a policy that sees a camera, of `tests.test_cameras`."""
+    """The same of a policy that sees a camera, of `tests.tiny_camera`."""
     yield from shared_run("camera")
 
 
@@ -63,18 +61,12 @@ def trained_image(shared_run: Shared) -> Iterator[Path]:
     yield from shared_run("image")
 
 
-def _made(place: Path, kind: str) -> Path:
-    """The folder of a run, which is trained unless another worker has done so: in a process of its own, which patches
-    of the test that asks do not reach."""
-    place.mkdir(parents=True, exist_ok=True)
-    with (place.parent / f"{kind}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (place / "run" / "result.json").exists():
-            module, function = _WRITERS[kind]
-            config = getattr(importlib.import_module(module), function)(place)
-            done = forks.call([forks.ROOT / "train_policy.py", "--config_file", config])
-            assert done.returncode == 0, done.stdout + done.stderr
-    return place
+def _train(kind: str, place: Path) -> None:
+    """Train a run in a folder: in a process of its own, which patches of the test that asks do not reach."""
+    module, function = _WRITERS[kind]
+    config = getattr(importlib.import_module(module), function)(place)
+    done = forks.call([forks.ROOT / "train_policy.py", "--config_file", config])
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def _files(place: Path) -> dict[str, tuple[int, int]]:

@@ -13,7 +13,7 @@ from dp_prior.data.samples.loader import Loader
 from dp_prior.data.split_data import PARTS
 from tests.data.embeddings.folders import embeddings, write_npy
 from tests.data.pictures.sets import images
-from tests.data.recorded.test_trajectories import CONFIG, configure, episodes
+from tests.data.recorded.trajectories import CONFIG, configure, episodes
 
 WINDOWS = (8, 2, 4)  # horizon, n_obs_steps, n_action_steps
 KINDS = ("demonstrations", "mixture", "pictures", "windows of pictures", "pairs")

@@ -1,3 +1,19 @@
-"""Simulators that may be missing, and the demonstrations in the repository."""
+"""Simulators that may be missing, the demonstrations in the repository, and toys with a camera or instructions."""
 
+import pytest
+
+from dp_prior.envs.toy import ToyConfig
 from tests.envs.conftest import gym_pusht, metaworld, shipped  # noqa: F401
+from tests.evaluation.rollouts import Filmed, Telling
+
+
+@pytest.fixture
+def filmed(monkeypatch):
+    """Toys have a camera."""
+    monkeypatch.setattr(ToyConfig, "create", lambda self: Filmed(**self.arguments()))
+
+
+@pytest.fixture
+def telling(monkeypatch):
+    """Toys give instructions."""
+    monkeypatch.setattr(ToyConfig, "create", lambda self: Telling(**self.arguments()))

@@ -126,6 +126,8 @@ def read_table(path: Path, column: str) -> dict[str, Any]:
 
             options = json.ParseOptions(explicit_schema=pa.schema([(column, pa.string())]))
             table = json.read_json(path, parse_options=options)
+            if table[column].null_count == len(table):  # the schema has the column, though no line does
+                table = table.drop_columns([column])
         else:
             from pyarrow import parquet
 

@@ -92,19 +92,3 @@ def test_each_kind_is_placed_by_itself(columns, kind):
     moved = column.to("meta")
     assert moved.device.type == ("meta" if kind.startswith("memory") else "cpu")
     assert (column.n_bytes > 0) == kind.startswith("memory")
-
-
-def test_the_largest_columns_stay_where_the_device_has_no_room(tmp_path, monkeypatch):
-    from tests.data.recorded.test_trajectories import configure, episodes
-
-    np.savez(tmp_path / "set.npz", **episodes())
-    data = configure(tmp_path / "set.npz").create(16, 2, 8)
-    sizes = data._column_bytes()
-    room = sum(size for key, size in sizes.items() if key != "points")
-    monkeypatch.setattr("dp_prior.data.recorded.demonstrations._free_bytes", lambda device: 2 * room)
-    moved = data.to("meta").train
-    assert {key: column.device.type for key, column in moved.columns.items()} == {
-        "agent": "meta", "gripper": "meta", "x": "meta", "points": "cpu"
-    }  # fmt: skip
-    batch = moved.fetch(torch.arange(3))
-    assert batch.x.device.type == batch.cond["points"].device.type == "meta"

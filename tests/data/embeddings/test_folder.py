@@ -3,50 +3,14 @@
 import errno
 import os
 
-import fsspec
 import numpy as np
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
 
 from dp_prior.config import ConfigError
 from dp_prior.data.embeddings.folder import FolderConfig
 from dp_prior.data.errors import DataError, UnreadableError
-from tests import forks
-from tests.data.embeddings.folders import embeddings, write_npy, write_parquet
+from tests.data.embeddings.folders import COUNTS, assert_reads, embeddings, remote, write_npy, write_parquet
 from tests.messages import naming
-
-COUNTS = [5, 1, 9, 4]
-
-
-def remote(local, name: str) -> str:
-    """The files of a local folder behind a URL."""
-    fs = fsspec.filesystem("memory")
-    for path in sorted(local.glob("*")):
-        fs.pipe(f"/{name}/{path.name}", path.read_bytes())
-    return f"memory://{name}"
-
-
-def assert_reads(record: FolderConfig, rows: np.ndarray) -> None:
-    folder = record.create()
-    assert (folder.count, folder.shape) == (len(rows), rows.shape[1:])
-    step = 4 if "memory:" in record.path else 1  # each read behind a URL starts threads
-    for start in range(0, len(rows), step):
-        for stop in range(start + 1, len(rows) + 1, step):
-            assert np.array_equal(folder.rows.read(start, stop), rows[start:stop].astype(folder.rows.dtype))
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_any_range_of_npy_files(tmp_path, dtype):
-    rows = embeddings(19, dtype=dtype)
-    assert_reads(FolderConfig(path=str(write_npy(tmp_path / "img", rows, COUNTS))), rows)
-
-
-def test_any_range_behind_a_url_is_what_the_local_files_hold(tmp_path):
-    rows = embeddings(19)
-    url = remote(write_npy(tmp_path / "img", rows, COUNTS), "ranges")
-    assert_reads(FolderConfig(path=url), rows)
-    assert_reads(FolderConfig(path=url + "/"), rows)
 
 
 def test_arrays_and_metadata_behind_urls(tmp_path):
@@ -57,32 +21,6 @@ def test_arrays_and_metadata_behind_urls(tmp_path):
     assert_reads(record, rows)
     found = np.concatenate([part["n"] for part in record.create().columns(["n"])])
     assert found.tolist() == list(range(19))
-
-
-@pytest.mark.slow
-def test_windows_behind_a_url_are_bounded_and_add_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("dp_prior.data.embeddings.npy.WINDOW_BYTES", 4 * 6 * 3)  # 3 rows
-    rows = embeddings(19)
-    place = remote(write_npy(tmp_path / "img", rows, COUNTS), "bounded")
-    assert_reads(FolderConfig(path=place), rows)
-    monkeypatch.undo()
-    monkeypatch.setattr("dp_prior.data.embeddings.npy.WINDOW_FILES", 1)
-    assert_reads(FolderConfig(path=place), rows)
-
-
-@pytest.mark.parametrize("kind", ["list", pytest.param("fixed", marks=pytest.mark.slow)])
-def test_any_range_of_parquet_files(tmp_path, kind):
-    rows = embeddings(19)
-    folder = write_parquet(tmp_path / "t", {"image_embedding": rows, "other": np.arange(19)}, COUNTS)
-    if kind == "fixed":
-        for path in folder.glob("*"):
-            table = parquet.read_table(path)
-            column = table.column("image_embedding").cast(pa.list_(pa.float32(), 6))
-            parquet.write_table(table.set_column(0, "image_embedding", column), path, row_group_size=4)
-    record = FolderConfig(path=str(folder), format="parquet", column="image_embedding")
-    assert_reads(record, rows)
-    assert record.create().rows.largest_read == 4
-    assert_reads(record.model_copy(update={"path": remote(folder, f"parquet_{kind}")}), rows)
 
 
 def test_it_reads_what_embedding_reader_reads(tmp_path):
@@ -158,80 +96,6 @@ def test_tokens_give_rows_a_second_axis(tmp_path):
         FolderConfig(path=str(folder), tokens=5).create()
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_metadata_columns_row_by_row(tmp_path, ending):
-    img = write_npy(tmp_path / "img", embeddings(4), [4])
-    names = ['a, "b"', "c\nd", "e", "é"]
-    if ending == "csv":
-        quoted = ['"' + name.replace('"', '""') + '"' for name in names]
-        (tmp_path / "m.csv").write_text("caption,n\n" + "".join(f"{q},{i}\n" for i, q in enumerate(quoted)))
-    else:
-        parquet.write_table(pa.table({"caption": names, "n": [0, 1, 2, 3]}), tmp_path / "m.parquet")
-    folder = FolderConfig(path=str(img), metadata=str(tmp_path / f"m.{ending}")).create()
-    found = list(folder.columns(["caption", "n"]))
-    assert np.concatenate([part["caption"] for part in found]).tolist() == names
-    assert np.concatenate([part["n"] for part in found]).tolist() == [0, 1, 2, 3]
-    with pytest.raises(DataError, match=naming("'captoin'", "'caption'")):
-        list(folder.columns(["captoin"]))
-    longer = FolderConfig(path=str(write_npy(tmp_path / "more", embeddings(5), [5])), metadata=folder._metadata)
-    with pytest.raises(DataError, match=naming("4 rows", "5 embeddings")):
-        list(longer.create().columns(["n"]))
-
-
-def break_folder(folder, fault: str) -> None:
-    path = folder / "img_emb_01.npy"
-    if fault == "fortran":
-        np.save(path, np.asfortranarray(embeddings(4)))
-    elif fault == "truncated":
-        path.write_bytes(path.read_bytes()[:-3])
-    elif fault == "grown":
-        path.write_bytes(path.read_bytes() + b"12345678")
-    elif fault == "no npy":
-        path.write_bytes(b"<html>")
-    elif fault == "one axis":
-        np.save(path, np.zeros(4, np.float32))
-    elif fault == "integers":
-        np.save(path, np.zeros((4, 6), np.int8))
-    elif fault == "big endian":
-        np.save(path, np.zeros((4, 6), ">f4"))
-    elif fault == "objects":
-        np.save(path, np.array([[None] * 6]), allow_pickle=True)
-    elif fault == "wider":
-        np.save(path, embeddings(4, dim=7))
-
-
-FAULTS = {
-    "fortran": "numpy.ascontiguousarray",
-    "truncated": "(4, 6) float32",
-    "grown": "(4, 6) float32",
-    "no npy": "no .npy",
-    "one axis": "(4,)",
-    "integers": "|i1",
-    "big endian": ">f4",
-    "objects": "|O",
-    "wider": "img_emb_00.npy",
-}
-
-
-@pytest.mark.parametrize("is_local", [True, False])
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_bad_file_is_named(tmp_path, fault, is_local):
-    folder = write_npy(tmp_path / "img", embeddings(8), [4, 4])
-    break_folder(folder, fault)
-    place = str(folder) if is_local else remote(folder, f"fault_{fault.replace(' ', '_')}")
-    with pytest.raises(DataError, match=naming("img_emb_01.npy", FAULTS[fault])):
-        FolderConfig(path=place).create()
-
-
-def test_files_of_two_types_are_read_where_that_can_be_done(tmp_path):
-    folder = write_npy(tmp_path / "img", embeddings(8), [4, 4])
-    np.save(folder / "img_emb_01.npy", embeddings(8)[4:].astype("float16"))
-    found = FolderConfig(path=str(folder)).create().rows.read(2, 8)
-    assert np.allclose(found, embeddings(8)[2:], atol=1e-2) and found.dtype == np.float32
-    with pytest.raises(DataError, match=naming("'float16'", "'float32'", "URL")):
-        FolderConfig(path=remote(folder, "types")).create()
-
-
 def test_an_empty_file_among_others_is_no_rows(tmp_path):
     rows = embeddings(8)
     folder = write_npy(tmp_path / "img", rows, [4, 0, 4])
@@ -251,27 +115,6 @@ def test_metadata_files_that_are_missing_are_noticed(tmp_path):
         record.create()
 
 
-def test_wrong_lists_in_parquet_are_named(tmp_path):
-    ragged = pa.table({"embedding": pa.array([[1.0, 2.0], [3.0]])})
-    parquet.write_table(ragged, tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=naming("a.parquet", "'embedding'", "row 1", "2 numbers")):
-        FolderConfig(path=str(tmp_path), format="parquet").create().rows.read(0, 2)
-    parquet.write_table(pa.table({"embedding": pa.array([[1.0, 2.0], None])}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=naming("a.parquet", "'embedding'", "row 1", "2 numbers")):
-        FolderConfig(path=str(tmp_path), format="parquet").create().rows.read(0, 2)
-    parquet.write_table(pa.table({"embedding": pa.array([[1.0, 2.0], [3.0, None]])}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=naming("a.parquet", "'embedding'", "row 1", "2 numbers")):
-        FolderConfig(path=str(tmp_path), format="parquet").create().rows.read(0, 2)
-    parquet.write_table(pa.table({"embedding": pa.array([None, [1.0, 2.0]])}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=naming(tmp_path, "row")):
-        FolderConfig(path=str(tmp_path), format="parquet").create()
-    parquet.write_table(pa.table({"embedding": ["x"]}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=naming("a.parquet", "'embedding'", "string")):
-        FolderConfig(path=str(tmp_path), format="parquet").create()
-    with pytest.raises(DataError, match=naming("'embeddings'", "'embedding'")):
-        FolderConfig(path=str(tmp_path), format="parquet", column="embeddings").create()
-
-
 def test_places_that_are_not_there(tmp_path):
     for place, message in (
         (tmp_path / "no", "no such"),
@@ -285,28 +128,3 @@ def test_places_that_are_not_there(tmp_path):
         FolderConfig(path=str(tmp_path / "notes.txt")).create()
     with pytest.raises((ConfigError, ValueError), match=naming("'parquet_npy'", "metadata", "'npy'")):
         FolderConfig(path=str(tmp_path), format="parquet_npy")
-
-
-def test_a_file_that_shrinks_after_opening_is_an_error(tmp_path):
-    folder = write_npy(tmp_path / "img", embeddings(8), [8])
-    rows = FolderConfig(path=str(folder)).create().rows
-    path = folder / "img_emb_00.npy"
-    path.write_bytes(path.read_bytes()[:-24])
-    assert len(rows.read(0, 7)) == 7
-    with pytest.raises(DataError, match=naming("img_emb_00.npy", "shorter")):
-        rows.read(0, 8)
-
-
-def test_a_process_that_stops_reading_ends(tmp_path):
-    """embedding-reader's iterations hang when left early; ours are drained, so an error in between ends the process."""
-    folder = write_npy(tmp_path / "img", embeddings(160), [4] * 40)
-    program = (
-        "import sys, fsspec, pathlib\n"
-        "from dp_prior.data.embeddings.folder import FolderConfig\n"
-        "fs = fsspec.filesystem('memory')\n"
-        f"for p in pathlib.Path({str(folder)!r}).glob('*'): fs.pipe('/x/' + p.name, p.read_bytes())\n"
-        "rows = FolderConfig(path='memory://x').create().rows\n"
-        "rows.read(0, 159)\n"
-        "raise SystemExit(7)\n"
-    )
-    assert forks.call(["-c", program]).returncode == 7

@@ -1,6 +1,9 @@
-"""Videos whose display matrix turns them, and greyscale videos."""
+"""A video gives the frames that were encoded, in the order of display and upright, or is refused by name."""
 
+import shutil
 import struct
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +14,8 @@ from dp_prior.data.frames.video_frames import read_video, size_of, turned
 from tests.data.frames.recordings import ends_of, pictures, write_video
 from tests.data.frames.sources import gathered
 from tests.messages import naming
+
+pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
 def write_turned(path, frames, matrix):
@@ -51,3 +56,169 @@ def test_greyscale_is_repeated(tmp_path):
     assert (found == found[..., :1]).all()
     assert np.abs(found.astype(int) - frames).max() <= 1, "the test's own conversion to greyscale"
     assert turned(path) == {}
+
+
+RECORDED = Path(__file__).parents[3].parent / "shared" / "data"
+
+
+def read_all(path, lengths, size=(24, 32), skip=0):
+    pytest.importorskip("av")
+    return np.concatenate([block.copy() for block in read_video(path, size, lengths, skip)])
+
+
+@pytest.fixture
+def video(tmp_path):
+    pytest.importorskip("av")
+    return write_video(tmp_path / "v.mp4", pictures(40))
+
+
+@pytest.mark.parametrize("codec, name", [("ffv1", "v.mkv"), ("libx264rgb", "v.mp4")])
+def test_lossless_video_gives_the_pixels_that_were_encoded(codec, name, tmp_path):
+    pytest.importorskip("av")
+    frames = pictures(70)
+    how = {"codec": codec, "pix_fmt": "bgr0", "options": {}} if codec == "ffv1" else {}
+    path = write_video(tmp_path / name, frames, **how)
+    assert size_of(path) == (24, 32)
+    np.testing.assert_array_equal(read_all(path, {"0": 30, "1": 40}), frames)
+
+
+def test_b_frames_come_in_the_order_of_display(tmp_path):
+    pytest.importorskip("av")
+    ramp = np.repeat(np.arange(30, dtype=np.uint8), 24 * 32 * 3).reshape(30, 24, 32, 3) * 8
+    path = write_video(tmp_path / "v.mp4", ramp, codec="libx264", pix_fmt="yuv420p", options={"bf": "3", "crf": "1"})
+    found = read_all(path, {"0": 30}).mean((1, 2, 3))
+    assert (np.diff(found) > 0).all()
+
+
+@pytest.mark.parametrize(
+    "lengths, message",
+    [
+        ({"7": 39}, ("40 frames", "episode 7", "39 rows")),
+        ({"7": 41}, ("40 frames", "episode 7", "41 rows")),
+        ({"3": 20, "4": 25}, ("40 frames", "episodes 3 to 4", "45 rows", "episode 4", "20 of 25")),
+    ],
+)
+def test_a_frame_too_few_or_too_many_names_file_episode_expected_and_found(video, lengths, message):
+    with pytest.raises(DataError, match=naming(*message)) as error:
+        read_all(video, lengths)
+    assert error.value.source == str(video) and len(error.value.problems) == 1
+
+
+@pytest.mark.parametrize("version", ["16.1.0", "18.1.0"])
+def test_frames_are_converted_in_one_thread_by_any_version(video, version, monkeypatch):
+    import av
+    import av.video.reformatter
+
+    asked, real = [], av.video.reformatter.VideoReformatter()
+
+    class Reformatter:
+        def reformat(self, frame, **how):
+            asked.append(how)
+            return real.reformat(frame, format=how["format"])  # the installed one may know no threads
+
+    expected = np.concatenate(list(read_video(video, (24, 32), {"0": 40})))
+    monkeypatch.setattr(av.video.reformatter, "VideoReformatter", Reformatter)
+    monkeypatch.setattr(av, "__version__", version)
+    assert np.array_equal(np.concatenate(list(read_video(video, (24, 32), {"0": 40}))), expected)
+    threads = {} if version == "16.1.0" else {"threads": 1}
+    assert asked == [{"format": "rgb24", **threads}] * 40
+
+
+def test_a_file_cut_short_is_named_with_the_frames_that_it_gave(tmp_path):
+    pytest.importorskip("av")
+    path = write_video(tmp_path / "v.mkv", pictures(40), codec="ffv1", pix_fmt="bgr0", options={})
+    data = path.read_bytes()
+    for share in (0.9, 0.5, 0.1):
+        path.write_bytes(data[: int(len(data) * share)])
+        with pytest.raises(DataError, match=naming(path, "episode 0", "40 rows")):
+            read_all(path, {"0": 40})
+    whole = write_video(tmp_path / "v.mp4", pictures(40))
+    whole.write_bytes(whole.read_bytes()[:-2000])
+    with pytest.raises(DataError, match=naming("v.mp4", "0 frames")):
+        read_all(whole, {"0": 40})
+
+
+@pytest.mark.parametrize("content", [b"", b"no video at all" * 100])
+def test_a_file_that_is_no_video_is_refused(content, tmp_path):
+    pytest.importorskip("av")
+    path = tmp_path / "v.mp4"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=naming("v.mp4", "0 frames")):
+        size_of(path)
+    with pytest.raises(DataError, match=naming("other.mp4", "incomplete")):
+        size_of(tmp_path / "other.mp4")
+
+
+def test_a_file_that_is_damaged_inside_is_refused_or_gives_every_frame(video):
+    """No damage may shift frames: bits flipped anywhere lead to one DataError, or change pixels only."""
+    data = bytearray(video.read_bytes())
+    generator = np.random.default_rng(0)
+    for _ in range(30):
+        damaged = bytearray(data)
+        for place in generator.integers(0, len(data), 20):
+            damaged[place] ^= 1 << int(generator.integers(8))
+        video.write_bytes(damaged)
+        try:
+            assert len(read_all(video, {"0": 40})) == 40
+        except DataError as error:
+            assert len(error.problems) == 1
+
+
+@pytest.mark.parametrize("times", [[*range(20), *range(21, 41)], [0, *range(2, 41)], [*range(39), 40]])
+def test_a_dropped_frame_shows_in_the_timestamps(times, tmp_path):
+    pytest.importorskip("av")
+    path = write_video(tmp_path / "v.mkv", pictures(40), times=times, codec="ffv1", pix_fmt="bgr0", options={})
+    dropped = next(number for number in range(1, 40) if times[number] - times[number - 1] == 2)
+    with pytest.raises(DataError, match=naming(f"frame {dropped}", 200, 100)):
+        read_all(path, {"0": 40})
+
+
+def test_timestamps_rounded_to_milliseconds_are_evenly_spaced(tmp_path):
+    pytest.importorskip("av")
+    path = write_video(tmp_path / "v.mkv", pictures(40), fps=30, codec="ffv1", pix_fmt="bgr0", options={})
+    assert len(read_all(path, {"0": 40})) == 40  # 33, 34, 33 ms: Matroska knows nothing finer
+
+
+@pytest.mark.parametrize(
+    "pix_fmt, message",
+    [
+        ("gray16le", ("gray16le", "16 bit", "8 bit")),
+        ("yuv420p10le", ("yuv420p10le", "10 bit", "8 bit")),
+        ("bgra", ("bgra", "8 bit")),
+    ],
+)
+def test_video_that_is_not_8_bit_colour_is_refused_by_name(pix_fmt, message, tmp_path):
+    pytest.importorskip("av")
+    path = write_video(tmp_path / "v.mkv", pictures(4), codec="ffv1", pix_fmt=pix_fmt, options={})
+    with pytest.raises(DataError, match=naming(*message)):
+        size_of(path)
+
+
+def test_another_size_within_a_camera_is_named(video):
+    with pytest.raises(DataError, match=naming("frame 0", "24 x 32", "48 x 64")):
+        read_all(video, {"0": 40}, size=(48, 64))
+
+
+VIDEOS = {
+    "pusht/lerobot_v30/videos/observation.image/chunk-000/file-000.mp4": 25650,
+    "cr5_banana_plate/lerobot/videos/chunk-000/observation.images.top/episode_000000.mp4": 197,
+    "g1_yellow_bottle/lerobot/videos/chunk-000/observation.images.cam_high/episode_000001.mp4": 277,
+    "gr00t_gr1_picknplace/lerobot/videos/chunk-000/observation.images.ego_view/episode_000002.mp4": 470,
+    "lingzu_open50_v30/lerobot/videos/image/chunk-000/file-028.mp4": 440,
+    "lingzu_open50_v30/lerobot/videos/image/chunk-000/file-038.mp4": 362,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VIDEOS)
+def test_recorded_video_equals_what_the_ffmpeg_command_decodes_bit_for_bit(name):
+    pytest.importorskip("av")
+    path, ffmpeg = RECORDED / name, shutil.which("ffmpeg")
+    if not path.exists() or ffmpeg is None:
+        pytest.skip(f"NOT CHECKED against an independent decoder: {path if ffmpeg else 'ffmpeg'} is not there")
+    command = [ffmpeg, "-v", "error", "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
+    size = size_of(path)
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+        for block in read_video(path, size, {"0": VIDEOS[name]}):
+            assert other.stdout.read(block.nbytes) == block.tobytes()
+        assert other.stdout.read() == b""

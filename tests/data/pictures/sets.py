@@ -5,8 +5,13 @@ import json
 from pathlib import Path
 
 import numpy as np
+import torch
+
+from dp_prior.data.pictures.images import Images, ImagesConfig
+from dp_prior.tensors.batch import Batch
 
 CLASSES = ("cat", "dog", "eel")
+SPLIT = {"train": 0.7, "val": 0.3}
 
 
 def images(n: int = 12, size: tuple[int, int] = (6, 4), seed: int = 0) -> tuple[np.ndarray, list[str]]:
@@ -74,3 +79,17 @@ def write_parquet(
         parquet.write_table(table, place / f"{number}.parquet", row_group_size=3)
         done += count
     return {"type": "parquet", "path": str(place)}
+
+
+def opened(place: Path, source: dict, **change) -> Images:
+    """The set of a source, with its frames cached in `place`."""
+    config = {"source": source, "labels": True, "split": SPLIT, "frame_cache": str(place / "frames"), **change}
+    data = ImagesConfig.from_json(json.dumps(config)).create()
+    data.build_caches(lambda line: None)
+    return data
+
+
+def everything(data: Images, part: str = "train") -> Batch:
+    """All samples of a part, in order."""
+    samples = getattr(data, part)
+    return samples.fetch(torch.arange(len(samples)))

@@ -14,24 +14,20 @@ from dp_prior.data.pictures.cut import reduced
 from dp_prior.data.pictures.images import ImagesConfig
 from dp_prior.data.samples.order import epoch_order
 from dp_prior.data.samples.over_columns import Samples
-from tests.data.pictures.sets import CLASSES, encoded, images, write_folder, write_npz, write_parquet
+from tests.data.pictures.sets import (
+    CLASSES,
+    SPLIT,
+    encoded,
+    everything,
+    images,
+    opened,
+    write_folder,
+    write_npz,
+    write_parquet,
+)
 from tests.messages import naming
 
 pytest.importorskip("PIL", reason="needs the extra image")
-
-SPLIT = {"train": 0.7, "val": 0.3}
-
-
-def opened(place, source, **change):
-    config = {"source": source, "labels": True, "split": SPLIT, "frame_cache": str(place / "frames"), **change}
-    data = ImagesConfig.from_json(json.dumps(config)).create()
-    data.build_caches(lambda line: None)
-    return data
-
-
-def everything(data, part="train"):
-    samples = getattr(data, part)
-    return samples.fetch(torch.arange(len(samples)))
 
 
 def test_every_format_gives_the_same_samples(tmp_path):
@@ -175,25 +171,6 @@ def test_a_window_larger_than_the_images_is_refused(tmp_path):
         opened(tmp_path, write_npz(tmp_path / "a.npz", *images()), crop=[4, 5])
 
 
-def test_the_test_part_may_have_a_source_of_its_own(tmp_path):
-    pytest.importorskip("pyarrow", reason="needs the extra lerobot")
-    (pixels, labels), (tested, names) = images(), images(seed=1)
-    record = write_npz(tmp_path / "a.npz", pixels, labels)
-    other = write_parquet(tmp_path / "test", tested, names, classes=CLASSES[::-1])  # classes of other numbers
-    plain, data = opened(tmp_path, record), opened(tmp_path, record, test_source=other, crop=[4, 2], channels=3)
-    found = everything(data, "test")
-    assert np.array_equal(found.x.numpy(), tested[:, 1:5, 1:3])
-    assert [CLASSES[i] for i in found.cond["label"]] == names and data.spec.classes == plain.spec.classes
-    assert torch.equal(everything(data).x, everything(plain).x[:, 1:5, 1:3]), "the split of the others stays"
-    assert data.report()["images"] == 24 and data.report()["parts"] == {**plain.report()["parts"], "test": 12}
-    assert len(data.cache_directories()) == 2 and data.cache_directories() > plain.cache_directories()
-    fingerprints = {plain.fingerprint}
-    for seed, classes in ((1, names), (2, names), (1, names[::-1])):
-        here = write_npz(tmp_path / f"{seed}{classes[0]}.npz", images(seed=seed)[0], classes)
-        fingerprints.add(opened(tmp_path, record, test_source=here).fingerprint)
-    assert len(fingerprints) == 4
-
-
 def test_the_manifest_covers_the_files_of_the_test_part(tmp_path):
     pixels, labels = images()
     record, other = (write_folder(tmp_path / name, pixels, labels) for name in ("train", "test"))
@@ -202,34 +179,6 @@ def test_the_manifest_covers_the_files_of_the_test_part(tmp_path):
     (tmp_path / "test/cat/000.png").unlink()
     with pytest.raises(DataError, match=naming("test/cat/000.png", "data_manifest.json")):
         config.integrity(tmp_path).check()
-
-
-@pytest.mark.parametrize(
-    ("size", "names", "message"),
-    [
-        (
-            (4, 4),
-            CLASSES,
-            ("4 x 4", "6 x 4", "data.size"),
-        ),
-        ((6, 4), ("cat", "dog"), ("'eel'",)),
-        ((6, 4), (*CLASSES, "yak"), ("'yak'",)),
-    ],
-)
-def test_a_test_source_of_other_images_is_refused(size, names, message, tmp_path):
-    pixels, labels = images()
-    record = write_npz(tmp_path / "a.npz", pixels, labels)
-    other = write_npz(tmp_path / "b.npz", images(size=size)[0], [names[i % len(names)] for i in range(12)])
-    with pytest.raises(DataError, match=naming("a.npz", "b.npz", *message)):
-        opened(tmp_path, record, test_source=other)
-
-
-def test_a_test_source_that_is_trained_on_or_split_as_well_is_refused(tmp_path):
-    record = write_npz(tmp_path / "a.npz", *images())
-    with pytest.raises(DataError, match=naming("data.test_source", "data.source")):
-        opened(tmp_path, record, test_source=record)
-    with pytest.raises(ConfigError, match=naming("test_source", "split.test", 0.1, 0)):
-        opened(tmp_path, record, test_source=record, split={"train": 0.8, "val": 0.1, "test": 0.1})
 
 
 def test_the_cache_is_found_by_what_decides_about_the_pixels(tmp_path):
@@ -242,6 +191,8 @@ def test_the_cache_is_found_by_what_decides_about_the_pixels(tmp_path):
         != opened(tmp_path, record, size=[2, 2]).cache_directories()
     )
     assert opened(tmp_path, record, batch_size=3).cache_directories() == one.cache_directories()
+    elsewhere = opened(tmp_path, record, frame_cache=str(tmp_path / "fast"))
+    assert elsewhere.cache_directories() == {tmp_path / "fast" / path.name for path in one.cache_directories()}
     (tmp_path / "folder/cat/000.png").write_bytes(encoded(255 - pixels[0]))
     changed = opened(tmp_path, record)
     assert changed.cache_directories() != one.cache_directories() and changed.fingerprint != one.fingerprint
@@ -316,19 +267,6 @@ def test_settings_that_contradict_each_other(change, message):
 def test_low_res_must_divide_images_of_their_own_size(tmp_path):
     with pytest.raises(DataError, match=naming("low_res", "[4, 4]", "[6, 4]")):
         opened(tmp_path, write_npz(tmp_path / "a.npz", *images()), low_res=[4, 4])
-
-
-def test_class_without_a_trained_image_is_refused(tmp_path):
-    pixels, labels = images()
-    record = write_npz(tmp_path / "a.npz", pixels, [*labels[:-1], "yak"])
-    for seed in range(50):
-        try:
-            opened(tmp_path, record, split={"train": 0.5, "val": 0.5, "seed": seed})
-        except DataError as error:
-            if "'yak'" in str(error):
-                assert "of 1" in str(error)
-                return
-    raise AssertionError("some split leaves the only yak to validation")
 
 
 def test_description_and_warnings(tmp_path):

@@ -19,7 +19,7 @@ from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.run.files.config import TrainConfig
 from tests.data.frames.recordings import pictures
 from tests.data.recorded import test_frame_embeddings as embedded
-from tests.data.recorded.test_trajectories import CONFIG, configure, episodes
+from tests.data.recorded.trajectories import CONFIG, configure, episodes
 from tests.messages import naming
 from tests.tiny import assert_equal, experiment, rows, state, tiny, train, train_and_die, write, write_data
 

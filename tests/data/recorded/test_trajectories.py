@@ -10,45 +10,10 @@ from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
-from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.data.samples.loader import Loader
-from dp_prior.tensors.normalizer import Statistics
+from tests.data.recorded.trajectories import CONFIG, configure, episodes, fetch_all
 from tests.examples import examples
 from tests.messages import naming
-
-
-def episodes(lengths=(20, 5, 30, 17, 9, 12, 25, 3, 14, 21), seed=0) -> dict[str, np.ndarray]:
-    n = sum(lengths)
-    rng = np.random.default_rng(seed)
-    return {
-        "state": rng.normal(size=(n, 5)).astype(np.float32),
-        "points": rng.normal(size=(n, 3, 2)),
-        "gripper": rng.integers(0, 2, size=n),
-        "action": rng.normal(size=(n, 2)).astype(np.float32),
-        "episode_ends": np.cumsum(lengths),
-    }
-
-
-CONFIG = {
-    "obs": {"agent": {"key": "state", "slice": [1, 3]}, "points": {"key": "points"}, "gripper": {"key": "gripper"}},
-    "action": {"key": "action"},
-    "split": {"train": 0.6, "val": 0.2, "test": 0.2},
-}
-
-
-@pytest.fixture
-def path(tmp_path):
-    np.savez(tmp_path / "set.npz", **episodes())
-    return tmp_path / "set.npz"
-
-
-def configure(path, **changes) -> TrajectoriesConfig:
-    record = {"episodes": {"type": "npz", "path": str(path)}, **CONFIG, **changes}
-    return TrajectoriesConfig.from_json(json.dumps(record))
-
-
-def fetch_all(window_set):
-    return window_set.fetch(torch.arange(len(window_set)))
 
 
 def brute_force(arrays, episode_ids, horizon, n_obs_steps, n_action_steps):
@@ -106,31 +71,6 @@ def test_spec_gives_the_shapes_of_one_sample(path):
     assert {key: value.shape[1:] for key, value in batch.cond.items()} == data.spec.cond_shapes
 
 
-def test_statistics_see_every_train_frame_once_and_nothing_else(path):
-    data = configure(path).create(16, 2, 8)
-    arrays = episodes()
-    starts = np.concatenate([[0], arrays["episode_ends"]])
-    rows = np.concatenate([np.arange(starts[e], starts[e + 1]) for e in data.split_ids["train"]])
-    expected = {"x": arrays["action"], "agent": arrays["state"][:, 1:3], "points": arrays["points"].astype(np.float32)}
-    for key, values in expected.items():
-        found, wanted = data.statistics()[key], Statistics.of(values[rows])
-        assert found.count == wanted.count == len(rows)
-        for name in ("min", "max", "mean", "std", "q01", "q99"):
-            np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
-    assert list(data.statistics()) == ["agent", "points", "gripper", "x"]
-
-
-def test_statistics_ignore_what_is_in_other_episodes(path, tmp_path):
-    before = configure(path).create(16, 2, 8)
-    arrays, starts = episodes(), np.concatenate([[0], episodes()["episode_ends"]])
-    for e in before.split_ids["val"] + before.split_ids["test"]:
-        arrays["action"][starts[e] : starts[e + 1]] = 1e9
-    np.savez(tmp_path / "other.npz", **arrays)
-    after = configure(tmp_path / "other.npz").create(16, 2, 8)
-    np.testing.assert_array_equal(before.statistics()["x"].max, after.statistics()["x"].max)
-    assert before.fingerprint != after.fingerprint
-
-
 def test_padding_can_be_left_unmasked(path):
     data = configure(path, mask_padding=False).create(16, 2, 8)
     assert fetch_all(data.train).mask.all()
@@ -152,48 +92,6 @@ def test_the_fingerprint_is_of_what_is_selected(path, tmp_path):
         assert configure(tmp_path / "other.npz").create(16, 2, 8).fingerprint != base
     np.savez(tmp_path / "other.npz", **{**arrays, "state": arrays["state"].astype(np.float64), "unused": np.zeros(3)})
     assert configure(tmp_path / "other.npz").create(16, 2, 8).fingerprint == base
-
-
-def test_data_move_to_the_training_device_unless_told_to_stay(path):
-    assert configure(path).create(16, 2, 8).to("meta").train.device.type == "meta"
-    assert configure(path, device="cpu").create(16, 2, 8).to("meta").train.device.type == "cpu"
-    moved = configure(path).create(16, 2, 8).to("cpu")
-    assert torch.equal(fetch_all(moved.val).x, fetch_all(configure(path).create(16, 2, 8).val).x)
-
-
-def test_the_report_counts_and_is_plain_json(path):
-    report = json.loads(json.dumps(configure(path, split={"max_train_episodes": 6}).create(16, 2, 8).report()))
-    parts = report["parts"]
-    assert report["episodes"] == 10 and report["steps"] == 156 and report["dropped_train_episodes"] == 3
-    assert report["format"] == "npz" and report["episode_lengths"] == {"min": 3, "max": 30}
-    assert (parts["train"]["episodes"], parts["val"]["episodes"], parts["test"]["episodes"]) == (6, 1, 0)
-    data = configure(path, split={"max_train_episodes": 6}).create(16, 2, 8)
-    assert parts["train"]["windows"] == len(data.train)
-    assert parts["train"]["padded_positions"] == int((~fetch_all(data.train).mask).sum())
-    lengths = np.array([20, 5, 30, 17, 9, 12, 25, 3, 14, 21])[data.split_ids["train"]]
-    assert parts["train"]["short_episodes"] == (lengths < 16).sum()
-    assert report["keys"]["x"]["shape"] == [2] and report["warnings"] == []
-    assert report["fingerprint"] == data.fingerprint
-
-
-@pytest.mark.promise("H5", "H6")
-def test_the_report_warns_of_outliers_huge_values_constant_dimensions_and_a_missing_val_part(tmp_path):
-    arrays = episodes((100, 100))
-    arrays["state"][7, 1] = -9999
-    arrays["state"][:, 2] = 3
-    arrays["action"][:, 1] *= 1e8
-    np.savez(tmp_path / "set.npz", **arrays)
-    data = configure(tmp_path / "set.npz", split={"train": 1.0, "val": 0.0}).create(16, 2, 8)
-    report = data.report()
-    assert report["keys"]["agent"]["constant_dimensions"] == [1]
-    first, constant, second, third = report["warnings"]
-    assert constant == (
-        "'agent', dimensions 1 (1 of 2): constant over the train episodes, or within a millionth of their size; "
-        "they tell the policy nothing"
-    )
-    assert first.startswith("no episode is left to validate on")
-    assert second.startswith("'agent', dimension 0: values reach from -9999 to ") and "98 % of them lie in" in second
-    assert third.startswith("action, dimension 1: values reach from ")
 
 
 def test_batches_of_the_loader_are_those_of_the_set(path):
@@ -236,27 +134,6 @@ def test_every_knob_changes_the_data(path, change):
         return data.spec, [part.tolist() for part in parts], data.to("meta").train.device
 
     assert seen(configure(path, **change).create(16, 2, 8)) != seen(configure(path).create(16, 2, 8))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"obs": {}}, "obs, embeddings, images, depth and points are empty; a policy needs observations"),
-        ({"obs": {"x": {"key": "state"}}}, "name 'x' cannot be used"),
-        ({"obs": {"observation.state": {"key": "state"}}}, "name 'observation.state' cannot be used"),
-        ({"action": {"key": "action", "slice": [2, 2]}}, "slice [2, 2] is empty or negative; expected 0 <="),
-        ({"action": {"key": "action", "slice": [-1, 2]}}, "slice [-1, 2] is empty or negative"),
-        ({"episodes": {"type": "hdf5", "path": "a"}}, "expected one of 'zarr', 'npz', 'lerobot'"),
-        ({"batch_size": 0}, "batch_size: "),
-        ({"previous_action": "agent"}, "previous_action is 'agent', the name of the action or of another observation"),
-        ({"previous_action": "action"}, "previous_action is 'action', the name of the action or of another"),
-        ({"previous_action": "a b"}, "name 'a b' cannot be used"),
-    ],
-)
-def test_a_wrong_configuration_is_refused_with_its_path(path, change, message):
-    with pytest.raises(ConfigError) as caught:
-        configure(path, **change)
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["npz", "zarr", "lerobot"])

@@ -1,7 +1,10 @@
 """Small policies with random weights, and their exports that run on torch's own modules: no file, no tracer."""
 
+import importlib.util
 import math
 
+import numpy as np
+import pytest
 import torch
 
 from dp_prior.inference.export.example_rows import observations
@@ -13,6 +16,8 @@ from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.randomness import Randomness
 from tests.tasks.test_policy import statistics
 
+MISSING = [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
+needs_onnx = pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} not installed: pip install -e '.[onnx]'")
 SPEC = Spec(x_shape=(8, 2), cond_shapes={"position": (2, 2), "embedding": (2, 6)})
 CAMERA = Spec(x_shape=(8, 2), cond_shapes={"camera": (2, 16, 16, 3), "position": (2, 2)}, kinds={"camera": "image"})
 SMALL = {
@@ -22,6 +27,7 @@ SMALL = {
     "diffusion": {"schedule": {"type": "cosine", "steps": 10}, "objective": {"type": "v"}},
     "sampler": {"type": "ddim", "steps": 3},
 }
+TASK = {"relative_to": "position", "sampler": {"type": "ddim", "steps": 4, "eta": 0.5, "renoise": 0.5}}
 
 
 def build(spec=SPEC, **change):
@@ -103,3 +109,20 @@ DIFFUSIONS = [
 ]
 DROPPED = {"cond_dropout": {"position": 0.1, "embedding": 0.1}}
 MOST_DRAWS = 4096 // math.prod(SPEC.x_shape)
+
+
+def steps(policy, count=9, seed=0):
+    """Observations of `count` control steps."""
+    return [{key: value[0, -1] for key, value in as_numpy(inputs(policy, 1, seed + i)).items()} for i in range(count)]
+
+
+def actions(agent, observations):
+    """What an agent does in episode 4."""
+    agent.reset(4)
+    return torch.tensor(np.array([agent.act(obs) for obs in observations]))
+
+
+def of_batch(policy, batch):
+    """The export of a policy for a number of rows."""
+    exported = ByTorch.of(policy)
+    return ByTorch({**exported.document, "graphs": {"batch": batch}}, exported._graphs)

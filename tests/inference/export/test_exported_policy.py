@@ -1,114 +1,31 @@
 """An export runs without torch, says of a bad observation what the policy says, and is read whole or not at all."""
 
 import hashlib
-import importlib.util
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from dp_prior import Agent
-from dp_prior.diffusion.draw import Draw
 from dp_prior.files.durable import seal, unseal
-from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.export.exported_agent import ExportAgent
 from dp_prior.inference.export.exported_policy import ExportError, OnnxPolicy
-from dp_prior.inference.export.opsets import lowered
 from dp_prior.inference.export.torch_policy import AgentPolicy, TorchExportPolicy
 from dp_prior.inference.export.write import write_export
-from tests.inference.export.policies import CAMERA, ByTorch, as_numpy, build, error, inputs, random_rows
-from tests.inference.export.tensorrt import TABLES, unsupported
+from tests.inference.export.policies import (
+    CAMERA,
+    ByTorch,
+    as_numpy,
+    build,
+    inputs,
+    needs_onnx,
+    of_batch,
+    random_rows,
+    steps,
+)
 from tests.messages import naming
-
-ROOT = Path(__file__).parents[4]
-LIBRARIES = ("onnx", "onnxscript", "onnxruntime")
-MISSING = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
-needs_onnx = pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} not installed: pip install -e '.[onnx]'")
-TASK = {"relative_to": "position", "sampler": {"type": "ddim", "steps": 4, "eta": 0.5, "renoise": 0.5}}
-
-
-@pytest.fixture(scope="module")
-def policy():
-    return build(**TASK)
-
-
-@pytest.fixture(scope="module")
-def exported(policy, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("export") / "onnx"
-    write_export(policy, directory, "onnx", source="a test")
-    return directory
-
-
-def steps(policy, count=9, seed=0):
-    """Observations of `count` control steps."""
-    return [{key: value[0, -1] for key, value in as_numpy(inputs(policy, 1, seed + i)).items()} for i in range(count)]
-
-
-def actions(agent, observations):
-    agent.reset(4)
-    return torch.tensor(np.array([agent.act(obs) for obs in observations]))
-
-
-@needs_onnx
-def test_agents_act_alike_with_and_without_torch(policy, exported):
-    expected = actions(Agent(policy, seed=2), steps(policy))
-    assert error(policy, actions(Agent(AgentPolicy.load(exported), seed=2), steps(policy)), expected) < 1e-5
-    loaded = OnnxPolicy.load(exported, threads=1)
-    assert error(policy, actions(ExportAgent(loaded, seed=2), steps(policy)), expected) < 1e-5
-    assert error(policy, actions(ExportAgent(loaded, seed=3), steps(policy)), expected) > 1e-3
-
-
-@needs_onnx
-def test_several_rows_and_warm_starts_through_an_agent(policy, exported):
-    found = []
-    for one in (policy, AgentPolicy.load(exported)):
-        agent = VectorAgent(one, warm_start=True)
-        agent.reset(range(5))
-        observations = [{key: np.repeat(value[None], 5, 0) for key, value in obs.items()} for obs in steps(policy)]
-        found.append(torch.tensor(np.array([agent.act(obs) for obs in observations])))
-    assert error(policy, *found) < 1e-5
-
-
-@needs_onnx
-def test_a_robot_needs_neither_torch_nor_pydantic(policy, exported, tmp_path):
-    observations = steps(policy)
-    names = list(observations[0])
-    arrays = {f"{key}{i}": value for i, obs in enumerate(observations) for key, value in obs.items()}
-    np.savez(tmp_path / "obs.npz", **arrays)
-    program = f"""
-import sys
-for name in ("torch", "pydantic", "safetensors", "onnx", "accelerate", "click"):
-    sys.modules[name] = None
-import numpy as np
-from dp_prior.inference.export.exported_agent import ExportAgent
-from dp_prior.inference.export.exported_policy import OnnxPolicy
-agent = ExportAgent(OnnxPolicy.load({str(exported)!r}, threads=1), seed=2)
-agent.reset(4)
-obs = np.load({str(tmp_path / "obs.npz")!r})
-acted = [agent.act({{key: obs[f"{{key}}{{i}}"] for key in {names!r}}}) for i in range({len(observations)})]
-np.save({str(tmp_path / "acted.npy")!r}, acted)
-"""
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    expected = actions(Agent(policy, seed=2), observations)
-    assert error(policy, np.load(tmp_path / "acted.npy"), expected) < 1e-5
-
-
-@pytest.mark.slow
-def test_torch_export_has_the_same_actions(policy, tmp_path):
-    report = write_export(policy, tmp_path / "pt2", "torch_export", source="a test")
-    assert report["largest_error"] < 1e-5
-    assert {case["rows"] for case in report["cases"]} == {1, 3} and report["versions"]["torch"] == torch.__version__
-    loaded = AgentPolicy(TorchExportPolicy.load(tmp_path / "pt2"))
-    acted = actions(Agent(loaded, seed=2), steps(policy))
-    assert error(policy, acted, actions(Agent(policy, seed=2), steps(policy))) < 1e-5
-    with pytest.raises(ExportError, match=naming("encoder.onnx", "OnnxPolicy", "encoder.pt2")):
-        OnnxPolicy.load(tmp_path / "pt2")
 
 
 @needs_onnx
@@ -212,24 +129,6 @@ def test_frames_have_the_type_and_size_of_training(tmp_path):
     assert found.startswith("observation 'camera' has shape (32, 32, 3) per frame; the policy reads uint8 (16, 16, 3)")
 
 
-def test_the_agent_refuses_what_agents_refuse(policy):
-    agent = ExportAgent(ByTorch.of(policy))
-    with pytest.raises(ValueError, match=naming("'embedding'", "(2,)", "(6,)")):
-        agent.act({"position": [0, 0]})
-    with pytest.raises(ValueError, match=naming("n_action_steps", 8, 1, 7)):
-        ExportAgent(ByTorch.of(policy), n_action_steps=8)
-    broken = ByTorch.of(policy)
-    broken.predict = lambda obs, random: np.full((1, 8, 2), np.nan)
-    with pytest.raises(RuntimeError, match=naming("[nan, nan]", "weights")):
-        ExportAgent(broken).act(steps(policy)[0])
-
-
-def of_batch(policy, batch):
-    """The export of a policy for a number of rows."""
-    exported = ByTorch.of(policy)
-    return ByTorch({**exported.document, "graphs": {"batch": batch}}, exported._graphs)
-
-
 def test_an_export_of_a_fixed_batch_takes_no_other_number_of_rows(policy):
     exported = of_batch(policy, 2)
     assert exported.predict(as_numpy(inputs(policy, 2)), 0).shape == (2, 8, 2)
@@ -245,32 +144,11 @@ def test_an_export_of_a_fixed_batch_takes_no_other_number_of_rows(policy):
     assert ExportAgent(of_batch(policy, 1)).act(steps(policy)[0]).shape == (2,)
 
 
-def test_the_steps_of_an_export_are_fixed(policy):
-    fixed = AgentPolicy(ByTorch.of(policy))
-    with pytest.raises(ValueError, match=naming("{'steps': 4,", "--set task.sampler")):
-        VectorAgent(fixed, sampler=policy.sampler).policy.draw(inputs(policy, 1), None, Draw(policy.sampler))
-    with pytest.raises(ValueError, match=naming("prefix", "checkpoint")):
-        fixed.draw(inputs(policy, 1), None, Draw(prefix=torch.zeros(1, 2, 2)))
-
-
 @needs_onnx
 def test_without_onnxruntime_the_extra_is_named(exported, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ImportError, match=naming("onnxruntime", 'pip install "dp_prior[onnx]"')):
         OnnxPolicy.load(exported)
-
-
-@needs_onnx
-def test_graphs_name_their_rows_and_have_operators_of_tensorrt(exported):
-    import onnx
-
-    for name in ("encoder", "denoiser"):
-        model = onnx.load(exported / f"{name}.onnx")
-        for one in [*model.graph.input, *model.graph.output]:
-            rows, *others = one.type.tensor_type.shape.dim
-            assert rows.dim_param == "batch" and all(dim.dim_value for dim in others), one.name
-        found = [*unsupported(model, TABLES[20]), *unsupported(lowered(model, 17), TABLES[17])]
-        assert not found, (name, found)
 
 
 @needs_onnx

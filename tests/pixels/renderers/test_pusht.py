@@ -10,7 +10,7 @@ from dp_prior.pixels.renderers.pusht import PushTRendererConfig
 from tests.extras import needs
 
 needs("gym_pusht", "pusht")
-RECORDED = Path(__file__).parents[2].parent / "shared/data/pusht"
+RECORDED = Path(__file__).parents[3].parent / "shared/data/pusht"
 
 
 def draw(states, size=(96, 96)):

@@ -1,0 +1,49 @@
+"""Frame caches are built ahead; those that no configuration uses are listed, and removed when told."""
+
+import json
+
+from click.testing import CliRunner
+
+from dp_prior.cli import main
+from dp_prior.data.frames.build_lock import build_lock
+from tests.tiny import train
+from tests.tiny_camera import saved
+
+
+def test_the_command_builds_ahead(tmp_path):
+    config = saved(tmp_path)
+    found = [CliRunner().invoke(main, ["cache", str(config)], catch_exceptions=False).output for _ in range(2)]
+    assert "frames/s" in found[0] and "GB free" in found[0]
+    assert found[1] == "all frames are cached\n"
+    assert "to read" not in train(config, "--check").output
+
+
+def test_caches_that_no_configuration_given_uses_are_listed_and_removed_only_when_told(tmp_path):
+    first, second = saved(tmp_path), tmp_path / "second.json"
+    other = json.loads(first.read_text())
+    other["data"]["images"]["front"]["size"] = [10, 12]
+    second.write_text(json.dumps(other))
+
+    def cache(*arguments):
+        found = CliRunner().invoke(main, ["cache", *map(str, arguments)])
+        return found.exit_code, found.output
+
+    def caches():
+        return {path.parent for path in tmp_path.glob(".dp_prior_frames/*/cache.json")}
+
+    assert cache(first)[0] == 0
+    (used,) = caches()
+    assert cache(first, second)[0] == 0
+    (stale,) = caches() - {used}
+    (tmp_path / ".dp_prior_frames" / "mine").mkdir()
+    assert cache(first, second, "--stale") == (0, "0 caches, 0.000 GB\n")
+    code, output = cache(first, "--stale")
+    assert code == 0 and f"not used  {stale}  0.000 GB  from {tmp_path / 'd.npz'}\n1 caches" in output
+    assert caches() == {used, stale}
+    with build_lock(stale.with_name(f"{stale.name}.lock"), print, lambda: "", lambda: None):
+        code, output = cache(first, "--remove-stale")
+    assert code == 65 and "is being built by another process; it was not removed" in output
+    assert caches() == {used, stale}
+    assert cache(first, "--remove-stale")[0] == 0
+    assert caches() == {used} and (tmp_path / ".dp_prior_frames" / "mine").is_dir()
+    assert not stale.with_name(f"{stale.name}.lock").exists()

@@ -1,0 +1,77 @@
+"""Folders that hold the frames of episodes: pictures, videos, or a video of each camera."""
+
+import os
+
+import numpy as np
+import pytest
+
+from dp_prior.data.errors import DataError
+from dp_prior.data.frames.folder import FolderFrames
+from tests.data.frames.recordings import (
+    ends_of,
+    pictures,
+    write_folder,
+    write_video,
+)
+from tests.data.frames.sources import LENGTHS, gathered, need, written
+from tests.messages import naming
+
+pytestmark = pytest.mark.usefixtures("small_blocks")
+
+
+def test_a_pipe_among_pictures_is_refused_without_waiting_for_its_writer(tmp_path):
+    source = written("folder of pictures", tmp_path, pictures(sum(LENGTHS)))
+    file = source.files()[-1]
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(DataError, match=naming("7.png", "named pipe")):
+        gathered(source)
+
+
+def test_folders_that_do_not_match_the_episodes_are_refused(tmp_path):
+    need("folder")
+    path = write_folder(tmp_path / "f", pictures(7), [3, 4], "picture")
+    with pytest.raises(DataError, match=naming(tmp_path / "g")):
+        FolderFrames(tmp_path / "g", ends_of([3, 4]))
+    with pytest.raises(DataError, match=naming("2 episodes", 3)):
+        FolderFrames(path, ends_of([3, 4, 5]))
+    with pytest.raises(DataError, match=naming("run0", "3 pictures", "4 rows")) as error:
+        FolderFrames(path, ends_of([4, 3]))
+    assert len(error.value.problems) == 2
+    (path / "run1/depth.exr").write_bytes(b"")
+    (path / "run1/.DS_Store").write_bytes(b"")
+    with pytest.raises(DataError, match=naming("run1", "'depth.exr'", ".png")):
+        FolderFrames(path, ends_of([3, 4]))
+    (path / "notes.txt").write_text("")
+    with pytest.raises(DataError, match=naming("'notes.txt'")):
+        FolderFrames(path, ends_of([3, 4]))
+
+
+def test_an_episode_that_is_left_out_needs_an_empty_folder_at_most(tmp_path):
+    need("folder")
+    path = write_folder(tmp_path / "f", pictures(7), [3, 4], "picture")
+    (path / "run00").mkdir()  # between run0 and run1
+    ends, numbers = ends_of([3, 5, 4]), np.array([0, 2])
+    np.testing.assert_array_equal(gathered(FolderFrames(path, ends, numbers)), pictures(7))
+    (path / "run00").rmdir()
+    with pytest.raises(DataError, match=naming("2 episodes", 3, "empty folder")):
+        FolderFrames(path, ends, numbers)
+
+
+def test_a_folder_per_episode_may_hold_a_video_for_each_camera(tmp_path):
+    """As Diffusion Policy's real robot records: videos/<episode>/<camera>.mp4."""
+    need("folder")
+    frames = {camera: pictures(9, seed=camera) for camera in (0, 1)}
+    for camera, episode, rows in ((camera, *one) for camera in (0, 1) for one in ((2, slice(0, 4)), (10, slice(4, 9)))):
+        write_video(tmp_path / f"videos/{episode}/{camera}.mp4", frames[camera][rows])
+    for camera in (0, 1):
+        source = FolderFrames(tmp_path / "videos", ends_of([4, 5]), file=f"{camera}.mp4")
+        np.testing.assert_array_equal(gathered(source), frames[camera])
+        assert source.describe() == {"format": "video per episode", "file": f"{camera}.mp4"}
+    with pytest.raises(DataError, match=naming("videos/2", "0.mp4", "1.mp4", '"file": "0.mp4"')):
+        FolderFrames(tmp_path / "videos", ends_of([4, 5]))
+    with pytest.raises(DataError, match=naming("2/7.mp4", "videos/10/7.mp4")):
+        FolderFrames(tmp_path / "videos", ends_of([4, 5]), file="7.mp4")
+    (tmp_path / "videos/3").mkdir()  # between 2 and 10, without a video
+    source = FolderFrames(tmp_path / "videos", ends_of([4, 6, 5]), np.array([0, 2]), "1.mp4")
+    np.testing.assert_array_equal(gathered(source), frames[1])

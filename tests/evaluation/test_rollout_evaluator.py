@@ -1,0 +1,395 @@
+"""Rollouts in the toy environment: scores of known policies, the same on any number of ranks."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from dp_prior.diffusion.draw import AS_CONFIGURED
+from dp_prior.diffusion.sampler import DDIM
+from dp_prior.embedders.hashed import HashedConfig
+from dp_prior.envs.fingerprint import is_fingerprint
+from dp_prior.envs.gym import GymConfig
+from dp_prior.envs.pusht import PushTConfig
+from dp_prior.envs.toy import Toy, ToyConfig
+from dp_prior.evaluation import rollout_evaluator
+from dp_prior.evaluation.bootstrap import worst_tenth
+from dp_prior.evaluation.film import Film
+from dp_prior.evaluation.interval import mean_interval, share_interval, share_posterior
+from dp_prior.evaluation.rollout import RolloutConfig
+from dp_prior.inference.agent import VectorAgent
+from dp_prior.inference.chunking import Ensemble, Naive, Synchronous
+from dp_prior.job.ranks import Ranks, make_accelerator
+from tests.evaluation.fakes import NOW, TinyPolicy, on_ranks
+from tests.evaluation.rollouts import (
+    KEYS,
+    SIDES,
+    Filmed,
+    Listening,
+    Silent,
+    Watching,
+    Way,
+    config,
+    measure,
+    seen,
+)
+from tests.messages import naming
+
+
+def test_policy_that_keeps_its_side_solves_all_and_one_that_wavers_does_not():
+    assert measure(Way(side=1.0)).metrics["rollout/score"] == 1.0
+    assert measure(Way(side=1.0)).metrics["rollout/success_rate"] == 1.0
+    wavering = measure(Way()).metrics
+    assert wavering["rollout/score"] < 1.0 and 0 < wavering["rollout/success_rate"] < 1
+
+
+def test_metrics_follow_from_the_table_of_seeds():
+    result = measure(first_seed=500)
+    table = result.tables["rollout/by_seed"]
+    assert [row["seed"] for row in table] == list(range(500, 520))
+    scores = np.array([row["score"] for row in table])
+    solved = sum(row["success"] for row in table)
+    expected = [scores.mean(), scores.std(ddof=1), *mean_interval(scores), solved / 20, *share_interval(solved, 20)]
+    expected += [20, np.mean([row["steps"] for row in table])]
+    expected += [worst_tenth(scores)]
+    assert list(result.metrics.values()) == pytest.approx(expected)
+    assert list(result.metrics) == config().metric_names()
+
+
+def test_every_episode_is_that_of_one_robot():
+    """The published score and the deployed behaviour are one code path: replay seed by seed with `Agent`."""
+    from dp_prior.inference.agent import Agent
+
+    table = measure().tables["rollout/by_seed"]
+    agent, env = Agent(Way(), seed=0), ToyConfig(n_envs=1).create()
+    for episode, row in enumerate(table):
+        agent.reset(episode)
+        obs, done, steps = env.reset([row["seed"]]), [False], 0
+        while not done[0]:
+            obs, _, done, info = env.step(agent.act({key: value[0] for key, value in obs.items()})[None])
+            steps += 1
+        assert (info["score"][0], info["success"][0], steps) == (row["score"], row["success"], row["steps"])
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_result_is_the_same_bit_for_bit_on_any_number_of_ranks(ranks):
+    alone = measure()
+
+    def run(models, accelerator):
+        return measure(models["online"], accelerator), models["online"].batches
+
+    for result, _ in (results := on_ranks(ranks, run, {"online": Way()})):
+        assert result.metrics == alone.metrics and result.tables == alone.tables
+    assert [bool(batches) for _, batches in results] == [rank < 3 for rank in range(ranks)]  # 20 episodes, 3 blocks
+
+
+def test_number_of_environments_changes_the_batches_only():
+    assert measure(env=ToyConfig(n_envs=3)).tables == measure(env=ToyConfig(n_envs=20)).tables
+
+
+def test_episodes_that_are_over_are_not_predicted_for():
+    policy = Way(side=1.0)
+    measure(policy, env=ToyConfig(n_envs=20))
+    assert policy.batches[0] == 20 and policy.batches[-1] < 20
+
+
+def test_policy_that_gives_nan_has_no_score_and_does_not_stop_the_run():
+    result = measure(Way(broken=True))
+    assert math.isnan(result.metrics["rollout/score"]) and math.isnan(result.metrics["rollout/score_ci_low"])
+    assert 0 < result.metrics["rollout/success_rate"] < 1
+    scores = [row["score"] for row in result.tables["rollout/by_seed"]]
+    assert 0 < sum(map(math.isnan, scores)) < 20
+
+
+def test_failure_on_one_rank_reaches_all(monkeypatch):
+    class Failing(Way):
+        def draw(self, obs, random, how=AS_CONFIGURED):
+            raise OSError("the simulator is gone")
+
+    def run(models, accelerator):
+        return measure(models["online"] if accelerator.process_index == 0 else Failing(), accelerator)
+
+    first, second = on_ranks(2, run, {"online": Way()})
+    assert isinstance(second, OSError)
+    assert second.__notes__ == ["in evaluator 'rollout', in an episode of the seeds 100008 to 100015"]
+    assert isinstance(first, RuntimeError) and re.search(naming("'rollout'", "rank 1"), str(first))
+
+
+def test_named_model_acts_and_goes_back_to_its_mode():
+    good, bad = Way(side=1.0).train(), Way(side=0.0)
+    models = {"ema": good, "online": bad}
+    assert config(model="ema").create().run(models, None, NOW).metrics["rollout/score"] == 1.0
+    assert config(model="online").create().run(models, None, NOW).metrics["rollout/score"] < 1.0
+    assert good.training and config(model="ema").measured_models() == ("ema",)
+    with pytest.raises(ValueError, match=naming("'rollout'", "'fast'")):
+        config(model="fast").create().run(models, None, NOW)
+
+
+@pytest.mark.parametrize("merge", [Naive(), Synchronous(), Ensemble()], ids=lambda merge: merge.type)
+def test_episodes_with_a_delay_are_those_of_an_agent_with_it(merge):
+    table = measure(merge=merge, delay=3).tables["rollout/by_seed"]
+    env = ToyConfig(n_envs=20).create()
+    agent = VectorAgent(Way(), merge=merge, delay=3)
+    agent.reset(range(20))
+    obs, done = env.reset([row["seed"] for row in table]), np.zeros(20, dtype=bool)
+    while not done.all():
+        obs, _, done, info = env.step(agent.act(obs, active=~done))
+    np.testing.assert_array_equal(info["score"], [row["score"] for row in table])
+
+
+def test_sampler_and_cadence_are_kept():
+    policy = Way()
+    measure(policy, sampler=DDIM(steps=3))
+    assert set(policy.samplers) == {DDIM(steps=3)}
+    evaluator = RolloutConfig.from_json('{"env": {"type": "toy"}, "every": {"steps": 9}}').create()
+    assert evaluator.every.steps == 9
+
+
+@pytest.mark.parametrize("warm_start", [False, True])
+def test_warm_start_reaches_the_agent(warm_start):
+    policy = Way()
+    measure(policy, warm_start=warm_start, n_episodes=8)
+    assert policy.begun_from[0] is None
+    assert {previous is not None for previous in policy.begun_from[1:]} == {warm_start}
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (
+            TinyPolicy(keys={"agent_pos": (2,), "target": (2,)}),
+            ("'toy'", "target", "{'agent_pos': (2,), 'goal': (2,)}"),
+        ),
+        (TinyPolicy(keys={"agent_pos": (3,)}), ("'toy'", "{'agent_pos': (3,)}", "{'agent_pos': (2,), 'goal': (2,)}")),
+        (TinyPolicy(keys=KEYS, action_dim=3), ("'toy'", "3 numbers", 2)),
+    ],
+)
+def test_policy_of_another_world_is_refused(policy, message):
+    with pytest.raises(ValueError, match=naming(*message)):
+        measure(policy)
+
+
+@pytest.mark.parametrize(("solved", "rate"), [((), math.nan), ((0, 5), 0.2)])
+def test_success_that_nobody_speaks_of_is_unknown_and_not_zero(monkeypatch, tmp_path, solved, rate):
+    monkeypatch.setattr(ToyConfig, "create", lambda self: Silent(**self.arguments()))
+    monkeypatch.setattr(Silent, "solved", solved)
+    result = config(env=ToyConfig(n_envs=10)).create(None, tmp_path).run({"online": Way()}, None, NOW)
+    names = [f"rollout/{kind}" for kind in ("success_rate", "success_ci_low", "success_ci_high")]
+    expected = [rate, *share_interval(20 * rate, 20)]
+    assert [result.metrics[name] for name in names] == pytest.approx(expected, nan_ok=True)
+    assert math.isfinite(result.metrics["rollout/score"])
+    broken = config(env=ToyConfig(n_envs=10)).create().run({"online": Way(broken=True)}, None, NOW).metrics
+    assert math.isnan(broken["rollout/success_rate"]) == (not solved)
+    told = [row["success"] for row in result.tables["rollout/by_seed"]]
+    assert told == ([row % 10 in solved for row in range(20)] if solved else [None] * 20)
+    json.loads((tmp_path / "rollout_00000100.json").read_text())
+
+
+def test_report_reproduces_the_setting(tmp_path):
+    chosen = config()
+    result = chosen.create(None, tmp_path / "media").run({"online": Way(broken=True)}, None, NOW)
+    report = json.loads((tmp_path / "media" / "rollout_00000100.json").read_text())
+    assert is_fingerprint(report["environment"])
+    assert RolloutConfig.from_json(json.dumps(report["settings"])) == chosen
+    assert report["metrics"]["rollout/score"] is None  # JSON has no NaN
+    assert [row["seed"] for row in report["tables"]["rollout/by_seed"]] == [
+        row["seed"] for row in result.tables["rollout/by_seed"]
+    ]
+    assert [path.name for path in (tmp_path / "media").iterdir()] == ["rollout_00000100.json"]
+
+
+@pytest.mark.slow
+def test_workers_change_no_number(tmp_path):
+    """Three blocks, the last of which has fewer episodes, and a film of the first."""
+    found, expected = (
+        config(workers=n, videos=2).create(None, tmp_path / str(n)).run({"online": Way()}, None, NOW) for n in (2, 0)
+    )
+    assert found.metrics == expected.metrics and found.tables == expected.tables
+    for name, path in expected.media.items():
+        assert found.media[name].read_bytes() == path.read_bytes()
+
+
+def test_blinding_replaces_the_named_observations_and_nothing_else(filmed):
+    whole, everything = seen()
+    result, got = seen(blind=["front"])
+    assert result.tables == whole.tables and len(got) == len(everything)  # this policy acts without its camera
+    for hidden, real in zip(got, everything, strict=True):
+        assert (hidden["front"] == 128).all() and hidden["front"].dtype == torch.uint8
+        assert all(torch.equal(hidden[key], real[key]) for key in KEYS)
+    assert (everything[0]["front"] == 0).all() and (everything[1]["front"][:, -1] == 4).all()
+    result, got = seen(blind=["goal"])
+    assert (got[0]["goal"] == torch.tensor([0.5, 1.5])).all() and result.tables != whole.tables
+    assert torch.equal(got[0]["agent_pos"], everything[0]["agent_pos"])
+    assert torch.equal(got[0]["front"], everything[0]["front"])
+
+
+def test_an_environment_is_told_which_observations_are_looked_at(filmed, monkeypatch, tmp_path):
+    watched = []
+
+    def step(self, actions):
+        watched.append(self.is_watched)
+        return Toy.step(self, actions)
+
+    monkeypatch.setattr(Filmed, "step", step)
+    seen()
+    assert set(watched) == {True, False} and watched[:4] == [False, False, True, True]  # four actions, two observations
+    watched.clear()
+    monkeypatch.setattr(rollout_evaluator, "draw_rollouts", lambda *_: None)
+    config(n_episodes=2, videos=1, workers=0).create(None, tmp_path).run({"online": Watching()}, None, NOW)
+    assert all(watched)  # a film of what the policy sees
+
+
+@pytest.mark.parametrize(
+    ("fields", "grey"), [({}, 5), ({"blind": ["front"]}, 128), ({"show": "camera"}, 5), ({"show": "environment"}, None)]
+)
+def test_films_show_what_the_policy_got(filmed, monkeypatch, tmp_path, fields, grey):
+    shown = []
+    monkeypatch.setattr(Film, "add", lambda self, draw, done, success: shown.append(draw([0])))
+    monkeypatch.setattr(Film, "strips", [])
+    monkeypatch.setattr(rollout_evaluator, "draw_rollouts", lambda *_: None)
+    chosen = config(n_episodes=2, videos=1, workers=0, **fields)
+    chosen.create(None, tmp_path).run({"online": Watching()}, None, NOW)
+    if grey is None:
+        assert shown[5].shape == (1, 128, 128, 3)
+    else:
+        assert shown[5].shape == (1, 288, 288, 3) and (shown[5] == grey).all()
+
+
+def test_instructions_reach_the_policy_as_embeddings_or_those_of_other_episodes(telling):
+    for fields, is_right in (({}, True), ({"shuffle": ["told"]}, False), ({"blind": ["told"]}, False)):
+        policy = Listening()
+        result = measure(policy, **fields)
+        assert (policy.heard_rightly() == is_right).all()
+        texts = {row["instruction"] for row in result.tables["rollout/by_seed"]}
+        assert texts == set(SIDES)  # what the environment said, not what the policy was told
+    assert all((told == 7).all() for _, told in policy.heard)
+
+
+def test_scores_by_instruction_follow_from_the_table_of_seeds_on_any_number_of_ranks(telling):
+    result = measure(Listening())
+    table = {row["instruction"]: row for row in result.tables["rollout/by_instruction"]}
+    for side in SIDES:
+        own = [row for row in result.tables["rollout/by_seed"] if row["instruction"] == side]
+        scores, low, high = (
+            np.array([row["score"] for row in own]),
+            table[side]["score_ci_low"],
+            table[side]["score_ci_high"],
+        )
+        assert table[side]["score"] == pytest.approx(scores.mean()) and (low, high) == mean_interval(
+            scores, limits=(0.0, 1.0)
+        )
+        assert table[side]["success_rate"] == pytest.approx(np.mean([row["success"] for row in own]))
+        assert table[side]["episodes"] == len(own)
+    for other in on_ranks(3, lambda models, ranks: measure(models["online"], ranks), {"online": Listening()}):
+        assert other.tables == result.tables
+    assert "rollout/by_instruction" in measure(Way()).tables  # a policy that reads none is measured by them too
+
+
+def test_a_folder_of_embeddings_stands_in_for_the_model(telling, tmp_path):
+    from dp_prior.data.embeddings.written import EmbeddingsRecord, Job, write_embeddings
+
+    model = HashedConfig(dimension=8)
+    for name, texts in (("all", SIDES), ("one", SIDES[:1])):
+        values = model.create().texts(texts)
+        record = EmbeddingsRecord(embedder=model, source={"texts": "text"}, rows=len(texts))
+        write_embeddings(
+            tmp_path / name, Job(record, {"text": list(texts)}, lambda first, stop, v=values: v[first:stop])
+        )
+    policy = Listening()
+    measure(policy, instructions=tmp_path / "all")
+    assert policy.heard_rightly().all()
+    with pytest.raises(ValueError, match=naming("'told'", "'go left'", "'go right'")):
+        measure(Listening(), instructions=tmp_path / "one")
+
+
+def test_a_policy_that_is_told_needs_an_environment_that_tells():
+    with pytest.raises(ValueError, match=naming("'toy'", "told", "{'agent_pos': (2,), 'goal': (2,)}")):
+        measure(Listening())
+
+
+def test_rollouts_say_how_many_episodes_are_done_with_the_unfinished_by_their_steps():
+    ranks, told = Ranks(make_accelerator("fp32")), []
+    ranks.work.show = told.append
+    found = measure(Way(), ranks)
+    assert found.metrics == measure(Way()).metrics
+    assert {(done.name, done.items) for done in told} == {("rollout", 20)}
+    shares = [done.share for done in told]
+    assert shares == sorted(shares) and shares[0] == 0 and 0.8 < shares[-1] < 1
+    assert {str(done) for done in told} >= {"rollout 0/20", "rollout 8/20", "rollout 16/20"}
+
+
+def test_intervals_are_clipped_to_the_scores_that_the_environment_can_give():
+    low, high = (measure(n_episodes=2, noise_seed=1).metrics[f"rollout/score_ci_{end}"] for end in ("low", "high"))
+    assert (low, high) == (0.0, 1.0)  # by t alone from -4.0 to 5.3
+    success, rewards = (GymConfig(id="any", score=rule).score_range for rule in ("success", "sum"))
+    assert success == (0.0, 1.0) and rewards == (-math.inf, math.inf)
+
+
+def test_a_solved_episode_tells_the_step_of_its_first_success_and_an_unsolved_one_none():
+    for row in measure(Way()).tables["rollout/by_seed"]:
+        assert row["solved_at"] == (row["steps"] if row["success"] else None)
+    (unsolved,) = measure(Way(side=0.0)).tables["rollout/success"]
+    assert unsolved["steps_to_success"] is None and unsolved["seconds_to_success"] is None
+
+
+def test_seconds_to_success_are_those_of_the_rate_of_the_data_and_else_of_the_environment():
+    policy, result = Way(side=1.0), measure(Way(side=1.0))
+    (found,), table = result.tables["rollout/success"], result.tables["rollout/by_seed"]
+    assert found["steps_to_success"] == pytest.approx(np.mean([row["solved_at"] for row in table]))
+    assert found["seconds_to_success"] == found["steps_to_success"] / 10
+    policy.spec = policy.spec.model_copy(update={"fps": 50.0})
+    assert measure(policy).tables["rollout/success"][0]["seconds_to_success"] == found["steps_to_success"] / 50
+
+
+def test_motion_is_that_of_executed_actions_and_of_observations():
+    """The toy moves to its target, so agent and action travel as far, but for the last step and the first."""
+    action, agent, goal = measure(Way(side=1.0)).tables["rollout/motion"]
+    assert [row["signal"] for row in (action, agent, goal)] == ["action", "agent_pos", "goal"]
+    assert goal["distance"] == 0 and goal["sparc"] is None
+    assert 1.5 < agent["distance"] < 3 and action["distance"] == pytest.approx(agent["distance"], abs=0.25)
+    assert action["sparc"] < 0 and action["mean_squared_jerk"] > 0
+
+
+def test_motion_is_measured_at_every_step_also_where_no_prediction_looks(gym_pusht):
+    class ToTheCorner(TinyPolicy):
+        def draw(self, obs, random, how=AS_CONFIGURED):
+            return torch.zeros(len(random), 8, 2)
+
+    policy = ToTheCorner(n_obs_steps=1, keys={"agent_pos": (2,)})
+    one, eight = (
+        config(env=PushTConfig(n_envs=2, max_steps=20), n_episodes=2, n_action_steps=n)
+        .create()
+        .run({"online": policy}, None, NOW)
+        .tables["rollout/motion"]
+        for n in (1, 8)
+    )
+    assert one == eight and [row["signal"] for row in one] == ["action", "agent_pos"]
+
+
+def test_the_posterior_of_the_success_rate_is_in_the_report():
+    result = measure(Way())
+    solved = sum(row["success"] for row in result.tables["rollout/by_seed"])
+    (found,) = result.tables["rollout/success"]
+    assert tuple(found[f"posterior_{key}"] for key in ("mean", "low", "high")) == share_posterior(solved, 20)
+
+
+def test_failures_are_counted_by_the_stage_that_the_environment_names(monkeypatch):
+    step = Toy.step
+
+    def staged(self, actions):
+        found = step(self, actions)
+        names = np.where(found.obs["agent_pos"][:, 1] < 0, "before the disc", "behind the disc")
+        return found._replace(info={**found.info, "stage": names})
+
+    assert "rollout/by_stage" not in measure(Way()).tables
+    monkeypatch.setattr(Toy, "step", staged)
+    result = measure(Way())
+    stages, table = result.tables["rollout/by_stage"], result.tables["rollout/by_seed"]
+    assert sum(row["episodes"] for row in stages) == 20
+    for row in stages:
+        own = [line for line in table if line["stage"] == row["stage"]]
+        assert (len(own), sum(not line["success"] for line in own)) == (row["episodes"], row["failed"])
+    assert {line["stage"] for line in table if line["success"]} == {"behind the disc"}

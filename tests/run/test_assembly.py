@@ -1,0 +1,32 @@
+"""A checkpoint is taken up by the run that it is of: what has changed is told, and refused unless it is allowed."""
+
+import pytest
+
+from tests.messages import told
+from tests.tiny import state, train, write
+
+
+def test_snapshot_of_another_model_is_refused_by_the_settings_not_by_a_tensor(tmp_path):
+    config = write(tmp_path, train__steps=2)
+    train(config)
+    other = train(config, "--set", "task.backbone.hidden_dim=24", "--set", "seed=3")
+    assert other.exit_code == 64
+    assert told(other.output, "2 problems", "seed", 0, 3, "task.backbone.hidden_dim", 16, 24)
+    assert told(other.output, "--set tracker.data_path", "--allow-change seed --allow-change task.backbone")
+    still = train(config, "--set", "task.backbone.hidden_dim=24", "--allow-change", "task.backbone")
+    assert still.exit_code == 64
+    assert told(still.output, "1 problem", "checkpoint", "tensors")
+
+
+@pytest.mark.promise("B5")
+def test_allowed_change_is_shown_and_the_run_goes_on(tmp_path):
+    config = write(tmp_path, train__steps=2)
+    train(config)
+    change = ["--set", "train.steps=4", "--set", "task.diffusion.schedule.type=linear"]
+    assert train(config, *change).exit_code == 64
+    done = train(config, *change, "--allow-change", "task.diffusion")
+    assert done.exit_code == 0
+    assert told(done.output, "train.steps", 2, 4, "schedule-changing")
+    assert told(done.output, "task.diffusion.schedule.type", "'cosine'", "'linear'", "architecture", "allowed")
+    assert state(tmp_path / "run")["progress"]["global_step"] == 4
+    assert train(config, *change).exit_code == 0  # the newest checkpoint is of the run as it is now
