@@ -32,8 +32,7 @@ class Chosen:
         return cls(ends, np.arange(len(ends)), store.numbers())
 
     def first(self, max_rows: int | None) -> Chosen:
-        """Those of the chosen episodes that come first and have at most so many rows together, at least one; all for
-        None."""
+        """The first chosen episodes with at most `max_rows` rows together, at least one episode; None for all."""
         if max_rows is None:
             return self
         return replace(self, numbers=self.numbers[: max(1, int(np.searchsorted(self.ends, max_rows, side="right")))])
