@@ -1,22 +1,28 @@
 """Reading embeddings: 5 million pairs of 512 float16, larger than the memory that is allowed for them.
 
     python -m benchmarks.embeddings --folder /tmp/pairs
+    python -m benchmarks.embeddings --folder /tmp/layouts --library
 
-The files are sparse, so that they take no room on the disk, and what is timed is read once before: nothing here waits
-for a disk. What is compared is the path from files to float32 batches, over the first eight windows of an epoch.
+The first measures our reader alone. Its files are sparse, so that they take no room on the disk, and what is timed is
+read once before: nothing here waits for a disk. What is compared is the path from files to float32 batches, over the
+first eight windows of an epoch. The second compares our reader with embedding-reader on random rows in each layout.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks import memory
+from dp_prior.data.embeddings.folder import FolderConfig
 from dp_prior.data.embeddings.npy import NpyRows
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 
@@ -134,11 +140,79 @@ def measure(folder: Path, rows: int) -> dict:
     }
 
 
+LAYOUT_ROWS, LAYOUT_FILES, REPEATS = 100_000, 4, 7
+"""Rows and files of each layout that is compared with embedding-reader, and alternating runs, of which the median."""
+
+
+def write_layouts(folder: Path) -> dict[str, dict[str, str]]:
+    """Random embeddings in every layout: the settings of `FolderConfig` by its format."""
+    import pyarrow
+    from pyarrow import parquet
+
+    random = np.random.default_rng(0)
+    places = {name: folder / name for name in ("npy", "metadata", "parquet")}
+    for place in places.values():
+        place.mkdir(parents=True, exist_ok=True)
+    for number in range(LAYOUT_FILES):
+        rows = random.standard_normal((LAYOUT_ROWS // LAYOUT_FILES, DIM), np.float32)
+        captions = pyarrow.table({"caption": [f"a caption of row {row}" for row in range(len(rows))]})
+        lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.ravel()), DIM)
+        np.save(places["npy"] / f"emb_{number}.npy", rows.astype(np.float16))
+        parquet.write_table(captions, places["metadata"] / f"emb_{number}.parquet")
+        table, path = captions.append_column("embedding", lists), places["parquet"] / f"emb_{number}.parquet"
+        parquet.write_table(table, path, row_group_size=8192)
+    npy = str(places["npy"])
+    return {
+        "npy": {"path": npy},
+        "parquet": {"path": str(places["parquet"])},
+        "parquet_npy": {"path": npy, "metadata": str(places["metadata"])},
+    }
+
+
+def readers(format: str, settings: dict[str, str], size: int) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """By name: all rows from the first to the last, and as many in blocks of `size` in random order, by both."""
+    from embedding_reader import EmbeddingReader
+
+    ours = FolderConfig(format=format, **settings).create().rows
+    captions = {"meta_columns": ["caption"], "metadata_folder": settings["metadata"]} if "metadata" in settings else {}
+    theirs = EmbeddingReader(settings["path"], format, **captions)
+    begins = np.arange(0, LAYOUT_ROWS - size, size)
+    blocks = np.random.default_rng(0).permutation(begins)[:12]
+    yield "ours, all rows", lambda: [ours.read(begin, begin + size).astype(np.float32) for begin in begins]
+    yield "embedding-reader, all rows", lambda: [len(rows) for rows, _ in theirs(size, show_progress=False)]
+    yield "ours, blocks", lambda: [ours.read(begin, begin + size).astype(np.float32) for begin in blocks]
+    quiet = {"parallel_pieces": 16, "show_progress": False}
+    yield (
+        "embedding-reader, blocks",
+        lambda: [list(theirs(size, int(begin), int(begin) + size, **quiet)) for begin in blocks],
+    )
+
+
+def compare(folder: Path, size: int = 2048) -> None:
+    """Print CPU and wall time of both readers, medians of alternating runs."""
+    for format, settings in write_layouts(folder).items():
+        acts = dict(readers(format, settings, size))
+        took: dict[str, list[tuple[float, float]]] = {name: [] for name in acts}
+        for _ in range(1 + REPEATS):
+            for name, act in acts.items():
+                began = time.process_time()
+                wall = seconds(act)
+                took[name].append((time.process_time() - began, wall))
+        for name, times in took.items():
+            rows = 12 * size if "blocks" in name else LAYOUT_ROWS
+            cpu, wall = (rows / statistics.median(each) for each in zip(*times[1:], strict=True))
+            print(f"{format:<12} {name:<28} {cpu:>12,.0f} rows per CPU second {wall:>12,.0f} rows per second")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, required=True, help="gets two folders of sparse files")
+    parser.add_argument("--folder", type=Path, required=True, help="gets the files")
+    parser.add_argument("--library", action="store_true", help="compare with embedding-reader")
     parser.add_argument("--rows", type=int, default=5_000_000)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.library:
+        compare(arguments.folder)
+        raise SystemExit
     for name, value in measure(arguments.folder, arguments.rows).items():
         print(f"{name:<40} {value:,.3f}")

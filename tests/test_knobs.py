@@ -101,6 +101,9 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
         [f"{name}Config.data_set" for name in ("Loss", "ActionError", "Likelihood", "Similarity", "DrawnImages")],
         "data/recorded/test_mixture.py::test_a_resumed_run_goes_on_at_the_exact_sample_and_says_what_a_new_weight_means",
     ),
+    "SplitConfig.max_rows": (
+        "data/recorded/test_trajectories.py::test_the_first_rows_are_a_data_set_without_the_other_episodes"
+    ),
     "TrackerConfig.report": (
         "reports/pages/test_report.py::test_a_page_is_written_at_the_end_of_a_run_unless_it_is_not_wanted"
     ),

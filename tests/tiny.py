@@ -29,7 +29,7 @@ from dp_prior.tracking.jsonl import read_rows
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.trainer import PolicyTrainer
 
-OVER_TIME = ("train/samples_per_second", "train/data_share")  # read from a wall clock, so never the same twice
+OVER_TIME = ("train/samples_per_second", "train/data_share", "train/evaluation_seconds")  # read from a wall clock
 
 
 def write_data(path: Path, n: int = 4) -> Path:

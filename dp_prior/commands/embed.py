@@ -121,7 +121,7 @@ def embed_data(
     data = config.data.downloaded({})
     with config.explaining_missing_data():
         store = data.episodes.create()
-    _, chosen, _ = read_selected(store, {ACTION: data.action}, data.choice)
+    _, chosen, _ = read_selected(store, {ACTION: data.action}, data.choice, max_rows=data.split.max_rows)
     if record := data.language.get(key):
         texts, _ = read_texts(record, store, chosen)
         source = {"texts": record.text, "sha256": hashlib.sha256("\0".join(texts).encode()).hexdigest()}

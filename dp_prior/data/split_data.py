@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
+from pydantic import Field
 
 from dp_prior.config.rich_text import facts_table
 from dp_prior.data.errors import DataError
@@ -20,6 +21,11 @@ from dp_prior.tensors.normalizer import Statistics
 from dp_prior.tensors.randomness import Randomness
 
 PARTS = ("train", "val", "test")
+
+MAX_ROWS = """Use the first rows alone, at most this many, and leave out the others, before anything is split: pairs of
+embeddings, images, or steps of recorded episodes, of which whole ones are used and at least one. null: all."""
+
+MaxRows = Annotated[int | None, Field(ge=1, description=MAX_ROWS)]
 
 
 def fraction_faults(train: float, val: float, test: float) -> Iterator[str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.diffusion.target import Target
+from dp_prior.tensors.randomness import Randomness
 
 
 class Draw(NamedTuple):
@@ -46,3 +49,24 @@ class Draw(NamedTuple):
 
 
 AS_CONFIGURED = Draw()
+
+
+def drawn_in_batches(
+    draw: Callable[[dict[str, Tensor], Randomness], Tensor],
+    cond: dict[str, Tensor],
+    random: Randomness,
+    batch_size: int | None,
+) -> Tensor:
+    """(B, *shape): what `draw` makes of the conditions, at most `batch_size` rows at a time; None for all at once.
+
+    A row depends on its own condition and noise, so another size changes memory, speed and rounding alone.
+
+    Raises:
+        ValueError: batch_size is less than 1.
+    """
+    if batch_size is None:
+        return draw(cond, random)
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}; expected 1 or more samples drawn together, or None for all")
+    spans = [slice(begin, begin + batch_size) for begin in range(0, len(random), batch_size)]
+    return torch.cat([draw({key: value[span] for key, value in cond.items()}, random[span]) for span in spans])

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from dp_prior.config import Change, ConfigError
 from dp_prior.diffusion.denoiser import Network
-from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
+from dp_prior.diffusion.draw import AS_CONFIGURED, Draw, drawn_in_batches
 from dp_prior.diffusion.guidance import BoundsClip
 from dp_prior.diffusion.process import DiffusionProcess, Loss
 from dp_prior.diffusion.process_config import DiffusionConfig
@@ -215,6 +215,7 @@ class ImageDiffusion(Pretrained, DiffusionModel):
         random: Randomness | None = None,
         sampler: SamplerConfig | None = None,
         guidance_scale: float | None = None,
+        batch_size: int | None = None,
     ) -> Tensor:
         """Draw images.
 
@@ -223,14 +224,15 @@ class ImageDiffusion(Pretrained, DiffusionModel):
             low_res: (B, h, w, C) uint8, for a model that enlarges images; a tensor or an array of NumPy.
             random: B rows; None for the same noise at every call.
             sampler, guidance_scale: see `Draw`.
+            batch_size: most rows drawn at a time: bounds the memory and changes rounding alone; None for all.
 
         Returns:
             (B, H, W, C) uint8.
 
         Raises:
             ValueError: no image is asked for, a label is unknown, a condition is missing, superfluous or of another
-                shape, `random` has other rows, or the model was trained without dropout of the label, which guidance
-                needs.
+                shape, `random` has other rows, batch_size is less than 1, or the model was trained without dropout of
+                the label, which guidance needs.
         """
         device = next(self.parameters()).device
         labels = labels.tolist() if isinstance(labels, Tensor) else labels
@@ -243,7 +245,8 @@ class ImageDiffusion(Pretrained, DiffusionModel):
         if len(random) != count:
             raise ValueError(f"random has {len(random)} rows for {count} images; pass one for each")
         cond = {key: value.to(device) for key, value in cond.items()}
-        return self.draw(cond, random, Draw(sampler, guidance_scale=guidance_scale))
+        how = Draw(sampler, guidance_scale=guidance_scale)
+        return drawn_in_batches(lambda cond, random: self.draw(cond, random, how), cond, random, batch_size)
 
     def _given(self, labels: int | Sequence[int | str], low_res: Tensor | None, count: int) -> dict[str, Tensor]:
         """The conditions of `count` images, checked."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dp_prior.config import Change, ConfigError
 from dp_prior.diffusion.denoiser import Network
-from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
+from dp_prior.diffusion.draw import AS_CONFIGURED, Draw, drawn_in_batches
 from dp_prior.diffusion.guidance import BoundsClip, ClipConfig, L2NormClip
 from dp_prior.diffusion.objective import X0, ObjectiveConfig
 from dp_prior.diffusion.process import DiffusionProcess
@@ -250,6 +250,7 @@ class DiffusionPrior(Pretrained, DiffusionModel):
         random: Randomness | None = None,
         sampler: SamplerConfig | None = None,
         guidance_scale: float | None = None,
+        batch_size: int | None = None,
     ) -> Tensor:
         """Predict image embeddings.
 
@@ -259,14 +260,15 @@ class DiffusionPrior(Pretrained, DiffusionModel):
             candidates: embeddings drawn, of which the most similar to `text_embed` is returned; None as configured.
             random: B rows; None for the same noise at every call.
             sampler, guidance_scale: see `Draw`.
+            batch_size: most rows drawn at a time: bounds the memory and changes rounding alone; None for all.
 
         Returns:
             (B, D) float32 of length 1, unless `clamp_end` is false.
 
         Raises:
             ValueError: a condition is missing, empty, of another shape or not finite, `random` has other rows,
-                candidates cannot be compared, or the prior was trained without dropout of the text, which guidance
-                needs.
+                candidates cannot be compared, batch_size is less than 1, or the prior was trained without dropout of
+                the text, which guidance needs.
         """
         cond = self._checked({EMBEDDING: text_embed, ENCODINGS: text_encodings})
         candidates = self.record.candidates if candidates is None else candidates
@@ -279,7 +281,10 @@ class DiffusionPrior(Pretrained, DiffusionModel):
             random = Randomness.from_counts(0, "predict", torch.arange(count, device=next(self.parameters()).device))
         if len(random) != count:
             raise ValueError(f"random has {len(random)} rows for {count} texts; pass one for each")
-        return self._best(cond, candidates, random, Draw(sampler, guidance_scale=guidance_scale))
+        how = Draw(sampler, guidance_scale=guidance_scale)
+        return drawn_in_batches(
+            lambda cond, random: self._best(cond, candidates, random, how), cond, random, batch_size
+        )
 
     def _checked(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
         """What is given of the conditions, on the device of the prior."""

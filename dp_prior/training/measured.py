@@ -24,4 +24,5 @@ METRICS = (
         "Share of the time, without that of evaluations, that the first rank spent waiting for batches.",
     ),
     Metric("train/samples_per_second", "samples/s", "higher", "Over all ranks, without the time of evaluations."),
+    Metric("train/evaluation_seconds", "s", "lower", "Time that the evaluations after this step took, all together."),
 )

@@ -22,7 +22,7 @@ class Throughput:
     def __init__(self, *, warns: bool):
         """Args: warns: whether to warn of slow data; on one rank only."""
         self._warns = warns
-        self._slow_rows = 0
+        self._slow_rows, self.paused_s = 0, 0.0
         self.begin(0)
 
     def begin(self, samples_seen: int) -> None:
@@ -41,10 +41,11 @@ class Throughput:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """The time inside does not count."""
+        """The time inside does not count; `paused_s` is that of the last pause."""
         begun = time.perf_counter()
         yield
-        self._since += time.perf_counter() - begun
+        self.paused_s = time.perf_counter() - begun
+        self._since += self.paused_s
 
     def row(self, samples_seen: int) -> dict[str, float]:
         """The metrics since the row before, by name."""

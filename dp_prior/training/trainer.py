@@ -254,7 +254,7 @@ class PolicyTrainer:
             metrics, media = measure(evaluators, self.models, self.ranks, self.progress, "evaluation")
             self.tracker.log_images(media, self.progress)
             self.stop.deadline.rests()
-        return metrics
+        return metrics | {"train/evaluation_seconds": self.throughput.paused_s}
 
     def save(self, metrics: dict[str, float], is_best: bool) -> None:
         """Hand a snapshot with the metrics of this step to the writer, if any; training continues."""

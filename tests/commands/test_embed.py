@@ -9,7 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from dp_prior import load_policy
+from dp_prior import load_policy, load_prior
 from dp_prior.cli import main
 from dp_prior.data.embeddings.folder import FolderConfig
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
@@ -184,6 +184,23 @@ def test_captions_of_metadata_become_what_a_prior_conditions_on(tmp_path):
     assert embed("--model", model, "--images", table, "--tokens", "--out", tmp_path / "other")[0] == 2
     code, said = embed("--model", model, "--texts", table, "--out", tmp_path / "tokens")
     assert code == 64 and "is not this job's: source" in said
+    data = {"type": "embeddings", "image": folders["images"], "text": folders["texts"], "batch_size": 3}
+    data |= {"text_encodings": {**folders["tokens"], "tokens": 8}, "split": {"train": 1.0, "val": 0.0}}
+    task = {"type": "prior", "backbone": {"type": "prior_transformer", "embed_dim": 8, "n_layers": 1, "n_heads": 2}}
+    task |= {"sampler": {"type": "ddim", "steps": 2}, "diffusion": {"schedule": {"type": "cosine", "steps": 10}}}
+    train = {"steps": 2, "monitor": {"metric": "fit/ema/loss"}}
+    fit = {"type": "loss", "name": "fit", "split": "train"}
+    where = {"data_path": str(tmp_path / "run"), "log": []}
+    config = {"task": task, "data": data, "train": train, "evaluate": [fit], "tracker": where}
+    experiment(config).run()
+    prior = load_prior(tmp_path / "run")
+    embedder = prior.spec.embedders["text"].create()  # that of the captions, from the run alone
+    found = prior.predict(embedder.texts(texts), text_encodings=embedder.encodings(texts))
+    stored = prior.predict(batch.cond["text"], text_encodings=batch.cond["text_encodings"])
+    torch.testing.assert_close(found, stored, atol=1e-5, rtol=0)
+    assert not torch.allclose(
+        found, prior.predict(embedder.texts(texts), text_encodings=embedder.encodings(["up"] * 3))
+    )
 
 
 def test_what_cannot_be_embedded_is_one_clear_line(tmp_path):

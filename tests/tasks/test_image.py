@@ -175,7 +175,10 @@ def test_predict_takes_names_or_numbers_and_refuses_the_rest():
         with pytest.raises(ValueError, match=naming(*message)):
             model.predict(labels, low_res=given)
     assert torch.equal(model.predict([1, 2], low_res=low_res.numpy()), model.predict([1, 2], low_res=low_res))
+    bounded, usual = (model.predict([1, 2], low_res=low_res, batch_size=size) for size in (1, None))
+    assert (bounded.int() - usual.int()).abs().max() <= 1  # rounding
     bare = build(spec(labels=False)).eval()
+    assert bare.predict(3, batch_size=2).shape == (3, *SIZE, 3)
     assert bare.predict(3).shape == (3, *SIZE, 3)
     assert torch.equal(bare.predict(np.int64(3)), bare.predict(3))
     with pytest.raises(ValueError, match=naming("-1 images", 1)):

@@ -205,6 +205,26 @@ def test_settings_that_do_not_fit_together_are_refused(change, message):
         config(**change)
 
 
+@pytest.mark.parametrize("spec", [SPEC, BOTH], ids=["embedding", "both"])
+def test_the_memory_of_a_prediction_is_bounded_and_its_rows_stay(spec, monkeypatch):
+    """At any bound: no more rows in the network, and the same embeddings but for rounding of products."""
+    prior, given, most = build(spec), batch(7, spec), []
+    draw = type(prior).sample
+    monkeypatch.setattr(type(prior), "sample", lambda self, cond, random, how: (
+        most.append(len(random)), draw(self, cond, random, how))[1])  # fmt: skip
+    how = {"text_encodings": encodings_of(given), "random": rows(7), "candidates": 2 if spec is SPEC else 1}
+    expected = prior.predict(given.cond["text"], **how)
+    for size in (1, 3, 7, 100):
+        most.clear()
+        torch.testing.assert_close(
+            prior.predict(given.cond["text"], batch_size=size, **how), expected, atol=1e-5, rtol=0
+        )
+        assert max(most) == min(size, 7)
+    for size in (0, -2):
+        with pytest.raises(ValueError, match=naming("batch_size", size, 1, "None")):
+            prior.predict(given.cond["text"], batch_size=size, **how)
+
+
 def test_wrong_inputs_are_refused():
     encodings = Spec(x_shape=(DIM,), cond_shapes={"text_encodings": (3, 4)})
     with pytest.raises(ConfigError, match=naming("task.candidates", 2, "none", 1)):

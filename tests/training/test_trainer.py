@@ -297,6 +297,7 @@ def test_speed_is_that_of_steps_taken_here_and_measuring_does_not_count(monkeypa
     trainer.step = stepping
     trainer.fit()
     assert [row["train/samples_per_second"] for _, row in listener.rows] == [8.0] * 3
+    assert [row["train/evaluation_seconds"] for _, row in listener.rows] == [100] * 3
 
 
 def test_the_share_of_waiting_for_data_is_measured_and_warned_of_once(monkeypatch, caplog):

@@ -246,6 +246,11 @@ _ROWS = (
     Row("train.save_every", "train.save_every.steps", "of the older form"),
     Row("train.eval_timesteps", "evaluate.<similarity>.eval_timesteps"),
     Row("train.random_seed", "seed"),
+    *left_out(
+        "an argument of functions there; here `batch_size` of each evaluator and of `predict`, and --batch-size of "
+        "`dp-prior sample`; in training `train.accumulation`",
+        "max_batch_size",
+    ),
     *left_out(_FROM_CHECKPOINTS, "train.best_validation_loss", "train.current_epoch", "train.num_samples_seen"),
     *left_out("the option --resume of `dp-prior train`, `auto` by default", "load.source", "load.resume"),
     Row("tracker.data_path", "tracker.data_path"),

@@ -151,8 +151,11 @@ class EmbeddingFolder:
             return f"{where}: its largest value is {largest:g}, which no embedding has; repair it or leave the row out"
         return f"{where}: is all zeros, so it has no direction; leave the row out"
 
-    def scan(self) -> int:
+    def scan(self, used: int | None = None) -> int:
         """Check rows before training: all of them up to `SCANNED_BYTES`, otherwise evenly spread blocks of that size.
+
+        Args:
+            used: only the first ones, so many; None for all.
 
         Returns:
             The number of rows checked.
@@ -160,17 +163,18 @@ class EmbeddingFolder:
         Raises:
             DataError: see `check`.
         """
+        count = self.count if used is None else used
         block = max(self.rows.largest_read, SCANNED_ROWS)  # a row group is decoded whole
         budget = SCANNED_BYTES if self.rows.is_local else SCANNED_BYTES_REMOTE
-        n_blocks = -(-self.count // block)
+        n_blocks = -(-count // block)
         n_scanned = min(max(budget // (block * self.rows.dimension * self.rows.dtype.itemsize), 1), n_blocks)
-        count = 0
+        scanned = 0
         for number in np.arange(n_scanned) * n_blocks // n_scanned:
             start = int(number) * block
-            rows = np.arange(start, min(start + block, self.count))
+            rows = np.arange(start, min(start + block, count))
             self.check(self.rows.read(start, start + len(rows)), rows)
-            count += len(rows)
-        return count
+            scanned += len(rows)
+        return scanned
 
     def fingerprint(self) -> str:
         """SHA-256 of file names, numbers of rows and some rows: identifies the data without reading all of them."""

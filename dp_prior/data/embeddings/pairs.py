@@ -21,7 +21,7 @@ from dp_prior.data.data_record import BatchSize, DataRecord, ManifestPlace, Veri
 from dp_prior.data.embeddings.embedding_column import EmbeddingColumn
 from dp_prior.data.embeddings.folder import FolderConfig
 from dp_prior.data.embeddings.pairing import check_pairs, pair_warnings
-from dp_prior.data.embeddings.parts import EmbeddingSplitConfig, SplitPart
+from dp_prior.data.embeddings.parts import EmbeddingSplitConfig, SplitPart, left_out
 from dp_prior.data.embeddings.written import cut_warnings, read_record
 from dp_prior.data.samples.order import BlockOrder, Order
 from dp_prior.data.samples.over_columns import Samples
@@ -107,7 +107,8 @@ class EmbeddingPairs(SplitData):
             for name, record in config.folders().items()
         }
         check_pairs(list(self.folders.values()))
-        self._scanned = {name: folder.scan() for name, folder in self.folders.items()}
+        self._used = config.split.used(self.folders[X].count)
+        self._scanned = {name: folder.scan(self._used) for name, folder in self.folders.items()}
         self.parts = config.split.assign(self.folders[X])
         made = None if config.text is None else read_record(Path(config.text.path).expanduser())
         self._cut = [] if config.text is None else cut_warnings(made, config.text.path)
@@ -133,6 +134,10 @@ class EmbeddingPairs(SplitData):
         """See `SplitData`; in blocks."""
         config = self._config
         return BlockOrder(seed, len(self.train), block_rows=config.block_rows, shuffle_blocks=config.shuffle_blocks)
+
+    def summary(self) -> str:
+        """See `SplitData`; with the rows that are left out."""
+        return super().summary() + left_out(self.folders[X].count, self._used)
 
     def report(self) -> dict[str, Any]:
         """See `SplitData`; with the folders."""

@@ -17,7 +17,7 @@ from pydantic import Field
 from dp_prior.config import Config
 from dp_prior.data.embeddings.folder import EmbeddingFolder
 from dp_prior.data.errors import DataError
-from dp_prior.data.split_data import PARTS, fraction_faults
+from dp_prior.data.split_data import PARTS, MaxRows, fraction_faults
 from dp_prior.tensors.randomness import Randomness
 
 KEYS_AT_ONCE = 16_384
@@ -44,8 +44,7 @@ class EmbeddingSplitConfig(Config):
     """Metadata column; rows with equal values stay in one part, for example the path of an image with many captions.
     The column is read once at the start, and a byte per row is kept in memory. null: rows are independent."""
 
-    max_rows: int | None = Field(default=None, ge=1)
-    """Split this many of the first rows and leave out the others; null: all."""
+    max_rows: MaxRows = None
 
     def faults(self) -> Iterator[str]:
         return fraction_faults(self.train, self.val, self.test)
@@ -57,7 +56,7 @@ class EmbeddingSplitConfig(Config):
             DataError: the column is not there, or no row is left to train on.
         """
         codes = self._by_row if self.by is None else self._by_column(folder)
-        return _parts(codes, self._used(folder.count), folder.path)
+        return _parts(codes, self.used(folder.count), folder.path)
 
     def rows(self, count: int, where: str) -> dict[str, SplitPart]:
         """The parts of independent rows, by name.
@@ -65,9 +64,10 @@ class EmbeddingSplitConfig(Config):
         Raises:
             DataError: no row is left to train on.
         """
-        return _parts(self._by_row, self._used(count), where)
+        return _parts(self._by_row, self.used(count), where)
 
-    def _used(self, count: int) -> int:
+    def used(self, count: int) -> int:
+        """How many of the rows of a data set are used: the first ones."""
         return count if self.max_rows is None else min(count, self.max_rows)
 
     def _by_row(self, start: int, stop: int) -> np.ndarray:
@@ -89,6 +89,11 @@ class EmbeddingSplitConfig(Config):
         """(n,) uint8 number of each row's part."""
         chance = Randomness.from_counts(self.seed, purpose, counts).uniform().numpy()
         return np.where(chance < self.test, 2, np.where(chance < self.test + self.val, 1, 0)).astype(np.uint8)
+
+
+def left_out(count: int, used: int) -> str:
+    """The end of a summary of `count` rows of which the first ones are used; empty if all are."""
+    return f"; split.max_rows leaves out {count - used:,}" if used < count else ""
 
 
 def _parts(codes: Callable[[int, int], np.ndarray], count: int, where: str) -> dict[str, SplitPart]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -30,6 +30,12 @@ class Chosen:
     def every(cls, ends: np.ndarray, store: EpisodeStore) -> Chosen:
         """All episodes."""
         return cls(ends, np.arange(len(ends)), store.numbers())
+
+    def first(self, max_rows: int | None) -> Chosen:
+        """The first chosen episodes with at most `max_rows` rows together, at least one episode; None for all."""
+        if max_rows is None:
+            return self
+        return replace(self, numbers=self.numbers[: max(1, int(np.searchsorted(self.ends, max_rows, side="right")))])
 
     @property
     def is_all(self) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from dp_prior.data.errors import DataError
-from dp_prior.data.frames import FramePart
+from dp_prior.data.frames import FramePart, FrameSource
+from dp_prior.data.frames.chosen_frames import ChosenFrames
 
 IMAGES_AT_ONCE = 1024
 """Images that the frame cache makes durable together, as it does with the frames of an episode."""
@@ -67,6 +68,11 @@ class ImageSource(ABC):
     def __len__(self) -> int:
         """N."""
         return int(self.ends[-1])
+
+    def first(self, used: int) -> FrameSource:
+        """The chunks that hold the first images, so many."""
+        n_chunks = int(np.searchsorted(self.ends, used)) + 1
+        return self if n_chunks == len(self.ends) else ChosenFrames(self, np.arange(n_chunks))
 
     @abstractmethod
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:

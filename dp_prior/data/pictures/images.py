@@ -18,7 +18,7 @@ from dp_prior.config import family
 from dp_prior.data.columns import Column
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.data_record import BatchSize, DataDevice, DataRecord, FrameCachePlace, ManifestPlace, Verified
-from dp_prior.data.embeddings.parts import EmbeddingSplitConfig, SplitPart
+from dp_prior.data.embeddings.parts import EmbeddingSplitConfig, SplitPart, left_out
 from dp_prior.data.errors import DataError
 from dp_prior.data.frames.frame_cache import FrameCache, cache_root
 from dp_prior.data.frames.frame_column import ImageColumn
@@ -138,10 +138,11 @@ class Images(SplitData):
         self._crop = self._checked_crop(config.size or self.source.size)
         self.parts = config.split.rows(len(self.source), str(self.source.root))
         check_classes(self.source, self._rows("train"))
-        self._stored = {"source": self._opened(self.source)}
+        self._used = config.split.used(len(self.source))
+        self._stored = {"source": self._opened(self.source, self._used)}
         if config.test_source is not None:
             test = config.test_source.create(labelled=config.labels, uniform=config.size is None)
-            self._stored["test_source"] = self._opened(test).beside(self._stored["source"], config.size)
+            self._stored["test_source"] = self._opened(test, len(test)).beside(self._stored["source"], config.size)
             self.parts["test"] = SplitPart.whole(len(test))
         self.images = {f"images of {name}": stored.column for name, stored in self._stored.items()}
         self.spec = self._spec()
@@ -155,13 +156,14 @@ class Images(SplitData):
             raise DataError(str(self.source.root), problems)
         return Crop.of(size, self._config.crop)
 
-    def _opened(self, source: ImageSource) -> StoredImages:
-        """The images of a source, at the size of all."""
-        config = self._config
+    def _opened(self, source: ImageSource, used: int) -> StoredImages:
+        """The first images of a source, at the size of all; whole chunks, so that there may be more than are used."""
+        config, frames = self._config, source.first(used)
         root = cache_root(config.frame_cache or source.cache_place, source.root)
         encoding = Encoding(type="grey" if config.channels == 1 else "raw")
-        cache = FrameCache(source, Fit(size=self._crop.frame, how=config.fit), root, encoding)
-        return StoredImages(source, ImageColumn(cache, config.verify), source.labels)
+        cache = FrameCache(frames, Fit(size=self._crop.frame, how=config.fit), root, encoding)
+        labels = None if source.labels is None else source.labels[: cache.n_frames]
+        return StoredImages(source, ImageColumn(cache, config.verify), labels)
 
     def _spec(self) -> Spec:
         config, has_labels = self._config, self.source.labels is not None
@@ -212,7 +214,10 @@ class Images(SplitData):
         """See `SplitData`; with size and classes."""
         counts, size = self.sizes(), " x ".join(map(str, self.spec.x_shape))
         classes = f", {len(self.source.classes)} classes" if self.source.labels is not None else ""
-        return f"{counts['train']:,} train images of {size}, {counts['val']:,} val, {counts['test']:,} test{classes}"
+        return (
+            f"{counts['train']:,} train images of {size}, {counts['val']:,} val, {counts['test']:,} test{classes}"
+            + left_out(len(self.source), self._used)
+        )
 
     def to(self, device: torch.device | str) -> Self:
         """Have an accelerator hold all images if there is room; the frame cache is read here."""

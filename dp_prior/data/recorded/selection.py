@@ -101,13 +101,18 @@ class ActionConfig(KeyConfig):
 
 
 def read_selected(
-    store: EpisodeStore, keys: dict[str, KeyConfig], choice: ChoiceConfig | None = None, stride: int = 1
+    store: EpisodeStore,
+    keys: dict[str, KeyConfig],
+    choice: ChoiceConfig | None = None,
+    stride: int = 1,
+    max_rows: int | None = None,
 ) -> tuple[dict[str, np.ndarray], Chosen, list[str]]:
     """Read and check the configured keys.
 
     Args:
         choice: the episodes that are read; None for all.
         stride: rows from one step to the next, for keys that take the values of later steps.
+        max_rows: see `SplitConfig`.
 
     Returns:
         (N, *shape) float32 contiguous array of each of our keys, the chosen episodes, and warnings.
@@ -116,6 +121,7 @@ def read_selected(
         DataError: all problems in one report.
     """
     chosen, problems = (choice or ChoiceConfig()).of(store)
+    chosen = chosen.first(max_rows)
     ends = chosen.ends
     raw, unread = _read_keys(store, keys, chosen)
     problems += unread

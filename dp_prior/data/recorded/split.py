@@ -15,7 +15,7 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.formats.choice import Episodes, episodes_of, overlaps
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import EpisodeStore
-from dp_prior.data.split_data import PARTS, fraction_faults
+from dp_prior.data.split_data import PARTS, MaxRows, fraction_faults
 from dp_prior.tensors.randomness import Randomness
 
 HELD_OUT = {"valid", "val", "validation", "test"}
@@ -55,6 +55,8 @@ class SplitConfig(Config):
     max_train_episodes: int | None = Field(default=None, ge=1)
     """Maximum number of episodes to train on; the rest of the train part is not used. null means all."""
 
+    max_rows: MaxRows = None
+
     parts: dict[Literal["train", "val", "test"], Episodes] | None = None
     """The episodes of each part, listed as in `choice`, such as `{"train": ["train"], "val": ["valid"]}` for two masks
     of robomimic; episodes of no part are not used. null: the fractions and the seed divide them."""
@@ -85,7 +87,7 @@ class SplitConfig(Config):
         if shared := list(overlaps(listed, chosen.names)):
             raise DataError(source, [f"split.parts: {line}; an episode belongs to one part" for line in shared])
         if not len(listed["train"]):
-            raise DataError(source, ["split.parts.train: choice leaves out all of its episodes"])
+            raise DataError(source, ["split.parts.train: choice or split.max_rows leaves out all of its episodes"])
         train = self._ranked(listed["train"])[: self.max_train_episodes]
         val, test = (listed.get(part, np.zeros(0, np.int64)).tolist() for part in ("val", "test"))
         return Split(sorted(train), val, test, np.setdiff1d(chosen.numbers, [*train, *val, *test]).tolist())

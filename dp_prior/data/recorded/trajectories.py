@@ -114,7 +114,8 @@ class Trajectories(Demonstrations):
         self._horizon, steps = horizon, horizon if all_obs else n_obs_steps
         store, wanted = config.episodes.create(), {**config.obs, ACTION: config.action}
         self.described = store.describe()
-        arrays, chosen, self.file_warnings = read_selected(store, wanted, config.choice, config.stride)
+        most = config.split.max_rows
+        arrays, chosen, self.file_warnings = read_selected(store, wanted, config.choice, config.stride, most)
         ends, self._n_recorded, self._n_of_all = chosen.ends, len(chosen.numbers), len(chosen.recorded)
         parts = config.split.of(store, chosen).ids()
         self.file_warnings += config.split.unused_parts(store)
@@ -287,13 +288,14 @@ class Trajectories(Demonstrations):
 
     def whole_episodes(self, action: ActionConfig | None = None) -> WholeEpisodes:
         """See `SplitData`; read again, since samples are windows. Args: action: see `WholeEpisodes`."""
-        return WholeEpisodes(self._config, action)
+        return WholeEpisodes(self._config, action, self._config.split.max_rows)
 
     def summary(self) -> str:
         """See `Demonstrations.summary`; with what was chosen, mirrored, or has weights."""
         lines = [super().summary()]
         if left := self._n_of_all - self._n_recorded:
-            lines.append(f"choice leaves out {left} episode{'s' if left > 1 else ''}")
+            by = "choice leaves" if self._config.split.max_rows is None else "choice and split.max_rows leave"
+            lines.append(f"{by} out {left} episode{'s' if left > 1 else ''}")
         if self._config.stride > 1:
             rate = "" if self.spec.fps is None else f", {self.spec.fps:g} steps per second"
             lines.append(f"one row of {self._config.stride}{rate}")

@@ -21,11 +21,12 @@ class WholeEpisodes:
         keys: what the data set has.
     """
 
-    def __init__(self, record: RecordedConfig, action: ActionConfig | None = None):
+    def __init__(self, record: RecordedConfig, action: ActionConfig | None = None, max_rows: int | None = None):
         """
         Args:
             record: of data on this machine.
             action: the executed actions; None for the key `executed`, or without it for the actions to learn.
+            max_rows: see `SplitConfig`.
 
         Raises:
             DataError: it cannot be read; all problems in one report.
@@ -34,7 +35,8 @@ class WholeEpisodes:
         self.keys: Collection[str] = self._store.keys()
         usual = ActionConfig(key=EXECUTED) if EXECUTED in self.keys else record.action
         wanted = {**record.obs, ACTION: action or usual}
-        self._values, self._chosen, _ = read_selected(self._store, wanted, record.choice, record.stride)
+        found = read_selected(self._store, wanted, record.choice, record.stride, max_rows)
+        self._values, self._chosen, _ = found
         self._stride = record.stride
         self.numbers = self._chosen.names[self._chosen.numbers]
 

@@ -102,7 +102,8 @@ class MultiQueryPriorConfig(PriorBackboneRecord):
         """See `PriorBackboneRecord`; a text embedding is needed, and all conditions have the embedding's size."""
         sizes = {key: shape[-1] for key, shape in cond_shapes.items()}
         if EMBEDDING not in sizes or set(sizes.values()) != {dim}:
-            raise ValueError(f"{self.type!r} needs text embeddings, and encodings, of {dim} numbers; found {sizes}")
+            wanted = f"{self.type!r} needs text embeddings, and encodings, of {dim} numbers"
+            raise ValueError(f"{wanted}; found {sizes}. Use 'prior_transformer', which takes any")
         return PriorTokens(self, dim)
 
     def network(self, sizes: Sizes) -> MultiQueryPrior:

@@ -53,7 +53,7 @@ def read_rows(record: EmbeddingsConfig) -> list[FolderRows]:
     """
     folders = {"image" if name == X else name: each.create() for name, each in record.folders().items()}
     check_pairs(list(folders.values()))
-    total = next(iter(folders.values())).count
+    total = record.split.used(next(iter(folders.values())).count)
     n_blocks = min(-(-total // BLOCK), MOST_ROWS // BLOCK)
     begins = [number * -(-total // BLOCK) // n_blocks * BLOCK for number in range(n_blocks)]
     spans = [(begin, min(begin + BLOCK, total)) for begin in begins]

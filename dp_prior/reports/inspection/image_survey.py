@@ -36,6 +36,7 @@ class Gallery:
 
     Attributes:
         name: `source` or `test_source`.
+        used: number of images, the first ones, that a configuration uses.
         numbers: (n,) of the images that were read.
         sizes: (n, 2) height and width.
         digests: hash of the pixels of each.
@@ -47,6 +48,7 @@ class Gallery:
 
     name: str
     source: ImageSource
+    used: int
     numbers: np.ndarray
     sizes: np.ndarray
     digests: list[bytes]
@@ -57,11 +59,11 @@ class Gallery:
     problems: list[str]
 
     def counts(self) -> dict[str, int]:
-        """Number of all images of each class, the largest first; empty without labels."""
+        """Number of all used images of each class, the largest first; empty without labels."""
         labels = self.source.labels
         if labels is None:
             return {}
-        found = np.bincount(labels, minlength=len(self.source.classes))
+        found = np.bincount(labels[: self.used], minlength=len(self.source.classes))
         return {self.source.classes[number]: int(found[number]) for number in np.argsort(-found, kind="stable")}
 
     def strips(self) -> Iterator[tuple[str, str]]:
@@ -79,15 +81,16 @@ class Gallery:
             yield f"{self.name}, {title}", address(np.concatenate(list(self.stills[row]), axis=1))
 
 
-def read_gallery(name: str, source: ImageSource) -> Gallery:
+def read_gallery(name: str, source: ImageSource, used: int) -> Gallery:
     """Look at a source.
 
     Args:
         source: which takes images of any size.
+        used: see `Gallery`.
     """
     numbers, sizes, digests, flat, grey, stills, problems = [], [], [], [], [], [], []
     histogram = np.zeros((3, 256), np.int64)
-    for begin, end in _spans(source):
+    for begin, end in _spans(source, used):
         for number, image in _read(source, begin, end, problems):
             numbers.append(number)
             sizes.append(image.shape[:2])
@@ -99,6 +102,7 @@ def read_gallery(name: str, source: ImageSource) -> Gallery:
     return Gallery(
         name,
         source,
+        used,
         np.array(numbers, np.int64),
         np.array(sizes, np.int64).reshape(-1, 2),
         digests,
@@ -213,9 +217,9 @@ def _some(seen: Gallery, which: np.ndarray) -> str:
     return f"{seen.name}: {which.sum():,} of {len(which):,} images, first {first}, are"
 
 
-def _spans(source: ImageSource) -> list[tuple[int, int]]:
-    """The spans of images to read, each as first image and exclusive end."""
-    total, pixels = len(source), source.size[0] * source.size[1]
+def _spans(source: ImageSource, total: int) -> list[tuple[int, int]]:
+    """The spans of the first images, `total`, to read, each as first image and exclusive end."""
+    pixels = source.size[0] * source.size[1]
     most = min(MOST_IMAGES, max(SPANS, MOST_PIXELS // max(1, pixels)))
     if total <= most:
         return [(0, total)]

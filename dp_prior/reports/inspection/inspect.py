@@ -12,7 +12,6 @@ from dp_prior.config import Config, ConfigError
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.embeddings.written import cut_warnings, read_record
 from dp_prior.data.errors import DataError
-from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.recognition import Episodes, kind_of, known_kind
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.pictures.images import ImagesConfig
@@ -172,7 +171,8 @@ def _configured(config: TrainConfig) -> list[Inspection]:
         cameras = [each.key for each in one.images.values() if each.key is not None and each.render is None]
         depths = {each.key: each for each in one.depth.values() if each.key is not None}
         clouds = {each.key: _point_encoder(config, name) for name, each in one.points.items()}
-        seen = _recorded(name, place, roles, own, normalizers, cameras, one.choice, depths, clouds)
+        chosen = {"choice": one.choice, "max_rows": one.split.max_rows}
+        seen = _recorded(name, place, roles, own, normalizers, cameras, depths, clouds, **chosen)
         replays = replay_findings(config, name, one) if not seen.survey.problems else []
         beside = [f"{key}: frames of {each.folder}" for key, each in one.cameras.items() if each.folder is not None]
         findings = ranked([*seen.findings, *_cut_texts(one), *replays])
@@ -200,14 +200,16 @@ def _recorded(
     data: dict[str, Any],
     normalizers: dict[str, NormalizerConfig] | None = None,
     cameras: list[str] | None = None,
-    choice: ChoiceConfig | None = None,
     depths: dict[str, DepthConfig] | None = None,
     clouds: dict[str, PointEncoderConfig] | None = None,
+    **chosen: Any,
 ) -> Inspection:
-    """Args: wanted, data, normalizers, cameras, choice, depths, clouds: those of a configuration; None for all keys and
-    episodes."""
+    """Args:
+    wanted, data, normalizers, cameras, depths, clouds: those of a configuration; None for all keys.
+    chosen: which episodes, see `survey`; none for all.
+    """
     is_divided = bool((data.get("split") or {}).get("parts"))
-    seen = replace(survey(record.create(), wanted, choice), is_divided=is_divided)
+    seen = replace(survey(record.create(), wanted, **chosen), is_divided=is_divided)
     is_remote = record.is_remote and cameras is None
     keys = list(seen.cameras if cameras is None else cameras)
     unnamed = {key: shape for key, shape in seen.cameras.items() if key not in keys}
@@ -253,10 +255,9 @@ def _embeddings(name: str, data: dict[str, Any], readable: dict[str, Any]) -> In
 def _images(name: str, data: dict[str, Any], given: ImagesConfig | None) -> Inspection:
     """Args: given: the record of a configuration; None to complete `data` by what is found."""
     record = given or _Images.from_json(json.dumps({"data": data}), source=name).data
-    galleries = [
-        read_gallery(name, source.create(labelled=record.labels, uniform=False))
-        for name, source in record.sources().items()
-    ]
+    opened = {name: source.create(labelled=record.labels, uniform=False) for name, source in record.sources().items()}
+    used = {name: record.split.used(len(one)) if name == "source" else len(one) for name, one in opened.items()}
+    galleries = [read_gallery(name, one, used[name]) for name, one in opened.items()]
     if given is None:
         data = propose_images(galleries[0], data)
         record = _Images.from_json(json.dumps({"data": data}), source=name).data

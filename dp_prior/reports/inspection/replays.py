@@ -26,7 +26,8 @@ def replay_findings(config: TrainConfig, name: str, record: TrajectoriesConfig) 
     """
     for replay in _replays(config, name):
         try:
-            ceiling = replay.of(WholeEpisodes(record.downloaded({}), replay.action)).ceiling()
+            whole = WholeEpisodes(record.downloaded({}), replay.action, record.split.max_rows)
+            ceiling = replay.of(whole).ceiling()
         except (ConfigError, DataError) as error:
             yield Finding("note", f"not replayed: {error.source} {'; '.join(error.problems)}")
         except ImportError as error:

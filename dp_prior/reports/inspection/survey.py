@@ -149,18 +149,20 @@ def survey(
     store: EpisodeStore,
     wanted: Mapping[str, tuple[KeyConfig, Role]] | None = None,
     choice: ChoiceConfig | None = None,
+    max_rows: int | None = None,
 ) -> Survey:
     """Look at a data set.
 
     Args:
         wanted: the keys that a configuration reads and their roles, by name; None for all keys, whose roles follow from
             their names.
-        choice: of episodes by the configuration.
+        choice, max_rows: of episodes by the configuration.
 
     Raises:
         DataError: the data set has no usable episodes.
     """
     chosen, problems = (choice or ChoiceConfig()).of(store)
+    chosen = chosen.first(max_rows)
     if problems:
         raise DataError(str(store.describe()["path"]), problems)
     shapes, lengths = store.keys(), chosen.lengths

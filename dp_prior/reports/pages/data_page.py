@@ -128,7 +128,7 @@ def _facts(one: Inspection) -> dict[str, str]:
         "length": f"{seen.lengths.min():,} to {seen.lengths.max():,} steps, median {np.median(seen.lengths):,.0f}",
     }
     if left := len(seen.chosen.recorded) - len(seen.lengths):
-        facts["left out"] = f"{left:,} of {len(seen.chosen.recorded):,} episodes, by data.choice"
+        facts["left out"] = f"{left:,} of {len(seen.chosen.recorded):,} episodes, by data.choice or data.split.max_rows"
     if fps is not None:
         facts["rate"] = f"{fps:g} steps per second"
         facts["duration"] = str(timedelta(seconds=round(steps / fps)))
@@ -213,13 +213,13 @@ def _images(seen: Gallery) -> str:
     sizes = [f"{height} x {width}" for height, width in np.unique(seen.sizes, axis=0).tolist()]
     size = f"{len(sizes)} sizes, {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else "".join(sizes)
     classes = f", {len(counts):,} classes" if (counts := seen.counts()) else ""
-    part = f"; {len(seen.numbers):,} looked at, evenly spread" if len(seen.numbers) < len(seen.source) else ""
+    part = f"; {len(seen.numbers):,} looked at, evenly spread" if len(seen.numbers) < seen.used else ""
     where = f"{seen.source.describe()['format']}, {seen.source.root}"
-    return f"{len(seen.source):,} images of {size}{classes}{part}; {where}"
+    return f"{seen.used:,} images of {size}{classes}{part}; {where}"
 
 
 def _classes(seen: Gallery, prefix: str) -> Table:
-    rows = [(name, f"{count:,}", f"{count / len(seen.source):.1%}") for name, count in seen.counts().items()]
+    rows = [(name, f"{count:,}", f"{count / seen.used:.1%}") for name, count in seen.counts().items()]
     return f"{prefix}{seen.name}, classes", ("class", "images", "share"), rows
 
 

@@ -141,7 +141,7 @@ OLDER = {
         "save": {"save_to": "wandb", "wandb_run_path": "a/b/c", "save_latest": True},
     },
 }
-ALL = [PRIOR, OLDER]
+ALL = [PRIOR, OLDER | {"max_batch_size": 64}]
 
 
 def test_a_prior_of_todays_form():

@@ -170,6 +170,17 @@ def test_the_scan_reads_no_more_than_stated(tmp_path, monkeypatch):
     assert make(tmp_path).create().report()["rows_checked"] == {"x": N, "text": N}
 
 
+def test_rows_that_max_rows_leaves_out_are_not_scanned(tmp_path):
+    config = make(tmp_path, split={"train": 0.8, "val": 0.2, "max_rows": 45})
+    path = tmp_path / "img" / "img_emb_01.npy"
+    rows = np.load(path)
+    rows[30] = np.nan  # row 50
+    np.save(path, rows)
+    data = config.create()
+    assert data.report()["rows_checked"] == {"x": 45, "text": 45} and sum(data.sizes().values()) == 45
+    assert data.summary().endswith("; split.max_rows leaves out 15")
+
+
 def test_zeros_are_padding_among_text_encodings(tmp_path):
     rows = embeddings(N, 12)
     rows[7], rows[9, 4:] = 0, 0

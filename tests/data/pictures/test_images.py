@@ -287,3 +287,21 @@ def test_only_the_first_images_are_used_if_so_many_are_asked_for(tmp_path):
     source = write_npz(tmp_path / "a.npz", pixels, labels)
     few = opened(tmp_path, source, split={"train": 1.0, "val": 0.0, "max_rows": 12})
     assert everything(few).x[:, 0, 0, 0].tolist() == list(range(12))
+    assert few.summary().endswith("2 classes; split.max_rows leaves out 28")
+
+
+def test_the_frame_cache_holds_the_chunks_of_the_images_that_are_used(tmp_path, monkeypatch):
+    """Of every number of images: as many chunks as they need, and each image is the one of the whole set."""
+    monkeypatch.setattr("dp_prior.data.pictures.image_source.IMAGES_AT_ONCE", 8)
+    pixels = np.arange(20, dtype=np.uint8)[:, None, None, None] * np.ones((1, 4, 4, 3), np.uint8)
+    source = write_npz(tmp_path / "a.npz", pixels, np.arange(20) % 2)
+    prints = {}
+    for most, stored in ((2, 8), (8, 8), (9, 16), (17, 20), (20, 20), (99, 20), (None, 20)):
+        found = opened(tmp_path, source, labels=True, split={"train": 1.0, "val": 0.0, "max_rows": most})
+        used = min(most or 20, 20)
+        assert (len(found.train), len(found.images["images of source"])) == (used, stored)
+        batch = everything(found)
+        assert batch.x[:, 0, 0, 0].tolist() == list(range(used))
+        assert batch.cond["label"].tolist() == [number % 2 for number in range(used)]
+        prints.setdefault(stored, set()).add(found.fingerprint)
+    assert all(len(each) == 1 for each in prints.values()) and len(set.union(*prints.values())) == 3

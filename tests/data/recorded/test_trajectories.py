@@ -202,6 +202,22 @@ def test_names_and_a_rate_that_cannot_be_read_are_told_and_no_reason_not_to_trai
     assert any("[3]" in line for line in data.file_warnings)
 
 
+def test_the_first_rows_are_a_data_set_without_the_other_episodes(path):
+    """Of any number of rows the same parts, samples and fingerprint as of the episodes that fit, named one by one."""
+    ends = np.cumsum([20, 5, 30, 17, 9, 12, 25, 3, 14, 21])
+    every = configure(path).create(6, 2, 3)
+    for most in (1, 20, 24, 25, 54, 55, 130, int(ends[-1]), 1000):
+        count = max(1, int((ends <= most).sum()))
+        few = configure(path, split=CONFIG["split"] | {"max_rows": most}).create(6, 2, 3)
+        named = configure(path, choice={"only": list(range(count))}).create(6, 2, 3)
+        assert (few.split_ids, few.fingerprint) == (named.split_ids, named.fingerprint)
+        assert torch.equal(fetch_all(few.train).x, fetch_all(named.train).x)
+        assert few.whole_episodes().numbers.tolist() == list(range(count))
+        assert (few.fingerprint == every.fingerprint) == (count == len(ends))
+    told = configure(path, split={"max_rows": 60}).create(6, 2, 3).summary()
+    assert told.endswith("; choice and split.max_rows leave out 7 episodes")
+
+
 @pytest.mark.parametrize(
     ("left_out", "told"), [([0], "choice leaves out 1 episode"), ([0, 1], "leaves out 2 episodes")]
 )

@@ -259,6 +259,14 @@ def test_a_configuration_names_what_is_shown(tmp_path):
     assert found.data["obs"]["goal"] == {"key": "state", "slice": [2, 4]}
 
 
+def test_only_the_rows_that_a_configuration_uses_are_looked_at(tmp_path):
+    path = tmp_path / "tiny.json"
+    path.write_text(json.dumps(tiny(tmp_path, data__split={"max_rows": 1})))
+    (found,) = inspect(str(path))
+    assert len(found.survey.lengths) == 1 < len(found.survey.chosen.recorded)
+    assert "by data.choice or data.split.max_rows" in "\n".join(summary([found]))
+
+
 def test_every_set_of_a_mixture_is_shown(made, tmp_path):
     config = tiny(tmp_path)
     one = {"obs": {"state": {"key": "state"}}, "action": {"key": "action"}}

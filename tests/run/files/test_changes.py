@@ -25,6 +25,7 @@ REFUSED = {
     "data.obs.goal.key=other": "data.obs.goal.key: 'state' in the checkpoint, 'other' now",
     "data.previous_action=before": "data.previous_action: None in the checkpoint, 'before' now",
     "data.split.seed=4": "data.split.seed: 0 in the checkpoint, 4 now",
+    "data.split.max_rows=9": "data.split.max_rows: None in the checkpoint, 9 now",
     "data.mask_padding=false": "data.mask_padding: True in the checkpoint, False now",
     "train.ema.slow.decay=0.5": "train.ema.slow.decay: 0.9 in the checkpoint, 0.5 now",
 }
