@@ -24,8 +24,8 @@ class Library:
         skeleton: the settings here, by path, that follow from several of theirs, or from a default of theirs.
         blocks: its objects of settings, each with its place here.
         is_flat: a setting is known by its name alone, in whichever object: arguments of functions have no objects.
-        defaults: from the settings, the values there of those that a file may omit, where they differ from what is
-            left out here.
+        defaults: values there of settings that a file may omit, where they differ from what is left out here; a
+            function of the given settings.
         lists: paths where one object may stand for a list of one.
     """
 
