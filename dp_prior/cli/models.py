@@ -23,7 +23,11 @@ guidance_option = click.option("--guidance-scale", type=float, help="Instead of 
     "--out", required=True, type=click.Path(path_type=Path), help="File NAME.npz, or for images a folder of PNG files."
 )
 @click.option("--labels", help="Names or numbers of classes, with commas, in turn; by default drawn uniformly.")
-@click.option("--conditions", type=click.Path(path_type=Path), help=".npz with an array (m, ...) for each condition.")
+@click.option(
+    "--conditions",
+    type=click.Path(path_type=Path),
+    help=".npz with an array (m, ...) for each condition, or samples of another model, to enlarge.",
+)
 @click.option(
     "--split",
     type=click.Choice(["train", "val", "test"]),

@@ -48,7 +48,7 @@ class HeldOut(Conditions):
 
 
 class Given(Conditions):
-    """Conditions from a file, in turn."""
+    """Conditions from a file, in turn: arrays by their names, or what `dp-prior sample` drew with another model."""
 
     def __init__(self, path: Path, spec: Spec):
         """
@@ -59,7 +59,7 @@ class Given(Conditions):
         self.identity = {"conditions": hashlib.sha256(path.read_bytes()).hexdigest()}
         try:
             with np.load(path, allow_pickle=False) as arrays:
-                self._arrays = {key: arrays[key] for key in arrays.files}
+                self._arrays = _as_conditions({key: arrays[key] for key in arrays.files}, spec)
         except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise ConfigError(f"--conditions {path}", [f"is no .npz file of arrays: {error}"]) from None
         wanted, found = spec.cond_shapes, {key: value.shape[1:] for key, value in self._arrays.items()}
@@ -86,6 +86,17 @@ class Given(Conditions):
     def labels(self, ids: Tensor) -> Tensor | None:
         """See `Conditions`."""
         return self.rows(ids)[LABEL] if LABEL in self._dtypes else None
+
+
+def _as_conditions(arrays: dict[str, np.ndarray], spec: Spec) -> dict[str, np.ndarray]:
+    """Arrays as `dp-prior sample` writes them, under the names of the conditions: the samples `arr_0` are the only
+    condition besides the labels `arr_1`. Labels that the model does not read are left out; other files stay as they
+    are."""
+    others = spec.cond_shapes.keys() - {LABEL}
+    if "arr_0" not in arrays or not arrays.keys() <= {"arr_0", "arr_1"} or len(others) != 1:
+        return arrays
+    names = {"arr_0": others.pop(), **({"arr_1": LABEL} if LABEL in spec.cond_shapes else {})}
+    return {names[key]: value for key, value in arrays.items() if key in names}
 
 
 class Labelled(Conditions):

@@ -18,12 +18,12 @@ from tests.extras import needs
 needs("diffusers", "image")
 
 
-def saved(place, channels=3, label_dropout=0.2, **spec):
-    """An untrained model of 8 x 8 pixels, saved by itself; without `spec` its labels are a, b and c."""
+def saved(place, channels=3, label_dropout=0.2, side=8, **spec):
+    """An untrained model of `side` x `side` pixels, saved by itself; without `spec` its labels are a, b and c."""
     torch.manual_seed(0)
     task = images.tiny(place, task__label_dropout=label_dropout)["task"]
     classes = {"cond_shapes": {"label": ()}, "kinds": {"label": "label"}, "classes": {"label": ("a", "b", "c")}}
-    spec = Spec(x_shape=(8, 8, channels), **(spec or classes))
+    spec = Spec(x_shape=(side, side, channels), **(spec or classes))
     if "label" not in spec.cond_shapes:
         task["label_dropout"] = 0.0
     model = ImageTaskConfig.from_json(json.dumps(task)).create(spec)
@@ -98,6 +98,33 @@ def test_an_image_of_lower_resolution_comes_from_a_file(tmp_path):
     expected = load_image(model).predict(4, low_res=torch.from_numpy(low_res[[0, 1, 0, 1]]))
     with np.load(tmp_path / "a.npz") as arrays:
         assert arrays.files == ["arr_0"] and np.array_equal(arrays["arr_0"], expected.numpy())
+
+
+@pytest.mark.parametrize("is_labelled", [True, False])
+def test_a_second_model_enlarges_what_the_first_one_drew_and_takes_its_labels(is_labelled, model, tmp_path):
+    shapes, kinds = {"low_res": (8, 8, 3)}, {"low_res": "image"}
+    labels = {"kinds": {**kinds, "label": "label"}, "classes": {"label": ("a", "b", "c")}}
+    of_both = {"cond_shapes": {**shapes, "label": ()}, **labels}
+    upsampler = saved(tmp_path, side=16, **(of_both if is_labelled else {"cond_shapes": shapes, "kinds": kinds}))
+    assert command(model, "--n", "3", "--out", tmp_path / "base.npz").exit_code == 0
+    asked = ["--n", "3", "--conditions", tmp_path / "base.npz", "--out", tmp_path / "large.npz"]
+    assert command(upsampler, *asked).exit_code == 0
+    with np.load(tmp_path / "base.npz") as base, np.load(tmp_path / "large.npz") as large:
+        given = base["arr_1"].tolist() if is_labelled else 3
+        expected = load_image(upsampler).predict(given, low_res=base["arr_0"])
+        assert np.array_equal(large["arr_0"], expected.numpy())
+        assert not is_labelled or np.array_equal(large["arr_1"], base["arr_1"])
+
+
+def test_samples_of_another_size_and_missing_labels_are_refused_with_what_is_expected(model, tmp_path):
+    drawn(model, tmp_path / "base.npz", n=2)
+    shapes, kinds = {"low_res": (4, 4, 3)}, {"low_res": "image"}
+    upsampler = saved(tmp_path, cond_shapes=shapes, kinds=kinds)
+    found = command(upsampler, "--n", "2", "--out", tmp_path / "a.npz", "--conditions", tmp_path / "base.npz")
+    assert found.exit_code == 64 and "low_res" in found.output and "(4, 4, 3)" in found.output
+    np.savez(tmp_path / "unlabelled.npz", arr_0=np.zeros((2, 8, 8, 3), np.uint8))
+    found = command(model, "--n", "2", "--out", tmp_path / "b.npz", "--conditions", tmp_path / "unlabelled.npz")
+    assert found.exit_code == 64 and "arr_0" in found.output and "label" in found.output
 
 
 def test_images_are_guided_by_their_label_alone(model, tmp_path):

@@ -299,6 +299,16 @@ _ROWS = (
     *left_out("`project` and `artifact` of the saver wandb", "tracker.save.*.wandb_run_path"),
 )
 
+_DEFAULTS = {
+    "prior.condition_on_text_encodings": True,
+    "prior.sampling_clamp_l2norm": False,
+    "prior.sampling_final_clamp_l2norm": False,
+    "data.eval_every_seconds": 3600,
+    "train.lr": 1.1e-4,
+    "train.wd": 6.02e-2,
+    "train.max_grad_norm": 0.5,
+    "train.use_ema": True,
+}
 
 DALLE2 = Library(
     key="dalle2",
@@ -315,11 +325,6 @@ DALLE2 = Library(
         "clip": "data.image",
         "load": "tracker.load",
     },
-    defaults={
-        "prior.condition_on_text_encodings": True,
-        "prior.sampling_clamp_l2norm": False,
-        "prior.sampling_final_clamp_l2norm": False,
-        "train.use_ema": True,
-    },
+    defaults=lambda theirs: _DEFAULTS,
     lists=("tracker.save",),
 )

@@ -8,6 +8,7 @@ from dp_prior.config.translation.diffusion_policy_values import (
     directory,
     episodes,
     epochs,
+    folder,
     imagenet,
     inference_steps,
     kind,
@@ -20,6 +21,7 @@ from dp_prior.config.translation.diffusion_policy_values import (
     optimizer,
     per_camera,
     previous,
+    replay_buffer,
     resized,
     resnet,
     rotation,
@@ -182,7 +184,9 @@ _ROWS = (
     Row("policy.num_inference_steps", "task.sampler.steps", "null: as many as trained", inference_steps),
     # data
     Row("task.dataset.zarr_path", "data.episodes.path"),
-    Row("task.dataset.dataset_path", "data.episodes.path"),
+    Row("task.dataset.dataset_path", "data.episodes.path", "", replay_buffer),
+    Row("task.dataset.dataset_dir", "data.episodes.path", "of the kitchen's arrays", folder),
+    fixed("task.dataset.robot_noise_ratio", (0, 0.0), "observations get no noise"),
     Row("task.dataset._target_", "data.episodes.type", "by format", built(skeleton, "data.episodes.type")),
     Row("task.dataset.seed", "data.split.seed"),
     Row("task.dataset.val_ratio", "data.split.val", "and `train`, the rest", validation),
@@ -214,6 +218,8 @@ _ROWS = (
     *copies(
         "`task.dataset`", "task.dataset_path", "task.dataset_type", "task.abs_action", "task.obs_keys", "task.task_name"
     ),
+    *copies("`task.dataset`", "task.dataset_dir", "task.robot_noise_ratio"),
+    *copies("`task.dataset`", "task.env_runner.dataset_dir", "task.env_runner.robot_noise_ratio"),
     *copies("`task.dataset`", "task.env_runner.dataset_path", "task.env_runner.obs_keys", "task.env_runner.abs_action"),
     *left_out("a name only", "task.name", "exp_name", "task.data_name", "task.task_type", "data_name", "task_type"),
     fixed("task.pose_repr.obs_pose_repr", (), "set task.arms", "task.arms"),

@@ -9,6 +9,8 @@ from dp_prior.config.translation.row import Here, NoCounterpart, Theirs, built
 from dp_prior.config.translation.translate import TO_FILL_IN
 
 _SCHEDULE = "policy.noise_scheduler"
+_KITCHEN, _REAL = "KitchenLowdimDataset", "RealPushTImageDataset"
+_NO_PATH = f"{TO_FILL_IN}/data"
 _PUSHT_OBS = {"agent_pos": {"key": "state", "slice": [0, 2]}}
 _BLOCKS = {"resnet18": ([2, 2, 2, 2], False), "resnet34": ([3, 4, 6, 3], False), "resnet50": ([3, 4, 6, 3], True)}
 _PUSHT_NAMES = {"image": "camera"}  # as the Push-T environment names its picture
@@ -68,11 +70,12 @@ def skeleton(theirs: Theirs) -> dict[str, Any]:
     }
     if not _is_transformer(theirs):
         ours["task.backbone.head_groups"] = 8
-    if any(path.startswith("logging.") for path in theirs):
+    if any(path.startswith("logging.") for path in theirs) and theirs.get("logging.mode") != "disabled":
         ours["tracker.log.<wandb>.type"] = "wandb"
     ours |= _data(theirs) | _evaluators(theirs)
+    kept = {"range_eps": 0.05} if "Kitchen" in _dataset(theirs) else {}  # theirs is in units of the data
     for key in ("action", *_low_dim(theirs)):
-        ours[f"task.normalizer.{key}"] = {"type": "limits", "clip": None}
+        ours[f"task.normalizer.{key}"] = {"type": "limits", "clip": None, **kept}
     if not _averages(theirs):
         ours["train.ema"] = {}
     return ours | _rotations(theirs)
@@ -122,12 +125,20 @@ def _cameras(theirs: Theirs) -> list[str]:
 
 def _data(theirs: Theirs) -> dict[str, Any]:
     """The episodes, and the keys of observations and action."""
+    if _dataset(theirs) == _KITCHEN:
+        return {
+            "data.episodes": {"type": "masked_arrays", "path": theirs.get("task.dataset.dataset_dir", _NO_PATH)},
+            "data.action.key": "actions_seq",
+            "data.obs.obs.key": "observations_seq",
+        }
     robomimic = "Robomimic" in _dataset(theirs) or str(theirs.get("task.dataset.dataset_path", "")).endswith("hdf5")
     ours: dict[str, Any] = {
         "data.episodes.type": "robomimic" if robomimic else "zarr",
-        "data.episodes.path": f"{TO_FILL_IN}/data",
+        "data.episodes.path": _NO_PATH,
         "data.action": {"key": "actions" if robomimic else "action"},
     }
+    if _dataset(theirs) == _REAL:
+        return ours | _recorded(theirs)
     within = "obs/" if robomimic else ""
     if _is_image(theirs):
         pusht = _dataset(theirs) == "PushTImageDataset"
@@ -142,12 +153,28 @@ def _data(theirs: Theirs) -> dict[str, Any]:
     return ours
 
 
+def _recorded(theirs: Theirs) -> dict[str, Any]:
+    """The keys of their real robot: videos beside the arrays, and of poses the first two numbers where two are said."""
+    flat = {"slice": [0, 2]}
+    videos = f"{theirs.get('task.dataset.dataset_path', _NO_PATH)}/videos"
+    ours = {"data.action": {"key": "action", **(flat if _action_shape(theirs) == [2] else {})}}
+    for key, kind in _shapes(theirs).items():
+        if kind == "rgb":
+            ours[f"data.images.{key}"] = {"folder": videos, "file": f"{key.removeprefix('camera_')}.mp4"}
+        else:
+            is_flat = "pose" in key and theirs.get(f"task.shape_meta.obs.{key}.shape") == [2]
+            ours[f"data.obs.{key}"] = {"key": key, **(flat if is_flat else {})}
+    return ours
+
+
 def _rotations(theirs: Theirs) -> dict[str, Any]:
     """Absolute poses of robomimic: the rotation of an arm is predicted as 6D, and neither quaternions nor grippers are
-    normalised."""
+    normalised. Without pictures theirs divides all observations by the largest number among them."""
     if "Robomimic" not in _dataset(theirs):
         return {}
     kept = {f"task.normalizer.{key}": {"type": "identity"} for key in _low_dim(theirs) if key.endswith("quat")}
+    if _dataset(theirs) == "RobomimicReplayLowdimDataset":
+        kept = {f"task.normalizer.{key}": {"type": "max_abs", "clip": None} for key in _low_dim(theirs)}
     if not theirs.get("task.dataset.abs_action", theirs.get("task.abs_action", False)):
         return {**kept, "task.normalizer.action": {"type": "identity"}}
     n_arms = 2 if theirs.get("task.action_dim", 10) == 20 or _action_shape(theirs) == [20] else 1
@@ -290,17 +317,41 @@ def resnet(name: str, theirs: Theirs, *names: str) -> Here:
 
 
 def size(shape: list[int], theirs: Theirs, key: str) -> Here:
-    """Height and width of a camera's frames."""
-    if _shapes(theirs).get(key) != "rgb" or theirs.get("policy.obs_encoder.resize_shape"):
-        return Here()
+    """Height and width of a camera's frames.
+
+    Raises:
+        NoCounterpart: it is no camera, or its frames are resized.
+    """
+    if _shapes(theirs).get(key) != "rgb":
+        raise NoCounterpart("the data say it")
+    if theirs.get("policy.obs_encoder.resize_shape"):
+        raise NoCounterpart("frames are resized to `policy.obs_encoder.resize_shape`")
     return Here({f"data.images.{_name(theirs, key)}.size": shape[1:]})
 
 
 def kind(word: str, theirs: Theirs, key: str) -> Here:
     """An observation, which has its place by its kind."""
-    room = "images" if word == "rgb" else "obs"
-    entry = _data(theirs)[f"data.{room}.{_name(theirs, key)}"]
-    return Here({f"data.{room}.{_name(theirs, key)}.key": entry["key"]})
+    place = f"data.{'images' if word == 'rgb' else 'obs'}.{_name(theirs, key)}"
+    return Here({f"{place}.{name}": value for name, value in _data(theirs)[place].items() if name in ("key", "file")})
+
+
+def folder(path: str, theirs: Theirs, *names: str) -> str:
+    """The folder of the kitchen's arrays.
+
+    Raises:
+        NoCounterpart: it holds logs of a simulator.
+    """
+    if _dataset(theirs) != _KITCHEN:
+        raise NoCounterpart(
+            "logs of MuJoCo (.mjl) are not read; save their `qpos` and `ctrl` as `obs` and `action` "
+            "(docs/own_data.md) and set data.episodes"
+        )
+    return path
+
+
+def replay_buffer(path: str, theirs: Theirs, *names: str) -> str:
+    """The data set; their real robot's lies in a folder beside its videos."""
+    return f"{path}/replay_buffer.zarr" if _dataset(theirs) == _REAL else path
 
 
 def observations(keys: list[str], theirs: Theirs, *names: str) -> Here:
@@ -314,9 +365,15 @@ def validation(ratio: float, theirs: Theirs, *names: str) -> Here:
 
 
 def rotation(value: Any, theirs: Theirs, *names: str) -> Here:
-    """The rotations of absolute actions."""
+    """The rotations of absolute actions.
+
+    Raises:
+        NoCounterpart: actions are relative.
+    """
     found = _rotations(theirs).get("data.action.rotations")
-    return Here({"data.action.rotations": found} if found else {})
+    if not found:
+        raise NoCounterpart("actions without absolute poses are taken as they are")
+    return Here({"data.action.rotations": found})
 
 
 def legacy_normalizer(is_legacy: bool, theirs: Theirs, *names: str) -> Here:

@@ -16,8 +16,17 @@ _STEPS = 500000  # of most of their published recipes; theirs train until they a
 _SAMPLING = "of the sampling scripts: `dp-prior sample` has options for it"
 
 
+def _is_upsampler(theirs: Theirs) -> bool:
+    return "large_size" in theirs or "small_size" in theirs
+
+
 def _side(theirs: Theirs) -> int:
-    return theirs.get("large_size", theirs.get("image_size", 64))
+    return theirs.get("large_size", 256) if _is_upsampler(theirs) else theirs.get("image_size", 64)
+
+
+def _defaults(theirs: Theirs) -> dict[str, Any]:
+    sizes = {"large_size": 256, "small_size": 64} if _is_upsampler(theirs) else {"image_size": 64}
+    return {**sizes, "lr_anneal_steps": 0}
 
 
 def _heights(theirs: Theirs) -> list[int]:
@@ -197,7 +206,8 @@ _ROWS = (
     Row("use_fp16", "train.precision", "true: fp16, which needs a GPU", Words({False: "fp32", True: "fp16"})),
     *left_out("the scale of the loss is torch's GradScaler", "fp16_scale_growth"),
     *left_out("the option --resume; other weights by `train.init_from`", "resume_checkpoint"),
-    *left_out(_SAMPLING, "num_samples", "model_path", "base_samples"),
+    *left_out(_SAMPLING, "num_samples", "model_path"),
+    Row("base_samples", "", "the option --conditions of `dp-prior sample` takes the file that `dp-prior sample` wrote"),
 )
 
 IMPROVED_DIFFUSION = Library(
@@ -205,9 +215,12 @@ IMPROVED_DIFFUSION = Library(
     name="improved-diffusion",
     link="https://github.com/openai/improved-diffusion",
     about="Flags, on the command line of `translate` or in a file, also as shell variables: "
-    '`MODEL_FLAGS="--image_size 64 --num_channels 128"`. Theirs clips no gradients and trains until it is killed.',
+    '`MODEL_FLAGS="--image_size 64 --num_channels 128"`. Theirs clips no gradients and trains until it is killed. '
+    "The flags of an upsampler need `--large_size` or `--small_size` among them, which the published ones leave out. "
+    "`image_sample.py`, then `super_res_sample.py`, is `dp-prior sample runs/base --n 100 --out base.npz`, then "
+    "`dp-prior sample runs/upsampler --n 100 --conditions base.npz --out large.npz`.",
     rows=_ROWS,
     skeleton=_skeleton,
     is_flat=True,
-    defaults={"lr_anneal_steps": 0},
+    defaults=_defaults,
 )

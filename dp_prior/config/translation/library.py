@@ -24,7 +24,8 @@ class Library:
         skeleton: the settings here, by path, that follow from several of theirs, or from a default of theirs.
         blocks: its objects of settings, each with its place here.
         is_flat: a setting is known by its name alone, in whichever object: arguments of functions have no objects.
-        defaults: values there of settings that a file may omit, where they differ from what is left out here.
+        defaults: values there of settings that a file may omit, where they differ from what is left out here; a
+            function of the given settings.
         lists: paths where one object may stand for a list of one.
     """
 
@@ -36,13 +37,13 @@ class Library:
     skeleton: Callable[[Theirs], dict[str, Any]]
     blocks: Mapping[str, str] = field(default_factory=dict)
     is_flat: bool = False
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Callable[[Theirs], Mapping[str, Any]] = lambda theirs: {}
     lists: tuple[str, ...] = ()
 
     def completed(self, theirs: Theirs) -> Theirs:
         """Settings with the `defaults` of those that a file omits."""
-        given = {path.rpartition(".")[2] for path in theirs} if self.is_flat else set(theirs)
-        return {**theirs, **{path: value for path, value in self.defaults.items() if path not in given}}
+        given = {path.rpartition(".")[2]: value for path, value in theirs.items()} if self.is_flat else theirs
+        return {**theirs, **{path: value for path, value in self.defaults(given).items() if path not in given}}
 
     def row(self, path: str) -> tuple[Row, tuple[str, ...]] | None:
         """The row of a setting, with the names that `*` stands for; None for an unknown setting."""
@@ -53,6 +54,10 @@ class Library:
             if found := pattern.fullmatch(place):
                 return row, found.groups()
         return None
+
+    def is_object(self, path: str) -> bool:
+        """Whether a path is of an object of settings, which a file may leave null."""
+        return any(row.theirs.startswith(f"{path}.") for row in self.rows)
 
     @functools.cached_property
     def _plain(self) -> dict[str, Row]:

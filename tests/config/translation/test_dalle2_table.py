@@ -269,3 +269,11 @@ def test_a_place_above_the_run_and_other_loaders_are_dropped_with_the_remedy():
     assert "below the run directory" in found["tracker.save.0.save_best_to"]
     assert "docs/hub.md" in found["tracker.load.load_from"]
     assert "docs/tracking.md" in found["tracker.log.log_type"] and "logger" in found["tracker.log.log_type"]
+
+
+def test_what_a_file_omits_has_the_values_of_theirs_and_null_is_no_unknown_setting():
+    train = {"epochs": 1, "use_ema": False}
+    found = values(DALLE2, {**OLDER, "train": train})
+    assert (found["train.lr.peak"], found["train.optimizer.weight_decay"]) == (1.1e-4, 6.02e-2)
+    assert found["train.max_grad_norm"] == 0.5 and found["evaluate.0.every.minutes"] == 60
+    assert reasons(DALLE2, merged(PRIOR, {"tracker": {"load": None}}))["tracker.load"] == "null"

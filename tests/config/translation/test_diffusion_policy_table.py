@@ -364,6 +364,57 @@ TRANSFORMER_IMAGE = {
     },
     "optimizer": {"transformer_weight_decay": 1e-3, "obs_encoder_weight_decay": 1e-6, "learning_rate": 1e-4},
 }
+KITCHEN = {
+    "task": {
+        "name": "kitchen",
+        "dataset_dir": "data/kitchen",
+        "env_runner": {
+            "_target_": "diffusion_policy.env_runner.kitchen_lowdim_runner.KitchenLowdimRunner",
+            "dataset_dir": "data/kitchen",
+        },
+        "dataset": {
+            "_target_": "diffusion_policy.dataset.kitchen_lowdim_dataset.KitchenLowdimDataset",
+            "dataset_dir": "data/kitchen",
+        },
+    }
+}
+KITCHEN_LOGS = merged(
+    KITCHEN,
+    {
+        "task": {
+            "robot_noise_ratio": 0.1,
+            "env_runner": {"robot_noise_ratio": 0.1},
+            "dataset": {
+                "_target_": "diffusion_policy.dataset.kitchen_mjl_lowdim_dataset.KitchenMjlLowdimDataset",
+                "robot_noise_ratio": 0.1,
+            },
+        }
+    },
+)
+REAL_SHAPES = {
+    "obs": {
+        "camera_1": {"shape": [3, 24, 32], "type": "rgb"},
+        "camera_3": {"shape": [3, 24, 32], "type": "rgb"},
+        "robot_eef_pose": {"shape": [2], "type": "low_dim"},
+    },
+    "action": {"shape": [2]},
+}
+REAL_ENCODER = {"rgb_model": {"name": "resnet18"}, "resize_shape": [16, 20], "crop_shape": [14, 18]}
+REAL_PUSHT = {
+    **REAL_IMAGE,
+    "policy": merged(REAL_IMAGE["policy"], {"obs_encoder": REAL_ENCODER}),
+    "training": {**REAL_IMAGE["training"], "freeze_encoder": False},
+    "task": {
+        "shape_meta": REAL_SHAPES,
+        "dataset_path": "data/real",
+        "env_runner": {"_target_": "diffusion_policy.env_runner.real_pusht_image_runner.RealPushTImageRunner"},
+        "dataset": {
+            "_target_": "diffusion_policy.dataset.real_pusht_image_dataset.RealPushTImageDataset",
+            "dataset_path": "data/real",
+            "shape_meta": REAL_SHAPES,
+        },
+    },
+}
 ALL = [
     TRANSFORMER_IMAGE,
     UNET_LOWDIM,
@@ -374,6 +425,9 @@ ALL = [
     LIFT_IMAGE,
     PUSHT_IMAGE,
     REAL_IMAGE,
+    REAL_PUSHT,
+    merged(TRANSFORMER_LOWDIM, KITCHEN),
+    merged(TRANSFORMER_LOWDIM, KITCHEN_LOGS),
 ]
 
 
@@ -553,13 +607,34 @@ def test_robomimic_from_states():
     assert {key: found[f"data.obs.{key}.key"] for key in KEYS} == {key: f"obs/{key}" for key in KEYS}
     assert found["data.action.key"] == "actions"
     assert (found["data.action.rotations.0.slice"], found["data.action.rotations.0.form"]) == ([3, 6], "axis_angle")
-    assert found["task.normalizer.robot0_eef_quat.type"] == "identity"
+    assert {found[f"task.normalizer.{key}.type"] for key in KEYS} == {"max_abs"}
     assert found["task.normalizer.action.slices.0.slice"] == [6, 7]
     assert found["task.normalizer.action.slices.0.normalizer.type"] == "identity"
     legacy = values(DIFFUSION_POLICY, merged(LIFT_LOWDIM, {"task": {"dataset": {"use_legacy_normalizer": True}}}))
     assert legacy == found | {"task.normalizer.action.others.type": "max_abs"}
     relative = values(DIFFUSION_POLICY, merged(LIFT_LOWDIM, {"task": {"dataset": {"abs_action": False}}}))
     assert "data.action.rotations.0.form" not in relative and relative["task.normalizer.action.type"] == "identity"
+
+
+def test_the_kitchen_is_read_from_its_arrays_and_not_from_its_logs():
+    found = values(DIFFUSION_POLICY, merged(TRANSFORMER_LOWDIM, KITCHEN))
+    assert (found["data.episodes.type"], found["data.episodes.path"]) == ("masked_arrays", "data/kitchen")
+    assert (found["data.obs.obs.key"], found["data.action.key"]) == ("observations_seq", "actions_seq")
+    assert found["task.normalizer.obs.range_eps"] == found["task.normalizer.action.range_eps"] == 0.05
+    dropped = reasons(DIFFUSION_POLICY, merged(TRANSFORMER_LOWDIM, KITCHEN_LOGS))
+    assert ".mjl" in dropped["task.dataset.dataset_dir"] and "no noise" in dropped["task.dataset.robot_noise_ratio"]
+
+
+def test_a_real_robot_has_its_videos_beside_its_arrays_and_the_numbers_of_its_poses_that_are_said():
+    found = values(DIFFUSION_POLICY, REAL_PUSHT)
+    assert found["data.episodes.path"] == "data/real/replay_buffer.zarr"
+    assert (found["data.images.camera_3.folder"], found["data.images.camera_3.file"]) == ("data/real/videos", "3.mp4")
+    assert found["data.action.slice"] == found["data.obs.robot_eef_pose.slice"] == [0, 2]
+
+
+def test_a_logger_that_is_disabled_is_left_out():
+    disabled = translated(DIFFUSION_POLICY, merged(UNET_LOWDIM, {"logging": {"mode": "disabled"}}))
+    assert [one["type"] for one in disabled.config["tracker"]["log"]] == ["console"]
 
 
 def test_robomimic_and_push_t_from_cameras():

@@ -165,3 +165,10 @@ def test_a_batch_that_micro_batches_do_not_divide_is_kept_whole():
     found = reasons(IMPROVED_DIFFUSION, {**HYBRID, "microbatch": 40})
     assert "40 does not divide the batch of 96" in found["microbatch"]
     assert values(IMPROVED_DIFFUSION, {**HYBRID, "microbatch": 40})["data.batch_size"] == 96
+
+
+@pytest.mark.parametrize("flags", [{"large_size": 256}, {"small_size": 64}, {"large_size": 256, "small_size": 64}])
+def test_either_size_of_an_upsampler_tells_the_other(flags):
+    found = values(IMPROVED_DIFFUSION, {**flags, "num_channels": 192})
+    assert (found["data.size"], found["data.low_res"]) == ([256, 256], [64, 64])
+    assert found["task.backbone.channel_mult"] == [1, 1, 2, 2, 4, 4]

@@ -4,8 +4,10 @@ from dp_prior.config.translation.library import Library
 from dp_prior.config.translation.row import Row
 
 ROWS = (Row("a.b"), Row("a.*"), Row("c.**"), Row("d.*.e.*.f"))
-NESTED = Library("n", "N", "", "", ROWS, lambda theirs: {}, defaults={"a.b": 1})
-FLAT = Library("f", "F", "", "", (Row("b"), Row("c")), lambda theirs: {}, is_flat=True, defaults={"b": 1})
+NESTED = Library("n", "N", "", "", ROWS, lambda theirs: {}, defaults=lambda theirs: {"a.b": 1})
+FLAT = Library(
+    "f", "F", "", "", (Row("b"), Row("c")), lambda theirs: {}, is_flat=True, defaults=lambda theirs: {"b": 1}
+)
 
 
 def test_a_path_has_the_row_that_names_it_before_a_pattern():

@@ -28,7 +28,7 @@ SMALL = Library(
         "data.path": f"{TO_FILL_IN}/data",
         "train.lr.type": "cosine",
     },
-    defaults={"lr": 0.5},
+    defaults=lambda theirs: {"lr": 0.5},
 )
 
 

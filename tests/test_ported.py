@@ -1,0 +1,271 @@
+"""Whole configurations of the other libraries, on data in their own layouts: translated, checked, and trained for two
+steps, with no edit by hand but what the translation says is to fill in."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dp_prior.tracking.jsonl import read_rows
+from tests.cases import every
+from tests.cli.invoked import command
+from tests.config.translation import test_dalle2_table as dalle2
+from tests.config.translation import test_diffusion_policy_table as diffusion_policy
+from tests.config.translation.translated import merged
+from tests.data.embeddings.folders import write_npy
+from tests.data.formats.test_masked_arrays import write as write_masked
+from tests.data.frames.recordings import pictures, write_video, write_zarr
+from tests.data.pictures.sets import images, write_folder
+from tests.extras import needs
+
+needs("zarr", "zarr")
+needs("h5py", "robomimic")
+needs("av", "video")
+needs("PIL", "image")
+needs("pyarrow", "lerobot")
+
+LENGTHS = [21, 19, 22, 18]
+N = sum(LENGTHS)
+
+
+@dataclass(frozen=True)
+class Port:
+    """A configuration of theirs, a function that writes its data below a folder, and what there is to fill in."""
+
+    settings: dict
+    write: Callable[[Path], None]
+    fill_in: dict[str, str] = field(default_factory=dict)
+
+
+def numbers(*shape):
+    return np.random.default_rng(len(shape)).uniform(-1, 1, shape).astype("f4")
+
+
+def arrays(path, **columns):
+    """A replay buffer of zarr 2."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_zarr(path, numbers(N, 1), LENGTHS, **{f"data/{key}": values for key, values in columns.items()})
+
+
+def push_t(place, path="data/pusht.zarr"):
+    state = (numbers(N, 5) * 100 + 256).astype("f4")
+    keypoints = np.repeat(state[:, None, 2:4], 9, 1)
+    frames = pictures(N, 96, 96).astype("f4")  # as published
+    arrays(place / path, state=state, action=state[:, :2] + 1, keypoint=keypoints, img=frames)
+
+
+def blocks(place):
+    arrays(place / "data/blocks.zarr", obs=numbers(N, 16), action=numbers(N, 2))
+
+
+def kitchen(place):
+    (place / "data").mkdir()
+    write_masked(place / "data/kitchen", time_first=False, lengths=LENGTHS, longest=max(LENGTHS))
+
+
+def real_robot(place):
+    folder = place / "data/real"
+    arrays(folder / "replay_buffer.zarr", action=numbers(N, 6), robot_eef_pose=numbers(N, 6))
+    for episode, length in enumerate(LENGTHS):
+        for camera in (1, 3):
+            write_video(folder / f"videos/{episode}/{camera}.mp4", pictures(length, 24, 32))
+
+
+def robomimic(place, path="data/lift/ph.hdf5"):
+    import h5py
+
+    (place / path).parent.mkdir(parents=True, exist_ok=True)
+    sizes = {"object": 10, "robot0_eef_pos": 3, "robot0_eef_quat": 4, "robot0_gripper_qpos": 2}
+    with h5py.File(place / path, "w") as file:
+        for episode, length in enumerate(LENGTHS):
+            demo = file.create_group(f"data/demo_{episode}")
+            demo.attrs["num_samples"] = length
+            demo["actions"] = numbers(length, 7)
+            for key, size in sizes.items():
+                demo[f"obs/{key}"] = numbers(length, size)
+            for camera in ("agentview_image", "robot0_eye_in_hand_image"):
+                demo[f"obs/{camera}"] = pictures(length, 48, 64)
+
+
+def folder_of(name, side):
+    def write(place):
+        (place / "data").mkdir(exist_ok=True)
+        write_folder(place / "data" / name, *images(40, (side, side)), labels_from="prefix")
+
+    return write
+
+
+def embeddings_of_texts(place):
+    counts = [60, 40]
+    for name in ("img_emb", "text_emb"):
+        write_npy(place / name, numbers(sum(counts), 16), counts)
+    write_npy(place / "encodings", numbers(sum(counts), 6 * 16).astype("f2"), counts)
+
+
+def lerobot_set(place):
+    arrays(place / "data/arm.zarr", action=numbers(N, 3), state=numbers(N, 5), img=pictures(N, 48, 64))
+    names = ["--rename", "img=observation.image", "--rename", "state=observation.state"]
+    done = command(
+        "convert",
+        "data/arm.zarr",
+        "data/lerobot",
+        "--to",
+        "lerobot",
+        *names,
+        "--leave-out",
+        "image",
+        "--pictures",
+        "--fps",
+        10,
+    )
+    assert done.exit_code == 0, done.output
+
+
+SHORT = {
+    "dataloader": {"batch_size": 20},
+    "val_dataloader": {"batch_size": 8},
+    "training": {"num_epochs": 1, "gradient_accumulate_every": 1, "rollout_every": 1, "lr_warmup_steps": 1},
+    "logging": {"mode": "disabled"},
+    "policy": {"num_inference_steps": 3},
+    "task": {
+        "env_runner": {"n_train": 2, "n_train_vis": 0, "n_test": 2, "n_test_vis": 0, "max_steps": 3},
+        "dataset": {"val_ratio": 0.25, "max_train_episodes": None},
+    },
+}
+"""Settings of Diffusion Policy that make a run short."""
+
+FRAMES = {"obs": {"agentview_image": {"shape": [3, 48, 64], "type": "rgb"}}}
+LIFT = {
+    "policy": {"crop_shape": [40, 56], "down_dims": [16, 32], "diffusion_step_embed_dim": 16},
+    "task": {"shape_meta": FRAMES, "env_runner": {"shape_meta": FRAMES}, "dataset": {"shape_meta": FRAMES}},
+}
+PRIOR = {
+    "prior": {
+        "net": {"dim": 16, "depth": 1, "dim_head": 8, "heads": 2, "max_text_len": 6, "num_timesteps": 8},
+        "timesteps": 8,
+        "sample_timesteps": 4,
+        "beta_schedule": "cosine",
+    },
+    "data": {"image_url": "img_emb", "text_url": "text_emb", "meta_url": None, "batch_size": 8},
+    "train": {"epochs": 1, "amp": False, "eval_timesteps": [4], "ema_beta": 0.9},
+    "tracker": {"log": {"log_type": "console"}, "load": None, "save": {"save_to": "local", "save_latest_to": "last"}},
+}
+UNET = {
+    "num_channels": 32,
+    "num_res_blocks": 1,
+    "diffusion_steps": 4,
+    "noise_schedule": "cosine",
+    "lr_anneal_steps": 2,
+    "batch_size": 2,
+}
+LUCIDRAINS = {
+    "folder": "data/flowers",
+    "image_size": 16,
+    "timesteps": 4,
+    "train_batch_size": 4,
+    "train_num_steps": 2,
+    "save_and_sample_every": 2,
+    "num_samples": 2,
+}
+LEROBOT = {
+    "dataset": {"repo_id": "me/pusht", "root": "data/lerobot"},
+    "policy": {
+        "type": "diffusion",
+        "input_features": {
+            "observation.state": {"type": "STATE", "shape": [5]},
+            "observation.image": {"type": "VISUAL", "shape": [3, 48, 64]},
+        },
+        "crop_shape": [40, 56],
+        "horizon": 8,
+        "n_action_steps": 4,
+        "down_dims": [16, 32],
+        "diffusion_step_embed_dim": 16,
+        "num_train_timesteps": 4,
+    },
+    "batch_size": 8,
+    "steps": 2,
+    "output_dir": "outputs/pusht",
+}
+OPENPI = {
+    "name": "pi0_mine",
+    "model": {"action_horizon": 4},
+    "lr_schedule": {"warmup_steps": 1, "decay_steps": 2, "peak_lr": 1e-4, "decay_lr": 1e-5},
+    "data": {"repo_id": "me/arms", "base_config": {"action_sequence_keys": ["action"]}},
+    "batch_size": 8,
+    "num_train_steps": 2,
+    "wandb_enabled": False,
+}
+
+
+def short(settings, *changes):
+    for change in (SHORT, *changes):
+        settings = merged(settings, change)
+    return settings
+
+
+PORTS = {
+    "the UNet of Push-T": Port(short(diffusion_policy.UNET_LOWDIM), push_t),
+    "the UNet of Push-T by DDIM": Port(short(diffusion_policy.UNET_LOWDIM, diffusion_policy.DDIM), push_t),
+    "the transformer of Push-T": Port(short(diffusion_policy.TRANSFORMER_LOWDIM), push_t),
+    "the transformer of block push": Port(
+        short(diffusion_policy.TRANSFORMER_LOWDIM, diffusion_policy.BLOCKPUSH), blocks
+    ),
+    "the transformer of the kitchen": Port(
+        short(diffusion_policy.TRANSFORMER_LOWDIM, diffusion_policy.KITCHEN), kitchen
+    ),
+    "robomimic, poses": Port(short(diffusion_policy.LIFT_LOWDIM), robomimic),
+    "robomimic, pictures": Port(short(diffusion_policy.LIFT_IMAGE, LIFT), robomimic),
+    "Push-T by its camera": Port(short(diffusion_policy.PUSHT_IMAGE), push_t),
+    "a real robot": Port(short(diffusion_policy.REAL_PUSHT), real_robot),
+    "DALLE2's prior": Port(merged(dalle2.PRIOR, PRIOR), embeddings_of_texts, {"data.text_encodings.path": "encodings"}),
+    "images by class": Port(
+        {"image_size": 32, "class_cond": True, "data_dir": "data/cifar", **UNET}, folder_of("cifar", 32)
+    ),
+    "an upsampler": Port(
+        {"large_size": 64, "small_size": 16, "data_dir": "data/faces", **UNET}, folder_of("faces", 64)
+    ),
+    "denoising diffusion": Port({"dim": 16, "dim_mults": [1, 2], **LUCIDRAINS}, folder_of("flowers", 16)),
+    "a recurrent interface network": Port(
+        {"dim": 32, "depth": 1, "patch_size": 8, "heads": 2, "num_latents": 4, "noise_schedule": "sigmoid"}
+        | LUCIDRAINS,
+        folder_of("flowers", 16),
+    ),
+    "LeRobot's diffusion policy": Port(LEROBOT, lerobot_set),
+}
+
+
+QUICK = ("the transformer of the kitchen", "DALLE2's prior", "denoising diffusion", "a recurrent interface network")
+
+
+@every(name=QUICK)
+def test_a_configuration_of_theirs_trains_on_data_of_theirs(name, tmp_path, monkeypatch):
+    assert_trains(PORTS[name], tmp_path / name, monkeypatch)
+
+
+@pytest.mark.slow
+@every(name=PORTS)
+def test_every_configuration_of_theirs_trains_on_data_of_theirs(name, tmp_path, monkeypatch):
+    assert_trains(PORTS[name], tmp_path / name, monkeypatch)
+
+
+def assert_trains(port, place, monkeypatch):
+    place.mkdir()
+    monkeypatch.chdir(place)
+    port.write(place)
+    Path("theirs.json").write_text(json.dumps(port.settings))
+    translated = command("translate", "theirs.json", "--out", "ours.json")
+    assert translated.exit_code == 0, translated.output
+    assert not [line for line in translated.output.splitlines() if line.startswith("unknown")]
+    named = [line for line in translated.output.splitlines() if line.startswith("to fill in")]
+    assert named == ([f"to fill in: {', '.join(port.fill_in)}"] if port.fill_in else [])
+    settings = {**port.fill_in, "tracker.report": "false"}
+    words = ["--config_file", "ours.json", *(f"--set={key}={value}" for key, value in settings.items())]
+    checked = command("train", *words, "--check")
+    assert checked.exit_code == 0, checked.output
+    trained = command("train", *words)
+    assert trained.exit_code == 0, trained.output
+    run = json.loads(Path("ours.json").read_text())["tracker"]["data_path"]
+    assert read_rows(Path(run))[-1]["step"] >= 2
