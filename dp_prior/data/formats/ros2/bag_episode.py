@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,6 @@ from dp_prior.data.formats.ros2.track import SECOND, Track
 
 MOST_SKEW = 1.0
 """Seconds by which the lags of two topics from stamp to recording may differ; pictures arrive later than numbers."""
-
-Tracks = Mapping[str, list[Track]]
 
 
 class BagEpisode(EpisodeArrays):
@@ -42,14 +41,11 @@ class BagEpisode(EpisodeArrays):
     def layout(self) -> Layout:
         """See `EpisodeArrays`; reads the recording once."""
         tracks = {key: [Track(one) for one in self._topics.parts(key)] for key in self._topics.keys}
-        try:
-            self._collect(tracks)
-            steps = self._steps([track for parts in tracks.values() for track in parts])
+        with _within(self.where):
+            every = [track for parts in tracks.values() for track in parts]
+            self._collect(every)
+            steps = self._steps(every)
             return {key: self._sample(key, parts, steps) for key, parts in tracks.items()}
-        except DataError as error:
-            within = error.source.startswith(self.where)
-            place = error.source if within else f"{self.where} {error.source}"
-            raise DataError(place, error.problems) from None
 
     def rows(self, key: str, first: int, stop: int) -> np.ndarray:
         """See `EpisodeArrays`."""
@@ -69,9 +65,9 @@ class BagEpisode(EpisodeArrays):
         if block:
             yield _stacked(block)
 
-    def _collect(self, tracks: Tracks) -> None:
+    def _collect(self, tracks: list[Track]) -> None:
         by_topic: dict[str, list[Track]] = {}
-        for track in (track for parts in tracks.values() for track in parts):
+        for track in tracks:
             by_topic.setdefault(track.wanted.topic, []).append(track)
         for message in self._bag.messages():
             self.recorded[message.topic, message.type] += 1
@@ -83,9 +79,8 @@ class BagEpisode(EpisodeArrays):
         missing = [f"has no topic {topic!r}. {nearest_name(topic, known)}" for topic in by_topic if topic not in known]
         if missing:
             raise DataError(self.where, missing)
-        for parts in by_topic.values():
-            for track in parts:
-                track.finish()
+        for track in tracks:
+            track.finish()
 
     def _steps(self, tracks: list[Track]) -> np.ndarray:
         """(n,) times of the steps, from the time at which the last topic begins to that at which the first one ends."""
@@ -141,12 +136,23 @@ class BagEpisode(EpisodeArrays):
         messages = (message for message in self._bag.messages() if message.topic == topic)
         for place, message in enumerate(messages):
             if done < len(places) and places[done] == place:
-                picture = picture_of(message.decode(), topic)
+                with _within(self.where):
+                    picture = picture_of(message.decode(), topic)
                 while done < len(places) and places[done] == place:
                     yield picture
                     done += 1
             if done == len(places):
                 return
+
+
+@contextlib.contextmanager
+def _within(where: str) -> Iterator[None]:
+    """Name the recording in errors that name a topic."""
+    try:
+        yield
+    except DataError as error:
+        place = error.source if error.source.startswith(where) else f"{where} {error.source}"
+        raise DataError(place, error.problems) from None
 
 
 def _stacked(pictures: list[Any]) -> np.ndarray:

@@ -187,7 +187,8 @@ def _records(file: Path, may_be_cut: bool) -> Iterator[McapRecord]:
     """The records of a file; if its end is missing, up to the first damaged record."""
     is_whole = _is_whole(file)
     if not is_whole and not may_be_cut:
-        raise DataError(str(file), ["ends without its footer, as a recording that was cut off"])
+        found = "ends without its footer, as a recording that was cut off"
+        raise DataError(str(file), [f"{found}; `dp-prior convert --salvage` reads what lies before"])
     try:
         yield from _stored(file)
     except DataError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,8 +21,6 @@ from dp_prior.data.formats.store_record import EpisodeStoreRecord
 class Ros2BagsConfig(EpisodeStoreRecord):
     """ROS 2 bags in MCAP: one recording, or a folder with a recording for each episode. A JSON file names the topics;
     without one `dp-prior inspect` proposes it."""
-
-    can_salvage: ClassVar[bool] = True
 
     type: Literal["ros2_bags"] = "ros2_bags"
 

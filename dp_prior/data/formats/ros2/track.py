@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.data.errors import DataError
+from dp_prior.data.files import decoding
 from dp_prior.data.formats.ros2.contents import PICTURES, numbers_of, picture_layout, stamp_of, type_of
 from dp_prior.data.formats.ros2.topics import TopicConfig
 from dp_prior.onboard.slerp import between, from_quaternion, slerp, to_quaternion
@@ -78,9 +79,10 @@ class Track:
         topic, joints = self.wanted.topic, self.wanted.names
         if not self._times:
             raise DataError(topic, ["has no messages" + (f" that name {', '.join(joints)}" if joints else "")])
-        if self._turns and self._turns[-1][1] > len(self.names):
-            raise DataError(topic, [f"has {len(self.names)} numbers; rotations reach to {self._turns[-1][1]}"])
-        times = np.array(self._times, np.int64)
+        if (reach := max((stop for _, stop, _ in self._turns), default=0)) > len(self.names):
+            raise DataError(topic, [f"has {len(self.names)} numbers; rotations reach to {reach}"])
+        with decoding(topic, "has times beyond 64 bits"):
+            times = np.array(self._times, np.int64)
         back = np.flatnonzero(np.diff(times) < 0)
         if len(back):
             by = (times[back[0]] - times[back[0] + 1]) / SECOND

@@ -1,6 +1,7 @@
 """The JSON file of topics."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,12 @@ from tests.messages import naming
 
 def read(keys, **more):
     return TopicsConfig.from_json(json.dumps({"fps": 10, "keys": keys, **more}), source="topics.json")
+
+
+def test_the_file_in_the_docs_is_one():
+    page = (Path(__file__).parents[4] / "docs/data.md").read_text(encoding="utf-8").partition("## ROS 2 bags")[2]
+    found = TopicsConfig.from_json(page.partition("```json\n")[2].partition("```")[0], source="docs/data.md")
+    assert found.topics() >= {"/joint_states", "/gripper/width", "/arm/command"}
 
 
 def test_clock_and_gap_of_the_file_hold_where_a_topic_has_none_of_its_own():
