@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.files import decoding
 from dp_prior.data.formats.grouped import EpisodeArrays, Layout
 from dp_prior.data.formats.ros2.bags import Bag
 from dp_prior.data.formats.ros2.contents import picture_of
@@ -73,8 +74,9 @@ class BagEpisode(EpisodeArrays):
             self.recorded[message.topic, message.type] += 1
             if readers := by_topic.get(message.topic):
                 decoded = message.decode()
-                for track in readers:
-                    track.add(decoded, message.log_time)
+                with decoding(message.topic, f"a message is not as {message.type} should be"):
+                    for track in readers:
+                        track.add(decoded, message.log_time)
         known = {topic for topic, _ in self.recorded}
         missing = [f"has no topic {topic!r}. {nearest_name(topic, known)}" for topic in by_topic if topic not in known]
         if missing:
@@ -105,8 +107,8 @@ class BagEpisode(EpisodeArrays):
     def _note(self, tracks: list[Track], begin: int, end: int, late: str, early: str) -> None:
         before = (begin - min(one.times[0] for one in tracks)) / SECOND
         after = (max(one.times[-1] for one in tracks) - end) / SECOND
-        self.notes |= {f"seconds before {late} begins are left out": before} if before else {}
-        self.notes |= {f"seconds after {early} ends are left out": after} if after > 0 else {}
+        for note, seconds in ((f"before {late} begins", before), (f"after {early} ends", after)):
+            self.notes |= {f"seconds {note} are left out": seconds} if seconds > self._topics.max_gap else {}
         for track in tracks:
             topic = track.wanted.topic
             if track.duplicates:
@@ -136,7 +138,7 @@ class BagEpisode(EpisodeArrays):
         messages = (message for message in self._bag.messages() if message.topic == topic)
         for place, message in enumerate(messages):
             if done < len(places) and places[done] == place:
-                with _within(self.where):
+                with _within(self.where), decoding(topic):
                     picture = picture_of(message.decode(), topic)
                 while done < len(places) and places[done] == place:
                     yield picture

@@ -101,11 +101,8 @@ def _at(message: Any, path: str, wanted: TopicConfig) -> Any:
         try:
             value = value[int(name)] if isinstance(value, list) else getattr(value, name)
         except (AttributeError, ValueError, IndexError):
-            inside = getattr(value, "__slots__", None)
-            has = (
-                f"it has {', '.join(inside)}" if inside else f"it is a list of {len(value)}" if value else "it is empty"
-            )
-            raise DataError(wanted.topic, [f"has no field {path!r}: {name!r} is not there, {has}"]) from None
+            inside = ", ".join(getattr(value, "__slots__", ())) or f"{value!r:.60}"
+            raise DataError(wanted.topic, [f"has no field {path!r}: no {name!r} in {inside}"]) from None
     return value
 
 

@@ -9,6 +9,7 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.formats.ros2.bag_episode import BagEpisode
 from dp_prior.data.formats.ros2.bags import Bag
 from dp_prior.data.formats.ros2.topics import TopicsConfig
+from tests.data.formats import ros2_recordings
 from tests.data.formats.ros2_recordings import by_time, film, joints, picture, raw, write_bag
 from tests.extras import needs
 from tests.messages import naming
@@ -161,6 +162,13 @@ def test_stamps_of_clocks_that_differ_are_refused(episode):
             one.layout()
         logged = episode(both, {"n": {"topic": "/n"}, "front": {**FRONT, "clock": "log"}})
         assert len(values(logged, "front")) == 11
+
+
+def test_a_type_with_other_fields_than_its_name_promises_is_damage(episode, monkeypatch):
+    monkeypatch.setitem(ros2_recordings.TYPES, "sensor_msgs/msg/Image", "uint32 height\nuint32 width")
+    one = episode([(5, "/c", "sensor_msgs/Image", {"height": 1, "width": 1})], {"front": {"topic": "/c"}})
+    with pytest.raises(DataError, match=naming("x.mcap", "/c", "sensor_msgs/msg/Image", "encoding")):
+        one.layout()
 
 
 def header(seconds):

@@ -72,7 +72,7 @@ def test_a_dotted_path_leads_into_any_message(decoded):
     assert numbers(message).values == [0.5, 1, 2, 0.25, 3, 4, 7]
     assert numbers(message, field="fingers.1.forces").values == [3, 4]
     assert numbers(message, field="grasps", names=["count"]).names == ["count"]
-    for field, inside in (("fingers.2.forces", "list of 2"), ("fingers.0.force", "label, width, forces"),
+    for field, inside in (("fingers.2.forces", "'2'"), ("fingers.0.force", "label, width, forces"),
                           ("grasp", "header, fingers, grasps")):  # fmt: skip
         with pytest.raises(DataError, match=naming("/x", f"'{field}'", inside)):
             numbers(message, field=field)
