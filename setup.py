@@ -15,6 +15,7 @@ EXTRAS = {
     "zarr": ["zarr>=3.1"],  # replay buffers, v2 and v3
     "lerobot": ["pyarrow>=15"],  # LeRobot data sets
     "hdf5": ["h5py>=3.11"],  # robomimic data sets
+    "ros": ["mcap>=1.6", "mcap-ros2-support>=0.6"],  # ROS 2 bags; mcap brings lz4 and zstandard
     "clip": ["transformers>=5"],  # text towers and vit encoders
     "image": ["diffusers>=0.36", "pillow>=10.1", "scikit-learn>=1.5"],  # UNet of images, image files, the digits
     "gym": ["gymnasium>=1.0"],

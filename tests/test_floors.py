@@ -41,7 +41,11 @@ AT_THE_TOP = {  # imported with the module: where
 }
 IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     **AT_THE_TOP,
-    "yaml": ["config/translation/foreign_settings.py"],
+    "yaml": ["config/translation/foreign_settings.py", "data/formats/ros2/bags.py"],
+    "mcap": ["data/formats/ros2/bags.py"],
+    "mcap_ros2": ["data/formats/ros2/"],
+    "lz4": ["data/formats/ros2/bags.py"],  # these two come with mcap
+    "zstandard": ["data/formats/ros2/bags.py"],
     "zarr": ["data/formats/zarr/"],
     "numcodecs": ["data/formats/zarr/codecs.py", "data/formats/zarr/replay_buffer.py"],
     "rich": ["tracking/console.py"],

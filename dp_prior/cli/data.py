@@ -88,7 +88,7 @@ def cache(
 )
 @click.option("--without", metavar="LIST", help="Not these episodes: as --episodes.")
 @click.option("--where", multiple=True, metavar="KEY=VALUE", help="Only episodes that end with this value; repeatable.")
-@click.option("--salvage", is_flag=True, help="Convert the intact episodes of a LeRobot set that was cut off.")
+@click.option("--salvage", is_flag=True, help="Convert what is intact of a LeRobot set, or of bags, cut off.")
 @click.option("--pictures", is_flag=True, help="LeRobot: keep every pixel as PNG, instead of videos.")
 @click.option("--robot-type", metavar="NAME", help="LeRobot's name of the robot; by default as SOURCE says.")
 def convert(

@@ -87,7 +87,7 @@ def decoding(where: Path | str, problem: str = "cannot be read") -> Iterator[Non
         raise
     except Exception as error:
         raise_refusal(where, error)
-        raise DataError(str(where), [f"{problem}: {error or type(error).__name__}"]) from None
+        raise DataError(str(where), [f"{problem}: {str(error) or type(error).__name__}"]) from None
 
 
 _LARGEST_HEADER = 1 << 20  # bytes; numpy refuses far smaller ones

@@ -9,11 +9,12 @@ from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
 from dp_prior.data.formats.masked_arrays import MaskedArraysConfig
 from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.formats.robomimic import RobomimicStoreConfig
+from dp_prior.data.formats.ros2.ros2_bags import Ros2BagsConfig
 from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
 
 EpisodeStoreConfig = family(
     "episodes",
     *(ZarrStoreConfig, NpzStoreConfig, LeRobotStoreConfig, RobomimicStoreConfig),
-    *(Hdf5GroupsConfig, EpisodeFilesConfig, MaskedArraysConfig),
+    *(Hdf5GroupsConfig, EpisodeFilesConfig, MaskedArraysConfig, Ros2BagsConfig),
     needs=("create", "path", "is_at", "is_remote", "local", "write"),
 )

@@ -49,8 +49,8 @@ def convert(
         salvage: convert the intact episodes of a source that was cut off while being recorded.
 
     Returns:
-        A line about the new data set, and further lines about episodes that are not intact, a changed rate, and frames
-        and parts that are not kept.
+        A line about the new data set, and further lines about episodes that are not intact, a changed rate, frames
+        and parts that are not kept, and what the source's format remarks.
 
     Raises:
         FileExistsError: there is something at `path`.
@@ -91,6 +91,7 @@ def _remarks(recording: Recording, fps: float | None) -> Iterator[str]:
     for name, source in recording.cameras.items():
         if (dtype := source.describe().get("stored")) is not None:
             yield f"{name}: was {dtype} and is uint8"
+    yield from recording.store.remarks()
     for name, why in recording.store.unread().items():
         yield f"{name}: not converted; {why}"
     declared, parts = recording.store.metadata()["fps"], recording.store.parts()

@@ -26,7 +26,7 @@ _MOST_ASKED = 8
 """Files that are opened, until one can be read, to tell whether a folder holds episodes."""
 
 
-class NpzEpisode:
+class NpzEpisode(EpisodeArrays):
     """See `EpisodeArrays`; one `.npz` file. Pickled arrays are never decoded."""
 
     def __init__(self, path: Path):

@@ -47,6 +47,10 @@ class EpisodeArrays(Protocol):
         """Rows first to stop - 1 of an array."""
         ...
 
+    def blocks(self, key: str, first: int, stop: int, step: int) -> Iterator[np.ndarray]:
+        """The same rows in order, at most `step` at once."""
+        return (self.rows(key, row, min(row + step, stop)) for row in range(first, stop, step))
+
 
 class GroupedStore(EpisodeStore):
     """Reads episodes that are stored apart, in the order given.
@@ -197,8 +201,8 @@ class GroupedStore(EpisodeStore):
         """Rows first to stop - 1 in order, at most `step` at once and never of two episodes."""
         begin = 0
         for part, end in zip(self._parts, self.episode_ends.tolist(), strict=True):
-            for row in range(max(first, begin), min(stop, end), step):
-                yield part.rows(key, row - begin, min(row + step, stop, end) - begin)
+            if max(first, begin) < min(stop, end):
+                yield from part.blocks(key, max(first, begin) - begin, min(stop, end) - begin, step)
             begin = end
 
     def _check(self, key: str, numbers: np.ndarray) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import check_is_file
-from dp_prior.data.formats.grouped import GroupedStore, Layout
+from dp_prior.data.formats.grouped import EpisodeArrays, GroupedStore, Layout
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.found_files import by_number
 from dp_prior.data.hdf5 import (
@@ -26,7 +26,7 @@ from dp_prior.data.hdf5 import (
 ENDINGS = (".hdf5", ".h5")
 
 
-class Hdf5Episode:
+class Hdf5Episode(EpisodeArrays):
     """See `EpisodeArrays`; a group of an HDF5 file, which is open only while it is read."""
 
     def __init__(self, path: Path, group: str = ""):

@@ -15,12 +15,12 @@ import numpy as np
 
 from dp_prior.data.errors import DataError, MissingError, UnreadableError
 from dp_prior.data.files import check_memory, decoding, map_npy, npy_header, reading
-from dp_prior.data.formats.grouped import GroupedStore, Layout
+from dp_prior.data.formats.grouped import EpisodeArrays, GroupedStore, Layout
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.files.regular_files import open_regular
 
 
-class MaskedEpisode:
+class MaskedEpisode(EpisodeArrays):
     """See `EpisodeArrays`; one episode of the arrays in a folder, which are mapped into memory."""
 
     def __init__(self, folder: Path, number: int, length: int, headers: Layout, time_first: bool):

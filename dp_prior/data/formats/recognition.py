@@ -49,7 +49,7 @@ def kind_of(path: Path) -> str:
     if arrays := _arrays_of_one_episode(path):
         remedy = "If each file is one episode, name their folder; else say how it is read (docs/data.md#layouts)"
         raise DataError(str(path.absolute()), [f"holds {arrays}, and no layout of several episodes. {remedy}"])
-    known = "a folder of LeRobot or zarr, a folder with a file per episode, or a file .npz, .hdf5, .h5 or .zip"
+    known = "a folder of LeRobot or zarr, a folder with a file per episode, or a file .npz, .hdf5, .h5, .zip or .mcap"
     raise DataError(str(path.absolute()), [f"is of no known format; expected {known} (docs/data.md#layouts)"])
 
 

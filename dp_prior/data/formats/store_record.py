@@ -17,7 +17,7 @@ class EpisodeStoreRecord(Config):
     """A recorded data set in one format. A member of the family has a `type`, a `path` and `create`."""
 
     can_salvage: ClassVar[bool] = False
-    """Whether the format has `salvage`."""
+    """Whether `salvage` is offered for a fault in any file of the data set."""
 
     writes_videos: ClassVar[bool] = False
     """Whether `write` makes videos of cameras, unless `Recording.pictures`."""
@@ -62,7 +62,7 @@ class EpisodeStoreRecord(Config):
             ConfigError: the format has no such reader.
             DataError: no episode is intact.
         """
-        raise ConfigError("--salvage", [f"is for data of type 'lerobot'; these are of type {self.type!r}"])
+        raise ConfigError("--salvage", [f"is for 'lerobot' and 'ros2_bags'; these data are of type {self.type!r}"])
 
     def write(self, recording: Recording) -> None:
         """Write a new data set, which appears at `path` only once it is complete and on disk.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -68,11 +69,12 @@ class EncodedFrames:
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
         begin, stop = part.rows(self.ends)
+        stored = self._rows(begin + skip, stop)
         step = frames_per_block(self.size[0] * self.size[1] * pixel_bytes(self._contents))
         for first in range(begin + skip, stop, step):
             last = min(first + step, stop)
             with decoding(part.where, f"frames of rows {first} to {last - 1} cannot be read"):
-                rows = [as_bytes(row) for row in self._rows(first, last)]
+                rows = [as_bytes(row) for row in itertools.islice(stored, last - first)]
             if len(rows) != last - first:
                 raise DataError(part.where, [f"holds {len(rows)} of the pictures {first} to {last - 1}"])
             names = [f"{part.where}, row {row}" for row in range(first - begin, last - begin)]

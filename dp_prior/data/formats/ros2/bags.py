@@ -1,0 +1,244 @@
+"""Which MCAP files are one recording, and their messages in the order of the files; one chunk of a file is held."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from dp_prior.data.errors import DataError, MissingError, first_few
+from dp_prior.data.files import MOST_CHUNK_BYTES, check_memory, decoding, reading
+from dp_prior.data.found_files import by_number
+from dp_prior.files.regular_files import open_regular, read_small
+
+if TYPE_CHECKING:
+    from mcap.records import Channel, Chunk, McapRecord, Schema
+    from mcap_ros2.decoder import DecoderFactory
+
+ENDING, METADATA = ".mcap", "metadata.yaml"
+
+OTHERS = {
+    ".db3": "`ros2 bag convert` writes MCAP, with `storage_id: mcap` in its options",
+    ".bag": "it is of ROS 1: `rosbags-convert` of the package rosbags writes a bag of ROS 2",
+    ".mcap.zstd": "`ros2 bag convert` writes it unpacked",
+}
+"""Ways to MCAP from other files of bags, by ending."""
+
+_MAGIC, _LARGEST_METADATA = b"\x89MCAP0\r\n", 4 << 20
+
+
+@dataclass(frozen=True)
+class BagMessage:
+    """One recorded message, not decoded yet. Attributes: log_time: nanoseconds at which it was recorded."""
+
+    topic: str
+    log_time: int
+    data: bytes
+    channel: Channel
+    schema: Schema | None
+    factory: DecoderFactory
+
+    @property
+    def type(self) -> str:
+        """Name of its type, such as sensor_msgs/msg/Image."""
+        return "no type" if self.schema is None else self.schema.name
+
+    def decode(self) -> Any:
+        """The message with its fields as attributes.
+
+        Raises:
+            DataError: it is not in the encoding of ROS 2, or damaged.
+        """
+        how = f"{self.channel.message_encoding}, {self.schema and self.schema.encoding}"
+        with decoding(self.topic, f"a message of {self.type} cannot be decoded"):
+            decode = self.factory.decoder_for(self.channel.message_encoding, self.schema)
+            if decode is None:
+                raise DataError(self.topic, [f"holds {self.type} encoded as {how}; expected cdr, ros2msg"])
+            return decode(self.data)
+
+
+@dataclass(frozen=True)
+class Bag:
+    """One recording. Attributes: may_be_cut: whether a file without its end is read as far as it goes."""
+
+    path: Path
+    files: tuple[Path, ...]
+    may_be_cut: bool = False
+
+    def messages(self) -> Iterator[BagMessage]:
+        """All messages in order.
+
+        Raises:
+            DataError: a file is damaged, or was cut off.
+        """
+        from mcap.records import Channel, Message, Schema
+        from mcap_ros2.decoder import DecoderFactory
+
+        for file in self.files:
+            factory, schemas, channels = DecoderFactory(), {}, {}
+            for record in _records(file, self.may_be_cut):
+                if isinstance(record, Schema):
+                    schemas[record.id] = record
+                elif isinstance(record, Channel):
+                    channels[record.id] = record
+                elif isinstance(record, Message):
+                    if (channel := channels.get(record.channel_id)) is None:
+                        raise DataError(
+                            str(file), [f"has a message of channel {record.channel_id}, which is not there"]
+                        )
+                    schema = schemas.get(channel.schema_id)
+                    yield BagMessage(channel.topic, record.log_time, record.data, channel, schema, factory)
+
+    def cut_files(self) -> list[Path]:
+        """The files that lack their end, as a crash leaves them."""
+        return [file for file in self.files if not _is_whole(file)]
+
+
+def is_recording(path: Path) -> bool:
+    """Whether files of bags lie at a path, in the folder, or in folders inside."""
+    if path.is_file():
+        return path.name.endswith((ENDING, *OTHERS))
+    return any(any(path.glob(f"{inside}*{ending}")) for inside in ("", "*/") for ending in (ENDING, *OTHERS))
+
+
+def bags_at(path: Path) -> list[Bag]:
+    """The recordings at a path, in the order of the numbers in their names.
+
+    A folder with metadata.yaml, or whose files are called NAME_0.mcap, NAME_1.mcap, ... after the folder NAME, is one
+    recording. Otherwise each file and folder inside is one.
+
+    Raises:
+        DataError: there is none, or it is not in MCAP.
+    """
+    if not path.exists():
+        raise MissingError(str(path.absolute()), ["no such file or folder; check data.episodes.path"])
+    with reading(path):
+        inside = sorted(path.iterdir(), key=lambda each: by_number(each.name)) if path.is_dir() else []
+    if path.is_file() or _is_one(path):
+        return [_bag(path)]
+    bags = [_bag(each) for each in inside if is_recording(each)]
+    if not bags:
+        raise DataError(str(path.absolute()), [f"holds no recording; expected files {ENDING} or folders with them"])
+    return bags
+
+
+def _in(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"*{ENDING}"), key=lambda each: by_number(each.name))
+
+
+def _is_one(folder: Path) -> bool:
+    if (folder / METADATA).is_file():
+        return True
+    named = re.compile(re.escape(folder.name) + r"_\d+")
+    return bool(_in(folder)) and all(named.fullmatch(file.stem) for file in _in(folder))
+
+
+def _bag(path: Path) -> Bag:
+    """The recording that is a file or a folder."""
+    others = [path] if path.is_file() else sorted(path.iterdir())
+    for other in others:
+        for remedy in (remedy for ending, remedy in OTHERS.items() if other.name.endswith(ending)):
+            raise DataError(str(path), [f"{other.name} is no MCAP file; {remedy}"])
+    if path.is_file():
+        return Bag(path, (path,))
+    found = _in(path)
+    if not (path / METADATA).is_file():
+        if len(found) != 1 and not _is_one(path):
+            remedy = f"`ros2 bag reindex {path}` writes it, or give each recording a folder"
+            raise DataError(
+                str(path), [f"has {len(found)} files {ENDING}, but no {METADATA} that lists them; {remedy}"]
+            )
+        return Bag(path, tuple(found))
+    listed = _listed(path / METADATA)
+    if set(listed) != {file.name for file in found}:
+        differ = first_few(sorted(set(listed) ^ {file.name for file in found}))
+        remedy = f"copy it again, or `ros2 bag reindex {path}`"
+        raise DataError(str(path), [f"{METADATA} and the files {ENDING} differ by {differ}; {remedy}"])
+    return Bag(path, tuple(path / name for name in listed))
+
+
+def _listed(metadata: Path) -> list[str]:
+    """The files of a bag."""
+    import yaml
+
+    with reading(metadata), decoding(metadata, "is not the metadata of a bag"):
+        found = yaml.safe_load(read_small(metadata, _LARGEST_METADATA))["rosbag2_bagfile_information"]
+        if found.get("compression_mode"):
+            mode = found["compression_mode"]
+            raise DataError(str(metadata), [f"compression_mode is {mode}; `ros2 bag convert` writes it without"])
+        return [str(name) for name in found["relative_file_paths"]]
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether a file has its end, which a crash leaves out."""
+    with reading(file), open_regular(file) as stream:
+        begin, size = stream.read(len(_MAGIC)), os.fstat(stream.fileno()).st_size
+        if not _MAGIC.startswith(begin):
+            raise DataError(str(file), [f"is no MCAP file: it begins with {begin!r}"])
+        stream.seek(max(0, size - len(_MAGIC)))
+        return size > len(_MAGIC) and stream.read() == _MAGIC
+
+
+def _records(file: Path, may_be_cut: bool) -> Iterator[McapRecord]:
+    """The records of a file; if its end is missing, up to the first damaged record."""
+    is_whole = _is_whole(file)
+    if not is_whole and not may_be_cut:
+        found = "ends without its footer, as a recording that was cut off"
+        raise DataError(str(file), [f"{found}; `dp-prior convert --salvage` reads what lies before"])
+    try:
+        yield from _stored(file)
+    except DataError:
+        if is_whole:
+            raise
+
+
+def _stored(file: Path) -> Iterator[McapRecord]:
+    """All records in order, those of chunks included. The index is not read, so a file without its end has them too."""
+    from mcap.records import Chunk
+    from mcap.stream_reader import StreamReader, breakup_chunk
+
+    with reading(file), open_regular(file) as stream, decoding(file, "is damaged"):
+        within = _Within(stream, os.fstat(stream.fileno()).st_size)
+        for record in StreamReader(within, emit_chunks=True, record_size_limit=None).records:
+            if isinstance(record, Chunk):
+                yield from breakup_chunk(_unpacked(record, file), validate_crc=True)
+            else:
+                yield record
+
+
+class _Within:
+    """A file of which at most its size is read at once, whatever length a damaged record declares."""
+
+    def __init__(self, stream: BinaryIO, size: int):
+        self._stream, self._size = stream, size
+
+    def read(self, count: int) -> bytes:
+        """The next bytes, fewer at the end."""
+        return self._stream.read(min(count, self._size))
+
+
+def _unpacked(chunk: Chunk, file: Path) -> Chunk:
+    """A chunk without compression; of a damaged one never more bytes than it declares."""
+    size = chunk.uncompressed_size
+    if size > MOST_CHUNK_BYTES:
+        raise DataError(str(file), [f"has a chunk of {size:,} bytes; expected at most {MOST_CHUNK_BYTES:,}"])
+    check_memory(str(file), size)
+    if chunk.compression == "zstd":
+        import zstandard
+
+        data = zstandard.ZstdDecompressor().stream_reader(chunk.data).read(size)
+    elif chunk.compression == "lz4":
+        from lz4.frame import LZ4FrameDecompressor
+
+        data = LZ4FrameDecompressor().decompress(chunk.data, max_length=size)
+    elif chunk.compression:
+        raise DataError(str(file), [f"is compressed by {chunk.compression}; expected zstd, lz4 or nothing"])
+    else:
+        data = chunk.data
+    if len(data) != size:
+        raise DataError(str(file), [f"has a chunk of {len(data):,} bytes that declares {size:,}"])
+    return dataclasses.replace(chunk, compression="", data=data)
