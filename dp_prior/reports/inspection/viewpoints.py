@@ -89,7 +89,7 @@ def find_in_views(views: Mapping[str, Views], seen: Survey) -> Iterator[Finding]
         yield from _told(odd, common, seen, f"{one.camera} and {other.camera} are exchanged", "exchange them")
         exchanged |= {one.camera, other.camera} if odd else set()
     for each in known:
-        if each.camera in exchanged:  # what else is odd is told once these are right
+        if each.camera in exchanged:  # its other faults follow from the exchange
             continue
         places = list(each.pictures)
         odd = [place for place in places if _is_blue_for_red(each, place)]
