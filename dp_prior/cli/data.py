@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -20,6 +21,7 @@ def inspect(place: str, html: Path | None, write_config: Path | None, overrides:
     """Show a data set and its faults, given a path, user/name on the Hub, or a configuration (docs/pages.md). Exit code
     65 if it cannot be trained on."""
     from dp_prior.reports.inspection.inspect import inspect as look
+    from dp_prior.reports.inspection.inspect import next_command
     from dp_prior.reports.inspection.inspect import write_config as propose
     from dp_prior.reports.pages.data_page import summary, write_inspection
     from dp_prior.run.files.exit_file import BAD_DATA
@@ -32,7 +34,9 @@ def inspect(place: str, html: Path | None, write_config: Path | None, overrides:
         echo(f"wrote {write_inspection(found, html, Path(place).name)}")
     if write_config is not None:
         propose(found, write_config)
-        echo(f"wrote {write_config}\nnext\n  dp-prior train --config_file {write_config} --check")
+        echo(f"wrote {write_config}\nnext\n  dp-prior train --config_file {shlex.quote(str(write_config))} --check")
+    elif command := next_command(found, place):
+        echo(f"next\n  {shlex.join([*command, *(f'--set={each}' for each in overrides)])}")
     if any(finding.severity == "error" for one in found for finding in one.findings):
         sys.exit(BAD_DATA)
 

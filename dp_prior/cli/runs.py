@@ -85,7 +85,10 @@ def train(
             ranks = Ranks(make_accelerator(config.train.precision, config.train.dist_timeout))
             found = check_run(config, ranks, say, allow_change)
             if ranks.is_main_process:
-                say(found)
+                given = {"set": overrides, "import": modules, "allow-change": allow_change}
+                own = [f"--{option}={value}" for option, values in given.items() for value in values]
+                train_it = shlex.join(["dp-prior", "train", "--config_file", str(config_file), *own])
+                say(found if is_launched else f"{found}\nnext\n  {train_it}")
             ranks.end()
             return
         if is_launched:
@@ -328,6 +331,8 @@ def configs() -> None:
 
 def _farewell(outcome: Outcome, config: TrainConfig, modules: tuple[str, ...]) -> str:
     """The last lines of the output: how the run ended, its scores and paths, and commands to try next."""
+    from dp_prior.run.files.scores import PAGE
+
     result, best = outcome.result(), outcome.best
     larger, load = f"--set train.{config.train.unit}=...", f"load_{config.task.kind}"
     head = {
@@ -339,6 +344,8 @@ def _farewell(outcome: Outcome, config: TrainConfig, modules: tuple[str, ...]) -
     if result is not None and outcome.status != "stopped":
         lines += [f"  {name:<40} {value:.4g}" for name, value in result["test"].items() if value is not None]
         lines += [f"  {name:<40} {path}" for name, path in result["media"].items()]
+    if (page := outcome.directory / PAGE).is_file():
+        lines.append(f"  {'page':<40} {page}")
     lines.append(f"  {'run':<40} {outcome.directory}")
     if best is not None:
         lines.append(f"  {outcome.label:<40} {best}")
@@ -348,6 +355,9 @@ def _farewell(outcome: Outcome, config: TrainConfig, modules: tuple[str, ...]) -
         program = f"from dp_prior import {load}; print({load}({json.dumps(str(best))}).spec)"
         program = "".join(f"import {module}; " for module in modules) + program
         lines.append(f"  {shlex.join(['python', '-c', program])}")
+        if config.task.kind == "policy":
+            lines.append(f"  {shlex.join(['dp-prior', 'serve', str(best), *own])}")
+            lines.append(f"  {shlex.join(['dp-prior', 'export', str(best), f'{outcome.directory}_policy', *own])}")
     if outcome.diverged_at is not None:
         lines.append(f"warning: the training loss diverged at step {outcome.diverged_at:,}; see events.jsonl")
     return "\n".join([*lines, *(f"warning: {line}" for line in outcome.failures)])

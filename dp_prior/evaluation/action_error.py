@@ -6,7 +6,7 @@ Says more about behaviour than the denoising loss, and is far cheaper than a rol
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -14,18 +14,23 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
-from dp_prior.clock import Cadence
+from dp_prior.clock import Cadence, Progress
+from dp_prior.config import ConfigError
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import SplitData
 from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.grid import beside
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
-from dp_prior.evaluation.measured_models import device_of, with_steps
+from dp_prior.evaluation.measured_models import device_of, evaluation_mode, pick_models, with_steps
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
+from dp_prior.evaluation.open_loop import OpenLoop, episode_runs, write_film
+from dp_prior.evaluation.picture import import_figure
 from dp_prior.evaluation.samples import dealt, evenly_spread, pick_samples, rank_and_size, work_of
+from dp_prior.evaluation.view import CameraView, cameras
+from dp_prior.pixels.video_files import import_av
 from dp_prior.tensors.metrics import ReducingRanks
 from dp_prior.tensors.randomness import Randomness
 from dp_prior.tracking.metric_names import Metric
@@ -88,19 +93,35 @@ class ActionErrorConfig(SampledConfig):
     draws: int = Field(default=16, ge=1, le=MOST_DRAWS)
     """Chunks sampled at each moment of `shown`."""
 
+    filmed: int = Field(default=0, ge=0, le=16)
+    """Number of episodes, the first of the split, that are filmed: camera frames above the recorded actions and the
+    actions that the first of `models` predicts from recorded observations; 0 for none. At most `n_samples` chunks of
+    each are predicted."""
+
     def trial(self) -> Self:
         """See `HeldOutConfig`."""
-        return self.model_copy(update={"n_samples": 4, "shown": min(self.shown, 1), "draws": 1})
+        few = {"shown": min(self.shown, 1), "filmed": min(self.filmed, 1)}
+        return self.model_copy(update={"n_samples": 4, "draws": 1, **few})
 
     def create(self, data: SplitData, output_dir: Path | None = None) -> ActionErrorEvaluator:
         """
         Args:
             data: has the parts `train`, `val`, `test`.
             output_dir: where reports go; None for nowhere.
+
+        Raises:
+            ImportError: a package for filming is not installed.
+            ConfigError: the part is empty, or the samples are of no episodes, which can be filmed.
         """
+        if self.filmed and output_dir is not None:
+            import_av("; or set filmed to 0")
+            import_figure()
         samples = pick_samples(data, self.split, self.name, self.data_set)
         chosen = data if self.data_set is None else data.sets[self.data_set]
         place = partial(chosen.recorded_at, self.split)
+        if self.filmed and not episode_runs(place, 1, 1):
+            found = f"filmed is {self.filmed}, but the samples are of no recorded episodes; set it to 0"
+            raise ConfigError(f"evaluator {self.name!r}", [found])
         return ActionErrorEvaluator(self, samples, output_dir, place=place)
 
 
@@ -122,12 +143,24 @@ class ActionErrorEvaluator(HeldOutEvaluator):
         super().__init__(config, samples, output_dir)
         self._place = place
 
+    def run(self, models: dict[str, nn.Module], ranks: ReducingRanks | None, progress: Progress) -> Measurement:
+        """See `HeldOutEvaluator`; films too."""
+        result, config = super().run(models, ranks, progress), self.config
+        if config.filmed and self.output_dir is not None:
+            policy = pick_models(models, config.models[:1], config.name)[config.models[0]]
+            path = self.output_dir / f"{config.name}_{progress.global_step:08d}.mp4"
+            with evaluation_mode(policy):
+                self._film(path, policy, ranks)
+            result.media[f"{config.name}/video"] = path
+        return result
+
     def measure(self, model: Any, name: str, ranks: ReducingRanks | None, result: Measurement) -> None:
         """See `HeldOutEvaluator`."""
         first = model.n_obs_steps - 1
         executed, whole = slice(first, first + model.n_action_steps), slice(None)
         for steps in work_of(ranks).parts(self.config.eval_timesteps):
-            error, recorded, mask = self._errors(model, with_steps(model.sampler, steps), ranks)
+            rows = evenly_spread(len(self.samples), self.config.n_samples)
+            error, recorded, mask = self._errors(model, with_steps(model.sampler, steps), ranks, rows)
             counts = mask.sum(0)  # (horizon,)
             values = {"mse": error**2, "mae": error.abs()}  # 0 where not real
             for kind, part in (("", executed), ("_chunk", whole)):
@@ -157,16 +190,18 @@ class ActionErrorEvaluator(HeldOutEvaluator):
             self._tell_moments(model, result)
 
     def _errors(
-        self, policy: Any, sampler: SamplerConfig, ranks: ReducingRanks | None
+        self, policy: Any, sampler: SamplerConfig, ranks: ReducingRanks | None, rows: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """One chunk for each sample, on every rank.
+        """One chunk for each of n samples, on every rank.
+
+        Args:
+            rows: (n,) numbers of the samples.
 
         Returns:
             On the CPU: sampled minus recorded actions, and recorded actions, (n, horizon, D) float64, rotations as 6D,
             0 at padding; and (n, horizon) bool, False at padding.
         """
         config, samples, layout, device = self.config, self.samples, policy.spec.layout("x"), device_of(policy)
-        rows = evenly_spread(len(samples), config.n_samples)
         n = len(rows)
 
         def sample(ids: Tensor) -> Tensor:
@@ -185,6 +220,45 @@ class ActionErrorEvaluator(HeldOutEvaluator):
         error, recorded, is_real = dealt(n, min(config.batch_size, share), ranks, sample, like).cpu().double().unbind(1)
         return error, recorded, is_real[..., 0] > 0
 
+    def _film(self, path: Path, policy: Any, ranks: ReducingRanks | None) -> None:
+        """Film the first episodes. A collective; the first rank writes."""
+        config, sampler = self.config, with_steps(policy.sampler, self.config.eval_timesteps[0])
+        runs = [
+            (episode, run[: config.n_samples * policy.n_action_steps])
+            for episode, run in episode_runs(self._place, len(self.samples), config.filmed)
+        ]
+        episodes = [self._open_loop(policy, sampler, episode, run, ranks) for episode, run in runs]
+        if rank_and_size(ranks)[0] == 0:
+            pictures = (self._pictures(policy, run) for _, run in runs)
+            write_film(path, policy.spec.fps, zip(episodes, pictures, strict=True))
+
+    def _open_loop(
+        self, policy: Any, sampler: SamplerConfig, episode: int, run: range, ranks: ReducingRanks | None
+    ) -> OpenLoop:
+        """Recorded and predicted actions of an episode, whose samples are `run`."""
+        every, layout = policy.n_action_steps, policy.spec.layout("x")
+        error, recorded, mask = self._errors(policy, sampler, ranks, torch.tensor(run[::every]))
+        first = policy.n_obs_steps - 1
+        executed = slice(first, first + every)
+        real = torch.where(mask[:, executed, None], recorded[:, executed], torch.nan).flatten(0, 1)
+        found = (real + error[:, executed].flatten(0, 1)).numpy()
+        width, names = min(real.shape[1], MOST_DIMENSIONS), list(policy.spec.names.get("x", ()))
+        names = layout.names(names) if layout is not None and names else names
+        names = names or [f"dimension {number}" for number in range(width)]
+        title = f"episode {episode}: recorded actions (grey), and predicted from recorded observations (blue)"
+        return OpenLoop(title, real.numpy()[:, :width], found[:, :width], names, every)
+
+    def _pictures(self, policy: Any, run: range) -> Iterator[np.ndarray]:
+        """What the cameras saw at each sample; nothing, one pixel high, without cameras."""
+        keys = cameras(policy.spec)
+        view = CameraView(policy, keypoints=False) if keys else None
+        for ids in torch.tensor(run).split(self.config.batch_size):
+            if view is None:
+                yield from np.full((len(ids), 1, 1, 3), 255, np.uint8)
+                continue
+            seen = self.samples.seeing(keys).fetch(ids.to(self.samples.device)).cond
+            yield from view({key: seen[key][:, -1].cpu().numpy() for key in keys}, range(len(ids)))
+
     def _moments(self) -> Tensor:
         """(moments,) the samples that the page of the run shows."""
         n, moments = len(self.samples), min(self.config.shown, len(self.samples))
@@ -194,16 +268,16 @@ class ActionErrorEvaluator(HeldOutEvaluator):
         """Add where the moments were recorded, and what the cameras saw there."""
         rows = self._moments()
         places = [self._place(row) for row in rows.tolist()]
-        cameras = sorted(key for key in policy.spec.cond_shapes if policy.spec.kind(key) == "image")
+        keys = cameras(policy.spec)
         if None not in places:
             result.tables[f"{self.config.name}/moments"] = [
-                {"moment": number, "episode": episode, "step": step, "cameras": ", ".join(cameras)}
+                {"moment": number, "episode": episode, "step": step, "cameras": ", ".join(keys)}
                 for number, (episode, step) in enumerate(places, 1)
             ]
         written = self.output_dir.glob(f"{glob.escape(self.config.name)}_{'[0-9]' * 8}_frames.npy")
-        if cameras and not any(written):  # the moments stay the same
-            seen = self.samples.seeing(cameras).fetch(rows.to(self.samples.device)).cond
-            result.arrays["frames"] = beside([_small(seen[key][:, -1].cpu().numpy()) for key in cameras])
+        if keys and not any(written):  # the moments stay the same
+            seen = self.samples.seeing(keys).fetch(rows.to(self.samples.device)).cond
+            result.arrays["frames"] = beside([_small(seen[key][:, -1].cpu().numpy()) for key in keys])
 
     def _chunks(self, policy: Any, sampler: SamplerConfig, ranks: ReducingRanks | None) -> np.ndarray:
         """Several chunks at each of some moments; moment and number of the draw determine the noise.

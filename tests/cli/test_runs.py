@@ -23,8 +23,17 @@ def test_farewell_names_scores_places_and_what_to_do_next(tmp_path, evaluate, la
         f"{label:<41}{best}",
         f"dp-prior evaluate {best}",
         f'load_policy("{best}")',
+        f"dp-prior serve {best}",
+        f"dp-prior export {best} {tmp_path / 'run'}_policy",
     ):
         assert part in said
+
+
+def test_a_check_names_the_command_that_trains_with_what_was_given(tmp_path):
+    config = write(tmp_path, train__steps=2, evaluate=[])
+    said = train(config, "--check", "--set", "train.steps=3", "--import", "colorsys").output.partition("next\n")[2]
+    line = ["dp-prior", "train", "--config_file", str(config), "--set=train.steps=3", "--import=colorsys"]
+    assert shlex.split(said) == line
 
 
 @pytest.mark.slow

@@ -12,9 +12,10 @@ import torch
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.sampler import DDIM, DDPM
+from dp_prior.evaluation import open_loop
 from dp_prior.evaluation.action_error import ActionErrorConfig, with_steps
 from dp_prior.tensors.randomness import Randomness
-from tests.evaluation.fakes import NOW, Samples, TinyPolicy, data, on_ranks
+from tests.evaluation.fakes import NOW, Samples, TinyPolicy, data, on_ranks, read_video
 from tests.messages import naming
 
 MODELS = {"ema": TinyPolicy(0), "online": TinyPolicy(1)}
@@ -241,6 +242,44 @@ def test_chunks_do_not_depend_on_the_number_of_ranks(tmp_path, ranks):
 def test_wrong_numbers_of_steps_are_refused(steps):
     with pytest.raises(ConfigError, match=naming("config", "eval_timesteps")):
         ActionErrorConfig.from_json(f'{{"eval_timesteps": {steps}}}')
+
+
+def test_a_film_shows_the_predicted_and_recorded_actions_of_the_first_episodes(tmp_path, monkeypatch):
+    """The film has a frame for each sample, and its chunks are those whose errors are measured."""
+    pytest.importorskip("av")
+    told = []
+    monkeypatch.setattr(open_loop.Curves, "__init__", spying(open_loop.Curves.__init__, told))
+    source = SimpleNamespace(val=SPLIT.val, train=None, test=None)
+    source.recorded_at = lambda part, sample: (5 + (sample >= 11), sample - 11 * (sample >= 11))
+    config = ActionErrorConfig(eval_timesteps=(4,), filmed=2, shown=0, n_samples=3)
+    result = config.create(source, tmp_path).run(MODELS, None, NOW)
+    assert result.media["action_error/video"] == tmp_path / "action_error_00000100.mp4"
+    hold = round(open_loop.USUAL_FPS)
+    assert len(list(read_video(tmp_path / "action_error_00000100.mp4"))) == 11 + 12 + 2 * hold  # 12 are 3 chunks of 4
+    for actions, rows in zip(told, ([0, 4, 8], [11, 15, 19]), strict=True):
+        batch = SPLIT.val.fetch(torch.tensor(rows))
+        with torch.no_grad():
+            random = Randomness.from_counts(0, "action_error", batch.ids)
+            drawn = MODELS["ema"].eval().draw(batch.cond, random, Draw(DDIM(steps=4)))
+        real = batch.mask[:, 1:5, None].flatten(0, 1).numpy()
+        for found, expected in ((actions.recorded, batch.x), (actions.predicted, drawn)):
+            expected = np.where(real, expected[:, 1:5].flatten(0, 1).numpy(), np.nan)
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert [actions.title[:10] for actions in told] == ["episode 5:", "episode 6:"]
+    assert not ActionErrorConfig(filmed=0).create(source, tmp_path / "none").run(MODELS, None, NOW).media
+
+
+def spying(create, told):
+    def created(curves, actions, width):
+        told.append(actions)
+        create(curves, actions, width)
+
+    return created
+
+
+def test_samples_that_are_no_moments_cannot_be_filmed(tmp_path):
+    with pytest.raises(ConfigError, match=naming("action_error", "filmed", "0")):
+        ActionErrorConfig(filmed=1).create(SPLIT, tmp_path)
 
 
 def test_dimensions_and_moments_are_told_and_what_cameras_saw_is_stored_once(tmp_path):

@@ -16,6 +16,7 @@ from dp_prior.pixels.resize import Fit
 from dp_prior.reports.inspection.data_urls import address
 from dp_prior.reports.inspection.faults import MOST_NAMED, Finding
 from dp_prior.reports.inspection.survey import Survey
+from dp_prior.reports.inspection.viewpoints import Views, find_in_views
 
 EPISODES, STILLS, STILL_HEIGHT = 3, 8, 120
 MOST_FRAMES, CLIP_FRAMES = 400, 100
@@ -66,7 +67,7 @@ def look(seen: Survey, keys: Collection[str], *, are_named: bool) -> tuple[list[
         are_named: by a configuration, so that training refuses what cannot be read. Otherwise that is no fault, for
             example of a copy without its videos, unless only some of the videos are missing.
     """
-    strips, findings, gaps = [], [], []
+    strips, findings, gaps, views = [], [], [], {}
     for key in keys:
         try:
             if missing := list(_missing_videos(seen, key, are_named)):
@@ -74,6 +75,7 @@ def look(seen: Survey, keys: Collection[str], *, are_named: bool) -> tuple[list[
                 continue
             source = seen.store.chosen_frames(key, seen.chosen.recorded, seen.chosen.numbers)
             found, frozen = strips_of(key, source, seen)
+            views[key] = Views.of(key, source)
         except DataError as error:
             if are_named:
                 findings += [Finding("error", f"{key}: {problem}") for problem in error.problems[:MOST_NAMED]]
@@ -84,7 +86,7 @@ def look(seen: Survey, keys: Collection[str], *, are_named: bool) -> tuple[list[
         else:
             strips += found
             findings += [*_dark(found), *frozen]
-    return strips, findings, gaps
+    return strips, [*findings, *find_in_views(views, seen)], gaps
 
 
 def strips_of(key: str, source: FrameSource, seen: Survey) -> tuple[list[Strip], list[Finding]]:

@@ -104,6 +104,19 @@ def inspect(place: str, overrides: Iterable[str] = ()) -> list[Inspection]:
     return [_recorded(path.name, record, None, {})]
 
 
+def next_command(found: list[Inspection], place: str) -> list[str] | None:
+    """The command that comes after a look at a data set or a configuration; None if it cannot be trained on."""
+    if Path(place).suffix == ".json":
+        is_sound = not any(finding.severity == "error" for one in found for finding in one.findings)
+        return ["dp-prior", "train", "--config_file", place, "--check"] if is_sound else None
+    try:
+        proposed(found)
+    except (ConfigError, DataError):
+        return None
+    name = place.rstrip("/").rpartition("/")[2]
+    return ["dp-prior", "inspect", place, "--write-config", f"{name.partition('.')[0] or 'data'}.json"]
+
+
 def _on_hub(place: str) -> dict[str, str]:
     """`episodes` of `user/name`, or of `user/name/folder`; empty for what can only be a path."""
     user, *rest = place.split("/", 2)
@@ -117,9 +130,23 @@ def write_config(found: list[Inspection], path: Path) -> None:
     """Write a configuration that trains on the data set.
 
     Raises:
+        ConfigError, DataError: see `proposed`.
+        FileExistsError: there is such a file.
+    """
+    proposal = proposed(found)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(json.dumps(proposal, indent=2) + "\n")
+    except FileExistsError:
+        raise FileExistsError(f"{path} exists; name another file, or delete it") from None
+
+
+def proposed(found: list[Inspection]) -> dict[str, Any]:
+    """A configuration that trains on the data set.
+
+    Raises:
         ConfigError: there are several data sets, or no action or observation among the keys.
         DataError: it cannot be trained on.
-        FileExistsError: there is such a file.
     """
     if len(found) > 1:
         raise ConfigError("--write-config", ["takes one data set; this is a configuration of several already"])
@@ -139,12 +166,7 @@ def write_config(found: list[Inspection], path: Path) -> None:
     clouds = {cloud.key: cloud for cloud in one.clouds}
     encoders = {name: clouds[each["key"]].encoder() for name, each in one.data.get("points", {}).items()}
     counts = {"is_one_episode": n_episodes == 1, "n_samples": n_samples}
-    proposal = propose(one.name, one.data, fps, size, **counts, hint=hint, encoders=encoders)
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(json.dumps(proposal, indent=2) + "\n")
-    except FileExistsError:
-        raise FileExistsError(f"{path} exists; name another file, or delete it") from None
+    return propose(one.name, one.data, fps, size, **counts, hint=hint, encoders=encoders)
 
 
 def _configured(config: TrainConfig) -> list[Inspection]:

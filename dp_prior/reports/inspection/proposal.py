@@ -21,6 +21,7 @@ from dp_prior.data.pictures.images import ImagesConfig
 from dp_prior.data.recorded.records import WindowsConfig
 from dp_prior.data.recorded.selection import ACTION
 from dp_prior.data.recorded.split import SplitConfig
+from dp_prior.evaluation.open_loop import can_film
 from dp_prior.reports.inspection.depth import Distances
 from dp_prior.reports.inspection.image_survey import Gallery
 from dp_prior.reports.inspection.survey import Survey
@@ -169,7 +170,8 @@ def propose(
             problem = f"no key looks like {' or '.join(missing)}; name it in data.{missing[0]} yourself (docs/data.md)"
             raise ConfigError(name, [f"{problem}; {hint}" if hint and "action" in missing else problem])
         task, every = _policy(data, fps, encoders or {}), 100_000
-        extra = [{"type": "action_error", "every": {"samples": every}, "eval_timesteps": [8], **part}]
+        film = {"filmed": 1} if "images" in data and can_film() else {}
+        extra = [{"type": "action_error", "every": {"samples": every}, "eval_timesteps": [8], **film, **part}]
         metric = "action_error/ema/lower_quartile[steps=8]"  # docs/study.md
         optimizer, peak = "muon", 5e-3  # docs/training.md
     proposal = {

@@ -132,6 +132,8 @@ def _facts(one: Inspection) -> dict[str, str]:
     if fps is not None:
         facts["rate"] = f"{fps:g} steps per second"
         facts["duration"] = str(timedelta(seconds=round(steps / fps)))
+    else:
+        facts["rate"] = 'not stated; write it into data, such as "fps": 50'
     if len(seen.episodes) < len(seen.lengths):
         read = int(seen.lengths[seen.episodes].sum())
         facts["looked at"] = f"{len(seen.episodes):,} evenly spread episodes, {read:,} steps ({read / steps:.1%})"

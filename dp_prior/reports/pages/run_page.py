@@ -281,6 +281,8 @@ def _speed(drawing: Drawing, story: Story) -> list[Chart]:
 
 def _scored(report: EvaluationReport) -> str:
     rows = report.episodes
+    if not rows:
+        return "actions predicted from recorded observations; nothing was acted"
     solved = sum(row["success"] is True for row in rows)
     return f"{len(rows)} episodes, {solved} solved; the first are filmed"
 

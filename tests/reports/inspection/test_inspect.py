@@ -17,7 +17,7 @@ from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.convert import convert
 from dp_prior.reports.inspection import survey as surveying
-from dp_prior.reports.inspection.inspect import inspect, write_config
+from dp_prior.reports.inspection.inspect import inspect, next_command, write_config
 from dp_prior.reports.pages.data_page import summary, write_inspection
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.tracking.jsonl import read_rows
@@ -572,3 +572,16 @@ def test_a_proposal_for_few_images_is_one_that_can_be_trained_and_measured(tmp_p
     assert {type(evaluator.trial().create(data)).__name__ for evaluator in config.evaluate} >= {"LossEvaluator"}
     assert config.train.monitor.metric.split("/")[0] in {evaluator.name for evaluator in config.evaluate}
     assert (n > 1) == any(evaluator.type == "images" for evaluator in config.evaluate)
+
+
+def test_the_command_that_comes_next_writes_a_configuration_or_tries_the_one_that_was_looked_at(tmp_path):
+    place = str(write_npz(tmp_path / "mine.v2.npz", clean()))
+    assert next_command(inspect(place), place) == ["dp-prior", "inspect", place, "--write-config", "mine.json"]
+    path = tmp_path / "written.json"
+    write_config(inspect(place), path)
+    found = inspect(str(path))
+    assert next_command(found, str(path)) == ["dp-prior", "train", "--config_file", str(path), "--check"]
+    nameless = [{"place": each["state"]} for each in clean()]
+    ends = np.cumsum([len(each["place"]) for each in nameless])
+    np.savez(tmp_path / "n.npz", place=np.concatenate([each["place"] for each in nameless]), episode_ends=ends)
+    assert next_command(inspect(str(tmp_path / "n.npz")), str(tmp_path / "n.npz")) is None
