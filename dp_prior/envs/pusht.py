@@ -97,7 +97,6 @@ def repeatable_env() -> Any:
     with needing("pusht", "the Push-T environment needs gym-pusht"):
         import shapely
         from gym_pusht.envs.pusht import PushTEnv
-        from pymunk import Vec2d
 
     class RepeatablePushTEnv(PushTEnv):
         _recorded: np.ndarray | None = None
@@ -107,12 +106,9 @@ def repeatable_env() -> Any:
             super()._setup()
             self._corners = [shape.get_vertices() for shape in self._block_shapes]
 
-        def step(self, action: np.ndarray) -> tuple[Any, ...]:
-            return super().step(Vec2d(*action.tolist()))  # whose ten steps of physics mix it with others of this type
-
         def _get_coverage(self) -> float:
             at = self.goal_pose.tolist()
-            if at != self._goal_at:  # the goal of an episode stays, and half of a step's time was spent on drawing it
+            if at != self._goal_at:  # seldom: a quarter of a step's time went into the same goal
                 goal = self._outline(self.get_goal_pose_body(self.goal_pose))
                 self._goal_at, self._goal, self._goal_area = at, goal, goal.area
             return self._goal.intersection(self._outline(self.block)).area / self._goal_area
