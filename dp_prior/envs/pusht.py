@@ -95,28 +95,20 @@ def repeatable_env() -> Any:
     gym-pusht's own coverage sums over the block's shapes in the order of a set, which differs between processes.
     """
     with needing("pusht", "the Push-T environment needs gym-pusht"):
-        import shapely
-        from gym_pusht.envs.pusht import PushTEnv
+        from gym_pusht.envs.pusht import PushTEnv, pymunk_to_shapely
 
     class RepeatablePushTEnv(PushTEnv):
         _recorded: np.ndarray | None = None
         _goal_at: list[float] | None = None
 
-        def _setup(self) -> None:
-            super()._setup()
-            self._corners = [shape.get_vertices() for shape in self._block_shapes]
-
         def _get_coverage(self) -> float:
             at = self.goal_pose.tolist()
             if at != self._goal_at:  # seldom: a quarter of a step's time went into the same goal
-                goal = self._outline(self.get_goal_pose_body(self.goal_pose))
-                self._goal_at, self._goal, self._goal_area = at, goal, goal.area
-            return self._goal.intersection(self._outline(self.block)).area / self._goal_area
-
-        def _outline(self, body: Any) -> Any:
-            """The block as a shape of shapely, placed as a body."""
-            parts = [[body.local_to_world(corner) for corner in corners] for corners in self._corners]
-            return shapely.multipolygons(shapely.polygons(parts))
+                self._goal_at = at
+                self._goal = pymunk_to_shapely(self.get_goal_pose_body(self.goal_pose), self._block_shapes)
+                self._goal_area = self._goal.area
+            block = pymunk_to_shapely(self.block, self._block_shapes)
+            return self._goal.intersection(block).area / self._goal_area
 
         def begin(self, start: Mapping[str, Any]) -> Any:
             """The first observation of an episode that begins at a recorded `state` (5,), at rest.
