@@ -103,7 +103,7 @@ def repeatable_env() -> Any:
 
         def _get_coverage(self) -> float:
             at = self.goal_pose.tolist()
-            if at != self._goal_at:  # seldom: a quarter of a step's time went into the same goal
+            if at != self._goal_at:  # seldom; drawing the same goal took a fifth of a step
                 self._goal_at = at
                 self._goal = pymunk_to_shapely(self.get_goal_pose_body(self.goal_pose), self._block_shapes)
                 self._goal_area = self._goal.area
