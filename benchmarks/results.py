@@ -1,4 +1,4 @@
-"""`python -m benchmarks.results`: write the tables of docs/results.md from docs/results.json.
+"""`python -m benchmarks.results`: write the tables of docs/results.md and docs/comparing.md from docs/results.json.
 
 The JSON has a record for each row: what was measured, with its interval, seeds, samples, machine and command. A table
 shows some of these as columns; `shared` holds what all its rows have in common.
@@ -11,7 +11,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-PAGE = Path("docs/results.md")
+PAGES = Path("docs/results.md"), Path("docs/comparing.md")
+RECORDS = Path("docs/results.json")
 MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -52,5 +53,6 @@ def within(low: object, high: object) -> str:
 
 
 if __name__ == "__main__":
-    records = json.loads(PAGE.with_suffix(".json").read_text(encoding="utf-8"))
-    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), records), encoding="utf-8")
+    records = json.loads(RECORDS.read_text(encoding="utf-8"))
+    for page in PAGES:
+        page.write_text(with_tables(page.read_text(encoding="utf-8"), records), encoding="utf-8")

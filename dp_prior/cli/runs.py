@@ -218,6 +218,9 @@ def compare(
             raise click.UsageError("--out names the folder for the outcomes, from which a stopped comparison continues")
         if len(set(policies)) < len(policies):
             raise click.UsageError("a policy is named twice; compare different ones")
+        if tables := [one for one in policies if one.endswith(".csv") or Path(one).is_file()]:
+            told = "two names or more are checkpoints, runs or exports; a CSV file of outcomes stands alone"
+            raise click.UsageError(f"{tables[0]} is no policy: {told}, with all policies in its column policy")
         given = None if config_file is None else TrainConfig.from_json_path(find_configuration(config_file))
         players = [Player(one, evaluator, given, device) for one in policies]
         names, known = compare_policies(players, Rules(error, most, per_round, measure), out, say)

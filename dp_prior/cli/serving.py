@@ -121,7 +121,10 @@ def _answers(
 
     if texts is not None and "text" not in policy.spec.kinds.values():
         raise click.UsageError("--texts is for policies that read instructions")
-    ranges = RangeLimits(ranges_tell, math.inf if ranges_refuse is None else ranges_refuse)
+    try:
+        ranges = RangeLimits(ranges_tell, math.inf if ranges_refuse is None else ranges_refuse)
+    except ValueError as error:
+        raise ConfigError("--ranges-tell, --ranges-refuse", [str(error)]) from None
     settings = {"history": history, "merge": _merge(merge), "renames": new_names(rename), "ranges": ranges}
     try:
         return {**settings, "instructions": Instructions(policy.spec, texts)}

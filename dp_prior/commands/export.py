@@ -68,12 +68,14 @@ def frame_sizes(pairs: Iterable[str]) -> dict[str, tuple[int, int]]:
     """Parse `--frames` into height and width by camera.
 
     Raises:
-        ConfigError: a pair has another form.
+        ConfigError: a pair has another form, or a camera two sizes.
     """
     found = {}
     for pair in pairs:
         match = re.fullmatch(r"(.+)=([1-9]\d{0,3})x([1-9]\d{0,3})", pair)
         if match is None:
             raise ConfigError("--frames", [f"is {pair!r}; expected CAMERA=HEIGHTxWIDTH, for example front=480x640"])
+        if match[1] in found:
+            raise ConfigError("--frames", [f"is given twice for camera {match[1]!r}; give each camera one size"])
         found[match[1]] = int(match[2]), int(match[3])
     return found

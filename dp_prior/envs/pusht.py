@@ -99,11 +99,16 @@ def repeatable_env() -> Any:
 
     class RepeatablePushTEnv(PushTEnv):
         _recorded: np.ndarray | None = None
+        _goal_at: list[float] | None = None
 
         def _get_coverage(self) -> float:
-            goal = pymunk_to_shapely(self.get_goal_pose_body(self.goal_pose), self._block_shapes)
+            at = self.goal_pose.tolist()
+            if at != self._goal_at:  # seldom; drawing the same goal took a fifth of a step
+                self._goal_at = at
+                self._goal = pymunk_to_shapely(self.get_goal_pose_body(self.goal_pose), self._block_shapes)
+                self._goal_area = self._goal.area
             block = pymunk_to_shapely(self.block, self._block_shapes)
-            return goal.intersection(block).area / goal.area
+            return self._goal.intersection(block).area / self._goal_area
 
         def begin(self, start: Mapping[str, Any]) -> Any:
             """The first observation of an episode that begins at a recorded `state` (5,), at rest.

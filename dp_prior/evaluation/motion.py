@@ -1,8 +1,11 @@
-"""The motion of an episode: paths of executed actions and of observations that are vectors, while a block runs."""
+"""The motion of an episode: paths of executed actions and of observations that are vectors, while a block runs.
+
+Numbers that an environment calls angles are left out: a radian is no pixel, and a full turn is no way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,24 +19,36 @@ LARGEST = 64
 ACTION = "action"
 
 
-def signals(obs_shapes: Mapping[str, tuple[int, ...]], spec: Spec) -> list[str]:
-    """The executed action, and each vector that the policy observes."""
+Signals = Mapping[str, list[int]]
+"""Numbers whose path is followed, by the name of their vector."""
+
+
+def signals(
+    obs_shapes: Mapping[str, tuple[int, ...]], action_dim: int, spec: Spec, angles: Mapping[str, Collection[int]]
+) -> Signals:
+    """The executed action, and each vector that the policy observes.
+
+    Args:
+        angles: numbers that are angles, by key; a vector of nothing else is left out.
+    """
     seen = [key for key in obs_shapes if key in spec.cond_shapes and spec.kind(key) not in ("image", "text")]
-    return [ACTION, *(key for key in seen if len(obs_shapes[key]) == 1 and obs_shapes[key][0] <= LARGEST)]
+    lengths = {key: obs_shapes[key][0] for key in seen if len(obs_shapes[key]) == 1 and obs_shapes[key][0] <= LARGEST}
+    numbers = {key: [one for one in range(length) if one not in angles.get(key, ())] for key, length in lengths.items()}
+    return {ACTION: list(range(action_dim)), **{key: kept for key, kept in numbers.items() if kept}}
 
 
 class Motion:
     """Paths of n episodes in lockstep."""
 
-    def __init__(self, names: list[str], first: Mapping[str, np.ndarray], max_steps: int, rate: float):
+    def __init__(self, followed: Signals, first: Mapping[str, np.ndarray], max_steps: int, rate: float):
         """
         Args:
-            names: see `signals`.
+            followed: see `signals`.
             first: the first observation.
             rate: control steps per second.
         """
-        self._rate, self._length = rate, max_steps + 1
-        self._paths: dict[str, list[np.ndarray]] = {name: [] if name == ACTION else [first[name]] for name in names}
+        self._followed, self._rate, self._length = followed, rate, max_steps + 1
+        self._paths: dict[str, list[np.ndarray]] = {name: [] if name == ACTION else [first[name]] for name in followed}
 
     def add(self, actions: np.ndarray, obs: Mapping[str, np.ndarray]) -> None:
         """One step of all episodes; the values of an episode that is over do not count."""
@@ -41,17 +56,17 @@ class Motion:
             path.append(actions if name == ACTION else obs[name])
 
     def measured(self, steps: np.ndarray) -> np.ndarray:
-        """(n, names * measures) after `steps` (n,) of each episode; see `smoothness.measures`."""
+        """(n, signals * measures) after `steps` (n,) of each episode; see `smoothness.measures`."""
         found = []
         for name, path in self._paths.items():
-            values = np.stack(path, axis=1).astype(np.float64)
+            values = np.stack(path, axis=1).astype(np.float64)[..., self._followed[name]]
             padded = np.zeros((len(values), self._length, values.shape[2]))  # the same for any block
             padded[:, : values.shape[1]] = values
             found.append(measures(padded, steps + (name != ACTION), self._rate))
         return np.concatenate(found, axis=1)
 
 
-def motion_table(names: list[str], rows: np.ndarray) -> list[dict[str, Any]]:
+def motion_table(names: Collection[str], rows: np.ndarray) -> list[dict[str, Any]]:
     """A line for each signal: means of its measures over the episodes that have one, from rows of `Motion.measured`."""
     columns = rows.reshape(len(rows), len(names), len(MEASURES))
     lines = []

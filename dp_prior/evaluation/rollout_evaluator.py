@@ -29,7 +29,7 @@ from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval, share_posterior
 from dp_prior.evaluation.measured_models import evaluation_mode, pick_models
 from dp_prior.evaluation.measurement import Measurement, write_report
-from dp_prior.evaluation.motion import Motion, motion_table, signals
+from dp_prior.evaluation.motion import Motion, Signals, motion_table, signals
 from dp_prior.evaluation.picture import draw_rollouts
 from dp_prior.evaluation.samples import heartbeat, rank_and_size, work_of
 from dp_prior.evaluation.shuffle import refuse_shuffling, shuffled
@@ -71,7 +71,7 @@ class RolloutEvaluator:
                 rows, film = self._run_episodes(env, policy, ranks, stem)
         finally:
             env.close()
-        result = self._measurement(rows, signals(env.obs_shapes, policy.spec), _rate(env, policy))
+        result = self._measurement(rows, list(self._followed(env, policy)), _rate(env, policy))
         if film is not None:
             result.media[f"{config.name}/video"] = film.path
             picture = film.path.with_suffix(".png")
@@ -182,7 +182,7 @@ class RolloutEvaluator:
         each signal's motion; the characters of the stage; and of the episode's instruction, if there are instructions.
         """
         config = self.config
-        width = NUMBERS + len(signals(env.obs_shapes, policy.spec)) * len(MEASURES) + STAGE_CHARACTERS
+        width = NUMBERS + len(self._followed(env, policy)) * len(MEASURES) + STAGE_CHARACTERS
         width += by_instruction.CHARACTERS if () in env.obs_shapes.values() else 0
         instructions = Instructions(policy.spec, config.instructions)
         film = Film(stem.with_suffix(".mp4"), config.videos, env.fps) if stem and config.videos else None
@@ -222,7 +222,7 @@ class RolloutEvaluator:
         obs = self._seen(first, policy)
         codes = [by_instruction.encode(values) for values in first.values() if values.dtype.kind == "U"][:1]
         rows = np.stack([np.array(episodes, dtype=np.float64), *np.zeros((3, n)), np.full(n, np.nan)], axis=1)
-        motion = Motion(signals(env.obs_shapes, policy.spec), first, env.max_steps, _rate(env, policy))
+        motion = Motion(self._followed(env, policy), first, env.max_steps, _rate(env, policy))
         stages = np.full(n, "")
         broken = np.zeros(n, dtype=bool)
         done = np.zeros(n, dtype=bool)
@@ -249,6 +249,10 @@ class RolloutEvaluator:
         rows[broken, 2] *= 0.0  # unknown stays unknown
         reached = by_instruction.encode(stages, STAGE_CHARACTERS)
         return np.concatenate([rows, motion.measured(rows[:, 3]), reached, *codes], axis=1)
+
+    def _followed(self, env: VectorEnv, policy: Any) -> Signals:
+        """The signals whose motion is measured."""
+        return signals(env.obs_shapes, env.action_dim, policy.spec, getattr(self.config.env, "angles", {}))
 
     def _agent(self, policy: Any, instructions: Instructions) -> VectorAgent:
         """Acts in a block of episodes as configured."""

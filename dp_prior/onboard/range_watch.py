@@ -23,7 +23,7 @@ class RangeLimits:
     A number that was constant in training has as half range its magnitude, at least 1, as in the normalizer.
 
     Raises:
-        ValueError: a factor is below 1 or no number.
+        ValueError: a factor is below 1 or no number, or `refuse` is below `tell`, of which then nothing would be told.
     """
 
     tell: float = 2.0
@@ -37,6 +37,9 @@ class RangeLimits:
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or not value >= 1:
                 raise ValueError(f"{name} is {value!r}; expected a factor from 1, where 1 is the range of training")
+        if self.refuse < self.tell:
+            found = f"refuse is {self.refuse:g}, below tell, which is {self.tell:g}"
+            raise ValueError(f"{found}, so nothing would ever be told; lower tell, or raise refuse")
 
 
 class RangeWatch:
@@ -50,11 +53,10 @@ class RangeWatch:
         self._limits = limits or RangeLimits()
         self._observations = {key: one for key, one in reads.observations.items() if one.range is not None}
         self.keys = tuple(self._observations)
-        least = min(self._limits.tell, self._limits.refuse)
         self._bounds = {}
         for key, one in self._observations.items():
             middle, half = _middle_and_half(one)
-            self._bounds[key] = middle - least * half, middle + least * half
+            self._bounds[key] = middle - self._limits.tell * half, middle + self._limits.tell * half
         self._told: set[tuple[str, int]] = set()
 
     def check(self, obs: Mapping[str, np.ndarray]) -> None:
@@ -80,7 +82,7 @@ class RangeWatch:
         factors = np.abs(rows - middle.ravel()) / half.ravel()
         for dimension, row in enumerate(factors.argmax(0)):
             factor = factors[row, dimension]
-            if factor <= min(self._limits.tell, self._limits.refuse):
+            if factor <= self._limits.tell:
                 continue
             low, high = (end.flat[dimension] for end in one.range)
             name = f" ({one.names[dimension]!r})" if one.names else ""

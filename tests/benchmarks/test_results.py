@@ -1,23 +1,24 @@
-"""The tables of docs/results.md are made of its records."""
+"""The tables of pages are made of the records of results."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from benchmarks.results import MARKED, PAGE, cell, with_tables
+from benchmarks.results import MARKED, PAGES, cell, with_tables
+from benchmarks.results import RECORDS as FILE
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
-RECORDS = json.loads((ROOT / PAGE).with_suffix(".json").read_text(encoding="utf-8"))
+TEXTS = [(ROOT / page).read_text(encoding="utf-8") for page in PAGES]
+RECORDS = json.loads((ROOT / FILE).read_text(encoding="utf-8"))
 
 
 def test_the_tables_in_the_repository_are_current():
-    assert with_tables(TEXT, RECORDS) == TEXT, "run: python -m benchmarks.results"
+    assert [with_tables(text, RECORDS) for text in TEXTS] == TEXTS, "run: python -m benchmarks.results"
 
 
 def test_every_record_is_shown_once_and_names_machine_and_command():
-    assert sorted(found[2] for found in MARKED.finditer(TEXT)) == sorted(RECORDS)
+    assert sorted(found[2] for text in TEXTS for found in MARKED.finditer(text)) == sorted(RECORDS)
     for name, record in RECORDS.items():
         assert all({"machine", "command"} <= (record["shared"] | row).keys() for row in record["rows"]), name
 

@@ -240,3 +240,9 @@ def test_other_machines_need_a_key_or_a_word(trained_policy, tmp_path):
     done = [command(*one, "--host", "0.0.0.0", "--port", 0) for one in (["serve", "none"], trial)]
     assert_none(one.output for one in done if one.exit_code != 64 or "--token-file" not in one.output)
     assert_none(one.output for one in done if "--insecure" not in one.output)
+
+
+def test_a_server_that_would_refuse_before_it_tells_is_not_started(trained_policy):
+    done = command("serve", trained_policy, "--port", 0, "--ranges-tell", 5, "--ranges-refuse", 3)
+    assert done.exit_code == 64
+    assert all(part in done.output for part in ("--ranges-refuse", "refuse is 3", "tell, which is 5", "raise refuse"))

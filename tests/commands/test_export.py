@@ -15,3 +15,5 @@ def test_another_form_is_refused_with_an_example():
     for wrong in ("front", "front=480", "front=0x640", "front=480*640", "=480x640", "front=99999x1"):
         with pytest.raises(ConfigError, match=naming("--frames", repr(wrong), "CAMERA=HEIGHTxWIDTH", "front=480x640")):
             frame_sizes([wrong])
+    with pytest.raises(ConfigError, match=naming("--frames", "'front'", "one size")):
+        frame_sizes(["front=480x640", "wrist=8x9", "front=48x64"])

@@ -14,13 +14,29 @@ def test_signals_are_the_action_and_vectors_that_the_policy_observes():
     shapes = {"state": (5,), "unseen": (2,), "camera": (8, 8, 3), "wide": (LARGEST + 1,), "text": ()}
     seen = {key: (2, *shape) for key, shape in shapes.items() if key != "unseen"}
     spec = Spec(x_shape=(4, 2), cond_shapes={**seen, "text": (2, 8)}, kinds={"camera": "image", "text": "text"})
-    assert signals(shapes, spec) == ["action", "state"]
+    assert signals(shapes, 2, spec, {}) == {"action": [0, 1], "state": [0, 1, 2, 3, 4]}
+    assert signals(shapes, 2, spec, {"state": (4, 1), "other": (0,)})["state"] == [0, 2, 3]
+    assert "state" not in signals(shapes, 2, spec, {"state": range(5)}), "of angles alone"
+
+
+def test_an_angle_that_jumps_by_a_full_turn_moves_nothing():
+    states = np.random.default_rng(0).normal(size=(1, 10, 3))
+    turned = states + [0, 0, 2 * np.pi] * (np.arange(10) % 2)[:, None]
+    found = []
+    for path in (states, turned):
+        motion = Motion({"state": [0, 1]}, {"state": path[:, 0]}, max_steps=12, rate=10.0)
+        for step in range(9):
+            motion.add(path[:, step, :2], {"state": path[:, step + 1]})
+        found.append(motion.measured(np.array([9.0])))
+    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(found[0][0], measures(padded(states[0, :, :2]), np.array([10.0]), 10.0)[0])
 
 
 def played():
     random = np.random.default_rng(0)
     actions, states = random.normal(size=(2, 9, 2)), random.normal(size=(2, 10, 3))
-    motion = Motion(["action", "state"], {"state": states[:, 0], "other": states[:, 0]}, max_steps=12, rate=10.0)
+    followed = {"action": [0, 1], "state": [0, 1, 2]}
+    motion = Motion(followed, {"state": states[:, 0], "other": states[:, 0]}, max_steps=12, rate=10.0)
     for step in range(9):
         motion.add(actions[:, step], {"state": states[:, step + 1]})
     return motion, actions, states

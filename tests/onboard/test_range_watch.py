@@ -28,7 +28,7 @@ def test_the_factor_is_the_distance_from_the_middle_in_half_ranges(caplog):
     for value in random.normal(scale=20, size=(300, 4)):
         factors = np.abs(value[:3] - middle) / half
         limit = random.uniform(1, 6)
-        watch = RangeWatch(READS, RangeLimits(tell=1e9, refuse=limit))
+        watch = RangeWatch(READS, RangeLimits(tell=limit, refuse=limit))
         if (factors > limit).any():
             with pytest.raises(ValueError, match=naming("'state'", f"{limit:g} (ranges.refuse)")):
                 watch.check({"state": value})
@@ -79,6 +79,9 @@ def test_factors_without_meaning_are_refused():
     for wrong in (0.5, np.nan, "3"):
         with pytest.raises(ValueError, match=naming("refuse", repr(wrong), "factor from 1")):
             RangeLimits(refuse=wrong)
+    with pytest.raises(ValueError, match=naming("refuse is 3", "tell, which is 5", "lower tell")):
+        RangeLimits(tell=5, refuse=3)
+    RangeLimits(tell=3, refuse=3)
 
 
 def test_the_comparison_costs_a_control_step_nothing():

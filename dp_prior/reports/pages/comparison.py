@@ -6,6 +6,7 @@ import functools
 import itertools
 import json
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from dp_prior.reports.pages.drawing import Chart, Drawing
 from dp_prior.reports.pages.page import Page, Table
 from dp_prior.reports.pages.ranking import distinct_names, ranked, scores_by_seed, value_of
 from dp_prior.reports.pages.run_page import headlines, points, short, timed
-from dp_prior.reports.pages.story import Story
+from dp_prior.reports.pages.story import EvaluationReport, Story
 
 MOST_RESAMPLED = 1000
 """Most episodes that the bootstrap draws from."""
@@ -185,6 +186,15 @@ def _bootstrapped(groups: list[tuple[str, list[Story]]]) -> Table:
     return title, ("configuration", "seeds", "episodes", "score", "worst tenth"), rows
 
 
+def _other_worlds(one: EvaluationReport, other: EvaluationReport) -> Iterator[str]:
+    """What differs between the environments of two reports, as far as both tell; older versions noted less."""
+    for key in sorted(one.env.keys() & other.env.keys() - {"n_envs"}):
+        if one.env[key] != other.env[key]:
+            yield f"env.{key} {one.env[key]} against {other.env[key]}"
+    if one.environment is not None and other.environment is not None:
+        yield from differences(one.environment, other.environment)
+
+
 def _paired(names: list[str], stories: list[Story]) -> list[tuple[str, str, str, str, str]]:
     """Each run against the first run, over the seeds that both measured with the same evaluator."""
     first = scores_by_seed(stories[0])
@@ -193,8 +203,7 @@ def _paired(names: list[str], stories: list[Story]) -> list[tuple[str, str, str,
         other = scores_by_seed(story)
         common = sorted(first.keys() & other.keys())
         if len(common) > 1 and story.tested.name == stories[0].tested.name:
-            worlds = stories[0].tested.environment, story.tested.environment
-            if None not in worlds and (others := [*differences(*worlds)]):
+            if others := [*_other_worlds(stories[0].tested, story.tested)]:
                 text = f"not paired, the environments differ: {'; '.join(others)}"
                 rows.append((name, names[0], f"{story.tested.name}/score", str(len(common)), text))
                 continue

@@ -72,6 +72,12 @@ class EvaluationReport:
         return [{**row, "score": math.nan if row["score"] is None else row["score"]} for row in rows]
 
     @property
+    def env(self) -> dict[str, Any]:
+        """The settings of the environment of rollouts; empty if they are not known."""
+        found = self.settings.get("env")
+        return found if isinstance(found, dict) else {}
+
+    @property
     def score_range(self) -> tuple[float, float]:
         """The scores that the environment can give; unbounded if its record is not known here."""
         try:

@@ -67,6 +67,23 @@ def test_scores_of_different_environments_are_not_paired():
     assert "mujoco 3.3.0 against 3.4.0" in pairs["c"] and "+0" not in pairs["c"]
 
 
+def test_environments_are_told_apart_by_what_both_runs_noted_of_them():
+    """Runs of older versions have no fingerprint; the number of rows side by side is no other environment."""
+
+    def run_in(name, **env):
+        run = story_of(name, ("rollout", 1, (0.2, 0.4, 0.3)))
+        reports = [dataclasses.replace(one, settings={"env": env}) for one in run.reports]
+        return dataclasses.replace(run, reports=reports)
+
+    runs = [run_in("a", type="pusht", n_envs=25, max_steps=300), run_in("b", type="pusht", n_envs=5, camera=None)]
+    runs += [run_in("c", type="toy"), run_in("d", type="pusht", max_steps=200), run_in("e")]
+    [paired] = [rows for title, _, rows in comparison_page(runs).summaries if title == "Paired by seed"]
+    pairs = {row[0]: row[-1] for row in paired}
+    assert pairs["b"] == pairs["e"] == "+0.000 (+0.000 to +0.000)"
+    assert "env.type pusht against toy" in pairs["c"] and "env.max_steps 300 against 200" in pairs["d"]
+    assert "+0" not in pairs["c"] + pairs["d"]
+
+
 def test_a_mean_without_the_episodes_that_failed_is_no_mean():
     runs = [story_of(f"a{seed}", ("rollout", 1, (0.6, 0.6, 0.5 + seed)), seed=seed, lr=1) for seed in range(2)]
     runs += [story_of(f"b{seed}", ("rollout", 1, (0.9, 0.9, None)), seed=seed, lr=2) for seed in range(2)]
