@@ -58,8 +58,8 @@ class AlohaConfig(Config):
         """The environment. Observations: agent_pos (14,), the joints, six angles in rad and the opening of the gripper
         in [0, 1], left arm first; tips (6,), positions in m of the points between the fingertips; objects (7,) or
         (14,), position in m and quaternion of the cube, or of peg and socket; near (6,) or (15,), tanh in units of
-        5 cm of the ways from the fingertips to each object, in the frame of either gripper, and of the way from socket to peg;
-        state (33,) or (49,), the four in this order; and each camera (height, width, 3) uint8.
+        5 cm of the ways from the fingertips to each object, in the frame of either gripper, and of the way from socket
+        to peg; state (33,) or (49,), the four in this order; and each camera (height, width, 3) uint8.
 
         Actions are (14,) positions for the joints in the same layout.
 

@@ -1,8 +1,8 @@
 """Scripted experts for the worlds of gym-aloha, pure functions of the state, so that a policy can imitate them.
 
 ACT's scripted policy is a clock with waypoints, and fails from MuJoCo 3.0 on. These experts look at every step which
-object is held and how far each gripper is from its goal, and move both a little; a disturbed arm comes back. What they
-do changes by degrees with the state, so that a policy that is a few millimetres off still knows what to do.
+object is held and how far each gripper is from its goal, and move both a little; a disturbed arm comes back. Commands
+change by degrees with the state, so that a policy a few millimetres off still finds its way.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def insertion_goals(poses: list[Pose], openings: np.ndarray, objects: np.ndarray
 
 
 def reaching(pose: Pose, opening: float, grasp: Grasp, late: float = 0.0) -> Goal:
-    """The goal of an open gripper on the way to a grasp, farther off the more it is aside, where it closes by degrees.
+    """The goal of an open gripper on the way to a grasp: farther off the more aside, and closed by degrees.
 
     A gripper that is closed beside the object, or not wide open farther off, first goes back and opens.
 
