@@ -27,6 +27,7 @@ from dp_prior.reports.inspection.image_survey import Gallery, find_in_images, im
 from dp_prior.reports.inspection.points import Cloud, look_at_points
 from dp_prior.reports.inspection.proposal import propose, propose_data, propose_images
 from dp_prior.reports.inspection.replays import replay_findings
+from dp_prior.reports.inspection.rotations import find_rotations
 from dp_prior.reports.inspection.survey import Role, Survey, survey
 from dp_prior.reports.inspection.units import find_units
 from dp_prior.run.files.config import TrainConfig
@@ -251,7 +252,7 @@ def _recorded(
     notes = [Finding("note", remark) for remark in seen.store.remarks()]
     if wanted is None and not seen.of("action"):
         notes.append(Finding("note", f"no key is called action; {seen.action_hint or 'name it in data.action'}"))
-    found = ranked([*find(seen), *find_units(seen), *findings, *notes])
+    found = ranked([*find(seen), *find_units(seen), *find_rotations(seen), *findings, *notes])
     if normalizers is None:
         normalizers = {signal.name: Limits() for signal in seen.of("observation", "action")}
     leave_out = faulty_episodes(seen, found)
