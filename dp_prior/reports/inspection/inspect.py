@@ -25,7 +25,7 @@ from dp_prior.reports.inspection.embeddings import FolderRows, embeddings_at, fi
 from dp_prior.reports.inspection.faults import Finding, faulty_episodes, find, ranked
 from dp_prior.reports.inspection.image_survey import Gallery, find_in_images, images_at, read_gallery
 from dp_prior.reports.inspection.points import Cloud, look_at_points
-from dp_prior.reports.inspection.proposal import propose, propose_data, propose_images
+from dp_prior.reports.inspection.proposal import propose, propose_data, propose_images, windows_of
 from dp_prior.reports.inspection.replays import replay_findings
 from dp_prior.reports.inspection.rotations import find_rotations
 from dp_prior.reports.inspection.survey import Role, Survey, survey
@@ -166,7 +166,8 @@ def proposed(found: list[Inspection]) -> dict[str, Any]:
     hint = "" if one.survey is None else one.survey.action_hint
     clouds = {cloud.key: cloud for cloud in one.clouds}
     encoders = {name: clouds[each["key"]].encoder() for name, each in one.data.get("points", {}).items()}
-    counts = {"is_one_episode": n_episodes == 1, "n_samples": n_samples}
+    n_windows = None if one.survey is None else windows_of(one.survey, one.leave_out)[1]
+    counts = {"is_one_episode": n_episodes == 1, "n_samples": n_samples, "n_windows": n_windows}
     return propose(one.name, one.data, fps, size, **counts, hint=hint, encoders=encoders)
 
 

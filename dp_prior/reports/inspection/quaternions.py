@@ -96,7 +96,7 @@ def likely_order(values: np.ndarray, flips: np.ndarray) -> tuple[str, str] | Non
     """The order that quaternions most likely have, and why; None where the evidence is weak.
 
     A recorder that keeps the scalar part positive changes all signs where the scalar part passes 0. Without such steps
-    two facts have to agree: one alone of the outer parts is never negative, and the tilt against the vertical is steady.
+    two facts have to agree: one alone of the outer parts is never negative, and the tilt is steady.
 
     Args:
         values: (n, 4), finite. flips: rows after which the sign changes.
