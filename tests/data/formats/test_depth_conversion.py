@@ -58,7 +58,10 @@ def test_episodes_and_rows_are_chosen_of_depth_too(source, tmp_path):
 
 def test_pictures_of_lerobot_hold_millimetres_with_statistics_and_the_mark(source, tmp_path):
     convert(source("image"), tmp_path / "again", "lerobot", renames={KEY: "depth"})
-    assert json.loads((tmp_path / "again/meta/info.json").read_text())["features"]["depth"]["info"]["is_depth_map"]
+    assert json.loads((tmp_path / "again/meta/info.json").read_text())["features"]["depth"]["info"] == {
+        "is_depth_map": True,
+        "depth_unit": "mm",
+    }
     known = json.loads((tmp_path / "again/meta/stats.json").read_text())["depth"]
     assert known["max"] == [[[float(CODES.max())]]] and known["min"] == [[[float(CODES.min())]]]
     np.testing.assert_allclose(known["mean"], CODES.mean())

@@ -277,7 +277,7 @@ def _write_meta(
         shape = [*source.size, recording.contents(name).channels]
         features[name] = {"dtype": "image", "shape": shape, "names": ["height", "width", "channels"]}
         if recording.contents(name) != COLOURS:
-            features[name]["info"] = {"is_depth_map": True}
+            features[name]["info"] = {"is_depth_map": True, "depth_unit": "mm"}
         if name in filmed:
             features[name] |= {"dtype": "video", "info": video_info(source.size, recording.fps)}
     info = {
