@@ -84,7 +84,11 @@ def not_finite(seen: Survey) -> Iterator[Finding]:
         if len(bad):
             (row, dimension), rows = bad[0], len(np.unique(bad[:, 0]))
             text = f"{signal.name}: {rows:,} steps are not finite, the first in dimension {signal.called(dimension)}"
-            if signal.role == "other":
+            never = np.flatnonzero(~np.isfinite(signal.values).any(0)).tolist()
+            if never and signal.role != "other":
+                listed, remedy = first_few(never), f"leave it out by slice in data, or the key {signal.key}"
+                yield Finding("error", f"{signal.name}, dimension {listed}: not finite in any step; {remedy}")
+            elif signal.role == "other":
                 yield Finding("note", text, *seen.place(row))
             else:
                 yield Finding("error", text, *seen.place(row), seen.owners(bad[:, 0]))
@@ -93,6 +97,8 @@ def not_finite(seen: Survey) -> Iterator[Finding]:
 def constant(seen: Survey) -> Iterator[Finding]:
     """Dimensions that never change."""
     for signal in seen.of("observation", "action"):
+        if not np.isfinite(signal.values).all(1).any():  # told by `not_finite`
+            continue
         is_constant = ~_varies(signal)
         effect = "the policy always gives these values" if signal.role == "action" else "they tell the policy nothing"
         if is_constant.any():

@@ -177,3 +177,12 @@ def test_a_key_without_numbers_is_passed_over(tmp_path, key):
     for episode in episodes:
         episode[key] = episode[key][:, :0]
     assert look(tmp_path, episodes) == []
+
+
+def test_a_dimension_without_any_finite_step_is_told_with_the_way_out_and_as_nothing_else(tmp_path):
+    episodes = clean()
+    for episode in episodes:
+        episode["state"][:, 2] = np.nan
+    found = look(tmp_path, episodes)
+    (line,) = [one for one in found if one.text.startswith("state")]
+    assert line.severity == "error" and "dimension 2: not finite in any step" in line.text and "slice" in line.text
