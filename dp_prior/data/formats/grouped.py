@@ -102,7 +102,13 @@ class GroupedStore(EpisodeStore):
     def unread(self) -> dict[str, str]:
         """See `EpisodeStore`."""
         layout, length = self._layouts[self._first], int(self.episode_ends[self._first])
+        having = Counter(key for other in self._layouts for key in other or ())
+        count, remedy = len(self._layouts), "to read it, name the episodes that have it by files or groups"
         return {
+            key: f"in {found} of {count} episodes and not in the first; {remedy}"
+            for key, found in having.items()
+            if key not in layout
+        } | {
             key: f"{dtype} of shape {shape} in the first episode, which has {length} steps"
             for key, (shape, dtype) in layout.items()
             if key not in self._rowed()

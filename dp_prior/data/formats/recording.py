@@ -12,7 +12,9 @@ from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
-from dp_prior.data.frames import FrameSource
+from dp_prior.data.frames import FrameContents, FrameSource
+from dp_prior.data.frames.colours import COLOURS
+from dp_prior.data.frames.depths import Depths
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Recording:
         stride: rows of the source from one step to the next.
         ends: (E,) int64 exclusive end row of each episode, in steps.
         keys: of numbers, in the store, by name.
-        cameras: frames by name.
+        cameras: frames of colours and of depth by name; arrays of depth are numbers.
         fps: control steps per second; None if the source does not say.
         tasks: instructions, by the numbers under `TASK`.
         names: of the numbers of a vector, by the vector's name.
@@ -72,7 +74,7 @@ class Recording:
             DataError: it has other keys than numbers and frames, or such keys cannot be read; all in one report.
         """
         chosen, problems = (choice or ChoiceConfig()).of(store)
-        shapes, filmed = store.keys(), store.cameras()
+        shapes, filmed, deep = store.keys(), store.cameras(), store.depths()
         unknown = sorted({*renames, *left_out} - {*shapes})
         problems += [f"has no key {key!r} to rename or leave out. {nearest_name(key, shapes)}" for key in unknown]
         keys, cameras = {}, {}
@@ -88,6 +90,9 @@ class Recording:
                     _check_order(cameras[name], name)
                 elif store.is_number(key):
                     keys[name] = key
+                elif key in deep:
+                    cameras[name] = store.chosen_frames(key, chosen.recorded, chosen.numbers, Depths())
+                    _check_order(cameras[name], name)
                 else:
                     raise DataError(store.locate(key, 0), [f"holds {store.dtype(key)}, which is no number"])
             except DataError as error:
@@ -123,8 +128,12 @@ class Recording:
             raise DataError(self.store.locate(self.keys[name], 0), [found])
         return values[:rows] if self.stride == 1 else values[:rows][self._is_step]
 
+    def contents(self, name: str) -> FrameContents:
+        """What the frames of a camera are."""
+        return Depths() if "depth" in self.cameras[name].describe() else COLOURS
+
     def frames(self, name: str, count: int | None = None) -> Iterator[np.ndarray]:
-        """(k, H, W, 3) uint8 frames of all steps in order.
+        """(k, H, W, channels) frames of all steps in order: uint8 RGB, or depth, float32 metres.
 
         Args:
             count: frames in each block, fewer in the last; None for one block per episode.
@@ -132,7 +141,8 @@ class Recording:
         blocks = self._steps_of(self.cameras[name])
         total = int(self.ends[-1])
         lengths = np.diff(self.ends, prepend=0) if count is None else np.diff([*range(0, total, count), total])
-        held = np.empty((0, *self.cameras[name].size, 3), np.uint8)
+        contents = self.contents(name)
+        held = np.empty((0, *self.cameras[name].size, contents.channels), contents.dtype)
         for length in lengths.tolist():
             pieces, have = [held], len(held)
             while have < length:

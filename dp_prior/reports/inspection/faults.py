@@ -13,6 +13,7 @@ import numpy as np
 from dp_prior.data.errors import first_few
 from dp_prior.data.formats.choice import overlaps
 from dp_prior.data.recorded.odd_values import HUGE, OUTLIER_WIDTHS
+from dp_prior.reports.inspection.quaternions import quaternions_of
 from dp_prior.reports.inspection.survey import Signal, Survey
 from dp_prior.tensors.normalizer import Limits, varies_in
 
@@ -83,7 +84,11 @@ def not_finite(seen: Survey) -> Iterator[Finding]:
         if len(bad):
             (row, dimension), rows = bad[0], len(np.unique(bad[:, 0]))
             text = f"{signal.name}: {rows:,} steps are not finite, the first in dimension {signal.called(dimension)}"
-            if signal.role == "other":
+            never = np.flatnonzero(~np.isfinite(signal.values).any(0)).tolist()
+            if never and signal.role != "other":
+                listed, remedy = first_few(never), f"leave it out by slice in data, or the key {signal.key}"
+                yield Finding("error", f"{signal.name}, dimension {listed}: not finite in any step; {remedy}")
+            elif signal.role == "other":
                 yield Finding("note", text, *seen.place(row))
             else:
                 yield Finding("error", text, *seen.place(row), seen.owners(bad[:, 0]))
@@ -92,6 +97,8 @@ def not_finite(seen: Survey) -> Iterator[Finding]:
 def constant(seen: Survey) -> Iterator[Finding]:
     """Dimensions that never change."""
     for signal in seen.of("observation", "action"):
+        if not np.isfinite(signal.values).all(1).any():  # told by `not_finite`
+            continue
         is_constant = ~_varies(signal)
         effect = "the policy always gives these values" if signal.role == "action" else "they tell the policy nothing"
         if is_constant.any():
@@ -128,13 +135,15 @@ def outliers(seen: Survey) -> Iterator[Finding]:
 
 
 def jumps(seen: Survey) -> Iterator[Finding]:
-    """Observations that change within a step by far more than they usually do; angles that wrap around."""
+    """Observations that change within a step by far more than they usually do, not told as rotations."""
     for signal in seen.of("observation"):
-        found = signal.statistics()
+        found, known = signal.statistics(), {place: rows for place, (_, rows) in whole_turns(signal, seen).items()}
+        known |= {place: one.flips for one in quaternions_of(signal, seen) for place in one.places}
         reaches = found.max - found.min
         least = STILL * np.median(reaches[_varies(signal)]) if _varies(signal).any() else 0.0
         for dimension in np.flatnonzero(_is_continuous(signal) & (reaches >= least)):
             size = abs(seen.steps(signal.values[:, dimension]))
+            size[known.get(dimension, [])] = np.nan
             width = (found.q99 - found.q01)[dimension]
             moves = size[size > NOISE * width]
             if len(moves) < FEW_MOVES:
@@ -143,15 +152,24 @@ def jumps(seen: Survey) -> Iterator[Finding]:
             far = np.flatnonzero(size > max(FAR * usual, 0.3 * width))
             if not len(far):
                 continue
-            turn = next((turn for turn in (2 * np.pi, 360.0) if abs(reaches[dimension] / turn - 1) < 0.02), None)
-            text = f"{signal.name}, dimension {signal.called(dimension)}: {len(far):,} steps"
-            if turn is not None and (abs(size[far] / turn - 1) < 0.2).all():
-                remedy = "an angle that wraps around; give it the encoder `angle`, or cosine and sine"
-                yield Finding("warning", f"{text} change by {turn:.4g}: {remedy}", *seen.place(int(far[0])))
-            else:
-                largest = int(np.nanargmax(size))
-                text = f"{text} jump by up to {size[largest]:.4g}, where 95 % of the moves are below {usual:.2g}"
-                yield Finding("warning", text, *seen.place(largest))
+            largest = int(np.nanargmax(size))
+            text = f"{signal.name}, dimension {signal.called(dimension)}: {len(far):,} steps jump by up to "
+            text = f"{text}{size[largest]:.4g}, where 95 % of the moves are below {usual:.2g}"
+            yield Finding("warning", text, *seen.place(largest))
+
+
+def whole_turns(signal: Signal, seen: Survey) -> dict[int, tuple[float, np.ndarray]]:
+    """The dimensions that are angles which wrap around: what a turn is, and after which rows they do."""
+    found, turns = signal.statistics(), {}
+    reaches = found.max - found.min
+    for dimension in np.flatnonzero(_is_continuous(signal)).tolist():
+        turn = next((turn for turn in (2 * np.pi, 360.0) if abs(reaches[dimension] / turn - 1) < 0.02), None)
+        if turn is not None:
+            size = abs(seen.steps(signal.values[:, dimension]))
+            rows = np.flatnonzero(abs(size / turn - 1) < 0.2)
+            if len(rows) and FAR * np.nanquantile(np.delete(size, rows), 0.95) < turn:
+                turns[dimension] = turn, rows
+    return turns
 
 
 def time(seen: Survey) -> Iterator[Finding]:

@@ -25,8 +25,9 @@ from dp_prior.reports.inspection.embeddings import FolderRows, embeddings_at, fi
 from dp_prior.reports.inspection.faults import Finding, faulty_episodes, find, ranked
 from dp_prior.reports.inspection.image_survey import Gallery, find_in_images, images_at, read_gallery
 from dp_prior.reports.inspection.points import Cloud, look_at_points
-from dp_prior.reports.inspection.proposal import propose, propose_data, propose_images
+from dp_prior.reports.inspection.proposal import propose, propose_data, propose_images, windows_of
 from dp_prior.reports.inspection.replays import replay_findings
+from dp_prior.reports.inspection.rotations import find_rotations
 from dp_prior.reports.inspection.survey import Role, Survey, survey
 from dp_prior.reports.inspection.units import find_units
 from dp_prior.run.files.config import TrainConfig
@@ -165,7 +166,8 @@ def proposed(found: list[Inspection]) -> dict[str, Any]:
     hint = "" if one.survey is None else one.survey.action_hint
     clouds = {cloud.key: cloud for cloud in one.clouds}
     encoders = {name: clouds[each["key"]].encoder() for name, each in one.data.get("points", {}).items()}
-    counts = {"is_one_episode": n_episodes == 1, "n_samples": n_samples}
+    n_windows = None if one.survey is None else windows_of(one.survey, one.leave_out)[1]
+    counts = {"is_one_episode": n_episodes == 1, "n_samples": n_samples, "n_windows": n_windows}
     return propose(one.name, one.data, fps, size, **counts, hint=hint, encoders=encoders)
 
 
@@ -251,7 +253,7 @@ def _recorded(
     notes = [Finding("note", remark) for remark in seen.store.remarks()]
     if wanted is None and not seen.of("action"):
         notes.append(Finding("note", f"no key is called action; {seen.action_hint or 'name it in data.action'}"))
-    found = ranked([*find(seen), *find_units(seen), *findings, *notes])
+    found = ranked([*find(seen), *find_units(seen), *find_rotations(seen), *findings, *notes])
     if normalizers is None:
         normalizers = {signal.name: Limits() for signal in seen.of("observation", "action")}
     leave_out = faulty_episodes(seen, found)

@@ -36,6 +36,12 @@ LARGEST_IMAGE, LEVELS = 64, 4
 MOST_ACTIONS = 32
 """Largest `n_action_steps` that is proposed; an episode has about so many windows fewer than steps."""
 
+EPOCHS, MOST_SAMPLES = 500, 1_000_000
+"""Times that a proposed run sees each of its samples, and samples that it sees at most; `--check` warns from twice as
+many epochs on."""
+
+USUAL_BATCH = WindowsConfig.model_fields["batch_size"].default
+
 USUAL_RATE = 10.0
 """Control steps per second at which a horizon of 16 is usual."""
 
@@ -83,16 +89,25 @@ def propose_data(
         data["points"] = {names[key]: {"key": key} for key in clouds}
     for signal in seen.of("action"):
         data["action"] = {"key": signal.key}
-    split = SplitConfig(parts=_parts_of(seen))
-    if split.parts is not None:
-        data["split"] = {"parts": {part: list(names) for part, names in split.parts.items()}}
-    chosen = Chosen(
-        seen.chosen.recorded, np.flatnonzero(~np.isin(seen.chosen.names, list(left_out))), seen.chosen.names
-    )
-    windows = np.maximum(np.diff(chosen.recorded, prepend=0) - MOST_ACTIONS, 1)
-    trained = int(min(windows[chosen.numbers].sum() // 2, windows[split.of(seen.store, chosen).train].sum()))
-    usual = WindowsConfig.model_fields["batch_size"].default
-    return data | _batch_size(CAMERA_BATCH if cameras or measured else usual, trained, usual)
+    if (parts := _parts_of(seen)) is not None:
+        data["split"] = {"parts": {part: list(names) for part, names in parts.items()}}
+    windows, trained = windows_of(seen, left_out, MOST_ACTIONS)
+    most = CAMERA_BATCH if cameras or measured else USUAL_BATCH
+    return data | _batch_size(most, min(windows // 2, trained), USUAL_BATCH)
+
+
+def windows_of(seen: Survey, left_out: Collection[int] = (), n_action_steps: int | None = None) -> tuple[int, int]:
+    """Windows of all used episodes, and of the training part.
+
+    Args:
+        left_out: own numbers of the episodes that are not used.
+        n_action_steps: None for what is proposed at the data set's rate.
+    """
+    kept = np.flatnonzero(~np.isin(seen.chosen.names, list(left_out)))
+    chosen = Chosen(seen.chosen.recorded, kept, seen.chosen.names)
+    windows = np.maximum(np.diff(chosen.recorded, prepend=0) + 1 - (n_action_steps or 8 * _steps(seen.fps)), 1)
+    split = SplitConfig(parts=_parts_of(seen)).of(seen.store, chosen)
+    return int(windows[chosen.numbers].sum()), int(windows[split.train].sum())
 
 
 def _depth(seen: Distances, name: str, cameras: Collection[str]) -> dict[str, Any]:
@@ -132,6 +147,7 @@ def propose(
     size: tuple[int, int] | None = None,
     is_one_episode: bool = False,
     n_samples: int | None = None,
+    n_windows: int | None = None,
     hint: str = "",
     encoders: Mapping[str, dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
@@ -142,6 +158,7 @@ def propose(
             two images or rows would be.
         size: height and width of images, where `data` leave them as they are.
         n_samples: number of images, or of rows of embeddings.
+        n_windows: number of windows that are trained on.
         hint: what to write as the action where no key has that name.
         encoders: of point clouds, by the policy's name.
 
@@ -151,16 +168,17 @@ def propose(
     is_too_few = n_samples is not None and _held_out(n_samples) < 2
     part, named = ({"split": "train"}, {"name": "training"}) if is_one_episode or is_too_few else ({}, {})
     metric, extra, optimizer, peak = f"{named.get('name', 'validation')}/ema/loss", [], "adamw", 1e-3
+    samples = _samples(n_windows if n_samples is None else n_samples - _held_out(n_samples))
     if is_too_few:
         data = data | {"split": {"train": 1.0, "val": 0.0}}
     if data.get("type") == "embeddings":
-        task, every = _prior(), 20_000
+        task, share = _prior(), 50
         data = _batch_size(EmbeddingsConfig.model_fields["batch_size"].default, n_samples // 2) | data
     elif data.get("type") == "images":
         height, width = data.get("size") or size
         data = _batch_size(ImagesConfig.model_fields["batch_size"].default, n_samples // 2) | data
-        task, every = _image(height, "labels" in data), 50_000
-        every_images = {"every": {"samples": 250_000}, "n_samples": 64, "eval_timesteps": [50], **part}
+        task, share = _image(height, "labels" in data), 20
+        every_images = {"every": {"samples": max(1, samples // 4)}, "n_samples": 64, "eval_timesteps": [50], **part}
         extra = [{"type": "images", **every_images}] if n_samples > 1 else []
     else:
         missing = [what for what in ("action",) if what not in data] + ["obs"] * (
@@ -169,27 +187,42 @@ def propose(
         if missing:
             problem = f"no key looks like {' or '.join(missing)}; name it in data.{missing[0]} yourself (docs/data.md)"
             raise ConfigError(name, [f"{problem}; {hint}" if hint and "action" in missing else problem])
-        task, every = _policy(data, fps, encoders or {}), 100_000
+        task, share = _policy(data, fps, encoders or {}), 10
         film = {"filmed": 1} if "images" in data and can_film() else {}
-        extra = [{"type": "action_error", "every": {"samples": every}, "eval_timesteps": [8], **film, **part}]
+        extra = [
+            {
+                "type": "action_error",
+                "every": {"samples": max(1, samples // share)},
+                "eval_timesteps": [8],
+                **film,
+                **part,
+            }
+        ]
         metric = "action_error/ema/lower_quartile[steps=8]"  # docs/study.md
         optimizer, peak = "muon", 5e-3  # docs/training.md
+    every = {"samples": max(1, samples // share)}
+    batch = data.get("batch_size", USUAL_BATCH)
     proposal = {
         "description": f"First settings for {name}, by dp-prior inspect.",
         "task": task,
         "data": data,
         "train": {
-            "samples": 1_000_000,
+            "samples": samples,
             "optimizer": {"type": optimizer},
-            "lr": {"type": "cosine", "peak": peak, "warmup_steps": 200},
+            "lr": {"type": "cosine", "peak": peak, "warmup_steps": min(200, samples // batch // 10)},
             "monitor": {"metric": metric},
-            "save_every": {"samples": 100_000},
+            "save_every": {"samples": max(1, samples // 10)},
         },
-        "evaluate": [{"type": "loss", **named, "every": {"samples": every}, **part}, *extra],
+        "evaluate": [{"type": "loss", **named, "every": every, **part}, *extra],
         "tracker": {"data_path": f"runs/{_plain(name)}"},
     }
     TrainConfig.from_json(json.dumps(proposal), source=name)
     return proposal
+
+
+def _samples(trained: int | None) -> int:
+    """Samples of a run, by how many different ones it is trained on; two digits."""
+    return MOST_SAMPLES if trained is None else int(float(f"{min(MOST_SAMPLES, EPOCHS * trained):.2g}"))
 
 
 def _held_out(n_samples: int) -> int:
@@ -233,7 +266,7 @@ def _image(height: int, has_labels: bool) -> dict[str, Any]:
 
 def _policy(data: dict[str, Any], fps: float | None, encoders: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """Its `task` for episodes, with a horizon of about as many seconds as is usual."""
-    steps = 2 ** min(2, max(0, round(math.log2((fps or USUAL_RATE) / USUAL_RATE))))
+    steps = _steps(fps)
     task = {
         "horizon": 16 * steps,
         "n_obs_steps": 2,
@@ -246,6 +279,11 @@ def _policy(data: dict[str, Any], fps: float | None, encoders: Mapping[str, dict
         encoders = {**dict.fromkeys(cameras, _SMALL_CAMERA), **encoders}
         task["diffusion"]["draws"] = 4  # docs/cameras.md
     return {**task, "encoders": encoders} if encoders else task
+
+
+def _steps(fps: float | None) -> int:
+    """Times that horizon and actions are longer than usual."""
+    return 2 ** min(2, max(0, round(math.log2((fps or USUAL_RATE) / USUAL_RATE))))
 
 
 def _names(keys: list[str]) -> dict[str, str]:

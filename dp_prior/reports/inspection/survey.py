@@ -19,6 +19,7 @@ from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.recorded.selection import KeyConfig
 from dp_prior.reports.inspection.unused import action_hint, unused_keys
 from dp_prior.tensors.normalizer import Statistics
+from dp_prior.tensors.rotations import RotationSlice
 
 MOST_NUMBERS = 20_000_000
 """Numbers that are read; of larger data sets evenly spread episodes are read."""
@@ -48,6 +49,7 @@ class Signal:
         keys: in the data set.
         values: (n, width) float32, the steps of the episodes that were read.
         columns: the data set's name of each number; empty if the numbers have no names.
+        rotations: what a configuration says are rotations.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Signal:
     role: Role
     values: np.ndarray
     columns: list[str]
+    rotations: tuple[RotationSlice, ...] = ()
 
     def called(self, dimension: int) -> str:
         """A dimension in messages."""
@@ -252,7 +255,8 @@ def _signal(
         numbers = wanted.in_time(values[:, start:stop].astype(np.float32), ends, 1)
     columns = wanted.dimensions(names)
     key = wanted.names[0] if len(wanted.names) == 1 else wanted.called
-    return Signal(name, key, wanted.names, role, numbers, columns if len(columns) == stop - start else [])
+    columns = columns if len(columns) == stop - start else []
+    return Signal(name, key, wanted.names, role, numbers, columns, wanted.rotations)
 
 
 def roles_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Role]:

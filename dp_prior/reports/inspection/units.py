@@ -19,6 +19,9 @@ UNITS = {180 / math.pi: "degrees among radians", 1000.0: "millimetres among metr
 LEAST_GAP, WIDEST = 8.0, 10.0
 """Two groups of episodes differ by at least the first factor; within one, magnitudes differ by less than the second."""
 
+LEAST_STEPS = 10
+"""Shorter episodes reach no usual magnitude."""
+
 NEAR, FOLLOWS, MOST_ROWS = 1.8, 0.95, 20_000
 """A factor is that of two units within `NEAR` times; a state follows an action from this correlation on, of at most so
 many evenly spread rows."""
@@ -33,12 +36,13 @@ def find_units(seen: Survey) -> Iterator[Finding]:
 
 def mixed_units(seen: Survey) -> Iterator[Finding]:
     """Episodes whose largest magnitudes are those of the others times the factor between two units."""
-    if len(seen.episodes) < 3:
+    is_long = np.diff(seen.bounds) >= LEAST_STEPS
+    if is_long.sum() < 3:
         return
     for signal in seen.of("observation", "action"):
         sizes = np.maximum.reduceat(
             np.where(np.isfinite(signal.values), abs(signal.values), 0), seen.bounds[:-1], axis=0
-        )
+        )[is_long]
         varied = np.flatnonzero(_varies(signal) & (sizes > 0).all(0))
         groups: dict[bytes, list[int]] = {}
         for dimension in varied.tolist():
@@ -52,7 +56,7 @@ def mixed_units(seen: Survey) -> Iterator[Finding]:
         size = sizes[:, dimensions[0]]
         factor = float(np.median(size[is_larger]) / np.median(size[~is_larger]))
         is_few = is_larger if 2 * is_larger.sum() <= len(is_larger) else ~is_larger
-        numbers, what = seen.numbers[is_few].tolist(), _unit(factor)
+        numbers, what = seen.numbers[is_long][is_few].tolist(), _unit(factor)
         times = f"{factor:.3g} times" if is_few is is_larger else f"1/{factor:.3g} of"
         named = first_few([signal.called(dimension) for dimension in dimensions])
         text = f"{signal.name}, dimensions {named}: episodes {first_few(numbers)} have {times} the size of the others"

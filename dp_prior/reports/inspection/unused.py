@@ -42,6 +42,8 @@ def _line(store: EpisodeStore, key: str, shape: tuple[int, ...], n_texts: int) -
     if not store.is_number(key):
         if what.startswith("object"):
             return f"{what}, Python objects, which are never decoded; save plain arrays of numbers"
+        if what.startswith("complex"):
+            return f"{what}, complex numbers; save real and imaginary parts as two keys"
         return f"{what}, no numbers; texts are read by data.language"
     if len(shape) >= 2 and store.dtype(key) == "uint8":
         return f"{what}, no picture by its name or shape; to read it, name it in data.images"

@@ -94,3 +94,13 @@ def test_files_in_folders_of_the_same_name_are_in_the_order_of_the_numbers_of_th
         np.savez(tmp_path / f"d/{number}/take.npz", action=np.full((2, 1), number))
     store = EpisodeFilesConfig(path=tmp_path / "d", files="*/take.npz").create()
     assert store.read("action")[::2, 0].tolist() == [1, 9, 10]
+
+
+def test_a_key_of_later_episodes_alone_has_a_line(tmp_path):
+    for number in range(3):
+        more = {"top": pictures(5)} if number else {}
+        np.savez(tmp_path / f"{number}.npz", action=np.zeros((5, 2)), state=np.zeros((5, 3)), **more)
+    store = EpisodeFilesConfig(path=tmp_path).create()
+    (line,) = store.unread().values()
+    assert "in 2 of 3 episodes" in line and "files or groups" in line
+    assert set(EpisodeFilesConfig(path=tmp_path, files="[12].npz").create().keys()) == {"action", "state", "top"}

@@ -76,11 +76,6 @@ def jump(episodes):
     episodes[5]["action"][29:] += 40
 
 
-def wrap(episodes):
-    for episode in episodes:
-        episode["state"][:, 2] = np.mod(0.13 * np.arange(1, 1 + len(episode["state"])), 2 * np.pi)
-
-
 def sentinel(episodes):
     episodes[6]["state"][50, 2] = -99999.0
 
@@ -136,7 +131,6 @@ def constant(episodes):
         (copied, "warning", "actions agree best with the states of the same step", (None, None), ""),
         (copied_and_fast, "warning", "actions agree best with the states of the same step", (None, None), ""),
         (jump, "warning", "state, dimension .: 1 steps jump by up to", (5, 29), "differs in episodes 5"),
-        (wrap, "warning", "dimension 2: .* change by 6.283: an angle that wraps", (0, 47), ""),
         (sentinel, "warning", "dimension 2: values reach from -99999 to", (6, 50), "2 steps jump"),
         (copies, "warning", "1 episodes are copies: 9 of 1", (9, None), ""),
         (still, "warning", "nothing moves in episodes 8", (8, None), "differs in episodes 8|at rest there"),
@@ -183,3 +177,12 @@ def test_a_key_without_numbers_is_passed_over(tmp_path, key):
     for episode in episodes:
         episode[key] = episode[key][:, :0]
     assert look(tmp_path, episodes) == []
+
+
+def test_a_dimension_without_any_finite_step_is_told_with_the_way_out_and_as_nothing_else(tmp_path):
+    episodes = clean()
+    for episode in episodes:
+        episode["state"][:, 2] = np.nan
+    found = look(tmp_path, episodes)
+    (line,) = [one for one in found if one.text.startswith("state")]
+    assert line.severity == "error" and "dimension 2: not finite in any step" in line.text and "slice" in line.text

@@ -192,7 +192,7 @@ def test_the_proposed_configuration_passes_its_check(data, tmp_path):
     arguments = [f"--set={one}" for one in [*small, f"tracker.data_path={tmp_path}/run"]]
     result = CliRunner().invoke(main, ["train", "--config_file", str(path), "--check", *arguments])
     assert result.exit_code == 0, result.output
-    assert "one step" in result.output
+    assert "one step" in result.output and "epochs: each" not in result.output and "warmup" not in result.output
 
 
 def test_a_configuration_is_written_once_and_only_for_data_that_can_be_trained_on(made, tmp_path):

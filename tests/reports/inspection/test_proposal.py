@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from dp_prior.config import ConfigError
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.npz import NpzStoreConfig
-from dp_prior.reports.inspection.proposal import PICTURE, USUAL_RATE, _reduced, propose, propose_data
+from dp_prior.reports.inspection.proposal import PICTURE, USUAL_RATE, _reduced, propose, propose_data, windows_of
 from dp_prior.reports.inspection.survey import survey
+from dp_prior.run.budget import MANY_EPOCHS
 from dp_prior.run.files.config import TrainConfig
 from tests.messages import naming
 from tests.reports.inspection.recordings import clean, write_npz
@@ -79,3 +80,28 @@ def test_a_batch_is_no_larger_than_what_is_trained_on(seen):
     few = seen.__class__(**{**vars(seen), "chosen": Chosen(40 * np.arange(1, 5), np.arange(4), np.arange(4))})
     assert "batch_size" not in usual or usual["batch_size"] > propose_data(few, EPISODES, {})["batch_size"]
     assert propose_data(few, EPISODES, {})["batch_size"] <= 4 * 8
+
+
+@given(st.integers(1, 10_000_000), st.sampled_from([1, 2, 64, 256]))
+def test_the_budget_follows_the_number_of_windows(n_windows, batch_size):
+    """Fewer epochs than `--check` warns of, a rise of the rate of at most a tenth of the run, and measurements."""
+    data = {"episodes": EPISODES, "obs": {"state": {"key": "state"}}, "action": {"key": "action"}}
+    found = propose("a", data | {"batch_size": min(batch_size, n_windows)}, None, n_windows=n_windows)
+    train = TrainConfig.from_json(json.dumps(found)).train
+    steps = -(-train.samples // min(batch_size, n_windows))
+    assert train.samples / n_windows < MANY_EPOCHS and train.samples <= 1_000_000
+    assert 10 * train.lr.warmup_steps <= steps
+    assert all(one["every"]["samples"] <= train.samples for one in found["evaluate"])
+    more = propose("a", data, None, n_windows=n_windows + 1)["train"]["samples"]
+    assert train.samples <= more
+
+
+@pytest.mark.parametrize("fps", [None, 20.0, 50.0])
+@pytest.mark.parametrize("left_out", [[], [1, 4]])
+def test_windows_are_counted_as_the_data_set_has_them(seen, fps, left_out):
+    at_rate = seen.__class__(**{**vars(seen), "described": seen.described | {"fps": fps}})
+    data = propose_data(at_rate, {"type": "npz", "path": str(seen.store.path)}, {}, (), left_out)
+    config = TrainConfig.from_json(json.dumps(propose("a", data, fps)))
+    task = config.task
+    made = config.data.create(task.horizon, task.n_obs_steps, task.n_action_steps)
+    assert windows_of(at_rate, left_out)[1] == len(made.train)

@@ -79,3 +79,10 @@ def test_corrections_are_named_with_the_line_that_weighs_them(tmp_path):
     texts = [one.text for one in find(looked_at(tmp_path, intervention=flags))]
     assert any("10.0% of the steps" in text and '"weights": {"key": "intervention"' in text for text in texts)
     assert not any("corrections" in one.text for one in find(looked_at(tmp_path, intervention=flags * 0)))
+
+
+def test_an_episode_of_a_few_steps_is_in_no_other_unit(tmp_path):
+    values = arrays()
+    few = {key: np.float32(np.concatenate([one[:2] / 60, one])) for key, one in values.items()}
+    np.savez(tmp_path / "few.npz", **few, episode_ends=np.concatenate([[2], ENDS + 2]))
+    assert not list(find_units(survey(NpzStoreConfig(path=tmp_path / "few.npz").create())))

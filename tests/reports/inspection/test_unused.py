@@ -125,3 +125,9 @@ def test_an_array_with_one_value_per_episode_is_not_offered_as_an_observation(tm
     np.savez(tmp_path / "d.npz", **arrays(), target_mass=np.ones(2), episode_ends=ends_of([12, 18]))
     seen = survey(NpzStoreConfig(path=tmp_path / "d.npz").create())
     assert "one for each episode" in seen.unused["target_mass"] and "data.obs" not in seen.unused["target_mass"]
+
+
+def test_complex_numbers_are_called_what_they_are(tmp_path):
+    np.savez(tmp_path / "c.npz", state=np.ones((N, 2), np.complex64), action=np.ones((N, 1)), episode_ends=[N])
+    seen = survey(NpzStoreConfig(path=tmp_path / "c.npz").create())
+    assert "real and imaginary parts" in seen.unused["state"]

@@ -25,20 +25,24 @@ def number_statistics(values: np.ndarray) -> Statistics:
 
 
 def pixel_statistics(frames: np.ndarray) -> Statistics:
-    """Of (k, H, W, 3) uint8 frames, by channel, as values from 0 to 1 of shape (3, 1, 1)."""
-    counts = np.zeros((3, 256), np.int64)
+    """Of (k, H, W, channels) frames, by channel, of shape (channels, 1, 1): of uint8 as values from 0 to 1, of uint16,
+    which is depth, as they are."""
+    n_channels, n_levels = frames.shape[-1], np.iinfo(frames.dtype).max + 1
+    counts = np.zeros((n_channels, n_levels), np.int64)
     for frame in frames:
-        counts += [np.bincount(frame[..., channel].ravel(), minlength=256) for channel in range(3)]
-    levels, total, ranks = np.arange(256), frames[..., 0].size, counts.cumsum(1)
+        counts += [np.bincount(frame[..., channel].ravel(), minlength=n_levels) for channel in range(n_channels)]
+    levels, total, ranks = np.arange(n_levels), frames[..., 0].size, counts.cumsum(1)
     mean = counts @ levels / total
     found = {
         "min": (counts > 0).argmax(1),
-        "max": 255 - (counts[:, ::-1] > 0).argmax(1),
+        "max": n_levels - 1 - (counts[:, ::-1] > 0).argmax(1),
         "mean": mean,
         "std": np.sqrt(np.maximum(counts @ levels**2 / total - mean**2, 0)),
         **{name: (ranks >= share * total).argmax(1) for name, share in QUANTILES.items()},
     }
-    return {name: (value / 255).reshape(3, 1, 1) for name, value in found.items()} | {"count": np.array([len(frames)])}
+    scale = 255 if frames.dtype == np.uint8 else 1
+    shaped = {name: (value / scale).reshape(n_channels, 1, 1) for name, value in found.items()}
+    return shaped | {"count": np.array([len(frames)])}
 
 
 def pooled(first: Statistics, second: Statistics) -> Statistics:

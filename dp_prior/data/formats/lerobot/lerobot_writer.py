@@ -27,6 +27,8 @@ from dp_prior.data.formats.lerobot.camera_videos import (
 from dp_prior.data.formats.lerobot.lerobot_statistics import Statistics, number_statistics, pixel_statistics, pooled
 from dp_prior.data.formats.lerobot.meta import COUNTED
 from dp_prior.data.formats.recording import Recording
+from dp_prior.data.frames.colours import COLOURS
+from dp_prior.data.frames.depths import MILLIMETRES, Depths
 from dp_prior.files.durable import publish, temporary_directory
 from dp_prior.pixels.picture_files import import_pillow
 
@@ -65,6 +67,7 @@ def write_lerobot(recording: Recording, path: Path) -> None:
             filmed: dict[str, Any] = {}
             for name, blocks in frames.items():
                 block = next(blocks)
+                block = block if block.dtype == np.uint8 else _millimetres(block, name)
                 known[name] = pixel_statistics(block)
                 if name in videos:
                     filmed |= videos[name].add(block)
@@ -85,7 +88,8 @@ def as_videos(recording: Recording) -> list[str]:
     """The cameras whose frames become videos."""
     if recording.pictures or recording.fps > MOST_FPS:
         return []
-    return [name for name, source in recording.cameras.items() if min(source.size) >= LEAST_SIDE]
+    colours = {name: source for name, source in recording.cameras.items() if recording.contents(name) == COLOURS}
+    return [name for name, source in colours.items() if min(source.size) >= LEAST_SIDE]
 
 
 def _check_libraries(recording: Recording) -> None:
@@ -229,13 +233,30 @@ def _column(values: np.ndarray) -> pyarrow.Array:
     return column
 
 
+def _millimetres(metres: np.ndarray, name: str) -> np.ndarray:
+    """(k, H, W, 1) float32 metres -> uint16 that a reader turns into the same metres.
+
+    Raises:
+        DataError: there are none, since the source has a finer unit, a greater distance or codes of its own.
+    """
+    found = np.round(metres / MILLIMETRES).clip(0, np.iinfo(np.uint16).max).astype(np.uint16)
+    if not np.array_equal(Depths(MILLIMETRES).metres(found), metres):
+        problem = (
+            f"{name}: distances are no whole millimetres up to 65.535 m; LeRobot's 16 bit pictures would change them"
+        )
+        raise DataError(name, [problem], "convert to npz, zarr or robomimic, which hold floats, or give --leave-out")
+    return found
+
+
 def _pictures(frames: np.ndarray) -> pyarrow.Array:
     import pyarrow as pa
 
     encoded = []
     for frame in frames:
         stream = io.BytesIO()
-        import_pillow().fromarray(frame).save(stream, "PNG", compress_level=1)
+        import_pillow().fromarray(frame if frame.shape[-1] == 3 else frame[..., 0]).save(
+            stream, "PNG", compress_level=1
+        )
         encoded.append({"bytes": stream.getvalue(), "path": None})
     return pa.array(encoded, pa.struct({"bytes": pa.binary(), "path": pa.string()}))
 
@@ -253,7 +274,10 @@ def _write_meta(
     }
     filmed = as_videos(recording)
     for name, source in recording.cameras.items():
-        features[name] = {"dtype": "image", "shape": [*source.size, 3], "names": ["height", "width", "channels"]}
+        shape = [*source.size, recording.contents(name).channels]
+        features[name] = {"dtype": "image", "shape": shape, "names": ["height", "width", "channels"]}
+        if recording.contents(name) != COLOURS:
+            features[name]["info"] = {"is_depth_map": True, "depth_unit": "mm"}
         if name in filmed:
             features[name] |= {"dtype": "video", "info": video_info(source.size, recording.fps)}
     info = {

@@ -23,7 +23,7 @@ from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.formats.zarr.chunks import chunk_lengths, chunks_cut_short, is_hidden, missing_chunks, stored_bytes
 from dp_prior.data.formats.zarr.codecs import unknown_codec
 from dp_prior.data.formats.zarr.groups import read_metadata
-from dp_prior.data.frames import FrameContents, frames_per_block
+from dp_prior.data.frames import FrameContents, frames_per_block, pixel_bytes
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
 from dp_prior.data.frames.colours import COLOURS
 from dp_prior.files.durable import publish, temporary_directory
@@ -102,9 +102,10 @@ class ZarrStoreConfig(EpisodeStoreRecord):
                 chunks = (min(len(values), rows), *(max(1, length) for length in values.shape[1:]))
                 data.create_array(name, data=values, chunks=chunks, **how)
             for name, source in recording.cameras.items():
-                shape = (int(recording.ends[-1]), *source.size, 3)
-                count = min(shape[0], frames_per_block(source.size[0] * source.size[1] * 3))
-                array = data.create_array(name, shape=shape, dtype="uint8", chunks=(count, *shape[1:]), **how)
+                contents = recording.contents(name)
+                shape = (int(recording.ends[-1]), *source.size, contents.channels)
+                count = min(shape[0], frames_per_block(source.size[0] * source.size[1] * pixel_bytes(contents)))
+                array = data.create_array(name, shape=shape, dtype=contents.dtype, chunks=(count, *shape[1:]), **how)
                 row = 0
                 for block in recording.frames(name, count):
                     array[row : row + len(block)] = block

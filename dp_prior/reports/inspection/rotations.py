@@ -1,0 +1,142 @@
+"""What is wrong with rotations: the order, sign and length of quaternions, and angles that wrap around."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from dp_prior.onboard.rotation_check import NOT_UNIT
+from dp_prior.reports.inspection.faults import Finding, whole_turns
+from dp_prior.reports.inspection.quaternions import (
+    MOST_ROWS,
+    ORDERS,
+    Quaternion,
+    angle_between,
+    likely_order,
+    quaternions_of,
+    rotation_setting,
+)
+from dp_prior.reports.inspection.survey import Signal, Survey
+
+APART, CLOSER = 0.5, 5.0
+"""Radians between two quaternions from which they are no neighbours, and how much closer the right order brings them;
+the rule of arms too."""
+
+_EULER = {("roll", "pitch", "yaw"): "euler_xyz", ("rx", "ry", "rz"): "euler_xyz", ("yaw", "pitch", "roll"): "euler_ZYX"}
+
+
+def find_rotations(seen: Survey) -> Iterator[Finding]:
+    """All findings of this kind."""
+    quaternions = [one for signal in seen.of("observation", "action") for one in quaternions_of(signal, seen)]
+    for one in quaternions:
+        yield from _lengths(one, seen)
+        yield from _order(one, seen)
+    yield from _two_orders(quaternions)
+    for signal in seen.of("observation", "action"):
+        yield from _wrapped(signal, seen)
+
+
+def _order(one: Quaternion, seen: Survey) -> Iterator[Finding]:
+    """The order, and changes of the sign, which a policy sees as jumps unless `rotations` names the quaternion."""
+    values = one.values[np.isfinite(one.values).all(1)]
+    if not len(values):
+        return
+    is_whole = len(values) == len(one.values)
+    likely = likely_order(values, one.flips if is_whole else one.flips[:0])
+    if likely is not None and one.stated not in (None, likely[0]):
+        by = "the configuration reads it" if one.is_declared else "the names say that it is"
+        text = f"{one.called}: {by} as a quaternion {one.stated}, the values look like {likely[0]}: {likely[1]}"
+        yield Finding("warning", f"{text}; look into the recorder, and write {one.setting(likely[0])}")
+        return
+    if one.is_declared:
+        return
+    order, why = likely or (None, "")
+    order, why = (one.stated, "by its names") if one.stated else (order, why)
+    what = f"most likely {order} ({why})" if order else f"its order cannot be told: {_readings(values)}"
+    remedy = f"write {one.setting(order)} beside its key, and the policy reads it as 6D"
+    if len(one.flips):
+        text = (
+            f"{one.called}: a quaternion changes its sign in {len(one.flips):,} steps, though q and -q are one rotation"
+        )
+        yield Finding("warning", f"{text}; {what}; {remedy}", *seen.place(int(one.flips[0])))
+    else:
+        yield Finding("note", f"{one.called}: a quaternion, {what}; {remedy}")
+
+
+def _lengths(one: Quaternion, seen: Survey) -> Iterator[Finding]:
+    """Steps whose quaternion is no rotation, which training refuses once `rotations` names it."""
+    length = np.linalg.norm(one.values, axis=1)
+    bad = np.flatnonzero(abs(length - 1) > NOT_UNIT)  # NaN is told elsewhere
+    if len(bad):
+        low, high = length[bad].min(), length[bad].max()
+        text = (
+            f"{one.called}: the length of the quaternion is {low:.3g} to {high:.3g} instead of 1 in {len(bad):,} steps"
+        )
+        remedy = "no rotation was recorded there; repair them, or leave the episodes out"
+        severity = "error" if one.is_declared else "warning"
+        yield Finding(severity, f"{text}: {remedy}", *seen.place(int(bad[0])), seen.owners(bad))
+
+
+def _two_orders(quaternions: list[Quaternion]) -> Iterator[Finding]:
+    """Quaternions of two keys, such as of a state and its action, that agree only if one is xyzw and the other wxyz."""
+    for one, other in itertools.combinations(quaternions, 2):
+        if one.signal is other.signal:
+            continue
+        rows = np.linspace(0, len(one.values) - 1, min(MOST_ROWS, len(one.values))).astype(np.int64)
+        mine, theirs = one.values[rows], other.values[rows]
+        readings = {
+            ("xyzw", "wxyz"): angle_between(np.roll(mine, 1, 1), theirs),
+            ("wxyz", "xyzw"): angle_between(mine, np.roll(theirs, 1, 1)),
+        }
+        straight, best = angle_between(mine, theirs), min(readings, key=readings.__getitem__)
+        if straight > APART and readings[best] < straight / CLOSER and (one.stated, other.stated) != best:
+            text = (
+                f"{one.called}, and {other.called}, are quaternions of different order: {straight:.2g} rad apart, "
+                f"{readings[best]:.2g} if the first is {best[0]} and the second {best[1]}"
+            )
+            yield Finding("warning", f"{text}; write {one.setting(best[0])} and {other.setting(best[1])}")
+
+
+def _wrapped(signal: Signal, seen: Survey) -> Iterator[Finding]:
+    """Angles that jump by a whole turn, a line for each Euler rotation or single angle."""
+    taken = {place for each in signal.rotations for place in range(*each.slice)}
+    turns = {place: found for place, found in whole_turns(signal, seen).items() if place not in taken}
+    told: set[int] = set()
+    for place, (turn, rows) in turns.items():
+        if place in told:
+            continue
+        start, form = _euler_of(signal, place)
+        unit = "_degrees" if turn == 360 else ""
+        with_it = [other for other in turns if form is not None and start <= other < start + 3] or [place]
+        told.update(with_it)
+        listed = ", ".join(signal.called(other) for other in with_it)
+        text = f"{signal.name}, dimension{'s' * (len(with_it) > 1)} {listed}: {len(rows):,} steps change by {turn:.4g}"
+        if form is not None:
+            remedy = f"write {rotation_setting(start, start + 3, form + unit)} beside its key"
+        else:
+            alone = "give it the encoder `angle`, or cosine and sine" if signal.role == "observation" else "unwrap it"
+            lines = rotation_setting("START", "STOP", f"euler_xyz{unit}")
+            remedy = f"alone, {alone}; as one of three Euler angles, write {lines}"
+        yield Finding("warning", f"{text}: an angle that wraps around; {remedy}", *seen.place(int(rows[0])))
+
+
+def _euler_of(signal: Signal, place: int) -> tuple[int, str | None]:
+    """Where the three Euler angles begin that an angle belongs to, and their form; None if it may stand alone."""
+    names = [str(name).lower() for name in signal.columns]
+    for start in range(max(0, place - 2), place + 1):
+        three = names[start : start + 3]
+        for called, form in _EULER.items():
+            if len(three) == 3 and all(word in name for word, name in zip(called, three, strict=True)):
+                return start, form
+    is_all = signal.values.shape[1] == 3 and re.search(r"euler|rpy|rot|orient", signal.key, re.I)
+    return (0, "euler_xyz") if is_all else (place, None)
+
+
+def _readings(values: np.ndarray) -> str:
+    """How far rotations are from none, by either order."""
+    angles = {order: np.median(abs(values[:, order.index("w")]).clip(0, 1)) for order in ORDERS}
+    degrees = {order: np.degrees(2 * np.arccos(scalar)) for order, scalar in angles.items()}
+    return "half of them turn by less than " + ", ".join(f"{degrees[order]:.0f} degrees as {order}" for order in ORDERS)
