@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 from tests.cli.invoked import command
+from tests.messages import told
 from tests.tiny import train, write
 
 ROLLOUT = {"type": "rollout", "env": {"type": "toy", "n_envs": 2, "max_steps": 4}, "n_episodes": 2, "videos": 0}
@@ -61,5 +62,5 @@ def test_a_checkpoint_is_no_run_and_gets_no_files(line, tmp_path):
     checkpoint = tmp_path / "run" / "checkpoints" / "step_00000002"
     before = sorted(checkpoint.iterdir())
     done = command(name, checkpoint, *options)
-    assert done.exit_code == 64 and f"is a checkpoint, not a run; name its run, {tmp_path / 'run'}" in done.output
+    assert done.exit_code == 64 and told(done.output, checkpoint, tmp_path / "run")
     assert sorted(checkpoint.iterdir()) == before

@@ -26,7 +26,7 @@ from dp_prior.onboard.obs_spec import ObsSpec
 from dp_prior.tensors.randomness import Randomness
 from tests.cases import every
 from tests.inference.test_agent import Fake, stream
-from tests.messages import naming
+from tests.messages import naming, told
 
 PERIOD = 0.1
 
@@ -136,9 +136,9 @@ def test_the_prefix_is_what_is_executed_from_the_oldest_observation_until_the_ch
     world = World(itertools.chain([0], itertools.repeat(delay)), obs_latency, action_latency)
     agent, fresh = world.run(60, delay=delay)
     assert all(fresh) and agent.delays[-1] == delay
-    for _, state, prefix, told in world.requests[1:]:
+    for _, state, prefix, declared in world.requests[1:]:
         assert state[0] == state[1] - 1 == prefix[0] and (np.diff(prefix, axis=0) == 1).all()
-        assert told == obs_latency + action_latency + delay and len(prefix) > told
+        assert declared == obs_latency + action_latency + delay and len(prefix) > declared
 
 
 @every(12, n_obs_steps=(1, 2, 3), delay=(0, 1, 3), s=(3, 5), merge=(Naive(), Prefix()))
@@ -585,7 +585,7 @@ def test_what_the_users_function_gives_is_checked():
     for wrong in ([np.nan], [[-1.0]], [1.0, 2.0]):
         limits = LoopLimits(hold_s=0.0, then=lambda lateness, wrong=wrong: wrong)
         arm = Arm(outages=[(0.3, 9.0)], limits=limits).run(60)
-        assert "limits.then gave" in arm.told[0][1] and "expected finite numbers of shape (1,)" in arm.told[0][1]
+        assert told(arm.told[0][1], "limits.then", "shape (1,)")
 
 
 def test_the_file_runs_on_an_old_python_with_numpy_alone():
