@@ -16,7 +16,7 @@ from dp_prior.places.upload import UploadConfig, UploadSaver
 from dp_prior.places.upload_schedule import FIRST_WAIT_S, LONGEST_WAIT_S
 from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.tracker import Tracker
-from tests.messages import naming
+from tests.messages import naming, told
 
 DONE = DeliveryReport("done", commits=2)
 UNAVAILABLE = DeliveryReport("the Hub answered 503", "unavailable")
@@ -298,7 +298,7 @@ def test_push_names_the_pause_that_a_place_has_asked_for(run, caplog, monkeypatc
     place = Place(run, UNAVAILABLE, max_commits_per_hour=2)
     place.saver.save(run.save(1))
     place.saver.schedule.not_before = place.clock.now + 60.0
-    assert all("is not up yet: the next attempt may be in 60 s." in line for line in place.saver.drain(30.0))
+    assert all(told(line, "step 1", "60 s", "sends") for line in place.saver.drain(30.0))
     place.answers = [DONE]
     monkeypatch.setattr(
         place.saver._news, "wait", lambda seconds: setattr(place.clock, "now", place.clock.now + seconds)
