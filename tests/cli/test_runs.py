@@ -17,6 +17,7 @@ def test_farewell_names_scores_places_and_what_to_do_next(tmp_path, evaluate, la
     config = write(tmp_path, train__steps=2, evaluate=evaluate, test=[{**ROLLOUT, "name": "test"}])
     best = tmp_path / "run" / "checkpoints" / "step_00000002"
     said = train(config).output
+    assert told(said, "best validation/ema/loss", "at step 2") == bool(evaluate)
     for part in (
         "finished: 16 samples in 2 steps",
         "test/score",

@@ -45,7 +45,7 @@ def test_thousands_of_epochs_are_told_unless_they_were_asked_for(unit, count, tm
 
 
 def test_a_run_that_measures_nothing_is_told(tmp_path):
-    assert told(warnings_of(config_of(tmp_path, evaluate=[])), "evaluate", "test", "empty")
+    assert told(warnings_of(config_of(tmp_path, evaluate=[])), "evaluate", "test", "nothing", "best")
     assert not warnings_of(config_of(tmp_path, evaluate=[], test=[{"type": "loss", "name": "test"}]))
 
 
