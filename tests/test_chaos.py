@@ -190,7 +190,7 @@ def test_process_that_was_killed_is_told_of_at_the_next_start(tmp_path):
         assert run.wait() == -signal.SIGKILL
         assert (run.exit()["reason"], run.exit()["code"]) == ("running", None)
     again = train(config)
-    assert again.exit_code == 0 and told(again.output, "process", "killed", "step")
+    assert again.exit_code == 0 and told(again.output, "process", "killed")
 
 
 @MANY

@@ -146,7 +146,7 @@ def test_pictures_of_a_table_are_embedded_row_by_row(tmp_path):
     assert code == 65 and told(said, "row 1", tmp_path / "b.png")
     (tmp_path / "b.png").write_bytes(b"no picture")
     code, said = embed("--model", model, *how, "--out", tmp_path / "other")
-    assert code == 65 and told(said, "row 1", "b.png", "no picture")
+    assert code == 65 and told(said, tmp_path / "b.png", "b'no picture'", "PNG")
 
 
 def test_captions_of_metadata_become_what_a_prior_conditions_on(tmp_path):
