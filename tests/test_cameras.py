@@ -23,7 +23,7 @@ from dp_prior.pixels.resize import Fit
 from dp_prior.places.reference import resolve
 from dp_prior.tensors.randomness import Randomness
 from tests.chaos import Launched
-from tests.messages import naming
+from tests.messages import naming, told
 from tests.tiny import assert_equal, experiment, rows, state, train, train_and_die
 from tests.tiny_camera import FORMATS, FRAMES, SIZE, camera_run, data_of, recorded, saved
 
@@ -228,7 +228,7 @@ def test_check_prints_the_cost_before_it_builds(tmp_path):
     result = train(saved(tmp_path), "--check")
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
-    cost = next(i for i, line in enumerate(lines) if "40 of 40 frames to read" in line)
+    cost = next(i for i, line in enumerate(lines) if told(line, "40 of 40", "frames"))
     assert "free" in lines[cost] and any("one step" in line for line in lines[cost:])
 
 

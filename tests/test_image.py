@@ -14,7 +14,7 @@ from dp_prior.config import ConfigError
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.run import Run
 from tests.data.pictures.sets import encoded, images, write_folder
-from tests.messages import naming
+from tests.messages import naming, told
 from tests.tiny import train
 
 N, STORED, SIZE, CLASSES = 64, 10, 8, 3
@@ -103,7 +103,7 @@ def test_evaluations_of_a_checkpoint_repeat_its_numbers(trained_image):
 def test_check_does_everything_once(tmp_path):
     done = train(write(tmp_path), "--check")
     assert done.exit_code == 0 and "checked" in done.output, done.output
-    assert f"{TRAIN} train images of 8 x 8 x 3" in done.output and "3 classes" in done.output
+    assert told(done.output, f"{TRAIN} train", "8 x 8 x 3", "3 classes")
 
 
 def test_number_of_samples_a_step_takes(tmp_path):

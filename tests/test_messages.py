@@ -10,6 +10,9 @@ import pytest
 from tests.faults import assert_none
 from tests.messages import naming, prose, told
 
+PRINTED = {"output", "stdout", "stderr", "out", "err", "said", "printed", "line", "lines", "caplog"}
+"""Names under which tests keep what a person reads."""
+
 MESSAGE = "train.lr is 100 (in a.json); expected 0.1 to 12.\nLower it with --set train.lr=0.5, or -3 for 'a new one'."
 
 
@@ -45,12 +48,17 @@ def test_nothing_is_refused(parts):
 
 
 def quoted(source: str) -> Iterator[tuple[int, str]]:
-    """Line and text of every `match=` that is no call of `naming`, and of every sentence sought in `str(error)`."""
+    """Line and text of every `match=` that is no call of `naming`, and of every sentence that is compared with
+    `str(error)` or with printed output."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.keyword("match", value) if not _is_call(value, "naming"):
                 yield value.lineno, f"match={ast.unparse(value)}"
-            case ast.Compare(ast.Constant(str(text)), [ast.In()], [sought]) if _is_call(sought, "str") and prose(text):
+            case ast.Compare(left, _, others) if _is_quoted([left, *others]):
+                yield node.lineno, ast.unparse(node)
+            case ast.Call(ast.Attribute(read, "startswith" | "endswith" | "count"), given) if _is_quoted(
+                [read, *given]
+            ):
                 yield node.lineno, ast.unparse(node)
 
 
@@ -58,16 +66,47 @@ def _is_call(node: ast.expr, name: str) -> bool:
     return isinstance(node, ast.Call) and ast.unparse(node.func) == name
 
 
+def _is_quoted(compared: list[ast.expr]) -> bool:
+    """Whether one side is a sentence and another what a person reads."""
+    return any(map(_is_sentence, compared)) and any(map(_is_read, compared))
+
+
+def _is_sentence(node: ast.expr) -> bool:
+    match node:
+        case ast.Constant(str(text)):
+            return bool(prose(text))
+        case ast.JoinedStr(parts):
+            return bool(prose("".join(part.value if isinstance(part, ast.Constant) else '""' for part in parts)))
+        case ast.List(items) | ast.Tuple(items):
+            return any(map(_is_sentence, items))
+    return False
+
+
+def _is_read(node: ast.expr) -> bool:
+    names = {getattr(part, "attr", getattr(part, "id", None)) for part in ast.walk(node)}
+    return _is_call(node, "str") or not names.isdisjoint(PRINTED)
+
+
 def test_what_quotes_a_sentence_is_found():
-    lines = ["with raises(A, match='a sentence'):", "    assert 'this is prose' in str(b.value) and '1' in str(b)"]
-    sound = ["with raises(A, match=naming('lr', 1)):", "    assert 'train.lr' in str(b.value)"]
-    assert [line for line, _ in quoted("\n".join(lines + sound))] == [1, 2]
+    lines = [
+        "with raises(A, match='a sentence'):",
+        "    assert 'this is prose' in str(b.value) and '1' in str(b)",
+        "assert f'{a} is not empty' in done.output",
+        "assert lines == ['1 of 2 runs are done']",
+        "assert 'is not so' not in lines[0].lower() or capsys.readouterr().err == 'it is so'",
+        "assert any(line.startswith('warning: it is so') for line in found) and caplog.text.count('it is so') == 1",
+    ]
+    sound = [
+        "with raises(A, match=naming('lr', 1)):",
+        "    assert 'train.lr' in str(b.value) and 'is done' in done.output and told(done.output, 'a', 'lr')",
+        "assert page == 'this is prose' and lines == ['a', f'{b} c'] and line.count('a') == 1",
+    ]
+    assert sorted(line for line, _ in quoted("\n".join(lines + sound))) == [1, 2, 3, 4, 5, 5, 6, 6]
 
 
-def test_no_test_quotes_the_sentence_of_an_error():
+def test_no_test_quotes_the_sentence_of_an_error_or_of_printed_output():
     faults = []
     for path in sorted(Path(__file__).parent.rglob("*.py")):
-        source = path.read_text(encoding="utf-8")
-        if "match=" in source or "in str(" in source:
-            faults += [f"{path}:{line}: {text}: ask for its parts, by naming(...)" for line, text in quoted(source)]
+        found = quoted(path.read_text(encoding="utf-8"))
+        faults += [f"{path}:{line}: {text}: ask for its parts, by naming(...) or told(...)" for line, text in found]
     assert_none(faults)

@@ -13,6 +13,7 @@ from dp_prior.run.files.config import TrainConfig
 from dp_prior.tensors.batch import Spec
 from tests.data.frames.recordings import write_video
 from tests.data.pictures.sets import images, write_folder
+from tests.messages import told
 from tests.tiny import train
 
 CONFIGS = Path(__file__).parent.parent / "configs/policy"
@@ -343,4 +344,4 @@ def test_the_image_recipe_passes_check_on_a_folder_of_improved_diffusion(tmp_pat
     }
     settings = [part for key, value in small.items() for part in ("--set", f"{key}={value}")]
     done = train(IMAGES / "cifar10_iddpm.json", "--check", *settings)
-    assert done.exit_code == 0 and "8 train images of 32 x 32 x 3" in done.output, done.output
+    assert done.exit_code == 0 and told(done.output, "8 train", "32 x 32 x 3"), done.output

@@ -13,6 +13,7 @@ from dp_prior.places.local import copy_checkpoint
 from dp_prior.places.reference import resolve
 from dp_prior.training.trainer import PolicyTrainer
 from tests import forks
+from tests.messages import told
 from tests.tiny import OVER_TIME, assert_equal, experiment, read_rows, rows, state, tiny, train, train_and_die, write
 
 ACCUMULATING = {"train__accumulation": 2, "data__batch_size": 4}
@@ -155,7 +156,7 @@ def test_complete_run_says_so_and_writes_nothing_anew(tmp_path):
     before = everything_in(tmp_path / "run")
     again = train(config)
     assert again.exit_code == 0
-    assert "already complete; nothing to do. To continue, raise the budget (--set train.steps=...)" in again.output
+    assert told(again.output, "complete", "--set train.steps=")
     after = everything_in(tmp_path / "run")
     assert after.keys() == before.keys()
     for name in ("checkpoints/index.json", "config.json"):  # written again, and the same
@@ -169,7 +170,7 @@ def test_complete_run_goes_on_with_a_larger_budget_and_says_what_changed(tmp_pat
     train(config)
     more = train(config, "--set", "train.steps=9", "--resume", "must")
     assert more.exit_code == 0
-    assert "train.steps: 6 in the checkpoint, 9 now" in more.output
+    assert told(more.output, "train.steps", 6, 9)
     assert "finished: 72 samples in 9 steps" in more.output
     assert [row["step"] for row in rows(tmp_path / "run")] == [2, 4, 6, 7, 8, 9]
 
@@ -178,12 +179,11 @@ def test_must_and_never_refuse_what_they_forbid(tmp_path):
     config = write(tmp_path, train__steps=2)
     must = train(config, "--resume", "must")
     assert must.exit_code == 64
-    assert f"there is no checkpoint in {tmp_path / 'run'}; start with --resume auto" in must.output
+    assert told(must.output, tmp_path / "run", "--resume auto")
     assert train(config, "--resume", "never").exit_code == 0
     never = train(config, "--resume", "never")
     assert never.exit_code == 64
-    assert "already holds checkpoints, up to step_00000002; nothing is overwritten" in never.output
-    assert "--set tracker.data_path=" in never.output
+    assert told(never.output, tmp_path / "run", "step_00000002", "--set tracker.data_path=", "--resume auto")
 
 
 @pytest.mark.promise("B4")
@@ -267,19 +267,19 @@ def test_a_place_without_a_checkpoint_that_can_be_resumed_from_is_told(tmp_path)
     config = write(tmp_path, train__steps=2, tracker__load=load)
     must = train(config, "--resume", "must")
     assert must.exit_code == 64
-    assert f"there is no checkpoint in {tmp_path / 'run'}, nor in {tmp_path / 'misspelt'} (tracker.load)" in must.output
+    assert told(must.output, tmp_path / "run", tmp_path / "misspelt", "(tracker.load)")
     done = train(config)
     assert done.exit_code == 0
-    assert f"start from    nothing: there is no checkpoint in {tmp_path / 'misspelt'} (tracker.load)" in done.output
+    assert told(done.output, "start from", "nothing", tmp_path / "misspelt", "(tracker.load)")
     copy_checkpoint(resolve(tmp_path / "run"), tmp_path / "export", MODEL_FILES)
-    for path, line in (
-        ("export", f"{tmp_path / 'export'} holds only the files for inference: an export, or of a saver with save_typ"),
-        ("run@step_00000009", "there is no 'step_00000009'; there are latest, best, step_00000002"),
+    for path, *named in (
+        ("export", tmp_path / "export", "train.init_from"),
+        ("run@step_00000009", "'step_00000009'", "latest, best, step_00000002"),
     ):
         load["path"] = str(tmp_path / path)
         (tmp_path / "other").mkdir(exist_ok=True)
         refused = train(write(tmp_path / "other", train__steps=2, tracker__load=load))
-        assert refused.exit_code in (64, 74) and line in refused.output, refused.output
+        assert refused.exit_code in (64, 74) and told(refused.output, *named), refused.output
         assert "Traceback" not in refused.output and not (tmp_path / "other/run/checkpoints/step_00000002").exists()
 
 

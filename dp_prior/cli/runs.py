@@ -346,6 +346,9 @@ def _farewell(outcome: Outcome, config: TrainConfig, modules: tuple[str, ...]) -
     lines = [f"{head}: {outcome.progress.samples_seen:,} samples in {outcome.progress.global_step:,} steps"]
     if result is not None and outcome.status != "stopped":
         lines += [f"  {name:<40} {value:.4g}" for name, value in result["test"].items() if value is not None]
+        monitor, known = config.train.monitor.metric, result["best"].get("metrics", {})
+        if outcome.is_measured and known.get(monitor) is not None:
+            lines.append(f"  {f'best {monitor}':<40} {known[monitor]:.4g} at step {result['best']['step']:,}")
         lines += [f"  {name:<40} {path}" for name, path in result["media"].items()]
     if (page := outcome.directory / PAGE).is_file():
         lines.append(f"  {'page':<40} {page}")

@@ -30,7 +30,7 @@ from benchmarks.study.statistics import lenth_margin, spearman
 from benchmarks.training import ROOT, assignments
 from dp_prior.evaluation.bootstrap import mean
 from dp_prior.run.files.config import TrainConfig
-from tests.messages import naming
+from tests.messages import naming, told
 
 SCREEN = [row for row in rows() if row.group in ("screen", "mirror")]
 
@@ -212,10 +212,10 @@ def test_a_repeated_command_runs_only_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(study.Study, "finish", lambda self, run, position: finished.append((run.id, self.wanted(run))))
     arguments = ["--results", str(results.path), "--out", str(tmp_path), "--data", f"human={data(tmp_path)}"]
     refused = CliRunner().invoke(study.main, arguments)
-    assert refused.exit_code == 2 and "holds scores of 10 episodes, --episodes is 200" in refused.output
+    assert refused.exit_code == 2 and told(refused.output, "10 episodes", "--episodes", 200)
     arguments += ["--episodes", "10"]
     done = CliRunner().invoke(study.main, [*arguments, "--group", "screen", "--seeds", "2"], catch_exceptions=False)
-    assert done.exit_code == 0 and "23 of 24 runs are done" in done.output
+    assert done.exit_code == 0 and told(done.output, "23 of 24")
     assert finished == [("screen 12, human, 450,000 samples, seed 1", [list(MEASURES)[-1]])]
     assert len(results.path.read_bytes().splitlines()) == len(lines) - 1
 
@@ -232,7 +232,7 @@ def test_a_failed_run_does_not_stop_the_others(tmp_path, monkeypatch):
     arguments = ["--results", str(tmp_path / "r"), "--out", str(tmp_path), "--data", f"human={data(tmp_path)}"]
     done = CliRunner().invoke(study.main, [*arguments, "--group", "mirror"])
     assert len(seen) == 12 and done.exit_code == 1
-    assert "1 of 12 runs failed. The first: a process ended with exit code 65" in done.output
+    assert told(done.output, "1 of 12", "exit code 65")
 
 
 def test_a_budget_in_minutes_follows_from_the_speed_of_a_finished_run(tmp_path):
@@ -292,7 +292,7 @@ def test_a_whole_row_is_trained_measured_and_not_repeated(tmp_path):
     arguments += ["--samples", "1024", "--episodes", "2", "--measure", OWN, "--measure", "selected weights"]
     outputs = [CliRunner().invoke(study.main, arguments, catch_exceptions=False).output for _ in range(2)]
     assert "[1/1] mirror 12, scripted, 1,024 samples, seed 0: trained in" in outputs[0]
-    assert outputs[1] == "1 of 1 runs are done\n"
+    assert outputs[1].count("\n") == 1 and told(outputs[1], "1 of 1")
     found = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
     assert [line["measure"] for line in found] == [CHEAP, OWN, "selected weights"]
     assert found[0]["cpu_s"] > 0 and len(found[0]["cheap"]["action error by step"]) == 8

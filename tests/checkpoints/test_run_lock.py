@@ -10,7 +10,7 @@ import pytest
 
 from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.run_lock import LOCK, LockedError, RunLock
-from tests.messages import naming
+from tests.messages import naming, told
 
 
 def hold_in_child(directory, fork_again=False):
@@ -55,10 +55,8 @@ def test_second_run_is_refused_at_once_naming_the_holder_and_let_in_after_kill_9
     finally:
         kill(child)
     started = json.loads((tmp_path / LOCK).read_text())["started"]
-    assert str(refusal.value) == (
-        f"run directory {tmp_path} is in use by process {child} on host {os.uname().nodename}, started {started}. "
-        "Stop that run, or choose another directory for this one."
-    )
+    holder = (f"process {child}", os.uname().nodename, started)
+    assert told(str(refusal.value), tmp_path, *holder, "Stop", "another directory")
     RunLock(tmp_path, wait_s=0).release()
 
 

@@ -14,7 +14,7 @@ from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.clock import Progress
 from tests.checkpoints.documents import progress_of
-from tests.messages import naming
+from tests.messages import naming, told
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def test_saves_that_fail_are_told_and_only_three_in_a_row_or_the_last_are_an_err
     assert durable == (good if raised != "submit" else [step for step in good if step <= outcomes.index("xxx")])
     warned = [record.getMessage() for record in caplog.records]
     assert len(warned) == outcomes.count("x") - (raised == "submit")
-    assert all("the disk is full. Training continues; failed save" in message for message in warned)
+    assert all(told(message, "disk", "continues") for message in warned)
 
 
 def test_a_failing_callback_is_not_silent_and_the_checkpoint_is_there(store):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.cli.invoked import command
+from tests.messages import told
 
 
 @pytest.mark.parametrize(
@@ -51,4 +52,4 @@ def test_what_a_command_cannot_use_is_refused_in_a_line_and_nothing_is_replaced(
 @pytest.mark.parametrize("option", [["--episodes", "0"], ["--seed", "-1"], ["--workers", "0"]])
 def test_demonstrations_are_not_begun_with_numbers_that_cannot_be(option, tmp_path):
     found = command("make-demonstrations", "--out", str(tmp_path / "d.npz"), *option)
-    assert found.exit_code == 2 and f"Invalid value for '{option[0]}': {option[1]} is not in the range" in found.output
+    assert found.exit_code == 2 and told(found.output, f"'{option[0]}'", option[1], "range")

@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 from tests.cli.invoked import command
+from tests.messages import told
 from tests.tiny import train, write
 
 ROLLOUT = {"type": "rollout", "env": {"type": "toy", "n_envs": 2, "max_steps": 4}, "n_episodes": 2, "videos": 0}
@@ -16,6 +17,7 @@ def test_farewell_names_scores_places_and_what_to_do_next(tmp_path, evaluate, la
     config = write(tmp_path, train__steps=2, evaluate=evaluate, test=[{**ROLLOUT, "name": "test"}])
     best = tmp_path / "run" / "checkpoints" / "step_00000002"
     said = train(config).output
+    assert told(said, "best validation/ema/loss", "at step 2") == bool(evaluate)
     for part in (
         "finished: 16 samples in 2 steps",
         "test/score",
@@ -61,5 +63,5 @@ def test_a_checkpoint_is_no_run_and_gets_no_files(line, tmp_path):
     checkpoint = tmp_path / "run" / "checkpoints" / "step_00000002"
     before = sorted(checkpoint.iterdir())
     done = command(name, checkpoint, *options)
-    assert done.exit_code == 64 and f"is a checkpoint, not a run; name its run, {tmp_path / 'run'}" in done.output
+    assert done.exit_code == 64 and told(done.output, checkpoint, tmp_path / "run")
     assert sorted(checkpoint.iterdir()) == before

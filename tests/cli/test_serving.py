@@ -18,6 +18,7 @@ from dp_prior.commands.trial_sheet import JOURNAL, SEALED
 from tests import forks
 from tests.cli.invoked import command
 from tests.faults import assert_none
+from tests.messages import told
 
 pytest.importorskip("websockets", reason="websockets is not installed: `trial` is NOT tested")
 pytest.importorskip("msgpack", reason="msgpack is not installed: `trial` is NOT tested")
@@ -167,7 +168,7 @@ def test_nothing_but_the_end_names_a_policy(line, tmp_path, monkeypatch):
     assert len(shown) == 1 + 4 * 4 and not any(name in "".join(shown) for name in names)
     assert all(one == arm.metadata[0] for one in arm.metadata) and arm.metadata[0]["policy"] == "trial"
     before = output.partition(f"{names[0]} ")[0]
-    assert "4 of at most 4" in before and not any(name in before for name in names)
+    assert told(before, "4 of", 4) and not any(name in before for name in names)
     for name in (JOURNAL, SEALED):
         assert not any(one in (tmp_path / "out" / name).read_text() for one in names)
     document = json.loads((tmp_path / "out" / RESULT).read_text())

@@ -9,7 +9,7 @@ import pytest
 from dp_prior.client.loop_limits import LoopLimits
 from dp_prior.client.observed import Observed, interpolated
 from dp_prior.client.steady_clock import SteadyClock
-from tests.messages import naming
+from tests.messages import naming, told
 
 PERIOD = 0.1
 
@@ -60,7 +60,7 @@ def test_a_camera_that_delivers_the_same_frame_is_told_once_with_its_name_or_ref
         assert refused == ([*range(16, 30)] if frozen == "refuse" else [])  # the 7th of equal frames is 0.6 s old
         seen.reset()
     (line,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert "'front' delivers the same frame since 0.6 s, and its limit is 0.5 s (limits.frame_s)" in line
+    assert told(line, "'front'", "0.6 s", "0.5 s", "limits.frame_s")
 
 
 def test_other_observations_have_a_limit_only_with_a_time_of_capture(caplog):
@@ -68,7 +68,7 @@ def test_other_observations_have_a_limit_only_with_a_time_of_capture(caplog):
     for step in range(40):
         seen.remember(100 + step * PERIOD, {"still": np.zeros(2), "lost": np.zeros(2)}, {"lost": 100.0})
     (line,) = [record.message for record in caplog.records]
-    assert "observation 'lost' has nothing newer since 1.1 s" in line
+    assert told(line, "'lost'", "1.1 s")
 
 
 def test_a_camera_that_died_does_not_fill_the_memory_with_what_the_others_see():

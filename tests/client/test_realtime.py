@@ -26,7 +26,7 @@ from dp_prior.onboard.obs_spec import ObsSpec
 from dp_prior.tensors.randomness import Randomness
 from tests.cases import every
 from tests.inference.test_agent import Fake, stream
-from tests.messages import naming
+from tests.messages import naming, told
 
 PERIOD = 0.1
 
@@ -136,9 +136,9 @@ def test_the_prefix_is_what_is_executed_from_the_oldest_observation_until_the_ch
     world = World(itertools.chain([0], itertools.repeat(delay)), obs_latency, action_latency)
     agent, fresh = world.run(60, delay=delay)
     assert all(fresh) and agent.delays[-1] == delay
-    for _, state, prefix, told in world.requests[1:]:
+    for _, state, prefix, declared in world.requests[1:]:
         assert state[0] == state[1] - 1 == prefix[0] and (np.diff(prefix, axis=0) == 1).all()
-        assert told == obs_latency + action_latency + delay and len(prefix) > told
+        assert declared == obs_latency + action_latency + delay and len(prefix) > declared
 
 
 @every(12, n_obs_steps=(1, 2, 3), delay=(0, 1, 3), s=(3, 5), merge=(Naive(), Prefix()))
@@ -516,7 +516,7 @@ def test_a_loop_of_50_hz_accounts_for_every_tick_of_stalls_outages_lost_and_brok
     # an outage of a second outlasts a chunk of 23 actions; a NaN and a lost answer cost one tick each
     assert [what for what, _ in runs(arm.ticks)] == ["new", "stalled", "new", "held", "new", *["raised", "new"] * 2]
     assert (arm.agent.late, arm.agent.clock_jumps, arm.agent.state) == (1, 2, "acting")
-    assert [text[:20] for _, text in arm.told] == ["the predictor gave a", "the server is gone"]
+    assert ["server" in text for _, text in arm.told] == [False, True] and "predictor" in arm.told[0][1]
 
 
 def test_a_clock_that_jumps_changes_no_action_whether_frames_have_times_or_not(caplog):
@@ -527,24 +527,23 @@ def test_a_clock_that_jumps_changes_no_action_whether_frames_have_times_or_not(c
         assert steady.actions == jumping.actions == list(map(float, range(300)))
         np.testing.assert_allclose(steady.requests, jumping.requests, atol=1e-6)
         assert (steady.agent.clock_jumps, jumping.agent.clock_jumps) == (0, 4)
-    assert caplog.text.count("the clock jumped by +3600.000 s") == 2 and "-3700" not in caplog.text
+    assert caplog.text.count("+3600.000 s") == 2 and "-3700" not in caplog.text
 
 
 def test_after_the_longest_hold_the_last_action_stays_an_error_stops_or_the_users_function_acts(caplog):
-    told, outages = [], [(1.0, 3.0)]
+    late, outages = [], [(1.0, 3.0)]
     holding, stopping, replacing = (
         Arm(outages=outages, limits=LoopLimits(hold_s=0.2, then=then)).run(250)
-        for then in ("hold", "stop", lambda lateness: told.append(lateness) or [-1.0])
+        for then in ("hold", "stop", lambda lateness: late.append(lateness) or [-1.0])
     )
     (_, before), (_, held), (_, after) = runs(holding.ticks)
     assert runs(stopping.ticks)[:3] == [("new", before), ("held", 10), ("raised", held - 10 + 3)]  # and a new chunk
     assert runs(replacing.ticks)[:3] == [("new", before), ("held", 10), ("replaced", held - 10 + 3)]
     assert runs(stopping.ticks)[3:] == runs(replacing.ticks)[3:] == [("new", after - 3)]
-    assert caplog.text.count("no new action for 0.2 s, since action") == 1 and "is held (limits.then)" in caplog.text
+    assert [told(line, "0.2 s", "action", "held", "(limits.then)") for line in caplog.messages] == [True]
     tick, text = stopping.told[0]
-    assert tick == before + 10 and f"no new action for 0.2 s, since action {before}: the chunk asked for" in text
-    assert "s ago has not arrived" in text and "limits.hold_s is 0.2: the robot must be stopped" in text
-    assert told[0].action == before - 1 and told[0].obs["front"].shape == (4, 4, 3) and told[-1].held_s > told[0].held_s
+    assert tick == before + 10 and told(text, f"action {before}", "limits.hold_s", 0.2, "stopped")
+    assert late[0].action == before - 1 and late[0].obs["front"].shape == (4, 4, 3) and late[-1].held_s > late[0].held_s
 
 
 def test_a_chunk_that_was_asked_for_before_the_users_function_acted_is_not_executed():
@@ -562,7 +561,7 @@ def test_a_first_chunk_that_does_not_come_is_an_error_and_one_that_comes_later_i
     arm = Arm(outages=[(0.0, 4.0)], limits=LoopLimits(first_chunk_s=1.5))
     arm.run(4)
     assert arm.ticks == ["raised", "raised", "new", "new"] and arm.agent.state == "acting"
-    assert all("no first chunk within 1.5 s of its request (limits.first_chunk_s)" in text for _, text in arm.told)
+    assert all(told(text, "1.5 s", "(limits.first_chunk_s)") for _, text in arm.told)
 
 
 def test_a_rate_that_is_not_that_of_training_is_told_or_refused(caplog):
@@ -574,9 +573,7 @@ def test_a_rate_that_is_not_that_of_training_is_told_or_refused(caplog):
         RealtimeAgent(known(None), fps=fps, **settings).close()
     assert not caplog.records
     RealtimeAgent(Trained(None), fps=50, **settings).close()
-    assert (
-        "the loop runs at 50 steps per second, the policy was trained at 10, so the robot moves 5 times" in caplog.text
-    )
+    assert told(caplog.text, 50, 10, "5 times")
     with pytest.raises(ValueError, match=naming(50, "act 10 times", "limits.rate")):
         RealtimeAgent(Trained(None), fps=50, limits=LoopLimits(rate="refuse"), **settings)
 
@@ -585,7 +582,7 @@ def test_what_the_users_function_gives_is_checked():
     for wrong in ([np.nan], [[-1.0]], [1.0, 2.0]):
         limits = LoopLimits(hold_s=0.0, then=lambda lateness, wrong=wrong: wrong)
         arm = Arm(outages=[(0.3, 9.0)], limits=limits).run(60)
-        assert "limits.then gave" in arm.told[0][1] and "expected finite numbers of shape (1,)" in arm.told[0][1]
+        assert told(arm.told[0][1], "limits.then", "shape (1,)")
 
 
 def test_the_file_runs_on_an_old_python_with_numpy_alone():

@@ -14,7 +14,7 @@ from dp_prior.commands.players import Player
 from dp_prior.config import ConfigError
 from dp_prior.files.locks import FileLock
 from dp_prior.run.files.config import TrainConfig
-from tests.messages import naming
+from tests.messages import naming, told
 from tests.tiny import tiny
 
 ROLLOUTS = {"type": "rollout", "name": "toy", "env": {"type": "toy", "n_envs": 4, "max_steps": 8}, "videos": 0}
@@ -206,7 +206,7 @@ def test_the_command_compares_checkpoints_and_writes_result_and_page(trained_pol
     out = tmp_path / "out"
     result = CliRunner().invoke(main, [str(one) for one in (*arguments, "--out", out)])
     assert result.exit_code == 0, result.output
-    assert "8 of at most 8 starts" in result.output and "16 rollouts of at most 16; 0 saved" in result.output
+    assert told(result.output, "8 of", "8 starts") and told(result.output, "16 rollouts", 16, "0 saved")
     document = json.loads((out / "verdict.json").read_text())
     assert [one["policy"] for one in document["policies"]] == names and document["pairs"][0]["starts"] == 8
     page = (out / "verdict.html").read_text()

@@ -6,6 +6,7 @@ from click.testing import CliRunner
 
 from dp_prior.cli import main
 from dp_prior.data.frames.build_lock import build_lock
+from tests.messages import told
 from tests.tiny import train
 from tests.tiny_camera import saved
 
@@ -42,7 +43,7 @@ def test_caches_that_no_configuration_given_uses_are_listed_and_removed_only_whe
     assert caches() == {used, stale}
     with build_lock(stale.with_name(f"{stale.name}.lock"), print, lambda: "", lambda: None):
         code, output = cache(first, "--remove-stale")
-    assert code == 65 and "is being built by another process; it was not removed" in output
+    assert code == 65 and told(output, stale, "process")
     assert caches() == {used, stale}
     assert cache(first, "--remove-stale")[0] == 0
     assert caches() == {used} and (tmp_path / ".dp_prior_frames" / "mine").is_dir()

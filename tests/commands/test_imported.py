@@ -13,6 +13,7 @@ from dp_prior.cli import main
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.tensors.randomness import Randomness
 from tests.inference.foreign.checkpoints import diffusion_policy, lerobot
+from tests.messages import told
 from tests.tiny import write_data
 
 
@@ -48,9 +49,9 @@ def test_a_policy_of_diffusion_policy_acts_is_evaluated_and_fine_tuned(tmp_path)
     torch.testing.assert_close(predict(after), predict(policy), rtol=0, atol=0.5)
     assert not torch.equal(after.backbone.head.out.bias, policy.backbone.head.out.bias)
     here = command("train", "--config_file", out / "config.json", *data, "--set", f"tracker.data_path={out}")
-    assert here.exit_code == 64 and "is an imported policy, which has no training state" in here.output
+    assert here.exit_code == 64 and told(here.output, "tracker.data_path", out, "imported", "train.init_from")
     other = command("evaluate", out, *data, "--set", "data.obs.obs.slice=[0,2]")
-    assert other.exit_code == 64 and "normalizer.obs/scale has shape (4,), expected (2,)" in other.output
+    assert other.exit_code == 64 and told(other.output, "normalizer.obs/scale", "(4,)", "(2,)")
 
 
 def test_observations_get_other_names_but_keep_their_features(tmp_path):
@@ -110,9 +111,9 @@ def test_a_repository_of_the_hub_is_imported_at_one_commit_and_sent_back(tmp_pat
         load_policy("me/copy").backbone.head.out.bias, load_policy(tmp_path / "run").backbone.head.out.bias
     )
     missing = command("import", "lerobot/nothing", "--out", tmp_path / "other")
-    assert missing.exit_code == 64 and "lerobot/nothing is no repository on the Hub" in missing.output
+    assert missing.exit_code == 64 and told(missing.output, "lerobot/nothing", "Hub")
     other = command("import", "lerobot/diffusion_pusht@v1", "--out", tmp_path / "other")
-    assert other.exit_code == 64 and "no such revision" in other.output
+    assert other.exit_code == 64 and told(other.output, "lerobot/diffusion_pusht", "revision")
 
 
 @pytest.mark.parametrize("changes", [{"type": "act"}, {"horizon": 12}, {"down_dims": [32, 64]}])
@@ -128,4 +129,4 @@ def test_nothing_is_written_if_it_is_refused(tmp_path, changes):
 def test_a_directory_with_content_is_not_overwritten(tmp_path):
     source = lerobot(tmp_path / "source")[0]
     refused = command("import", source, "--out", source)
-    assert refused.exit_code == 64 and "exists and is not empty" in refused.output
+    assert refused.exit_code == 64 and told(refused.output, source)

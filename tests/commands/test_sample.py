@@ -19,7 +19,7 @@ from dp_prior.inference.load import load_policy, load_prior
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.job.stop import Stop
 from dp_prior.tensors.randomness import Randomness
-from tests.messages import naming
+from tests.messages import naming, told
 from tests.tasks import test_prior as priors
 from tests.tiny import experiment, tiny, write_data
 
@@ -203,7 +203,7 @@ def test_two_calls_do_not_draw_to_one_target_at_once(run, tmp_path, run_ranks):
     with module._alone(Request(n=N, out=out)):
         found = command(run, "--n", N, "--batch-size", 4, "--out", out)
         assert found.exit_code == 64 and "Traceback" not in found.output
-        assert f"process {os.getpid()} on host " in found.output and "is drawing to" in found.output
+        assert told(found.output, os.getpid(), "on host", out, "--out")
         run_ranks(REFUSED, 2, run, out, timeout=300)
         assert [path.name for path in (tmp_path / ".a.npz.unfinished").iterdir()] == ["lock"]
     assert not list(tmp_path.glob(".*")), "and what was locked in vain leaves nothing"
@@ -312,13 +312,13 @@ def test_what_cannot_be_drawn_is_said_in_one_line(run, tmp_path, arguments, code
 
 def test_the_command_writes_once_and_never_over_anything(run, tmp_path):
     found = command(run, "--n", "3", "--out", tmp_path / "a.npz")
-    assert found.exit_code == 0 and f"wrote 3 samples to {tmp_path / 'a.npz'}" in found.output
+    assert found.exit_code == 0 and told(found.output, "3 samples", tmp_path / "a.npz")
     before = (tmp_path / "a.npz").read_bytes()
     again = command(run, "--n", "3", "--out", tmp_path / "a.npz")
-    assert again.exit_code == 64 and "exists; nothing is overwritten" in again.output
+    assert again.exit_code == 64 and told(again.output, tmp_path / "a.npz", "exists")
     assert (tmp_path / "a.npz").read_bytes() == before
     folder = command(run, "--n", "3", "--out", tmp_path / "folder")
-    assert folder.exit_code == 64 and "is a folder of PNG files, but samples have shape (4, 2)" in folder.output
+    assert folder.exit_code == 64 and told(folder.output, "--out", tmp_path / "folder", "(4, 2)", ".npz")
 
 
 def test_conditions_may_be_given_and_then_no_data_are_read(tmp_path):

@@ -9,6 +9,7 @@ from dp_prior.run.files.config import TrainConfig
 from tests.cli.invoked import command
 from tests.config.translation.test_dalle2_table import PRIOR
 from tests.config.translation.test_diffusion_policy_table import UNET_LOWDIM
+from tests.messages import told
 
 FLAGS = ["--image_size", 32, "--num_channels", 64, "--lr", "2e-4", "--data_dir", "images"]
 
@@ -44,9 +45,9 @@ def test_words_behind_a_file_override_it(theirs):
 def test_what_theirs_does_not_say_is_named_by_the_report_and_by_the_check(tmp_path):
     path, out = tmp_path / "prior.json", tmp_path / "ours.json"
     path.write_text(json.dumps(PRIOR))
-    assert "to fill in: data.text_encodings.path" in command("translate", path, "--out", out).output
+    assert told(command("translate", path, "--out", out).output, "fill in", "data.text_encodings.path")
     flags = command("translate", "--image_size", 32, "--num_channels", 32, "--out", tmp_path / "images.json")
-    assert "to fill in: data.source.path" in flags.output
+    assert told(flags.output, "fill in", "data.source.path")
     checked = command("train", "--config_file", tmp_path / "images.json", "--check")
     assert checked.exit_code == 65 and "FILL_IN" in checked.output
 
@@ -57,7 +58,7 @@ def test_what_cannot_be_translated_is_refused(theirs, tmp_path):
     assert "exists" in command("translate", theirs, "--out", out).output and out.read_text() == "mine"
     ours = next(Path("configs").rglob("pusht_state.json"))
     refused = command("translate", ours)
-    assert refused.exit_code == 64 and "configuration of ours already" in refused.output
+    assert refused.exit_code == 64 and told(refused.output, ours, "`dp-prior train --config_file`")
     refused = command("translate", "--zoo", 1, "--goo", 2)
     assert refused.exit_code == 64 and "--from" in refused.output
     refused = command("translate", theirs, "--from", "diffusion_policy", "horizon=text")

@@ -6,10 +6,10 @@ from dp_prior.config.extras import needing
 
 
 def test_a_missing_package_is_named_with_its_reason_and_its_extra():
-    with pytest.raises(ImportError) as caught, needing("clip", "this embedder needs nothing_of_this_name"):
+    with pytest.raises(ImportError) as caught, needing("clip", "it needs nothing_of_this_name"):
         import nothing_of_this_name  # noqa: F401
     said = str(caught.value)
-    assert said.startswith("this embedder needs") and said.endswith('pip install "dp_prior[clip]"')
+    assert said.startswith("it needs") and said.endswith('pip install "dp_prior[clip]"')
     assert "No module named 'nothing_of_this_name'" in said and caught.value.__cause__ is not None
 
 

@@ -9,6 +9,7 @@ from dp_prior.envs.fingerprint import differences, fingerprint, is_fingerprint, 
 from dp_prior.envs.gym import GymConfig
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.toy import ToyConfig
+from tests.messages import told
 
 
 def test_the_versions_are_those_of_the_packages_that_simulate():
@@ -46,11 +47,14 @@ def test_a_digest_sees_keys_values_shapes_and_texts_but_not_the_last_bits():
 def test_differences_name_packages_with_both_versions_and_the_start():
     one = {"packages": {"mujoco": "3.3.0", "metaworld": "3.1.1"}, "seed": 7, "start": "ab"}
     other = {"packages": {"mujoco": "3.4.0", "gym-pusht": "0.1.8"}, "seed": 7, "start": "cd"}
-    told = [*differences(one, other)]
-    assert told == [
-        "gym-pusht missing against 0.1.8", "metaworld 3.1.1 against missing", "mujoco 3.3.0 against 3.4.0",
-        "the start of seed 7",
-    ]  # fmt: skip
+    named = (
+        ("gym-pusht", "missing", "0.1.8"),
+        ("metaworld", "3.1.1", "missing"),
+        ("mujoco", "3.3.0", "3.4.0"),
+        ("start", 7),
+    )
+    for line, parts in zip(differences(one, other), named, strict=True):
+        assert told(line, *parts)
 
 
 def test_other_json_is_no_fingerprint():

@@ -15,7 +15,7 @@ from dp_prior.envs.metaworld import MetaWorldConfig, SeededTask
 from dp_prior.envs.metaworld_demonstrations import demonstrate
 from dp_prior.envs.workers import Workers
 from dp_prior.evaluation.rollout import RolloutConfig
-from tests.messages import naming
+from tests.messages import naming, told
 from tests.tiny import assert_equal, rows, state, tiny, train, train_and_die, write
 
 
@@ -104,7 +104,7 @@ def test_unknown_task_names_the_nearest_ones_in_one_line(metaworld, tmp_path):
     with pytest.raises(ConfigError) as error:
         rollout.create()
     (line,) = error.value.problems
-    assert line.startswith("Meta-World has no task 'pushh-v3'. Did you mean 'push-v3' or ")
+    assert told(line, "'pushh-v3'", "'push-v3'")
     said = CliRunner().invoke(main, ["make-demonstrations", "--task", "reach", "--out", str(tmp_path / "x.npz")])
     assert said.exit_code == 64 and "no task 'reach'. Did you mean 'reach-v3'" in said.output
     assert not list(tmp_path.iterdir())
@@ -118,7 +118,7 @@ def test_without_metaworld_the_error_names_the_extra(monkeypatch, tmp_path):
     with pytest.raises(ImportError, match=naming('pip install "dp_prior[metaworld]"')):
         MetaWorldConfig(task="push-v3").create()
     said = CliRunner().invoke(main, ["make-demonstrations", "--task", "push-v3", "--out", str(tmp_path / "x.npz")])
-    assert said.exit_code == 64 and "error: Meta-World is not installed" in said.output
+    assert said.exit_code == 64 and told(said.output, "Meta-World", 'pip install "dp_prior[metaworld]"')
 
 
 def test_an_environment_that_cannot_be_rendered_says_what_to_do(metaworld, monkeypatch):
@@ -148,7 +148,7 @@ assert frames[:, :10].std((1, 2)).max() < 8 < frames[:, -10:].std((1, 2)).min()
     ended = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=100
     )
-    if "cannot render here" in ended.stderr:
+    if "cannot render" in ended.stderr:
         pytest.skip(f"NOT CHECKED: no EGL on this machine: {ended.stderr.splitlines()[-1]}")
     assert ended.returncode == 0, ended.stderr
 

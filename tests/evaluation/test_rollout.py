@@ -20,7 +20,7 @@ from tests.evaluation.rollouts import (
     measure,
     seen,
 )
-from tests.messages import naming
+from tests.messages import naming, told
 
 
 def test_every_knob_changes_the_measurement():
@@ -80,7 +80,7 @@ def test_environment_that_ignores_its_seed_is_pointed_out(monkeypatch, caplog, i
 
     monkeypatch.setattr(Toy, "reset", reset)
     config().create()
-    assert ("reset with seed 100000, so scores will not repeat" in caplog.text) == (not is_obedient)
+    assert (told(caplog.text, "seed 100000", "scores")) == (not is_obedient)
 
 
 def test_environment_that_cannot_be_filmed_is_refused_before_training(monkeypatch, tmp_path):

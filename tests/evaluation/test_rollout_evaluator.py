@@ -392,4 +392,4 @@ def test_failures_are_counted_by_the_stage_that_the_environment_names(monkeypatc
     for row in stages:
         own = [line for line in table if line["stage"] == row["stage"]]
         assert (len(own), sum(not line["success"] for line in own)) == (row["episodes"], row["failed"])
-    assert {line["stage"] for line in table if line["success"]} == {"behind the disc"}
+    assert {row["stage"] for row in table if row["success"]} == {"behind the disc"}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.extension.installed import assert_unknown, examples, installed, lines_of
+from tests.messages import told
 from tests.tiny import train
 
 PACKAGE = examples()["my_episodes"]
@@ -45,7 +46,7 @@ def test_reader_of_50_lines_gives_the_run_that_the_same_numbers_in_npz_give(tmp_
         done = tiny.train(config)
         assert done.exit_code == 65 and "001.csv" in done.output, "its files are compared at the next start"
     done = train(config)
-    assert done.exit_code == 64 and "data.episodes.type: 'csv_episodes' is not known" in done.output
+    assert done.exit_code == 64 and told(done.output, "data.episodes.type", "'csv_episodes'")
 
 
 def test_a_format_of_another_package_gives_frames_and_instructions_wherever_ours_do(tmp_path):
@@ -77,7 +78,7 @@ def test_a_format_of_another_package_gives_frames_and_instructions_wherever_ours
 
         page = tmp_path / "page.html"
         said = call("inspect", folder, "--html", page)
-        assert "camera       front, 12 x 16 (height x width)" in said
+        assert told(said, "camera", "front", "12 x 16")
         shown = page.read_text(encoding="utf-8")
         assert "data:image/jpeg" in shown and all(text in shown for text in texts)
 
@@ -94,13 +95,13 @@ def test_a_format_of_another_package_gives_frames_and_instructions_wherever_ours
             "npz": ({"type": "npz", "path": str(tmp_path / "d.npz")}, {**language, "key": "task_index"}),
             "csv": ({"type": "csv_episodes", "path": str(folder)}, language),
         }
-        for name, (record, told) in places.items():
+        for name, (record, given) in places.items():
             (tmp_path / name).mkdir()
             config = tiny.write(
                 tmp_path / name,
                 data__episodes=record,
                 data__images={"front": {"key": "front", "size": [12, 16]}},
-                data__language={"told": told},
+                data__language={"told": given},
                 task__encoders={"front": {"type": "resnet", "width": 16, "blocks": [1], "stem": "patch"}},
                 train__steps=2,
             )

@@ -14,7 +14,7 @@ from dp_prior.job.ranks import Ranks
 from dp_prior.job.signals import ECHO_S, LAUNCHER_ECHO_S, stop_on_signal
 from dp_prior.job.stop import Stop
 from dp_prior.training.trainer import PolicyTrainer
-from tests.messages import naming
+from tests.messages import naming, told
 from tests.tiny import assert_equal, rows, state, train, write
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
@@ -115,7 +115,7 @@ def test_signalled_run_saves_says_so_and_goes_on_as_if_nothing_had_been(tmp_path
         signals_in_step(patch, signal.SIGTERM)
         stopped = train(config)
     assert stopped.exit_code == 75
-    assert "stopped on SIGTERM; the same command resumes it: 24 samples in 3 steps" in stopped.output
+    assert told(stopped.output, "SIGTERM", "same command", "24 samples", "3 steps")
     assert state(tmp_path / "run")["progress"]["global_step"] == 3
     assert not (tmp_path / "run" / "result.json").exists()
     assert train(config).exit_code == 0

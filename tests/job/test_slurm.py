@@ -11,6 +11,7 @@ import pytest
 
 from dp_prior.job.slurm import SlurmJob
 from tests import forks
+from tests.messages import told
 from tests.tiny import assert_equal, rows, state, train, write
 
 
@@ -57,7 +58,7 @@ def test_no_scontrol_is_no_end_and_a_warning(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     job = SlurmJob.of({"SLURM_JOB_ID": "7"})
     assert job == SlurmJob("7", None)
-    assert "warning: job 7 was not requeued: " in job.requeue()
+    assert told(job.requeue(), "warning", "job 7")
 
 
 LIMITED = {"train__save_every": {"steps": 1}, "train__requeue": True, "train__steps": 24}
@@ -100,14 +101,14 @@ def test_run_that_slurm_ends_again_and_again_is_the_uninterrupted_one(tmp_path, 
         if done.returncode == 0:
             break
         assert done.returncode == 75, done.stderr
-        assert "stopped on time limit" in done.stdout and "job 7 was put back into the queue" in done.stdout
+        assert told(done.stdout, "stopped", "time limit") and told(done.stdout, "job 7", "queue")
         ended += 1
         asked = [call for call in calls(scontrol) if call[0][0] == "requeue"]
         assert len(asked) == ended
-        words, told = asked[-1]
+        words, left = asked[-1]
         assert words == ["requeue", "7"]
-        assert (told["reason"], told["stopped_by"]) == ("preempted", "time limit")
-        assert told["durable"]["global_step"] == told["progress"]["global_step"]
+        assert (left["reason"], left["stopped_by"]) == ("preempted", "time limit")
+        assert left["durable"]["global_step"] == left["progress"]["global_step"]
     assert done.returncode == 0 and ended >= 2, ended
     assert_equal(state(tmp_path / "run"), state(reference / "run"))
     assert rows(tmp_path / "run") == rows(reference / "run")
@@ -119,14 +120,14 @@ def test_time_limit_of_slurm_stops_the_run_which_is_requeued_if_wanted(tmp_path,
         config = write(tmp_path, **LIMITED | {"train__requeue": wanted, "tracker__data_path": str(tmp_path / name)})
         done = launched(config, SLURM_JOB_END_TIME=str(int(time.time()) - 5))
         assert done.returncode == 75, done.stderr
-        assert ("put back into the queue" in done.stdout) == wanted
+        assert told(done.stdout, "job 7", "queue") == wanted
     assert [call[0] for call in calls(scontrol)] == [["requeue", "7"]]
 
 
 @pytest.mark.promise("C4")
 def test_refused_requeue_is_a_warning_and_the_code_stays(tmp_path, scontrol):
     done = launched(write(tmp_path, **LIMITED), SLURM_JOB_END_TIME="1", STAND_IN_CODE="1")
-    assert done.returncode == 75 and "warning: job 7 was not requeued: " in done.stdout
+    assert done.returncode == 75 and told(done.stdout, "warning", "job 7")
 
 
 @pytest.mark.promise("C3")
@@ -135,5 +136,5 @@ def test_max_runtime_stops_the_run(tmp_path):
     config = write(tmp_path, **LIMITED | {"train__max_runtime": "0.5s"})
     done = launched(config)
     assert done.returncode == 75, done.stderr
-    assert "stopped on time limit" in done.stdout
+    assert told(done.stdout, "stopped", "time limit")
     assert json.loads((tmp_path / "run" / "exit.json").read_text())["stopped_by"] == "time limit"

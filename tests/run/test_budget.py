@@ -8,6 +8,7 @@ import pytest
 from dp_prior.clock import Progress
 from dp_prior.run.budget import budget_warnings, duration, time_of_training
 from dp_prior.run.files.config import TrainConfig
+from tests.messages import told
 from tests.tiny import tiny, train, write
 
 
@@ -31,9 +32,8 @@ def warnings_of(config, n=64):
 
 def test_a_warm_up_that_never_ends_is_told_with_the_rate_that_is_reached(tmp_path):
     assert not warnings_of(config_of(tmp_path, train__lr__warmup_steps=23))
-    told = warnings_of(config_of(tmp_path, train__lr__warmup_steps=500))
-    assert "warmup_steps is 500" in told and "24 steps" in told and "to 4.8e-05 of 0.001" in told
-    assert "set it to 2" in told
+    warned = warnings_of(config_of(tmp_path, train__lr__warmup_steps=500))
+    assert told(warned, "train.lr.warmup_steps", 500, "24 steps", 4.8e-05, 0.001, 2)
 
 
 @pytest.mark.parametrize("unit, count", [("samples", 64_000), ("steps", 8_000)])
@@ -45,7 +45,7 @@ def test_thousands_of_epochs_are_told_unless_they_were_asked_for(unit, count, tm
 
 
 def test_a_run_that_measures_nothing_is_told(tmp_path):
-    assert "nothing is measured" in warnings_of(config_of(tmp_path, evaluate=[]))
+    assert told(warnings_of(config_of(tmp_path, evaluate=[])), "evaluate", "test", "nothing", "best")
     assert not warnings_of(config_of(tmp_path, evaluate=[], test=[{"type": "loss", "name": "test"}]))
 
 
@@ -53,11 +53,11 @@ def test_time_and_epochs_are_of_what_is_left_whatever_the_unit_of_the_budget(tmp
     for unit, count in (("samples", 800), ("steps", 100), ("epochs", 12.5)):
         config = config_of(tmp_path, **{"train__steps": None, f"train__{unit}": count})
         whole, *_ = time_of_training(config, trainer_of(config), Progress(), 36.0)
-        assert "about 1 h 0 min of training for 12.5 epochs, 36 s a step; evaluations" in whole
+        assert told(whole, "1 h 0 min", "12.5 epochs", "36 s", "evaluations")
         rest, *_ = time_of_training(config, trainer_of(config), Progress(400, 50), 36.0)
-        assert "about 30 min of training for 6.2 epochs" in rest
+        assert told(rest, "30 min", "6.2 epochs")
         done, *more = time_of_training(config, trainer_of(config), Progress(800, 100), 36.0)
-        assert "about 0 s of training for 0.0 epochs" in done and not more
+        assert told(done, "0 s", "0.0 epochs") and not more
 
 
 @pytest.mark.parametrize("saves", [{"steps": 99}, {"samples": 799}, {"epochs": 12}, {"minutes": 59}])
@@ -81,6 +81,7 @@ def test_durations_have_two_units_at_most_and_grow_with_the_time():
 def test_check_prints_time_and_epochs_and_the_plan_the_warnings(tmp_path):
     found = train(write(tmp_path, train__lr__warmup_steps=500, evaluate=[]), "--check")
     assert found.exit_code == 0, found.output
-    assert "  time          about 1 s of training for 3.3 epochs, " in found.output
+    rows = {line.split()[0]: line for line in found.output.splitlines() if line.startswith("  ")}
+    assert told(rows["time"], "1 s", "3.3 epochs")
     assert "warning       train.lr.warmup_steps is 500" in found.output
-    assert "  save          every 5 steps, and at the end\n" in found.output
+    assert told(rows["save"], "5 steps", "end") and "best" not in rows["save"]

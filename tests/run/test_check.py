@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import tempfile
 
 import pytest
@@ -32,20 +33,21 @@ def test_check_does_everything_once_prints_the_plan_and_leaves_nothing(tmp_path,
     # torch makes itself a cache in the temporary directory when a process first uses it
     left = [path for path in sorted(tmp_path.rglob("*")) if "torchinductor" not in path.name]
     assert left == before
-    for line in (
-        f"run           {tmp_path / 'run'}  Tiny.",
-        "config        ",
-        "data          3 train episodes, 59 windows; 1 val, 0 test episodes",
-        "model         mlp, 0.00 M parameters, fp32 on 1 x cpu",
-        "batch         8 = 8 a micro-batch x 1 summed x 1 rank",
-        "budget        192 samples = 24 steps = 3.3 epochs",
-        "evaluate      validation every 7 steps",
-        "test          test on the best weights, once",
-        "save          every 5 steps, at the end, and at a new best of validation/ema/loss",
-        "start from    a fresh start",
-        "checked       one step (loss ",
+    plan = {line[2:16].strip(): line[16:] for line in checked.output.splitlines() if line.startswith("  ")}
+    for name, *parts in (
+        ("run", tmp_path / "run", "Tiny."),
+        ("data", "3 train", "59 windows", "1 val", "0 test"),
+        ("model", "mlp", "0.00 M", "fp32", "1 x cpu"),
+        ("batch", "8 = 8", 1, "1 rank"),
+        ("budget", "192 samples", "24 steps", "3.3 epochs"),
+        ("evaluate", "validation", "7 steps"),
+        ("test", "test", "best", "once"),
+        ("save", "5 steps", "validation/ema/loss"),
+        ("start from", "fresh"),
+        ("checked", "one step", "loss"),
     ):
-        assert line in checked.output
+        assert told(plan[name], *parts), plan[name]
+    assert re.fullmatch("[0-9a-f]{12}", plan["config"])
 
 
 def test_check_says_which_directories_cannot_be_written(tmp_path):

@@ -20,7 +20,7 @@ from dp_prior.tasks import pretrained
 from dp_prior.tasks.policy import DiffusionPolicy
 from tests.audited import events_of
 from tests.inference.test_load import SPEC, TASK, predict, statistics
-from tests.messages import naming
+from tests.messages import naming, told
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_a_missing_path_is_told_before_the_hub_is_asked(hub, tmp_path, monkeypat
         caplog.clear()
         with pytest.raises(FileNotFoundError):
             load_policy(place)
-        assert ("no directory runs/nothing; asking the Hub" in caplog.text) == is_told
+        assert (told(caplog.text, "runs/nothing", "Hub")) == is_told
 
 
 def test_from_the_cache_alone(policy, hub):

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from dp_prior.tracking.isolation import LONGEST_PAUSE_S, Background, Isolated
+from tests.messages import told
 
 
 class Clock:
@@ -37,13 +38,13 @@ class Part:
         self.is_closed = None
 
 
-def arguments(told=None, **options):
-    told = [] if told is None else told
-    return {"report": lambda message, source: told.append(message), "max_failures": 2, "retry_s": 10.0, **options}
+def arguments(lines=None, **options):
+    lines = [] if lines is None else lines
+    return {"report": lambda message, source: lines.append(message), "max_failures": 2, "retry_s": 10.0, **options}
 
 
-def contained(part, told=None, **options):
-    return Isolated(part, "part", **arguments(told, **options))
+def contained(part, lines=None, **options):
+    return Isolated(part, "part", **arguments(lines, **options))
 
 
 def take(number):
@@ -51,8 +52,8 @@ def take(number):
 
 
 def test_a_muted_part_is_tried_again_at_growing_intervals_and_calls_in_between_are_counted():
-    clock, part, told = Clock(), Part(range(100)), []
-    box = contained(part, told, clock=clock)
+    clock, part, lines = Clock(), Part(range(100)), []
+    box = contained(part, lines, clock=clock)
     tried = []
     for second in range(0, 200):
         clock.now = float(second)
@@ -61,12 +62,9 @@ def test_a_muted_part_is_tried_again_at_growing_intervals_and_calls_in_between_a
         tried += [second] if len(part.seen) > before else []
     assert tried == [0, 1, 11, 31, 71, 151]  # 10, 20, 40, 80 seconds apart
     assert box.failures == 6 and box.dropped == 194
-    assert told == [
-        "part failed: OSError: 0 is broken. Training continues.",
-        "part failed: OSError: 1 is broken; after 2 failures in a row it is tried again in 10 s, then ever less often. "
-        "Training continues.",
-    ]
-    assert box.summary() == "part failed 6 times and missed 194 calls; last: OSError: 51 is broken"
+    first, muted = lines
+    assert told(first, "part", "OSError: 0") and told(muted, "part", "OSError: 1", "2 failures", "10 s")
+    assert told(box.summary(), "part", "6 times", "194 calls", "OSError: 51")
 
 
 def test_the_pause_has_a_ceiling_and_a_success_ends_it():
@@ -119,8 +117,8 @@ def test_calls_made_before_the_beginning_follow_it():
 
 @pytest.mark.promise("F1")
 def test_a_part_that_blocks_for_ever_stops_neither_the_calls_nor_the_end():
-    part, told, release = Part(), [], threading.Event()
-    box = background(part, size=3, told=told)
+    part, lines, release = Part(), [], threading.Event()
+    box = background(part, size=3, lines=lines)
     box.call(lambda part: release.wait(60))
     deadline = time.monotonic() + 20
     while box._waiting.qsize() and time.monotonic() < deadline:
@@ -128,25 +126,25 @@ def test_a_part_that_blocks_for_ever_stops_neither_the_calls_nor_the_end():
     for number in range(10):
         box.call(take(number))
     summary = end(box, patience_s=0.05)
-    assert summary == "part missed 10 calls; it did not finish in time at the end and was abandoned"
-    assert told == ["part is behind by 3 calls; more are dropped. Training continues."]
+    assert told(summary, "part", "10 calls", "abandoned")
+    assert [told(line, "part", "3 calls", "dropped") for line in lines] == [True]
     assert part.is_closed is None  # it was told that it is left behind
     release.set()
 
 
 def test_a_call_that_takes_long_is_told_of_while_it_lasts():
-    clock, told, release = Clock(), [], threading.Event()
-    box = background(Part(), told=told, clock=clock)
+    clock, lines, release = Clock(), [], threading.Event()
+    box = background(Part(), lines=lines, clock=clock)
     box.call(lambda part: release.wait(60))
     deadline = time.monotonic() + 20
     while (box._waiting.qsize() or box._since is None) and time.monotonic() < deadline:
         time.sleep(0.001)
     box.call(take(1))
-    assert told == []
+    assert lines == []
     clock.now = 61.0
     box.call(take(2))
     box.call(take(3))
-    assert told == ["part has not answered for 60 s; calls wait. Training continues."]
+    assert [told(line, "part", "60 s", "wait") for line in lines] == [True]
     release.set()
     assert end(box) is None
 
@@ -198,7 +196,7 @@ def test_at_the_end_a_part_that_is_still_broken_is_tried_once_and_the_rest_is_co
     deadline = time.monotonic() + 20
     while len(part.seen) < 2 and time.monotonic() < deadline:
         time.sleep(0.001)
-    assert end(box) == "part failed 3 times and missed 7 calls; last: OSError: 2 is broken"
+    assert told(end(box), "part", "3 times", "7 calls", "OSError: 2")
     assert part.is_closed
 
 
@@ -239,4 +237,4 @@ def test_a_process_whose_part_hangs_ends_by_itself():
         output, _ = process.communicate(timeout=120)
     finally:
         process.send_signal(signal.SIGKILL)
-    assert process.returncode == 0 and output == "part; it did not finish in time at the end and was abandoned\n"
+    assert process.returncode == 0 and told(output, "part", "abandoned")

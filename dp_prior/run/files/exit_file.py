@@ -96,8 +96,9 @@ class ExitFile:
         host, pid = before.get("host"), before.get("pid")
         if before.get("reason") != RUNNING or not isinstance(pid, int) or is_alive(str(host), pid) is not False:
             return None
-        step = (self._durable() or {}).get("global_step", "none")
-        return f"process {pid}, started {before.get('started')}, was killed; its last save: step {step}"
+        durable = self._durable()
+        saved = f"its last save is of step {durable['global_step']}" if durable else "it had saved nothing"
+        return f"process {pid}, started {before.get('started')}, was killed; {saved}"
 
     def end(self, reason: str, code: int, message: str, **more: Any) -> None:
         """Write how the run ended; the first call wins. Never raises: a full disk must not hide the real error."""

@@ -9,6 +9,7 @@ from dp_prior.data.embeddings.folder import FolderConfig
 from dp_prior.data.embeddings.pairing import check_pairs, pair_warnings
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.errors import DataError
+from tests.messages import told
 
 RNG = np.random.default_rng(0)
 
@@ -62,8 +63,8 @@ def test_names_that_sort_otherwise_are_found(tmp_path):
 def test_rows_that_only_agree_in_sum_are_said(tmp_path):
     one, other = folder(tmp_path / "i", {"a_0": 5, "a_1": 3}), folder(tmp_path / "t", {"b_0": 3, "b_1": 5})
     (line,) = pair_warnings([one, other])
-    assert "a_0.npy has 5 rows" in line and "beside it 3: only the sum" in line
-    assert "rows must lie beside each other" in faults(one, folder(tmp_path / "u", {"c": 7}))
+    assert told(line, "a_0.npy", "5 rows", 3, "metadata")
+    assert told(faults(one, folder(tmp_path / "u", {"c": 7})), tmp_path / "i", 8, 7)
 
 
 def test_keys_of_both_metadata_are_compared(tmp_path):
@@ -82,4 +83,4 @@ def test_files_that_cannot_be_compared_are_said_when_training_begins(tmp_path):
         "text": {"path": str(tmp_path / "t"), "format": "npy"},
     }
     warnings = EmbeddingsConfig.from_json(json.dumps(record)).create().warnings()
-    assert any("has 2 files" in line and "only the sum of the rows agrees" in line for line in warnings)
+    assert any(told(line, "2 files", "metadata") for line in warnings)

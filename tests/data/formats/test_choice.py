@@ -16,7 +16,7 @@ from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from tests.data.formats.test_convert import RECORDS, TARGETS, frames, place
 from tests.data.frames.recordings import pictures
-from tests.messages import naming
+from tests.messages import naming, told
 
 LENGTHS = [6, 3, 9, 4, 7]
 N = sum(LENGTHS)
@@ -240,7 +240,7 @@ def test_convert_chooses_thins_and_says_what_it_relabels(source, tmp_path):
         return said.output, NpzStoreConfig(path=tmp_path / name).create()
 
     output, store = converted("relabelled.npz", "--fps", "5")
-    assert "declared 10, written as 5 steps per second" in output and "--stride" in output
+    assert told(output, "rate", 10, 5, "--stride")
     assert store.metadata()["fps"] == 5 and store.episode_ends[-1] == N
     output, store = converted("thinned.npz", "--stride", "3", "--episodes", "0-3", "--without", "1")
     rows = [row for n in (0, 2, 3) for row in range(ENDS[n] - LENGTHS[n], ENDS[n], 3)]

@@ -21,7 +21,7 @@ from dp_prior.pixels.resize import Fit
 from tests import forks
 from tests.data.frames.caches import FIT, LENGTHS, PARTS, Spoiled, cache_of, contents, encodings, expected_frames
 from tests.data.frames.recordings import MadeFrames
-from tests.messages import naming
+from tests.messages import naming, told
 
 # Building -------------------------------------------------------------------------------------------------------------
 
@@ -48,7 +48,7 @@ def test_grey_frames_take_a_byte_for_each_pixel_and_damage_is_found(source):
     assert torch.equal(rows.rows(torch.arange(37)), greyscale(expected_frames(source)))
     before = contents(cache)
     flip(pixels, 300)
-    assert "has changed in 1 of" in FrameRows(cache.directory).damage()
+    assert told(FrameRows(cache.directory).damage(), "1 of", "0")
     cache.open(verify="hashes")
     assert contents(cache) == before
 
@@ -189,7 +189,7 @@ def flip(path, place):
 def test_damaged_sizes_and_documents_are_noticed_and_built_again(source, encoding, harm):
     cache = cache_of(source, encoding)
     cache.build()
-    before, told = contents(cache), []
+    before, lines = contents(cache), []
     pixels = cache.directory / read_index(cache.directory).encoding.files[0]
     match harm:
         case "short":
@@ -202,10 +202,10 @@ def test_damaged_sizes_and_documents_are_noticed_and_built_again(source, encodin
             flip(cache.directory / "cache.json", 50)
         case "index gone":
             (cache.directory / "cache.json").unlink()
-    cache_of(source, encoding).build(tell=told.append)
+    cache_of(source, encoding).build(tell=lines.append)
     assert contents(cache) == before
-    assert len(told) == (harm != "index gone")
-    assert all("is built again: " in line for line in told)
+    assert len(lines) == (harm != "index gone")
+    assert all(told(line, cache.directory, "again") for line in lines)
 
 
 @encodings
@@ -216,10 +216,10 @@ def test_hashes_find_what_sizes_do_not(source, encoding, caplog):
     if encoding == "jpeg":
         in_row_5 = int(np.fromfile(cache.directory / "offsets.u64", "<u8")[10])
     flip(cache.directory / read_index(cache.directory).encoding.files[0], in_row_5 + 300)
-    assert cache.open().damage().endswith("has changed in 1 of 8 episodes: 2")
+    assert told(cache.open().damage(), "1 of 8", 2)
     rows = cache.open(verify="hashes")
     assert rows.damage() is None and contents(cache) == before
-    assert [line.endswith("has changed in 1 of 8 episodes: 2") for line in caplog.messages] == [True]
+    assert [told(line, "1 of 8", 2) for line in caplog.messages] == [True]
 
 
 def test_a_damaged_cache_whose_source_is_gone_gives_one_error(source):
@@ -263,11 +263,11 @@ print(len(cache.open()))
 
 
 def test_who_waits_says_for_whom_and_then_uses_what_was_built(source):
-    cache, told, waiting = cache_of(source), [], threading.Event()
+    cache, lines, waiting = cache_of(source), [], threading.Event()
     cache.directory.parent.mkdir()
 
     def tell(line):
-        told.append(line)
+        lines.append(line)
         waiting.set()
 
     waiter = threading.Thread(target=lambda: cache.build(tell=tell))
@@ -276,8 +276,7 @@ def test_who_waits_says_for_whom_and_then_uses_what_was_built(source):
         assert waiting.wait(30)
         assert not source.log.exists()
     waiter.join(30)
-    assert told[0].startswith(f"waiting for the frame cache that process {os.getpid()} on host ")
-    assert told[0].endswith(" builds: 0 of 37 frames are done")
+    assert told(lines[0], "waiting", f"process {os.getpid()}", "0 of 37")
     assert torch.equal(cache.open().rows(torch.arange(37)), expected_frames(source))
 
 

@@ -7,6 +7,7 @@ import torch
 from dp_prior.data.frames.build import BuildProgress
 from dp_prior.data.frames.frame_column import ImageColumn, _Throttled
 from tests.data.frames.caches import cache_of, expected_frames
+from tests.messages import told
 from tests.tiny_camera import data_of, recorded
 
 
@@ -15,7 +16,7 @@ def test_the_cache_is_built_once_and_shared(tmp_path):
     lines = []
     first = data_of(record)
     first.build_caches(lines.append)
-    assert "40 of 40 frames to read" in lines[0] and "40 of 40 frames" in lines[-1]
+    assert told(lines[0], "40 of 40", "free") and "40 of 40 frames" in lines[-1]
     assert first.images["front"].cache.directory.parent == tmp_path / ".dp_prior_frames"
     again = []
     data_of(record).build_caches(again.append)
@@ -32,10 +33,7 @@ def test_frames_that_do_not_fit_the_memory_are_told(tmp_path, monkeypatch):
     assert not any("memory" in line for line in lines)
     monkeypatch.setattr("dp_prior.data.frames.frame_column.memory_bytes", lambda: 40 * 12 * 16 * 3 - 1)
     data.build_caches(lines.append)
-    assert lines[-1] == (
-        "  frames        2.3e-05 GB of frames, but 2.3e-05 GB of memory: training reads them from the disk; watch "
-        "train/data_share"
-    )
+    assert told(lines[-1], "2.3e-05 GB", "memory", "disk", "train/data_share")
 
 
 def test_progress_is_told_once_in_ten_seconds_of_work_and_at_the_end():

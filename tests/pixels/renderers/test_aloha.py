@@ -39,6 +39,6 @@ def test_a_live_world_and_a_recording_give_the_same_pictures_and_every_field_cha
     pytest.importorskip("gym_aloha", reason="NOT CHECKED: the extra dp_prior[aloha] is not installed")
     environment = {**os.environ, "MUJOCO_GL": "egl", "PYTHONPATH": os.pathsep.join(sys.path)}
     ended = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
-    if "cannot render here" in ended.stderr:
+    if "cannot render" in ended.stderr:
         pytest.skip(f"NOT CHECKED: no EGL on this machine: {ended.stderr.splitlines()[-1]}")
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -14,7 +14,7 @@ from dp_prior.reports.inspection.inspect import inspect, write_config
 from dp_prior.reports.pages.data_page import write_inspection
 from dp_prior.run.files.config import TrainConfig
 from tests.data.pictures.sets import CLASSES, encoded, images, write_folder, write_npz, write_parquet
-from tests.messages import naming
+from tests.messages import naming, told
 from tests.reports.inspection.recordings import clean
 from tests.reports.inspection.recordings import write_npz as write_episodes
 from tests.reports.pages.test_report import Outline
@@ -82,18 +82,16 @@ def test_every_fault_is_told_with_the_image(tmp_path):
     (found,) = inspect(str(root))
     (seen,) = found.galleries
     assert len(seen.numbers) == 59
-    assert said(found) == [
-        ("error", f"source: {root}/cat/010.png: is no readable picture: {seen.problems[0].partition('picture: ')[2]}"),
-        ("warning", "source: 1 of 59 images, first cat/003.png, are of one colour throughout"),
-        (
-            "warning",
-            "source: 2 of 59 images repeat another one, first cat/006.png and cat/007.png; "
-            "data.split may train on one and validate on the other",
-        ),
-        ("warning", "source: 1 copies have another label, first 'cat' and 'dog' of cat/008.png and dog/059.png"),
-        ("note", "source: 1 of 59 images, first cat/009.png, are smaller than data.size, 8 x 8, and enlarged"),
-        ("note", "source: classes 'dog' (5) have few images, 'cat' has 55"),
-    ]
+    named = (
+        ("error", root / "cat/010.png", "no picture"),
+        ("warning", "1 of 59", "cat/003.png", "colour"),
+        ("warning", "2 of 59", "cat/006.png", "cat/007.png", "data.split"),
+        ("warning", "1 copies", "'cat'", "'dog'", "cat/008.png", "dog/059.png", "label"),
+        ("note", "1 of 59", "cat/009.png", "data.size", "8 x 8"),
+        ("note", "'dog' (5)", "'cat'", 55),
+    )
+    for (severity, text), (expected, *parts) in zip(said(found), named, strict=True):
+        assert severity == expected and told(text, "source", *parts), text
     with pytest.raises(Exception, match=naming("source", "cat/010.png", "PNG")):
         write_config([found], tmp_path / "first.json")
 

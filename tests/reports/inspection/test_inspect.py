@@ -22,7 +22,7 @@ from dp_prior.reports.pages.data_page import summary, write_inspection
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.tracking.jsonl import read_rows
 from tests.data.frames.recordings import KEY, pictures, write_lerobot
-from tests.messages import naming
+from tests.messages import naming, told
 from tests.reports.inspection.recordings import clean, write_npz
 from tests.reports.pages.test_report import Outline
 from tests.tiny import tiny
@@ -146,7 +146,7 @@ def test_a_data_set_on_the_hub_is_read_by_its_name(made, hub):
 def test_sampling_is_said_and_bounded(made, monkeypatch):
     monkeypatch.setattr(surveying, "MOST_NUMBERS", 1000)
     result = CliRunner().invoke(main, ["inspect", str(made[0] / "data.npz")])
-    assert result.exit_code == 0 and "2 evenly spread episodes" in result.output
+    assert result.exit_code == 0 and told(result.output, "2 evenly")
 
 
 def test_names_and_texts_are_escaped(tmp_path):
@@ -297,11 +297,8 @@ def test_instructions_are_counted_and_compared(made, tmp_path):
     pq.write_table(table.set_column(names.index("task_index"), "task_index", numbers), path)
     (found,) = inspect(str(place))
     assert found.survey.texts == {"": 3, "Push it left.": 1, "push it  left": 1, "<b>right</b>": 1}
-    told = [str(finding) for finding in found.findings]
-    assert told == [
-        "some episodes have an empty instruction",
-        "'Push it left.' and 'push it  left' are different instructions to a policy; write them alike",
-    ]
+    empty, unlike = map(str, found.findings)
+    assert told(empty, "empty instruction") and told(unlike, "'Push it left.'", "'push it  left'")
 
 
 def test_dark_and_frozen_cameras_are_found(tmp_path):
@@ -316,11 +313,8 @@ def test_dark_and_frozen_cameras_are_found(tmp_path):
             for key in ("state", "action"):
                 episode[key][10:40] = episode[key][10]
     (found,) = inspect(str(write_npz(tmp_path / "seen.npz", episodes)))
-    told = [str(finding) for finding in found.findings if "front" in finding.text or "wrist" in finding.text]
-    assert told[0] == (
-        "front: 30 equal frames one after another while the robot moves; the camera hung (episode 0, frame 10)"
-    )
-    assert len(told) == 2 and told[1].startswith("wrist: frames are dark in 2 of 2 episodes looked at, 2.")
+    hung, dark = (str(one) for one in found.findings if "front" in one.text or "wrist" in one.text)
+    assert told(hung, "front", "30 equal", "episode 0", "frame 10") and told(dark, "wrist", "dark", "2 of 2")
 
 
 @pytest.mark.parametrize("declared", [[0, 0, 3], [], [3, 48, 64]])
@@ -344,7 +338,7 @@ def test_missing_videos_are_an_error_where_training_refuses_them(tmp_path):
     }
     path.write_text(json.dumps(tiny(tmp_path, data=data)))
 
-    def told(place):
+    def missing(place):
         (found,) = inspect(str(place))
         return [str(finding) for finding in found.findings if finding.severity == "error"], found.gaps
 
@@ -353,20 +347,20 @@ def test_missing_videos_are_an_error_where_training_refuses_them(tmp_path):
             TrainConfig.from_json_path(path).open_data()
         return [problem for problem in error.value.problems if "no such file; 'image'" in problem]
 
-    assert told(place) == told(path) == ([], [])
+    assert missing(place) == missing(path) == ([], [])
     videos = sorted(place.rglob("*.mp4"))
     for number in (2, 1):
         videos[number].unlink()
-    errors, gaps = told(place)
+    errors, gaps = missing(place)
     names = ", ".join(f"videos/chunk-000/{KEY}/episode_{number:06d}.mp4" for number in (1, 2))
     assert errors == [f"{KEY}: 2 of 3 video files are missing, with all frames of 2 of 3 episodes: {names} (episode 1)"]
-    assert told(path) == (errors, []) and gaps == [] and len(refused()) == 2
+    assert missing(path) == (errors, []) and gaps == [] and len(refused()) == 2
     with pytest.raises(DataError, match=naming("image", "2 of 3 video files", "episode_000001.mp4")):
         write_config(inspect(str(place)), tmp_path / "proposed.json")
     videos[0].unlink()  # a copy without its videos can be trained on without its camera
-    errors, gaps = told(place)
+    errors, gaps = missing(place)
     assert errors == [] and gaps[0].startswith(f"{KEY}: {videos[0]}: no such file")
-    assert told(path)[0][0].startswith(f"{KEY}: 3 of 3 video files are missing") and len(refused()) == 3
+    assert missing(path)[0][0].startswith(f"{KEY}: 3 of 3 video files are missing") and len(refused()) == 3
 
 
 def test_a_camera_that_a_configuration_names_and_training_refuses_is_an_error(tmp_path):
@@ -465,9 +459,8 @@ def test_keys_and_slices_that_a_configuration_names_in_vain_are_errors(data, tmp
     config["data"]["action"] = {"key": "actions" if kind == "robomimic" else "action"}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (found,) = inspect(str(tmp_path / "config.json"))
-    told = [finding.text for finding in found.findings if finding.severity == "error"]
-    assert told[0].startswith(f"a: has no key 'stat'. Did you mean {state!r}?")
-    assert told[1] == f"b: slice [2, 9] reaches past the 3 elements of {state!r}"
+    unknown, beyond, *_ = (finding.text for finding in found.findings if finding.severity == "error")
+    assert told(unknown, "a", "'stat'", repr(state)) and told(beyond, "b", [2, 9], 3, repr(state))
 
 
 @pytest.mark.parametrize("content", [None, "a folder"])

@@ -15,7 +15,7 @@ from dp_prior.evaluation.interval import mean_interval
 from dp_prior.reports.pages.report import write_report
 from dp_prior.reports.pages.story import read_story
 from tests.extras import needs
-from tests.messages import naming
+from tests.messages import naming, told
 from tests.tiny import train, write
 
 needs("matplotlib", "plots")
@@ -321,7 +321,7 @@ def test_a_page_that_cannot_be_written_costs_a_line_and_not_the_run(tmp_path, mo
     monkeypatch.setattr("dp_prior.run.run.write_last_page", fail)
     result = train(write(tmp_path, train__steps=2, tracker__report=True))
     assert result.exit_code == 0
-    assert "warning: no report was written: RuntimeError: no fonts" in result.output.splitlines()
+    assert told(result.output, "warning", "report", "RuntimeError: no fonts")
     assert (tmp_path / "run" / "result.json").exists()
 
 

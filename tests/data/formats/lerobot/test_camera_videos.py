@@ -11,6 +11,7 @@ from tests.data.formats.conftest import LENGTHS, N, arrays
 from tests.data.formats.test_convert import command, read
 from tests.data.frames.recordings import ends_of, pictures
 from tests.extras import needs
+from tests.messages import told
 
 needs("av", "video")
 needs("pyarrow", "lerobot")
@@ -35,8 +36,7 @@ def test_cameras_become_videos_whose_frames_stand_at_the_times_of_their_steps(fi
     import pyarrow.parquet as pq
 
     monkeypatch.setattr("dp_prior.data.formats.lerobot.camera_videos.VIDEO_BYTES", most)
-    told = convert(filmed, tmp_path / "d", "lerobot", fps=fps)
-    assert "front: compressed as video" in told and "--pictures" in told
+    assert told(convert(filmed, tmp_path / "d", "lerobot", fps=fps), "front", "video", "--pictures")
     store = read(tmp_path / "d", "lerobot")
     frames = store.frames("front", store.episode_ends)
     found = np.concatenate([block for part in frames.parts for block in frames.read(part, 0)]).astype(int)

@@ -9,6 +9,7 @@ from dp_prior.data.formats.convert import convert
 from tests.data.formats.conftest import LENGTHS, TASKS, N, arrays
 from tests.data.formats.test_convert import command, read
 from tests.data.frames.recordings import ends_of, pictures
+from tests.messages import told
 
 
 def test_lerobot_metadata_say_what_its_own_class_needs(source, tmp_path):
@@ -83,21 +84,21 @@ def test_lerobot_s_own_class_reads_what_was_written(source, tmp_path, run_python
 
 
 @pytest.mark.parametrize(
-    ("odd", "problem"),
+    ("odd", "named"),
     [
-        ({"force": np.zeros((N, 0), np.float32)}, "has a key 'force' of shape (0,), which has no numbers"),
-        ({"force": np.zeros((N, 2, 0), np.float32)}, "has a key 'force' of shape (2, 0), which has no numbers"),
-        ({"task_index": np.zeros((N, 2), np.int64)}, "has task_index that are not numbers of its 0 tasks"),
-        ({"task_index": np.full(N, 0.5)}, "has task_index that are not numbers of its 0 tasks"),
-        ({"task_index": np.full(N, np.nan)}, "has task_index that are not numbers of its 0 tasks"),
-        ({"task_index": np.full(N, -1)}, "has task_index that are not numbers of its 0 tasks"),
+        ({"force": np.zeros((N, 0), np.float32)}, ("'force'", "(0,)")),
+        ({"force": np.zeros((N, 2, 0), np.float32)}, ("'force'", "(2, 0)")),
+        ({"task_index": np.zeros((N, 2), np.int64)}, ("task_index", "0 tasks")),
+        ({"task_index": np.full(N, 0.5)}, ("task_index", "0 tasks")),
+        ({"task_index": np.full(N, np.nan)}, ("task_index", "0 tasks")),
+        ({"task_index": np.full(N, -1)}, ("task_index", "0 tasks")),
     ],
 )
-def test_what_lerobot_cannot_hold_is_refused(odd, problem, tmp_path):
+def test_what_lerobot_cannot_hold_is_refused(odd, named, tmp_path):
     pytest.importorskip("pyarrow")
     np.savez(tmp_path / "odd.npz", actions=arrays()["actions"], episode_ends=ends_of(LENGTHS), **odd)
     done = command(tmp_path / "odd.npz", tmp_path / "out", "--to", "lerobot", "--fps", "10")
-    assert done.exit_code == 65 and f"{problem}; leave it out with --leave-out" in done.output
+    assert done.exit_code == 65 and told(done.output, *named, "--leave-out")
 
 
 def test_numbers_of_the_other_byte_order_become_those_of_this_machine_in_lerobot(tmp_path):

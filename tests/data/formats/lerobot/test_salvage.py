@@ -16,7 +16,7 @@ from dp_prior.data.formats.lerobot.salvage import salvage
 from dp_prior.data.formats.npz import NpzStoreConfig
 from tests.data.frames.recordings import KEY, pictures, write_lerobot, write_video
 from tests.data.frames.sources import NEEDS
-from tests.messages import naming
+from tests.messages import naming, told
 
 pq = pytest.importorskip("pyarrow.parquet", reason="NOT CHECKED: the extra dp_prior[lerobot] is not installed")
 LENGTHS = [3, 4, 2]
@@ -170,9 +170,8 @@ def test_an_episode_with_a_hole_is_left_out_in_one_line(record, version, kind, f
     path = FIRST[version] if version == "v3.0" else "data/chunk-000/episode_000001.parquet"
     without_row(root / path, 1, frame)
     refused(root)
-    assert salvaged(root, [0, 2]) == [
-        f"episode 1: left out; {path} lacks 1 of its 4 frames, the first is frame {frame}"
-    ]
+    (line,) = salvaged(root, [0, 2])
+    assert told(line, "episode 1", path, "1 of", 4, f"frame {frame}")
 
 
 @BOTH
@@ -185,8 +184,10 @@ def test_an_episode_with_a_row_without_a_picture_is_left_out(record, version):
 
     edit(root / path, remove)
     refused(root)
-    assert salvaged(root, [0, 2]) == [f"episode 1: left out; {path} lacks 1 of its 4 frames, the first is frame 2"]
-    assert salvaged(root, [0, 1, 2], left_out=[KEY]) == ["all 3 episodes are intact"]
+    (line,) = salvaged(root, [0, 2])
+    assert told(line, "episode 1", path, "1 of", 4, "frame 2")
+    (line,) = salvaged(root, [0, 1, 2], left_out=[KEY])
+    assert told(line, "3 episodes", "intact")
 
 
 @BOTH
@@ -200,23 +201,24 @@ def test_doubled_and_exchanged_rows_are_no_episode(record, version):
     last = pq.read_table(root / LAST[version])
     pq.write_table(last.take([0, 1, 1]), root / LAST[version])
     first, doubled = salvaged(root, [1])
-    assert first == f"episode 0: left out; {FIRST[version]} does not have its rows in sequence"
-    assert doubled.startswith(f"episode 2: left out; {LAST[version]} has 3 rows")
+    assert told(first, "episode 0", FIRST[version], "sequence") and told(doubled, "episode 2", LAST[version], "3 rows")
 
 
 @BOTH
-@pytest.mark.parametrize(("declared", "told"), [(1, []), (7, ["episodes 3 to 6: left out; not in the episode list"])])
-def test_a_wrong_count_of_episodes_loses_none(record, version, declared, told):
+@pytest.mark.parametrize(("declared", "named"), [(1, ("3 episodes", "intact")), (7, ("3 to 6", "left out"))])
+def test_a_wrong_count_of_episodes_loses_none(record, version, declared, named):
     root = record(version)
     count(root, declared)
     refused(root)
-    assert salvaged(root, [0, 1, 2]) == (told or ["all 3 episodes are intact"])
+    (line,) = salvaged(root, [0, 1, 2])
+    assert told(line, *named)
 
 
 def test_a_count_of_billions_is_not_enumerated(record):
     root = record("v3.0")
     count(root, 1 << 62)
-    assert salvaged(root, [0, 1, 2]) == ["all 3 episodes are intact"]
+    (line,) = salvaged(root, [0, 1, 2])
+    assert told(line, "3 episodes", "intact")
 
 
 @pytest.mark.parametrize("damage", [cut, Path.unlink])
@@ -226,15 +228,17 @@ def test_an_episode_whose_own_video_is_cut_or_missing_is_left_out(record, damage
     damage(root / name)
     refused(root)
     (line,) = salvaged(root, [0, 1])
-    assert line.startswith(f"episode 2: left out; {name} gives none of its frames: ")
-    assert salvaged(root, [0, 1, 2], left_out=[KEY]) == ["all 3 episodes are intact"]
+    assert told(line, "episode 2", name)
+    (line,) = salvaged(root, [0, 1, 2], left_out=[KEY])
+    assert told(line, "3 episodes", "intact")
 
 
 def test_an_episode_whose_own_video_has_more_frames_than_rows_is_left_out(record):
     root = record("v2.1")
     name = f"videos/chunk-000/{KEY}/episode_000001.mp4"
     write_video(root / name, pictures(5))
-    assert salvaged(root, [0, 2]) == [f"episode 1: left out; {name} gives 5 frames, but it has 4 rows"]
+    (line,) = salvaged(root, [0, 2])
+    assert told(line, "episode 1", name, "5 frames", "4 rows")
 
 
 def test_a_shared_video_gives_exactly_the_episodes_before_its_cut_wherever_it_is(record):
