@@ -247,6 +247,7 @@ def test_a_configuration_of_theirs_trains_on_data_of_theirs(name, tmp_path, monk
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # fifteen trainings
 @every(name=PORTS)
 def test_every_configuration_of_theirs_trains_on_data_of_theirs(name, tmp_path, monkeypatch):
     assert_trains(PORTS[name], tmp_path / name, monkeypatch)
@@ -282,6 +283,7 @@ NARROW = {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(not BY_HAND.is_dir(), reason=f"NOT CHECKED: there is no {BY_HAND}")
 def test_configurations_that_were_ported_by_hand_pass_the_check_on_data_of_theirs(subtests, tmp_path, monkeypatch):
     """Fifteen files in settings of this package; pictures keep their sizes, networks and samplers do not."""
