@@ -1,8 +1,8 @@
 """`python -m benchmarks.fine_tuning`: a camera policy fine-tuned to another action size, beside training from scratch.
 
 Trains a small camera policy of Push-T, then policies of Push-T with a tool (`benchmarks/pusht_tool.py`), whose actions
-have a third number, on a few demonstrations that the first policy has not seen: from its weights, where they fit, with a
-lower learning rate, and from scratch, with the same samples, which take the same minutes, and seeds. What is there
+have a third number, on a few demonstrations that the first policy has not seen: from its weights, where they fit, with
+a lower learning rate, and from scratch, with the same seeds and samples, which take the same minutes. What is there
 already is not done again, so the command may be stopped and repeated.
 """
 
