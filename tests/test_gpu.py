@@ -171,7 +171,8 @@ def start(config_file: Path, before: str = "") -> subprocess.CompletedProcess:
     program = "\n".join(
         ["import sys; from tests.tiny import die, train", before, "sys.exit(train(sys.argv[1]).exit_code)"]
     )
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": str(not IS_GPU).lower()}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"PYTHONPATH": path, "ACCELERATE_USE_CPU": str(not IS_GPU).lower()}
     return subprocess.run(
         [sys.executable, "-c", program, str(config_file)], env=environment, capture_output=True, text=True, timeout=250
     )

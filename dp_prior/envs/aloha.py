@@ -12,6 +12,7 @@ from dp_prior.envs.aloha_world import AlohaWorld
 from dp_prior.envs.lockstep import Lockstep
 from dp_prior.pixels.renderers.aloha import (
     JOINTS,
+    NEAR,
     OBJECTS,
     TIPS,
     AlohaCamera,
@@ -56,8 +57,9 @@ class AlohaConfig(Config):
     def create(self) -> Lockstep:
         """The environment. Observations: agent_pos (14,), the joints, six angles in rad and the opening of the gripper
         in [0, 1], left arm first; tips (6,), positions in m of the points between the fingertips; objects (7,) or
-        (14,), position in m and quaternion of the cube, or of peg and socket; state (27,) or (34,), the three in this
-        order; and each camera (height, width, 3) uint8.
+        (14,), position in m and quaternion of the cube, or of peg and socket; near (6,) or (15,), tanh in units of
+        5 cm of the ways from the fingertips to each object, in the frame of either gripper, and of the way from socket
+        to peg; state (33,) or (49,), the four in this order; and each camera (height, width, 3) uint8.
 
         Actions are (14,) positions for the joints in the same layout.
 
@@ -72,7 +74,7 @@ class AlohaConfig(Config):
         drawn = {name: camera(name, size) for name, size in self.cameras.items()}
         model = load_model(self.task)
         film = camera("angle", (self.render_size, self.render_size * 4 // 3))
-        parts = {"agent_pos": JOINTS, "tips": TIPS, "objects": 7 * OBJECTS[self.task]}
+        parts = {"agent_pos": JOINTS, "tips": TIPS, "objects": 7 * OBJECTS[self.task], "near": NEAR[self.task]}
         numbers = {"state": sum(parts.values()), **parts}
         return Lockstep(
             [AlohaWorld(self.task, model, drawn, film) for _ in range(self.n_envs)],

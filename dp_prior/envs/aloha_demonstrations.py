@@ -11,13 +11,14 @@ from dp_prior.envs.aloha_expert import AlohaExpert
 from dp_prior.envs.aloha_world import AlohaWorld
 from dp_prior.envs.expert_demonstrations import record
 from dp_prior.envs.kept_episodes import KeptEpisodes
-from dp_prior.pixels.renderers.aloha import AlohaTask, load_model, need_aloha
+from dp_prior.pixels.renderers.aloha import GRIPPERS, AlohaTask, load_model, need_aloha
 
 MAX_STEPS = 400
 AFTER = {"transfer_cube": 40, "insertion": 10}  # steps recorded after success: the right gripper lets go of the cube
-NOISE_RATE = 0.01  # probability per step of a disturbed episode that a disturbance begins
+NOISE_RATE = 0.015  # probability per step of a disturbed episode that a disturbance begins
 NOISE_STEPS = 4, 12  # fewest and most steps of a disturbance
-NOISE = 0.03  # rad, standard deviation of the offset added to every joint but the grippers
+NOISE = np.array([0.035, 0.02, 0.015, 0.02, 0.02, 0.02, 0.0] * 2)  # rad, standard deviation of the offset
+GRIPPER_RATE = 0.25  # probability per gripper that a disturbance closes it
 
 
 def demonstrate(seed: int, task: AlohaTask, noise: float = 0.0) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
@@ -30,7 +31,7 @@ def demonstrate(seed: int, task: AlohaTask, noise: float = 0.0) -> tuple[np.ndar
         noise: probability that the episode has disturbances.
 
     Returns:
-        state: (T, 27) or (T, 34) float32 before the action of its row, see `AlohaConfig.create`.
+        state: (T, 33) or (T, 49) float32 before the action of its row, see `AlohaConfig.create`.
         action: (T, 14) float32, what the expert chose.
         executed: (T, 14) float32 commands that lead from the start of the seed to the recorded states.
         is_solved: whether the task was solved within 400 steps.
@@ -43,18 +44,26 @@ def demonstrate(seed: int, task: AlohaTask, noise: float = 0.0) -> tuple[np.ndar
     rng = np.random.default_rng(seed)
     is_noisy = rng.random() < noise
     world.reset(seed)
-    states, actions, executed, offset, disturbed, solved = [], [], [], np.zeros(14), 0, 0
+    states, actions, executed, disturbed, solved = [], [], [], 0, 0
     while len(states) < MAX_STEPS and solved < AFTER[task]:
         states.append(world.state)
         actions.append(np.clip(expert.act(states[-1]).astype(np.float32), low, high))
         if is_noisy and disturbed == 0 and rng.random() < NOISE_RATE:
             disturbed = rng.integers(*NOISE_STEPS, endpoint=True)
-            offset = rng.normal(0.0, NOISE, 14) * (np.arange(14) % 7 != 6)
-        executed.append(np.clip(actions[-1] + (disturbed > 0) * offset, low, high).astype(np.float32))
+            offset = rng.normal(0.0, NOISE)
+            closed = rng.random(2) < GRIPPER_RATE
+        executed.append(actions[-1] if not disturbed else moved(actions[-1], offset, closed).clip(low, high))
         disturbed = max(disturbed - 1, 0)
         _, _, is_solved, _, _ = world.step(executed[-1])
         solved += solved > 0 or is_solved
     return np.array(states), np.array(actions), np.array(executed), solved > 0
+
+
+def moved(action: np.ndarray, offset: np.ndarray, closed: np.ndarray) -> np.ndarray:
+    """A joint command (14,) shifted by `offset`, and the grippers that are to be `closed` (2,)."""
+    command = (action + offset).astype(np.float32)
+    command[GRIPPERS] = np.where(closed, 0.0, action[GRIPPERS])
+    return command
 
 
 def write_demonstrations(

@@ -7,6 +7,7 @@ a variable of its module, so that a process has one world, and observes no state
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,7 @@ import numpy as np
 from dp_prior.envs.aloha_kinematics import SIDES, gripper, pose_of
 from dp_prior.pixels.renderers.aloha import (
     GRIPPERS,
-    JOINTS,
     QPOS,
-    TIPS,
     AlohaRenderer,
     AlohaTask,
     joints_of,
@@ -24,6 +23,7 @@ from dp_prior.pixels.renderers.aloha import (
 )
 
 SUBSTEPS = 10  # of 2 ms: 50 control steps a second
+CLOSE_BY = 0.05  # m within which `near` tells distances apart
 START = np.array([0, -0.96, 1.16, 0, -0.3, 0, 0.02239, -0.02239] * 2)  # of the arms, in MuJoCo's positions
 
 STAGES = {
@@ -130,16 +130,26 @@ class AlohaWorld:
 
     @property
     def state(self) -> np.ndarray:
-        """(20 + 7 per object,) float32: joints as an action has them, fingertips, and position in m and
-        quaternion of each object."""
-        tips = [pose_of(self.data, body).position for body in self._grippers]
-        return np.concatenate([joints_of(self.data.qpos), *tips, self.data.qpos[16:]]).astype(np.float32)
+        """(33,) or (49,) float32: the parts of `observe` in order."""
+        return np.concatenate(list(self._parts().values()))
 
     def observe(self) -> dict[str, np.ndarray]:
         """The numbers by name, see `AlohaConfig.create`."""
-        state = self.state
-        agent_pos, tips, objects = np.split(state, [JOINTS, JOINTS + TIPS])
-        return {"state": state, "agent_pos": agent_pos, "tips": tips, "objects": objects}
+        parts = self._parts()
+        return {"state": np.concatenate(list(parts.values())), **parts}
+
+    def _parts(self) -> dict[str, np.ndarray]:
+        poses = [pose_of(self.data, body) for body in self._grippers]
+        objects = self.data.qpos[16:].reshape(-1, 7)
+        near = [pose.rotation.T @ (thing[:3] - pose.position) for pose in poses for thing in objects]
+        near += [one[:3] - other[:3] for one, other in pairwise(objects)]
+        parts = {
+            "agent_pos": joints_of(self.data.qpos),
+            "tips": np.concatenate([pose.position for pose in poses]),
+            "objects": objects.ravel(),
+            "near": np.tanh(np.concatenate(near) / CLOSE_BY),
+        }
+        return {name: part.astype(np.float32) for name, part in parts.items()}
 
     def draw(self) -> dict[str, np.ndarray]:
         """The cameras' pictures by name."""

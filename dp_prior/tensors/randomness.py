@@ -72,15 +72,18 @@ def _mix(bits: Tensor) -> Tensor:
     return bits.bitwise_xor_(_high(bits, 31))
 
 
-def _counters(count: int, device: torch.device) -> Tensor:
-    """(count,) int64, SplitMix64's first steps from 0."""
-    return torch.arange(1, count + 1, device=device) * _GOLDEN_GAMMA
+def kept_counters(count: int, device: torch.device) -> Tensor:
+    """(count,) int64, SplitMix64's first steps from 0, made once.
+
+    A constant of compiled code: Triton takes the product of an index and a 64-bit number for one of 32 bits.
+    """
+    return _kept_counters(count, device)  # wrapped in a plain function, which torch.compile can evaluate
 
 
 @lru_cache(64)
 def _kept_counters(count: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # the tensor outlives the mode of its first caller
-        return _counters(count, device)
+        return torch.arange(1, count + 1, device=device) * _GOLDEN_GAMMA
 
 
 class Randomness:
@@ -118,8 +121,7 @@ class Randomness:
 
     def bits(self, *shape: int) -> Tensor:
         """(B, *shape) int64, all 64 bits random."""
-        counters = _counters if torch.compiler.is_compiling() else _kept_counters
-        return _mix(self.keys[:, None] + counters(math.prod(shape), self.keys.device)).view(len(self), *shape)
+        return _mix(self.keys[:, None] + kept_counters(math.prod(shape), self.keys.device)).view(len(self), *shape)
 
     def uniform(self, *shape: int) -> Tensor:
         """(B, *shape) float32, uniform in [0, 1)."""

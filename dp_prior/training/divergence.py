@@ -57,6 +57,10 @@ class Divergence:
         sums, [self._step] = taken
         return LossSum(*sums)
 
+    def settle(self) -> bool:
+        """Wait for the device, so that `read` gives the next step at once. Returns whether there is one."""
+        return self._readback.settle()
+
     def follow(self, total: LossSum) -> str | None:
         """Judge the next step.
 

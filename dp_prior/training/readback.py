@@ -33,3 +33,11 @@ class Readback:
         if arrived is not None:
             arrived.synchronize()
         return values.tolist(), label
+
+    def settle(self) -> bool:
+        """Wait for the device, so that `take` gives everything that was put. Returns whether there is anything."""
+        for _, arrived, _ in self._copies:
+            if arrived is not None:
+                arrived.synchronize()
+        self._copies = deque((values, None, label) for values, _, label in self._copies)
+        return bool(self._copies)

@@ -262,6 +262,8 @@ class PolicyTrainer:
             return
         self.ranks.mark("save", self.progress.global_step)
         self.means.collect(self.accelerator)
+        while self.divergence.settle():  # a checkpoint holds the verdict on all of its steps
+            self._report_divergence(LossSum(*self.ranks.exchange(*self.divergence.read()).sum(0).tolist()))
         if self.ranks.is_main_process:
             with self.ranks.busy():  # waits for a save in progress
                 self.writer.submit(take_snapshot(self, metrics), self.progress, metrics, is_best)

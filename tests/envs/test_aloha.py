@@ -52,7 +52,7 @@ def test_observations_are_the_state_and_its_parts(drawn):
         obs = env.reset([0, 1])
         assert {key: value.shape[1:] for key, value in obs.items()} == env.obs_shapes
         assert env.obs_shapes["objects"] == (objects,) and env.action_dim == 14 and env.fps == 50
-        parts = [obs[key] for key in ("agent_pos", "tips", "objects")]
+        parts = [obs[key] for key in ("agent_pos", "tips", "objects", "near")]
         np.testing.assert_array_equal(obs["state"], np.concatenate(parts, axis=1))
     assert not drawn
 

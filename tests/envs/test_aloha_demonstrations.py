@@ -10,7 +10,7 @@ needs("gym_aloha", "aloha")
 from click.testing import CliRunner  # noqa: E402
 
 from dp_prior.cli import main  # noqa: E402
-from dp_prior.envs.aloha_demonstrations import demonstrate, write_demonstrations  # noqa: E402
+from dp_prior.envs.aloha_demonstrations import demonstrate, moved, write_demonstrations  # noqa: E402
 from dp_prior.envs.aloha_expert import AlohaExpert  # noqa: E402
 from dp_prior.envs.aloha_world import AlohaWorld  # noqa: E402
 from dp_prior.pixels.renderers.aloha import load_model  # noqa: E402
@@ -56,7 +56,7 @@ def test_a_file_has_seeds_from_which_it_can_be_replayed_and_a_killed_recording_g
         if seed == 12 and dies:
             raise RuntimeError(dies.pop())
         played.append(seed)
-        state = np.full((2, 27), seed, np.float32)
+        state = np.full((2, 33), seed, np.float32)
         return state, state[:, :14], state[:, :14] + 1, seed != 11
 
     monkeypatch.setattr(aloha_demonstrations, "demonstrate", brief)
@@ -72,6 +72,13 @@ def test_a_file_has_seeds_from_which_it_can_be_replayed_and_a_killed_recording_g
     with np.load(path) as file:
         assert file["seed"].tolist() == [10, 12, 13] and file["episode_ends"].tolist() == [2, 4, 6]
         np.testing.assert_array_equal(file["executed"], file["action"] + 1)
+
+
+def test_a_disturbance_shifts_the_joints_and_closes_grippers_but_never_opens_one():
+    action, offset = np.arange(14, dtype=np.float32), np.full(14, 0.5)
+    command = moved(action, offset, np.array([False, True]))
+    np.testing.assert_array_equal(np.delete(command - action, [6, 13]), 0.5)
+    assert (command[6], command[13]) == (action[6], 0.0)
 
 
 def test_noise_is_for_aloha(tmp_path):

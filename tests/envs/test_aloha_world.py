@@ -72,10 +72,27 @@ def test_tips_are_the_poses_of_the_joints():
     world.reset(0)
     for command in wandering(world, 5, 0):
         world.step(command)
-        joints, tips, cube = np.split(world.state, [14, 20])
+        joints, tips, cube, _ = np.split(world.state, [14, 20, 27])
         expected = [*arms[0].pose(joints[:6]).position, *arms[1].pose(joints[7:13]).position]
         np.testing.assert_allclose(tips, expected, atol=1e-6)
         np.testing.assert_array_equal(cube, world.data.qpos[16:].astype(np.float32))
+
+
+def test_near_tells_where_objects_are_from_each_gripper_and_the_peg_from_the_socket():
+    model = load_model("insertion")
+    world, arms = AlohaWorld("insertion", model), [Arm(model, side) for side in ("left", "right")]
+    world.reset(0)
+    for command in wandering(world, 3, 0):
+        world.step(command)
+    obs = world.observe()
+    peg, socket = obs["objects"][:3], obs["objects"][7:10]
+    angles = obs["agent_pos"][:6], obs["agent_pos"][7:13]
+    ways = [
+        (thing - pose.position) @ pose.rotation
+        for pose in (arm.pose(some) for arm, some in zip(arms, angles, strict=True))
+        for thing in (peg, socket)
+    ]
+    np.testing.assert_allclose(obs["near"], np.tanh(np.concatenate([*ways, peg - socket]) / 0.05), atol=1e-4)
 
 
 def test_the_stage_is_the_farthest_yet_as_the_score_is(monkeypatch):

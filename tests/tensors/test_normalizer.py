@@ -110,7 +110,8 @@ def test_limits_put_data_of_any_range_into_the_unit_range(values):
     assert normalized.abs().max() <= 1 + 1e-6
     width = values.max() - values.min()
     if width > 1e-5 * np.abs(values).max() and width > 1e-11:
-        assert normalized.max() > 0.99 and normalized.min() < -0.8  # a rounded offset moves one end, never both
+        # A rounded offset, at most 2e5 in size, moves one end, and the other by two roundings of 1 / 128.
+        assert normalized.max() > 0.97 and normalized.min() < -0.8
 
 
 @pytest.mark.promise("H6")

@@ -129,6 +129,15 @@ def test_where_copies_are_late_each_step_is_read_once_the_lag_later():
     assert divergence.read() == LossSum()  # asked again without a step in between
 
 
+def test_a_checkpoint_holds_the_verdict_on_all_its_steps_where_copies_are_late(tmp_path, monkeypatch):
+    """As on a GPU, where a resumed run would otherwise know of fewer steps than one that was never stopped."""
+    late, direct = (tiny(tmp_path, tracker__data_path=str(tmp_path / name)) for name in ("late", "direct"))
+    experiment(direct).run()
+    monkeypatch.setattr("dp_prior.training.divergence.Readback", LateReadback)
+    experiment(late).run()
+    assert_equal(state(tmp_path / "late"), state(tmp_path / "direct"))
+
+
 @pytest.mark.parametrize(
     "path",
     [pytest.param(path, marks=[pytest.mark.slow] * (number % 4 > 0)) for number, path in enumerate(CURVES)],

@@ -28,3 +28,12 @@ def test_every_step_is_read_once_in_order(kind, lag):
         found.append(readback.take())
     assert found == [None] * lag + [([10 * step], (step, -step)) for step in range(1, 9 - lag)]
     assert readback.take() is None
+
+
+def test_what_is_on_its_way_can_be_waited_for():
+    readback = LateReadback()
+    assert not readback.settle()
+    for step in (1, 2):
+        readback.put(torch.tensor([step]), step)
+    assert readback.take() is None and readback.settle()
+    assert [readback.take(), readback.take()] == [([1], (1,)), ([2], (2,))] and not readback.settle()

@@ -21,6 +21,7 @@ AlohaCamera = Literal["top", "angle", "front_close", "left_pillar", "right_pilla
 OBJECTS = {"transfer_cube": 1, "insertion": 2}
 JOINTS = 14  # of both arms, the left one first: six angles in rad, and the opening of the gripper
 TIPS = 6  # x, y and z in m of the points between the fingertips, left first
+NEAR = {"transfer_cube": 6, "insertion": 15}  # how near objects are, see `AlohaWorld.near`
 GRIPPERS = [6, 13]  # of the joints: 0 closed, 1 open
 CLOSED, OPEN = 0.01844, 0.05800  # m, positions of a left finger that gym-aloha counts as 0 and 1
 QPOS = [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14]  # MuJoCo's positions of the joints
@@ -43,8 +44,8 @@ class AlohaRendererConfig(Config):
 
     @property
     def state_shape(self) -> tuple[int, ...]:
-        """The joints, the fingertips, and position and quaternion of each object."""
-        return (JOINTS + TIPS + 7 * OBJECTS[self.task],)
+        """The joints, the fingertips, position and quaternion of each object, and how near they are."""
+        return (JOINTS + TIPS + 7 * OBJECTS[self.task] + NEAR[self.task],)
 
     def create(self, size: tuple[int, int]) -> AlohaRenderer:
         """A renderer of states in the layout of `AlohaConfig`.
@@ -87,7 +88,7 @@ class AlohaRenderer:
         import mujoco
 
         self._renderer = self._renderer or self._opened()
-        self._data.qpos[:] = np.concatenate([qpos_of(state[:JOINTS]), state[JOINTS + TIPS :]])
+        self._data.qpos[:] = np.concatenate([qpos_of(state[:JOINTS]), objects_of(state, self._config.task)])
         mujoco.mj_kinematics(self._model, self._data)
         mujoco.mj_camlight(self._model, self._data)
         self._renderer.update_scene(self._data, self._config.camera)
@@ -127,6 +128,11 @@ def qpos_of(joints: np.ndarray) -> np.ndarray:
     openings = CLOSED + joints[GRIPPERS].astype(np.float64) * (OPEN - CLOSED)
     qpos[FINGERS[0]], qpos[FINGERS[1]] = openings, -openings
     return qpos
+
+
+def objects_of(state: np.ndarray, task: AlohaTask) -> np.ndarray:
+    """(7,) or (14,) positions and quaternions of the objects of a state."""
+    return state[JOINTS + TIPS :][: 7 * OBJECTS[task]]
 
 
 def load_model(task: AlohaTask) -> Any:

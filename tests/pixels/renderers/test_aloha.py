@@ -10,7 +10,7 @@ from dp_prior.pixels.renderers.aloha import AlohaRendererConfig
 
 
 def test_states_have_the_objects_of_the_task():
-    assert AlohaRendererConfig().state_shape == (27,) and AlohaRendererConfig(task="insertion").state_shape == (34,)
+    assert AlohaRendererConfig().state_shape == (33,) and AlohaRendererConfig(task="insertion").state_shape == (49,)
 
 
 PROGRAM = """
