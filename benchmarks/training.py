@@ -28,12 +28,13 @@ EARLIER = {
 """Settings that the main job had when the published tables were measured."""
 
 
-def train(config: str | Path, settings: Mapping[str, Any], run: Path) -> None:
+def train(config: str | Path, settings: Mapping[str, Any], run: Path, *more: str) -> None:
     """Train until a run has finished; what it prints goes to a file beside it.
 
     Args:
         config, settings: see `command`.
         run: its directory, absolute.
+        more: further words of the command.
 
     Raises:
         click.ClickException: it has finished with another budget.
@@ -46,10 +47,9 @@ def train(config: str | Path, settings: Mapping[str, Any], run: Path) -> None:
         if done is not None and float(asked) != done:
             raise click.ClickException(f"{run} was trained on {done} samples, not on {asked}; use another --runs")
         return
+    words = [*command(config, settings), *more]
     with open(run.with_suffix(".log"), "a", encoding="utf-8") as log:
-        subprocess.run(
-            command(config, settings), cwd=ROOT, env=environment(), check=True, stdout=log, stderr=subprocess.STDOUT
-        )
+        subprocess.run(words, cwd=ROOT, env=environment(), check=True, stdout=log, stderr=subprocess.STDOUT)
 
 
 def command(config: str | Path, settings: Mapping[str, Any]) -> list[str]:

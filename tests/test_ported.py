@@ -17,7 +17,7 @@ from tests.config.translation import test_diffusion_policy_table as diffusion_po
 from tests.config.translation.translated import merged
 from tests.data.embeddings.folders import write_npy
 from tests.data.formats.test_masked_arrays import write as write_masked
-from tests.data.frames.recordings import pictures, write_video, write_zarr
+from tests.data.frames.recordings import pictures, write_video, write_zarr, zip_of
 from tests.data.pictures.sets import images, write_folder
 from tests.extras import needs
 
@@ -27,6 +27,7 @@ needs("av", "video")
 needs("PIL", "image")
 needs("pyarrow", "lerobot")
 
+BY_HAND = Path(__file__).parents[1].parent / "shared/reference/cases/ancestors/ports"
 LENGTHS = [21, 19, 22, 18]
 N = sum(LENGTHS)
 
@@ -246,6 +247,7 @@ def test_a_configuration_of_theirs_trains_on_data_of_theirs(name, tmp_path, monk
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # fifteen trainings
 @every(name=PORTS)
 def test_every_configuration_of_theirs_trains_on_data_of_theirs(name, tmp_path, monkeypatch):
     assert_trains(PORTS[name], tmp_path / name, monkeypatch)
@@ -269,3 +271,51 @@ def assert_trains(port, place, monkeypatch):
     assert trained.exit_code == 0, trained.output
     run = json.loads(Path("ours.json").read_text())["tracker"]["data_path"]
     assert read_rows(Path(run))[-1]["step"] >= 2
+
+
+NARROW = {
+    "unet1d": {"down_dims": [16, 32], "step_embed_dim": 16},
+    "transformer": {"embed_dim": 32, "n_layers": 1},
+    "prior_transformer": {"embed_dim": 16, "n_layers": 1, "n_heads": 2},
+    "unet2d": {"channels": 8, "n_res_blocks": 1, "head_dim": 8, "n_groups": 8},
+}
+"""Settings of a backbone that make it small, by its type."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not BY_HAND.is_dir(), reason=f"NOT CHECKED: there is no {BY_HAND}")
+def test_configurations_that_were_ported_by_hand_pass_the_check_on_data_of_theirs(subtests, tmp_path, monkeypatch):
+    """Fifteen files in settings of this package; pictures keep their sizes, networks and samplers do not."""
+    monkeypatch.chdir(tmp_path)
+    write_what_the_ported_files_name(tmp_path)
+    ports = sorted(BY_HAND.glob("*.json"))
+    assert len(ports) == 15
+    for port in ports:
+        with subtests.test(port.stem):
+            words = [f"--set={key}={json.dumps(value)}" for key, value in narrow(json.loads(port.read_text())).items()]
+            checked = command("train", "--config_file", port, *words, "--check")
+            assert checked.exit_code == 0, checked.output
+
+
+def narrow(config):
+    """Changes that make a configuration cheap to try."""
+    small = {f"task.backbone.{key}": value for key, value in NARROW[config["task"]["backbone"]["type"]].items()}
+    steps = [f"evaluate.{i}.eval_timesteps" for i, one in enumerate(config["evaluate"]) if "eval_timesteps" in one]
+    return small | {"data.batch_size": 2, "task.sampler.steps": 4} | {place: [4] for place in steps}
+
+
+def write_what_the_ported_files_name(place):
+    recorded = "shared/data/pusht/pusht_cchi_v7_replay_lowdim.zarr"
+    push_t(place, "data/pusht_cchi_v7_replay.zarr")
+    push_t(place, recorded)
+    zip_of(place / recorded)
+    for name in ("image_abs", "low_dim_abs"):
+        robomimic(place, f"data/robomimic/lift/ph/{name}.hdf5")
+    for name, side in (("cifar_train", 32), ("imagenet64", 64), ("faces256", 256), ("lucid", 128)):
+        folder_of(name, side)(place)
+    folder = place / "shared/data/clip_flickr8k_500"
+    folder.mkdir()
+    for name in ("image_embeddings", "text_embeddings"):
+        np.save(folder / f"{name}.npy", numbers(100, 16))
+    (folder / "metadata.csv").write_text("image_id,caption\n" + "".join(f"{i // 5},text\n" for i in range(100)))

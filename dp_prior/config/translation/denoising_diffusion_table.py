@@ -6,7 +6,6 @@ from typing import Any
 
 from dp_prior.config.translation.library import Library
 from dp_prior.config.translation.lucidrains_trainer import (
-    setting,
     square,
     trainer_rows,
     trainer_skeleton,
@@ -20,9 +19,9 @@ _TIME_INPUT = "the timestep is embedded by sines of fixed frequencies"
 
 
 def _skeleton(theirs: Theirs) -> dict[str, Any]:
-    steps = setting(theirs, "timesteps", 1000)
-    fewer = setting(theirs, "sampling_timesteps") or steps
-    sampler = {"type": "ddim", "eta": setting(theirs, "ddim_sampling_eta", 0.0)} if fewer < steps else {"type": "ddpm"}
+    steps = theirs.get("timesteps", 1000)
+    fewer = theirs.get("sampling_timesteps") or steps
+    sampler = {"type": "ddim", "eta": theirs.get("ddim_sampling_eta", 0.0)} if fewer < steps else {"type": "ddpm"}
     return {
         **trainer_skeleton(theirs, _UPDATE_EVERY),
         "task.backbone": {"type": "unet2d", "channels": 64, "channel_mult": [1, 2, 4, 8], "n_res_blocks": 2},
@@ -39,9 +38,9 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
 
 def _attention(theirs: Theirs) -> list[int]:
     """The heights with attention: theirs is whole at the last level, and linear elsewhere."""
-    size = setting(theirs, "image_size", 64)
+    size = theirs.get("image_size", 64)
     side = size[0] if isinstance(size, list) else size
-    n_levels = len(setting(theirs, "dim_mults", (1, 2, 4, 8)))
+    n_levels = len(theirs.get("dim_mults", (1, 2, 4, 8)))
     return [max(1, side // 2 ** (n_levels - 1))]
 
 
@@ -50,7 +49,7 @@ def _size(side: Any, theirs: Theirs, *names: str) -> Here:
 
 
 def _steps(steps: int, theirs: Theirs, *names: str) -> Here:
-    fewer = setting(theirs, "sampling_timesteps") or steps
+    fewer = theirs.get("sampling_timesteps") or steps
     return Here(
         {
             "task.diffusion.schedule.steps": steps,
@@ -61,7 +60,7 @@ def _steps(steps: int, theirs: Theirs, *names: str) -> Here:
 
 
 def _sampling_steps(steps: int | None, theirs: Theirs, *names: str) -> Here:
-    return Here() if steps is None else _steps(setting(theirs, "timesteps", 1000), theirs)
+    return Here() if steps is None else _steps(theirs.get("timesteps", 1000), theirs)
 
 
 def _eta(eta: float, theirs: Theirs, *names: str) -> Here:

@@ -42,8 +42,14 @@ class Library:
 
     def completed(self, theirs: Theirs) -> Theirs:
         """Settings with the `defaults` of those that a file omits."""
-        given = {path.rpartition(".")[2]: value for path, value in theirs.items()} if self.is_flat else theirs
+        given = self.named(theirs)
         return {**theirs, **{path: value for path, value in self.defaults(given).items() if path not in given}}
+
+    def named(self, theirs: Theirs) -> Theirs:
+        """Settings by the paths that rows have: by their names alone if `is_flat`, the first of each name."""
+        if not self.is_flat:
+            return theirs
+        return {path.rpartition(".")[2]: value for path, value in reversed([*theirs.items()])}
 
     def row(self, path: str) -> tuple[Row, tuple[str, ...]] | None:
         """The row of a setting, with the names that `*` stands for; None for an unknown setting."""

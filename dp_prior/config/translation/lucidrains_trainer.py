@@ -11,19 +11,14 @@ from dp_prior.config.translation.translate import TO_FILL_IN
 _NO_WORKERS = "the machines and processes are those of `accelerate launch`; nothing to set"
 
 
-def setting(theirs: Theirs, name: str, default: Any = None) -> Any:
-    """An argument, in whichever object of the file."""
-    return next((value for path, value in theirs.items() if path.rpartition(".")[2] == name), default)
-
-
 def trainer_skeleton(theirs: Theirs, update_every: int) -> dict[str, Any]:
     """What follows from a trainer and its defaults: a budget, the averages, drawn images and copies that stay.
 
     Args:
         update_every: the default of `ema_update_every`.
     """
-    decay = setting(theirs, "ema_decay", 0.995)
-    every = setting(theirs, "save_and_sample_every", 1000)
+    decay = theirs.get("ema_decay", 0.995)
+    every = theirs.get("save_and_sample_every", 1000)
     return {
         "task.type": "image",
         "data.type": "images",
@@ -36,7 +31,7 @@ def trainer_skeleton(theirs: Theirs, update_every: int) -> dict[str, Any]:
         "train.optimizer": {"type": "adamw", "betas": [0.9, 0.99], "weight_decay": 0.0},
         "train.max_grad_norm": 1.0,
         "train.ema.ema.type": "constant",
-        "train.ema.ema.decay": folded_decay(decay, setting(theirs, "ema_update_every", update_every)),
+        "train.ema.ema.decay": folded_decay(decay, theirs.get("ema_update_every", update_every)),
         "train.save_every.steps": every,
         "checkpoints.keep_every": every,
         "evaluate.<validation>.type": "loss",
@@ -59,9 +54,9 @@ def _drawn(n: int, theirs: Theirs, *names: str) -> Here:
 
 
 def _precision(value: Any, theirs: Theirs, *names: str) -> str:
-    if not setting(theirs, "amp", False):
+    if not theirs.get("amp", False):
         return "fp32"
-    return setting(theirs, "mixed_precision_type", "fp16")
+    return theirs.get("mixed_precision_type", "fp16")
 
 
 def _flip(is_flipped: bool, theirs: Theirs, *names: str) -> float:
@@ -75,7 +70,7 @@ def square(side: Any, theirs: Theirs, *names: str) -> list[int]:
 
 def weighted(is_weighted: bool, theirs: Theirs, *names: str) -> Here:
     """The weighting of the loss: min-SNR, or none."""
-    gamma = setting(theirs, "min_snr_gamma", 5)
+    gamma = theirs.get("min_snr_gamma", 5)
     weighting = {"type": "min_snr", "gamma": float(gamma)} if is_weighted else {"type": "uniform"}
     return Here({"task.diffusion.weighting": weighting})
 
@@ -86,7 +81,7 @@ def weight_ceiling(gamma: float, theirs: Theirs, *names: str) -> Here:
     Raises:
         NoCounterpart: the loss is not weighted.
     """
-    if not setting(theirs, "min_snr_loss_weight", False):
+    if not theirs.get("min_snr_loss_weight", False):
         raise NoCounterpart("without `min_snr_loss_weight` it has no effect")
     return Here({"task.diffusion.weighting": {"type": "min_snr", "gamma": float(gamma)}})
 
@@ -148,6 +143,6 @@ def _average(update_every: int) -> Any:
 
 
 def _fid(n: int, theirs: Theirs, *names: str) -> Here:
-    if not setting(theirs, "calculate_fid", True):
+    if not theirs.get("calculate_fid", True):
         raise NoCounterpart("without `calculate_fid` it has no effect")
     return Here({"evaluate.<images>.n_samples": n})

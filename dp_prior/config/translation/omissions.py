@@ -60,9 +60,27 @@ OMISSIONS = (
         "either way, so a second path would only be less tested.",
     ),
     Omission(
-        "`max_train_steps`, `max_val_steps`, debug mode",
+        "`max_train_steps`, debug mode",
         "Diffusion Policy",
         "`--check` runs every part once before training; `train.steps` shortens a run.",
+    ),
+    Omission(
+        "Any optimizer of torch, by its class",
+        "Diffusion Policy",
+        "AdamW and Muon are here, with rates and decays by part. Another one is a part of yours "
+        "([extending.md](extending.md)), so that checkpoints hold its moments and `--check` tries it.",
+    ),
+    Omission(
+        "Adding and dropping episodes of a replay buffer",
+        "Diffusion Policy",
+        "Data sets are read, never changed: a run knows its data by a hash. `dp-prior convert` writes chosen episodes "
+        "as a new set, `data.choice` leaves some out. Jpeg2k is read, with `--import` ([data.md](data.md)).",
+    ),
+    Omission(
+        "`fps` and `crf` of films, `legacy_test`",
+        "Diffusion Policy",
+        "A film has the rate of its environment and one quality, so that films of two runs compare. gym-pusht always "
+        "starts as `legacy_test` does.",
     ),
     Omission(
         "A run without a budget",
@@ -113,6 +131,23 @@ OMISSIONS = (
         "Batches split over ranks, `split_batches`",
         "lucidrains",
         "`data.batch_size` is per rank, as everywhere here, so that more ranks never make a batch of 0.",
+    ),
+    Omission(
+        "fp16 without a GPU",
+        "lucidrains, DALLE2-pytorch, improved-diffusion",
+        "bf16 runs on CPUs and GPUs and needs no scale of the loss; fp16 is for GPUs that have no bf16.",
+    ),
+    Omission(
+        "Endings of picture files, `exts`; pictures with alpha",
+        "lucidrains",
+        "All pictures that Pillow reads by the usual endings are found. What is transparent is laid over white, and "
+        "`data.channels` is 1 or 3.",
+    ),
+    Omission(
+        "Adapters of OpenAI's CLIP, OpenCLIP, x-clip and CoCa",
+        "DALLE2-pytorch",
+        "`dp-prior embed` loads models of `transformers`, as which most of these are published. Embeddings of another "
+        "one are read as npy or parquet files, or the model is an embedder of yours ([extending.md](extending.md)).",
     ),
     Omission(
         "CLIP inside the trainer",

@@ -6,7 +6,6 @@ from typing import Any
 
 from dp_prior.config.translation.library import Library
 from dp_prior.config.translation.lucidrains_trainer import (
-    setting,
     square,
     trainer_rows,
     trainer_skeleton,
@@ -21,8 +20,8 @@ _SHAPES = ("start", "end", "tau")
 
 
 def _skeleton(theirs: Theirs) -> dict[str, Any]:
-    steps = setting(theirs, "timesteps", 1000)
-    is_ddim = setting(theirs, "use_ddim", True)
+    steps = theirs.get("timesteps", 1000)
+    is_ddim = theirs.get("use_ddim", True)
     return {
         **trainer_skeleton(theirs, _UPDATE_EVERY),
         "task.backbone.type": "dit2d",
@@ -30,7 +29,7 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
         "task.diffusion.schedule.steps": steps,
         "task.diffusion.objective.type": "v",
         "task.diffusion.self_condition": 0.9,
-        "task.diffusion.weighting": {"type": "min_snr", "gamma": float(setting(theirs, "min_snr_gamma", 5))},
+        "task.diffusion.weighting": {"type": "min_snr", "gamma": float(theirs.get("min_snr_gamma", 5))},
         "task.diffusion.clip": {"type": "fixed", "bound": 1.0},
         "task.sampler": {"type": "ddim" if is_ddim else "ddpm", "steps": steps},
         "evaluate.<images>.eval_timesteps": [steps],
@@ -46,7 +45,7 @@ def _shape(name: str) -> Any:
     """A function of a shape of the schedule, which the linear one has none of."""
 
     def to(value: float, theirs: Theirs, *names: str) -> float:
-        if setting(theirs, "noise_schedule", "sigmoid") == "linear":
+        if theirs.get("noise_schedule", "sigmoid") == "linear":
             raise NoCounterpart("the linear schedule has no shape")
         return float(value)
 

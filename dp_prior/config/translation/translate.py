@@ -52,7 +52,8 @@ class Translation:
 def translate(library: Library, theirs: Theirs) -> Translation:
     """Translate settings by the table of their library."""
     given, theirs = theirs, library.completed(theirs)
-    ours = dict(library.skeleton(theirs))
+    named = library.named(theirs)
+    ours = dict(library.skeleton(named))
     entries, lines = {entry for entry in map(_entry, ours) if entry is not None}, []
     for path, value in theirs.items():
         found = library.row(path)
@@ -65,7 +66,7 @@ def translate(library: Library, theirs: Theirs) -> Translation:
             continue
         row, names = found
         try:
-            written = _written(row, names, value, theirs, entries)
+            written = _written(row, names, value, named, entries)
         except NoCounterpart as reason:
             lines.append(Line("dropped", name, str(reason)))
             continue

@@ -59,6 +59,15 @@ def test_every_row_is_met_and_every_value_is_one_of_a_valid_configuration():
     assert not faults, "\n".join(faults)
 
 
+def test_arguments_mean_the_same_in_whichever_objects_they_are():
+    flat_ones = [library for library in LIBRARIES if library.is_flat]
+    assert flat_ones
+    for library in flat_ones:
+        for settings in EXAMPLES[library.key]:
+            grouped = {"model": dict([*settings.items()][::2]), "train": {"loop": dict([*settings.items()][1::2])}}
+            assert translated(library, grouped).config == translated(library, settings).config
+
+
 def test_a_configuration_is_recognised_by_its_settings_and_ours_is_not_taken_for_one():
     faults = []
     for library in LIBRARIES:

@@ -27,6 +27,11 @@ def test_arguments_are_known_by_their_name_in_whichever_object():
     assert FLAT.share(["x.b", "c", "d", "e"]) == 0.5
 
 
+def test_the_first_argument_of_a_name_counts():
+    assert FLAT.named({"x.b": 2, "y.b": 3, "c": 4}) == {"b": 2, "c": 4}
+    assert NESTED.named({"x.b": 2, "y.b": 3}) == {"x.b": 2, "y.b": 3}
+
+
 def test_defaults_stand_for_what_a_file_omits():
     assert NESTED.completed({"x.b": 2}) == {"x.b": 2, "a.b": 1} and NESTED.completed({"a.b": 2}) == {"a.b": 2}
     assert FLAT.completed({"x.b": 2}) == {"x.b": 2}
