@@ -91,7 +91,8 @@ def _resolve_path(text: str, prefer: Prefer) -> Path:
         before, _, which = text.rpartition("@")
         path = Path(before).expanduser()
     if not path.is_dir():
-        raise FileNotFoundError(f"no checkpoint at {path}: there is no such directory (reference {text!r})")
+        named = "" if text == str(path) else f" (reference {text!r})"
+        raise FileNotFoundError(f"no checkpoint at {path}: there is no such directory{named}")
     if (path / MANIFEST).exists():
         if which is not None:
             raise FileNotFoundError(
