@@ -9,7 +9,7 @@ from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.formats.recognition import kind_of
 from tests.data.formats.episodes_apart import write_hdf5_files, write_npz_files
 from tests.data.frames.recordings import pictures, write_npz, write_robomimic
-from tests.messages import naming
+from tests.messages import naming, told
 
 h5py = pytest.importorskip("h5py", reason="NOT CHECKED: the extra hdf5 is not installed")
 
@@ -102,5 +102,5 @@ def test_a_key_of_later_episodes_alone_has_a_line(tmp_path):
         np.savez(tmp_path / f"{number}.npz", action=np.zeros((5, 2)), state=np.zeros((5, 3)), **more)
     store = EpisodeFilesConfig(path=tmp_path).create()
     (line,) = store.unread().values()
-    assert "in 2 of 3 episodes" in line and "files or groups" in line
+    assert told(line, "2 of 3", "files", "groups")
     assert set(EpisodeFilesConfig(path=tmp_path, files="[12].npz").create().keys()) == {"action", "state", "top"}
