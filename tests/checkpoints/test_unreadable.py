@@ -203,7 +203,8 @@ def test_checkpoints_of_which_none_can_be_used_are_never_passed_over(run, is_loc
         if held:
             held.release()
         repair = f"`dp-prior checkpoints repair {run}`"
-        assert told(str(refusal.value), "step_00000001", "step_00000003", repair, "--resume never")
+        assert told(str(refusal.value), repair, "--resume never")
+        assert all(name in str(refusal.value) for name in ("step_00000001", "step_00000003"))  # or these set aside
         assert classify(refusal.value)[1] == UNSAVED
     shutil.rmtree(run / "checkpoints")
     assert CheckpointStore(run / "checkpoints", RetentionConfig()).latest() is None

@@ -257,7 +257,7 @@ def test_settings_without_meaning_are_refused(change, message, teacher, tmp_path
     [
         (
             {"task__teacher": "nowhere"},
-            ("task.teacher", "'nowhere'"),
+            ("task.teacher", "nowhere"),
         ),
         ({"task__horizon": 5, "train__init_from": None}, ("task.teacher", "x_shape=(4, 2)", "x_shape=(5, 2)")),
         (
