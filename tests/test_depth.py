@@ -14,6 +14,7 @@ from dp_prior.data.recorded.mixture import MixtureConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.evaluation.blind import blinded
 from dp_prior.inference.export.fit_graph import FitGraph
+from dp_prior.inference.export.graph_options import GraphOptions
 from dp_prior.inference.export.graphs import EncoderGraph
 from dp_prior.inference.export.write import observations, write_export
 from dp_prior.pixels.resize import Fit
@@ -340,5 +341,7 @@ def test_the_graph_of_an_export_takes_frames_of_the_robot(how):
 @pytest.mark.parametrize("encoders", [BESIDE, APART], ids=["beside", "apart"])
 def test_an_export_acts_alike(encoders, tmp_path):
     pytest.importorskip("onnxscript", reason="onnxscript is not installed: depth in ONNX is NOT tested")
-    report = write_export(built(encoders), tmp_path / "out", "onnx", source="run", frames={"front_depth": (48, 64)})
+    report = write_export(
+        built(encoders), tmp_path / "out", "onnx", source="run", options=GraphOptions(frames={"front_depth": (48, 64)})
+    )
     assert report["largest_error"] < 1e-4

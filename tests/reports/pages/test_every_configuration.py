@@ -54,7 +54,7 @@ def place(tmp_path_factory):
     lerobot_pusht(root / "data/lerobot_pusht")
     states, lengths = rng.normal(size=(300, 39)).astype(np.float32), np.arange(30, 301, 30)
     np.savez(root / "runs/metaworld/push-v3.npz", state=states, action=np.tanh(states[:, :4]), episode_ends=lengths)
-    for task, size in (("transfer_cube", 27), ("insertion", 34)):
+    for task, size in (("transfer_cube", 33), ("insertion", 49)):
         joints = {"state": states[:, :size], "action": np.tanh(states[:, :14]), "episode_ends": lengths}
         np.savez(root / f"runs/aloha/{task}.npz", **joints)
     pixels, labels = sets.images(400, (32, 32))
