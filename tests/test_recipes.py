@@ -282,7 +282,8 @@ def replay_buffer(path, n_episodes):
     states = rng.uniform([0, 0, 100, 100, 0], [512, 512, 400, 400, 6.28], (lengths.sum(), 5)).astype(np.float32)
     root = zarr.open_group(str(path), mode="w")
     arrays = {"data/state": states, "data/action": states[:, :2], "data/keypoint": keypoints(states)}
-    for name, values in {**arrays, "meta/episode_ends": lengths.cumsum()}.items():
+    frames = np.broadcast_to((states[:, :1, None, None] / 2).astype(np.uint8), (len(states), 96, 96, 3))
+    for name, values in {**arrays, "data/img": frames, "meta/episode_ends": lengths.cumsum()}.items():
         root.create_array(name, data=values)
     return path
 

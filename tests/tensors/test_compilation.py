@@ -222,3 +222,18 @@ def test_two_compiled_ranks_train_what_one_plain_rank_does(tmp_path, run_ranks):
     for name, value in expected.items():
         if isinstance(value, torch.Tensor) and "means" not in name:
             torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_a_graph_of_random_numbers_has_no_index_to_multiply():
+    """Triton takes the product of an index and SplitMix64's step for one of 32 bits, and fails on every GPU."""
+    compiled(torch.sin, "default", "train.compile")  # marks what is constant
+    called = set()
+
+    def backend(graph, inputs):
+        called.update(str(node.target) for node in graph.graph.nodes if node.op.startswith("call"))
+        return graph.forward
+
+    keys = torch.arange(5)
+    found = torch.compile(lambda keys: Randomness(keys).normal(3), backend=backend)(keys)
+    assert torch.equal(found, Randomness(keys).normal(3))
+    assert called and not any("arange" in name for name in called)

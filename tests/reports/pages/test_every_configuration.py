@@ -55,8 +55,9 @@ def place(tmp_path_factory):
     states, lengths = rng.normal(size=(300, 39)).astype(np.float32), np.arange(30, 301, 30)
     np.savez(root / "runs/metaworld/push-v3.npz", state=states, action=np.tanh(states[:, :4]), episode_ends=lengths)
     for task, size in (("transfer_cube", 33), ("insertion", 49)):
-        joints = {"state": states[:, :size], "action": np.tanh(states[:, :14]), "episode_ends": lengths}
-        np.savez(root / f"runs/aloha/{task}.npz", **joints)
+        arms = np.tanh(rng.normal(size=(300, size))).astype(np.float32)
+        joints = {"state": arms, "action": arms[:, :14], "executed": arms[:, :14]}
+        np.savez(root / f"runs/aloha/{task}.npz", **joints, seed=np.arange(10), episode_ends=lengths)
     pixels, labels = sets.images(400, (32, 32))
     sets.write_folder(root / "data/cifar_train", pixels, labels, "prefix")
     for name in ("train", "test"):
@@ -96,6 +97,9 @@ def prepare(name, config):
         run("make-goal-demonstrations", "--episodes", out / "pusht.npz", "--out", out / "pusht_goals.npz")
         texts = ("--key", "instruction", "--out", out / "pusht_goals_texts")
         run("embed", "--model", "hashed", "--config_file", config, *texts)
+    if name == "pusht_human_aligned" and not Path("data/pusht_aligned.npz").exists():
+        run("convert", "data/pusht_cchi_v7_replay.zarr", "data/pusht_human.npz", "--to", "npz", "--leave-out", "img")
+        run("align-demonstrations", "--episodes", "data/pusht_human.npz", "--out", "data/pusht_aligned.npz")
     if name == "pusht_distilled" and not Path("runs/pusht_state/result.json").exists():
         teacher = Path("teacher.json")
         teacher.write_text(json.dumps(cut_down(ROOT / "configs/policy/pusht_state.json")))
