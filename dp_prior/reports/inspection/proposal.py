@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -167,57 +168,79 @@ def propose(
     """
     is_too_few = n_samples is not None and _held_out(n_samples) < 2
     part, named = ({"split": "train"}, {"name": "training"}) if is_one_episode or is_too_few else ({}, {})
-    metric, extra, optimizer, peak = f"{named.get('name', 'validation')}/ema/loss", [], "adamw", 1e-3
     samples = _samples(n_windows if n_samples is None else n_samples - _held_out(n_samples))
     if is_too_few:
         data = data | {"split": {"train": 1.0, "val": 0.0}}
     if data.get("type") == "embeddings":
-        task, share = _prior(), 50
         data = _batch_size(EmbeddingsConfig.model_fields["batch_size"].default, n_samples // 2) | data
+        usual = _Usual(_prior(), share=50)
     elif data.get("type") == "images":
-        height, width = data.get("size") or size
+        height, _ = data.get("size") or size
         data = _batch_size(ImagesConfig.model_fields["batch_size"].default, n_samples // 2) | data
-        task, share = _image(height, "labels" in data), 20
-        every_images = {"every": {"samples": max(1, samples // 4)}, "n_samples": 64, "eval_timesteps": [50], **part}
-        extra = [{"type": "images", **every_images}] if n_samples > 1 else []
+        usual = _Usual(_image(height, "labels" in data), share=20)
+        if n_samples > 1:
+            usual.evaluator = {"type": "images", "every": _every(samples, 4), "n_samples": 64, "eval_timesteps": [50]}
     else:
-        missing = [what for what in ("action",) if what not in data] + ["obs"] * (
-            not {"obs", "images", "depth", "points"} & data.keys()
-        )
-        if missing:
-            problem = f"no key looks like {' or '.join(missing)}; name it in data.{missing[0]} yourself (docs/data.md)"
-            raise ConfigError(name, [f"{problem}; {hint}" if hint and "action" in missing else problem])
-        task, share = _policy(data, fps, encoders or {}), 10
-        film = {"filmed": 1} if "images" in data and can_film() else {}
-        extra = [
-            {
-                "type": "action_error",
-                "every": {"samples": max(1, samples // share)},
-                "eval_timesteps": [8],
-                **film,
-                **part,
-            }
-        ]
-        metric = "action_error/ema/lower_quartile[steps=8]"  # docs/study.md
-        optimizer, peak = "muon", 5e-3  # docs/training.md
-    every = {"samples": max(1, samples // share)}
+        _check_named(name, data, hint)
+        usual = _for_episodes(_policy(data, fps, encoders or {}), "images" in data, samples)
     batch = data.get("batch_size", USUAL_BATCH)
     proposal = {
         "description": f"First settings for {name}, by dp-prior inspect.",
-        "task": task,
+        "task": usual.task,
         "data": data,
         "train": {
             "samples": samples,
-            "optimizer": {"type": optimizer},
-            "lr": {"type": "cosine", "peak": peak, "warmup_steps": min(200, samples // batch // 10)},
-            "monitor": {"metric": metric},
-            "save_every": {"samples": max(1, samples // 10)},
+            "optimizer": {"type": usual.optimizer},
+            "lr": {"type": "cosine", "peak": usual.peak, "warmup_steps": min(200, samples // batch // 10)},
+            "monitor": {"metric": usual.metric or f"{named.get('name', 'validation')}/ema/loss"},
+            "save_every": _every(samples, 10),
         },
-        "evaluate": [{"type": "loss", **named, "every": every, **part}, *extra],
+        "evaluate": [{"type": "loss", **named, "every": _every(samples, usual.share), **part}],
         "tracker": {"data_path": f"runs/{_plain(name)}"},
     }
+    if usual.evaluator:
+        proposal["evaluate"].append(usual.evaluator | part)
     TrainConfig.from_json(json.dumps(proposal), source=name)
     return proposal
+
+
+@dataclass
+class _Usual:
+    """What is usual for a kind of data.
+
+    Attributes:
+        share: how often a run is evaluated.
+        metric: that selects the best weights; empty for the loss.
+        evaluator: beside the loss; empty for none.
+    """
+
+    task: dict[str, Any]
+    share: int
+    optimizer: str = "adamw"
+    peak: float = 1e-3
+    metric: str = ""
+    evaluator: dict[str, Any] = field(default_factory=dict)
+
+
+def _for_episodes(task: dict[str, Any], has_frames: bool, samples: int) -> _Usual:
+    film = {"filmed": 1} if has_frames and can_film() else {}
+    error = {"type": "action_error", "every": _every(samples, 10), "eval_timesteps": [8], **film}
+    metric = "action_error/ema/lower_quartile[steps=8]"  # docs/study.md
+    return _Usual(task, 10, "muon", 5e-3, metric, error)  # docs/training.md
+
+
+def _check_named(name: str, data: dict[str, Any], hint: str) -> None:
+    """Raises ConfigError if `data` of episodes name no action, or no observation."""
+    missing = [] if "action" in data else ["action"]
+    missing += [] if {"obs", "images", "depth", "points"} & data.keys() else ["obs"]
+    if missing:
+        problem = f"no key looks like {' or '.join(missing)}; name it in data.{missing[0]} yourself (docs/data.md)"
+        raise ConfigError(name, [f"{problem}; {hint}" if hint and "action" in missing else problem])
+
+
+def _every(samples: int, share: int) -> dict[str, int]:
+    """A cadence: so many times in a run."""
+    return {"samples": max(1, samples // share)}
 
 
 def _samples(trained: int | None) -> int:
