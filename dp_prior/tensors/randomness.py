@@ -76,7 +76,7 @@ def _mix(bits: Tensor) -> Tensor:
 def counters(count: int, device: torch.device) -> Tensor:
     """(count,) int64, SplitMix64's first steps from 0.
 
-    Compiled code calls it as it is: Triton takes the product of an index and a 64-bit number for one of 32 bits.
+    An operation of its own in compiled code: Triton multiplies an index and a number of 64 bits in 32.
     """
     return torch.arange(1, count + 1, device=device) * _GOLDEN_GAMMA
 
