@@ -1,6 +1,7 @@
 """Films, videos, GIFs and pictures of rollouts: what they show, and that they appear whole or not at all."""
 
 import builtins
+import os
 import sys
 
 import numpy as np
@@ -10,7 +11,7 @@ from dp_prior.diffusion.draw import AS_CONFIGURED
 from dp_prior.envs.toy import ToyConfig
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.pixels import video_writer as video
-from dp_prior.pixels.video_writer import VideoWriter, write_gif
+from dp_prior.pixels.video_writer import Compression, VideoWriter, write_gif
 from tests.evaluation.fakes import NOW, TinyPolicy, on_ranks, read_video
 from tests.extras import needs
 from tests.messages import naming
@@ -75,6 +76,16 @@ def test_frame_rate_and_codec(tmp_path):
         stream = container.streams.video[0]
         assert stream.codec_context.name == "h264" and stream.codec_context.pix_fmt == "yuv420p"
         assert float(stream.average_rate) == 10 and float(stream.duration * stream.time_base) == 2.0
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root on Linux may make such threads")
+def test_no_thread_of_an_encoder_runs_before_all_other_processes(tmp_path):
+    """SVT-AV1 asks for that, for itself and for its caller."""
+    before = os.sched_getscheduler(0)
+    with VideoWriter(tmp_path / "v.mp4", 10, Compression("libsvtav1", {"preset": "12"})) as writer:
+        writer.write(frames(1, 64, 64)[0])
+        assert {os.sched_getscheduler(int(thread)) for thread in os.listdir("/proc/self/task")} == {before}
+    assert os.sched_getscheduler(0) == before
 
 
 def test_video_of_a_failed_run_does_not_appear(tmp_path):
