@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from dp_prior.config import ConfigError
-from dp_prior.tensors.randomness import derive_seed, kept_counters
+from dp_prior.tensors.randomness import derive_seed
 
 Compile = Literal["off", "default", "reduce-overhead", "max-autotune"]
 
@@ -34,8 +34,7 @@ def compiled(function: Callable[..., Any], mode: Compile, setting: str, *, dynam
     """
     if mode == "off":
         return function
-    for constant in (derive_seed, kept_counters):  # a hash of names, and an index times a number of 64 bits
-        torch.compiler.assume_constant_result(constant)
+    torch.compiler.assume_constant_result(derive_seed)  # a hash of names, which the compiler cannot trace
     fast = torch.compile(function, mode=mode, dynamic=dynamic)
     from torch._dynamo.exc import BackendCompilerFailed
 

@@ -72,18 +72,26 @@ def _mix(bits: Tensor) -> Tensor:
     return bits.bitwise_xor_(_high(bits, 31))
 
 
-def kept_counters(count: int, device: torch.device) -> Tensor:
-    """(count,) int64, SplitMix64's first steps from 0, made once.
+def _counters(count: int, device: torch.device) -> Tensor:
+    """(count,) int64, SplitMix64's first steps from 0."""
+    return torch.arange(1, count + 1, device=device) * _GOLDEN_GAMMA
 
-    A constant of compiled code: Triton takes the product of an index and a 64-bit number for one of 32 bits.
-    """
-    return _kept_counters(count, device)  # wrapped in a plain function, which torch.compile can evaluate
+
+@torch.library.custom_op("dp_prior::counters", mutates_args=(), schema="(int count, Device device) -> Tensor")
+def _uncompiled_counters(count: int, device: torch.device) -> Tensor:
+    """`_counters` for compiled code: Triton computes an index times a 64-bit number in 32 bits."""
+    return _counters(count, device)
+
+
+@_uncompiled_counters.register_fake
+def _(count: int, device: torch.device) -> Tensor:
+    return torch.empty(count, dtype=torch.int64, device=device)
 
 
 @lru_cache(64)
 def _kept_counters(count: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # the tensor outlives the mode of its first caller
-        return torch.arange(1, count + 1, device=device) * _GOLDEN_GAMMA
+        return _counters(count, device)
 
 
 class Randomness:
@@ -121,7 +129,8 @@ class Randomness:
 
     def bits(self, *shape: int) -> Tensor:
         """(B, *shape) int64, all 64 bits random."""
-        return _mix(self.keys[:, None] + kept_counters(math.prod(shape), self.keys.device)).view(len(self), *shape)
+        counters = _uncompiled_counters if torch.compiler.is_compiling() else _kept_counters
+        return _mix(self.keys[:, None] + counters(math.prod(shape), self.keys.device)).view(len(self), *shape)
 
     def uniform(self, *shape: int) -> Tensor:
         """(B, *shape) float32, uniform in [0, 1)."""

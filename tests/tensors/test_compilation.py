@@ -194,11 +194,12 @@ def test_a_step_compiled_for_the_cpu_has_the_same_loss_and_gradient_up_to_roundi
 @pytest.mark.slow
 def test_products_large_enough_for_onednn_compile_too():
     torch.compiler.reset()
+    torch.manual_seed(0)
     x, weight, bias = torch.randn(256, 64), torch.randn(256, 64, requires_grad=True), torch.randn(256)
     expected, found = linear(x, weight, bias), compiled(linear, "default", "train.compile")(x, weight, bias)
     torch.testing.assert_close(found, expected)
     (gradient,), (same,) = (torch.autograd.grad(y.square().sum(), weight) for y in (expected, found))
-    torch.testing.assert_close(same, gradient)
+    torch.testing.assert_close(same, gradient, rtol=1e-5, atol=1e-5 * gradient.abs().max().item())
 
 
 RANKS = """
@@ -233,7 +234,9 @@ def test_a_graph_of_random_numbers_has_no_index_to_multiply():
         called.update(str(node.target) for node in graph.graph.nodes if node.op.startswith("call"))
         return graph.forward
 
+    def draw(keys):
+        return Randomness(keys).normal(3), Randomness(keys).uniform(2)
+
     keys = torch.arange(5)
-    found = torch.compile(lambda keys: Randomness(keys).normal(3), backend=backend)(keys)
-    assert torch.equal(found, Randomness(keys).normal(3))
+    assert all(map(torch.equal, torch.compile(draw, backend=backend, fullgraph=True)(keys), draw(keys)))
     assert called and not any("arange" in name for name in called)
