@@ -36,7 +36,7 @@ from tests.evaluation.rollouts import (
     measure,
     seen,
 )
-from tests.messages import naming
+from tests.messages import naming, told
 
 
 def test_policy_that_keeps_its_side_solves_all_and_one_that_wavers_does_not():
@@ -114,7 +114,8 @@ def test_failure_on_one_rank_reaches_all(monkeypatch):
 
     first, second = on_ranks(2, run, {"online": Way()})
     assert isinstance(second, OSError)
-    assert second.__notes__ == ["in evaluator 'rollout', in an episode of the seeds 100008 to 100015"]
+    (note,) = second.__notes__
+    assert told(note, "'rollout'", "seeds 100008 to 100015")
     assert isinstance(first, RuntimeError) and re.search(naming("'rollout'", "rank 1"), str(first))
 
 

@@ -240,7 +240,8 @@ def test_values_that_are_no_numbers_cost_a_line(run, tmp_path, value, request):
 def test_a_report_of_other_types_costs_a_line(run, tmp_path, change):
     copy = shutil.copytree(run, tmp_path / "copy")
     damage(copy / "media/rollout_00000008.json", lambda found: found | change)
-    assert read_story(copy).gaps == ["media/rollout_00000008.json is no report"]
+    (gap,) = read_story(copy).gaps
+    assert told(gap, "media/rollout_00000008.json", "no report")
 
 
 @pytest.mark.slow
