@@ -61,6 +61,7 @@ def test_effects_of_an_additive_score_are_recovered_whatever_its_interactions():
     assert len(page.complete(found)) == 24 and len(page.complete(found[:20])) == 12 and not page.complete(found[:11])
 
 
+@pytest.mark.slow
 def test_every_row_is_a_valid_configuration_with_its_levels(tmp_path, subtests):
     for row in rows():
         with subtests.test(row.name):

@@ -58,7 +58,7 @@ class Drawing(torch.nn.Linear):
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        (Branching, "torch cannot export its denoiser: .*"),
+        pytest.param(Branching, "torch cannot export its denoiser: .*", marks=pytest.mark.slow),
         (Drawing, r"the exported policy differs by .* in normalised units.*a part draws numbers of its own"),
     ],
 )

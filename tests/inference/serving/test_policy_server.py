@@ -547,6 +547,7 @@ def test_the_command_serves_a_run_until_it_is_told_to_stop(trained_policy, numbe
         assert (process.returncode, errors) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_stop_ends_a_server_whose_prediction_hangs_and_shows_where(trained_policy):
     program = f"""
 import threading
