@@ -19,6 +19,7 @@ from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.envs.toy import demonstrations
 from dp_prior.job.ranks import Ranks
+from dp_prior.networks.convolution import Conv1d, Downsample1d, Upsample1d
 from dp_prior.pixels.crop import Crop
 from dp_prior.run.assembly import Assembly
 from dp_prior.run.files.config import TrainConfig
@@ -148,6 +149,20 @@ def test_compiled_steps_have_the_losses_of_plain_ones(tmp_path, kind, mode):
     plain = losses(*reversed(parts_on(DEVICE, tmp_path / "plain", kind)), steps=6)
     found = losses(*reversed(parts_on(DEVICE, tmp_path / "fast", kind, train__compile=mode)), steps=6)
     assert found == pytest.approx(plain, rel=1e-2)
+
+
+@pytest.mark.parametrize("width", [32, 128])
+def test_compiled_convolutions_in_bfloat16_have_the_gradients_of_plain_ones(width):
+    torch.manual_seed(0)
+    layers = Conv1d(16, width, 5), Downsample1d(width), Conv1d(width, width, 3), Upsample1d(width), Conv1d(width, 16, 5)
+    plain, x = torch.nn.Sequential(*layers).to(DEVICE), torch.randn(64, 8, 16, device=DEVICE)
+    found = []
+    for network in (plain, torch.compile(plain)):
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            y = network(x)
+        found.append(torch.autograd.grad(y.float().square().mean(), list(plain.parameters())))
+    for gradient, expected in zip(*reversed(found), strict=True):
+        assert (gradient - expected).norm() < 0.03 * expected.norm()
 
 
 @pytest.mark.parametrize("compile_mode", ["off", pytest.param("reduce-overhead", marks=needs_gpu)])

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from dp_prior.networks.kernels.taps import Tap, TapProducts, Taps, transposed_product, windows_product
 from dp_prior.networks.layers import KernelLinear, as_image, as_sequence, compute_dtype
 
+Way = Literal["products", "one product", "library"]
+
 
 class Convolution(nn.Module):
     """Base class of the convolutions: parameters, and the choice of the fastest kernel.
@@ -45,10 +47,10 @@ class Convolution(nn.Module):
         raise NotImplementedError
 
     def one_product(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """The same as one matrix product, for inference on a CPU."""
+        """The same as one matrix product."""
         raise NotImplementedError
 
-    def way(self, x: Tensor) -> Literal["products", "one product", "library"]:
+    def way(self, x: Tensor) -> Way:
         """The fastest of three algorithms for an input, as measured; the results agree up to rounding.
 
         On a CPU: one product for up to 128 rows without gradient, which reads the weights once; one product per tap for
@@ -112,6 +114,13 @@ class Upsample1d(Convolution):
 
     def __init__(self, channels: int):
         super().__init__((channels, channels, 4))
+
+    def way(self, x: Tensor) -> Way:
+        """See `Convolution.way`. Compiled for a GPU it is one product: of the gradient of a transposed convolution in
+        bfloat16 torch 2.11 predicts another memory layout than it computes, and stops."""
+        if x.device.type != "cpu" and torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+            return "one product"
+        return super().way(x)
 
     def convolve(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         kernel = weight.permute(2, 1, 0).unsqueeze(2)

@@ -34,7 +34,7 @@ def compiled(function: Callable[..., Any], mode: Compile, setting: str, *, dynam
     """
     if mode == "off":
         return function
-    torch.compiler.assume_constant_result(derive_seed)  # a hash of names, which the compiler cannot trace
+    torch.compiler.assume_constant_result(derive_seed)  # a hash of names
     fast = torch.compile(function, mode=mode, dynamic=dynamic)
     from torch._dynamo.exc import BackendCompilerFailed
 

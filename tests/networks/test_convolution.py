@@ -70,6 +70,16 @@ def test_the_way_depends_on_the_work_and_every_choice_equals_torchs(name):
     assert ways == {"one product", "products", "library"}
 
 
+def test_a_graph_for_a_gpu_has_no_transposed_convolution(monkeypatch):
+    """torch 2.11 predicts another layout of its weight's gradient in bfloat16 than it computes there."""
+    up, x = Upsample1d(8), torch.empty(2, 4, 8, device="meta")
+    assert up.way(x) == "library"
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert up.way(x) == "one product"
+    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
+    assert up.way(x) == "library"
+
+
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_products_have_the_right_gradients_in_double_precision(name):
     torch.manual_seed(0)

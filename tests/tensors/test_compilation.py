@@ -228,16 +228,28 @@ def test_two_compiled_ranks_train_what_one_plain_rank_does(tmp_path, run_ranks):
 
 def test_a_graph_of_random_numbers_has_no_index_to_multiply():
     """Triton takes the product of an index and SplitMix64's step for one of 32 bits, and fails on every GPU."""
-    compiled(torch.sin, "default", "train.compile")  # marks what is constant
     called = set()
 
     def backend(graph, inputs):
         called.update(str(node.target) for node in graph.graph.nodes if node.op.startswith("call"))
         return graph.forward
 
-    def draw(keys):
-        return Randomness(keys).normal(3), Randomness(keys).uniform(2)
+    def drawn(keys):
+        random = Randomness(keys)
+        return random.normal(3), random.bits(7), random.bits(2)  # of several lengths in one graph
 
     keys = torch.arange(5)
-    assert all(map(torch.equal, torch.compile(draw, backend=backend, fullgraph=True)(keys), draw(keys)))
-    assert called and not any("arange" in name for name in called)
+    found = torch.compile(drawn, backend=backend)(keys)
+    assert all(torch.equal(one, other) for one, other in zip(found, drawn(keys), strict=True))
+    assert any("counters" in name for name in called) and not any("arange" in name for name in called)
+
+
+def test_compiled_random_numbers_of_several_lengths_are_the_plain_ones():
+    def drawn(keys):
+        random = Randomness(keys)
+        return random.normal(3), random.bits(7), random.uniform(2)
+
+    keys = Randomness.from_counts(3, "noise", torch.arange(5)).keys
+    found, expected = compiled(drawn, "default", "train.compile")(keys), drawn(keys)
+    assert torch.equal(found[1], expected[1]) and torch.equal(found[2], expected[2])
+    torch.testing.assert_close(found[0], expected[0])

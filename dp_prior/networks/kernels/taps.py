@@ -157,18 +157,11 @@ def windows_product(x: Tensor, weight: Tensor, bias: Tensor, *, padding: int, st
 
 
 def transposed_product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """The transposed convolution of kernel 4, stride 2, padding 1 in one product with the whole weight (taps, O, C).
-
-    For inference: its backward pass is slow.
-    """
+    """The transposed convolution of kernel 4, stride 2, padding 1 in one product with the whole weight (taps, O, C)."""
     batch, n, channels = x.shape
-    parts = product(x.reshape(batch * n, channels), weight.flatten(0, 1)).view(batch, n, 4 * channels)
-    parts = F.pad(parts, (0, 0, 1, 1)).view(batch, n + 2, 4, channels)
+    parts = product(x.reshape(batch * n, channels), weight.flatten(0, 1)).view(batch, n, 4, -1)
     # Even outputs sum tap 3 of the previous position and tap 1 of the same position; odd outputs sum tap 2 of the same
-    # position and tap 0 of the next. In memory the terms of a sum are 2 * channels apart, the phases 3 * channels.
-    terms = parts.as_strided(
-        (batch, n, 2, 2, channels),
-        ((n + 2) * 4 * channels, 4 * channels, 3 * channels, 2 * channels, 1),
-        3 * channels,
-    )
-    return (terms.sum(3) + bias).view(batch, 2 * n, channels)
+    # position and tap 0 of the next.
+    previous, following = F.pad(parts[:, :-1, 3], (0, 0, 1, 0)), F.pad(parts[:, 1:, 0], (0, 0, 0, 1))
+    both = torch.stack([previous + parts[:, :, 1], parts[:, :, 2] + following], dim=2)
+    return (both + bias).view(batch, 2 * n, -1)
