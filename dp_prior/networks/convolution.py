@@ -116,8 +116,8 @@ class Upsample1d(Convolution):
         super().__init__((channels, channels, 4))
 
     def way(self, x: Tensor) -> Way:
-        """See `Convolution.way`. Compiled for a GPU it is one product: of the gradient of a transposed convolution in
-        bfloat16 torch 2.11 predicts another memory layout than it computes, and stops."""
+        """See `Convolution.way`. One product in code compiled for a GPU: torch 2.11 stops at the gradient of a
+        transposed convolution in bfloat16, of which it predicts another memory layout."""
         if x.device.type != "cpu" and torch.compiler.is_compiling() and not torch.compiler.is_exporting():
             return "one product"
         return super().way(x)
