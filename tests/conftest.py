@@ -3,7 +3,6 @@
 import gc
 import itertools
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,11 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from dp_prior.evaluation.curve import draw_learning_curve
-from tests.curves import one_pixel
 from tests.forks import start
 from tests.hub_server import HubServer
 from tests.promises import pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_sessionfinish
+from tests.quick_pictures import quicken, really_drawn
 
 __all__ = ["pytest_addoption", "pytest_collection_modifyitems", "pytest_configure", "pytest_sessionfinish"]
 
@@ -52,19 +50,16 @@ rank, world_size = accelerator.process_index, accelerator.num_processes
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_pixel_curves() -> Iterator[None]:
-    """Finished runs of this process get a learning curve of one pixel; `drawn_curves` draws them."""
-    run = sys.modules.get("dp_prior.run.run")  # not imported for tests that need none
-    with pytest.MonkeyPatch.context() as patch:
-        if run is not None:
-            patch.setattr(run, "draw_learning_curve", one_pixel)
-        yield
+def quick_pictures() -> None:
+    """Runs and pages of this process draw nothing but their frames; `drawn` draws all."""
+    quicken()
 
 
 @pytest.fixture
-def drawn_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of this test draw their learning curves."""
-    monkeypatch.setattr("dp_prior.run.run.draw_learning_curve", draw_learning_curve)
+def drawn() -> Iterator[None]:
+    """Curves, charts and pictures of rollouts of this test are those of users."""
+    with really_drawn():
+        yield
 
 
 @pytest.fixture

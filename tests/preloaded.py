@@ -13,11 +13,11 @@ import torch.distributed.tensor  # noqa: F401
 import dp_prior.cli
 import dp_prior.job.slurm  # noqa: F401
 import dp_prior.run.check  # noqa: F401
-import dp_prior.run.run
+import dp_prior.run.run  # noqa: F401
 from dp_prior.config import ConfigError
 from dp_prior.run.files.config import TrainConfig
-from tests.curves import one_pixel
+from tests.quick_pictures import quicken
 
 with contextlib.suppress(ConfigError):
     TrainConfig.from_json("{}")  # the first check of a configuration builds the validators of all records
-dp_prior.run.run.draw_learning_curve = one_pixel
+quicken()

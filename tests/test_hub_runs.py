@@ -37,12 +37,13 @@ def process():
 @pytest.fixture(autouse=True)
 def quick(request, monkeypatch):
     """Attempts run in the thread that would wait for them, unless a test is about the worker process."""
-    trouble = getattr(getattr(request.node, "callspec", None), "params", {}).get("trouble")
-    if "process" not in request.fixturenames and trouble not in ("silent", "dead"):  # these have to be killed
+    chosen = getattr(getattr(request.node, "callspec", None), "params", {}).values()
+    if "process" not in request.fixturenames and not {"process", "silent", "dead"} & {*chosen}:  # two have to be killed
         monkeypatch.setattr(UploadConfig, "worker", lambda record: Worker({}, record.destination))
 
 
-def test_a_run_ends_with_its_best_and_latest_on_the_hub(tmp_path, hub, process):
+@pytest.mark.parametrize("where", ["thread", pytest.param("process", marks=SLOW)])
+def test_a_run_ends_with_its_best_and_latest_on_the_hub(tmp_path, hub, where):
     config = write(tmp_path, tracker__save=[SAVER], train__steps=4)
     done = train(config)
     assert done.exit_code == 0 and "warning: " not in done.output, done.output

@@ -238,7 +238,7 @@ PORTS = {
 }
 
 
-QUICK = ("the transformer of the kitchen", "DALLE2's prior", "denoising diffusion", "a recurrent interface network")
+QUICK = ("the transformer of the kitchen", "DALLE2's prior")
 
 
 @every(name=QUICK)

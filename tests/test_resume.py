@@ -47,10 +47,10 @@ def assert_same_run(run: Path, reference: Path) -> None:
         pytest.param("step", 24, marks=pytest.mark.slow),  # all is done but the last save
         pytest.param("file of a checkpoint", 2, marks=pytest.mark.slow),  # the first checkpoint, with one file written
         pytest.param("file of a checkpoint", 24, marks=pytest.mark.slow),  # a later one
-        ("rename of a checkpoint", 3),  # whole, but named in no index
+        pytest.param("rename of a checkpoint", 3, marks=pytest.mark.slow),  # whole, but named in no index
         pytest.param("delivery of a checkpoint", 2, marks=pytest.mark.slow),
         pytest.param("evaluation", 2, marks=pytest.mark.slow),
-        ("save", 3),  # a line is written, and the checkpoint of its step is not
+        pytest.param("save", 3, marks=pytest.mark.slow),  # a line is written, and the checkpoint of its step is not
     ],
 )
 def test_killed_run_started_again_equals_the_uninterrupted_one(moment, count, tmp_path, trained_policy):

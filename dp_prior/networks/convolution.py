@@ -116,8 +116,8 @@ class Upsample1d(Convolution):
         super().__init__((channels, channels, 4))
 
     def way(self, x: Tensor) -> Way:
-        """See `Convolution.way`; one product where compiled for a GPU, since torch 2.11 stops there in bfloat16: its
-        compiler mistakes the memory layout of the weight's gradient of a transposed convolution."""
+        """See `Convolution.way`. One product in code compiled for a GPU: torch 2.11 stops at the gradient of a
+        transposed convolution in bfloat16, of which it predicts another memory layout."""
         if x.device.type != "cpu" and torch.compiler.is_compiling() and not torch.compiler.is_exporting():
             return "one product"
         return super().way(x)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import fractions
 import itertools
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -60,6 +62,8 @@ class VideoWriter:
             self._stream = self._container.add_stream(codec, rate=rate, options=options)
             self._stream.height, self._stream.width = (side // sides * sides for side in frame.shape[:2])
             self._stream.pix_fmt = "yuv420p"  # the only format that every player supports
+            with _scheduled_as_before():
+                self._stream.codec_context.open()
         cut = np.ascontiguousarray(frame[: self._stream.height, : self._stream.width])
         self._encode(av.VideoFrame.from_ndarray(cut, format="rgb24"))
 
@@ -80,6 +84,22 @@ class VideoWriter:
                         self._encode(None)
             if error is not None:
                 raise error
+
+
+@contextlib.contextmanager
+def _scheduled_as_before() -> Iterator[None]:
+    """Undo that SVT-AV1 makes real-time threads, for root: of its own, and of the thread that opens it.
+
+    Linux runs such a thread before every other process, and its children inherit that.
+    """
+    if not hasattr(os, "sched_setscheduler"):
+        yield
+        return
+    kind, priority, threads = os.sched_getscheduler(0), os.sched_getparam(0), set(os.listdir("/proc/self/task"))
+    yield
+    for thread in ["0", *(set(os.listdir("/proc/self/task")) - threads)]:  # 0 is the one at hand
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setscheduler(int(thread), kind, priority)
 
 
 def write_gif(video: Path, path: Path) -> None:

@@ -72,16 +72,18 @@ def _mix(bits: Tensor) -> Tensor:
     return bits.bitwise_xor_(_high(bits, 31))
 
 
-@torch.library.custom_op("dp_prior::counters", mutates_args=())
-def counters(count: int, device: torch.device) -> Tensor:
-    """(count,) int64, SplitMix64's first steps from 0.
-
-    An operation of its own in compiled code: Triton multiplies an index and a number of 64 bits in 32.
-    """
+def _counters(count: int, device: torch.device) -> Tensor:
+    """(count,) int64, SplitMix64's first steps from 0."""
     return torch.arange(1, count + 1, device=device) * _GOLDEN_GAMMA
 
 
-@counters.register_fake
+@torch.library.custom_op("dp_prior::counters", mutates_args=(), schema="(int count, Device device) -> Tensor")
+def _uncompiled_counters(count: int, device: torch.device) -> Tensor:
+    """`_counters` for compiled code: Triton computes an index times a 64-bit number in 32 bits."""
+    return _counters(count, device)
+
+
+@_uncompiled_counters.register_fake
 def _(count: int, device: torch.device) -> Tensor:
     return torch.empty(count, dtype=torch.int64, device=device)
 
@@ -89,7 +91,7 @@ def _(count: int, device: torch.device) -> Tensor:
 @lru_cache(64)
 def _kept_counters(count: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # the tensor outlives the mode of its first caller
-        return counters(count, device)
+        return _counters(count, device)
 
 
 class Randomness:
@@ -127,8 +129,8 @@ class Randomness:
 
     def bits(self, *shape: int) -> Tensor:
         """(B, *shape) int64, all 64 bits random."""
-        made = counters if torch.compiler.is_compiling() else _kept_counters
-        return _mix(self.keys[:, None] + made(math.prod(shape), self.keys.device)).view(len(self), *shape)
+        counters = _uncompiled_counters if torch.compiler.is_compiling() else _kept_counters
+        return _mix(self.keys[:, None] + counters(math.prod(shape), self.keys.device)).view(len(self), *shape)
 
     def uniform(self, *shape: int) -> Tensor:
         """(B, *shape) float32, uniform in [0, 1)."""

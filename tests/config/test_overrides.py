@@ -4,6 +4,7 @@ import pytest
 
 from dp_prior.config import ConfigError
 from tests.config.records import MINIMAL, Cosine, Evaluator, Linear, Run, problems, read
+from tests.messages import told
 
 
 def test_an_override_is_typed_by_the_record():
@@ -26,7 +27,8 @@ def test_an_override_of_a_text_field_is_text_whatever_it_looks_like(text):
 
 
 def test_an_override_with_null_is_not_the_text_null():
-    assert problems(MINIMAL, "description=null") == ["description: input should be a valid string; found None"]
+    (problem,) = problems(MINIMAL, "description=null")
+    assert told(problem, "description", "string", None)
 
 
 def test_an_override_into_a_default_keeps_the_rest_of_the_default():

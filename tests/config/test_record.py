@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dp_prior.config import MOST_PROBLEMS, ConfigError
 from tests.config.records import MINIMAL, Cosine, Evaluator, Run, Task, problems, read
+from tests.messages import told
 
 
 def test_a_minimal_file_gets_the_defaults_of_the_records():
@@ -133,5 +134,6 @@ def test_a_record_made_in_python_is_refused_in_the_words_for_json(data):
 
 def test_a_record_inside_json_is_checked_strictly():
     """pydantic would call a constructor of ours for it, which is not strict."""
-    assert problems({"task": {"horizon": "16"}}) == ["task.horizon: input should be a valid integer; found '16'"]
+    (problem,) = problems({"task": {"horizon": "16"}})
+    assert told(problem, "task.horizon", "integer", "'16'")
     assert problems({**MINIMAL, "evaluate": [{"every": {"steps": "2"}}]})[0].startswith("evaluate.0.every.steps: input")

@@ -14,7 +14,7 @@ from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.pixels.video_writer import VideoWriter
 from dp_prior.run.files.config import TrainConfig
 from tests.evaluation.fakes import NOW, TinyPolicy, read_video
-from tests.messages import naming
+from tests.messages import naming, told
 from tests.tiny import tiny
 
 
@@ -99,5 +99,6 @@ def test_an_environment_that_raises_in_the_middle_names_the_evaluator_and_its_se
     policy = TinyPolicy(keys={"agent_pos": (2,), "goal": (2,)})
     with pytest.raises(OSError, match=naming("gone", "'rollout'", "5 to 6")) as caught:
         config.create(output_dir=tmp_path).run({"ema": policy}, None, NOW)
-    assert caught.value.__notes__ == ["in evaluator 'rollout', in an episode of the seeds 5 to 6"]
+    (note,) = caught.value.__notes__
+    assert told(note, "'rollout'", "seeds 5 to 6")
     assert not list(tmp_path.iterdir())

@@ -118,7 +118,7 @@ def test_films_are_asked_for_what_there_is():
         with pytest.raises(ConfigError, match=naming("show", f"'{show}'")):
             config(show=show).create(SimpleNamespace(spec=spec))
     blurred = PolicyConfig(encoders={"front": ResNetEncoderConfig(pool="mean")})
-    assert "no encoder is a resnet" in "".join(config(show="keypoints").task_faults(blurred))
+    assert told("".join(config(show="keypoints").task_faults(blurred)), "encoder", "resnet")
     assert not [*config(show="keypoints").task_faults(PolicyConfig()), *config(show="camera").task_faults(blurred)]
 
 

@@ -15,7 +15,6 @@ from dp_prior.envs.fingerprint import is_fingerprint
 from dp_prior.envs.gym import GymConfig
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.toy import Toy, ToyConfig
-from dp_prior.evaluation import rollout_evaluator
 from dp_prior.evaluation.bootstrap import worst_tenth
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_interval, share_interval, share_posterior
@@ -36,7 +35,7 @@ from tests.evaluation.rollouts import (
     measure,
     seen,
 )
-from tests.messages import naming
+from tests.messages import naming, told
 
 
 def test_policy_that_keeps_its_side_solves_all_and_one_that_wavers_does_not():
@@ -114,7 +113,8 @@ def test_failure_on_one_rank_reaches_all(monkeypatch):
 
     first, second = on_ranks(2, run, {"online": Way()})
     assert isinstance(second, OSError)
-    assert second.__notes__ == ["in evaluator 'rollout', in an episode of the seeds 100008 to 100015"]
+    (note,) = second.__notes__
+    assert told(note, "'rollout'", "seeds 100008 to 100015")
     assert isinstance(first, RuntimeError) and re.search(naming("'rollout'", "rank 1"), str(first))
 
 
@@ -237,7 +237,6 @@ def test_an_environment_is_told_which_observations_are_looked_at(filmed, monkeyp
     seen()
     assert set(watched) == {True, False} and watched[:4] == [False, False, True, True]  # four actions, two observations
     watched.clear()
-    monkeypatch.setattr(rollout_evaluator, "draw_rollouts", lambda *_: None)
     config(n_episodes=2, videos=1, workers=0).create(None, tmp_path).run({"online": Watching()}, None, NOW)
     assert all(watched)  # a film of what the policy sees
 
@@ -249,7 +248,6 @@ def test_films_show_what_the_policy_got(filmed, monkeypatch, tmp_path, fields, g
     shown = []
     monkeypatch.setattr(Film, "add", lambda self, draw, done, success: shown.append(draw([0])))
     monkeypatch.setattr(Film, "strips", [])
-    monkeypatch.setattr(rollout_evaluator, "draw_rollouts", lambda *_: None)
     chosen = config(n_episodes=2, videos=1, workers=0, **fields)
     chosen.create(None, tmp_path).run({"online": Watching()}, None, NOW)
     if grey is None:

@@ -204,7 +204,7 @@ def test_only_the_first_rank_writes_files(ranks):
 
 def test_error_of_the_first_rank_reaches_all(ranks):
     first, second = ranks[0]
-    assert "already holds checkpoints, up to step_00000011; nothing is overwritten" in first["refusal"]
+    assert told(first["refusal"], "step_00000011", "nothing")
     assert second["refusal"] == first["refusal"]
 
 

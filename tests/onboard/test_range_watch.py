@@ -11,7 +11,7 @@ from dp_prior.inference.export.example_rows import observations
 from dp_prior.onboard.obs_spec import ObsSpec, Reads
 from dp_prior.onboard.range_watch import RangeLimits, RangeWatch
 from tests.inference.export.policies import build
-from tests.messages import naming
+from tests.messages import naming, told
 
 LOW, HIGH = np.float32([-1, 0, 5, -np.inf]), np.float32([1, 10, 5, np.inf])
 READS = ObsSpec({"state": Reads((4,), "float32", range=(LOW, HIGH), names=("pan", "lift", "fixed", "turn"))})
@@ -42,9 +42,9 @@ def test_each_dimension_is_told_once_with_its_name_and_range(caplog):
     for value in ([0, 5, 5, 0], [3, 5, 5, 9e9], [4, 5, 5, 0], [4, -40, 5, 0]):
         watch.check({"state": np.float32(value), "other": np.zeros(9), "text": np.array("go")})
     first, second = lines(caplog)
-    assert "observation 'state', dimension 0 ('pan'), is 3; in training it lay from -1 to 1" in first
-    assert "so it is 3 half ranges from the middle; are its unit and the order" in first
-    assert "dimension 1 ('lift'), is -40; in training it lay from 0 to 10" in second
+    assert told(first, "'state'", "dimension 0 ('pan')", 3, "from -1 to 1")
+    assert told(first, "3 half ranges", "unit")
+    assert told(second, "dimension 1 ('lift')", -40, "from 0 to 10")
 
 
 def test_an_agent_refuses_and_remembers_nothing_and_acts_on_the_next_observation(caplog):

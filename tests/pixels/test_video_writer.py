@@ -1,6 +1,7 @@
 """Films, videos, GIFs and pictures of rollouts: what they show, and that they appear whole or not at all."""
 
 import builtins
+import os
 import sys
 
 import numpy as np
@@ -10,7 +11,7 @@ from dp_prior.diffusion.draw import AS_CONFIGURED
 from dp_prior.envs.toy import ToyConfig
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.pixels import video_writer as video
-from dp_prior.pixels.video_writer import VideoWriter, write_gif
+from dp_prior.pixels.video_writer import Compression, VideoWriter, write_gif
 from tests.evaluation.fakes import NOW, TinyPolicy, on_ranks, read_video
 from tests.extras import needs
 from tests.messages import naming
@@ -77,6 +78,16 @@ def test_frame_rate_and_codec(tmp_path):
         assert float(stream.average_rate) == 10 and float(stream.duration * stream.time_base) == 2.0
 
 
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root on Linux may make such threads")
+def test_no_thread_of_an_encoder_runs_before_all_other_processes(tmp_path):
+    """SVT-AV1 asks for that, for itself and for its caller."""
+    before = os.sched_getscheduler(0)
+    with VideoWriter(tmp_path / "v.mp4", 10, Compression("libsvtav1", {"preset": "12"})) as writer:
+        writer.write(frames(1, 64, 64)[0])
+        assert {os.sched_getscheduler(int(thread)) for thread in os.listdir("/proc/self/task")} == {before}
+    assert os.sched_getscheduler(0) == before
+
+
 def test_video_of_a_failed_run_does_not_appear(tmp_path):
     with pytest.raises(KeyError), VideoWriter(tmp_path / "v.mp4", fps=10) as writer:
         writer.write(frames(1)[0])
@@ -106,7 +117,7 @@ def test_gif_shows_the_video(tmp_path, monkeypatch):
         assert gif.n_frames == 12 and gif.size == (24, 17)
 
 
-def test_rollout_leaves_a_video_a_picture_and_a_report(tmp_path):
+def test_rollout_leaves_a_video_a_picture_and_a_report(tmp_path, drawn):
     config = RolloutConfig(env=ToyConfig(n_envs=4, render_size=32), n_episodes=6, videos=3, model="online")
     result = config.create(None, tmp_path).run({"online": POLICY}, None, NOW)
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"rollout_00000100.{e}" for e in ("json", "mp4", "png")]

@@ -16,7 +16,7 @@ from dp_prior.places.reference import resolve
 from dp_prior.places.source import RemoteError
 from dp_prior.places.upload import UploadSaver
 from dp_prior.tracking import TrackerConfig
-from tests.messages import naming
+from tests.messages import naming, told
 from tests.places.parcels import Run, assert_whole, parcel_of
 
 
@@ -126,7 +126,7 @@ def test_a_better_best_and_a_foreign_folder_stay(run, url, tmp_path):
     send(run, url, 1, value=0.1)
     other = Run(tmp_path / "other")
     try:
-        assert "the best there is better" in send(other, url, 1, value=0.2).remark
+        assert told(send(other, url, 1, value=0.2).remark, "best", "better")
     finally:
         other.lock.release()
     assert pointed_at(url) == 1
@@ -137,7 +137,7 @@ def test_a_better_best_and_a_foreign_folder_stay(run, url, tmp_path):
 
 
 def test_check_leaves_nothing(url):
-    assert FsspecFolder(url).check() == f"{url} can be written to"
+    assert told(FsspecFolder(url).check(), url, "written")
     assert contents(url) == {}
 
 
@@ -210,7 +210,7 @@ def s3(monkeypatch):
 
 def test_through_the_worker_to_s3_and_back(run, s3, tmp_path):
     record = FsspecSaverConfig(url=s3, save_latest=True, drain_s=250)
-    assert FsspecFolder(s3).check() == f"{s3} can be written to"
+    assert told(FsspecFolder(s3).check(), s3, "written")
     saver = record.create(run.directory, None)
     saver.save(run.save(1))
     saver.save(run.save(2, value=9.0, is_best=False))

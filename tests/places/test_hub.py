@@ -302,7 +302,7 @@ def test_a_damaged_checkpoint_is_not_sent(run, hub):
 @pytest.mark.promise("E2")
 def test_check_says_whether_the_token_may_write_and_makes_the_repository(hub, monkeypatch):
     record = HuggingFaceSaverConfig(repo="me/pusht")
-    assert HubDestination(record).check() == "user me may write to me/pusht"
+    assert told(HubDestination(record).check(), "user me", "write", "me/pusht")
     assert hub.repos["me/pusht"].private
     for change, message in [
         (lambda: setattr(hub, "role", "read"), ("(403)", "`repo`")),

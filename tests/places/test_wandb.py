@@ -18,7 +18,7 @@ from dp_prior.places.reference import resolve
 from dp_prior.places.source import NoPlaceError, RemoteError
 from dp_prior.places.upload import UploadConfig, UploadSaver
 from dp_prior.places.wandb import ArtifactDestination, WandbSaverConfig
-from tests.messages import naming
+from tests.messages import naming, told
 from tests.places.parcels import parcel_of
 
 
@@ -203,7 +203,7 @@ def test_trouble_is_put_into_the_words_of_the_queue(run, server):
         with pytest.raises(RemoteError):
             send(run, 1)
     server.trouble = None
-    assert ArtifactDestination(WandbSaverConfig()).check() == "user me logs to dp_prior"
+    assert told(ArtifactDestination(WandbSaverConfig()).check(), "user me", "dp_prior")
 
 
 @pytest.mark.slow

@@ -11,33 +11,34 @@ from dp_prior.places import worker
 from dp_prior.places.destination import DeliveryReport
 from dp_prior.places.hub import HuggingFaceSaverConfig
 from dp_prior.places.worker import Worker
+from tests.messages import told
 
 
 @pytest.mark.promise("E1", "E6")
 def test_the_worker_is_killed_at_its_deadline_and_reports_what_it_began(tmp_path, monkeypatch):
     script = tmp_path / "worker.py"
     begun = json.dumps({"message": "", "trouble": "unavailable", "commits": 1})
-    told = tmp_path / "told"
-    script.write_text(f"import time\nprint('{begun}', flush=True)\nopen('{told}', 'w')\ntime.sleep(600)\n")
-    _replace_worker(monkeypatch, script, told)
+    begins = tmp_path / "begins"
+    script.write_text(f"import time\nprint('{begun}', flush=True)\nopen('{begins}', 'w')\ntime.sleep(600)\n")
+    _replace_worker(monkeypatch, script, begins)
     report = Worker({}).attempt(None, (), 1.0)
-    assert (report.trouble, report.commits, report.message) == ("unavailable", 1, "no success within 1 s")
+    assert (report.trouble, report.commits) == ("unavailable", 1) and told(report.message, "1 s")
 
 
 def test_a_worker_that_dies_or_babbles_is_an_attempt_that_failed(tmp_path, monkeypatch):
     script = tmp_path / "worker.py"
     script.write_text("import sys\nprint('[1]\\nnot json')\nsys.exit(3)\n")
     _replace_worker(monkeypatch, script)
-    assert Worker({}).attempt(None, (), 20.0).message == "the worker ended with code 3"
+    assert told(Worker({}).attempt(None, (), 20.0).message, "code 3")
 
 
-def _replace_worker(monkeypatch, script, told=None):
-    """The deadline begins when the script has made the file `told`."""
+def _replace_worker(monkeypatch, script, begins=None):
+    """The deadline begins when the script has made the file `begins`."""
     popen = worker.subprocess.Popen
 
     def start(command, **options):
         process = popen([command[0], str(script)], **options)
-        while told is not None and not told.exists():
+        while begins is not None and not begins.exists():
             assert process.poll() is None
         return process
 

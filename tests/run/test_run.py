@@ -93,7 +93,7 @@ def test_an_interrupt_of_a_run_from_python_ends_it_after_its_step_and_the_same_c
     assert train(config, report=None).progress == Progress(48, 6)
 
 
-def test_a_finished_run_draws_its_learning_curve(tmp_path, drawn_curves):
+def test_a_finished_run_draws_its_learning_curve(tmp_path, drawn):
     image = pytest.importorskip("PIL.Image", reason="the extra plots is not installed")
     outcome = experiment(tiny(tmp_path, train__steps=2)).run()
     with image.open(outcome.result()["media"]["curve"]) as picture:

@@ -7,7 +7,7 @@ import torch
 from dp_prior.tensors.actions import OffsetArm, PoseArm, Transforms, arm_faults
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.rotations import FORMS, from_6d, matrix_of, to_6d
-from tests.messages import naming
+from tests.messages import naming, told
 
 B, H = 5, 8
 
@@ -240,6 +240,6 @@ def test_a_form_that_cannot_be_right_is_found_where_action_and_observation_diffe
         obs[key][:, 1, place] = from_6d(to_6d(actions[:, 0, rotation], "axis_angle"), actual)
     found = list(Transforms(spec, arms, 1).form_faults(actions[:, 0], obs))
     assert len(found) == 2 and found[0].startswith("task.arms.0.rotation: actions turn ")
-    assert f"but 0.00 if data.obs.left_rot is read as '{actual}' instead of '{declared}'" in found[0]
+    assert told(found[0], "0.00", "data.obs.left_rot", repr(actual), repr(declared))
     spec, arms, _, _ = two_arms(observed=actual)
     assert list(Transforms(spec, arms, 1).form_faults(actions[:, 0], obs)) == []

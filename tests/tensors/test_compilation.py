@@ -175,6 +175,7 @@ def test_samples_are_the_same_from_a_compiled_network_at_any_batch_size(traced):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # the C++ compiler
 def test_a_step_compiled_for_the_cpu_has_the_same_loss_and_gradient_up_to_rounding():
     torch.compiler.reset()
     model, batch = policy(POLICIES["velocity, draws, dropped keys"]), image_policy.batch(3)
@@ -194,11 +195,12 @@ def test_a_step_compiled_for_the_cpu_has_the_same_loss_and_gradient_up_to_roundi
 @pytest.mark.slow
 def test_products_large_enough_for_onednn_compile_too():
     torch.compiler.reset()
+    torch.manual_seed(0)
     x, weight, bias = torch.randn(256, 64), torch.randn(256, 64, requires_grad=True), torch.randn(256)
     expected, found = linear(x, weight, bias), compiled(linear, "default", "train.compile")(x, weight, bias)
     torch.testing.assert_close(found, expected)
     (gradient,), (same,) = (torch.autograd.grad(y.square().sum(), weight) for y in (expected, found))
-    torch.testing.assert_close(same, gradient)
+    torch.testing.assert_close(same, gradient, rtol=1e-5, atol=1e-5 * gradient.abs().max().item())
 
 
 RANKS = """
@@ -242,6 +244,7 @@ def test_a_graph_of_random_numbers_has_no_index_to_multiply():
     assert any("counters" in name for name in called) and not any("arange" in name for name in called)
 
 
+@pytest.mark.slow
 def test_compiled_random_numbers_of_several_lengths_are_the_plain_ones():
     def drawn(keys):
         random = Randomness(keys)

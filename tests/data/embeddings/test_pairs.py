@@ -12,7 +12,7 @@ from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.errors import DataError
 from tests.data.embeddings.folders import embeddings, write_npy
 from tests.data.recorded.test_recorded_sets import FOLDER, need
-from tests.messages import naming
+from tests.messages import naming, told
 
 N = 60
 
@@ -265,7 +265,7 @@ def test_parquet_with_large_row_groups_is_warned_of(tmp_path):
     folder = str(write_parquet(tmp_path / "table", columns, [N], row_group=N))
     image, text = {"path": folder, "format": "parquet"}, {"path": folder, "format": "parquet", "column": "text"}
     data = make(tmp_path, image=image, text=text).create()
-    assert "a row group has 60 rows" in data.report()["warnings"][0]
+    assert told(data.report()["warnings"][0], "row group", 60)
     assert np.array_equal(
         data.train.fetch(torch.arange(5)).x.numpy(), columns["embedding"][data.parts["train"].rows(np.arange(5))]
     )

@@ -215,7 +215,7 @@ def test_lists_that_cannot_be_meant_are_refused(source):
 
 def test_lists_and_values_are_written_in_one_way():
     assert ranges([5, 1, 2, 3, 9, 10]) == ["1-3", 5, 9, 10] and ranges([]) == []
-    assert leaving_out([4, 5, 6, 0]) == 'leave these episodes out: "choice": {"leave_out": [0, "4-6"]} in data'
+    assert told(leaving_out([4, 5, 6, 0]), '"choice": {"leave_out": [0, "4-6"]}', "data")
     assert [named(value) for value in (True, np.bool_(False), 1, 1.0, np.float32(0.5), b"a", "b")] == [
         "true", "false", "1", "1", "0.5", "a", "b",
     ]  # fmt: skip

@@ -90,7 +90,7 @@ def test_episodes_that_are_left_out_may_be_damaged_without_steps_or_a_key_or_no_
     text = " ".join(ChoiceConfig(leave_out=(2,)).of(store)[1])
     for part in ("episode_0.hdf5 its layout cannot be read", "episode_6.hdf5 cannot be read: No such file"):
         assert part in text
-    assert "episode_7.hdf5 is a named pipe" in text and '"leave_out": [0, 6, 7]' in text
+    assert told(text, "episode_7.hdf5", "named pipe") and '"leave_out": [0, 6, 7]' in text
     with pytest.raises(DataError, match=naming("episode_0.hdf5", "episode_2.hdf5", "'action'")):
         store.read("action")
     chosen, problems = ChoiceConfig(leave_out=(0, 2, 3, "6-7")).of(store)
@@ -128,4 +128,4 @@ def test_episodes_that_differ_are_named(tmp_path):
     with h5py.File(path / "episode_3.hdf5", "a") as file:
         del file["action"]
     _, problems = record_of("episode_files", path).create().checked_ends()
-    assert "episode_3.hdf5 has no array 'action'" in problems[0]
+    assert told(problems[0], "episode_3.hdf5", "'action'")

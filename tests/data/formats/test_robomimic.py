@@ -9,7 +9,7 @@ from dp_prior.data.formats.robomimic import RobomimicStoreConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from tests import forks
 from tests.data.frames.recordings import pictures, write_robomimic
-from tests.messages import naming
+from tests.messages import naming, told
 
 h5py = pytest.importorskip("h5py", reason="NOT CHECKED: h5py is not installed")
 
@@ -104,7 +104,7 @@ def test_damage_is_named(path):
         del file["data/demo_5/actions"]
     with pytest.raises(DataError, match=naming("data/demo_3", "4 actions", "num_samples", 9)) as error:
         opened(path)
-    assert "data/demo_5 has no array 'actions'" in error.value.problems[1]
+    assert told(error.value.problems[1], "data/demo_5", "'actions'")
 
 
 def test_demonstrations_that_are_not_alike_are_listed(path):

@@ -8,6 +8,7 @@ import pytest
 from dp_prior.data.recorded.odd_values import HUGE, OUTLIER_WIDTHS, constant_warnings, describe_key, range_warnings
 from dp_prior.data.recorded.selection import ACTION
 from dp_prior.tensors.normalizer import Statistics
+from tests.messages import told
 
 
 def statistics(*columns) -> Statistics:
@@ -21,8 +22,8 @@ def test_a_constant_dimension_is_named_with_its_effect_and_a_varying_one_is_not(
     keys = {key: describe_key(statistics(SPREAD, 0 * SPREAD + 3, SPREAD)) for key in ("state", ACTION)}
     assert json.loads(json.dumps(keys)) == keys and keys["state"]["constant_dimensions"] == [1]
     state, action = constant_warnings(keys)
-    assert "'state', dimensions 1 (1 of 3)" in state and "tell the policy nothing" in state
-    assert action.startswith("action, dimensions 1 (1 of 3)") and "always gives these" in action
+    assert told(state, "'state'", "dimensions 1 (1 of 3)", "nothing")
+    assert told(action, "action", "dimensions 1 (1 of 3)", "always")
     assert constant_warnings({"state": describe_key(statistics(SPREAD))}) == []
 
 

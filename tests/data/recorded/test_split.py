@@ -13,7 +13,7 @@ from dp_prior.data.formats.robomimic import RobomimicStoreConfig
 from dp_prior.data.recorded.split import SplitConfig
 from tests.data.frames.recordings import pictures, write_lerobot
 from tests.examples import examples
-from tests.messages import naming
+from tests.messages import naming, told
 
 
 @examples(200)
@@ -104,7 +104,7 @@ def test_parts_that_are_not_used_are_said(tmp_path):
     assert SplitConfig().unused_parts(recorded(tmp_path)) == []
     (tmp_path / "d.hdf5").unlink()
     store = recorded(tmp_path, {"train": [0, 1], "valid": [2]})
-    assert "train (2), valid (1), which the split does not use" in SplitConfig().unused_parts(store)[0]
+    assert told(SplitConfig().unused_parts(store)[0], "train (2), valid (1)", "not use")
     assert SplitConfig(parts={"train": ["train"]}).unused_parts(store) == []
 
 

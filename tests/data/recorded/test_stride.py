@@ -8,6 +8,7 @@ import pytest
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from tests.data.formats.test_choice import windows
 from tests.data.frames.recordings import pictures
+from tests.messages import told
 
 LENGTHS = [11, 2, 9, 1, 14]
 
@@ -90,7 +91,7 @@ def test_the_policy_knows_its_rate(tmp_path):
     episodes = {"type": "lerobot", "path": str(root)}
     found = {stride: opened(root, stride, episodes=episodes).spec for stride in (1, 3)}
     assert found[3].fps == 10 and found[1].fps == 30
-    assert "one row of 3, 10 steps per second" in opened(root, 3, episodes=episodes).summary()
+    assert told(opened(root, 3, episodes=episodes).summary(), "of 3", "10 steps")
     again = Spec.from_json(found[3].model_dump_json())
     assert again == found[3] and "fps" not in json.loads(Spec(x_shape=(4, 2), cond_shapes={}).model_dump_json())
     silent = opened(recording(tmp_path / "npz.npz"), 3)

@@ -25,7 +25,7 @@ from tests.inference.export.policies import (
     random_rows,
     steps,
 )
-from tests.messages import naming
+from tests.messages import naming, told
 
 
 @needs_onnx
@@ -109,13 +109,13 @@ def test_bad_observations_are_refused_by_name(policy):
     assert found.startswith("observation 'position' is missing; the policy reads position (2,), embedding (6,), found ")
     assert found.endswith("Is 'positon' meant? Name it 'position'.")
     found = refused(exported, {**good, "position": good["position"][:, :1]})
-    assert found == "observation 'position' has shape (1, 2) per row; the policy reads (2, 2)"
+    assert told(found, "'position'", "(1, 2)", "(2, 2)")
     found = refused(exported, {**good, "embedding": good["embedding"][:1]})
     assert "observation 'embedding' has 1 rows; expected 2" in found
     assert "holds <U1; expected numbers" in refused(exported, {**good, "position": np.full((2, 2, 2), "a")})
     bad = good["position"].astype(np.float64)
     bad[1, 0, 1] = 1e300
-    assert "row 1, element [0, 1] is inf; expected a finite number" in refused(exported, {**good, "position": bad})
+    assert told(refused(exported, {**good, "position": bad}), "'position'", "row 1", "[0, 1]", "inf")
 
 
 def test_frames_have_the_type_and_size_of_training(tmp_path):

@@ -75,7 +75,7 @@ def test_a_robot_without_torch_gives_its_frames_as_they_are(tmp_path):
         expected, *found = [agent.act(obs) for agent in agents]
         for one in found:
             np.testing.assert_allclose(one, expected, atol=1e-2)  # of a range of 100
-    with pytest.raises(ValueError, match=naming("'camera'", (16, 16, 3), "uint8 (48, 64, 3)", "one frame")):
+    with pytest.raises(ValueError, match=naming("'camera'", (16, 16, 3), "uint8 (48, 64, 3)", "--frames")):
         agents[1].act({**obs, "camera": np.zeros((16, 16, 3), np.uint8)})
 
 

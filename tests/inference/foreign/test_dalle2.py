@@ -77,7 +77,9 @@ def sampled(theirs, settings, texts, scale, noise, draws):
     [
         ({"beta_schedule": "linear", "sampling_clamp_l2norm": True, "sampling_final_clamp_l2norm": True,
           "init_image_embed_l2norm": True, "image_embed_scale": 4.0, "cond_drop_prob": 0.1}, {}, 2.5),
-        ({"beta_schedule": "quadratic", "predict_x_start": False, "self_cond": True}, {"self_cond": True}, 1),
+        pytest.param(
+         {"beta_schedule": "quadratic", "predict_x_start": False, "self_cond": True}, {"self_cond": True}, 1,
+         marks=pytest.mark.slow),
         pytest.param(
          {"beta_schedule": "quadratic", "condition_on_text_encodings": False}, {"is_early": True}, 1,
          marks=pytest.mark.slow),

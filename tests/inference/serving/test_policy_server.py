@@ -136,7 +136,7 @@ def test_a_failure_of_the_policy_stays_on_the_machine(caplog):
     policy = Fake()
     with running(policy) as server, joined(server) as end:
         policy.before = lambda: (_ for _ in ()).throw(KeyError("secret path"))
-        assert asked(end) == "the policy failed: KeyError; the log of the server has more"
+        assert told(asked(end), "failed", "KeyError", "log")
         policy.before = lambda: None
         assert asked(end)["actions"].shape == (4, 2)
     assert "secret path" in caplog.text
@@ -234,7 +234,7 @@ def test_the_newest_request_wins_and_pings_are_answered_meanwhile():
         go.set()
         answers = [end.recv(timeout=30) for _ in messages]
         assert unpack(answers[0])["actions"].shape == (4, 2)
-        assert answers[1] == answers[2] == "superseded: a newer request arrived before this one was predicted"
+        assert all(told(answer, "superseded", "newer") for answer in answers[1:3])
         newest = {key: np.stack([value, value]) for key, value in {**GOOD, "pos": np.full(3, 3.0)}.items()}
         np.testing.assert_array_equal(unpack(answers[3])["chunk"], Agent(Fake()).infer(newest, step=3)["chunk"])
         assert policy.calls == 3  # with the warm-up: two requests were never predicted
@@ -547,6 +547,7 @@ def test_the_command_serves_a_run_until_it_is_told_to_stop(trained_policy, numbe
         assert (process.returncode, errors) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_stop_ends_a_server_whose_prediction_hangs_and_shows_where(trained_policy):
     program = f"""
 import threading
@@ -629,7 +630,7 @@ def test_a_server_that_refuses_begins_anew_with_other_noise():
         before = asked(end)["actions"]
         server.server.refuse("no trial is under way")
         calls = policy.calls
-        assert asked(end) == "no trial is under way" and policy.calls == calls
+        assert told(asked(end), "no trial") and policy.calls == calls
         server.server.begin(seed=0)
         np.testing.assert_array_equal(asked(end)["actions"], before)  # of step 0 again
         server.server.begin(seed=1)

@@ -17,7 +17,7 @@ from dp_prior.tensors.observations import policy_reads
 from dp_prior.tensors.rotations import FORMS, RotationSlice
 from tests.inference.export.policies import build
 from tests.inference.serving.running import Continuing, Fake, observations
-from tests.messages import naming
+from tests.messages import naming, told
 
 pytest.importorskip("msgpack", reason="msgpack is not installed: the policy server is NOT tested")
 CAMERA = (6, 8)
@@ -74,7 +74,7 @@ def test_a_client_that_asks_at_every_step_gets_the_actions_of_the_agent():
 def test_one_observation_for_a_policy_of_two_is_repeated_and_said_once():
     session, seen = Session(Fake()), observations(1)
     first, second = ask(session, seen[0]), ask(session, seen[0], step=0)
-    assert "reads 2 observations and was given 1, which is repeated" in first.pop("warning")
+    assert told(first.pop("warning"), "2 observations", 1, "repeated")
     np.testing.assert_array_equal(first["actions"], second["actions"])
     np.testing.assert_array_equal(first["actions"], ask(session, stacked(seen, 0), step=0)["actions"])
     assert "warning" not in second

@@ -10,6 +10,7 @@ from dp_prior.reports.inspection.inspect import inspect, write_config
 from dp_prior.reports.pages.data_page import summary
 from dp_prior.run.files.config import TrainConfig
 from tests.data.frames.recordings import ends_of, pictures
+from tests.messages import told
 
 N = 60
 METRES = np.linspace(0.5, 1.5, N)[:, None, None] * np.ones((1, 24, 32))
@@ -65,7 +66,7 @@ def test_depth_without_any_distance_is_told_and_not_proposed(path):
     arrays = dict(np.load(path))
     np.savez(path, **{**arrays, "front_depth": np.zeros((N, 24, 32), np.uint16)})
     (found,) = inspect(str(path))
-    assert "front_depth: no pixel has a distance" in found.findings[0].text and "depth" not in found.data
+    assert told(found.findings[0].text, "front_depth", "no pixel") and "depth" not in found.data
 
 
 def test_floats_in_millimetres_are_told_with_their_unit_and_not_as_a_camera_that_hung(path):

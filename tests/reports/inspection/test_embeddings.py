@@ -7,7 +7,7 @@ from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.errors import DataError
 from dp_prior.reports.inspection import embeddings as module
 from dp_prior.reports.inspection.embeddings import embeddings_at, find_in_rows, read_rows
-from tests.messages import naming
+from tests.messages import naming, told
 
 
 def write(place, count=40, dimension=6, **change):
@@ -64,7 +64,7 @@ def test_copies_are_counted(tmp_path):
 def test_texts_of_other_images_are_noticed(tmp_path):
     record, arrays = write(tmp_path)
     np.save(tmp_path / "text" / "0.npy", arrays["text"][::-1])
-    assert any("no better than" in text for text in found_in(record))
+    assert any(told(text, "no better") for text in found_in(record))
 
 
 def test_folders_of_different_length_are_refused_with_their_counts(tmp_path):

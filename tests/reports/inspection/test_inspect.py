@@ -404,11 +404,11 @@ def test_embeddings_are_read_by_their_folder(embeddings, tmp_path):
     write_config([found], tmp_path / "prior.json")
     page = Outline(write_inspection([found], tmp_path / "page.html", "x").read_text(encoding="utf-8"))
     assert "600" in page.texts
-    assert "fit their images no better" in look(image, text[::-1]).findings[0].text
+    assert told(look(image, text[::-1]).findings[0].text, "images", "no better")
     spoiled = image.copy()
     spoiled[7] = 0
     assert look(spoiled, text).findings[0].severity == "error"
-    assert "600 rows repeat another one; name the column" in look(np.repeat(image[::5], 5, 0), text).findings[0].text
+    assert told(look(np.repeat(image[::5], 5, 0), text).findings[0].text, "600 rows", "column")
     (folder / "metadata.csv").write_text("image_id,caption\n" + "".join(f"{i // 5},c\n" for i in range(600)))
     found = look(np.repeat(image[::5], 5, 0), np.repeat(text[::5], 5, 0))
     assert found.findings == [] and found.data["split"] == {"by": "image_id"}
@@ -549,7 +549,7 @@ def test_parts_of_a_data_set_are_named_and_proposed(tmp_path):
     write_config(found, tmp_path / "divided.json")  # which divides by them, and is not told to
     assert "to divide by them" not in "\n".join(summary(inspect(str(tmp_path / "divided.json"))))
     found = demonstrations(tmp_path / "b.hdf5", train=[0, 1, 2, 3], valid=[3, 4, 5])
-    assert "train and valid share the episodes 3: what is validated on is trained on" in "\n".join(summary(found))
+    assert told("\n".join(summary(found)), "train", "valid", "episodes 3")
     assert "split" not in found[0].data and "split" not in demonstrations(tmp_path / "c.hdf5")[0].data
 
 

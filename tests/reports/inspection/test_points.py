@@ -9,6 +9,7 @@ from dp_prior.reports.inspection.inspect import inspect, write_config
 from dp_prior.reports.pages.data_page import summary
 from dp_prior.run.files.config import TrainConfig
 from tests.data.frames.recordings import ends_of
+from tests.messages import told
 
 N = 60
 
@@ -53,7 +54,7 @@ def test_a_cloud_without_points_is_told_and_not_proposed(path):
     arrays = dict(np.load(path))
     np.savez(path, **{**arrays, "cloud": np.full((N, 90, 3), np.nan)})
     (found,) = inspect(str(path))
-    assert "cloud: no point is finite" in found.findings[0].text and "points" not in found.data
+    assert told(found.findings[0].text, "cloud", "finite") and "points" not in found.data
 
 
 def test_steps_without_a_point_are_an_error_and_their_episode_is_left_out(path, tmp_path):

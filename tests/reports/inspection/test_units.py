@@ -7,6 +7,7 @@ from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.reports.inspection.faults import find
 from dp_prior.reports.inspection.survey import survey
 from dp_prior.reports.inspection.units import find_units
+from tests.messages import told
 
 LENGTHS = [40] * 10
 ENDS = np.cumsum(LENGTHS)
@@ -54,16 +55,16 @@ def test_episodes_in_another_unit_are_named(tmp_path, key, numbers, factor, dime
 
 def test_states_in_another_unit_than_their_actions_are_found(tmp_path):
     (found,) = find_units(looked_at(tmp_path, state=arrays()["state"] * 180 / np.pi))
-    assert "follows the action's 0, but is 57" in found.text and "degrees among radians?" in found.text
+    assert told(found.text, "57.3 times", "degrees", "radians?")
     (found,) = find_units(looked_at(tmp_path, state=arrays()["state"] / 1000))
-    assert "millimetres among metres?" in found.text and "is 1/" in found.text
+    assert told(found.text, "millimetres", "metres?") and "is 1/" in found.text
 
 
 def test_a_gripper_that_never_moves_is_said(tmp_path):
     seen = looked_at(tmp_path, gripper=np.ones((ENDS[-1], 1)))
     signal = next(one for one in seen.signals if one.key == "gripper")
     seen = seen.__class__(**{**vars(seen), "signals": [signal.__class__(**{**vars(signal), "role": "observation"})]})
-    assert "the gripper never moves" in next(iter(find_units(seen))).text
+    assert told(next(iter(find_units(seen))).text, "gripper", "never")
 
 
 def test_rows_after_the_last_end_are_an_error(tmp_path):

@@ -13,7 +13,7 @@ from dp_prior.reports.inspection.unused import action_hint
 from dp_prior.reports.pages.data_page import summary
 from tests.data.formats.conftest import N as ROWS
 from tests.data.frames.recordings import ends_of
-from tests.messages import naming
+from tests.messages import naming, told
 
 N = 30
 
@@ -75,8 +75,8 @@ def test_the_keys_that_a_format_counts_are_one_line(tmp_path):
     np.savez(tmp_path / "d.npz", **rows, episode_ends=ends_of([ROWS]))
     convert(tmp_path / "d.npz", tmp_path / "d", "lerobot", fps=10)
     (found,) = inspect(str(tmp_path / "d"))
-    assert found.survey.unused["index, episode_index, frame_index, timestamp"] == "follow from the episodes"
-    assert "number of the instruction" in found.survey.unused["task_index"]
+    assert told(found.survey.unused["index, episode_index, frame_index, timestamp"], "episodes")
+    assert told(found.survey.unused["task_index"], "number", "instruction")
 
 
 def test_robosuite_s_own_file_is_told_what_its_states_are(tmp_path):
@@ -130,4 +130,4 @@ def test_an_array_with_one_value_per_episode_is_not_offered_as_an_observation(tm
 def test_complex_numbers_are_called_what_they_are(tmp_path):
     np.savez(tmp_path / "c.npz", state=np.ones((N, 2), np.complex64), action=np.ones((N, 1)), episode_ends=[N])
     seen = survey(NpzStoreConfig(path=tmp_path / "c.npz").create())
-    assert "real and imaginary parts" in seen.unused["state"]
+    assert told(seen.unused["state"], "real", "imaginary")

@@ -82,7 +82,9 @@ def moved(number, cameras):
     [
         (blue_for_red, "front: red and blue are exchanged"),
         (exchanged, "front and wrist are exchanged"),
-        (moved, "front: the camera stands otherwise, by 16% of the width, 0% of the height"),
+        pytest.param(
+            moved, "front: the camera stands otherwise, by 16% of the width, 0% of the height", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_an_episode_that_differs_is_named_and_left_out(tmp_path, change, told):

@@ -37,7 +37,7 @@ def story_of(name, *reports, **settings):
     return Story(Path(name), name, "stopped", settings=settings, rows=logged, reports=found)
 
 
-def test_a_control_that_ran_later_or_last_does_not_count(uncharted):
+def test_a_control_that_ran_later_or_last_does_not_count():
     low, high = (0.2, 0.2, 0.2), (0.9, 0.9, 0.9)
     run = story_of(
         "a", ("rollout", 50, low), ("rollout_blind", 100, low), ("rollout", 100, low), ("rollout", 150, high)
@@ -93,7 +93,7 @@ def test_a_mean_without_the_episodes_that_failed_is_no_mean():
     assert [row[-1] for row in summaries["Paired by seed"]][1:] == ["none: 1 of the seeds have no score"] * 2
 
 
-def test_runs_without_a_simulator_are_ranked_by_the_monitored_metric_in_its_direction(uncharted):
+def test_runs_without_a_simulator_are_ranked_by_the_monitored_metric_in_its_direction():
     for mode, best_first in (("min", ["b", "a", "c"]), ("max", ["a", "b", "c"])):
         runs = [monitored("c", [], mode), monitored("a", [0.5, 0.9, 0.7], mode), monitored("b", [0.4, 0.8], mode)]
         page = comparison_page(runs)

@@ -16,6 +16,7 @@ from dp_prior.reports.pages.report import write_report
 from dp_prior.reports.pages.story import read_story
 from tests.extras import needs
 from tests.messages import naming, told
+from tests.quick_pictures import really_drawn
 from tests.tiny import train, write
 
 needs("matplotlib", "plots")
@@ -70,7 +71,8 @@ def page_of(*runs, tmp_path):
 
 @pytest.fixture(scope="module")
 def page(run, tmp_path_factory):
-    return page_of(run, tmp_path=tmp_path_factory.mktemp("page"))
+    with really_drawn():
+        return page_of(run, tmp_path=tmp_path_factory.mktemp("page"))
 
 
 def test_a_page_needs_no_network_and_runs_no_script(page):
@@ -94,7 +96,7 @@ def test_numbers_on_the_page_are_those_of_the_run(run, page):
     assert story.changed["task.backbone.type"] == "mlp" and "task.normalizer" not in story.changed
 
 
-def test_pictures_of_samples_are_those_of_the_newest_report(run, tmp_path, uncharted):
+def test_pictures_of_samples_are_those_of_the_newest_report(run, tmp_path):
     copy = shutil.copytree(run, tmp_path / "copy")
     report = next((copy / "media").glob("second_*.json"))
     older = report.with_name(report.name.replace("0008", "0004"))
@@ -115,7 +117,7 @@ def test_chunks_sampled_at_held_out_moments_are_drawn_beside_the_recorded_ones(r
     assert len(np.load(stored)) == 1 and shown <= set(texts)
 
 
-def test_a_run_without_chunks_has_no_such_section_and_damaged_ones_cost_a_line(run, tmp_path, uncharted):
+def test_a_run_without_chunks_has_no_such_section_and_damaged_ones_cost_a_line(run, tmp_path):
     copy = shutil.copytree(run, tmp_path / "copy")
     [path] = (copy / "media").glob("*_chunks.npy")
     whole, large = path.read_bytes(), np.zeros((2, 3, 8, 2))
@@ -207,7 +209,7 @@ def damage(path, change):
     [10**400, *(pytest.param(value, marks=pytest.mark.slow) for value in ("high", [1]))],
     ids=["huge", "text", "list"],
 )
-def test_values_that_are_no_numbers_cost_a_line(run, tmp_path, value, request):
+def test_values_that_are_no_numbers_cost_a_line(run, tmp_path, value):
     copy = shutil.copytree(run, tmp_path / "copy")
     metrics = dict.fromkeys(("train/loss", "train/samples_per_second", "rollout/score", "rollout/score_ci_low"), value)
     damage(copy / "metrics.jsonl", lambda row: row | metrics | ({"samples_seen": value} if row["step"] == 2 else {}))
@@ -220,8 +222,8 @@ def test_values_that_are_no_numbers_cost_a_line(run, tmp_path, value, request):
         "metrics.jsonl holds values that are no finite numbers or too large to be drawn, of rollout/score, "
         "rollout/score_ci_low, train/loss, train/samples_per_second",
     ]
-    Outline(page_of(copy, tmp_path=tmp_path))
-    request.getfixturevalue("uncharted")
+    with really_drawn():
+        Outline(page_of(copy, tmp_path=tmp_path))
     Outline(page_of(copy, run, tmp_path=tmp_path))
 
 
@@ -240,7 +242,8 @@ def test_values_that_are_no_numbers_cost_a_line(run, tmp_path, value, request):
 def test_a_report_of_other_types_costs_a_line(run, tmp_path, change):
     copy = shutil.copytree(run, tmp_path / "copy")
     damage(copy / "media/rollout_00000008.json", lambda found: found | change)
-    assert read_story(copy).gaps == ["media/rollout_00000008.json is no report"]
+    (gap,) = read_story(copy).gaps
+    assert told(gap, "media/rollout_00000008.json", "no report")
 
 
 @pytest.mark.slow
@@ -275,7 +278,7 @@ def test_the_state_of_a_run(run, tmp_path):
         assert read_story(copy).state == state
 
 
-def test_several_runs_are_paired_by_seed_and_folded(run, tmp_path, uncharted):
+def test_several_runs_are_paired_by_seed_and_folded(run, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(run, other)
     path = next((other / "media").glob("rollout_*.json"))
@@ -306,7 +309,7 @@ def test_several_runs_are_paired_by_seed_and_folded(run, tmp_path, uncharted):
     assert texts[place - 1 : place + 2] == ["2", *row]
 
 
-def test_a_page_is_written_at_the_end_of_a_run_unless_it_is_not_wanted(run, tmp_path):
+def test_a_page_is_written_at_the_end_of_a_run_unless_it_is_not_wanted(run, tmp_path, drawn):
     assert not (run / "report.html").exists()
     result = train(write(tmp_path, train__steps=2, tracker__report=True))
     assert result.exit_code == 0

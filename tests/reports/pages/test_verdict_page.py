@@ -12,7 +12,7 @@ def compared(*rates, starts=40):
     return Comparison((random.random((len(rates), starts)) < np.array(rates)[:, None]) * 1.0, (0.0, 1.0), 0.05)
 
 
-def test_verdicts_means_and_letters_are_those_of_the_comparison(uncharted):
+def test_verdicts_means_and_letters_are_those_of_the_comparison():
     known = compared(0.95, 0.9, 0.1)
     page = verdict_page(["a", "<b>", "c"], known, 100)
     verdicts, policies = (rows for _, _, rows in page.summaries)
@@ -43,7 +43,7 @@ def test_a_pair_without_a_start_has_no_chart():
     assert page.facts["rollouts"] == "3" and not page.sections
 
 
-def test_of_many_policies_the_closest_pairs_are_drawn(uncharted):
+def test_of_many_policies_the_closest_pairs_are_drawn():
     known = compared(0.9, 0.7, 0.5, 0.3, 0.1, starts=5)
     page = verdict_page([*"abcde"], known, None)
     (heading, charts), *_ = page.sections

@@ -59,12 +59,6 @@ def serving(root):
         site.server.server_close()
 
 
-@pytest.fixture(autouse=True)
-def fast(monkeypatch):
-    """Charts take most of the time of a page; tests of pages draw them."""
-    monkeypatch.setattr("dp_prior.reports.pages.drawing.svg", lambda figure, title: "<svg></svg>")
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     place = tmp_path_factory.mktemp("watching")
@@ -187,7 +181,7 @@ def test_requests_that_wait_share_a_page_even_if_files_change_meanwhile(site, ro
     assert len(made) == 2
 
 
-def test_the_pages_opened_last_are_kept(site, root, monkeypatch, uncharted):
+def test_the_pages_opened_last_are_kept(site, root, monkeypatch):
     monkeypatch.setattr(module, "PAGES_KEPT", 2)
     made, original = [], module.run_page
     monkeypatch.setattr(
@@ -307,7 +301,7 @@ def test_pipes_among_the_media_block_no_page(site, root):
     assert "media/z.json is no report" in site.text("/files/group/one/report.html")
 
 
-def test_names_are_escaped_and_every_name_has_an_address(site, root, uncharted):
+def test_names_are_escaped_and_every_name_has_an_address(site, root):
     names = ["<script>alert(1)", "a b&c=d'e\"f", "100%41", "ü?#x", os.fsdecode(b"\xff\xfe"), "report.html", "media"]
     for name in names:
         shutil.copytree(root / "group" / "one", root / name)

@@ -6,7 +6,7 @@ import pytest
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
-from tests.messages import naming
+from tests.messages import naming, told
 
 pa = pytest.importorskip("pyarrow", reason="NOT CHECKED: LeRobot stores, the extra dp_prior[lerobot] is not installed")
 import pyarrow.parquet as pq  # noqa: E402
@@ -113,7 +113,7 @@ def test_every_version_gives_the_same_columns_and_episodes(tmp_path, write):
 def test_video_is_listed_but_refused_with_the_columns_there_are(tmp_path, write):
     found = store(write(tmp_path))
     message = problem_of(lambda: found.read("observation.image"))
-    assert "key 'observation.image' is video, no column of numbers, which are: action, " in message
+    assert told(message, "'observation.image'", "video", "action")
     assert "observation.image," not in message
 
 
@@ -136,7 +136,7 @@ def test_a_missing_file_is_named(tmp_path, write, file):
     path = root / f"data/{file}.parquet"
     path.unlink()
     message = problem_of(lambda: store(root).read("action"))
-    assert f"{path}: no such file, but the episode list names it; the copy is incomplete" in message
+    assert told(message, path, "episode list", "incomplete")
 
 
 def test_rows_that_contradict_the_episode_list_are_refused(tmp_path):
@@ -145,17 +145,17 @@ def test_rows_that_contradict_the_episode_list_are_refused(tmp_path):
     table = pq.read_table(listing).to_pydict()
     write_table(listing, {**table, "length": [4, 3, 6]})
     message = problem_of(lambda: store(root).read("action"))
-    assert "file-001.parquet: holds 5 rows, but the episode list gives its episodes 6" in message
+    assert told(message, "file-001.parquet", 5, "episode list", 6)
     write_table(listing, {**table, "length": [3, 4, 5]})
     message = problem_of(lambda: store(root).read("action"))
-    assert "file-000.parquet: row 3 has episode_index 0; expected 1, by the episode list" in message
+    assert told(message, "file-000.parquet", "row 3", "episode_index 0", 1)
 
 
 def test_frames_out_of_order_are_refused(tmp_path):
     root = write_v2(tmp_path)
     write_table(root / "data/chunk-000/episode_000001.parquet", {**columns([1]), "frame_index": pa.array([0, 2, 1])})
     message = problem_of(lambda: store(root).read("action"))
-    assert "episode_000001.parquet: row 1 has frame_index 2; expected 1, by the episode list" in message
+    assert told(message, "episode_000001.parquet", "row 1", "frame_index 2", 1)
 
 
 def test_a_shape_other_than_declared_is_refused(tmp_path):

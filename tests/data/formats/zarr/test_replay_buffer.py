@@ -7,7 +7,7 @@ import pytest
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
 from tests.extras import needs
-from tests.messages import naming
+from tests.messages import naming, told
 
 needs("zarr", "zarr")
 
@@ -59,8 +59,8 @@ def test_data_and_episode_ends_may_lie_elsewhere(tmp_path):
     assert store.metadata() == {"fps": None, "tasks": [], "names": {}, "robot_type": None}
     message = problem_of(lambda: ZarrStoreConfig(path=path).create())
     assert "2 problems" in message
-    assert "has no arrays in a group 'data'" in message
-    assert "has no array 'meta/episode_ends' with the episode ends. It has: ends, obs/points, state" in message
+    assert told(message, "no arrays", "'data'")
+    assert told(message, "'meta/episode_ends'", "ends, obs/points, state")
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -105,7 +105,7 @@ def test_pickled_arrays_are_never_decoded(tmp_path):
     values = np.array([Payload()] * 20, dtype=object).reshape(10, 2)
     (array / "0.0").write_bytes(numcodecs.Pickle().encode(values))
     message = problem_of(lambda: ZarrStoreConfig(path=path).create().read("state"))
-    assert "holds Python objects; they are never decoded" in message
+    assert told(message, "Python objects", "never")
     assert not Payload.decoded
 
 
