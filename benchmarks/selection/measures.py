@@ -18,57 +18,101 @@ from dp_prior.evaluation.samples import evenly_spread
 from dp_prior.tensors.batch import Batch
 from dp_prior.tensors.randomness import Randomness
 
-SAMPLES, MOMENTS, DRAWS = 2048, 128, 8
-"""Held-out chunks of the losses; of the other measures; chunks drawn at each of the latter."""
+SAMPLES, MOMENTS, FEW, DRAWS = 2048, 512, 256, 8
+"""Held-out chunks of the losses; of measures of sampled chunks; of the likelihoods and the averages; chunks sampled at
+each moment."""
 
-LEVELS = 24
-"""Evaluations of a likelihood by the probability flow."""
+LEVELS, PROBES = 24, 2
+"""Noise levels of a likelihood by the probability flow; random signs for its divergence."""
 
-BASELINE = "validation loss"
+BASELINE = "lower quartile of the action error"
 
 
+@torch.no_grad()
 def measures(models: Mapping[str, Any], data: SplitData) -> dict[str, float]:
     """Every measure by its name; lower should be better.
 
     Args:
         models: the same policy by the names of its averages; `ema` is the one that acts.
     """
-    policy, rows = models["ema"], evenly_spread(len(data.val), MOMENTS)
-    batch = data.val.fetch(rows)
-    draws = drawn(policy, batch)
-    executed = slice(policy.n_obs_steps - 1, policy.n_obs_steps - 1 + policy.n_action_steps)
-    scale = data.statistics()["x"].std.reshape(-1)
-    distance = ((draws - batch.x).abs() / torch.as_tensor(scale))[:, :, executed].mean((2, 3))  # (draws, moments)
-    ensemble = torch.stack([drawn(model, batch, 1)[0] for model in models.values()])
-    turns = turning(batch.x)
-    with torch.no_grad():
-        bound = policy.bits_per_dim(batch, Randomness.from_counts(0, "likelihood", batch.ids)).total.mean()
+    policy = models["ema"]
+    few = data.val.fetch(evenly_spread(len(data.val), FEW))
+    scale = torch.as_tensor(data.statistics()["x"].std.reshape(-1))
+    # `slow` is `ema` for the first 10,000 steps (power decay below 0.999): here only `raw` differs.
+    averages = torch.stack([_executed(policy, drawn(model, few, 1) / scale)[0] for model in models.values()])
+    bound = policy.bits_per_dim(few, Randomness.from_counts(0, "likelihood", few.ids)).total
+    loss = _evaluated(LossConfig(models=("ema",), max_samples=SAMPLES), policy, data)
+    action = _evaluated(ActionErrorConfig(eval_timesteps=(8,), shown=0), policy, data)
+    found = {
+        "validation loss": loss["validation/ema/loss"],
+        **{f"validation loss, quarter {q + 1} of the noise": loss[f"validation/ema/loss_q{q}"] for q in range(4)},
+        "action error": action["action_error/ema/mse[steps=8]"],
+        BASELINE: action["action_error/ema/lower_quartile[steps=8]"],
+        **_distances(policy, data.val.fetch(evenly_spread(len(data.val), MOMENTS)), scale),
+        "disagreement of successive chunks": _disagreement(policy, data, scale).mean(),
+        "deviation of the averages": averages.std(0).mean(),
+        "bound of the likelihood, bits": bound.mean(),
+        "likelihood by the flow, bits": flow_bits(policy, few).mean(),
+    }
+    return {name: float(one) for name, one in found.items()}
+
+
+def _distances(policy: Any, batch: Batch, scale: Tensor) -> dict[str, Tensor]:
+    """Distances between recorded and sampled executed actions, and among the latter, in standard deviations."""
+    draws = _executed(policy, drawn(policy, batch) / scale)  # (draws, B, n)
+    goal = _executed(policy, batch.x / scale)
+    errors = (draws - goal).abs().mean(-1)
+    among = torch.cdist(draws.transpose(0, 1), draws.transpose(0, 1)).sum((1, 2)) / (DRAWS * (DRAWS - 1))
     return {
-        **_losses(policy, data),
-        **_action_errors(policy, data),
-        "action error at turns": float(distance[:, turns].mean()),
-        "distance of the best of 8 draws": float(distance.min(0).values.mean()),
-        "deviation of 8 draws": float((draws / torch.as_tensor(scale)).std(0)[:, executed].mean()),
-        "deviation of the averages": float((ensemble / torch.as_tensor(scale)).std(0)[:, executed].mean()),
-        "bound of the likelihood, bits": float(bound),
-        "likelihood by the flow, bits": float(flow_bits(policy, batch).mean()),
+        "error of a draw": errors.mean(),
+        "lower quartile of all draws": errors.quantile(0.25),
+        "median error": errors.mean(0).quantile(0.5),
+        "upper decile": errors.mean(0).quantile(0.9),
+        "error of the mean of 8 draws": (draws.mean(0) - goal).abs().mean(),
+        "error of the best of 8 draws": errors.min(0).values.mean(),
+        "energy score": ((draws - goal).norm(dim=-1).mean(0) - among / 2).mean(),
+        "deviation of 8 draws": draws.std(0).mean(),
+        **{f"error {where}": errors[:, chosen].mean() for where, chosen in critical(batch).items()},
     }
 
 
-def _losses(policy: Any, data: SplitData) -> dict[str, float]:
-    """The training objective, in total and by quarter of the noise levels."""
-    record = LossConfig(models=("ema",), max_samples=SAMPLES)
-    found = record.create(data).run({"ema": policy}, None, Progress()).metrics
-    quarters = {f"{BASELINE}, quarter {one + 1} of the noise": found[f"validation/ema/loss_q{one}"] for one in range(4)}
-    return {BASELINE: found["validation/ema/loss"], **quarters}
+def _executed(policy: Any, chunks: Tensor) -> Tensor:
+    """(..., n) executed actions of (..., horizon, D) chunks."""
+    first = policy.n_obs_steps - 1
+    return chunks[..., first : first + policy.n_action_steps, :].flatten(-2)
 
 
-def _action_errors(policy: Any, data: SplitData) -> dict[str, float]:
-    """Errors of single draws, of the product's own evaluator."""
-    record = ActionErrorConfig(eval_timesteps=(8,), shown=0)
-    found = record.create(data).run({"ema": policy}, None, Progress()).metrics
-    kinds = {"action error": "mse", "lower quartile of the action error": "lower_quartile"}
-    return {name: found[f"action_error/ema/{kind}[steps=8]"] for name, kind in kinds.items()}
+def critical(batch: Batch) -> dict[str, Tensor]:
+    """(B,) bool by name: moments at which an error may cost most. A turn leads more than a sixth of a circle aside."""
+    cond = {name: torch.as_tensor(one)[:, -1] for name, one in batch.cond.items()}
+    block = cond["state"][:, 2:] if "state" in cond else torch.cat([cond["block_pos"], cond["block_angle"]], 1)
+    turned = (block[:, 2] - np.pi / 4 + np.pi) % (2 * np.pi) - np.pi
+    from_goal = (block[:, :2] - 256).norm(dim=1) + 60 * turned.abs()  # pixels; 60 is half the block's length
+    from_block = (cond["agent_pos"] - block[:, :2]).norm(dim=1)
+    middle = batch.x.shape[1] // 2
+    ways = batch.x[:, middle] - batch.x[:, 0], batch.x[:, -1] - batch.x[:, middle]
+    return {
+        "at turns": torch.cosine_similarity(*ways, dim=1) < 0.5,
+        "near the goal": from_goal <= from_goal.quantile(1 / 3),
+        "near the block": from_block <= from_block.quantile(1 / 2),
+    }
+
+
+def _disagreement(policy: Any, data: SplitData, scale: Tensor) -> Tensor:
+    """Distance of a chunk from the one sampled `n_action_steps` later in the same episode, with the same noise."""
+    shift = policy.n_action_steps
+    rows = torch.as_tensor(evenly_spread(len(data.val) - shift, MOMENTS))
+    places = [[data.recorded_at("val", int(row)) for row in (first, first + shift)] for first in rows]
+    rows = rows[[(episode, step + shift) == later for (episode, step), later in places]]
+    now, later = data.val.fetch(rows), data.val.fetch(rows + shift)
+    noise = Randomness.from_counts(0, "selection", now.ids)
+    chunks, after = (policy.draw(batch.cond, noise, Draw()) / scale for batch in (now, later))
+    return (chunks[:, shift:] - after[:, :-shift]).abs()
+
+
+def _evaluated(record: LossConfig | ActionErrorConfig, policy: Any, data: SplitData) -> Mapping[str, float]:
+    """The metrics of the product's own evaluator."""
+    return record.create(data).run({"ema": policy}, None, Progress()).metrics
 
 
 def drawn(policy: Any, batch: Batch, draws: int = DRAWS) -> Tensor:
@@ -78,25 +122,16 @@ def drawn(policy: Any, batch: Batch, draws: int = DRAWS) -> Tensor:
     )
 
 
-def turning(chunks: Tensor) -> Tensor:
-    """(B,) bool: whether the second half of (B, horizon, D) positions leads more than a sixth of a turn aside."""
-    middle = chunks.shape[1] // 2
-    ways = chunks[:, middle] - chunks[:, 0], chunks[:, -1] - chunks[:, middle]
-    return torch.cosine_similarity(*ways, dim=1) < 0.5
-
-
-def flow_bits(policy: Any, batch: Batch, probes: int | None = 2, levels: int = LEVELS) -> Tensor:
+def flow_bits(policy: Any, batch: Batch, levels: int = LEVELS) -> Tensor:
     """(B,) bits per dimension of normalised chunks by the probability flow, in Heun's steps.
 
     With alpha = cos(angle) and sigma = sin(angle) the flow is dx / d angle = alpha * eps - sigma * x_0, and the log of
-    the density changes by its divergence (Song et al. 2021, arXiv:2011.13456).
-
-    Args:
-        probes: random signs that estimate the divergence (Hutchinson); None for its trace, at D / 2 times the cost.
+    the density changes by its divergence (Song et al. 2021, arXiv:2011.13456), estimated by random signs (Hutchinson).
     """
     table, x = policy.process.table, policy.inside(batch.x, batch.cond)
-    signs = _signs(x, batch.ids, probes)
-    denoiser, flat = policy.denoiser(batch.cond), x[0].numel()
+    random, shape = Randomness.from_counts(0, "probes", batch.ids), x.shape[1:]
+    signs = [random.stream("probe", probe).normal(*shape).sign() for probe in range(PROBES)]
+    denoiser = policy.denoiser(batch.cond)
 
     def flow(x: Tensor, t: int) -> tuple[Tensor, Tensor]:
         alpha, sigma = table.levels[t]
@@ -106,7 +141,7 @@ def flow_bits(policy: Any, batch: Batch, probes: int | None = 2, levels: int = L
             way = alpha * (x - alpha * x_0) / sigma - sigma * x_0
             slopes = [torch.autograd.grad(way, x, sign, retain_graph=True)[0] for sign in signs]
         products = torch.stack([(slope * sign).flatten(1).sum(1) for slope, sign in zip(slopes, signs, strict=True)])
-        return way.detach(), products.sum(0) if probes is None else products.mean(0)
+        return way.detach(), products.mean(0)
 
     steps = np.unique(np.linspace(0, len(table) - 1, levels).round().astype(int)).tolist()
     angles = [np.arctan2(*reversed(table.levels[t])) for t in steps]
@@ -117,12 +152,4 @@ def flow_bits(policy: Any, batch: Batch, probes: int | None = 2, levels: int = L
         x, change = x + width * (way + way_ahead) / 2, change + width * (divergence + divergence_ahead) / 2
         way, divergence = flow(x, t)
     log_p = torch.distributions.Normal(0.0, 1.0).log_prob(x).flatten(1).sum(1) + change
-    return -log_p / (flat * np.log(2))
-
-
-def _signs(x: Tensor, ids: Tensor, probes: int | None) -> Tensor:
-    """(probes, *x.shape) directions whose products with the Jacobian give its divergence; see `flow_bits`."""
-    if probes is not None:
-        random = Randomness.from_counts(0, "probes", ids)
-        return torch.stack([random.stream("probe", one).normal(*x.shape[1:]).sign() for one in range(probes)])
-    return torch.eye(x[0].numel()).view(-1, 1, *x.shape[1:]).expand(-1, *x.shape)
+    return -log_p / (x[0].numel() * np.log(2))

@@ -1,4 +1,4 @@
-"""The policies among which is selected: checkpoints of short trainings of the main job and of changes of it."""
+"""The policies among which is selected: two checkpoints of each of eleven small trainings on the scripted data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from benchmarks import training
 from benchmarks.selection.measures import measures
-from benchmarks.study.design import ADAMW, FACTORS, TWO, UNET, Settings
+from benchmarks.study.design import ADAMW, FACTORS, MIRRORED, PROBED, TWO, UNET, Settings
 from benchmarks.study.measure import AVERAGES, thousandths
 from dp_prior import load_policy
 from dp_prior.checkpoints.documents import CONFIG
@@ -17,24 +17,29 @@ from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.run.files.config import TrainConfig
 
 CONFIGURATION = "pusht_state"
-SAMPLES, CHECKPOINTS = 100_000, 4
-"""Of a training; its checkpoints are evenly spread."""
+SAMPLES, CHECKPOINTS, PLAYED = 400_000, 8, (5, 8)
+"""Of a training; its checkpoints, evenly spread; the numbers of those that play."""
 
 NARROW: Settings = {"task.backbone": UNET | {"down_dims": [16, 32, 64]}}
-"""Half as wide as the main job; of all trainings that name no other."""
+"""Half as wide as the configuration."""
 
 TRAININGS: dict[str, Settings] = {  # of one objective and horizon, so that their losses compare
     "main job": {},
-    "half the data": FACTORS["data"]["half"],
-    "AdamW": ADAMW,
     "two observations": TWO,
+    "AdamW": ADAMW,
+    "half the data": FACTORS["data"]["half"],
+    "mirror images": MIRRORED,
+    "seed 1": {"seed": 1},
+    "learning rate 2.5e-3": PROBED["learning rate"]["2.5e-3"],
+    "100 episodes": {"data.split": {**FACTORS["data"]["all"]["data.split"], "max_train_episodes": 100}},
+    "learning rate 1e-2": PROBED["learning rate"]["1e-2"],
     "state": FACTORS["observation"]["state"],
-    "wide": {"task.backbone": UNET},
+    "seed 2": {"seed": 2},
 }
 
 
 def train(name: str, runs: Path) -> list[Path]:
-    """Train to the end, or continue; gives the checkpoints but the first, which has hardly learned to act."""
+    """Train to the end, or continue; gives the checkpoints that play, the last one last."""
     directory = runs / name.replace(" ", "_")
     changes = {
         "train.samples": SAMPLES,
@@ -42,25 +47,28 @@ def train(name: str, runs: Path) -> list[Path]:
         "train.save_every": {"samples": SAMPLES // CHECKPOINTS},
         "train.monitor": {"metric": "validation/ema/loss", "mode": "min"},
         "checkpoints.keep_latest": CHECKPOINTS,
-        "evaluate": [{"type": "loss", "every": {"samples": SAMPLES}}],
+        "evaluate": [{"type": "loss", "every": {"samples": SAMPLES}, "max_samples": 256}],
         "test": [],
+        "data.device": "cpu",
         **NARROW,
         **TRAININGS[name],
     }
+    directory.parent.mkdir(parents=True, exist_ok=True)
     training.train(CONFIGURATION, changes, directory)
-    return sorted((directory / "checkpoints").glob("step_*"))[1:]
+    checkpoints = sorted((directory / "checkpoints").glob("step_*"))
+    return [checkpoints[number - CHECKPOINTS - 1] for number in PLAYED]
 
 
 def measured(checkpoint: Path) -> dict[str, float]:
     """The cheap measures of a checkpoint."""
     record = TrainConfig.from_json_path(checkpoint / CONFIG)
     data = record.data.create(record.task.horizon, record.task.n_obs_steps, record.task.n_action_steps)
-    models = {average: load_policy(checkpoint, weights=average).eval() for average in AVERAGES}
+    models = {average: load_policy(checkpoint, weights=average) for average in AVERAGES}
     return {name: round(value, 6) for name, value in measures(models, data).items()}
 
 
-def played(checkpoint: Path, seeds: range) -> list[int]:
+def played(checkpoint: Path, first_seed: int, episodes: int) -> list[int]:
     """The scores of a checkpoint in thousandths."""
-    record = RolloutConfig(env=PushTConfig(n_envs=len(seeds)), first_seed=seeds[0], videos=0)
-    with torch.no_grad(), record.create().playing(load_policy(checkpoint).eval()) as play:
-        return [thousandths(row["score"]) for row in play(range(len(seeds)))]
+    record = RolloutConfig(env=PushTConfig(n_envs=episodes), first_seed=first_seed, videos=0)
+    with torch.no_grad(), record.create().playing(load_policy(checkpoint)) as play:
+        return [thousandths(row["score"]) for row in play(range(episodes))]

@@ -7,49 +7,56 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.study.statistics import spearman
+from benchmarks.study.statistics import ranks
 from dp_prior.evaluation.bootstrap import interval
 
-DRAWS = 2000
+DRAWS = 10_000
 
 
 class Relation(NamedTuple):
-    """A measure and the score over policies; intervals (95 %) are of a bootstrap over policies.
+    """A measure and the score over policies; intervals (95 %) are of a bootstrap over trainings and episodes.
 
     Attributes:
-        spearman, kendall: rank correlations; -1 for a measure whose lowest value has the best policy, and so on.
-        gain: by how much Spearman's is nearer to -1 than that of the baseline.
+        rho: Spearman's correlation; -1 for a measure whose lowest value has the best policy, and so on.
+        gain: by how much rho is nearer to -1 than that of the baseline.
     """
 
-    spearman: float
-    limits: tuple[float, float]
-    kendall: float
+    rho: float
+    rho_limits: tuple[float, float]
     gain: float
     gain_limits: tuple[float, float]
 
 
-def relations(values: Mapping[str, np.ndarray], scores: np.ndarray, baseline: str) -> dict[str, Relation]:
+def relations(
+    values: Mapping[str, np.ndarray], scores: np.ndarray, baseline: str, draws: int = DRAWS
+) -> dict[str, Relation]:
     """Of each measure.
 
+    A draw takes the same trainings, each with all its checkpoints, and the same episodes for all measures: checkpoints
+    of a training resemble each other, and all policies play the same episodes.
+
     Args:
-        values: (n,) by measure, lower for better.
-        scores: (n,) of the same n >= 4 policies.
+        values: (trainings, checkpoints) by measure, lower for better.
+        scores: (trainings, checkpoints, episodes).
         baseline: a key of `values`.
     """
-    random = np.random.default_rng(0)
-    draws = random.integers(len(scores), size=(DRAWS, len(scores)))
-    draws = np.array([rows for rows in draws if len(set(rows.tolist())) > 2])
-    known = {name: np.array([spearman(one[rows], scores[rows])[0] for rows in draws]) for name, one in values.items()}
+    random, (trainings, _, episodes) = np.random.default_rng(0), scores.shape
+    drawn = random.integers(trainings, size=(draws, trainings))
+    weights = random.multinomial(episodes, np.full(episodes, 1 / episodes), size=draws) / episodes
+    means = np.einsum("tce,de->dtc", scores, weights, optimize=True)
+    sampled = np.take_along_axis(means, drawn[:, :, None], 1).reshape(draws, -1)
+    rho = {name: correlation(one.ravel(), scores.mean(-1).ravel()) for name, one in values.items()}
+    sample = {name: correlation(one[drawn].reshape(draws, -1), sampled) for name, one in values.items()}
     found = {}
-    for name, one in values.items():
-        rho, gains = spearman(one, scores)[0], known[baseline] - known[name]
-        gain = spearman(values[baseline], scores)[0] - rho
-        limits, gain_limits = (interval(drawn[np.isfinite(drawn)]) for drawn in (known[name], gains))
-        found[name] = Relation(rho, limits, kendall(one, scores), gain, gain_limits)
+    for name in values:
+        gains = sample[baseline] - sample[name]
+        gain = float(rho[baseline] - rho[name])
+        found[name] = Relation(float(rho[name]), interval(sample[name]), gain, interval(gains))
     return found
 
 
-def kendall(a: np.ndarray, b: np.ndarray) -> float:
-    """Kendall's tau-b of n pairs, that is with ties."""
-    orders = [np.sign(values[:, None] - values) for values in (a, b)]
-    return float((orders[0] * orders[1]).sum() / np.sqrt(np.prod([np.abs(order).sum() for order in orders])))
+def correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Spearman's rank correlation along the last axis; 0 where one of the two is constant."""
+    first, second = (ranks(one) - (one.shape[-1] - 1) / 2 for one in (a, b))
+    size = np.sqrt((first**2).sum(-1) * (second**2).sum(-1))
+    return (first * second).sum(-1) / np.where(size == 0, 1, size)
