@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -12,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.errors import DataError
 from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
@@ -169,8 +170,12 @@ def survey(
     if problems:
         raise DataError(str(store.describe()["path"]), problems)
     shapes, lengths = store.keys(), chosen.lengths
-    cameras, depths, clouds = _cameras(store), store.depths(), store.clouds()
-    wanted = _all_numbers(store, {*cameras, *depths, *clouds}) if wanted is None else wanted
+    seen = [_cameras(store), store.depths(), store.clouds()]
+    if wanted is None:
+        unread = store.unread()
+        seen = [{key: shape for key, shape in found.items() if key not in unread} for found in seen]
+        wanted = _all_numbers(store, {*itertools.chain(*seen), *unread})
+    cameras, depths, clouds = seen
     width = {name: sum(math.prod(shapes.get(key, ())) for key in each.names) for name, (each, _) in wanted.items()}
     gaps = [f"{name}: {n:,} numbers in a step, more than {WIDEST:,}" for name, n in width.items() if n > WIDEST]
     too_wide = {key for name, (each, _) in wanted.items() if width[name] > WIDEST for key in each.names}
@@ -198,7 +203,7 @@ def survey(
     except DataError as error:
         gaps += [f"instructions: {problem}" for problem in error.problems]
     used = {key for each, role in wanted.values() if role != "other" for key in each.names} | too_wide
-    unused, seen = unused_keys(store, {*used, *cameras, *depths, *clouds}, len(texts)), (cameras, depths, clouds)
+    unused = unused_keys(store, {*used, *itertools.chain(*seen)}, len(texts))
     return Survey(store, described, chosen, episodes, signals, clock, texts, *seen, problems, gaps, unused)
 
 
@@ -231,7 +236,7 @@ def _read(store: EpisodeStore, key: str, chosen: Chosen, episodes: np.ndarray) -
     """
     known = store.keys()
     if key not in known:
-        raise DataError(str(store.describe()["path"]), [f"has no key {key!r}. {nearest_name(key, known)}"])
+        raise DataError(str(store.describe()["path"]), [f"has {store.no_key(key)}"])
     values = store.episodes(key, chosen.recorded, chosen.numbers[episodes])
     if values.dtype.kind not in "biuf":
         raise DataError(store.locate(key, 0), [f"holds {values.dtype}, which is not a number type"])
