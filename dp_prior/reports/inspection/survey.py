@@ -28,6 +28,9 @@ MOST_NUMBERS = 20_000_000
 MOST_EPISODES = 500
 """Episodes that are read at most, for each may be a file of its own."""
 
+FEW_STEPS = 64
+"""Numbers that differ by fewer steps of float32 are not told apart well enough to learn from."""
+
 WIDEST = 1024
 """A key with more numbers in a step is no vector that a policy reads directly; the survey names such a key and does not
 read it."""
@@ -51,6 +54,8 @@ class Signal:
         values: (n, width) float32, the steps of the episodes that were read.
         columns: the data set's name of each number; empty if the numbers have no names.
         rotations: what a configuration says are rotations.
+        is_whole: whether integers or truth values are stored.
+        inexact: (width,) bool, numbers that float32, which training reads, cannot hold or tell apart.
     """
 
     name: str
@@ -60,6 +65,8 @@ class Signal:
     values: np.ndarray
     columns: list[str]
     rotations: tuple[RotationSlice, ...] = ()
+    is_whole: bool = False
+    inexact: np.ndarray | None = None
 
     def called(self, dimension: int) -> str:
         """A dimension in messages."""
@@ -261,7 +268,20 @@ def _signal(
     columns = wanted.dimensions(names)
     key = wanted.names[0] if len(wanted.names) == 1 else wanted.called
     columns = columns if len(columns) == stop - start else []
-    return Signal(name, key, wanted.names, role, numbers, columns, wanted.rotations)
+    more = {"is_whole": values.dtype.kind in "biu", "inexact": _inexact(values[:, start:stop])}
+    return Signal(name, key, wanted.names, role, numbers, columns, wanted.rotations, **more)
+
+
+def _inexact(values: np.ndarray) -> np.ndarray:
+    """(width,) bool, see `Signal`: beyond float32, or within a few of its steps of each other."""
+    if values.dtype.itemsize <= 4 or not len(values):
+        return np.zeros(values.shape[1], bool)
+    with np.errstate(all="ignore"):
+        low, high = (end(values.astype(np.float64), axis=0) for end in (np.fmin.reduce, np.fmax.reduce))
+        largest = np.maximum(abs(low), abs(high))
+        steps = np.spacing(largest.astype(np.float32)).astype(np.float64)
+        is_fine = (high - low > 0) & (high - low < FEW_STEPS * steps)
+        return np.isfinite(largest) & (~np.isfinite(largest.astype(np.float32)) | is_fine)
 
 
 def roles_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Role]:

@@ -39,6 +39,8 @@ def _line(store: EpisodeStore, key: str, shape: tuple[int, ...], n_texts: int) -
     what = f"{store.dtype(key)} {tuple(shape)}"
     if key in (TASK, store.text_key):
         return f"{what}, the number of the instruction; {n_texts} of them, read by data.language"
+    if 0 in shape:
+        return f"{what}, empty"
     if not store.is_number(key):
         if what.startswith("object"):
             return f"{what}, Python objects, which are never decoded; save plain arrays of numbers"

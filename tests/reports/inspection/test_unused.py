@@ -131,3 +131,9 @@ def test_complex_numbers_are_called_what_they_are(tmp_path):
     np.savez(tmp_path / "c.npz", state=np.ones((N, 2), np.complex64), action=np.ones((N, 1)), episode_ends=[N])
     seen = survey(NpzStoreConfig(path=tmp_path / "c.npz").create())
     assert "real and imaginary parts" in seen.unused["state"]
+
+
+def test_a_key_without_numbers_is_called_empty(tmp_path):
+    state = np.zeros((6, 2))
+    np.savez(tmp_path / "d.npz", state=state, action=state, nothing=state[:, :0], episode_ends=[3, 6])
+    assert inspect(str(tmp_path / "d.npz"))[0].survey.unused["nothing"] == "float64 (0,), empty"
