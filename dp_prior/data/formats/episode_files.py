@@ -77,12 +77,11 @@ class EpisodeFilesConfig(EpisodeStoreRecord):
         """See `EpisodeStoreRecord`; asks the first file that can be read."""
         files = files_of_episodes(path, "*") if path.is_dir() else []
         try:
-            layout = _first_layout(files[:_MOST_ASKED])
+            layout = first_layout(files[:_MOST_ASKED])
         except ImportError:
             return True  # creating the store says what to install
-        is_several = "episode_ends" in layout or any(key.startswith(("data/demo_", "traj_")) for key in layout)
         is_signal = len(files) > 1 and (files[0].suffix != ".npz" or _has_signals(layout))
-        return not is_several and (steps_key(layout) is not None or (is_signal and rows_agree(layout)))
+        return not holds_several(layout) and (steps_key(layout) is not None or (is_signal and rows_agree(layout)))
 
     def create(self) -> EpisodeFilesStore:
         """Open each file and read its layout; arrays are read when asked for.
@@ -124,11 +123,17 @@ def episode_at(file: Path) -> EpisodeArrays:
     return NpzEpisode(file) if file.suffix == ".npz" else Hdf5Episode(file)
 
 
-def _first_layout(files: Iterable[Path]) -> Layout:
+def first_layout(files: Iterable[Path]) -> Layout:
+    """The arrays of the first file that can be read; empty if none can."""
     for file in files:
         with contextlib.suppress(DataError, UnreadableError):
             return episode_at(file).layout()
     return {}
+
+
+def holds_several(layout: Layout) -> bool:
+    """Whether a file with these arrays is a data set by itself."""
+    return "episode_ends" in layout or any(key.startswith(("data/demo_", "traj_")) for key in layout)
 
 
 def _has_signals(layout: Layout) -> bool:

@@ -30,6 +30,7 @@ from dp_prior.reports.inspection.replays import replay_findings
 from dp_prior.reports.inspection.rotations import find_rotations
 from dp_prior.reports.inspection.survey import Role, Survey, survey
 from dp_prior.reports.inspection.units import find_units
+from dp_prior.reports.inspection.unused import videos_beside
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.normalizer import Limits, NormalizerConfig
@@ -248,7 +249,8 @@ def _recorded(
     for one in (*distances, *points):
         seen.unused.pop(one.key, None)
     gaps += [f"{key}: videos on the Hub are downloaded if a configuration names them" for key in missing]
-    notes = [Finding("note", remark) for remark in seen.store.remarks()]
+    beside = videos_beside(seen.store.path) if wanted is None else ()
+    notes = [Finding("note", remark) for remark in (*seen.store.remarks(), *beside)]
     if wanted is None and not seen.of("action"):
         notes.append(Finding("note", f"no key is called action; {seen.action_hint or 'name it in data.action'}"))
     found = ranked([*find(seen), *find_units(seen), *find_rotations(seen), *findings, *notes])

@@ -13,7 +13,7 @@ from dp_prior.reports.inspection.unused import action_hint
 from dp_prior.reports.pages.data_page import summary
 from tests.data.formats.conftest import N as ROWS
 from tests.data.frames.recordings import ends_of
-from tests.messages import naming
+from tests.messages import naming, told
 
 N = 30
 
@@ -137,3 +137,14 @@ def test_a_key_without_numbers_is_called_empty(tmp_path):
     state = np.zeros((6, 2))
     np.savez(tmp_path / "d.npz", state=state, action=state, nothing=state[:, :0], episode_ends=[3, 6])
     assert inspect(str(tmp_path / "d.npz"))[0].survey.unused["nothing"] == "float64 (0,), empty"
+
+
+def test_videos_beside_the_data_set_have_a_note_with_what_to_write(tmp_path):
+    state = np.zeros((6, 2))
+    np.savez(tmp_path / "d.npz", state=state, action=state, episode_ends=[3, 6])
+    for name in ("0/0.mp4", "0/1.mp4", "1/0.mp4"):
+        (tmp_path / "videos" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "videos" / name).touch()
+    notes = [each.text for each in inspect(str(tmp_path / "d.npz"))[0].findings if "videos" in each.text]
+    for note, name in zip(notes, ("0.mp4", "1.mp4"), strict=True):
+        assert told(note, "data.images", f'"folder": "{tmp_path}/videos"', f'"file": "{name}"')
