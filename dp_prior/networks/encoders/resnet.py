@@ -28,8 +28,8 @@ from dp_prior.networks.encoders.published_weights import (
 )
 from dp_prior.networks.encoders.spatial_softmax import MeanPool, SpatialSoftmax
 from dp_prior.networks.layers import KernelLinear, compute_dtype
-from dp_prior.pixels.crop import Crop
 from dp_prior.tensors.batch import Kind
+from dp_prior.tensors.crop import Crop
 from dp_prior.tensors.randomness import Randomness
 
 CHANNELS_PER_GROUP = 16  # of the group norm, as in Diffusion Policy
