@@ -86,6 +86,8 @@ def initialise(model: Pretrained, config: TrainConfig, ranks: Ranks, report: Cal
         report(f"  initialised   from {source.path}: {taken}")
         for line in taken.names:
             report(f"  initialised   {line}")
+        for line in taken.warnings:
+            report(f"  warning       {line}")
         if taken.has_normalizer and not ranks.decide(lambda: _has_normalizer_of(config, source.path)):
             report("  warning       task.normalizer is not that of these weights, which is used; write the same one")
         for line in ranks.decide(lambda: _reordered(config, source.path)):

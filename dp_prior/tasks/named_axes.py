@@ -16,8 +16,6 @@ Names = tuple[Hashable, ...]
 
 def named_axes(policy: Pretrained, other: Pretrained) -> dict[str, tuple[int, Names]]:
     """By tensor of `policy` its named axis, and names that are equal where they mean the same in `other`."""
-    if not (policy.has_named_numbers and other.has_named_numbers):
-        return {}
     numbers = {key: number_names(policy, other, key) for key in policy.normalizer.shapes}
     stored = {name: tensor for name, tensor in policy.normalizer.state_dict().items() if tensor.dim() == 1}
     axes = {f"normalizer.{name}": (0, numbers[name.rpartition("/")[0]]) for name in stored}
@@ -49,6 +47,31 @@ def differing_names(policy: Pretrained, other: Pretrained) -> Iterator[str]:
             how = "place" if ours == tuple(range(len(ours))) else "name"
             told = [(common, f"taken by {how}"), (fresh, "anew"), (unused, "not used")]
             yield f"{called}: " + "; ".join(f"{', '.join(names)} {what}" for names, what in told if names)
+
+
+def misplaced(policy: Pretrained, other: Pretrained, by_name: bool) -> Iterator[str]:
+    """A line for the action and each observation whose numbers are taken in the places of numbers with other names, and
+    for an action that is relative to something else.
+
+    Args:
+        by_name: numbers are taken by name where any is common.
+    """
+    for key in (X, *sorted({*policy.spec.cond_shapes} & {*other.spec.cond_shapes})):
+        ours, theirs = _own_names(policy, key), _own_names(other, key)
+        if len(ours) == len(theirs) and ours != theirs and not (by_name and {*ours} & {*theirs}):
+            called = "action" if key == X else key
+            yield f"{called}: {', '.join(ours)} stand in the places of {', '.join(theirs)}"
+    ours, theirs = _frames(policy), _frames(other)
+    if any(ours.get(place) != theirs.get(place) for place in range(min(_width(policy, X), _width(other, X)))):
+        yield "action: task.relative_to and task.arms make other numbers relative than in these weights"
+
+
+def _frames(policy: Pretrained) -> dict[int, str]:
+    """The observation to which a number of the action is relative, by its place in the data."""
+    whole, width = policy.record.relative_to, policy.spec.x_shape[-1]
+    arms = [(one.key, one.action) for arm in policy.record.arms for one in arm.references]
+    found = arms if whole is None else [(whole, (0, width))]
+    return {place: key for key, (start, stop) in found for place in range(start, stop)}
 
 
 def number_names(policy: Pretrained, other: Pretrained, key: str) -> Names:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dp_prior.config import Config
-from dp_prior.tasks.named_axes import differing_names, named_axes
+from dp_prior.tasks.named_axes import differing_names, misplaced, named_axes
 from dp_prior.tasks.part_names import check_parts, is_in, part_name
 from dp_prior.tasks.pretrained import Pretrained
 
@@ -51,6 +51,7 @@ class Transfer:
         fresh: parts of the model that keep their first values.
         unused: parts of the checkpoint that the model does not take.
         names: lines about the numbers of vectors whose names differ.
+        warnings: lines about numbers that are taken for numbers of another meaning.
     """
 
     taken: dict[str, Tensor]
@@ -58,6 +59,7 @@ class Transfer:
     fresh: tuple[str, ...]
     unused: tuple[str, ...]
     names: tuple[str, ...]
+    warnings: tuple[str, ...]
 
     @property
     def has_normalizer(self) -> bool:
@@ -115,7 +117,9 @@ def choose(model: Pretrained, source: Pretrained, record: TransferConfig) -> Tra
     Raises:
         ValueError: a tensor outside `may_differ` does not fit, an entry of the record names no part, or nothing fits.
     """
-    ours, theirs = (_parts(*two, record) for two in ((model, source), (source, model)))
+    are_named = model.has_named_numbers and source.has_named_numbers
+    by_name = are_named and record.is_partial
+    ours, theirs = (_parts(*two, by_name) for two in ((model, source), (source, model)))
     every = [*ours, *(part for part in theirs if part not in ours)]
     check_parts([*record.only, *record.may_differ], every)
     wanted = [part for part in every if not record.only or is_in(part, record.only)]
@@ -136,7 +140,8 @@ def choose(model: Pretrained, source: Pretrained, record: TransferConfig) -> Tra
         partly=tuple(partly),
         fresh=tuple(part for part in ours if part not in taken),
         unused=tuple(part for part in theirs if part not in taken),
-        names=tuple(differing_names(model, source)) if both else (),
+        names=tuple(differing_names(model, source)) if both and by_name else (),
+        warnings=tuple(misplaced(model, source, by_name)) if are_named and not record.only else (),
     )
 
 
@@ -147,9 +152,9 @@ def named(parts: Iterable[str]) -> str:
     return ", ".join(modules[:_MOST_NAMED] + more)
 
 
-def _parts(model: Pretrained, other: Pretrained, record: TransferConfig) -> dict[str, _Part]:
-    """The tensors of a model by part, with names that are comparable with those of `other` if parts may differ."""
-    axes = named_axes(model, other) if record.is_partial else {}
+def _parts(model: Pretrained, other: Pretrained, by_name: bool) -> dict[str, _Part]:
+    """The tensors of a model by part, with names that are comparable with those of `other` if asked for."""
+    axes = named_axes(model, other) if by_name else {}
     return {
         part_name(name, model.spec): _Part(name, value, *axes.get(name, ()))
         for name, value in model.state_dict().items()

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from dp_prior.tasks.named_axes import differing_names, named_axes
+from dp_prior.tasks.named_axes import differing_names
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tasks.transfer import TransferConfig, choose
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.normalizer import Statistics
-from tests.messages import naming
+from tests.messages import naming, told
 
 CAMERA = {"type": "resnet", "width": 16, "blocks": [1], "keypoints": 2, "output_dim": 3, "crop": None}
 TOP = ["normalizer", "encoder", "backbone"]
@@ -34,7 +34,9 @@ WAYS = {
 }
 
 
-def policy(actions, state, cameras=("wrist",), backbone="unet1d", encoder="plain", seed=0, n_obs_steps=2, **names):
+def policy(
+    actions, state, cameras=("wrist",), backbone="unet1d", encoder="plain", seed=0, n_obs_steps=2, names=None, **more
+):
     """A policy of numbers with one-letter names, whose normalizer changes nothing."""
     torch.manual_seed(seed)
     task = {
@@ -44,13 +46,14 @@ def policy(actions, state, cameras=("wrist",), backbone="unet1d", encoder="plain
         "encoders": {"state": ENCODERS[encoder], **dict.fromkeys(cameras, CAMERA)},
         "backbone": {"type": backbone, **BACKBONES[backbone]},
         "diffusion": {"schedule": {"type": "cosine", "steps": 20}},
+        **more,
     }
     shapes = {"state": (n_obs_steps, len(state)), **{name: (n_obs_steps, 8, 8, 3) for name in cameras}}
     spec = Spec(
         x_shape=(4, len(actions)),
         cond_shapes=shapes,
         kinds=dict.fromkeys(cameras, "image"),
-        names=names.get("names", {"x": tuple(actions), "state": tuple(state)}),
+        names={"x": tuple(actions), "state": tuple(state)} if names is None else names,
     )
     made = PolicyConfig.from_json(json.dumps(task)).create(spec).eval()
     for parameter in made.parameters():
@@ -130,7 +133,28 @@ def test_numbers_are_those_of_one_name_or_of_one_place_where_nobody_names_them(o
 def test_numbers_that_a_data_set_calls_otherwise_keep_their_places():
     """A renamed vector of the same length: what shapes decided before."""
     now, was = policy("pq", "ab", seed=1), policy("xy", "ab")
-    assert not taken(now, was).partly and not taken(now, was).fresh
+    found = taken(now, was)
+    assert not found.partly and not found.fresh
+    assert told("\n".join(found.warnings), "action", "p, q", "x, y")
+
+
+def test_a_whole_checkpoint_takes_numbers_by_place_and_says_which_have_other_names():
+    now = policy("yx", "ab", seed=1)
+    assert told("\n".join(taken(now, policy("xy", "ab"), only=[]).warnings), "action", "y, x", "x, y")
+    assert not taken(now, policy("xy", "ab")).warnings  # by name
+    assert not taken(now, policy("xy", "ab", names={}), only=[]).warnings
+    assert not taken(now, policy("yx", "ab"), only=[]).warnings
+
+
+@pytest.mark.parametrize(
+    ("arms", "is_told"),
+    [([], True), ([{"action": [0, 2], "key": "state"}], False), ([{"action": [0, 1], "key": "state"}], True)],
+)
+def test_actions_that_are_relative_to_something_else_are_told(arms, is_told):
+    """A policy of absolute targets takes weights that predict offsets, and their statistics."""
+    was = policy("xy", "ab", relative_to="state")
+    now = policy("xyz", "ab", seed=1, arms=[{"type": "offset", "slice": arm["action"], **arm} for arm in arms])
+    assert told("\n".join(taken(now, was).warnings), "task.relative_to", "task.arms") == is_told
 
 
 def test_statistics_of_further_numbers_are_those_of_the_new_data():
@@ -168,7 +192,7 @@ def test_an_encoder_whose_features_differ_gives_no_columns():
 
 
 def test_a_policy_that_diffuses_its_observations_is_taken_by_whole_tensors():
-    now = policy("xy", "ab")
-    inpainting = type("Inpainting", (type(now),), {"has_named_numbers": False})
-    now.__class__ = inpainting
-    assert named_axes(now, policy("xy", "ab")) == named_axes(policy("xy", "ab"), now) == {}
+    now = policy("xyz", "ab", seed=1)
+    now.__class__ = type("Inpainting", (type(now),), {"has_named_numbers": False})
+    found = taken(now, policy("xy", "ab"))
+    assert not found.partly and not found.names and "backbone.head.out.bias" in found.fresh
