@@ -1,9 +1,10 @@
 """`python -m benchmarks.fine_tuning`: the camera job fine-tuned to another action size, beside training from scratch.
 
-Trains the camera policy of Push-T, then policies of Push-T with a tool (`benchmarks/pusht_tool.py`), whose actions have
-a third number, on a few demonstrations that the first policy has not seen: from its weights, as far as numbers have the
-same meaning, with a lower learning rate, and from scratch, with the same seeds and samples. What is there already is
-not done again, so the command may be stopped and repeated; `--jobs` trainings run side by side, a core each.
+Trains the camera policy of Push-T, with smaller pictures and networks, then policies of Push-T with a tool
+(`benchmarks/pusht_tool.py`), whose actions have a third number, on a few demonstrations that the first policy has not
+seen: from its weights, as far as numbers have the same meaning, with a lower learning rate but at the ends of the
+network, and from scratch, with the same seeds and samples. What is there already is not done again, so the command may
+be stopped and repeated; `--jobs` trainings run side by side, a core each.
 """
 
 from __future__ import annotations
@@ -28,18 +29,30 @@ from dp_prior.files.regular_files import read_object
 CONFIG = "pusht_image"
 STARTS = "pretrained", "scratch"
 ADDED_PARTS = "--import", "benchmarks.added_parts"
-PRETRAINING, FEW = 400, slice(800, 840)
+PRETRAINING, FEW = 400, slice(800, 820)
 """Demonstrations of the first policy, the first ones, and of the others."""
 
 FINE_TUNING_PEAK = 2e-3
 """Learning rate of fine-tuning; training from scratch keeps the 5e-3 of the main job."""
 
-ALL = {
+ENDS = {
+    "backbone.head": {"lr_scale": 5.0},
+    "backbone.down.0": {"lr_scale": 3.0},
+    "backbone.up.0": {"lr_scale": 3.0},
+}
+"""Parts of the network that a further number of the action goes through, which learn faster in fine-tuning."""
+
+SMALL = {
+    "task.encoders.camera.width": 16,
+    "task.encoders.camera.crop": [42, 42],
+    "task.backbone.down_dims": [32, 64],
+    "task.diffusion.draws": 2,
+    "data.images.camera.size": [48, 48],
     "train.precision": "fp32",
     "train.monitor": {"metric": "validation/ema/loss", "mode": "min"},
     "test": [],
 }
-"""Changes to every run of the camera job."""
+"""Changes to every run: smaller pictures and networks than in the main job."""
 
 TOOL = {
     "task.relative_to": None,
@@ -56,7 +69,7 @@ def pretrain(runs: Path, demonstrations: Path, samples: int) -> Path:
         states, actions, ends = read_demonstrations(demonstrations)
         rows = np.split(np.arange(len(states)), ends[:-1])[:PRETRAINING]
         write_episodes(data, [(states[one], actions[one]) for one in rows])
-    training.train(CONFIG, ALL | budget(samples) | {"data.episodes.path": str(data), "data.batch_size": 128}, run)
+    training.train(CONFIG, SMALL | budget(samples) | {"data.episodes.path": str(data)}, run)
     return run
 
 
@@ -72,14 +85,15 @@ def settings(data: Path, samples: int, seed: int, pretrained: Path | None, episo
     rollout = {
         "type": "rollout",
         "name": "test",
-        "env": {"type": "pusht_tool", "camera": [96, 96]},
+        "env": {"type": "pusht_tool", "camera": [48, 48]},
         "first_seed": 100_000,
         "n_episodes": episodes,
         "videos": 0,
     }
     others = {"data.episodes.path": str(data), "seed": seed, "test": [rollout]}
-    fine_tuning = {} if pretrained is None else {"train.init_from": start, "train.lr.peak": FINE_TUNING_PEAK}
-    return ALL | TOOL | budget(samples) | others | fine_tuning
+    rates = {"train.lr.peak": FINE_TUNING_PEAK, "train.optimizer.parts": ENDS}
+    fine_tuning = {} if pretrained is None else {"train.init_from": start} | rates
+    return SMALL | TOOL | budget(samples) | others | fine_tuning
 
 
 def measured(run: Path) -> dict[str, float]:
@@ -120,10 +134,10 @@ def others(runs: list[dict[str, float]]) -> dict[str, Any]:
 @click.option("--data", type=click.Path(path_type=Path, exists=True), default=Path("demonstrations/pusht.npz"))
 @click.option("--runs", type=click.Path(path_type=Path), default=Path("runs/fine_tuning"), help="Where the runs go.")
 @click.option("--pretrained", type=click.Path(path_type=Path, exists=True), help="A first policy that exists already.")
-@click.option("--pretraining", default=400_000, show_default=True, help="Samples of the first policy.")
-@click.option("--samples", default=24_000, show_default=True, help="Of each policy with a tool.")
+@click.option("--pretraining", default=160_000, show_default=True, help="Samples of the first policy.")
+@click.option("--samples", default=16_000, show_default=True, help="Of each policy with a tool.")
 @click.option("--seeds", default=5, show_default=True, help="Trainings of each kind.")
-@click.option("--episodes", default=50, show_default=True, help="Test episodes of each training.")
+@click.option("--episodes", default=32, show_default=True, help="Test episodes of each training.")
 @click.option("--jobs", default=1, show_default=True, help="Trainings at a time.")
 def main(
     data: Path,

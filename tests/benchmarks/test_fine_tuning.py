@@ -19,19 +19,21 @@ def read(settings):
     return TrainConfig.from_json_path(path, assignments({**settings, "test": []})).model_dump()
 
 
-def test_the_start_and_the_rate_are_all_that_differs(tmp_path):
+def test_the_start_and_the_rates_are_all_that_differs(tmp_path):
     tuned = fine_tuning.settings(tmp_path / "few.npz", 1_000, 7, tmp_path / "first", 5)
     scratch = fine_tuning.settings(tmp_path / "few.npz", 1_000, 7, None, 5)
     assert tuned["test"] == scratch["test"]
     PushTToolConfig.model_validate(tuned["test"][0]["env"])
     tuned, scratch = read(tuned), read(scratch)
     assert tuned["train"]["lr"].pop("peak") < scratch["train"]["lr"].pop("peak") == 5e-3
+    assert tuned["train"]["optimizer"].pop("parts").keys() == fine_tuning.ENDS.keys()
+    assert not scratch["train"]["optimizer"].pop("parts")
     assert tuned["train"].pop("init_from")["path"] and scratch["train"].pop("init_from") is None
     assert tuned == scratch
 
 
 def test_the_first_policy_has_the_networks_that_are_fine_tuned(tmp_path):
-    first = read(fine_tuning.ALL | fine_tuning.budget(1_000))["task"]
+    first = read(fine_tuning.SMALL | fine_tuning.budget(1_000))["task"]
     tuned = read(fine_tuning.settings(tmp_path, 1_000, 0, tmp_path, 5))["task"]
     assert {part for part in first if first[part] != tuned[part]} == {"relative_to", "arms"}
 
