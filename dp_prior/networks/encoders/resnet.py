@@ -18,6 +18,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.networks.encoders.camera_encoder import Camera, CameraEncoderConfig, DepthView, PositiveRgb, Rgb
+from dp_prior.networks.encoders.encoder import Encoder
 from dp_prior.networks.encoders.published_weights import (
     FineTuned,
     PretrainedModule,
@@ -225,7 +226,7 @@ class ResNet(FineTuned):
         return stride * cells + (1.5 if self.is_patch else 0.0)
 
 
-class ResNetEncoder(PretrainedModule):
+class ResNetEncoder(PretrainedModule, Encoder):
     """Camera, backbone, pooling, projection; see `ResNetEncoderConfig`."""
 
     draws: ClassVar[bool] = True
