@@ -1,0 +1,66 @@
+"""Tables, arrays and texts beside the pictures of a set of images, which does not read these files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from dp_prior.data.errors import first_few
+from dp_prior.data.found_files import by_number
+from dp_prior.data.pictures.decode import PICTURE_ENDINGS
+from dp_prior.data.pictures.images import ImagesConfig
+from dp_prior.reports.inspection.faults import Finding
+
+_ENDINGS = (".csv", ".json", ".jsonl", ".npy", ".npz", ".parquet", ".hdf5", ".h5")
+
+_TEXTS = {"text", "caption", "captions", "prompt", "description"}
+
+_LONGEST_LINE = 4096
+
+
+def unread_beside(record: ImagesConfig) -> Iterator[Finding]:
+    """A finding for each kind of file beside the pictures that is not read: what the first file holds, the way out."""
+    for source in record.sources().values():
+        places = {Path(place).expanduser(): endings for place, endings in source.places().items()}
+        for place, endings in places.items():
+            kinds = defaultdict[str, list[Path]](list)
+            for file in sorted(place.rglob("*"), key=lambda file: by_number(str(file))):
+                if file not in places and file.suffix not in endings and _may_belong(file.relative_to(place), file):
+                    kinds[file.suffix].append(file)
+            yield from (_finding(place, files) for files in kinds.values())
+
+
+def _finding(place: Path, files: list[Path]) -> Finding:
+    columns = _columns(files[0])
+    holds = f" with {first_few(columns, 6)}" * bool(columns)
+    text = f"*{files[0].suffix} beside the images: {len(files):,} not read, first {files[0].relative_to(place)}{holds}"
+    if files[0].suffix == ".txt" or _TEXTS & {column.lower() for column in columns}:
+        return Finding("warning", f"{text}; images take labels, not texts. Pair embeddings of both: docs/prior.md")
+    remedy = "if they were recorded with the images, these are demonstrations: docs/own_data.md#other-files"
+    return Finding("warning", f"{text}; {remedy}")
+
+
+def _may_belong(name: Path, file: Path) -> bool:
+    """Whether a file may say something about the pictures: a table or arrays, or a text with the name of a picture."""
+    if any(part.startswith(".") for part in name.parts):
+        return False
+    is_caption = file.suffix == ".txt" and any(file.with_suffix(ending).exists() for ending in PICTURE_ENDINGS)
+    return is_caption or file.suffix in _ENDINGS
+
+
+def _columns(file: Path) -> list[str]:
+    """The names of the columns of a table; empty for files that are none."""
+    if file.suffix not in (".csv", ".jsonl"):
+        return []
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        line = lines.readline(_LONGEST_LINE)
+    if file.suffix == ".csv":
+        return next(csv.reader([line]), [])
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError:
+        return []
+    return list(row) if isinstance(row, dict) else []
