@@ -5,6 +5,7 @@ import pytest
 
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.recognition import record_of
 from dp_prior.data.formats.robomimic import RobomimicStoreConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from tests import forks
@@ -116,6 +117,16 @@ def test_damage_is_named(path):
     assert told(error.value.problems[1], "data/demo_5", "'actions'")
 
 
+def test_a_file_without_any_actions_of_that_name_is_told_what_reads_it(path):
+    with h5py.File(path, "a") as file:
+        for demonstration in file["data"].values():
+            demonstration.move("actions", "action_dict/gripper")
+    with pytest.raises(DataError, match=naming("data/demo_0", "'actions'", "hdf5_groups", "data/demo_*", "action.key")):
+        opened(path)
+    store = record_of("hdf5_groups", path, ["groups=data/demo_*"]).create()
+    assert store.keys()["action_dict/gripper"] == (2,) and store.episode_ends.tolist() == np.cumsum(LENGTHS).tolist()
+
+
 def test_demonstrations_that_are_not_alike_are_listed(path):
     with h5py.File(path, "a") as file:
         del file["data/demo_1/states"]
@@ -149,6 +160,7 @@ FUZZ = """
 import sys
 from pathlib import Path
 import numpy as np
+from dp_prior.data.formats.recognition import record_of
 from dp_prior.data.formats.robomimic import RobomimicStoreConfig
 from dp_prior.data.errors import DataError
 path, whole, generator = Path(sys.argv[1]), Path(sys.argv[1]).read_bytes(), np.random.default_rng(0)
