@@ -151,7 +151,7 @@ def proposed(found: list[Inspection]) -> dict[str, Any]:
     """A configuration that trains on the data set.
 
     Raises:
-        ConfigError: there are several data sets, or no action or observation among the keys.
+        ConfigError: there are several data sets, no action or observation among the keys, or embeddings of one kind.
         DataError: it cannot be trained on.
     """
     if len(found) > 1:
@@ -162,6 +162,9 @@ def proposed(found: list[Inspection]) -> dict[str, Any]:
     if errors:
         advice = "training would refuse this, so no configuration is written: repair the data, or write one by hand"
         raise DataError(one.name, errors, advice)
+    if len(one.rows) == 1:
+        remedy = "name both in data.image and data.text, or name these in data.language or data.embeddings of a policy"
+        raise ConfigError(one.name, [f"embeddings without their pair; a prior learns images from texts: {remedy}"])
     size = one.galleries[0].source.size if one.galleries else None
     fps, n_episodes = (
         (None, None) if one.survey is None else (one.survey.fps, len(one.survey.lengths) - len(one.leave_out))

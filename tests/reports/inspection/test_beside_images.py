@@ -31,6 +31,7 @@ def place_with(root, files):
         ({"cat/states.csv": "t,x,y\n0,1,2\n"}, ("*.csv", "1 not read", "cat/states.csv", "t, x, y", "#other-files")),
         ({"metadata.jsonl": '{"file_name": "0.png", "text": "a"}\n'}, ("metadata.jsonl", "text", "labels", "prior.md")),
         ({"a.h5": "", "b.h5": ""}, ("*.h5", "2 not read", "a.h5", "#other-files")),
+        ({"cat/000.npy": ""}, ("*.npy", "1 not read", "cat/000.npy", "#other-files")),
         ({"meta.jsonl": "no json"}, ("meta.jsonl", "not read")),
     ],
 )
