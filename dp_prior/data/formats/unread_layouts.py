@@ -13,7 +13,7 @@ from dp_prior.files.regular_files import open_regular
 
 _ACTION = re.compile(r"(^|[._-])actions?([._-]|\d|$)", re.I)
 
-_REMEDY = "save each episode as one .npz, as docs/own_data.md#other-files shows"
+_REMEDY = "each episode as one .npz, or all with episode_ends as one (docs/own_data.md#other-files)"
 
 
 def refuse_unread_layout(path: Path) -> None:
@@ -23,7 +23,7 @@ def refuse_unread_layout(path: Path) -> None:
         DataError: each array or each step has a file; how to make a file per episode.
     """
     if path.is_dir() and (told := _arrays_apart(path) or _steps_apart(path)):
-        raise DataError(str(path.absolute()), [f"{told}; no format reads them so. To train on them, {_REMEDY}"])
+        raise DataError(str(path.absolute()), [f"{told}; no format reads them so. To train on them, save {_REMEDY}"])
 
 
 def _arrays_apart(path: Path) -> str:

@@ -81,6 +81,15 @@ def test_the_lines_of_the_page_make_of_them_what_is_read(number, write, tmp_path
     assert np.array_equal(store.read("action"), np.concatenate([one["action"] for one in expected]))
 
 
+def test_arrays_of_all_episodes_are_told_that_they_may_be_one_file(tmp_path):
+    for name, values in {"states": np.ones((9, 4)), "actions": np.ones((9, 2)), "episode_ends": [4, 9]}.items():
+        np.save(tmp_path / f"{name}.npy", values)
+    with pytest.raises(DataError, match=naming("actions.npy (9, 2)", "episode_ends", ".npz", "#other-files")):
+        inspect(str(tmp_path))
+    np.savez(tmp_path / "d.npz", **{file.stem: np.load(file) for file in tmp_path.glob("*.npy")})
+    assert inspect(str(tmp_path / "d.npz"))[0].survey.store.episode_ends.tolist() == [4, 9]
+
+
 def test_episodes_of_one_number_per_step_are_no_steps(tmp_path):
     for number in range(2):
         np.savez(tmp_path / f"{number}.npz", action=np.zeros(20), state=np.ones((20, 3)), place=np.ones(3))
