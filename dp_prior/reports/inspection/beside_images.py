@@ -1,4 +1,4 @@
-"""Tables, arrays and texts beside the pictures of a set of images, which does not read these files."""
+"""Tables, arrays, texts and other parts beside the pictures of a set of images, which does not read these files."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dp_prior.data.found_files import by_number
 from dp_prior.data.pictures.decode import PICTURE_ENDINGS
 from dp_prior.data.pictures.images import ImagesConfig
 from dp_prior.reports.inspection.faults import Finding
+from dp_prior.reports.inspection.image_survey import parts_at
 
 _ENDINGS = (".csv", ".json", ".jsonl", ".npy", ".npz", ".parquet", ".hdf5", ".h5")
 
@@ -26,11 +27,22 @@ def unread_beside(record: ImagesConfig) -> Iterator[Finding]:
     for source in record.sources().values():
         places = {Path(place).expanduser(): endings for place, endings in source.places().items()}
         for place, endings in places.items():
+            yield from _other_parts(place, record)
             kinds = defaultdict[str, list[Path]](list)
             for file in sorted(place.rglob("*"), key=lambda file: by_number(str(file))):
                 if file not in places and file.suffix not in endings and _may_belong(file.relative_to(place), file):
                     kinds[file.suffix].append(file)
             yield from (_finding(place, files) for files in kinds.values())
+
+
+def _other_parts(place: Path, record: ImagesConfig) -> Iterator[Finding]:
+    """A finding for each part of the set beside the folder `train` that nothing reads."""
+    read = {Path(each).expanduser() for each in record.places()}
+    parts = parts_at(place.parent) if place.name.lower() == "train" else {}
+    for part in parts.values():
+        if part not in read:
+            remedy = "data.split takes parts from train; to test on this folder, name it in data.test_source"
+            yield Finding("warning", f"{part.name}/ beside {place.name}/ is not read; {remedy}")
 
 
 def _finding(place: Path, files: list[Path]) -> Finding:

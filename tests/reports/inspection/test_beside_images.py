@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dp_prior.reports.inspection.inspect import inspect
-from tests.data.pictures.sets import images, write_folder
+from tests.data.pictures.sets import CLASSES, images, write_folder
 from tests.messages import told
 
 pytest.importorskip("PIL", reason="NOT CHECKED: the image extra is not installed")
@@ -53,3 +53,16 @@ def test_the_table_of_labels_is_read(tmp_path):
     assert not warned(place)
     np.savez(place / "more.npz", a=np.ones(3))
     assert told(warned(place), "*.npz", "more.npz")
+
+
+def test_folders_of_parts_are_no_classes(tmp_path):
+    for number, part in enumerate(("train", "test", "val")):
+        pixels, labels = images(12, (8, 8))
+        write_folder(tmp_path / part, pixels + np.uint8(number), labels, "folder")
+    (found,) = inspect(str(tmp_path))
+    assert [(one.name, one.source.root.name, len(one.source)) for one in found.galleries] == [
+        ("source", "train", 12),
+        ("test_source", "test", 12),
+    ]
+    assert found.galleries[0].source.classes == tuple(sorted(CLASSES)) and found.data["labels"]
+    assert told(warned(tmp_path), "val/", "train/", "not read", "data.test_source") and "test/" not in warned(tmp_path)
