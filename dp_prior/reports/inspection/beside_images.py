@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dp_prior.data.errors import first_few
+from dp_prior.data.files import reading
 from dp_prior.data.found_files import by_number
 from dp_prior.data.pictures.decode import PICTURE_ENDINGS
 from dp_prior.data.pictures.images import ImagesConfig
@@ -28,11 +29,7 @@ def unread_beside(record: ImagesConfig) -> Iterator[Finding]:
         places = {Path(place).expanduser(): endings for place, endings in source.places().items()}
         for place, endings in places.items():
             yield from _other_parts(place, record)
-            kinds = defaultdict[str, list[Path]](list)
-            for file in sorted(place.rglob("*"), key=lambda file: by_number(str(file))):
-                if file not in places and file.suffix not in endings and _may_belong(file.relative_to(place), file):
-                    kinds[file.suffix].append(file)
-            yield from (_finding(place, files) for files in kinds.values())
+            yield from _kinds(place, (file for file in place.rglob("*") if file not in places), endings)
 
 
 def _other_parts(place: Path, record: ImagesConfig) -> Iterator[Finding]:
@@ -43,6 +40,18 @@ def _other_parts(place: Path, record: ImagesConfig) -> Iterator[Finding]:
         if part not in read:
             remedy = "data.split takes parts from train; to test on this folder, name it in data.test_source"
             yield Finding("warning", f"{part.name}/ beside {place.name}/ is not read; {remedy}")
+    if parts:
+        yield from _kinds(place.parent, (file for file in place.parent.iterdir() if file not in read), ())
+
+
+def _kinds(place: Path, files: Iterable[Path], endings: tuple[str, ...]) -> Iterator[Finding]:
+    """A finding for each kind among files below a place, other than those that are read by their endings."""
+    kinds = defaultdict[str, list[Path]](list)
+    for file in files:
+        if file.suffix not in endings and _may_belong(file.relative_to(place), file):
+            kinds[file.suffix].append(file)
+    for _, found in sorted(kinds.items()):
+        yield _finding(place, sorted(found, key=lambda file: by_number(str(file))))
 
 
 def _finding(place: Path, files: list[Path]) -> Finding:
@@ -60,15 +69,15 @@ def _may_belong(name: Path, file: Path) -> bool:
     if any(part.startswith(".") for part in name.parts):
         return False
     is_caption = file.suffix == ".txt" and any(file.with_suffix(ending).exists() for ending in PICTURE_ENDINGS)
-    return is_caption or file.suffix in _ENDINGS
+    return (is_caption or file.suffix in _ENDINGS) and file.is_file()
 
 
 def _columns(file: Path) -> list[str]:
     """The names of the columns of a table; empty for files that are none."""
     if file.suffix not in (".csv", ".jsonl"):
         return []
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        line = lines.readline(_LONGEST_LINE)
+    with reading(file), file.open(encoding="utf-8", errors="replace") as lines:
+        line = lines.readline(_LONGEST_LINE).replace("\0", "")
     if file.suffix == ".csv":
         return next(csv.reader([line]), [])
     try:

@@ -14,6 +14,7 @@ import torch
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior.data.pictures.decode import PICTURE_ENDINGS
 from dp_prior.data.pictures.image_source import ImageSource
 from dp_prior.data.pictures.images import ImagesConfig
 from dp_prior.pixels.resize import Fit
@@ -163,10 +164,12 @@ def images_at(place: Path) -> dict[str, Any] | None:
 
 
 def parts_at(place: Path) -> dict[str, Path]:
-    """The folders of a folder by their names in lower case, if these are parts of a set and no classes; else empty."""
-    folders = [each for each in place.iterdir() if each.is_dir() and each.name[0] != "."] if place.is_dir() else []
-    parts = {each.name.lower(): each for each in folders}
-    return parts if "train" in parts and parts.keys() <= PARTS else {}
+    """The folders of a folder by their names in lower case, if these are parts of a set and no classes; else empty.
+    Pictures or a `metadata.csv` beside the folders belong to all."""
+    inside = [each for each in place.iterdir() if each.name[0] != "."] if place.is_dir() else []
+    parts = {each.name.lower(): each for each in inside if each.is_dir()}
+    is_one = any(each.suffix in PICTURE_ENDINGS or each.name == "metadata.csv" for each in inside)
+    return parts if "train" in parts and parts.keys() <= PARTS and not is_one else {}
 
 
 def _of_parts(parts: dict[str, Path]) -> dict[str, Any] | None:

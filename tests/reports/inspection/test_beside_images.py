@@ -32,6 +32,7 @@ def place_with(root, files):
         ({"metadata.jsonl": '{"file_name": "0.png", "text": "a"}\n'}, ("metadata.jsonl", "text", "labels", "prior.md")),
         ({"a.h5": "", "b.h5": ""}, ("*.h5", "2 not read", "a.h5", "#other-files")),
         ({"cat/000.npy": ""}, ("*.npy", "1 not read", "cat/000.npy", "#other-files")),
+        ({"odd.csv": "a\0,b\n"}, ("odd.csv", "not read", "a, b")),
         ({"meta.jsonl": "no json"}, ("meta.jsonl", "not read")),
     ],
 )
@@ -66,3 +67,8 @@ def test_folders_of_parts_are_no_classes(tmp_path):
     ]
     assert found.galleries[0].source.classes == tuple(sorted(CLASSES)) and found.data["labels"]
     assert told(warned(tmp_path), "val/", "train/", "not read", "data.test_source") and "test/" not in warned(tmp_path)
+    (tmp_path / "train.csv").write_text("id,label\n0,cat\n")
+    assert told(warned(tmp_path), "*.csv", "train.csv", "id, label")
+    (tmp_path / "0.png").write_bytes((tmp_path / "train/cat/000.png").read_bytes())
+    (whole,) = inspect(str(tmp_path))
+    assert [len(one.source) for one in whole.galleries] == [37], "a picture beside the folders is of no part"
