@@ -14,7 +14,7 @@ import numpy as np
 
 from dp_prior.data.errors import DataError, MissingError, UnreadableError, first_few
 from dp_prior.data.files import check_count, decoding, npy_header, reading
-from dp_prior.data.formats.grouped import EpisodeArrays, GroupedStore, Layout, rows_agree, steps_key
+from dp_prior.data.formats.grouped import ACTIONS, EpisodeArrays, GroupedStore, Layout, rows_agree, steps_key
 from dp_prior.data.formats.hdf5_groups import ENDINGS, Hdf5Episode
 from dp_prior.data.formats.npz import read_header
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
@@ -81,7 +81,8 @@ class EpisodeFilesConfig(EpisodeStoreRecord):
         except ImportError:
             return True  # creating the store says what to install
         is_signal = len(files) > 1 and (files[0].suffix != ".npz" or _has_signals(layout))
-        return not holds_several(layout) and (steps_key(layout) is not None or (is_signal and rows_agree(layout)))
+        is_other = holds_several(layout) or holds_a_step(layout)
+        return not is_other and (steps_key(layout) is not None or (is_signal and rows_agree(layout)))
 
     def create(self) -> EpisodeFilesStore:
         """Open each file and read its layout; arrays are read when asked for.
@@ -134,6 +135,16 @@ def first_layout(files: Iterable[Path]) -> Layout:
 def holds_several(layout: Layout) -> bool:
     """Whether a file with these arrays is a data set by itself."""
     return "episode_ends" in layout or any(key.startswith(("data/demo_", "traj_")) for key in layout)
+
+
+def holds_a_step(layout: Layout) -> bool:
+    """Whether a file with these arrays is one step: its action is a vector, as long as no array of more axes."""
+    shapes = {key: shape for key, (shape, _) in layout.items()}
+    actions = [shape for key, shape in shapes.items() if key.rpartition("/")[2] in ACTIONS]
+    if len(shapes) < 2 or not actions or len(actions[0]) > 1:
+        return False
+    is_scalar_action = len({shape[:1] for shape in shapes.values()}) == 1 and bool(actions[0])
+    return not is_scalar_action and not any(len(shape) > 1 and shape[:1] == actions[0] for shape in shapes.values())
 
 
 def _has_signals(layout: Layout) -> bool:

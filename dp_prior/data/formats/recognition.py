@@ -12,6 +12,7 @@ from dp_prior.data.formats import EpisodeStoreConfig
 from dp_prior.data.formats.episode_files import episode_at, files_of_episodes, first_layout, holds_several
 from dp_prior.data.formats.hdf5_groups import ENDINGS
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
+from dp_prior.data.formats.unread_layouts import refuse_unread_layout
 
 
 class Episodes(Config):
@@ -43,6 +44,7 @@ def kind_of(path: Path) -> str:
         return found
     if not path.exists():
         raise DataError(str(path.absolute()), ["no such file or directory"])
+    refuse_unread_layout(path)
     if layout := _likely_layout(path):
         raise DataError(str(path.absolute()), [f"is read if a configuration says how, probably {json.dumps(layout)}"])
     inside = [each for each in sorted(path.iterdir()) if known_kind(each)] if path.is_dir() else []

@@ -64,6 +64,8 @@ STORED = {"compression": "gzip", "fletcher32": True}
 
 _LATER = "to read it, name a list under mask/ of those that have it in filter, or them in groups of " + GROUPS
 
+_ACTIONS_APART = f"if the actions have other names, read them by {GROUPS}, and name them in action.key"
+
 _BESIDE = "neither a demonstration, named data/demo_0 and so on, nor a list of them in this file under mask/"
 
 _DEMO = re.compile(r"demo_\d+")
@@ -156,7 +158,7 @@ class RobomimicStore(EpisodeStore):
                     problems.append(f"data/{name} {found}; the file may be incomplete")
                 lengths.append(actions.shape[0])
             if problems:
-                raise DataError(str(path), problems)
+                raise DataError(str(path), problems, "" if lengths else _ACTIONS_APART)
             self._keys = arrays_in(member(group, names[0]))
         self.episode_ends = np.cumsum(np.array(lengths, dtype=np.int64))
 

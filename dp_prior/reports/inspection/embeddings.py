@@ -13,8 +13,9 @@ from dp_prior.data.embeddings.folder import EmbeddingFolder
 from dp_prior.data.embeddings.metadata import read_columns
 from dp_prior.data.embeddings.pairing import check_pairs, pair_warnings
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
-from dp_prior.data.embeddings.written import cut_warnings, read_record
+from dp_prior.data.embeddings.written import RECORD, cut_warnings, read_record
 from dp_prior.data.errors import DataError
+from dp_prior.data.pictures.decode import PICTURE_ENDINGS
 from dp_prior.reports.inspection.faults import Finding
 from dp_prior.tensors.batch import X
 
@@ -93,10 +94,12 @@ def find_in_rows(found: list[FolderRows], record: EmbeddingsConfig) -> Iterator[
 
 
 def embeddings_at(place: Path) -> dict[str, Any] | None:
-    """`data` of a configuration for .npy files at a place; None if there are none."""
+    """`data` of a configuration for .npy files at a place, or folders of `dp-prior embed`; None if there are none."""
     files = sorted(place.rglob("*.npy")) if place.is_dir() else [place] * (place.suffix == ".npy" and place.is_file())
     if not files:
-        return None
+        return _written_at(place)
+    if any(beside.suffix in PICTURE_ENDINGS for beside in files[0].parent.iterdir()):
+        return None  # arrays beside pictures, such as depth
     groups = dict.fromkeys(file if file.parent == place or file == place else file.parent for file in files)
     data: dict[str, Any] = {"type": "embeddings"}
     for kind, words in (("text", ("text", "txt", "caption")), ("image", ("img", "image", ""))):
@@ -114,6 +117,16 @@ def embeddings_at(place: Path) -> dict[str, Any] | None:
             where = table if table.parent == place else table.parent
             return data | {"image": data["image"] | {"metadata": str(where)}, "split": {"by": column}}
     return data
+
+
+def _written_at(place: Path) -> dict[str, Any] | None:
+    """The same of folders that `dp-prior embed` wrote: the place itself, or folders in it."""
+    found: dict[str, Any] = {}
+    for file in sorted([*place.glob(RECORD), *place.glob(f"*/{RECORD}")]):
+        record = read_record(file.parent)
+        kind = "image" if record is None or {"frames", "images"} & record.source.keys() else "text"
+        found.setdefault(kind, {"path": str(file.parent), "format": "parquet"})
+    return {"type": "embeddings", **found} if found else None
 
 
 def _cosine(one: np.ndarray, other: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ import torch
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior.data.pictures.decode import PICTURE_ENDINGS
 from dp_prior.data.pictures.image_source import ImageSource
 from dp_prior.data.pictures.images import ImagesConfig
 from dp_prior.pixels.resize import Fit
@@ -25,6 +26,9 @@ MOST_IMAGES, MOST_PIXELS, SPANS = 4096, 2**28, 32
 
 THUMB, ACROSS, MOST_CLASSES = 64, 16, 24
 """Pixels of a still, stills side by side, and classes of which there is such a strip."""
+
+PARTS = {"train", "test", "val", "valid", "validation", "dev", "eval"}
+"""Usual names of folders with the parts of a set, which are no classes."""
 
 FEW = 0.1
 """A class with less than this share of the images of the largest one is named."""
@@ -144,6 +148,8 @@ def images_at(place: Path) -> dict[str, Any] | None:
     """`data` of a configuration for images at a place, with labels if there are any; None if there are no images."""
     if place.suffix == ".npz" and _holds_episodes(place):
         return None
+    if parts := parts_at(place):
+        return _of_parts(parts)
     kinds = ["npz"] if place.suffix == ".npz" else ["folder", "parquet"] if place.is_dir() else ["parquet"]
     for kind in kinds:
         plain = {"type": kind, "path": str(place)}
@@ -155,6 +161,25 @@ def images_at(place: Path) -> dict[str, Any] | None:
                 return {"type": "images", "source": plain | more, "labels": True}
         return {"type": "images", "source": plain}
     return None
+
+
+def parts_at(place: Path) -> dict[str, Path]:
+    """The folders of a folder by their names in lower case, if these are parts of a set and no classes; else empty.
+    Pictures or a `metadata.csv` beside the folders belong to all."""
+    inside = [each for each in place.iterdir() if each.name[0] != "."] if place.is_dir() else []
+    parts = {each.name.lower(): each for each in inside if each.is_dir()}
+    is_one = any(each.suffix in PICTURE_ENDINGS or each.name == "metadata.csv" for each in inside)
+    return parts if "train" in parts and parts.keys() <= PARTS and not is_one else {}
+
+
+def _of_parts(parts: dict[str, Path]) -> dict[str, Any] | None:
+    """`data` of the folder `train`, tested on the folder `test` if there is one of the same layout."""
+    found = images_at(parts["train"])
+    if found is None or "test" not in parts:
+        return found
+    test = found["source"] | {"path": str(parts["test"])}
+    is_alike = _opened(test, labelled=found.get("labels", False)) is not None
+    return found | {"test_source": test} if is_alike else found
 
 
 def _holds_episodes(path: Path) -> bool:

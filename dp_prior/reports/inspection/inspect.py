@@ -14,11 +14,13 @@ from dp_prior.data.embeddings.written import cut_warnings, read_record
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.recognition import Episodes, kind_of, known_kind
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
+from dp_prior.data.formats.unread_layouts import refuse_unread_layout
 from dp_prior.data.pictures.images import ImagesConfig
 from dp_prior.data.recorded.camera import DepthConfig, ImageConfig
 from dp_prior.data.recorded.selection import KeyConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.networks.encoders.points import PointEncoderConfig
+from dp_prior.reports.inspection.beside_images import unread_beside
 from dp_prior.reports.inspection.cameras import Strip, look
 from dp_prior.reports.inspection.depth import Distances, look_at_depth
 from dp_prior.reports.inspection.embeddings import FolderRows, embeddings_at, find_in_rows, read_rows
@@ -91,6 +93,8 @@ def inspect(place: str, overrides: Iterable[str] = ()) -> list[Inspection]:
         problem = f"--set {overrides[0]} changes a configuration, but {place} is a data set; leave it out"
         raise ConfigError(place, [problem])
     kind = known_kind(path)
+    if kind is None:
+        refuse_unread_layout(path)
     embeddings = embeddings_at(path) if kind is None else None
     if embeddings is not None:
         if "image" not in embeddings or "text" not in embeddings:  # nothing to pair them with; they are looked at alone
@@ -147,7 +151,7 @@ def proposed(found: list[Inspection]) -> dict[str, Any]:
     """A configuration that trains on the data set.
 
     Raises:
-        ConfigError: there are several data sets, or no action or observation among the keys.
+        ConfigError: there are several data sets, no action or observation among the keys, or embeddings of one kind.
         DataError: it cannot be trained on.
     """
     if len(found) > 1:
@@ -158,6 +162,9 @@ def proposed(found: list[Inspection]) -> dict[str, Any]:
     if errors:
         advice = "training would refuse this, so no configuration is written: repair the data, or write one by hand"
         raise DataError(one.name, errors, advice)
+    if len(one.rows) == 1:
+        remedy = "name both in data.image and data.text, or name these in data.language or data.embeddings of a policy"
+        raise ConfigError(one.name, [f"embeddings without their pair; a prior learns images from texts: {remedy}"])
     size = one.galleries[0].source.size if one.galleries else None
     fps, n_episodes = (
         (None, None) if one.survey is None else (one.survey.fps, len(one.survey.lengths) - len(one.leave_out))
@@ -285,7 +292,7 @@ def _images(name: str, data: dict[str, Any], given: ImagesConfig | None) -> Insp
     if given is None:
         data = propose_images(galleries[0], data)
         record = _Images.from_json(json.dumps({"data": data}), source=name).data
-    findings = list(find_in_images(galleries, record))
+    findings = [*find_in_images(galleries, record), *unread_beside(record)]
     try:
         record.create()
     except DataError as error:

@@ -12,6 +12,8 @@ from dp_prior.data.found_files import by_number
 
 _ACTION = re.compile(r"(^|[./_])(action|ctrl|control|command|cmd|target)", re.I)
 
+_OTHER_ACTION = "another action"
+
 _MEANINGS = (
     (re.compile(r"annotation|description|caption", re.I), "an annotation"),
     (
@@ -19,7 +21,7 @@ _MEANINGS = (
         "about success",
     ),
     (re.compile(r"(^|[./_])(env_)?states?([./]|$)|^sim", re.I), "perhaps the state of a simulator, which no robot has"),
-    (_ACTION, "another action"),
+    (_ACTION, _OTHER_ACTION),
     (re.compile(r"^timestamp$"), "the time of each step, in which gaps are looked for"),
 )
 
@@ -58,6 +60,8 @@ def _line(store: EpisodeStore, key: str, shape: tuple[int, ...], n_texts: int) -
     if len(shape) == 2 and shape[1] in (3, 6):
         return f"{what}, no observation by its name; to read it, name it in data.points or data.obs"
     found = next((meaning for pattern, meaning in _MEANINGS if pattern.search(key)), "no observation by its name")
+    if found == _OTHER_ACTION:
+        return f"{what}, {found}; to learn it, name it in data.action"
     return f"{what}, {found}; to read it, name it in data.obs"
 
 

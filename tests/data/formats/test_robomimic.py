@@ -5,10 +5,12 @@ import pytest
 
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.recognition import record_of
 from dp_prior.data.formats.robomimic import RobomimicStoreConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from tests import forks
 from tests.data.frames.recordings import pictures, write_robomimic
+from tests.data.recorded.trajectories import fetch_all
 from tests.messages import naming, told
 
 h5py = pytest.importorskip("h5py", reason="NOT CHECKED: h5py is not installed")
@@ -115,6 +117,16 @@ def test_damage_is_named(path):
     assert told(error.value.problems[1], "data/demo_5", "'actions'")
 
 
+def test_a_file_without_any_actions_of_that_name_is_told_what_reads_it(path):
+    with h5py.File(path, "a") as file:
+        for demonstration in file["data"].values():
+            demonstration.move("actions", "action_dict/gripper")
+    with pytest.raises(DataError, match=naming("data/demo_0", "'actions'", "hdf5_groups", "data/demo_*", "action.key")):
+        opened(path)
+    store = record_of("hdf5_groups", path, ["groups=data/demo_*"]).create()
+    assert store.keys()["action_dict/gripper"] == (2,) and store.episode_ends.tolist() == np.cumsum(LENGTHS).tolist()
+
+
 def test_demonstrations_that_are_not_alike_are_listed(path):
     with h5py.File(path, "a") as file:
         del file["data/demo_1/states"]
@@ -148,6 +160,7 @@ FUZZ = """
 import sys
 from pathlib import Path
 import numpy as np
+from dp_prior.data.formats.recognition import record_of
 from dp_prior.data.formats.robomimic import RobomimicStoreConfig
 from dp_prior.data.errors import DataError
 path, whole, generator = Path(sys.argv[1]), Path(sys.argv[1]).read_bytes(), np.random.default_rng(0)
@@ -215,6 +228,35 @@ def test_a_data_set_is_described_in_json_and_trained_on(path):
     assert data.spec.x_shape == (4, 2) and data.spec.cond_shapes == {"state": (2, 1)}
     with pytest.raises(ConfigError, match=naming("filters", "'filter'")):
         RobomimicStoreConfig.from_json(json.dumps({"path": "x", "filters": "train"}))
+
+
+def test_the_actions_of_robomimic_1_5_are_chosen_by_name_and_joined_in_order(tmp_path):
+    """Its files hold one action in several forms: `actions`, `actions_abs`, and the parts of both in `action_dict`."""
+    path, random = tmp_path / "d.hdf5", np.random.default_rng(0)
+    widths = {"abs_pos": 3, "abs_rot_6d": 6, "gripper": 1, "rel_pos": 3}
+    parts = {key: random.normal(size=(12, width)).astype(np.float32) for key, width in widths.items()}
+    whole = np.concatenate([parts["abs_pos"], parts["abs_rot_6d"], parts["gripper"]], axis=1)
+    with h5py.File(path, "w") as file:
+        for number in range(3):
+            rows, group = slice(4 * number, 4 * number + 4), file.create_group(f"data/demo_{number}")
+            group["actions"], group["actions_abs"] = -whole[rows], whole[rows]
+            group["obs/robot0_eef_pos"] = parts["abs_pos"][rows]
+            for key, values in parts.items():
+                group[f"action_dict/{key}"] = values[rows]
+    keys = opened(path).keys()
+    assert {f"action_dict/{key}": (width,) for key, width in widths.items()}.items() <= keys.items()
+
+    def learned(action):
+        record = {"episodes": {"type": "robomimic", "path": str(path)}, "obs": {"pos": {"key": "obs/robot0_eef_pos"}}}
+        chosen = json.dumps({**record, "action": action, "split": {"train": 1, "val": 0}})
+        data = TrajectoriesConfig.from_json(chosen).create(horizon=2, n_obs_steps=1, n_action_steps=1)
+        return fetch_all(data.train).x[:, 0].numpy()
+
+    absolute = learned({"key": "actions_abs"})
+    joined = {"key": [f"action_dict/{key}" for key in ("abs_pos", "abs_rot_6d", "gripper")]}
+    np.testing.assert_array_equal(learned(joined), absolute)
+    np.testing.assert_array_equal(learned({"key": "actions"}), -absolute)
+    np.testing.assert_array_equal(learned(joined | {"slice": [2, 5]}), absolute[:, 2:5])
 
 
 def test_floats_of_any_width_are_joined(tmp_path):

@@ -433,6 +433,18 @@ def test_text_embeddings_alone_are_looked_at_though_metadata_lie_beside_them(emb
     assert [rows.numbers.tolist() for rows in found.rows] == [list(range(600))]
 
 
+def test_a_folder_that_embed_wrote_is_read_by_its_path(tmp_path):
+    pytest.importorskip("pyarrow", reason="NOT CHECKED: pyarrow is not installed")
+    (tmp_path / "texts.txt").write_text("push\nlift\n")
+    arguments = ["--model", "hashed", "--texts", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "texts")]
+    assert CliRunner().invoke(main, ["embed", *arguments]).exit_code == 0
+    for place in (tmp_path / "texts", tmp_path):
+        (found,) = inspect(str(place))
+        assert [(rows.folder.path, rows.folder.count) for rows in found.rows] == [(str(tmp_path / "texts"), 2)]
+        with pytest.raises(ConfigError, match=naming(place.name, "data.image", "data.text", "data.language")):
+            write_config([found], tmp_path / "c.json")
+
+
 @pytest.mark.parametrize(
     ("arrays", "gap"),
     [

@@ -4,12 +4,15 @@ import json
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dp_prior.cli import main
 from dp_prior.config import ConfigError
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior.reports.inspection.inspect import inspect, write_config
 from dp_prior.reports.inspection.proposal import PICTURE, USUAL_RATE, _reduced, propose, propose_data, windows_of
 from dp_prior.reports.inspection.survey import survey
 from dp_prior.run.budget import MANY_EPOCHS
@@ -105,3 +108,52 @@ def test_windows_are_counted_as_the_data_set_has_them(seen, fps, left_out):
     task = config.task
     made = config.data.create(task.horizon, task.n_obs_steps, task.n_action_steps)
     assert windows_of(at_rate, left_out)[1] == len(made.train)
+
+
+def few_and_tiny(root, random):
+    """Places with data sets of many kinds, each of a few short episodes or rows."""
+    h5py = pytest.importorskip("h5py", reason="NOT CHECKED: the extra hdf5 is not installed")
+    turns = random.normal(size=(9, 4))
+    further = {
+        "vectors": {},
+        "colours": {"front": random.integers(0, 255, (9, 24, 32, 3)).astype(np.uint8)},
+        "depth": {"front_depth": random.integers(300, 2000, (9, 24, 32)).astype(np.uint16)},
+        "cloud": {"point_cloud": random.normal(size=(9, 80, 3)).astype(np.float32)},
+        "quaternion": {"eef_quat": turns / np.linalg.norm(turns, axis=1, keepdims=True)},
+    }
+    for kind, more in further.items():
+        (root / kind).mkdir()
+        for number in range(3):
+            signals = {"state": random.normal(size=(9, 4)), "action": random.normal(size=(9, 2))}
+            np.savez(root / kind / f"{number}.npz", **signals, **more)
+    with h5py.File(root / "traj.h5", "w") as groups, h5py.File(root / "mask.hdf5", "w") as masked:
+        for number in range(4):
+            groups[f"traj_{number}/actions"], groups[f"traj_{number}/qpos"] = np.ones((4, 2)), np.ones((5, 3))
+            masked[f"data/demo_{number}/actions"] = random.normal(size=(4, 2))
+            masked[f"data/demo_{number}/obs/state"] = random.normal(size=(4, 3))
+        masked["mask/train"], masked["mask/valid"] = np.array(["demo_0", "demo_1"], "S8"), np.array(["demo_2"], "S8")
+    for name, ends in (("one_step", [1]), ("two_steps", [1, 2])):
+        rows = random.normal(size=(ends[-1], 3))
+        np.savez(root / f"{name}.npz", state=rows, action=rows[:, :2], episode_ends=ends)
+    state = random.normal(size=(30, 3))
+    state[4] = np.nan
+    np.savez(root / "nan.npz", state=state, action=random.normal(size=(30, 2)), episode_ends=[10, 20, 30])
+    for kind in ("img_emb", "text_emb"):
+        (root / "pairs" / kind).mkdir(parents=True)
+        np.save(root / "pairs" / kind / "0.npy", random.normal(size=(1, 8)).astype(np.float32))
+    return sorted(root.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_every_proposal_passes_its_own_check_however_few_and_tiny_the_samples(tmp_path):
+    (tmp_path / "sets").mkdir()
+    failed = {}
+    for place in few_and_tiny(tmp_path / "sets", np.random.default_rng(0)):
+        config = tmp_path / f"{place.name}.json"
+        write_config(inspect(str(place)), config)
+        where = f"--set=tracker.data_path={tmp_path / place.stem}"
+        done = CliRunner().invoke(main, ["train", "--config_file", str(config), "--check", where])
+        if done.exit_code:
+            failed[place.name] = done.output[-500:]
+    assert not failed

@@ -51,7 +51,7 @@ def test_every_key_is_read_or_has_a_line(path):
     for key, words in {
         "velocity": "float64 (3,)", "reward": "about success", "env_states": "state of a simulator",
         "captions": "texts are read by data.language", "objects": "never decoded", 
-        "object_mask": "data.images", "action.pose": "another action",
+        "object_mask": "data.images", "action.pose": "another action; to learn it, name it in data.action",
     }.items():  # fmt: skip
         assert words in told[key], told[key]
 

@@ -1,0 +1,104 @@
+"""Demonstrations that no format reads are called what they are, and the page's lines make of them what is read."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dp_prior.data.errors import DataError
+from dp_prior.data.formats.recognition import kind_of, known_kind, record_of
+from dp_prior.reports.inspection.inspect import inspect
+from tests.messages import naming
+
+PAGE = Path(__file__).parents[3] / "docs/own_data.md"
+LENGTHS = (3, 5)
+
+
+def signals(steps):
+    rows = np.arange(steps, dtype=np.float32)[:, None]
+    front = np.broadcast_to(rows[..., None, None], (steps, 8, 9, 3)).astype(np.uint8)
+    return {
+        "state": rows + np.arange(4, dtype=np.float32),
+        "action": rows + np.arange(2, dtype=np.float32),
+        "front": front,
+    }
+
+
+def write_arrays_apart(folder, arrays):
+    for key, values in arrays.items():
+        np.save(folder / f"{key}.npy", values)
+
+
+def write_steps_apart(folder, arrays):
+    for step in range(len(arrays["action"])):
+        np.savez(folder / f"step_{step:03}.npz", **{key: values[step] for key, values in arrays.items()})
+
+
+def write_table(folder, arrays):
+    image = pytest.importorskip("PIL.Image", reason="NOT CHECKED: the image extra is not installed")
+    for step, frame in enumerate(arrays["front"]):
+        image.fromarray(frame).save(folder / f"{step:03}.jpg", quality=95)
+    rows = np.column_stack([np.arange(len(arrays["action"])), arrays["state"][:, :2], arrays["action"]])
+    np.savetxt(folder / "states.csv", rows, delimiter=",", header="t,x,y,to_x,to_y", comments="")
+
+
+def recordings(root, write):
+    for number, steps in enumerate(LENGTHS):
+        (root / f"recordings/ep{number}").mkdir(parents=True)
+        write(root / f"recordings/ep{number}", signals(steps))
+    return root / "recordings"
+
+
+@pytest.mark.parametrize(
+    ("write", "named"),
+    [
+        (write_arrays_apart, ("recordings", "ep0", "action.npy (3, 2)", "front.npy (3, 8, 9, 3)", ".npz")),
+        (write_steps_apart, ("recordings", "step", "ep0/step_000.npz", "state (4,)", "action (2,)", ".npz")),
+    ],
+)
+def test_arrays_and_steps_one_by_one_are_called_what_they_are(write, named, tmp_path):
+    place = recordings(tmp_path, write)
+    for folder, names in ((place, named), (place / "ep0", ("ep0", *named[-3:]))):
+        assert known_kind(folder) is None
+        for ask in (kind_of, lambda path: inspect(str(path))):
+            with pytest.raises(DataError, match=naming(*names, "docs/own_data.md#other-files")):
+                ask(folder)
+
+
+@pytest.mark.parametrize(("number", "write"), [*enumerate([write_arrays_apart, write_steps_apart, write_table])])
+def test_the_lines_of_the_page_make_of_them_what_is_read(number, write, tmp_path, monkeypatch):
+    recordings(tmp_path, write)
+    monkeypatch.chdir(tmp_path)
+    section = PAGE.read_text(encoding="utf-8").partition("### Other files")[2].partition("\n## ")[0]
+    exec(re.findall(r"```python\n(.*?)```", section, re.DOTALL)[number], {})
+    assert kind_of(Path("joined")) == "episode_files"
+    store = record_of("episode_files", Path("joined")).create()
+    expected = [signals(steps) for steps in LENGTHS]
+    assert store.episode_ends.tolist() == np.cumsum(LENGTHS).tolist() and list(store.cameras()) == ["front"]
+    state = np.concatenate([one["state"] for one in expected])[:, : store.keys()["state"][0]]
+    assert np.array_equal(store.read("state"), state)
+    assert np.array_equal(store.read("action"), np.concatenate([one["action"] for one in expected]))
+
+
+def test_arrays_of_all_episodes_are_told_that_they_may_be_one_file(tmp_path):
+    for name, values in {"states": np.ones((9, 4)), "actions": np.ones((9, 2)), "episode_ends": [4, 9]}.items():
+        np.save(tmp_path / f"{name}.npy", values)
+    with pytest.raises(DataError, match=naming("actions.npy (9, 2)", "episode_ends", ".npz", "#other-files")):
+        inspect(str(tmp_path))
+    np.savez(tmp_path / "d.npz", **{file.stem: np.load(file) for file in tmp_path.glob("*.npy")})
+    assert inspect(str(tmp_path / "d.npz"))[0].survey.store.episode_ends.tolist() == [4, 9]
+
+
+def test_episodes_of_one_number_per_step_are_no_steps(tmp_path):
+    for number in range(2):
+        np.savez(tmp_path / f"{number}.npz", action=np.zeros(20), state=np.ones((20, 3)), place=np.ones(3))
+    assert known_kind(tmp_path) == "episode_files"
+
+
+def test_embeddings_are_no_arrays_of_an_episode(tmp_path):
+    for name in ("img_emb", "text_emb"):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "0.npy", np.ones((4, 3), np.float32))
+    (found,) = inspect(str(tmp_path))
+    assert {rows.name for rows in found.rows} == {"image", "text"}
