@@ -1,15 +1,18 @@
-"""`python -m benchmarks.fine_tuning`: a camera policy fine-tuned to another action size, beside training from scratch.
+"""`python -m benchmarks.fine_tuning`: the camera job fine-tuned to another action size, beside training from scratch.
 
-Trains a small camera policy of Push-T, then policies of Push-T with a tool (`benchmarks/pusht_tool.py`), whose actions
-have a third number, on a few demonstrations that the first policy has not seen: from its weights, where they fit, with
-a lower learning rate, and from scratch, with the same seeds and samples, which take the same minutes. What is there
-already is not done again, so the command may be stopped and repeated.
+Trains the camera policy of Push-T, with smaller pictures and networks, then policies of Push-T with a tool
+(`benchmarks/pusht_tool.py`), whose actions have a third number, on a few demonstrations that the first policy has not
+seen: from its weights, as far as numbers have the same meaning, with a lower learning rate but at the ends of the
+network, and from scratch, with the same seeds and samples. What is there already is not done again, so the command may
+be stopped and repeated; `--jobs` trainings run side by side, a core each.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +23,24 @@ from benchmarks import training
 from benchmarks.kept import Kept
 from benchmarks.pusht_tool import write_tool_demonstrations
 from dp_prior.envs.expert_demonstrations import read_demonstrations, write_episodes
-from dp_prior.evaluation.interval import mean_interval
+from dp_prior.evaluation.interval import SHARE, mean_interval, of_difference
+from dp_prior.files.regular_files import read_object
 
 CONFIG = "pusht_image"
+STARTS = "pretrained", "scratch"
 ADDED_PARTS = "--import", "benchmarks.added_parts"
-PRETRAINING, FEW = 400, slice(800, 840)
+PRETRAINING, FEW = 400, slice(800, 820)
 """Demonstrations of the first policy, the first ones, and of the others."""
 
 FINE_TUNING_PEAK = 2e-3
 """Learning rate of fine-tuning; training from scratch keeps the 5e-3 of the main job."""
+
+ENDS = {
+    "backbone.head": {"lr_scale": 5.0},
+    "backbone.down.0": {"lr_scale": 3.0},
+    "backbone.up.0": {"lr_scale": 3.0},
+}
+"""Parts of the network that a further number of the action goes through, which learn faster in fine-tuning."""
 
 SMALL = {
     "task.encoders.camera.width": 16,
@@ -47,7 +59,7 @@ TOOL = {
     "task.arms": [{"type": "offset", "action": [0, 2], "key": "agent_pos"}],
     "train.lr.warmup_steps": 25,
 }
-"""Changes to a policy with a tool, of which only the position is relative."""
+"""Changes to a policy with a tool, of which the position alone is relative."""
 
 
 def pretrain(runs: Path, demonstrations: Path, samples: int) -> Path:
@@ -79,56 +91,82 @@ def settings(data: Path, samples: int, seed: int, pretrained: Path | None, episo
         "videos": 0,
     }
     others = {"data.episodes.path": str(data), "seed": seed, "test": [rollout]}
-    fine_tuning = {} if pretrained is None else {"train.init_from": start, "train.lr.peak": FINE_TUNING_PEAK}
+    rates = {"train.lr.peak": FINE_TUNING_PEAK, "train.optimizer.parts": ENDS}
+    fine_tuning = {} if pretrained is None else {"train.init_from": start} | rates
     return SMALL | TOOL | budget(samples) | others | fine_tuning
 
 
 def measured(run: Path) -> dict[str, float]:
-    """The score of a run, its interval over the episodes, and the share of solved ones."""
-    found = json.loads((run / "result.json").read_text(encoding="utf-8"))["test"]
+    """The score of a run, its interval over the episodes, the share of solved ones, and the minutes it took."""
+    found = read_object(run / "result.json")["test"]
     names = ("score", "score_ci_low", "score_ci_high", "success_rate")
-    return {name: found[f"test/{name}"] for name in names}
+    times = [datetime.fromisoformat(read_object(run / "exit.json")[name]) for name in ("started", "ended")]
+    return {name: found[f"test/{name}"] for name in names} | {
+        "minutes": (times[1] - times[0]).total_seconds() / 60,
+    }
 
 
-def rows(results: dict[str, dict[str, float]], seeds: int) -> list[dict[str, Any]]:
-    """A row for each start: the score of each seed, and their mean with its interval over the seeds."""
-    found = []
-    for start in ("pretrained", "scratch"):
-        runs = [results[f"{start} {seed}"] for seed in range(seeds)]
-        scores = [run["score"] for run in runs]
-        low, high = mean_interval(np.array(scores), limits=(0.0, 1.0))
-        found.append(
-            {
-                "start": start,
-                **{f"seed {seed}": score for seed, score in enumerate(scores)},
-                "mean": {"score": statistics.mean(scores), "interval": [low, high]},
-                "solved, %": {"percent": round(100 * statistics.mean(run["success_rate"] for run in runs))},
-            }
-        )
-    return found
+def summary(results: dict[str, dict[str, float]], seeds: int) -> list[dict[str, Any]]:
+    """A row for each start, and one of the differences: the score of each seed, and their mean with its interval over
+    the seeds."""
+    runs = {start: [results[f"{start} {seed}"] for seed in range(seeds)] for start in STARTS}
+    scores = {start: np.array([run["score"] for run in found]) for start, found in runs.items()}
+    return [
+        *(row(start, scores[start], SHARE) | others(runs[start]) for start in STARTS),
+        row("difference", scores["pretrained"] - scores["scratch"], of_difference(SHARE)),
+    ]
+
+
+def row(name: str, scores: np.ndarray, limits: tuple[float, float]) -> dict[str, Any]:
+    """The score of each seed, and their mean with its interval."""
+    each = {f"seed {seed}": float(score) for seed, score in enumerate(scores)}
+    mean = {"score": float(scores.mean()), "interval": [*mean_interval(scores, limits=limits)]}
+    return {"start": name, **each, "mean": mean}
+
+
+def others(runs: list[dict[str, float]]) -> dict[str, Any]:
+    """The share of solved episodes and the minutes of the runs of one start."""
+    solved = statistics.mean(run["success_rate"] for run in runs)
+    return {"solved, %": {"percent": round(100 * solved)}, "minutes": [round(run["minutes"], 1) for run in runs]}
 
 
 @click.command(help=__doc__)
 @click.option("--data", type=click.Path(path_type=Path, exists=True), default=Path("demonstrations/pusht.npz"))
 @click.option("--runs", type=click.Path(path_type=Path), default=Path("runs/fine_tuning"), help="Where the runs go.")
+@click.option("--pretrained", type=click.Path(path_type=Path, exists=True), help="A first policy that exists already.")
 @click.option("--pretraining", default=160_000, show_default=True, help="Samples of the first policy.")
-@click.option("--samples", default=32_000, show_default=True, help="Of each policy with a tool.")
-@click.option("--seeds", default=3, show_default=True, help="Trainings of each kind.")
-@click.option("--episodes", default=50, show_default=True, help="Test episodes of each training.")
-def main(data: Path, runs: Path, pretraining: int, samples: int, seeds: int, episodes: int) -> None:
+@click.option("--samples", default=16_000, show_default=True, help="Of each policy with a tool.")
+@click.option("--seeds", default=5, show_default=True, help="Trainings of each kind.")
+@click.option("--episodes", default=32, show_default=True, help="Test episodes of each training.")
+@click.option("--jobs", default=1, show_default=True, help="Trainings at a time.")
+def main(
+    data: Path,
+    runs: Path,
+    pretrained: Path | None,
+    pretraining: int,
+    samples: int,
+    seeds: int,
+    episodes: int,
+    jobs: int,
+) -> None:
     runs = runs.resolve()
     kept = Kept(runs / "scores.jsonl", pretraining=pretraining, samples=samples, episodes=episodes)
     few = runs / "tool.npz"
     if not few.exists():
         write_tool_demonstrations(data, few, FEW)
-    pretrained = pretrain(runs, data, pretraining)
-    for seed in range(seeds):
-        for start, weights in (("pretrained", pretrained), ("scratch", None)):
-            if (name := f"{start} {seed}") not in kept.results:
-                run = runs / name.replace(" ", "_")
-                training.train(CONFIG, settings(few, samples, seed, weights, episodes), run, *ADDED_PARTS)
-                kept.note(name, measured(run))
-    click.echo(json.dumps(rows(kept.results, seeds), indent=1))
+    first = pretrain(runs, data, pretraining) if pretrained is None else pretrained.resolve()
+
+    def train(start: str, seed: int) -> tuple[str, dict[str, float]]:
+        run = runs / f"{start}_{seed}"
+        weights = first if start == "pretrained" else None
+        training.train(CONFIG, settings(few, samples, seed, weights, episodes), run, *ADDED_PARTS)
+        return f"{start} {seed}", measured(run)
+
+    todo = [(start, seed) for seed in range(seeds) for start in STARTS if f"{start} {seed}" not in kept.results]
+    with ThreadPoolExecutor(jobs) as pool:
+        for name, result in pool.map(lambda one: train(*one), todo):
+            kept.note(name, result)
+    click.echo(json.dumps(summary(kept.results, seeds), indent=1))
 
 
 if __name__ == "__main__":

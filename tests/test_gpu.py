@@ -20,9 +20,9 @@ from dp_prior.diffusion.sampler import DDIM
 from dp_prior.envs.toy import demonstrations
 from dp_prior.job.ranks import Ranks
 from dp_prior.networks.convolution import Conv1d, Downsample1d, Upsample1d
-from dp_prior.pixels.crop import Crop
 from dp_prior.run.assembly import Assembly
 from dp_prior.run.files.config import TrainConfig
+from dp_prior.tensors.crop import Crop
 from dp_prior.tensors.randomness import Randomness
 from dp_prior.training.trainer import PolicyTrainer
 from tests.test_device import Accelerator

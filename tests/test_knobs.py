@@ -49,6 +49,10 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
     "DepthConfig": "test_depth.py",
     "TrajectoriesConfig.points": "data/recorded/test_points.py",
     "DepthConfig.file": "data/frames/test_folder.py::test_a_folder_per_episode_may_hold_a_video_for_each_camera",
+    **dict.fromkeys(
+        ["DepthConfig.frames_per_row", "ImageConfig.frames_per_row"],
+        "data/frames/test_folder.py::test_of_a_camera_that_is_faster_than_the_rows_the_first_frame_of_each_is_read",
+    ),
     "DepthConfig.fit": "test_depth.py::test_the_graph_of_an_export_takes_frames_of_the_robot",
     "ResNetEncoderConfig.depth": "test_depth.py",
     "TrajectoriesConfig.depth": "test_depth.py",

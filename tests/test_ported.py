@@ -17,7 +17,7 @@ from tests.config.translation import test_diffusion_policy_table as diffusion_po
 from tests.config.translation.translated import merged
 from tests.data.embeddings.folders import write_npy
 from tests.data.formats.test_masked_arrays import write as write_masked
-from tests.data.frames.recordings import pictures, write_video, write_zarr, zip_of
+from tests.data.frames.recordings import pictures, png, write_video, write_zarr, zip_of
 from tests.data.pictures.sets import images, write_folder
 from tests.extras import needs
 
@@ -34,11 +34,13 @@ N = sum(LENGTHS)
 
 @dataclass(frozen=True)
 class Port:
-    """A configuration of theirs, a function that writes its data below a folder, and what there is to fill in."""
+    """A configuration of theirs, a function that writes its data below a folder, what there is to fill in, and what
+    leads from the Hub to these data."""
 
     settings: dict
     write: Callable[[Path], None]
     fill_in: dict[str, str] = field(default_factory=dict)
+    local: dict[str, str] = field(default_factory=dict)
 
 
 def numbers(*shape):
@@ -125,6 +127,40 @@ def lerobot_set(place):
     assert done.exit_code == 0, done.output
 
 
+def libero(place):
+    """As their converter writes it: LeRobot 2.0 with PNG in the tables and one name for each whole vector."""
+    cameras = {key: {"dtype": "image", "shape": [256, 256, 3]} for key in ("image", "wrist_image")}
+    vectors = {
+        key: {"dtype": "float32", "shape": [size], "names": [key]} for key, size in (("state", 8), ("actions", 7))
+    }
+    info = {
+        "codebase_version": "v2.0",
+        "data_path": "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
+        "features": cameras | vectors | {"episode_index": {"dtype": "int64", "shape": [1], "names": None}},
+        "total_episodes": len(LENGTHS),
+        "chunks_size": 1000,
+        "fps": 10,
+    }
+    from tests.data.formats.lerobot.test_dataset import write_table
+
+    root, files = place / "data/libero", [png(one) for one in pictures(max(LENGTHS), 256, 256)]
+    for episode, length in enumerate(LENGTHS):
+        table = {key: [{"bytes": one, "path": None} for one in files[:length]] for key in cameras}
+        table |= {key: numbers(length, *about["shape"]).tolist() for key, about in vectors.items()}
+        write_table(
+            root / info["data_path"].format(episode_chunk=0, episode_index=episode),
+            table | {"frame_index": range(length), "episode_index": [episode] * length, "task_index": [0] * length},
+        )
+    (root / "meta").mkdir()
+    (root / "meta/info.json").write_text(json.dumps(info))
+    lines = {
+        "episodes": [{"episode_index": e, "tasks": ["push"], "length": n} for e, n in enumerate(LENGTHS)],
+        "tasks": [{"task_index": 0, "task": "push"}],
+    }
+    for name, rows in lines.items():
+        (root / f"meta/{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 SHORT = {
     "dataloader": {"batch_size": 20},
     "val_dataloader": {"batch_size": 8},
@@ -191,11 +227,19 @@ LEROBOT = {
     "output_dir": "outputs/pusht",
 }
 OPENPI = {
-    "name": "pi0_mine",
-    "model": {"action_horizon": 4},
-    "lr_schedule": {"warmup_steps": 1, "decay_steps": 2, "peak_lr": 1e-4, "decay_lr": 1e-5},
-    "data": {"repo_id": "me/arms", "base_config": {"action_sequence_keys": ["action"]}},
-    "batch_size": 8,
+    "name": "pi05_libero",
+    "exp_name": "mine",
+    "model": {"pi05": True, "action_horizon": 10, "discrete_state_input": False},
+    "data": {
+        "repo_id": "physical-intelligence/libero",
+        "base_config": {"prompt_from_task": True},
+        "extra_delta_transform": True,
+    },
+    "batch_size": 4,
+    "lr_schedule": {"warmup_steps": 1, "peak_lr": 5e-5, "decay_steps": 1000000, "decay_lr": 5e-5},
+    "optimizer": {"clip_gradient_norm": 1.0},
+    "ema_decay": 0.999,
+    "weight_loader": {"params_path": "gs://openpi-assets/checkpoints/pi05_base/params"},
     "num_train_steps": 2,
     "wandb_enabled": False,
 }
@@ -235,6 +279,7 @@ PORTS = {
         folder_of("flowers", 16),
     ),
     "LeRobot's diffusion policy": Port(LEROBOT, lerobot_set),
+    "openpi's LIBERO": Port(OPENPI, libero, {}, {"data.episodes.repo": "null", "data.episodes.path": "data/libero"}),
 }
 
 
@@ -247,7 +292,7 @@ def test_a_configuration_of_theirs_trains_on_data_of_theirs(name, tmp_path, monk
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # fifteen trainings
+@pytest.mark.timeout(1800)  # sixteen trainings
 @every(name=PORTS)
 def test_every_configuration_of_theirs_trains_on_data_of_theirs(name, tmp_path, monkeypatch):
     assert_trains(PORTS[name], tmp_path / name, monkeypatch)
@@ -263,7 +308,7 @@ def assert_trains(port, place, monkeypatch):
     assert not [line for line in translated.output.splitlines() if line.startswith("unknown")]
     named = [line for line in translated.output.splitlines() if "fill in" in line.partition(":")[0]]
     assert [line.partition(": ")[2].split(", ") for line in named] == ([list(port.fill_in)] if port.fill_in else [])
-    settings = {**port.fill_in, "tracker.report": "false"}
+    settings = {**port.fill_in, **port.local, "tracker.report": "false"}
     words = ["--config_file", "ours.json", *(f"--set={key}={value}" for key, value in settings.items())]
     checked = command("train", *words, "--check")
     assert checked.exit_code == 0, checked.output

@@ -26,16 +26,17 @@ def spearman(a: np.ndarray, b: np.ndarray) -> tuple[float, float, float]:
 
     Ties have their mean rank. Interval: Fisher's z with the variance of Bonett and Wright 2000.
     """
-    ranks = [_ranks(np.asarray(values)) for values in (a, b)]
-    if any(np.ptp(one) == 0 for one in ranks):
+    both = [ranks(np.asarray(values)) for values in (a, b)]
+    if any(np.ptp(one) == 0 for one in both):
         return math.nan, math.nan, math.nan
-    rho = float(np.clip(np.corrcoef(*ranks)[0, 1], -1, 1))
+    rho = float(np.clip(np.corrcoef(*both)[0, 1], -1, 1))
     if abs(rho) == 1:
         return rho, rho, rho
-    half = 1.959964 * math.sqrt((1 + rho**2 / 2) / (len(ranks[0]) - 3))
+    half = 1.959964 * math.sqrt((1 + rho**2 / 2) / (len(both[0]) - 3))
     return rho, math.tanh(math.atanh(rho) - half), math.tanh(math.atanh(rho) + half)
 
 
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 0; of equal values their mean."""
-    return (values[:, None] > values).sum(1) + ((values[:, None] == values).sum(1) - 1) / 2
+def ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 0 along the last axis; of equal values their mean."""
+    one, other = values[..., None], values[..., None, :]
+    return (one > other).sum(-1) + ((one == other).sum(-1) - 1) / 2

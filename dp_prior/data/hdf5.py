@@ -9,14 +9,14 @@ from __future__ import annotations
 import fnmatch
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dp_prior.data.errors import DataError, UnreadableError
+from dp_prior.data.errors import DataError, UnreadableError, first_few
 from dp_prior.data.files import check_array, check_count, decoding, reading
 from dp_prior.files.regular_files import check_regular
 
@@ -28,6 +28,10 @@ MOST_NESTED = 16
 
 RATIOS, LARGEST_RATIO = {(): 1, ("gzip",): 1100}, 50_000
 """Bounds on what a byte decodes to, by the filters that compress; deflate reaches 1032."""
+
+COPY_LINK = "copy what it leads to into this file with h5py: it = file[name]; del file[name]; file.copy(it, name)"
+COPY_VALUES = "copy them into this file with h5py: it = file[name][()]; del file[name]; file[name] = it"
+"""What to do about an object in another file and about values there, which are never read, for messages."""
 
 _HARMLESS = {"shuffle", "fletcher32"}
 
@@ -76,16 +80,29 @@ def member(group: h5py.Group, path: str) -> h5py.Group | h5py.Dataset | None:
 
 
 def datasets(group: h5py.Group) -> dict[str, h5py.Dataset]:
-    """Every dataset below a group by each of its paths, sorted; those that lie in another file are left out.
+    """Every dataset below a group by each of its paths, sorted; `lost_names` tells of those that are not read.
 
     A group that several links name is looked through once.
 
     Raises:
         DataError: groups are nested too deeply, or there are too many.
     """
-    found: dict[str, h5py.Dataset] = {}
-    _collect(group, "", found, {_address(group)})
+    found = {path: item for path, item in _below(group) if not isinstance(item, str)}
     return dict(sorted(found.items()))
+
+
+def lost_names(group: h5py.Group) -> dict[str, str]:
+    """Why a name below a group leads to no array of this file, by path; raises the errors of `datasets`."""
+    return {path: why for path, why in _below(group) if isinstance(why, str)}
+
+
+def names_beside(file: h5py.File, paths: Iterable[str]) -> list[str]:
+    """Paths of everything that lies beside these groups, and beside the groups above them."""
+    steps = [path.split("/") for path in paths]
+    above = {"/".join(names[:depth]) for names in steps for depth in range(len(names))}
+    taken = {"/".join(names[:depth]) for names in steps for depth in range(1, len(names) + 1)}
+    found = [f"{parent}/{name}".lstrip("/") for parent in above for name in member(file, parent or "/") or ()]
+    return sorted(set(found) - taken)
 
 
 def check_dataset(array: h5py.Dataset) -> None:
@@ -156,32 +173,59 @@ def _followed(group: h5py.Group, path: str, links: int) -> h5py.Group | h5py.Dat
             return None
         where, kind = f"{at.name.rstrip('/')}/{name}", at.id.links.get_info(encoded).type
         if kind == h5py.h5l.TYPE_SOFT and links:
-            at = _followed(at, at.id.links.get_val(encoded).decode(errors="surrogateescape"), links - 1)
+            at = _followed(at, _target(at, encoded), links - 1)
         elif kind == h5py.h5l.TYPE_HARD:
             at = at[name]
         else:
-            problem = "leads on to too many links" if kind == h5py.h5l.TYPE_SOFT else "is a link to another file"
-            raise OutsideError(group.file.filename, [f"{where} {problem}; copy its values into this file"])
+            led = _target(at, encoded) if kind == h5py.h5l.TYPE_EXTERNAL else "another file"
+            problem = "leads on to too many links" if kind == h5py.h5l.TYPE_SOFT else f"is a link to {led}"
+            raise OutsideError(group.file.filename, [f"{where} {problem}; {COPY_LINK}"])
         if isinstance(at, h5py.Dataset) and (at.is_virtual or at.external):
-            raise OutsideError(group.file.filename, [f"{where} has its values in other files; copy them into this one"])
+            others = at.external or [(source.file_name,) for source in at.virtual_sources()]
+            listed = first_few(sorted({str(other[0])[:200] for other in others}))
+            raise OutsideError(group.file.filename, [f"{where} has its values in other files, {listed}; {COPY_VALUES}"])
     return at
 
 
-def _collect(group: h5py.Group, prefix: str, found: dict[str, h5py.Dataset], seen: set[Any]) -> None:
+def _target(group: h5py.Group, name: bytes) -> str:
+    """Where a soft or external link leads: a path, and of which file."""
+    found = group.id.links.get_val(name)
+    parts = [part.decode(errors="surrogateescape") for part in (found if isinstance(found, tuple) else (found,))]
+    return parts[0] if len(parts) == 1 else f"{parts[1][:200]} of {parts[0][:200]}"
+
+
+def _below(group: h5py.Group) -> list[tuple[str, h5py.Dataset | str]]:
+    """Path of everything below a group but groups, with the dataset or why there is none."""
+    found: list[tuple[str, h5py.Dataset | str]] = []
+    _collect(group, "", found, {_address(group)})
+    return found
+
+
+def _collect(group: h5py.Group, prefix: str, found: list[tuple[str, h5py.Dataset | str]], seen: set[Any]) -> None:
     h5py = import_h5py()
     if prefix.count("/") > MOST_NESTED:
         raise DataError(group.file.filename, [f"nests more than {MOST_NESTED} groups, first at {group.name[:200]}"])
     check_count(group.file.filename, len(found) + len(group), "arrays and groups in one demonstration")
     for name in group:
-        try:
-            item = member(group, name)
-        except OutsideError:
-            continue
-        if isinstance(item, h5py.Dataset):
-            found[prefix + name] = item
-        elif isinstance(item, h5py.Group) and _address(item) not in seen:
+        item = _item(group, name)
+        if not isinstance(item, h5py.Group):
+            found.append((prefix + name, item))
+        elif _address(item) not in seen:
             seen.add(_address(item))
             _collect(item, f"{prefix}{name}/", found, seen)
+
+
+def _item(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset | str:
+    """The object of a name in a group, or why there is none."""
+    h5py = import_h5py()
+    try:
+        found = member(group, name)
+    except OutsideError as error:
+        return error.problems[0]
+    if found is None:
+        led = _target(group, name.encode(errors="surrogateescape"))[:200]
+        return f"a link to {led}, which the file does not have; write what it should lead to, or delete it"
+    return found if isinstance(found, (h5py.Group, h5py.Dataset)) else "a named type, which holds no values"
 
 
 def _address(group: h5py.Group) -> Any:

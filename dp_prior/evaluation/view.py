@@ -16,9 +16,9 @@ from dp_prior.networks.encoders.observation import ObservationEncoder
 from dp_prior.networks.encoders.resnet import ResNetEncoder
 from dp_prior.networks.encoders.spatial_softmax import SpatialSoftmax
 from dp_prior.networks.encoders.vit import VitEncoder
-from dp_prior.pixels.crop import Crop
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tensors.batch import Spec
+from dp_prior.tensors.crop import Crop
 
 VIEW_SIDE = 288
 """Frames are enlarged by the largest whole factor that keeps their height at most this many pixels."""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from dp_prior.checkpoints.documents import CONFIG, DATA, SPEC
-from dp_prior.checkpoints.format import MODEL_FILES, read_checkpoint, read_manifest
+from dp_prior.checkpoints.documents import CONFIG, DATA
+from dp_prior.checkpoints.format import read_checkpoint, read_manifest
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.config import ConfigError
 from dp_prior.job.ranks import Ranks
@@ -22,7 +22,6 @@ from dp_prior.run.files.changes import completed, flat
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.tasks.pretrained import Pretrained
 from dp_prior.tasks.transfer import Transfer, TransferConfig, choose
-from dp_prior.tensors.batch import Spec
 
 Resume = Literal["auto", "never", "must"]
 
@@ -85,6 +84,10 @@ def initialise(model: Pretrained, config: TrainConfig, ranks: Ranks, report: Cal
     if source is not None:
         taken = take_weights(model, source, ranks)
         report(f"  initialised   from {source.path}: {taken}")
+        for line in taken.names:
+            report(f"  initialised   {line}")
+        for line in taken.warnings:
+            report(f"  warning       {line}")
         if taken.has_normalizer and not ranks.decide(lambda: _has_normalizer_of(config, source.path)):
             report("  warning       task.normalizer is not that of these weights, which is used; write the same one")
         for line in ranks.decide(lambda: _reordered(config, source.path)):
@@ -95,9 +98,7 @@ def take_weights(model: Pretrained, source: TransferConfig, ranks: Ranks) -> Tra
     """Load the weights and normalizer of another checkpoint into `model`, or the parts that `source` names."""
     directory = ranks.decide(lambda: resolve(source.path, whole=False))
     try:
-        stored = read_checkpoint(directory, MODEL_FILES)
-        spec = Spec.from_json(json.dumps(stored.documents[SPEC]), source=str(directory / SPEC))
-        found = choose(model, stored.tensors[MODEL_FILES[0]], spec, source)
+        found = choose(model, Pretrained.from_pretrained(directory), source)
     except ValueError as error:
         raise ConfigError("train.init_from", [f"{source.path!r} does not fit: {error}"]) from None
     model.load_state_dict({**model.state_dict(), **found.taken})

@@ -148,6 +148,7 @@ class InpaintingPolicy(DiffusionPolicy):
     """Diffuses trajectories; its output is their action chunk."""
 
     task = "inpainting_policy"
+    has_named_numbers: ClassVar = False
 
     def encode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
         """(B, H, A) actions and (B, n, *shape) observations by key -> (B, H, A + obs_dim) trajectories.

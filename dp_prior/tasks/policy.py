@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +35,7 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
     """Action chunks from observations. Its record is a `PolicyConfig`, which creates it."""
 
     task = "policy"
+    has_named_numbers: ClassVar = True
 
     def __init__(self, *, record: Config, **parts: Any):
         super().__init__(**parts)

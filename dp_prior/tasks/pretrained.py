@@ -44,6 +44,9 @@ class Pretrained(nn.Module):
     """The `type` of the record whose `create(spec)` builds this model; the record of a subclass extends it. None for
     `Pretrained` itself, which loads a model of any task."""
 
+    has_named_numbers: ClassVar[bool] = False
+    """Whether `named_axes` describes its tensors."""
+
     @classmethod
     def from_pretrained(
         cls,

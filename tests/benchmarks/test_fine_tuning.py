@@ -10,7 +10,7 @@ from benchmarks.pusht_tool import PushTToolConfig
 from benchmarks.training import ROOT, assignments
 from dp_prior.run.files.config import TrainConfig
 
-SCORES = {"pretrained": [0.5, 0.6, 0.7], "scratch": [0.2, 0.3, 0.4]}
+SCORES = {"pretrained": [0.5, 0.6, 0.7], "scratch": [0.2, 0.3, 0.55]}
 
 
 def read(settings):
@@ -19,13 +19,15 @@ def read(settings):
     return TrainConfig.from_json_path(path, assignments({**settings, "test": []})).model_dump()
 
 
-def test_the_start_and_the_rate_are_all_that_differs(tmp_path):
+def test_the_start_and_the_rates_are_all_that_differs(tmp_path):
     tuned = fine_tuning.settings(tmp_path / "few.npz", 1_000, 7, tmp_path / "first", 5)
     scratch = fine_tuning.settings(tmp_path / "few.npz", 1_000, 7, None, 5)
     assert tuned["test"] == scratch["test"]
     PushTToolConfig.model_validate(tuned["test"][0]["env"])
     tuned, scratch = read(tuned), read(scratch)
     assert tuned["train"]["lr"].pop("peak") < scratch["train"]["lr"].pop("peak") == 5e-3
+    assert tuned["train"]["optimizer"].pop("parts").keys() == fine_tuning.ENDS.keys()
+    assert not scratch["train"]["optimizer"].pop("parts")
     assert tuned["train"].pop("init_from")["path"] and scratch["train"].pop("init_from") is None
     assert tuned == scratch
 
@@ -49,23 +51,24 @@ def started(monkeypatch):
             found = {"score": SCORES[start][int(seed)], "score_ci_low": 0, "score_ci_high": 1, "success_rate": 0.1}
             rows = {"test": {f"test/{name}": value for name, value in found.items()}}
             (run / "result.json").write_text(json.dumps(rows))
+            times = {"started": "2026-11-26T10:00:30+00:00", "ended": "2026-11-26T10:02:00+00:00"}
+            (run / "exit.json").write_text(json.dumps(times))
 
     monkeypatch.setattr(training, "train", train)
     return names
 
 
-def test_a_repeated_command_trains_nothing_again_and_shows_the_means(tmp_path, started):
+def test_a_repeated_command_trains_nothing_again_and_shows_means_and_differences(tmp_path, started):
     data = ROOT / "demonstrations/pusht.npz"
-    first, again = (
-        CliRunner().invoke(
-            fine_tuning.main, ["--data", str(data), "--runs", str(tmp_path / "runs")], catch_exceptions=False
-        )
-        for _ in range(2)
-    )
+    words = ["--data", str(data), "--runs", str(tmp_path / "runs"), "--seeds", "3", "--jobs", "2"]
+    first, again = (CliRunner().invoke(fine_tuning.main, words, catch_exceptions=False) for _ in range(2))
     assert first.exit_code == again.exit_code == 0
-    assert started == ["pretrained", *(f"{start}_{seed}" for seed in range(3) for start in SCORES), "pretrained"]
-    tuned, scratch = json.loads(again.output)
+    every = {f"{start}_{seed}" for seed in range(3) for start in SCORES}
+    assert started[0] == started[-1] == "pretrained" and {*started[1:-1]} == every and len(started) == 8
+    tuned, scratch, difference = json.loads(again.output)
     assert (tuned["start"], scratch["start"]) == ("pretrained", "scratch")
-    assert [tuned["mean"]["score"], scratch["mean"]["score"]] == pytest.approx([0.6, 0.3])
+    assert [tuned["mean"]["score"], scratch["mean"]["score"]] == pytest.approx([0.6, 0.35])
     assert tuned["mean"]["interval"] == pytest.approx([0.6 - 0.2484, 0.6 + 0.2484], abs=1e-3)  # t of 2, 4.303
-    assert tuned["solved, %"] == {"percent": 10}
+    assert (tuned["solved, %"], tuned["minutes"]) == ({"percent": 10}, [1.5] * 3)
+    assert [difference[f"seed {seed}"] for seed in range(3)] == pytest.approx([0.3, 0.3, 0.15])
+    assert difference["mean"]["interval"] == pytest.approx([0.25 - 0.2151, 0.25 + 0.2151], abs=1e-3)

@@ -7,8 +7,19 @@ import numpy as np
 import pytest
 
 from dp_prior.data.errors import DataError
-from dp_prior.data.hdf5 import MOST_NESTED, OutsideError, check_dataset, datasets, import_h5py, member, opened_hdf5
-from tests.messages import naming
+from dp_prior.data.hdf5 import (
+    COPY_LINK,
+    COPY_VALUES,
+    MOST_NESTED,
+    OutsideError,
+    check_dataset,
+    datasets,
+    import_h5py,
+    lost_names,
+    member,
+    opened_hdf5,
+)
+from tests.messages import naming, told
 
 h5py = pytest.importorskip("h5py")
 
@@ -70,6 +81,32 @@ def test_what_leads_into_another_file_is_refused_unopened(tmp_path, kind):
         with pytest.raises(OutsideError, match=naming("a.hdf5", "copy")):
             member(file, "x")
         assert list(datasets(file)) == ["sound"]
+        assert told(lost_names(file)["x"], "copy")
+
+
+def test_every_name_is_an_array_or_told_why_not_and_the_advice_mends_it(tmp_path):
+    with h5py.File(tmp_path / "b.hdf5", "w") as file:
+        file["g/x"], file["y"] = [1, 2], [3]
+    with h5py.File(tmp_path / "a.hdf5", "w", libver="latest") as file:
+        file["obs/here"], file["obs/gone"] = [0], h5py.SoftLink("/none/x")
+        file["obs/type"], file["obs/twice"] = np.dtype("f4"), h5py.SoftLink("/obs")
+        file["obs/array"], file["obs/group"] = h5py.ExternalLink("b.hdf5", "/y"), h5py.ExternalLink("b.hdf5", "/g")
+        layout = h5py.VirtualLayout((2,), "i8")
+        layout[:] = h5py.VirtualSource(str(tmp_path / "b.hdf5"), "g/x", shape=(2,))
+        file.create_virtual_dataset("obs/virtual", layout)
+    with opened_hdf5(tmp_path / "a.hdf5", "x") as file:
+        assert list(datasets(file["obs"])) == ["here"]
+        lost = lost_names(file["obs"])
+    assert list(lost) == ["array", "gone", "group", "type", "virtual"]
+    assert told(lost["gone"], "/none/x", "delete") and "no values" in lost["type"]
+    assert told(lost["array"], "/obs/array", "/y of b.hdf5") and lost["array"].endswith(COPY_LINK)
+    assert told(lost["virtual"], "/obs/virtual") and lost["virtual"].endswith(f"b.hdf5; {COPY_VALUES}")
+    with h5py.File(tmp_path / "a.hdf5", "a") as file:
+        for name, advice in (("array", COPY_LINK), ("group", COPY_LINK), ("virtual", COPY_VALUES)):
+            exec(advice.partition("h5py: ")[2], {"file": file, "name": f"obs/{name}"})
+    with opened_hdf5(tmp_path / "a.hdf5", "x") as file:
+        found = {name: array[()].tolist() for name, array in datasets(file["obs"]).items()}
+        assert found == {"array": [3], "group/x": [1, 2], "here": [0], "virtual": [1, 2]}
 
 
 @pytest.mark.promise("K8", "K12")

@@ -10,12 +10,43 @@ from dp_prior.config.translation.translate import TO_FILL_IN
 
 _NO_VLM = "vision-language models are not here; `task.encoders` of type vit reads images, `data.language` texts"
 _KEYS = "name observations in `data.obs`, `data.images` and `data.language`"
+_REPACKED = "data.repack_transforms.inputs.0.structure."
+_LIBERO = {
+    "observation/image": "image",
+    "observation/wrist_image": "wrist_image",
+    "state": "state",
+    "actions": "actions",
+}
+_ALOHA = {"images.cam_high": "observation.images.top", "state": "observation.state", "actions": "action"}
+_OF_ALOHA = tuple(f"data.{name}" for name in ("use_delta_joint_actions", "adapt_to_pi", "action_sequence_keys"))
 _STATISTICS = "statistics are fitted to the training data and saved with the weights"
 _FILM = "the run directory holds everything that a run writes"
 
 
+def _is_aloha(theirs: Theirs) -> bool:
+    """Whether the data are of ALOHA, whose settings no other data of theirs have."""
+    return any(name in theirs for name in _OF_ALOHA)
+
+
+def _keys(theirs: Theirs) -> dict[str, str]:
+    """Keys of the data set by the places here: the repacked keys, or the usual ones of the kind of data."""
+    repacked = {path.removeprefix(_REPACKED): key for path, key in theirs.items() if path.startswith(_REPACKED)}
+    usual = _ALOHA if _is_aloha(theirs) else _LIBERO
+    found = {"actions": usual["actions"], **repacked} if repacked else usual
+    return {_place(name): key for name, key in found.items() if name != "prompt"}
+
+
+def _place(name: str) -> str:
+    """The place here of a key, by its name for their networks."""
+    if name == "actions":
+        return "data.action.key"
+    room = "images" if "image" in name else "obs"
+    return f"data.{room}.{name.removeprefix('observation/').removeprefix('images.').replace('/', '_')}.key"
+
+
 def _skeleton(theirs: Theirs) -> dict[str, Any]:
-    name = theirs.get("exp_name") or theirs.get("name") or "openpi"
+    keys = _keys(theirs)
+    cameras = [place.removesuffix(".key") for place in keys if place.startswith("data.images.")]
     steps = theirs.get("num_train_steps", 30000)
     averages = theirs.get("ema_decay", 0.99) is not None
     ours: dict[str, Any] = {
@@ -29,12 +60,12 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
         "task.diffusion.objective.type": "flow",
         "task.diffusion.clip": None,
         "task.sampler": {"type": "euler", "steps": 10},
-        "task.normalizer.action": _normalizer(theirs),
-        "task.normalizer.state": _normalizer(theirs),
+        **_normalized(True, theirs),
         "data.type": "trajectories",
         "data.episodes.type": "lerobot",
-        "data.obs.state.key": "observation.state",
-        "data.action.key": "actions",
+        **keys,
+        **{f"{camera}.size": [224, 224] for camera in cameras},
+        **{f"{camera}.fit": "letterbox" for camera in cameras},
         "data.split": {"train": 1.0, "val": 0.0},
         "data.batch_size": 32,
         "train.steps": steps,
@@ -46,7 +77,7 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
         "train.save_every.steps": 1000,
         "checkpoints.keep_every": 5000,
         "evaluate": [],
-        "tracker.data_path": f"runs/{name}",
+        "tracker.data_path": _directory(theirs.get("checkpoint_base_dir", "runs"), theirs),
         "tracker.log.<console>.type": "console",
     }
     if "data.repo_id" not in theirs:
@@ -63,7 +94,8 @@ def _normalizer(theirs: Theirs) -> dict[str, Any]:
 
 
 def _normalized(value: bool, theirs: Theirs, *names: str) -> Here:
-    return Here({f"task.normalizer.{name}": _normalizer(theirs) for name in ("action", "state")})
+    vectors = [place.split(".")[-2] for place in _keys(theirs) if not place.startswith("data.images.")]
+    return Here({f"task.normalizer.{name}": _normalizer(theirs) for name in vectors})
 
 
 def _horizon(n: int, theirs: Theirs, *names: str) -> Here:
@@ -110,10 +142,21 @@ def _logged(is_logged: bool, theirs: Theirs, *names: str) -> Here:
     return Here({"tracker.log.<wandb>.type": "wandb"} if is_logged else {})
 
 
-def _deltas(is_delta: bool, theirs: Theirs, *names: str) -> Here:
-    if is_delta:
-        raise NoCounterpart('list the joints in task.arms, as {"type": "offset", "action": [0, 6], "key": "state"}')
-    return Here()
+def _offsets(*slices: tuple[int, int]) -> Any:
+    """A function of whether joints are relative: their slices, alike in the action and the state."""
+
+    def to(is_delta: bool, theirs: Theirs, *names: str) -> Here:
+        arms = [{"type": "offset", "action": [*one], "key": "state", "slice": [*one]} for one in slices]
+        return Here({"task.arms": arms} if is_delta else {})
+
+    return to
+
+
+def _repacked(key: Any, theirs: Theirs, *names: str) -> Here:
+    found = {place: each for place, each in _keys(theirs).items() if each == key}
+    if key and not found:
+        raise NoCounterpart(_KEYS)
+    return Here(found)
 
 
 def _directory(path: str, theirs: Theirs, *names: str) -> str:
@@ -121,7 +164,7 @@ def _directory(path: str, theirs: Theirs, *names: str) -> str:
 
 
 def _named(name: str, theirs: Theirs, *names: str) -> Here:
-    return Here({"tracker.data_path": _skeleton(theirs)["tracker.data_path"]})
+    return Here({"tracker.data_path": _directory(theirs.get("checkpoint_base_dir", "runs"), theirs)})
 
 
 def _action(keys: list[str], theirs: Theirs, *names: str) -> str:
@@ -131,7 +174,7 @@ def _action(keys: list[str], theirs: Theirs, *names: str) -> str:
 
 
 _ROWS = (
-    Row("name", "tracker.data_path", "runs/NAME, of `exp_name` where there is one", _named),
+    Row("name", "tracker.data_path", "runs/NAME, with `exp_name`", _named),
     Row("exp_name", "tracker.run_name"),
     Row("project_name", "tracker.log.<wandb>.project"),
     Row("seed", "seed"),
@@ -182,12 +225,14 @@ _ROWS = (
     Row("data.repo_id", "data.episodes.repo"),
     Row("data.base_config.use_quantile_norm", "task.normalizer.<name>.type", "true: quantile", _normalized),
     *left_out("`data.language` reads LeRobot's tasks", "data.base_config.prompt_from_task", "data.default_prompt"),
-    *left_out(_KEYS, "data.repack_transforms.**", "data.data_transforms.**", "data.model_transforms.**"),
+    Row("data.repack_transforms.**", "data.images.<camera>.key", "or in `data.obs`, `data.action`", _repacked),
+    *left_out(_KEYS, "data.data_transforms.**", "data.model_transforms.**"),
     Row("data.base_config.action_sequence_keys", "data.action.key", "one key", _action),
+    Row("data.action_sequence_keys", "data.action.key", "one key", _action),
     *left_out(_STATISTICS, "data.assets.assets_dir", "data.assets.asset_id", "data.base_config.norm_stats.**"),
     *left_out(_STATISTICS, "data.base_config.asset_id", "data.base_config.repo_id"),
-    Row("data.use_delta_joint_actions", "task.arms", "arms of type offset", _deltas),
-    Row("data.extra_delta_transform", "task.arms", "arms of type offset", _deltas),
+    Row("data.use_delta_joint_actions", "task.arms", "offsets of two arms of 6 joints", _offsets((0, 6), (7, 13))),
+    Row("data.extra_delta_transform", "task.arms", "offsets of 6 joints", _offsets((0, 6))),
     *left_out("joints are in the units of the data", "data.adapt_to_pi"),
     *left_out("RLDS is not read; see docs/data.md for converting", "data.rlds_data_dir", "data.action_space"),
     *left_out("several data sets: `data.type` mixture", "data.datasets.**"),
@@ -199,9 +244,11 @@ OPENPI = Library(
     name="openpi",
     link="https://github.com/Physical-Intelligence/openpi",
     about="A `TrainConfig` written as YAML or JSON, or the flags of its `train.py`. The training is translated; "
-    "the model becomes a flow-matching transformer of our own size, trained from the beginning.",
+    "the model becomes a flow-matching transformer of our own size, trained from the beginning. Repacked keys name "
+    "cameras and vectors; without any the keys of ALOHA or LIBERO do.",
     rows=_ROWS,
     skeleton=_skeleton,
+    defaults=lambda theirs: {"data.use_delta_joint_actions": True} if _is_aloha(theirs) else {},
     blocks={
         "model": "task",
         "lr_schedule": "train.lr",

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.errors import DataError
 from dp_prior.data.formats.episode_store import EpisodeStore, spans, step_of
 
 
@@ -95,7 +95,7 @@ class Chosen:
         """
         source, known, total = str(store.describe()["path"]), store.keys(), int(self.recorded[-1])
         if key not in known:
-            raise DataError(source, [f"{where}: there is no key {key!r}. {nearest_name(key, known)}"])
+            raise DataError(source, [f"{where}: there is {store.no_key(key)}"])
         rows = store.rows(key)
         if rows == len(self.recorded) != total:
             return np.repeat(store.read(key)[self.numbers], self.lengths, axis=0)

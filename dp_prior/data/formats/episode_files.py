@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import zipfile
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from dp_prior.data.errors import DataError, MissingError, UnreadableError
+from dp_prior.data.errors import DataError, MissingError, UnreadableError, first_few
 from dp_prior.data.files import check_count, decoding, npy_header, reading
 from dp_prior.data.formats.grouped import EpisodeArrays, GroupedStore, Layout, rows_agree, steps_key
 from dp_prior.data.formats.hdf5_groups import ENDINGS, Hdf5Episode
@@ -76,14 +77,13 @@ class EpisodeFilesConfig(EpisodeStoreRecord):
         """See `EpisodeStoreRecord`; asks the first file that can be read."""
         files = files_of_episodes(path, "*") if path.is_dir() else []
         try:
-            layout = _first_layout(files[:_MOST_ASKED])
+            layout = first_layout(files[:_MOST_ASKED])
         except ImportError:
             return True  # creating the store says what to install
-        is_several = "episode_ends" in layout or any(key.startswith(("data/demo_", "traj_")) for key in layout)
         is_signal = len(files) > 1 and (files[0].suffix != ".npz" or _has_signals(layout))
-        return not is_several and (steps_key(layout) is not None or (is_signal and rows_agree(layout)))
+        return not holds_several(layout) and (steps_key(layout) is not None or (is_signal and rows_agree(layout)))
 
-    def create(self) -> GroupedStore:
+    def create(self) -> EpisodeFilesStore:
         """Open each file and read its layout; arrays are read when asked for.
 
         Raises:
@@ -99,7 +99,23 @@ class EpisodeFilesConfig(EpisodeStoreRecord):
         if any(file.suffix != ".npz" for file in files):
             import_h5py()
         advice = "if it is no episode, say in files which are; if another key has the steps, name it in steps"
-        return GroupedStore(path, "one file per episode", [episode_at(file) for file in files], self.steps, advice)
+        return EpisodeFilesStore(path, "one file per episode", [episode_at(file) for file in files], self.steps, advice)
+
+
+class EpisodeFilesStore(GroupedStore):
+    """See `GroupedStore`."""
+
+    def unread(self) -> dict[str, str]:
+        """See `EpisodeStore`; files and folders beside the episodes too."""
+        taken = {self.path / part.file.relative_to(self.path).parts[0] for part in self._parts}
+        files, folders = defaultdict[str, list[str]](list), {}
+        for path in sorted({*self.path.iterdir()} - taken):
+            if path.is_dir():
+                folders[f"{path.name}/"] = "a folder; frames in it are read if data.images names it"
+            else:
+                files[f"*{path.suffix}"].append(path.name)
+        beside = {kind: f"files that are no episodes: {first_few(names)}" for kind, names in files.items()}
+        return super().unread() | beside | folders
 
 
 def episode_at(file: Path) -> EpisodeArrays:
@@ -107,11 +123,17 @@ def episode_at(file: Path) -> EpisodeArrays:
     return NpzEpisode(file) if file.suffix == ".npz" else Hdf5Episode(file)
 
 
-def _first_layout(files: Iterable[Path]) -> Layout:
+def first_layout(files: Iterable[Path]) -> Layout:
+    """The arrays of the first file that can be read; empty if none can."""
     for file in files:
         with contextlib.suppress(DataError, UnreadableError):
             return episode_at(file).layout()
     return {}
+
+
+def holds_several(layout: Layout) -> bool:
+    """Whether a file with these arrays is a data set by itself."""
+    return "episode_ends" in layout or any(key.startswith(("data/demo_", "traj_")) for key in layout)
 
 
 def _has_signals(layout: Layout) -> bool:

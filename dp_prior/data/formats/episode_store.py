@@ -151,7 +151,7 @@ class EpisodeStore(ABC):
         if not len(ends):
             raise DataError(where, ["has no episodes"])
         if key not in self.keys():
-            raise DataError(where, [f"has no key {key!r}. {nearest_name(key, self.keys())}"])
+            raise DataError(where, [f"has {self.no_key(key)}"])
         return self.open_frames(key, ends, contents)
 
     def open_frames(self, key: str, ends: np.ndarray, contents: FrameContents = COLOURS) -> FrameSource:
@@ -188,8 +188,14 @@ class EpisodeStore(ABC):
         return []
 
     def unread(self) -> dict[str, str]:
-        """What is stored but is no key, and why, by name; empty by default."""
+        """Why arrays and other contents are no keys, and why keys that many episodes lack are not proposed, by name;
+        empty by default."""
         return {}
+
+    def no_key(self, key: str) -> str:
+        """That there is no such key and why, for messages; begins with "no key"."""
+        why = self.unread().get(key)
+        return f"no key {key!r} that can be read: {why}" if why else f"no key {key!r}. {nearest_name(key, self.keys())}"
 
     def texts(self) -> dict[int, str]:
         """Instructions by the numbers under `text_key`; the default takes the `tasks` of `metadata`.

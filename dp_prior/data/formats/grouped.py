@@ -13,6 +13,7 @@ import numpy as np
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import check_memory
 from dp_prior.data.formats.episode_store import EpisodeStore, spans
+from dp_prior.data.formats.uneven import lacking, uneven_names
 from dp_prior.data.frames import FrameContents, FramePart, FrameSource, frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
 from dp_prior.data.frames.chosen_frames import ChosenFrames
@@ -46,6 +47,10 @@ class EpisodeArrays(Protocol):
     def rows(self, key: str, first: int, stop: int) -> np.ndarray:
         """Rows first to stop - 1 of an array."""
         ...
+
+    def lost(self) -> dict[str, str]:
+        """Why a name in the file leads to no array, by name; nothing by default."""
+        return {}
 
     def blocks(self, key: str, first: int, stop: int, step: int) -> Iterator[np.ndarray]:
         """The same rows in order, at most `step` at once."""
@@ -102,17 +107,13 @@ class GroupedStore(EpisodeStore):
     def unread(self) -> dict[str, str]:
         """See `EpisodeStore`."""
         layout, length = self._layouts[self._first], int(self.episode_ends[self._first])
-        having = Counter(key for other in self._layouts for key in other or ())
-        count, remedy = len(self._layouts), "to read it, name the episodes that have it by files or groups"
+        remedy = "to read it, name the episodes that have it by files or groups"
+        lost = [part.lost() for number, part in enumerate(self._parts) if number not in self._faults]
         return {
-            key: f"in {found} of {count} episodes and not in the first; {remedy}"
-            for key, found in having.items()
-            if key not in layout
-        } | {
             key: f"{dtype} of shape {shape} in the first episode, which has {length} steps"
             for key, (shape, dtype) in layout.items()
             if key not in self._rowed()
-        }
+        } | uneven_names(self._layouts, self._first, lost, remedy)
 
     def dtype(self, key: str) -> str:
         """Stored type of an array; `image` for encoded pictures."""
@@ -214,6 +215,7 @@ class GroupedStore(EpisodeStore):
     def _check(self, key: str, numbers: np.ndarray) -> None:
         """Raises DataError unless these episodes have the array, alike and with a row for each step."""
         feature, dtype, problems = self._rowed()[key], self._layouts[self._first][key][1], []
+        without: list[int] = []
         lengths = np.diff(self.episode_ends, prepend=0).tolist()
         for number in numbers.tolist():
             part, length = self._parts[number], lengths[number]
@@ -224,10 +226,14 @@ class GroupedStore(EpisodeStore):
             if number in self._faults:
                 problems.append(self._faults[number])
             elif stored is None:
-                problems.append(f"{part.where} has no {key!r}, but {self._parts[self._first].where} has one")
+                without.append(number)
             elif shape[:1] not in ((length,), (length + 1,)) or not is_alike:
                 found = f"{part.where}[{key}] holds {stored} of shape {shape}"
                 problems.append(f"{found}; expected {dtype} of shape {(length, *feature)}")
+        if without:
+            where = self._parts[without[0]]
+            others = (self._parts[self._first].where, where.lost().get(key))
+            problems.append(lacking(key, where.where, self.numbers()[without].tolist(), *others))
         if problems:
             raise DataError(str(self.path), problems)
 

@@ -19,7 +19,9 @@ from dp_prior.data.hdf5 import (
     groups_at,
     has_groups,
     import_h5py,
+    lost_names,
     missing_part,
+    names_beside,
     opened_hdf5,
 )
 
@@ -37,6 +39,11 @@ class Hdf5Episode(EpisodeArrays):
         """See `EpisodeArrays`."""
         with opened_hdf5(self.file, "its layout") as file:
             return arrays_in(file[self._group])
+
+    def lost(self) -> dict[str, str]:
+        """See `EpisodeArrays`."""
+        with opened_hdf5(self.file, "its layout") as file:
+            return lost_names(file[self._group])
 
     def rows(self, key: str, first: int, stop: int) -> np.ndarray:
         """See `EpisodeArrays`."""
@@ -91,4 +98,14 @@ class Hdf5GroupsStore(GroupedStore):
 
     def describe(self) -> dict[str, Any]:
         """Format, place and groups."""
-        return {**super().describe(), "groups": [part.where.removeprefix(f"{self.path}/") for part in self._parts]}
+        return {**super().describe(), "groups": self._groups}
+
+    def unread(self) -> dict[str, str]:
+        """See `EpisodeStore`; what lies beside the groups too."""
+        with opened_hdf5(self.path, "its layout") as file:
+            beside = names_beside(file, self._groups)
+        return super().unread() | dict.fromkeys(beside, "beside the episodes; to read it as one, name it in groups")
+
+    @property
+    def _groups(self) -> list[str]:
+        return [part.where.removeprefix(f"{self.path}/") for part in self._parts]

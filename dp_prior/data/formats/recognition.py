@@ -9,7 +9,7 @@ from pathlib import Path
 from dp_prior.config import Config, records_in
 from dp_prior.data.errors import DataError, first_few
 from dp_prior.data.formats import EpisodeStoreConfig
-from dp_prior.data.formats.episode_files import episode_at, files_of_episodes
+from dp_prior.data.formats.episode_files import episode_at, files_of_episodes, first_layout, holds_several
 from dp_prior.data.formats.hdf5_groups import ENDINGS
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 
@@ -43,6 +43,8 @@ def kind_of(path: Path) -> str:
         return found
     if not path.exists():
         raise DataError(str(path.absolute()), ["no such file or directory"])
+    if layout := _likely_layout(path):
+        raise DataError(str(path.absolute()), [f"is read if a configuration says how, probably {json.dumps(layout)}"])
     inside = [each for each in sorted(path.iterdir()) if known_kind(each)] if path.is_dir() else []
     if inside:
         raise DataError(str(path.absolute()), [f"is no data set, but {inside[0]} in it is one; name that"])
@@ -50,7 +52,26 @@ def kind_of(path: Path) -> str:
         remedy = "If each file is one episode, name their folder; else say how it is read (docs/data.md#layouts)"
         raise DataError(str(path.absolute()), [f"holds {arrays}, and no layout of several episodes. {remedy}"])
     known = "a folder of LeRobot or zarr, a folder with a file per episode, or a file .npz, .hdf5, .h5, .zip or .mcap"
-    raise DataError(str(path.absolute()), [f"is of no known format; expected {known} (docs/data.md#layouts)"])
+    inside = first_few(sorted(each.name for each in path.iterdir()), 3) if path.is_dir() else ""
+    found = f"is of no known format{inside and ', it holds '}{inside}"
+    remedy = "or save arrays by NumPy (docs/own_data.md#save-the-demonstrations)"
+    raise DataError(str(path.absolute()), [f"{found}; expected {known} (docs/data.md#layouts), {remedy}"])
+
+
+def _likely_layout(path: Path) -> dict[str, dict[str, str]]:
+    """`episodes` of a configuration for groups called NAME_0, NAME_1, ..., or for folders with a file of an episode."""
+    if path.suffix in ENDINGS:
+        layout = first_layout([path])
+        names = {key.partition("/")[0] for key in layout}
+        stems = {name.rstrip("0123456789") for name in names}
+        is_numbered = len(names) > len(stems) == 1 and not {*layout, *stems} & names
+        found = {"type": "hdf5_groups", "path": str(path), "groups": f"{[*stems][0]}*"} if is_numbered else {}
+    else:
+        files = files_of_episodes(path, "*/*") if path.is_dir() else []
+        layout, is_alike = first_layout(files[:1]), len(files) > 1 == len({file.name for file in files})
+        is_alike = is_alike and layout and not holds_several(layout)
+        found = {"type": "episode_files", "path": str(path), "files": f"*/{files[0].name}"} if is_alike else {}
+    return found and {"episodes": found}
 
 
 def _arrays_of_one_episode(path: Path) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.errors import DataError
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.frames import FramePart, frames_per_block
@@ -39,7 +39,7 @@ class RenderedFrames:
         self.size, self._renderer = size, renderer
         shape, keys = renderer.state_shape, store.keys()
         if key not in keys:
-            raise DataError(str(self.root), [f"has no key {key!r}. {nearest_name(key, keys)}"])
+            raise DataError(str(self.root), [f"has {store.no_key(key)}"])
         where = store.locate(key, 0)
         if keys[key] != shape:
             found = f"holds states of shape {keys[key]}; renderer {renderer.type!r} draws those of shape {shape}"

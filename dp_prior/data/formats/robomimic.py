@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,8 +21,10 @@ from dp_prior.data.files import check_is_file, check_memory
 from dp_prior.data.formats.episode_store import EpisodeStore, spans
 from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
-from dp_prior.data.frames import FrameContents, frames_per_block
+from dp_prior.data.formats.uneven import lacking, uneven_names
+from dp_prior.data.frames import FrameContents, FrameSource, frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
+from dp_prior.data.frames.chosen_frames import ChosenFrames
 from dp_prior.data.frames.colours import COLOURS
 from dp_prior.data.hdf5 import (
     OutsideError,
@@ -30,10 +32,13 @@ from dp_prior.data.hdf5 import (
     array_at,
     arrays_in,
     check_dataset,
+    datasets,
     has_groups,
     import_h5py,
+    lost_names,
     member,
     missing_part,
+    names_beside,
     opened_hdf5,
 )
 from dp_prior.files.durable import replacing
@@ -46,14 +51,20 @@ ENDINGS = (".hdf5", ".h5")
 ACTIONS = "actions"
 """Key that every demonstration has, with one row per step."""
 
-ENCODED = 'PNG or JPEG in rows are read by "episodes": {"type": "hdf5_groups", "groups": "data/demo_*"}'
-"""Where to read what this format leaves out, for messages."""
+GROUPS = '"episodes": {"type": "hdf5_groups", "groups": "data/demo_*"}'
+"""The format that reads what this one leaves out, for messages."""
+
+ENCODED = f"PNG or JPEG in rows are read by {GROUPS}"
 
 METADATA = "dp_prior"
 """Attribute of `data` where `dp-prior convert` writes what arrays do not say: `fps`, `tasks` and `names`, in JSON."""
 
 STORED = {"compression": "gzip", "fletcher32": True}
 """How arrays are written: compressed, with a checksum for each chunk."""
+
+_LATER = "to read it, name a list under mask/ of those that have it in filter, or them in groups of " + GROUPS
+
+_BESIDE = "neither a demonstration, named data/demo_0 and so on, nor a list of them in this file under mask/"
 
 _DEMO = re.compile(r"demo_\d+")
 _BLOCK_ROWS = 4096
@@ -127,7 +138,7 @@ class RobomimicStore(EpisodeStore):
         with opened_hdf5(self.path, "data") as file:
             group = member(file, "data")
             known = [name for name in group or () if _DEMO.fullmatch(name)]
-            names = sorted(known, key=lambda name: (int(name.removeprefix("demo_")), name))
+            self._known = names = sorted(known, key=lambda name: (int(name.removeprefix("demo_")), name))
             if not names:
                 raise DataError(str(path), ["has no group data/demo_0; expected the layout of robomimic"])
             if filter is not None:
@@ -168,37 +179,45 @@ class RobomimicStore(EpisodeStore):
         """See `EpisodeStore`; arrays without a row for each step, and the lists of demonstrations."""
         rows = int(self.episode_ends[0])
         lists = {
-            f"mask/{name}": f"a list of {len(places)} demonstrations, for data.choice, split.parts or episodes.filter"
+            name: f"a list of {len(places)} demonstrations, for data.choice, split.parts or episodes.filter"
             for name, places in self.parts().items()
         }
-        return lists | {
+        with opened_hdf5(self.path, "its layout") as file:
+            demonstrations = [member(file, f"data/{name}") for name in self.demonstrations]
+            names, lost = [*map(datasets, demonstrations)], [*map(lost_names, demonstrations)]
+            beside = names_beside(file, [f"data/{name}" for name in self._known] + [f"mask/{name}" for name in lists])
+        shapes = {
             key: f"{dtype} of shape {shape} in the first demonstration, which has {rows} steps"
             for key, (shape, dtype) in self._keys.items()
             if not shape or shape[0] != rows
         }
+        uneven = uneven_names(names, 0, lost, _LATER)
+        return {f"mask/{name}": what for name, what in lists.items()} | shapes | uneven | dict.fromkeys(beside, _BESIDE)
 
     def dtype(self, key: str) -> str:
         """Stored type of an array."""
         return self._keys[key][1].name
 
-    def layout(self, key: str) -> tuple[tuple[int, ...], np.dtype]:
+    def layout(self, key: str, numbers: Sequence[int] | None = None) -> tuple[tuple[int, ...], np.dtype]:
         """Shape (N, *feature_shape) of a key over all demonstrations, and the dtype, of floats the widest.
+
+        Args:
+            numbers: the demonstrations that are read, which are looked at; None for all.
 
         Raises:
             DataError: the key is missing in a demonstration, has another shape or dtype there, or holds no numbers.
         """
         if key not in self._keys:
-            hint = nearest_name(key, self._keys)
-            with opened_hdf5(self.path, key) as file:
-                array_at(file, f"data/{self.demonstrations[0]}/{key}")
-            raise DataError(str(self.path), [f"data/{self.demonstrations[0]} has no {key!r}. {hint}"])
+            raise DataError(str(self.path), [f"has {self.no_key(key)}"])
         (_, *feature), dtype = self._keys[key]
-        problems, widest = [], dtype
+        problems, without, widest = [], [], dtype
         with opened_hdf5(self.path, key) as file:
-            for name, rows in zip(self.demonstrations, np.diff(self.episode_ends, prepend=0), strict=True):
-                array, expected = array_at(file, f"data/{name}/{key}"), (int(rows), *feature)
+            lengths = np.diff(self.episode_ends, prepend=0)
+            for number in range(len(lengths)) if numbers is None else numbers:
+                name = self.demonstrations[number]
+                array, expected = array_at(file, f"data/{name}/{key}"), (int(lengths[number]), *feature)
                 if array is None:
-                    problems.append(f"data/{name} has no {key!r}, but data/{self.demonstrations[0]} has one")
+                    without.append(number)
                 elif array.shape != expected or not are_alike(array.dtype, dtype):
                     found = f"holds {array.dtype} of shape {array.shape}"
                     problems.append(f"data/{name}/{key} {found}; expected {dtype} of shape {expected}")
@@ -212,6 +231,9 @@ class RobomimicStore(EpisodeStore):
             remedy = "; list the text of each demonstration in data.language.*.texts" if dtype.kind in "OS" else ""
             remedy += f"; {ENCODED}" if dtype.kind == "O" else ""
             problems.append(f"key {key!r} holds {dtype}, which is not a number type{remedy}")
+        if without:
+            where, own = self.demonstrations[without[0]], self.numbers()[without].tolist()
+            problems.append(lacking(key, f"data/{where}", own, f"data/{self.demonstrations[0]}"))
         if problems:
             raise DataError(str(self.path), problems)
         return (int(self.episode_ends[-1]), *feature), widest
@@ -241,7 +263,7 @@ class RobomimicStore(EpisodeStore):
 
     def episodes(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """See `EpisodeStore`; only the demonstrations of these episodes are read."""
-        shape, dtype = self.layout(key)
+        shape, dtype = self.layout(key, numbers.tolist())
         count = sum(end - begin for begin, end in spans(ends, numbers))
         check_memory(f"{self.path}[{key}]", count * row_bytes(shape, dtype))
         found = (self.blocks(key, begin, end, end - begin) for begin, end in spans(ends, numbers))
@@ -249,7 +271,20 @@ class RobomimicStore(EpisodeStore):
 
     def open_frames(self, key: str, ends: np.ndarray, contents: FrameContents = COLOURS) -> ArrayFrames:
         """See `EpisodeStore`; such as those of `obs/agentview_image`."""
-        shape, dtype = self.layout(key)
+        return self._open_frames(key, ends, contents, None)
+
+    def chosen_frames(
+        self, key: str, ends: np.ndarray, numbers: np.ndarray, contents: FrameContents = COLOURS
+    ) -> FrameSource:
+        """See `EpisodeStore`; the other demonstrations may lack the key."""
+        if len(numbers) == len(ends) or key not in self.keys():
+            return self.frames(key, ends, contents)
+        return ChosenFrames(self._open_frames(key, ends, contents, numbers.tolist()), numbers)
+
+    def _open_frames(
+        self, key: str, ends: np.ndarray, contents: FrameContents, numbers: Sequence[int] | None
+    ) -> ArrayFrames:
+        shape, dtype = self.layout(key, numbers)
 
         def blocks(first: int, stop: int) -> Iterator[np.ndarray]:
             return self.blocks(key, first, stop, frames_per_block(row_bytes(shape, dtype)))

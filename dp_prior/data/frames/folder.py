@@ -21,7 +21,7 @@ from dp_prior.data.frames import (
     video_frames,
 )
 from dp_prior.data.frames.colours import COLOURS
-from dp_prior.data.frames.video_frames import read_video, size_of
+from dp_prior.data.frames.video_frames import declared_frames, read_video, size_of, wrong_count
 from dp_prior.pixels.picture_files import encoded_picture, import_pillow
 from dp_prior.pixels.video_files import import_av
 
@@ -39,6 +39,7 @@ class FolderFrames:
         numbers: np.ndarray | None = None,
         file: str | None = None,
         contents: FrameContents = COLOURS,
+        per_row: int = 1,
     ):
         """
         Args:
@@ -46,9 +47,10 @@ class FolderFrames:
             ends: (E,) exclusive end row of every recorded episode.
             numbers: (k,) sorted numbers of the episodes whose frames are read; None for all.
             file: name of the camera's video in the folder of each episode; None if these hold its pictures.
+            per_row: frames for each row, of which the first is read.
         """
-        self.root, self._contents = (path := path.expanduser()), contents
-        numbers = np.arange(len(ends)) if numbers is None else numbers
+        self.root, self._contents, self._per_row = (path := path.expanduser()), contents, per_row
+        self._numbers = numbers = np.arange(len(ends)) if numbers is None else numbers
         lengths = np.diff(ends, prepend=0)[numbers]
         self.ends, self._lengths = np.cumsum(lengths), lengths.tolist()
         if not path.is_dir():
@@ -56,7 +58,7 @@ class FolderFrames:
         entries = [entry if file is None else entry / file for entry in _listed(path)]
         is_whole = len(entries) == len(ends)
         entries = [entries[number] for number in numbers] if is_whole else entries
-        self._file = {} if file is None else {"file": file}
+        self._fields = ({} if file is None else {"file": file}) | ({} if per_row == 1 else {"frames_per_row": per_row})
         self._is_video = all(entry.suffix.lower() in VIDEOS for entry in entries)
         if not self._is_video and not all(entry.is_dir() for entry in entries):
             odd = next(entry for entry in entries if not entry.is_dir())
@@ -71,30 +73,40 @@ class FolderFrames:
         if self._is_video:
             import_av()
             self.size, self._turned = size_of(entries[0], contents), video_frames.turned(entries[0], contents)
+            self._check_rate(entries[0])
             return
         import_pillow()
         problems = []
-        for entry, length in zip(entries, self._lengths, strict=True):
-            self._pictures[str(entry)] = files = _listed(entry)
+        for entry, number, length in zip(entries, numbers.tolist(), self._lengths, strict=True):
+            files = _listed(entry)
+            self._pictures[str(entry)] = files[::per_row][:length]
             odd = [file.name for file in files if file.suffix.lower() not in PICTURES]
             if odd and Path(odd[0]).suffix.lower() in VIDEOS:
                 problems.append(f'{entry} holds {", ".join(odd)}; name the video of this camera: "file": "{odd[0]}"')
             elif odd:
                 problems.append(f"{entry} holds {odd[0]!r}; expected pictures ({', '.join(PICTURES)})")
-            elif len(files) != length:
-                problems.append(f"{entry} holds {len(files)} pictures, but its episode has {length} rows")
+            elif problem := wrong_count(len(files), {str(number): length}, per_row, "pictures"):
+                problems.append(f"{entry} {problem}")
         if problems:
             raise DataError(str(path), problems)
         first = self._pictures[str(entries[0])][0]
         self.size = contents.decode(_read(first), str(first), None).shape[:2]
         self._turned = picture_frames.turned(_read(first))
 
+    def _check_rate(self, video: Path) -> None:
+        """Raises DataError if the first video tells of another rate; exact counts are checked when frames are read."""
+        found, rows = declared_frames(video), self._lengths[0]
+        lengths = {str(self._numbers[0]): rows}
+        if found and round(found / rows) != self._per_row and (problem := wrong_count(found, lengths, self._per_row)):
+            raise DataError(str(video), [problem])
+
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
         if self._is_video:
             (episode,) = part.episodes
-            lengths = {str(episode): self._lengths[episode]}
-            yield from read_video(Path(part.where), self.size, lengths, skip, contents=self._contents)
+            lengths = {str(self._numbers[episode]): self._lengths[episode]}
+            how = {"contents": self._contents, "per_row": self._per_row}
+            yield from read_video(Path(part.where), self.size, lengths, skip, **how)
             return
         files = self._pictures[part.where]
         per_block = frames_per_block(self.size[0] * self.size[1] * pixel_bytes(self._contents))
@@ -111,7 +123,7 @@ class FolderFrames:
     def describe(self) -> dict[str, Any]:
         """See `FrameSource`."""
         format = "video per episode" if self._is_video else "pictures"
-        return {"format": format, **self._file, **self._contents.describe(), **self._turned}
+        return {"format": format, **self._fields, **self._contents.describe(), **self._turned}
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -41,6 +41,12 @@ def turned(path: Path, contents: FrameContents = COLOURS) -> dict[str, int]:
     return {"turned": turn} if turn else {}
 
 
+def declared_frames(path: Path) -> int:
+    """How many frames the header of the file states; 0 if it states none."""
+    with opened_video(path) as (_, stream):
+        return stream.frames
+
+
 def whole_frames(path: Path) -> tuple[int, str]:
     """How many frames can be decoded from the first one on, evenly spaced, and why no more: empty at a sound end."""
     times: list[int | None] = []
@@ -61,6 +67,7 @@ def read_video(
     skip: int = 0,
     begins: Sequence[int] | None = None,
     contents: FrameContents = COLOURS,
+    per_row: int | None = None,
 ) -> Iterator[np.ndarray]:
     """The frames of a file but the first `skip`, in order, as blocks of (k, H, W, channels).
 
@@ -68,11 +75,13 @@ def read_video(
         size: height and width that every frame must have.
         lengths: number of rows of each episode in the file, in order, by the episode's name in messages.
         begins: first frame of each episode, where other frames lie between; None if there are none.
+        per_row: frames for each row of the one episode, of which the first is read; None where the format says that
+            there is one.
 
     Raises:
-        DataError: the file cannot be decoded to its end, or does not hold exactly one frame per row, evenly spaced.
+        DataError: the file cannot be decoded to its end, or does not hold these frames, evenly spaced.
     """
-    kept, picture = _kept(list(lengths.values()), begins), contents.of_video()
+    kept, picture = _kept(list(lengths.values()), begins) * (per_row or 1), contents.of_video()
     times: list[int | None] = []
     count = frames_per_block(size[0] * size[1] * pixel_bytes(contents))
     block = np.empty((count, *size, contents.channels), contents.dtype)
@@ -96,7 +105,7 @@ def read_video(
         if begins is not None and place == len(kept):  # frames of other episodes may follow the last row too
             break
     found = len(times) if begins is None else place
-    if problem := _wrong_count(found, lengths) or (_unevenly_spaced(times) or (0, ""))[1]:
+    if problem := wrong_count(found, lengths, per_row) or (_unevenly_spaced(times) or (0, ""))[1]:
         raise DataError(str(path), [problem])
 
 
@@ -160,18 +169,36 @@ def _kept(lengths: Sequence[int], begins: Sequence[int] | None) -> np.ndarray:
     return np.concatenate([np.arange(begin, begin + length) for begin, length in zip(begins, lengths, strict=True)])
 
 
-def _wrong_count(found: int, lengths: dict[str, int]) -> str | None:
-    expected = sum(lengths.values())
-    if found == expected:
+def wrong_count(found: int, lengths: dict[str, int], per_row: int | None, what: str = "frames") -> str | None:
+    """Why so many frames do not belong to these rows, and what to do; None if they do. Args: see `read_video`."""
+    rows = sum(lengths.values())
+    fewest, most = _bounds(rows, per_row or 1)
+    if fewest <= found <= most:
         return None
     verb = "has" if len(lengths) == 1 else "have"
-    problem = f"holds {found} frames, but its {called(lengths)} {verb} {expected} rows"
+    problem = f"holds {found} {what}, but its {called(lengths)} {verb} {rows} rows"
+    usual = round(found / rows)
+    low, high = _bounds(rows, max(1, usual))
+    if per_row is not None and usual != per_row and low <= found <= high:
+        return f'{problem}. If each row has {usual}, since the camera was faster, write "frames_per_row": {usual}'
+    if per_row is not None and per_row > 1:
+        remedy = "Look at the rates of both, or leave the episode out by choice in data"
+        return f"{problem}; with {per_row} frames per row it needs {fewest} to {most}. {remedy}"
     end = 0
     for name, length in lengths.items():
         if found < end + length:
-            return f"{problem}: it ends in episode {name} after {found - end} of {length} frames. Copy the file again"
+            left_out = "" if len(lengths) > 1 else ", or leave the episode out by choice in data"
+            ending = f"it ends in episode {name} after {found - end} of {length} {what}"
+            return f"{problem}: {ending}. Copy the file again{left_out}"
         end += length
-    return f"{problem}. Encode it again with one frame per row"
+    return f"{problem}. Encode it again with one frame per row, such as by ffmpeg -i OLD -frames:v {rows} NEW"
+
+
+def _bounds(rows: int, per_row: int) -> tuple[int, int]:
+    """How many frames so many rows need, and may have: a camera faster than the rows may stop a little later."""
+    if per_row == 1:
+        return rows, rows
+    return per_row * (rows - 1) + 1, per_row * rows + max(per_row - 1, (rows - 1) // 2)
 
 
 def _unevenly_spaced(times: list[int | None]) -> tuple[int, str] | None:

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dp_prior.pixels.crop import Crop
 from dp_prior.tensors.batch import LOW_RES, Batch
+from dp_prior.tensors.crop import Crop
 from dp_prior.tensors.randomness import Randomness
 
 

@@ -39,6 +39,10 @@ class FramesConfig(Config):
     """Name of the camera's video in each episode's folder, such as `0.mp4`, where the folders in `folder` hold one for
     every camera; null: each holds the pictures of this camera."""
 
+    frames_per_row: int = Field(default=1, ge=1)
+    """Frames in `folder` for each row, where the camera was faster than the rows: 3 for 30 frames and 10 rows per
+    second. The first of them is the row's."""
+
     size: tuple[Pixels, Pixels]
     """Height and width to which frames are resized, in pixels."""
 
@@ -56,6 +60,8 @@ class FramesConfig(Config):
             raise ValueError(f'{found} given; write "key" for frames in the data set, or "folder" for files beside it')
         if self.file is not None and self.folder is None:
             raise ValueError('file is given without "folder", the folder with a folder for each episode')
+        if self.frames_per_row > 1 and self.folder is None:
+            raise ValueError('frames_per_row is given without "folder"; frames under "key" have one for each row')
         return self
 
     @property
@@ -84,7 +90,8 @@ class FramesConfig(Config):
     def source(self, store: EpisodeStore, chosen: Chosen) -> FrameSource:
         """The frames of the chosen episodes as they are recorded."""
         if self.folder is not None:
-            return FolderFrames(self.folder, chosen.recorded, chosen.numbers, self.file, self.contents)
+            how = (self.file, self.contents, self.frames_per_row)
+            return FolderFrames(self.folder, chosen.recorded, chosen.numbers, *how)
         return store.chosen_frames(self.key, chosen.recorded, chosen.numbers, self.contents)
 
 

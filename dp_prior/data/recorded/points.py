@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dp_prior.config import Config
-from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.errors import DataError
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import EpisodeStore
 
@@ -25,7 +25,7 @@ class PointsConfig(Config):
         """
         source, known = str(store.describe()["path"]), store.keys()
         if self.key not in known:
-            raise DataError(source, [f"points.{name}: there is no key {self.key!r}. {nearest_name(self.key, known)}"])
+            raise DataError(source, [f"points.{name}: there is {store.no_key(self.key)}"])
         shape, where = known[self.key], f"points.{name}: {store.locate(self.key, 0)}"
         if not store.is_number(self.key) or len(shape) != 2 or shape[1] not in (3, 6):
             expected = "expected numbers of (points, 3) or (points, 6) per step"

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from dp_prior.config import Config
-from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.errors import DataError
 from dp_prior.data.formats.choice import ChoiceConfig, leaving_out
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import EpisodeStore
@@ -162,8 +162,7 @@ def _read_keys(
     raw: dict[str, np.ndarray | None] = {}
     for name, key in [(name, key) for name, wanted in keys.items() for key in wanted.names]:
         if key not in known:
-            hint = nearest_name(key, known)
-            problems.append(f"{_called(name)}: the data set has no key {key!r}. {hint}")
+            problems.append(f"{_called(name)}: the data set has {store.no_key(key)}")
         elif picture := _is_picture(name, key, store.dtype(key), known[key]):
             problems.append(f"{_called(name)}: {store.locate(key, 0)}: {picture}")
         elif key not in raw:

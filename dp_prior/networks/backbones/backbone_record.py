@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from torch import nn
 
 from dp_prior.config import Config
+
+NamedAxes = Mapping[str, tuple[int, Literal["x", "chunk", "token", "cond"]]]
+"""Axes of a network's tensors that end in named numbers, as `named_axes` of a network, by the name of a tensor, where *
+stands for any letters: the number of the axis, and the kind of names along the axis.
+
+x: the numbers of x, once for each group of channels; chunk: the same for each position of a chunk; token: the features
+of one condition token; cond: the network's own features, then those of all tokens.
+"""
 
 
 class Sizes(NamedTuple):
@@ -82,7 +90,8 @@ class BackboneRecord(Config):
         return self.network(Sizes(x_shape, cond_shape, output_channels_factor, input_channels_factor))
 
     def network(self, sizes: Sizes) -> nn.Module:
-        """An untrained network of these sizes."""
+        """An untrained network of these sizes. Its class may have `named_axes`, by which fine-tuning takes a part of a
+        tensor where numbers or observations differ; see `NamedAxes`."""
         raise NotImplementedError(f"{type(self).__qualname__} has neither `network` nor `create`; write one of them")
 
 

@@ -9,7 +9,7 @@ The feed-forward is gated (Shazeer 2020, arXiv:2002.05202).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.networks.attention import RotaryPositions, attend, join_heads, split_heads
-from dp_prior.networks.backbones.backbone_record import BackboneRecord, Sizes, heads_faults
+from dp_prior.networks.backbones.backbone_record import BackboneRecord, NamedAxes, Sizes, heads_faults
 from dp_prior.networks.checkpointing import recomputed
 from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.layers import KernelLinear, RMSNorm, StepEmbedding, compute_dtype
@@ -110,6 +110,13 @@ class DiTLayer(nn.Module):
 
 class DiT(nn.Module):
     """See `DiTConfig`."""
+
+    named_axes: ClassVar[NamedAxes] = {
+        "token_in.weight": (1, "x"),
+        "cond_in.weight": (1, "token"),
+        "features.weight": (1, "cond"),
+        "head.*": (0, "x"),
+    }
 
     def __init__(
         self, config: DiTConfig, sizes: Sizes, positions: Tensor | None = None, *, checkpointing: bool = False

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.networks.backbones.backbone_record import BackboneRecord, Sizes
+from dp_prior.networks.backbones.backbone_record import BackboneRecord, NamedAxes, Sizes
 from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.layers import FiLM, KernelLinear, StepEmbedding, compute_dtype, mish
 
@@ -58,6 +58,12 @@ class MLPBlock(nn.Module):
 
 class MLP(nn.Module):
     """See `MLPConfig`."""
+
+    named_axes: ClassVar[NamedAxes] = {
+        "input.weight": (1, "chunk"),
+        "blocks.*.film.linear.weight": (1, "cond"),
+        "output.*": (0, "chunk"),
+    }
 
     def __init__(self, config: MLPConfig, sizes: Sizes):
         super().__init__()

@@ -7,7 +7,7 @@ to the encoder's tokens. Function and parameters equal the published network's; 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.networks.attention import Attention
-from dp_prior.networks.backbones.backbone_record import BackboneRecord, Sizes, heads_faults
+from dp_prior.networks.backbones.backbone_record import BackboneRecord, NamedAxes, Sizes, heads_faults
 from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.encoders.published_weights import rename
 from dp_prior.networks.layers import KernelLinear, Mish, SinusoidalEmbedding, compute_dtype
@@ -111,6 +111,12 @@ class DecoderLayer(nn.Module):
 
 class Transformer(nn.Module):
     """See `TransformerConfig`."""
+
+    named_axes: ClassVar[NamedAxes] = {
+        "token_in.weight": (1, "x"),
+        "cond_in.weight": (1, "token"),
+        "head.*": (0, "x"),
+    }
 
     def __init__(self, config: TransformerConfig, sizes: Sizes):
         super().__init__()

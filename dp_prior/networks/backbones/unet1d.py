@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.networks.backbones.backbone_record import BackboneRecord, Sizes
+from dp_prior.networks.backbones.backbone_record import BackboneRecord, NamedAxes, Sizes
 from dp_prior.networks.convolution import Conv1d, Downsample1d, PointwiseConv1d, Upsample1d
 from dp_prior.networks.encoders.published_weights import rename
 from dp_prior.networks.layers import FiLM, GroupNorm, StepEmbedding, compute_dtype, mish
@@ -148,6 +148,12 @@ class UNet1D(nn.Module):
     """See `UNet1DConfig`."""
 
     is_local = False
+    named_axes: ClassVar[NamedAxes] = {
+        "down.0.first.conv_1.weight": (1, "x"),
+        "down.0.first.shortcut.weight": (1, "x"),
+        "*.film.linear.weight": (1, "cond"),
+        "head.out.*": (0, "x"),
+    }
 
     def __init__(self, config: UNet1DConfig, sizes: Sizes):
         super().__init__()
@@ -235,6 +241,13 @@ class LocalUNet1D(UNet1D):
     """
 
     is_local = True
+    named_axes: ClassVar[NamedAxes] = {
+        "down.0.first.conv_1.weight": (1, "x"),
+        "down.0.first.shortcut.weight": (1, "x"),
+        "down.0.first.local.conv_1.weight": (1, "token"),
+        "down.0.first.local.shortcut.weight": (1, "token"),
+        "head.out.*": (0, "x"),
+    }
 
     def __init__(self, config: LocalUNet1DConfig, sizes: Sizes):
         super().__init__(config, sizes)

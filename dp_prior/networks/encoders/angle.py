@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from typing import ClassVar, Literal
 
 import torch
@@ -34,6 +35,10 @@ class AngleEncoder(Encoder):
     def __init__(self, *, shape: tuple[int, ...]):
         super().__init__()
         self.output_dim = 2 * math.prod(shape)
+
+    def features(self, numbers: tuple[Hashable, ...]) -> list[Hashable]:
+        """See `Encoder`."""
+        return [(function, number) for function in ("cos", "sin") for number in numbers]
 
     def forward(self, value: Tensor, random: Randomness | None = None) -> Tensor:
         """(B, n_obs_steps, *shape) radians -> (B, n_obs_steps, output_dim)."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dp_prior.config import Config
 from dp_prior.networks.encoders.color_jitter import ColorJitterConfig
-from dp_prior.pixels.crop import Crop
+from dp_prior.tensors.crop import Crop
 from dp_prior.tensors.randomness import Randomness
 
 Rgb = tuple[float, float, float]

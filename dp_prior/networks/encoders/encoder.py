@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -20,6 +21,18 @@ class Encoder(nn.Module):
 
     draws: ClassVar[bool] = False
     """Whether `forward` uses random rows, for example to crop or jitter; otherwise `random` is None."""
+
+    number_axes: ClassVar[Mapping[str, int]] = {}
+    """Axis along which a tensor has an element for each number of the observation, by the tensor's name."""
+
+    def features(self, numbers: tuple[Hashable, ...]) -> list[Hashable]:
+        """Names of the features of a step, equal for encoders whose features mean the same.
+
+        Args:
+            numbers: names of the numbers of the observation; empty for other kinds.
+        """
+        read = () if self.number_axes else numbers
+        return [(read, self.output_dim, place) for place in range(self.output_dim)]
 
     def forward(self, value: Tensor, random: Randomness | None = None) -> Tensor:
         """(B, n_obs_steps, *shape) -> (B, n_obs_steps, output_dim).

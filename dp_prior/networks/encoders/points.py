@@ -89,12 +89,17 @@ class PointEncoder(Encoder):
         features = self.each(points.to(compute_dtype(self.each[0].weight))).amax(2)
         return self.project(features)
 
+    def is_seen(self, value: Tensor) -> Tensor:
+        """(B, n_obs_steps, points) bool, whether there is a point, and in the box."""
+        is_point = value.isfinite().all(-1)
+        return is_point & (self._places(value).abs() <= 1).all(-1) if self.is_boxed else is_point
+
+    def _places(self, value: Tensor) -> Tensor:
+        return (value[..., :3] - self.centre) / self.reach if self.is_boxed else value[..., :3]
+
     def sampled(self, value: Tensor, random: Randomness | None) -> Tensor:
         """(B, n_obs_steps, count, 3 or 6) points in the box, scaled; zeros where there is none."""
-        places = (value[..., :3] - self.centre) / self.reach if self.is_boxed else value[..., :3]
-        is_point = value.isfinite().all(-1)
-        if self.is_boxed:
-            is_point = is_point & (places.abs() <= 1).all(-1)
+        places, is_point = self._places(value), self.is_seen(value)
         points = places if self.white is None else torch.cat([places, value[..., 3:] / self.white], dim=-1)
         points = torch.where(is_point[..., None], points, 0.0)
         chosen = _chosen(is_point, self.count, random)

@@ -18,6 +18,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.networks.encoders.camera_encoder import Camera, CameraEncoderConfig, DepthView, PositiveRgb, Rgb
+from dp_prior.networks.encoders.encoder import Encoder
 from dp_prior.networks.encoders.published_weights import (
     FineTuned,
     PretrainedModule,
@@ -28,8 +29,8 @@ from dp_prior.networks.encoders.published_weights import (
 )
 from dp_prior.networks.encoders.spatial_softmax import MeanPool, SpatialSoftmax
 from dp_prior.networks.layers import KernelLinear, compute_dtype
-from dp_prior.pixels.crop import Crop
 from dp_prior.tensors.batch import Kind
+from dp_prior.tensors.crop import Crop
 from dp_prior.tensors.randomness import Randomness
 
 CHANNELS_PER_GROUP = 16  # of the group norm, as in Diffusion Policy
@@ -225,7 +226,7 @@ class ResNet(FineTuned):
         return stride * cells + (1.5 if self.is_patch else 0.0)
 
 
-class ResNetEncoder(PretrainedModule):
+class ResNetEncoder(PretrainedModule, Encoder):
     """Camera, backbone, pooling, projection; see `ResNetEncoderConfig`."""
 
     draws: ClassVar[bool] = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
@@ -40,6 +41,8 @@ class StateEncoderConfig(Config):
 class StateEncoder(Encoder):
     """See `StateEncoderConfig`."""
 
+    number_axes: ClassVar = {"layers.0.weight": 1}
+
     def __init__(self, config: StateEncoderConfig, shape: tuple[int, ...]):
         super().__init__()
         dims = (math.prod(shape), *config.hidden_dims)
@@ -48,6 +51,10 @@ class StateEncoder(Encoder):
         if config.output_dim is not None:
             layers.append(KernelLinear(dims[-1], self.output_dim))
         self.layers = nn.Sequential(*layers)
+
+    def features(self, numbers: tuple[Hashable, ...]) -> list[Hashable]:
+        """See `Encoder`."""
+        return super().features(numbers) if len(self.layers) else [*numbers]
 
     def forward(self, value: Tensor, random: Randomness | None = None) -> Tensor:
         """(B, n_obs_steps, *shape) -> (B, n_obs_steps, output_dim)."""

@@ -22,6 +22,7 @@ from dp_prior.config.extras import needing
 from dp_prior.files.hub_files import HubError, HubRepository, locate
 from dp_prior.files.regular_files import SMALL, read_small
 from dp_prior.networks.encoders.camera_encoder import Camera, CameraEncoderConfig, PositiveRgb, Rgb
+from dp_prior.networks.encoders.encoder import Encoder
 from dp_prior.networks.encoders.published_weights import FineTuned, PretrainedModule
 from dp_prior.networks.layers import KernelLinear, compute_dtype
 from dp_prior.tensors.randomness import Randomness
@@ -289,7 +290,7 @@ class AttentionPool(nn.Module):
         return self.attention(queries, tokens, tokens, need_weights=False)[0]
 
 
-class VitEncoder(PretrainedModule):
+class VitEncoder(PretrainedModule, Encoder):
     """Camera, backbone, pooling, projection; see `VitEncoderConfig`.
 
     Attributes:

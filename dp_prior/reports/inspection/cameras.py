@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ import torch
 
 from dp_prior.data.errors import DataError, first_few
 from dp_prior.data.frames import FramePart, FrameSource
+from dp_prior.data.recorded.camera import FramesConfig
 from dp_prior.pixels.picture_files import import_pillow
 from dp_prior.pixels.resize import Fit
 from dp_prior.reports.inspection.data_urls import address
@@ -60,24 +61,25 @@ class Strip:
         return address(np.concatenate(list(self.stills), axis=1))
 
 
-def look(seen: Survey, keys: Collection[str], *, are_named: bool) -> tuple[list[Strip], list[Finding], list[str]]:
+def look(seen: Survey, wanted: Mapping[str, FramesConfig | None]) -> tuple[list[Strip], list[Finding], list[str]]:
     """Strips of these cameras, what is wrong with them, and a line for each camera that cannot be read.
 
     Args:
-        are_named: by a configuration, so that training refuses what cannot be read. Otherwise that is no fault, for
-            example of a copy without its videos, unless only some of the videos are missing.
+        wanted: the record of each camera in a configuration, so that training refuses what cannot be read. None
+            without a configuration: then frames may be missing, as in a copy without its videos, unless some are there.
     """
     strips, findings, gaps, views = [], [], [], {}
-    for key in keys:
+    for key, stated in wanted.items():
         try:
-            if missing := list(_missing_videos(seen, key, are_named)):
+            if missing := list(_missing_videos(seen, key, stated is not None)):
                 findings += missing
                 continue
-            source = seen.store.chosen_frames(key, seen.chosen.recorded, seen.chosen.numbers)
+            own = (key, seen.chosen.recorded, seen.chosen.numbers)
+            source = seen.store.chosen_frames(*own) if stated is None else stated.source(seen.store, seen.chosen)
             found, frozen = strips_of(key, source, seen)
             views[key] = Views.of(key, source)
         except DataError as error:
-            if are_named:
+            if stated is not None:
                 findings += [Finding("error", f"{key}: {problem}") for problem in error.problems[:MOST_NAMED]]
             else:
                 gaps.append(f"{key}: {error.problems[0]}")
@@ -150,6 +152,8 @@ def _strip(camera: str, source: FrameSource, place: _Place, seen: Survey, has_cl
         sums += float(frame[::4, ::4].mean())
         if number in chosen or number in in_clip:
             small[number] = fit.apply(torch.from_numpy(np.array(frame))[None])[0].numpy()
+    if (length, place.episode) == (int(seen.lengths[place.episode]), place.part.episodes[-1]):
+        next(frames, None)  # its end checks that no frame is left
     last = int(repeats.argmax())
     frozen = (last - int(repeats[last]), int(repeats[last]) + 1)
     stills, clip = (np.array([small[number] for number in which], np.uint8) for which in (chosen, in_clip))

@@ -122,9 +122,9 @@ def look_at_depth(
     """
     strips, distances, findings, gaps = [], [], [], []
     for key, stated in wanted.items():
-        contents = Depths() if stated is None else stated.contents
+        own = (key, seen.chosen.recorded, seen.chosen.numbers, Depths())
         try:
-            source = seen.store.chosen_frames(key, seen.chosen.recorded, seen.chosen.numbers, contents)
+            source = seen.store.chosen_frames(*own) if stated is None else stated.source(seen.store, seen.chosen)
             shaded = ShadedDepth(source)
             found, frozen = strips_of(key, shaded, seen)
         except DataError as error:

@@ -87,7 +87,8 @@ def not_finite(seen: Survey) -> Iterator[Finding]:
             never = np.flatnonzero(~np.isfinite(signal.values).any(0)).tolist()
             if never and signal.role != "other":
                 listed, remedy = first_few(never), f"leave it out by slice in data, or the key {signal.key}"
-                yield Finding("error", f"{signal.name}, dimension {listed}: not finite in any step; {remedy}")
+                what = "too large for float32, which training reads," if signal.inexact[never].all() else "not finite"
+                yield Finding("error", f"{signal.name}, dimension {listed}: {what} in any step; {remedy}")
             elif signal.role == "other":
                 yield Finding("note", text, *seen.place(row))
             else:
@@ -103,6 +104,21 @@ def constant(seen: Survey) -> Iterator[Finding]:
         effect = "the policy always gives these values" if signal.role == "action" else "they tell the policy nothing"
         if is_constant.any():
             yield Finding("note", f"{_listed(signal, is_constant)}: constant, {effect}")
+
+
+def types(seen: Survey) -> Iterator[Finding]:
+    """Numbers that float32 cannot tell apart, and actions of integers."""
+    for signal in seen.of("observation", "action"):
+        is_fine = signal.inexact & np.isfinite(signal.values).any(0)
+        if is_fine.any():
+            text = "differences too small for float32, which training reads; subtract an offset"
+            yield Finding("warning", f"{_listed(signal, is_fine)}: {text}")
+    for signal in seen.of("action"):
+        if signal.is_whole:
+            remedy = "round them when acting, if only whole ones make sense"
+            yield Finding(
+                "note", f"{signal.name} holds integers; the policy gives numbers between them too, so {remedy}"
+            )
 
 
 def clipped(seen: Survey) -> Iterator[Finding]:
@@ -363,7 +379,7 @@ def parts(seen: Survey) -> Iterator[Finding]:
 
 CHECKS: tuple[Callable[[Survey], Iterator[Finding]], ...] = (
     not_finite, time, alignment, jumps, outliers, duplicates, idle, strange_lengths, instructions, strange_episodes,
-    clipped, constant, parts, after_the_end, interventions,
+    clipped, constant, types, parts, after_the_end, interventions,
 )  # fmt: skip
 
 

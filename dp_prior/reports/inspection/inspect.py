@@ -15,7 +15,7 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.formats.recognition import Episodes, kind_of, known_kind
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.pictures.images import ImagesConfig
-from dp_prior.data.recorded.camera import DepthConfig
+from dp_prior.data.recorded.camera import DepthConfig, ImageConfig
 from dp_prior.data.recorded.selection import KeyConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.networks.encoders.points import PointEncoderConfig
@@ -30,6 +30,7 @@ from dp_prior.reports.inspection.replays import replay_findings
 from dp_prior.reports.inspection.rotations import find_rotations
 from dp_prior.reports.inspection.survey import Role, Survey, survey
 from dp_prior.reports.inspection.units import find_units
+from dp_prior.reports.inspection.unused import videos_beside
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.normalizer import Limits, NormalizerConfig
@@ -192,15 +193,13 @@ def _configured(config: TrainConfig) -> list[Inspection]:
             normalizers["action"] = config.task.normalizer.get("action", Limits())
         roles["action"] = (one.action, "action")
         place = one.downloaded({}).episodes
-        cameras = [each.key for each in one.images.values() if each.key is not None and each.render is None]
-        depths = {each.key: each for each in one.depth.values() if each.key is not None}
+        cameras = {each.key or camera: each for camera, each in one.images.items() if each.render is None}
+        depths = {each.key or camera: each for camera, each in one.depth.items()}
         clouds = {each.key: _point_encoder(config, name) for name, each in one.points.items()}
         chosen = {"choice": one.choice, "max_rows": one.split.max_rows}
         seen = _recorded(name, place, roles, own, normalizers, cameras, depths, clouds, **chosen)
         replays = replay_findings(config, name, one) if not seen.survey.problems else []
-        beside = [f"{key}: frames of {each.folder}" for key, each in one.cameras.items() if each.folder is not None]
-        findings = ranked([*seen.findings, *_cut_texts(one), *replays])
-        found.append(replace(seen, findings=findings, gaps=[*seen.gaps, *beside]))
+        found.append(replace(seen, findings=ranked([*seen.findings, *_cut_texts(one), *replays])))
     return found
 
 
@@ -223,7 +222,7 @@ def _recorded(
     wanted: dict[str, tuple[KeyConfig, Role]] | None,
     data: dict[str, Any],
     normalizers: dict[str, NormalizerConfig] | None = None,
-    cameras: list[str] | None = None,
+    cameras: dict[str, ImageConfig] | None = None,
     depths: dict[str, DepthConfig] | None = None,
     clouds: dict[str, PointEncoderConfig] | None = None,
     **chosen: Any,
@@ -235,13 +234,13 @@ def _recorded(
     is_divided = bool((data.get("split") or {}).get("parts"))
     seen = replace(survey(record.create(), wanted, **chosen), is_divided=is_divided)
     is_remote = record.is_remote and cameras is None
-    keys = list(seen.cameras if cameras is None else cameras)
+    keys = dict.fromkeys(seen.cameras) if cameras is None else cameras
     unnamed = {key: shape for key, shape in seen.cameras.items() if key not in keys}
     seen.unused.update({key: f"pictures of {shape}, not named in data.images" for key, shape in unnamed.items()})
     deep = dict.fromkeys(seen.depths) if depths is None else depths
     seen.unused.update({key: f"depth of {shape}, not named in data.depth" for key, shape in seen.depths.items()})
     missing = [key for key in [*keys, *deep] if is_remote and seen.store.dtype(key) == "video"]
-    strips, findings, gaps = look(seen, [key for key in keys if key not in missing], are_named=cameras is not None)
+    strips, findings, gaps = look(seen, {key: stated for key, stated in keys.items() if key not in missing})
     deep = {key: stated for key, stated in deep.items() if key not in missing}
     grey, distances, odd, unseen = look_at_depth(seen, deep)
     seen.unused.update({key: f"points of {shape}, not named in data.points" for key, shape in seen.clouds.items()})
@@ -250,7 +249,8 @@ def _recorded(
     for one in (*distances, *points):
         seen.unused.pop(one.key, None)
     gaps += [f"{key}: videos on the Hub are downloaded if a configuration names them" for key in missing]
-    notes = [Finding("note", remark) for remark in seen.store.remarks()]
+    beside = videos_beside(seen.store.path) if wanted is None else ()
+    notes = [Finding("note", remark) for remark in (*seen.store.remarks(), *beside)]
     if wanted is None and not seen.of("action"):
         notes.append(Finding("note", f"no key is called action; {seen.action_hint or 'name it in data.action'}"))
     found = ranked([*find(seen), *find_units(seen), *find_rotations(seen), *findings, *notes])

@@ -28,6 +28,7 @@ class Cloud:
         shape: points at a step, and numbers of a point.
         box: lowest and highest corner, at `WORKSPACE`, in the unit of the data.
         white: 1 or 255, the number that colours seem to have at most; None without colours.
+        others: lowest and highest of the numbers beside positions that are no colours; None where they are, or none.
         missing: share of the points that are not finite.
         empty: rows, of those looked at, without a point.
         stated: the encoder of a configuration; None without one.
@@ -38,6 +39,7 @@ class Cloud:
     shape: tuple[int, ...]
     box: tuple[list[float], list[float]]
     white: float | None
+    others: tuple[float, float] | None
     missing: float
     empty: list[int]
     stated: PointEncoderConfig | None
@@ -49,10 +51,12 @@ class Cloud:
         is_point = np.isfinite(values).all(2)
         if not is_point.any():
             return None
-        points, white = values[is_point], None
+        points, white, others = values[is_point], None, None
         low, high = np.quantile(points[:, :3], WORKSPACE, axis=0)
         if values.shape[2] == 6:
-            white = 1.0 if points[:, 3:].max() <= 1 else 255.0
+            lowest, highest = float(points[:, 3:].min()), float(points[:, 3:].max())
+            white = next((most for most in (1.0, 255.0) if lowest >= 0 and highest <= most), None)
+            others = (lowest, highest) if white is None else None
         if stated is not None and stated.box is not None:
             lowest, highest = np.array(stated.box)
             is_inside = is_point & ((values[..., :3] >= lowest) & (values[..., :3] <= highest)).all(2)
@@ -61,7 +65,7 @@ class Cloud:
         box = [math.floor(100 * end) / 100 for end in low], [math.ceil(100 * end) / 100 for end in high]
         inside = int(np.median(is_inside.sum(1))), float(is_inside.sum() / is_point.sum())
         missing, empty = float(1 - is_point.mean()), np.flatnonzero(~is_point.any(1)).tolist()
-        return cls(key, values.shape[1:], box, white, missing, empty, stated, inside)
+        return cls(key, values.shape[1:], box, white, others, missing, empty, stated, inside)
 
     def __str__(self) -> str:
         axes = ", ".join(f"{axis} {low:g} to {high:g}" for axis, low, high in zip("xyz", *self.box, strict=True))
@@ -77,7 +81,11 @@ class Cloud:
         return found if self.white is None else {**found, "white": self.white}
 
     def findings(self) -> Iterator[Finding]:
-        """What does not fit a configuration."""
+        """Numbers that are no colours, and settings that do not fit."""
+        if self.others is not None and (self.stated is None or self.stated.white is not None):
+            low, high = self.others
+            found = f"{self.key}: the last three numbers of a point go from {low:.3g} to {high:.3g}, so are no colours"
+            yield Finding("warning", f"{found}; the encoder reads positions alone, without white")
         if self.stated is None:
             return
         count, share = self.inside

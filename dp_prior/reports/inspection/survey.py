@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -12,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.errors import DataError
 from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
@@ -26,6 +27,9 @@ MOST_NUMBERS = 20_000_000
 
 MOST_EPISODES = 500
 """Episodes that are read at most, for each may be a file of its own."""
+
+FEW_STEPS = 64
+"""Numbers that differ by fewer steps of float32 are not told apart well enough to learn from."""
 
 WIDEST = 1024
 """A key with more numbers in a step is no vector that a policy reads directly; the survey names such a key and does not
@@ -50,6 +54,8 @@ class Signal:
         values: (n, width) float32, the steps of the episodes that were read.
         columns: the data set's name of each number; empty if the numbers have no names.
         rotations: what a configuration says are rotations.
+        is_whole: whether integers or truth values are stored.
+        inexact: (width,) bool, numbers that float32, which training reads, cannot hold or tell apart.
     """
 
     name: str
@@ -59,6 +65,8 @@ class Signal:
     values: np.ndarray
     columns: list[str]
     rotations: tuple[RotationSlice, ...] = ()
+    is_whole: bool = False
+    inexact: np.ndarray | None = None
 
     def called(self, dimension: int) -> str:
         """A dimension in messages."""
@@ -169,8 +177,12 @@ def survey(
     if problems:
         raise DataError(str(store.describe()["path"]), problems)
     shapes, lengths = store.keys(), chosen.lengths
-    cameras, depths, clouds = _cameras(store), store.depths(), store.clouds()
-    wanted = _all_numbers(store, {*cameras, *depths, *clouds}) if wanted is None else wanted
+    seen = [_cameras(store), store.depths(), store.clouds()]
+    if wanted is None:
+        unread = store.unread()
+        seen = [{key: shape for key, shape in found.items() if key not in unread} for found in seen]
+        wanted = _all_numbers(store, {*itertools.chain(*seen), *unread})
+    cameras, depths, clouds = seen
     width = {name: sum(math.prod(shapes.get(key, ())) for key in each.names) for name, (each, _) in wanted.items()}
     gaps = [f"{name}: {n:,} numbers in a step, more than {WIDEST:,}" for name, n in width.items() if n > WIDEST]
     too_wide = {key for name, (each, _) in wanted.items() if width[name] > WIDEST for key in each.names}
@@ -198,7 +210,7 @@ def survey(
     except DataError as error:
         gaps += [f"instructions: {problem}" for problem in error.problems]
     used = {key for each, role in wanted.values() if role != "other" for key in each.names} | too_wide
-    unused, seen = unused_keys(store, {*used, *cameras, *depths, *clouds}, len(texts)), (cameras, depths, clouds)
+    unused = unused_keys(store, {*used, *itertools.chain(*seen)}, len(texts))
     return Survey(store, described, chosen, episodes, signals, clock, texts, *seen, problems, gaps, unused)
 
 
@@ -231,7 +243,7 @@ def _read(store: EpisodeStore, key: str, chosen: Chosen, episodes: np.ndarray) -
     """
     known = store.keys()
     if key not in known:
-        raise DataError(str(store.describe()["path"]), [f"has no key {key!r}. {nearest_name(key, known)}"])
+        raise DataError(str(store.describe()["path"]), [f"has {store.no_key(key)}"])
     values = store.episodes(key, chosen.recorded, chosen.numbers[episodes])
     if values.dtype.kind not in "biuf":
         raise DataError(store.locate(key, 0), [f"holds {values.dtype}, which is not a number type"])
@@ -256,7 +268,20 @@ def _signal(
     columns = wanted.dimensions(names)
     key = wanted.names[0] if len(wanted.names) == 1 else wanted.called
     columns = columns if len(columns) == stop - start else []
-    return Signal(name, key, wanted.names, role, numbers, columns, wanted.rotations)
+    more = {"is_whole": values.dtype.kind in "biu", "inexact": _inexact(values[:, start:stop])}
+    return Signal(name, key, wanted.names, role, numbers, columns, wanted.rotations, **more)
+
+
+def _inexact(values: np.ndarray) -> np.ndarray:
+    """(width,) bool, see `Signal`: beyond float32, or within a few of its steps of each other."""
+    if values.dtype.itemsize <= 4 or not len(values):
+        return np.zeros(values.shape[1], bool)
+    with np.errstate(all="ignore"):
+        low, high = (end(values.astype(np.float64), axis=0) for end in (np.fmin.reduce, np.fmax.reduce))
+        largest = np.maximum(abs(low), abs(high))
+        steps = np.spacing(largest.astype(np.float32)).astype(np.float64)
+        is_fine = (high - low > 0) & (high - low < FEW_STEPS * steps)
+        return np.isfinite(largest) & (~np.isfinite(largest.astype(np.float32)) | is_fine)
 
 
 def roles_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Role]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from pathlib import Path
 
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
+from dp_prior.data.found_files import by_number
 
 _ACTION = re.compile(r"(^|[./_])(action|ctrl|control|command|cmd|target)", re.I)
 
@@ -39,6 +42,8 @@ def _line(store: EpisodeStore, key: str, shape: tuple[int, ...], n_texts: int) -
     what = f"{store.dtype(key)} {tuple(shape)}"
     if key in (TASK, store.text_key):
         return f"{what}, the number of the instruction; {n_texts} of them, read by data.language"
+    if 0 in shape:
+        return f"{what}, empty"
     if not store.is_number(key):
         if what.startswith("object"):
             return f"{what}, Python objects, which are never decoded; save plain arrays of numbers"
@@ -54,6 +59,14 @@ def _line(store: EpisodeStore, key: str, shape: tuple[int, ...], n_texts: int) -
         return f"{what}, no observation by its name; to read it, name it in data.points or data.obs"
     found = next((meaning for pattern, meaning in _MEANINGS if pattern.search(key)), "no observation by its name")
     return f"{what}, {found}; to read it, name it in data.obs"
+
+
+def videos_beside(path: Path) -> Iterator[str]:
+    """A line for each camera in `videos/<episode>/<camera>.mp4` beside a data set."""
+    names = {file.name for file in path.parent.glob("videos/*/*.mp4")}
+    for name in sorted(names, key=by_number):
+        line = json.dumps({"folder": str(path.parent / "videos"), "file": name, "size": [96, 128]})
+        yield f"videos/*/{name} lie beside the data set; to read such a camera, write it into data.images: {line}"
 
 
 def action_hint(shapes: dict[str, tuple[int, ...]], observations: Collection[str]) -> str:

@@ -80,7 +80,26 @@ INVERSE_ROOT = {
     "ema_decay": None,
     "wandb_enabled": False,
 }
-ALL = [FINE_TUNED, INVERSE_ROOT]
+PENS = {
+    "data": {
+        "repo_id": "me/pens",
+        "adapt_to_pi": True,
+        "action_sequence_keys": ["action"],
+        "repack_transforms": {
+            "inputs": [
+                {
+                    "structure": {
+                        "images": {"cam_high": "observation.images.cam_high", "cam_left": "observation.images.left"},
+                        "state": "observation.state",
+                        "actions": "action",
+                    }
+                }
+            ],
+            "outputs": [],
+        },
+    }
+}
+ALL = [FINE_TUNED, INVERSE_ROOT, PENS]
 
 
 def test_a_configuration():
@@ -124,7 +143,52 @@ def test_the_inverse_root_and_no_average():
 
 
 def test_what_differs_says_what_to_do():
-    other = merged(FINE_TUNED, {"lr_schedule": {"decay_steps": 5}, "data": {"use_delta_joint_actions": True}})
+    other = merged(FINE_TUNED, {"lr_schedule": {"decay_steps": 5}})
     found = reasons(OPENPI, other)
-    assert "train.steps" in found["lr_schedule.decay_steps"] and "task.arms" in found["data.use_delta_joint_actions"]
+    assert "train.steps" in found["lr_schedule.decay_steps"]
     assert "task.encoders" in found["model.paligemma_variant"] and "init_from" in found["weight_loader.params_path"]
+
+
+def test_data_of_aloha_have_the_keys_that_are_repacked_and_two_arms_of_offsets():
+    found = values(OPENPI, PENS)
+    assert keys(found) == {
+        "data.images.cam_high": "observation.images.cam_high",
+        "data.images.cam_left": "observation.images.left",
+        "data.obs.state": "observation.state",
+        "data.action": "action",
+    }
+    assert [found[f"task.arms.{arm}.action"] for arm in (0, 1)] == [[0, 6], [7, 13]]
+    assert [found[f"task.arms.{arm}.slice"] for arm in (0, 1)] == [[0, 6], [7, 13]]
+    top = values(OPENPI, {"data": {"repo_id": "me/pens", "use_delta_joint_actions": False}})
+    assert keys(top)["data.images.cam_high"] == "observation.images.top" and "task.arms.0.type" not in top
+
+
+def test_other_data_are_those_of_libero_or_have_the_keys_that_are_repacked():
+    found = values(OPENPI, {"data": {"repo_id": "me/kitchen", "extra_delta_transform": True}})
+    assert keys(found) == {
+        "data.images.image": "image",
+        "data.images.wrist_image": "wrist_image",
+        "data.obs.state": "state",
+        "data.action": "actions",
+    }
+    assert (found["data.images.image.size"], found["data.images.image.fit"]) == ([224, 224], "letterbox")
+    assert found["task.arms.0.action"] == found["task.arms.0.slice"] == [0, 6]
+    droid = {"observation/joint_position": "joints", "observation/wrist_image_left": "wrist", "prompt": "prompt"}
+    other = {"data": {"repo_id": "me/droid", "repack_transforms": {"inputs": [{"structure": droid}]}}}
+    found, said = values(OPENPI, other), reasons(OPENPI, other)
+    named = {"data.obs.joint_position": "joints", "data.images.wrist_image_left": "wrist"}
+    assert keys(found) == named | {"data.action": "actions"}
+    assert found["task.normalizer.joint_position.type"] == "gaussian"
+    assert "data.language" in said["data.repack_transforms.inputs.0.structure.prompt"]
+
+
+def keys(found):
+    """Keys of the data set by places here."""
+    return {
+        path.removesuffix(".key"): value for path, value in found.items() if path.endswith(".key") and "data." in path
+    }
+
+
+def test_runs_of_one_name_and_two_experiments_have_two_directories():
+    found = [values(OPENPI, {"name": "pi0", "exp_name": name})["tracker.data_path"] for name in ("first", "second")]
+    assert found == ["runs/pi0/first", "runs/pi0/second"]

@@ -104,3 +104,16 @@ def test_a_key_of_later_episodes_alone_has_a_line(tmp_path):
     (line,) = store.unread().values()
     assert told(line, "2 of 3", "files", "groups")
     assert set(EpisodeFilesConfig(path=tmp_path, files="[12].npz").create().keys()) == {"action", "state", "top"}
+
+
+def test_files_and_folders_beside_the_episodes_have_a_line(tmp_path):
+    for number in range(2):
+        (tmp_path / f"{number}").mkdir()
+        for name in (f"{number}.npz", f"{number}/take.npz"):
+            np.savez(tmp_path / name, action=np.zeros((5, 2)), state=np.zeros((5, 3)))
+    for name in ("0.pkl", "1.pkl", "notes.txt"):
+        (tmp_path / name).touch()
+    beside = EpisodeFilesConfig(path=tmp_path).create().unread()
+    assert list(beside) == ["*.pkl", "*.txt", "0/", "1/"]
+    assert told(beside["*.pkl"], "0.pkl, 1.pkl") and told(beside["0/"], "data.images")
+    assert list(EpisodeFilesConfig(path=tmp_path, files="*/take.npz").create().unread()) == ["*.npz", "*.pkl", "*.txt"]

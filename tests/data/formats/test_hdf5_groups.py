@@ -6,7 +6,7 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.formats.hdf5_groups import Hdf5GroupsConfig
 from dp_prior.data.formats.recognition import kind_of
 from tests.data.formats.episodes_apart import LENGTHS, write_groups
-from tests.messages import naming
+from tests.messages import naming, told
 
 h5py = pytest.importorskip("h5py", reason="NOT CHECKED: the extra hdf5 is not installed")
 
@@ -28,3 +28,14 @@ def test_groups_of_any_name_are_read_and_a_wrong_name_is_answered(tmp_path):
     assert store.episode_ends.tolist() == [LENGTHS[0] + 1, LENGTHS[0] + LENGTHS[1] + 2]
     with pytest.raises(DataError, match=naming("d.h5", "'rins/*'", "'runs'")):
         Hdf5GroupsConfig(path=path, groups="rins/*").create()
+
+
+def test_what_lies_beside_the_groups_has_a_line(tmp_path):
+    path = write_groups(tmp_path / "d.h5")
+    with h5py.File(path, "a") as file:
+        file["meta/rate"], file["runs/notes"], file["runs/trial_0/x"] = 30, 1, 2
+        for number in range(2):
+            file.move(f"traj_{number}", f"runs/take{number}")
+    found = Hdf5GroupsConfig(path=path, groups="runs/take*").create().unread()
+    beside = ["meta", "runs/notes", "runs/trial_0", *sorted(f"traj_{number}" for number in range(2, len(LENGTHS)))]
+    assert list(found)[-len(beside) :] == beside and told(found["runs/trial_0"], "groups")

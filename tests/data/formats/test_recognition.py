@@ -2,11 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
-from dp_prior.data.formats.recognition import kind_of, known_kind, record_of
+from dp_prior.data.formats.recognition import Episodes, kind_of, known_kind, record_of
 from tests.messages import naming
 
 FILES = {
@@ -41,3 +42,25 @@ def test_a_path_without_anything_and_an_unknown_type_or_setting_are_named(tmp_pa
         record_of("zar", tmp_path)
     with pytest.raises(ConfigError, match=naming("episodes.dat", "'data'")):
         record_of("zarr", tmp_path, ["dat=x"])
+
+
+def test_groups_and_folders_of_other_names_are_answered_with_what_to_write(tmp_path):
+    h5py = pytest.importorskip("h5py", reason="NOT CHECKED: the extra hdf5 is not installed")
+    for number in range(3):
+        with h5py.File(tmp_path / "main_data.hdf5", "a") as file:  # as Minari writes
+            file[f"episode_{number}/actions"], file[f"episode_{number}/observations"] = [[0.0]] * 4, [[1.0]] * 5
+        (tmp_path / f"runs/{number}").mkdir(parents=True)
+        np.savez(tmp_path / f"runs/{number}/take.npz", action=np.zeros((4, 1)), state=np.ones((4, 2)))
+    for place, told in (("main_data.hdf5", {"groups": "episode_*"}), ("runs", {"files": "*/take.npz"})):
+        with pytest.raises(DataError, match=naming(place, *told, *told.values())) as error:
+            kind_of(tmp_path / place)
+        written = error.value.problems[0].partition("probably ")[2]
+        store = Episodes.from_json(written).episodes.create()
+        assert store.episode_ends.tolist() == [4, 8, 12] and len(store.keys()) == 2
+
+
+def test_a_folder_of_no_format_is_answered_with_what_it_holds(tmp_path):
+    for name in ("demo_0.pkl", "demo_1.pkl"):
+        (tmp_path / name).touch()
+    with pytest.raises(DataError, match=naming("demo_0.pkl, demo_1.pkl", "docs/own_data.md#save-the-demonstrations")):
+        kind_of(tmp_path)

@@ -68,6 +68,14 @@ def test_arrays_are_known_by_every_name(path):
         np.testing.assert_array_equal(store.read(key), store.read("actions"))
 
 
+def test_what_is_neither_a_demonstration_nor_a_list_has_a_line(path):
+    with h5py.File(path, "a") as file:
+        file["data/demo_3_bad/x"], file["notes"], file["mask/far"] = 1, 2, h5py.ExternalLink("b.hdf5", "/x")
+    found = opened(path, filter="train").unread()
+    assert list(found) == ["mask/none", "mask/odd", "mask/train", "data/demo_3_bad", "mask/far", "notes"]
+    assert told(found["data/demo_3_bad"], "data/demo_0", "mask/")
+
+
 def test_a_filter_selects_demonstrations_and_keeps_their_order(path):
     store = opened(path, filter="train")
     assert store.demonstrations == ["demo_0", "demo_2", "demo_10"]
@@ -113,10 +121,10 @@ def test_demonstrations_that_are_not_alike_are_listed(path):
         del file["data/demo_2/states"]
         file["data/demo_2/states"] = np.zeros((1, 5), np.float32)
     store = opened(path)
-    with pytest.raises(DataError, match=naming("data/demo_1", "'states'", "data/demo_0")) as error:
+    with pytest.raises(DataError, match=naming("data/demo_1", "'states'", "data/demo_0", '"leave_out": [1]')) as error:
         store.read("states")
     assert (
-        "data/demo_2/states holds float32 of shape (1, 5); expected float32 of shape (1, 1)" in error.value.problems[1]
+        "data/demo_2/states holds float32 of shape (1, 5); expected float32 of shape (1, 1)" in error.value.problems[0]
     )
     with pytest.raises(DataError, match=naming("'state'", "'states'")):
         store.read("state")

@@ -1,12 +1,15 @@
 """Folders that hold the frames of episodes: pictures, videos, or a video of each camera."""
 
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.frames.folder import FolderFrames
+from dp_prior.data.recorded.camera import ImageConfig
 from tests.data.frames.recordings import (
     ends_of,
     pictures,
@@ -75,3 +78,39 @@ def test_a_folder_per_episode_may_hold_a_video_for_each_camera(tmp_path):
     (tmp_path / "videos/3").mkdir()  # between 2 and 10, without a video
     source = FolderFrames(tmp_path / "videos", ends_of([4, 6, 5]), np.array([0, 2]), "1.mp4")
     np.testing.assert_array_equal(gathered(source), frames[1])
+
+
+@pytest.mark.parametrize("kind", ["video", "picture"])
+def test_of_a_camera_that_is_faster_than_the_rows_the_first_frame_of_each_is_read(kind, tmp_path):
+    """30 frames and 10 rows per second; the camera stops with the last row, or a little later."""
+    need("folder")
+    frames, found = pictures(33), [13, 20]  # of 5 and of 6 rows
+    path, per_row = write_folder(tmp_path / "f", frames, found, kind), {"frames_per_row": 3}
+    record = ImageConfig(folder=path, size=(24, 32), **per_row)
+    store, chosen = SimpleNamespace(), Chosen(ends_of([5, 6]), np.arange(2), np.arange(2))
+    source = record.source(store, chosen)
+    expected = np.concatenate([frames[:13:3], frames[13:31:3]])
+    np.testing.assert_array_equal(gathered(source), expected)
+    np.testing.assert_array_equal(gathered(source, skip=2)[2:5], expected[2:5])
+    assert source.describe() == {"format": {"video": "video per episode", "picture": "pictures"}[kind], **per_row}
+
+
+@pytest.mark.parametrize("kind", ["video", "picture"])
+@pytest.mark.parametrize(
+    "found, rows, per_row, told",
+    [
+        (30, 10, 1, '"frames_per_row": 3'),
+        (30, 10, 2, '"frames_per_row": 3'),
+        (10, 10, 3, '"frames_per_row": 1'),
+        (27, 10, 3, "28 to 34"),
+        (35, 10, 3, "28 to 34"),
+        (11, 10, 1, "-frames:v 10"),
+        (9, 10, 1, "choice"),
+    ],
+)
+def test_frames_that_do_not_belong_to_the_rows_are_told_with_what_to_write(kind, found, rows, per_row, told, tmp_path):
+    need("folder")
+    path = write_folder(tmp_path / "f", pictures(found), [found], kind)
+    place = "run0.mp4" if kind == "video" else "run0"
+    with pytest.raises(DataError, match=naming(place, found, rows, told)):
+        gathered(FolderFrames(path, ends_of([rows]), per_row=per_row))

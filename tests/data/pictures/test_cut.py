@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 
 from dp_prior.data.pictures.cut import PictureCut, reduced
-from dp_prior.pixels.crop import Crop
 from dp_prior.tensors.batch import Batch
+from dp_prior.tensors.crop import Crop
 from dp_prior.tensors.randomness import Randomness
 
 

@@ -6,7 +6,7 @@ import torch
 from dp_prior.networks.encoders.camera_encoder import Camera
 from dp_prior.networks.encoders.color_jitter import ColorJitterConfig
 from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
-from dp_prior.pixels.crop import Crop
+from dp_prior.tensors.crop import Crop
 from dp_prior.tensors.randomness import Randomness
 from tests.messages import naming
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior.data.recorded.camera import ImageConfig
 from dp_prior.reports.inspection import cameras
 from dp_prior.reports.inspection.cameras import look
 from dp_prior.reports.inspection.inspect import inspect
@@ -11,6 +12,8 @@ from dp_prior.reports.inspection.survey import survey
 from tests.reports.inspection.recordings import clean, write_npz
 
 pytest.importorskip("PIL")
+
+FRONT = ImageConfig(key="front", size=(8, 12))
 
 
 def seen_of(tmp_path, change=lambda frames: frames):
@@ -24,7 +27,7 @@ def seen_of(tmp_path, change=lambda frames: frames):
 
 def test_stills_are_the_frames_of_their_numbers_from_first_to_last(tmp_path):
     seen, episodes = seen_of(tmp_path)
-    strips, findings, gaps = look(seen, ["front"], are_named=True)
+    strips, findings, gaps = look(seen, {"front": FRONT})
     assert (findings, gaps) == ([], []) and [strip.episode for strip in strips] == [0, 1, 2]
     for strip in strips:
         frames = episodes[strip.episode]["front"]
@@ -37,7 +40,7 @@ def test_stills_are_the_frames_of_their_numbers_from_first_to_last(tmp_path):
 def test_a_clip_is_evenly_spread_over_the_first_episode(tmp_path, monkeypatch):
     monkeypatch.setattr(cameras, "CLIP_FRAMES", 20)
     seen, episodes = seen_of(tmp_path)
-    first, *others = look(seen, ["front"], are_named=True)[0]
+    first, *others = look(seen, {"front": FRONT})[0]
     assert not any(len(strip.clip) for strip in others)
     assert 1 < len(first.clip) <= 20
     np.testing.assert_array_equal(first.clip, episodes[0]["front"][:: first.stride])
@@ -48,21 +51,21 @@ def test_a_camera_that_hangs_while_the_robot_moves_is_named_with_its_first_frame
         frames[20:45] = frames[20]
         return frames
 
-    strips, findings, _ = look(seen_of(tmp_path, hang)[0], ["front"], are_named=True)
+    strips, findings, _ = look(seen_of(tmp_path, hang)[0], {"front": FRONT})
     assert strips[0].frozen == (20, 25)
     assert [(one.severity, one.episode, one.frame) for one in findings] == [("warning", n, 20) for n in (0, 1, 2)]
 
 
 def test_a_dark_camera_is_named_with_its_brightness(tmp_path):
-    (strip, _, _), (found,), _ = look(seen_of(tmp_path, lambda frames: frames % 10)[0], ["front"], are_named=True)
+    (strip, _, _), (found,), _ = look(seen_of(tmp_path, lambda frames: frames % 10)[0], {"front": FRONT})
     assert found.severity == "warning" and found.text.startswith("front: frames are dark in 3 of 3 episodes looked at")
     assert f"{strip.brightness:.1f} of 255" in found.text and strip.brightness < 6
 
 
-@pytest.mark.parametrize("are_named", [True, False])
-def test_a_key_that_is_no_camera_is_an_error_only_where_a_configuration_names_it(tmp_path, are_named):
-    strips, findings, gaps = look(seen_of(tmp_path)[0], ["state"], are_named=are_named)
-    assert strips == [] and bool(findings) == are_named and bool(gaps) == (not are_named)
+@pytest.mark.parametrize("stated", [ImageConfig(key="state", size=(8, 12)), None])
+def test_a_key_that_is_no_camera_is_an_error_only_where_a_configuration_names_it(tmp_path, stated):
+    strips, findings, gaps = look(seen_of(tmp_path)[0], {"state": stated})
+    assert strips == [] and bool(findings) == (stated is not None) and bool(gaps) == (stated is None)
     assert all(text.startswith("state: ") for text in [*gaps, *(one.text for one in findings)])
 
 

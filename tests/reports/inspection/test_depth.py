@@ -9,7 +9,7 @@ import torch
 from dp_prior.reports.inspection.inspect import inspect, write_config
 from dp_prior.reports.pages.data_page import summary
 from dp_prior.run.files.config import TrainConfig
-from tests.data.frames.recordings import ends_of, pictures
+from tests.data.frames.recordings import ends_of, pictures, write_folder
 from tests.messages import told
 
 N = 60
@@ -77,10 +77,13 @@ def test_floats_in_millimetres_are_told_with_their_unit_and_not_as_a_camera_that
     assert "0.001 for millimetres" in finding.text
 
 
-def test_a_folder_beside_the_data_set_is_told_as_not_shown(path, tmp_path):
+def test_a_folder_beside_the_data_set_is_looked_at(path, tmp_path):
     write_config(inspect(str(path)), tmp_path / "c.json")
     document = json.loads((tmp_path / "c.json").read_text())
-    document["data"]["depth"]["front_depth"].update(key=None, folder="recordings/depth")
+    document["data"]["depth"]["front_depth"].update(key=None, folder=str(tmp_path / "depth"))
     (tmp_path / "c.json").write_text(json.dumps(document))
     (found,) = inspect(str(tmp_path / "c.json"))
-    assert any("front_depth" in gap and "recordings/depth" in gap for gap in found.gaps)
+    assert [told(each.text, "front_depth", "folder") for each in found.findings if each.severity == "error"] == [True]
+    write_folder(tmp_path / "depth", np.load(path)["front_depth"], [20, 40], "picture")
+    (found,) = inspect(str(tmp_path / "c.json"))
+    assert found.depths[0].range == pytest.approx((0.5, 1.5), abs=0.02) and found.findings == []

@@ -169,7 +169,7 @@ def test_every_check_is_tested_and_findings_are_ranked(tmp_path):
         spoil(episodes)
     found = [one.severity for one in look(tmp_path, episodes)]
     assert found == sorted(found, key=SEVERITIES.index) and set(found) == set(SEVERITIES)
-    assert len(CHECKS) == 15  # instructions are tested with LeRobot data; parts in test_inspect, the last in test_units
+    assert len(CHECKS) == 16  # instructions are tested with LeRobot data; parts in test_inspect, the last in test_units
 
 
 @pytest.mark.parametrize("key", ["state", "action"])
@@ -187,3 +187,23 @@ def test_a_dimension_without_any_finite_step_is_told_with_the_way_out_and_as_not
     found = look(tmp_path, episodes)
     (line,) = [one for one in found if one.text.startswith("state")]
     assert line.severity == "error" and told(line.text, "dimension 2", "finite", "slice")
+
+
+def test_numbers_that_float32_cannot_hold_or_tell_apart_are_told_as_that(tmp_path):
+    episodes = clean()
+    for episode in episodes:
+        episode["state"] = episode["state"].astype(np.float64)
+        episode["state"][:, 1] += 5e9
+        episode["state"][:, 2] *= 1e60
+    found = [one for one in look(tmp_path, episodes) if told(one.text, "float32")]
+    assert [(one.severity, told(one.text, "dimension", number)) for one, number in zip(found, (2, 1), strict=True)] == [
+        ("error", True), ("warning", True),
+    ]  # fmt: skip
+    assert told(found[0].text, "slice") and told(found[1].text, "offset")
+
+
+def test_actions_of_integers_are_told(tmp_path):
+    episodes = clean()
+    for episode in episodes:
+        episode["action"] = np.round(100 * episode["action"]).astype(np.int64)
+    assert [one.severity for one in look(tmp_path, episodes) if told(one.text, "action", "integers")] == ["note"]

@@ -76,3 +76,14 @@ def test_few_points_are_a_cloud_by_their_name_only(path):
     np.savez(path, **arrays, lidar=few, corners=few)
     (found,) = inspect(str(path))
     assert [cloud.key for cloud in found.clouds] == ["lidar"] and "data.points" in found.survey.unused["corners"]
+
+
+def test_numbers_beside_positions_that_are_no_colours_are_told_and_not_proposed_as_such(path, tmp_path):
+    arrays = dict(np.load(path))
+    arrays["cloud"][..., 3:] -= 100  # such as normals
+    np.savez(path, **arrays)
+    (found,) = inspect(str(path))
+    assert [told(each.text, "cloud", "-100", "white") for each in found.findings] == [True]
+    write_config([found], tmp_path / "c.json")
+    assert TrainConfig.from_json_path(tmp_path / "c.json").task.encoders["cloud"].white is None
+    assert inspect(str(tmp_path / "c.json"))[0].findings == []

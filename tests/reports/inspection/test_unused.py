@@ -131,3 +131,20 @@ def test_complex_numbers_are_called_what_they_are(tmp_path):
     np.savez(tmp_path / "c.npz", state=np.ones((N, 2), np.complex64), action=np.ones((N, 1)), episode_ends=[N])
     seen = survey(NpzStoreConfig(path=tmp_path / "c.npz").create())
     assert told(seen.unused["state"], "real", "imaginary")
+
+
+def test_a_key_without_numbers_is_called_empty(tmp_path):
+    state = np.zeros((6, 2))
+    np.savez(tmp_path / "d.npz", state=state, action=state, nothing=state[:, :0], episode_ends=[3, 6])
+    assert inspect(str(tmp_path / "d.npz"))[0].survey.unused["nothing"] == "float64 (0,), empty"
+
+
+def test_videos_beside_the_data_set_have_a_note_with_what_to_write(tmp_path):
+    state = np.zeros((6, 2))
+    np.savez(tmp_path / "d.npz", state=state, action=state, episode_ends=[3, 6])
+    for name in ("0/0.mp4", "0/1.mp4", "1/0.mp4"):
+        (tmp_path / "videos" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "videos" / name).touch()
+    notes = [each.text for each in inspect(str(tmp_path / "d.npz"))[0].findings if "videos" in each.text]
+    for note, name in zip(notes, ("0.mp4", "1.mp4"), strict=True):
+        assert told(note, "data.images", f'"folder": "{tmp_path}/videos"', f'"file": "{name}"')

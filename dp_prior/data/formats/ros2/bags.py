@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 ENDING, METADATA = ".mcap", "metadata.yaml"
 
+REWRITE = "`rosbags-convert --src OLD --dst NEW --dst-storage mcap` of the package rosbags"
+
 OTHERS = {
-    ".db3": "`ros2 bag convert` writes MCAP, with `storage_id: mcap` in its options",
-    ".bag": "it is of ROS 1: `rosbags-convert` of the package rosbags writes a bag of ROS 2",
-    ".mcap.zstd": "`ros2 bag convert` writes it unpacked",
+    ".db3": f"{REWRITE} writes MCAP, as does `ros2 bag convert` with `storage_id: mcap`",
+    ".bag": f"it is of ROS 1: {REWRITE} writes a bag of ROS 2",
+    ".mcap.zstd": f"{REWRITE} writes it unpacked, as does `ros2 bag convert`",
 }
 """Ways to MCAP from other files of bags, by ending."""
 
@@ -169,7 +171,7 @@ def _listed(metadata: Path) -> list[str]:
         found = yaml.safe_load(read_small(metadata, _LARGEST_METADATA))["rosbag2_bagfile_information"]
         if found.get("compression_mode"):
             mode = found["compression_mode"]
-            raise DataError(str(metadata), [f"compression_mode is {mode}; `ros2 bag convert` writes it without"])
+            raise DataError(str(metadata), [f"compression_mode is {mode}; {REWRITE} writes it without"])
         return [str(name) for name in found["relative_file_paths"]]
 
 

@@ -88,8 +88,11 @@ class Ros2BagsStore(GroupedStore):
 
     def unread(self) -> dict[str, str]:
         """See `EpisodeStore`; topics that no key names."""
-        named, recorded = self._topics.topics(), sorted(self._episodes[self._first].recorded.items())
-        return {topic: f"{count} messages of {kind}" for (topic, kind), count in recorded if topic not in named}
+        named, recorded = self._topics.topics(), {}
+        for each in reversed(self._episodes):  # counts are those of the first recording with a topic
+            recorded |= each.recorded
+        unread = sorted((one, count) for one, count in recorded.items() if one[0] not in named)
+        return {topic: f"{count} messages of {kind}" for (topic, kind), count in unread}
 
     def remarks(self) -> list[str]:
         """See `EpisodeStore`; what was left out, in how many episodes."""

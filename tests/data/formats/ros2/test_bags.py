@@ -68,7 +68,7 @@ def test_metadata_and_files_that_differ_are_refused_and_no_other_file_is_read(tm
         ("metadata.yaml", "take_9.mcap", "ros2 bag reindex"): text.replace("take_1.mcap", "take_9.mcap"),
         ("metadata.yaml", "../take_1.mcap"): text.replace("take_1", "../take_1"),
         ("metadata.yaml", "take_2.mcap"): text.replace("    - take_2.mcap\n", ""),
-        ("metadata.yaml", "FILE", "`ros2 bag convert`"): text.replace("mode: ''", "mode: FILE"),
+        ("metadata.yaml", "FILE", "rosbags-convert"): text.replace("mode: ''", "mode: FILE"),
         (str(metadata),): "[" * 9,
         (str(metadata), "rosbag2_bagfile_information"): "{}",
     }
@@ -87,7 +87,7 @@ def test_metadata_and_files_that_differ_are_refused_and_no_other_file_is_read(tm
 def test_other_files_of_bags_are_refused_with_the_way_to_mcap(name, tmp_path):
     (tmp_path / "take").mkdir()
     (tmp_path / "take" / name).touch()
-    remedy = "rosbags-convert" if name == "x.bag" else "ros2 bag convert"
+    remedy = "rosbags-convert --src OLD --dst NEW --dst-storage mcap"
     for path in (tmp_path, tmp_path / "take", tmp_path / "take" / name):
         assert is_recording(path)
         with pytest.raises(DataError, match=naming(name, remedy)):

@@ -211,3 +211,11 @@ def test_without_the_packages_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "mcap_ros2.decoder", None)
     with pytest.raises(ImportError, match=naming("mcap-ros2-support", 'pip install "dp_prior[ros]"')):
         record_of("ros2_bags", tmp_path / "x.mcap").create()
+
+
+def test_a_topic_of_a_later_recording_alone_has_a_line(tmp_path):
+    record(tmp_path, 1)
+    more = joints(50, 2, ["j9"], "/left/joint_states")
+    write_bag(tmp_path / "take_1" / "take_1_0.mcap", by_time(messages(1), more))
+    (line,) = Ros2BagsConfig(path=tmp_path).create().unread().values()
+    assert told(line, "101", "sensor_msgs/msg/JointState") or told(line, "100", "sensor_msgs/msg/JointState")

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from dp_prior.pixels import crop as module
-from dp_prior.pixels.crop import Crop, crop_each
+from dp_prior.tensors import crop as module
+from dp_prior.tensors.crop import Crop, crop_each
 from dp_prior.tensors.randomness import Randomness
 from tests.messages import naming
 

@@ -1,0 +1,113 @@
+"""`python -m benchmarks.selection`: which measure without a simulator orders policies as their scores do?
+
+Trains small policies of Push-T, measures two checkpoints of each on held-out demonstrations, and lets these play the
+same seeds, in rounds. What is in the record is not done again, so the command may be stopped and repeated, with more
+`--seeds` too. It ends with the table of which docs/comparing.md shows some rows; the record in the repository gives it
+at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import torch
+
+from benchmarks.kept import Kept
+from benchmarks.report import processor
+from benchmarks.results import within
+from benchmarks.selection.measures import BASELINE
+from benchmarks.selection.policies import PLAYED, SAMPLES, TRAININGS, measured, played, train
+from benchmarks.selection.relations import relations
+from benchmarks.training import ROOT
+
+RECORD = ROOT / "docs/selection.jsonl"
+FIRST_SEED, ROUND = 500_000, 50
+Policy = tuple[str, int]
+"""A training and the number of its checkpoint."""
+
+Work = tuple[Policy, Callable[..., Any], tuple[Any, ...]]
+"""A function of a policy's checkpoint, and its further arguments."""
+
+POLICIES: list[Policy] = list(itertools.product(TRAININGS, PLAYED))
+
+
+def name_of(policy: Policy, first_seed: int | None = None) -> str:
+    """The name in the record of the measures of a policy, or of its scores from a seed on."""
+    training, checkpoint = policy
+    return f"{training}, checkpoint {checkpoint}{f', seeds from {first_seed}' if first_seed else ''}"
+
+
+@click.command(help=__doc__)
+@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs/selection"), show_default=True)
+@click.option("--record", type=click.Path(path_type=Path), default=RECORD, show_default=True)
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=ROUND),
+    default=450,
+    show_default=True,
+    help=f"Episodes of each policy, in rounds of {ROUND}.",
+)
+@click.option("--jobs", default=1, show_default=True, help="Trainings, then policies, at a time; a thread each.")
+def main(runs: Path, record: Path, seeds: int, jobs: int) -> None:
+    kept = Kept(record, samples=SAMPLES)
+    work: dict[str, Work] = {name_of(policy): (policy, measured, ()) for policy in POLICIES}
+    for first in range(FIRST_SEED, FIRST_SEED + seeds, ROUND):
+        work |= {name_of(policy, first): (policy, played, (first, ROUND)) for policy in POLICIES}
+    if lacking := {name: one for name, one in work.items() if name not in kept.results}:
+        complete(kept, lacking, runs.absolute(), jobs)
+    click.echo("\n".join(table(kept.results)))
+
+
+def complete(kept: Kept, lacking: dict[str, Work], runs: Path, jobs: int) -> None:
+    """Train whatever is not trained, then measure and play."""
+    kept.note("machine", f"{processor()}, torch {torch.__version__}")
+    os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that are started
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        trained = pool.map(train, TRAININGS, [runs] * len(TRAININGS))
+        checkpoints = dict(zip(POLICIES, itertools.chain(*trained), strict=True))
+        waiting = {pool.submit(do, checkpoints[policy], *how): name for name, (policy, do, how) in lacking.items()}
+        for done in as_completed(waiting):
+            kept.note(waiting[done], done.result())
+
+
+def measured_and_scored(results: dict[str, Any]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """(trainings, checkpoints) values by measure, and (trainings, checkpoints, episodes) scores of the rounds that all
+    policies have played."""
+    shape = len(TRAININGS), len(PLAYED), -1
+    rounds: list[list[list[int]]] = []
+    while all(name_of(policy, FIRST_SEED + len(rounds) * ROUND) in results for policy in POLICIES):
+        first = FIRST_SEED + len(rounds) * ROUND
+        rounds.append([results[name_of(policy, first)] for policy in POLICIES])
+    scores = np.concatenate(rounds, axis=1) / 1000
+    measures = [results[name_of(policy)] for policy in POLICIES]
+    values = {key: np.array([one[key] for one in measures]) for key in measures[0]}
+    return {key: one.reshape(shape[:2]) for key, one in values.items()}, scores.reshape(shape)
+
+
+def table(results: dict[str, Any]) -> Iterator[str]:
+    """Markdown: the baseline and then the measures by their gain, over all policies; over the ends of the trainings."""
+    values, scores = measured_and_scored(results)
+    everywhere = relations(values, scores, BASELINE)
+    ends = relations({name: one[:, -1:] for name, one in values.items()}, scores[:, -1:], BASELINE)
+    yield f"| measure | {len(POLICIES)} policies | gain | {len(TRAININGS)} ends |"
+    yield "|---" * 4 + "|"
+    for name in sorted(values, key=lambda name: (name != BASELINE, -everywhere[name].gain)):
+        one, end = everywhere[name], ends[name]
+        gain = "" if name == BASELINE else _cell(one.gain, one.gain_limits)
+        yield f"| {name} | {_cell(one.rho, one.rho_limits)} | {gain} | {_cell(end.rho, end.rho_limits)} |"
+
+
+def _cell(value: float, limits: tuple[float, float]) -> str:
+    return f"{value:.2f} {within(*(f'{limit:.2f}' for limit in limits))}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Axes of a policy's tensors along which numbers have names: numbers of the action, of observations, and features that
+encoders make of an observation. `transfer` takes a part of a tensor by these names, not by places.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Iterator
+from fnmatch import fnmatchcase
+
+from dp_prior.tasks.pretrained import Pretrained
+from dp_prior.tensors.batch import X
+
+Names = tuple[Hashable, ...]
+
+
+def named_axes(policy: Pretrained, other: Pretrained) -> dict[str, tuple[int, Names]]:
+    """By tensor of `policy` its named axis, and names that are equal where they mean the same in `other`."""
+    numbers = {key: number_names(policy, other, key) for key in policy.normalizer.shapes}
+    stored = {name: tensor for name, tensor in policy.normalizer.state_dict().items() if tensor.dim() == 1}
+    axes = {f"normalizer.{name}": (0, numbers[name.rpartition("/")[0]]) for name in stored}
+    token: list[Hashable] = []
+    for index, key in enumerate(policy.encoder.keys):
+        encoder, read = policy.encoder.encoder_of(key), numbers.get(key, ())
+        token += [(key, feature) for feature in encoder.features(read)]
+        axes |= {f"encoder.encoders.{index}.{name}": (axis, read) for name, axis in encoder.number_axes.items()}
+    shapes = {name: tensor.shape for name, tensor in policy.backbone.state_dict().items()}
+    for pattern, (axis, kind) in getattr(policy.backbone, "named_axes", {}).items():
+        for name in [name for name in shapes if fnmatchcase(name, pattern)]:
+            size, n_tokens = shapes[name][axis], policy.encoder.cond_shape[0]
+            axes[f"backbone.{name}"] = axis, tuple(_names(kind, size, numbers[X], token, n_tokens))
+    return axes
+
+
+def differing_names(policy: Pretrained, other: Pretrained) -> Iterator[str]:
+    """A line for the action and each observation of which a policy has other numbers than another one."""
+    for key in (X, *sorted({*policy.spec.cond_shapes, *other.spec.cond_shapes})):
+        ours, theirs = number_names(policy, other, key), number_names(other, policy, key)
+        called = "action" if key == X else key
+        if key != X and key not in other.spec.cond_shapes:
+            yield f"{called}: anew"
+        elif key != X and key not in policy.spec.cond_shapes:
+            yield f"{called}: not used"
+        elif ours != theirs:
+            common, fresh = ([str(name) for name in ours if (name in theirs) == there] for there in (True, False))
+            unused = [str(name) for name in theirs if name not in ours]
+            how = "place" if ours == tuple(range(len(ours))) else "name"
+            told = [(common, f"taken by {how}"), (fresh, "anew"), (unused, "not used")]
+            yield f"{called}: " + "; ".join(f"{', '.join(names)} {what}" for names, what in told if names)
+
+
+def misplaced(policy: Pretrained, other: Pretrained, by_name: bool) -> Iterator[str]:
+    """A line for the action and each observation whose numbers are taken in the places of numbers with other names, and
+    for an action that is relative to something else.
+
+    Args:
+        by_name: numbers are taken by name where any is common.
+    """
+    for key in (X, *sorted({*policy.spec.cond_shapes} & {*other.spec.cond_shapes})):
+        ours, theirs = _own_names(policy, key), _own_names(other, key)
+        if len(ours) == len(theirs) and ours != theirs and not (by_name and {*ours} & {*theirs}):
+            called = "action" if key == X else key
+            yield f"{called}: {', '.join(ours)} stand in the places of {', '.join(theirs)}"
+    ours, theirs = _frames(policy), _frames(other)
+    if any(ours.get(place) != theirs.get(place) for place in range(min(_width(policy, X), _width(other, X)))):
+        yield "action: task.relative_to and task.arms make other numbers relative than in these weights"
+
+
+def _frames(policy: Pretrained) -> dict[int, str]:
+    """The observation to which a number of the action is relative, by its place in the data."""
+    whole, width = policy.record.relative_to, policy.spec.x_shape[-1]
+    arms = [(one.key, one.action) for arm in policy.record.arms for one in arm.references]
+    found = arms if whole is None else [(whole, (0, width))]
+    return {place: key for key, (start, stop) in found for place in range(start, stop)}
+
+
+def number_names(policy: Pretrained, other: Pretrained, key: str) -> Names:
+    """Names of the numbers of a vector as the network sees them, or their places: where a policy's data name none, or
+    where vectors of one length share no name."""
+    ours, theirs = _own_names(policy, key), _own_names(other, key)
+    width = _width(policy, key)
+    if not ours or (width == _width(other, key) and not {*ours} & {*theirs}):
+        return tuple(range(width))
+    return ours
+
+
+def _own_names(policy: Pretrained, key: str) -> Names:
+    """Names that the data set gives to the numbers of a vector; none unless each has one of its own."""
+    names, layout = policy.spec.names.get(key, ()), policy.spec.layout(key)
+    names = tuple(layout.names(names)) if names and layout is not None else names
+    return names if len({*names}) == len(names) else ()
+
+
+def _width(policy: Pretrained, key: str) -> int:
+    return math.prod(policy.normalizer.shapes.get(key, (0,)))
+
+
+def _names(kind: str, size: int, x: Names, token: list[Hashable], n_tokens: int) -> Iterable[Hashable]:
+    """Names along an axis of a backbone; see `NamedAxes`. Steps of observations are counted from the newest."""
+    if kind == "x":
+        return [(group, name) for group in range(size // len(x)) for name in x]
+    if kind == "chunk":
+        return [(size // len(x), place, name) for place in range(size // len(x)) for name in x]
+    if kind == "token":
+        return token
+    before = size - n_tokens * len(token)
+    own = [(before, place) for place in range(before)]
+    return own + [(step - n_tokens, *feature) for step in range(n_tokens) for feature in token]
