@@ -88,6 +88,26 @@ def _(count: int, device: torch.device) -> Tensor:
     return torch.empty(count, dtype=torch.int64, device=device)
 
 
+@torch.library.custom_op("dp_prior::held", mutates_args=())
+def _held(bits: Tensor) -> Tensor:
+    """A copy that compiled code does not look behind.
+
+    Inductor writes a mixed number out where it is read. A round of `_mix` reads its argument twice, so a key of a key
+    of a key would be written out 8**3 times: minutes of compilation for each draw.
+    """
+    return bits.clone()
+
+
+@_held.register_fake
+def _(bits: Tensor) -> Tensor:
+    return torch.empty_like(bits)
+
+
+def _mixed_keys(bits: Tensor) -> Tensor:
+    keys = _mix(bits)
+    return _held(keys) if torch.compiler.is_compiling() else keys
+
+
 @lru_cache(64)
 def _kept_counters(count: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # the tensor outlives the mode of its first caller
@@ -111,7 +131,7 @@ class Randomness:
         Args:
             counts: (B,) int64, on the device where the numbers are wanted.
         """
-        return cls(_mix(counts * _GOLDEN_GAMMA + derive_seed(seed, purpose)))
+        return cls(_mixed_keys(counts * _GOLDEN_GAMMA + derive_seed(seed, purpose)))
 
     def __len__(self) -> int:
         return self.keys.shape[0]
@@ -121,7 +141,7 @@ class Randomness:
 
     def stream(self, *path: str | int) -> Randomness:
         """Independent numbers for the same rows, for example `random.stream("noise")`."""
-        return Randomness(_mix(self.keys + derive_seed(0, *path)))
+        return Randomness(_mixed_keys(self.keys + derive_seed(0, *path)))
 
     def repeated(self, count: int) -> Randomness:
         """(count * B) rows: the B rows themselves, followed by (count - 1) * B independent rows."""
