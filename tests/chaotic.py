@@ -58,6 +58,7 @@ def act(event: dict) -> None:
         all(map(int, itertools.repeat(1)))  # holds the interpreter for ever: no other thread gets a turn
     elif event["do"] == "SIGSTOP":  # of the process another thread may take it, while this one goes on for a moment
         signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+        time.sleep(3600)  # continued to tell its stack, it is still here
     else:
         os.kill(os.getpid(), getattr(signal, event["do"]))
 

@@ -342,7 +342,7 @@ def test_what_is_no_run_is_refused(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.promise("K9")
-def test_absurd_numbers_and_counts_have_a_page(run, tmp_path):
+def test_absurd_numbers_and_counts_have_a_page(run, tmp_path, drawn):
     """Of a run that anybody may have written: a page is made, and says what it leaves out."""
     copy = shutil.copytree(run, tmp_path / "copy")
     lines = [
