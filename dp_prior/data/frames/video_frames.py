@@ -195,10 +195,11 @@ def wrong_count(found: int, lengths: dict[str, int], per_row: int | None, what: 
 
 
 def _bounds(rows: int, per_row: int) -> tuple[int, int]:
-    """How many frames so many rows need, and may have: a camera faster than the rows may stop a little later."""
+    """How many frames so many rows need, and may have: a camera that is faster than the rows may stop a row or 5 %
+    of the time later. With more its rate is probably another, and later rows would see frames of other times."""
     if per_row == 1:
         return rows, rows
-    return per_row * (rows - 1) + 1, per_row * rows + max(per_row - 1, (rows - 1) // 2)
+    return per_row * (rows - 1) + 1, per_row * rows + max(per_row, per_row * rows // 20)
 
 
 def _unevenly_spaced(times: list[int | None]) -> tuple[int, str] | None:

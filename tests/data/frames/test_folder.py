@@ -102,8 +102,9 @@ def test_of_a_camera_that_is_faster_than_the_rows_the_first_frame_of_each_is_rea
         (30, 10, 1, '"frames_per_row": 3'),
         (30, 10, 2, '"frames_per_row": 3'),
         (10, 10, 3, '"frames_per_row": 1'),
-        (27, 10, 3, "28 to 34"),
-        (35, 10, 3, "28 to 34"),
+        (27, 10, 3, "28 to 33"),
+        (34, 10, 3, "28 to 33"),
+        (64, 20, 3, "58 to 63"),  # 32 frames, 10 rows per second
         (11, 10, 1, "-frames:v 10"),
         (9, 10, 1, "choice"),
     ],
