@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ def test_law(a, b, tmp_path):
 """
 
 
+@pytest.mark.slow
 def test_each_case_that_breaks_the_law_is_named_by_its_values(tmp_path):
     (tmp_path / "test_law.py").write_text(LAW)
     command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", str(tmp_path)]

@@ -251,6 +251,7 @@ def test_every_sampler_draws_there(tmp_path, sampler):
     _predicts_and_is_measured(trainer, parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoder", slow_but(CAMERAS, "resnet"))
 def test_a_policy_with_a_camera_trains_and_predicts_there(tmp_path, encoder):
     trainer, _, parts = train_elsewhere(camera_run(tmp_path, task__encoders={"front": CAMERAS[encoder]}, **FEW))
@@ -270,6 +271,7 @@ def test_a_model_of_images_trains_and_draws_there(tmp_path, model):
     _predicts_and_is_measured(trainer, parts)
 
 
+@pytest.mark.slow
 def test_a_prior_trains_and_draws_there(tmp_path):
     trainer, _, parts = train_elsewhere(tiny_prior(tmp_path, **FEW))
     batch = parts.val.fetch(torch.arange(3)).to(ELSEWHERE)
@@ -280,6 +282,7 @@ def test_a_prior_trains_and_draws_there(tmp_path):
     assert drawn.device == ELSEWHERE
 
 
+@pytest.mark.slow
 def test_measuring_and_reading_metrics_wait_but_never_mix(tmp_path):
     evaluators = [
         {"type": "loss", "models": ["ema", "online"]},

@@ -267,6 +267,7 @@ def test_damaged_files_of_every_format_have_an_answer(count):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(sys.platform != "linux", reason="limits and /proc are those of Linux")
 @pytest.mark.promise("K15")

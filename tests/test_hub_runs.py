@@ -94,6 +94,7 @@ def test_a_recalled_best_that_stays_the_best_is_copied_like_any_other(tmp_path, 
     assert read_manifest(copy) == read_manifest(best)
 
 
+@pytest.mark.slow
 @pytest.mark.promise("E4")
 def test_the_best_of_another_run_in_the_same_repository_stays_there(tmp_path, hub):
     first, second, fresh = (tmp_path / name for name in ("first", "second", "fresh"))

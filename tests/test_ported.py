@@ -286,12 +286,14 @@ PORTS = {
 QUICK = ("the transformer of the kitchen", "DALLE2's prior")
 
 
+@pytest.mark.slow
 @every(name=QUICK)
 def test_a_configuration_of_theirs_trains_on_data_of_theirs(name, tmp_path, monkeypatch):
     assert_trains(PORTS[name], tmp_path / name, monkeypatch)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)  # sixteen trainings
 @every(name=PORTS)
 def test_every_configuration_of_theirs_trains_on_data_of_theirs(name, tmp_path, monkeypatch):

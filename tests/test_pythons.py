@@ -53,6 +53,7 @@ def wheel(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.pythons
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("version", VERSIONS)

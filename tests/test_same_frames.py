@@ -113,7 +113,12 @@ BESIDE = {  # the layout -> how it is written, further fields of the camera, and
 }
 
 
-@pytest.fixture(params=[*INSIDE, *BESIDE])
+TELLING = {"zarr", "robomimic", "padded png", "text jpeg", "lerobot v2.1", "videos", "real robot, 30 Hz"}
+"""Which run by default: each kind of file, and each way in which frames are stored, is in one of them."""
+ALL = [pytest.param(name, marks=[pytest.mark.slow] * (name not in TELLING)) for name in (*INSIDE, *BESIDE)]
+
+
+@pytest.fixture(params=ALL)
 def layout(request, tmp_path):
     """Where the data set lies, `data` of a configuration, and whether frames are exact."""
     if request.param in BESIDE:

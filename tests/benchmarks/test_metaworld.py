@@ -17,6 +17,7 @@ def test_the_open_loop_baseline_is_the_mean_of_the_episodes_that_still_run(tmp_p
     ]
 
 
+@pytest.mark.slow
 def test_the_expert_solves_what_standing_still_does_not(monkeypatch):
     names = pytest.importorskip("metaworld.env_dict", reason="NOT CHECKED: metaworld is not installed")
     assert set(table.TASKS) <= set(names.ALL_V3_ENVIRONMENTS)

@@ -27,7 +27,9 @@ def replayed(task, seed, commands):
     return np.array(states), solved
 
 
-@pytest.mark.parametrize(("task", "noise"), [("transfer_cube", 1.0), ("insertion", 0.0)])
+@pytest.mark.parametrize(
+    ("task", "noise"), [("transfer_cube", 1.0), pytest.param("insertion", 0.0, marks=pytest.mark.slow)]
+)
 def test_executed_commands_lead_to_the_recorded_states_and_actions_are_the_expert_s(task, noise):
     states, actions, executed, is_solved = demonstrate(1, task, noise)
     assert is_solved and (actions.dtype, actions.shape) == (np.float32, (len(states), 14))

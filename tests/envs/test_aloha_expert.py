@@ -16,6 +16,7 @@ TASKS = ["transfer_cube", "insertion"]
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("task", TASKS)
 def test_at_least_98_of_100_starts_are_solved(task):
     failed = [seed for seed in range(1000, 1100) if not demonstrate(seed, task)[-1]]

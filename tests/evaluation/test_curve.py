@@ -100,6 +100,7 @@ def test_legends_cover_nothing_and_tell_all_lines_apart(drawn, rows):
         assert len(set(labels)) == len(labels) == len(set(map(str, looks)))
 
 
+@pytest.mark.slow
 def test_points_lie_inside_and_negative_losses_are_shown(drawn):
     panels, below = drawn([many(0.5), {**many(0.25, 20), "v0/ema/loss": -0.1, "r0/score": -1234.5678}])
     assert panels["denoising loss"].get_yscale() == "linear"

@@ -41,6 +41,7 @@ def test_mean_interval_covers_the_truth_as_often_as_it_says(n):
     assert abs((np.abs(samples.mean(axis=1) - 3.0) < half).mean() - 0.95) < 0.014
 
 
+@pytest.mark.slow
 def test_mean_interval_of_scores_in_the_unit_interval_covers_well_too():
     """Scores like ours: most solved, the rest anywhere; 50 episodes."""
     random = np.random.default_rng(1)

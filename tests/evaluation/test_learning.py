@@ -36,6 +36,7 @@ def statistics(values):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_diffusion_policy_learns_the_toy_from_two_way_demonstrations():
     obs, actions = windows()
     torch.manual_seed(0)

@@ -41,7 +41,10 @@ def blue(picture):
     return np.flatnonzero(((blue - red > 60) & (blue > 100)).any(0))
 
 
-@pytest.mark.parametrize(("width", "across"), [(1, 1), (3, 2), (7, 4)])
+@pytest.mark.parametrize(
+    ("width", "across"),
+    [pytest.param(1, 1, marks=pytest.mark.slow), (3, 2), pytest.param(7, 4, marks=pytest.mark.slow)],
+)
 def test_a_frame_tells_the_chunks_that_were_predicted_until_its_step_and_no_later_ones(width, across):
     curves, picture = Curves(actions(width=width), WIDTH), np.full((10, 20, 3), 200, np.uint8)
     ends = []
@@ -64,6 +67,7 @@ def test_padding_and_steps_without_an_action_leave_gaps():
     assert cut[-1] < 0.6 * whole[-1]
 
 
+@pytest.mark.slow
 def test_episodes_follow_one_another_each_with_its_last_frame_for_a_second(tmp_path):
     pytest.importorskip("av")
     pictures = [np.full((48, 64, 3), shade, np.uint8) for shade in (40, 200)]

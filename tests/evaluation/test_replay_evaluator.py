@@ -58,6 +58,7 @@ def test_the_shipped_demonstrations_of_pusht_replay(gym_pusht, shipped, tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_all_shipped_demonstrations_of_pusht_replay(gym_pusht):
     keys = {"obs": {"state": {"key": "state"}}, "action": {"key": "action"}}
     record = TrajectoriesConfig.from_json(json.dumps({"episodes": {"type": "npz", "path": str(SHIPPED)}, **keys}))

@@ -54,7 +54,7 @@ def test_starts_that_were_not_measured_change_nothing():
 
 @pytest.mark.promise("L1")
 @pytest.mark.parametrize("trials", [300, pytest.param(10_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("rate", [0.5, 0.9])
+@pytest.mark.parametrize("rate", [0.5, pytest.param(0.9, marks=pytest.mark.slow)])
 def test_a_look_after_every_start_gives_false_verdicts_no_more_often_than_stated(rate: float, trials: int):
     random = np.random.default_rng(int(rate * 10))
     for error in (0.05, 0.2):
@@ -154,6 +154,7 @@ def test_all_pairs_are_decided_together_by_holms_procedure():
             assert {pair for pair in wealth if 0 < known[pair] <= start} == holm(wealth, 0.05)
 
 
+@pytest.mark.slow
 def test_several_equal_policies_share_one_error():
     random = np.random.default_rng(8)
     wrong = [Comparison(one, (0.0, 1.0), 0.05).decided().any() for one in solved(random, (0.7,) * 4, 200, 100)]

@@ -194,6 +194,7 @@ def test_encoder_and_data_set_of_100_lines_train_resume_and_act(tmp_path, tiny):
         agent.act({"camera": frames[0] / 255})
 
 
+@pytest.mark.slow
 def test_crop_is_a_function_of_the_sample_alone(tmp_path, tiny):
     import outside_frames
 

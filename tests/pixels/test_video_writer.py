@@ -117,6 +117,7 @@ def test_gif_shows_the_video(tmp_path, monkeypatch):
         assert gif.n_frames == 12 and gif.size == (24, 17)
 
 
+@pytest.mark.slow
 def test_rollout_leaves_a_video_a_picture_and_a_report(tmp_path, drawn):
     config = RolloutConfig(env=ToyConfig(n_envs=4, render_size=32), n_episodes=6, videos=3, model="online")
     result = config.create(None, tmp_path).run({"online": POLICY}, None, NOW)

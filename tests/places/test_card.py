@@ -103,6 +103,7 @@ def test_a_card_can_be_made_of_almost_nothing(tmp_path, hub):
     assert card.data.eval_results is None and "## Training" not in card.text and "## Scores" not in card.text
 
 
+@pytest.mark.slow
 def test_a_run_of_other_settings_does_not_claim_the_score_of_its_file(tmp_path, hub, monkeypatch):
     monkeypatch.setattr(UploadConfig, "worker", lambda record: Worker({}, record.destination))
     changes = {

@@ -86,7 +86,10 @@ def outputs(one, known, cameras):
     return dict(zip(names["x"], found.unbind(-1), strict=True))
 
 
-@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize(
+    "backbone",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in ("unet1d", "transformer"))) for name in BACKBONES],
+)
 def test_a_policy_predicts_what_the_other_one_does_where_both_know_the_numbers(backbone, subtests):
     for encoder in ENCODERS:
         was = policy("xy", "ab", backbone=backbone, encoder=encoder)

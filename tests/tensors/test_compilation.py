@@ -175,6 +175,7 @@ def test_samples_are_the_same_from_a_compiled_network_at_any_batch_size(traced):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)  # the C++ compiler
 def test_a_step_compiled_for_the_cpu_has_the_same_loss_and_gradient_up_to_rounding():
     torch.compiler.reset()

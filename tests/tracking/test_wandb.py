@@ -153,6 +153,7 @@ def history(directory):
     return rows
 
 
+@pytest.mark.slow
 def test_offline_every_point_is_there_over_our_own_clock_and_the_run_is_who_it_is(tmp_path):
     found = run(tmp_path, LOG, {"mode": "offline", "project": "toys", "tags": ["a"], "group": "g"})
     assert found["lines"] == []

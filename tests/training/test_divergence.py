@@ -175,6 +175,7 @@ def test_run_that_diverges_says_so_in_events_console_and_exit_file(tmp_path):
     assert again.exit_code == 65 and "diverged" in again.output
 
 
+@pytest.mark.slow
 def test_a_run_whose_loss_comes_back_finishes_with_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(Divergence, "lasts", False)
     done = train(write(tmp_path, **WILD))

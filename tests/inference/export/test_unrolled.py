@@ -78,7 +78,12 @@ def both(policy, sampler, rows="batch"):
 
 
 @pytest.mark.parametrize(
-    "task", [{}, {"diffusion": SELF_CONDITIONED}, {"diffusion": ZEROS}], ids=["plain", "self", "zeros"]
+    "task",
+    [
+        {},
+        pytest.param({"diffusion": SELF_CONDITIONED}, id="self", marks=pytest.mark.slow),
+        pytest.param({"diffusion": ZEROS}, id="zeros", marks=pytest.mark.slow),
+    ],
 )
 def test_one_graph_has_the_actions_of_the_loop_for_every_sampler(task):
     policy = build(**task)

@@ -83,6 +83,7 @@ def test_equals_torchs_layers_with_published_weights_and_so_do_its_gradients(n_c
         torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_parameter_count_of_the_papers_low_dimensional_push_t_config():
     sizes = (16, 2, 2, 20)
     with torch.device("meta"):

@@ -51,11 +51,12 @@ def found_in(tmp_path, change=lambda number, cameras: cameras, n=6):
     return list(find_in_views(views, seen))
 
 
-@pytest.mark.parametrize("n", [2, 3, 6])
+@pytest.mark.parametrize("n", [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(6, marks=pytest.mark.slow)])
 def test_cameras_that_stay_what_they_are_have_no_finding(tmp_path, n):
     assert found_in(tmp_path, n=n) == []
 
 
+@pytest.mark.slow
 def test_light_that_changes_its_strength_and_colour_is_no_finding(tmp_path):
     def under(number, cameras):
         light = np.array([1.15, 1.0, 0.85]) if number == 3 else 1.0
@@ -81,7 +82,7 @@ def moved(number, cameras):
     ("change", "told"),
     [
         (blue_for_red, "front: red and blue are exchanged"),
-        (exchanged, "front and wrist are exchanged"),
+        pytest.param(exchanged, "front and wrist are exchanged", marks=pytest.mark.slow),
         pytest.param(
             moved, "front: the camera stands otherwise, by 16% of the width, 0% of the height", marks=pytest.mark.slow
         ),

@@ -199,6 +199,7 @@ def test_a_data_set_in_a_folder_of_a_repository_is_read_and_nothing_else_is_down
             record(**wrong)
 
 
+@pytest.mark.slow
 def test_sets_of_a_mixture_are_downloaded_each_at_its_commit(hub, tmp_path):
     first = publish(hub, toy(tmp_path))
     keys = tiny(tmp_path)["data"]
