@@ -84,6 +84,7 @@ def test_a_description_without_data_adds_nothing_to_the_error():
         folders.model_copy(update={"description": "Mine. Data: ask me"}).open_data()
 
 
+@pytest.mark.slow
 def test_paper_configuration_has_the_size_of_the_paper():
     config = TrainConfig.from_json_path(ROOT / "configs/policy/pusht_state_paper.json")
     spec = Spec(x_shape=(16, 2), cond_shapes={"agent_pos": (2, 2), "keypoint": (2, 9, 2)})

@@ -15,6 +15,7 @@ import pytest
 
 from dp_prior.places.upload import UploadConfig
 from dp_prior.places.worker import Worker
+from tests.cases import every
 from tests.golden.record import machine
 from tests.golden.stored import DATA_SETS, MEASURES, STORED, WRITERS, blanked, card_of, command, measure, version_of
 
@@ -94,7 +95,7 @@ def test_the_name_of_every_cache_is_the_digest_of_what_decides_about_its_pixels(
     assert len(caches) > 15 and all(cache["identity"] for cache in caches)
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@every(name=WRITERS)
 def test_writers_write_what_they_wrote(name):
     assert_same(measure(name), expected_of(name)["found"])
 

@@ -146,6 +146,7 @@ def test_a_hub_that_cannot_be_reached_does_not_become_a_fresh_start(tmp_path, hu
     assert not list((tmp_path / "run" / "checkpoints").glob("step_*"))
 
 
+@pytest.mark.slow
 def test_what_is_only_a_model_cannot_be_gone_on_from(tmp_path, hub):
     train(write(tmp_path, tracker__save=[{**SAVER, "save_type": "model"}], train__steps=4))
     other = tmp_path / "other"

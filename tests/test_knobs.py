@@ -26,6 +26,7 @@ from dp_prior.training.divergence import DivergedError
 from dp_prior.training.guard import NotFiniteError
 from dp_prior.training.learning_rate import LearningRateConfig
 from dp_prior.training.trainer import PolicyTrainer
+from tests.cases import every
 from tests.data.recorded import test_frame_embeddings as observations
 from tests.envs import test_pusht_pictures as pictures
 from tests.faults import assert_none
@@ -304,7 +305,7 @@ def test_divergence_decides_how_a_run_with_a_wild_learning_rate_ends(tmp_path):
         run(tmp_path, **wild, train__divergence="stop")
 
 
-@pytest.mark.parametrize("record", records_in(LearningRateConfig))
+@every(record=records_in(LearningRateConfig))
 def test_every_field_of_a_learning_rate_changes_it(record):
     changes = {"peak": 1e-3, "warmup_steps": 40, "final_fraction": 0.5, "power": 3.0, "cycles": 2}
     changes |= {"decay_fraction": 0.5, "decay": "linear", "timescale_steps": 100}

@@ -113,6 +113,7 @@ def test_rollbacks_are_limited(tmp_path, monkeypatch):
     assert len([message for message in events(tmp_path / "run") if "rolled back" in message]) == 1
 
 
+@pytest.mark.slow
 def test_a_rollback_at_the_last_step_ends_like_any_run(tmp_path, monkeypatch):
     """It ended as finished without a save and an evaluation, and the next start trained the last steps again."""
     step = PolicyTrainer.step
@@ -127,6 +128,7 @@ def test_a_rollback_at_the_last_step_ends_like_any_run(tmp_path, monkeypatch):
     assert experiment(config).run().status == "complete"
 
 
+@pytest.mark.slow
 def test_a_rollback_keeps_the_best_value(tmp_path, monkeypatch):
     """A worse value than one before the rollback went to the savers as the best."""
     run, save, delivered = LossEvaluator.run, LocalSaver.save, []

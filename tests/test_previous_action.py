@@ -18,6 +18,7 @@ from dp_prior.inference.chunking import Ensemble, Guided, Naive, Synchronous
 from dp_prior.inference.export.exported_agent import ExportAgent
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.rotations import Layout
+from tests.cases import every
 from tests.evaluation.fakes import NOW
 from tests.inference.export.policies import ByTorch, build
 from tests.messages import naming
@@ -102,8 +103,7 @@ class Noisy(nn.Module):
         return chunk
 
 
-@pytest.mark.parametrize("merge", [Naive(), Synchronous(), Guided(), Ensemble()])
-@pytest.mark.parametrize("warm_start", [False, True])
+@every(warm_start=[False, True], merge=[Naive(), Synchronous(), Guided(), Ensemble()])
 def test_however_chunks_are_merged_the_policy_sees_what_was_executed(merge, warm_start):
     agent = VectorAgent(Noisy(), merge=merge, delay=2, warm_start=warm_start)
     start = torch.tensor([[0.1, -0.3]] * 4)

@@ -2,12 +2,12 @@
 
 import json
 
-import pytest
 from click.testing import CliRunner
 
 from benchmarks import few_steps
 from benchmarks.training import ROOT, assignments
 from dp_prior.run.files.config import TrainConfig
+from tests.cases import every
 
 
 def test_all_policies_have_the_optimizer_that_the_table_was_measured_with():
@@ -17,7 +17,7 @@ def test_all_policies_have_the_optimizer_that_the_table_was_measured_with():
         assert (train.optimizer.type, train.lr.peak) == ("adamw", 1e-3)
 
 
-@pytest.mark.parametrize("run", few_steps.CONFIGS)
+@every(run=few_steps.CONFIGS)
 def test_rows_visit_timesteps_that_their_run_trains(run):
     name, changes = few_steps.CONFIGS[run]
     changes = assignments({**few_steps.settings(9), **changes})

@@ -94,7 +94,7 @@ def test_a_progress_that_is_none_is_refused_with_its_place(wrong):
     assert re.match(rf"{key}\b", str(refusal.value))
 
 
-@pytest.mark.parametrize("key", progress_of(1))
+@every(key=progress_of(1))
 def test_a_progress_without_what_a_resume_needs_is_refused(key):
     content = progress_of(1)
     del content[key]
@@ -102,9 +102,7 @@ def test_a_progress_without_what_a_resume_needs_is_refused(key):
         parse_document("progress.json", json.dumps(content).encode())
 
 
-@pytest.mark.parametrize(
-    "text", [b"[]", b"3", b"", b"{", b"\xff", b"[" * 100_000, b'{"a":' * 100_000, b'{"best": NaN}']
-)
+@every(text=[b"[]", b"3", b"", b"{", b"\xff", b"[" * 100_000, b'{"a":' * 100_000, b'{"best": NaN}'])
 def test_what_is_no_document_is_refused(text):
     for name in ("progress.json", "data.json"):
         with pytest.raises(ValueError):  # noqa: PT011 (of many kinds)

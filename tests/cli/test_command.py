@@ -19,6 +19,7 @@ from dp_prior.config import ConfigError
 from dp_prior.data.errors import UnwritableError
 from dp_prior.tracking.console import ConsoleConfig, show
 from tests import forks
+from tests.cases import every
 from tests.cli.invoked import command
 from tests.messages import naming
 from tests.tiny import write
@@ -68,7 +69,7 @@ def test_a_pair_without_a_name_is_refused(pair):
         new_names(["c=d", pair])
 
 
-@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "-1", "x"])
+@every(text=["nan", "inf", "-inf", "-1", "x"])
 def test_a_number_in_a_range_is_finite(text):
     with pytest.raises(click.BadParameter):
         FiniteRange(min=0).convert(text, None, None)

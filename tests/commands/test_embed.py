@@ -46,6 +46,7 @@ def write(place, config):
     return place / "config.json"
 
 
+@pytest.mark.slow
 def test_a_policy_learns_from_embedded_instructions_and_acts_on_texts(tmp_path):
     path = write(tmp_path, config := instructed(tmp_path))
     how = ("--config_file", path, "--key", "told", "--out", tmp_path / "texts")

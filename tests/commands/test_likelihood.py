@@ -51,6 +51,7 @@ def test_the_bits_of_a_policy_are_those_of_the_bound_over_the_split(tmp_path):
         assert code == 64 and problem in output and "Traceback" not in output
 
 
+@pytest.mark.slow
 def test_the_bits_of_images_are_those_of_8_bit_values(tmp_path):
     pytest.importorskip("diffusers", reason="diffusers is not installed: likelihoods of images are NOT tested")
     (tmp_path / "held_out").mkdir()

@@ -3,6 +3,7 @@
 import pytest
 
 from dp_prior.config import ConfigError
+from tests.cases import every
 from tests.config.records import MINIMAL, Cosine, Evaluator, Linear, Run, problems, read
 from tests.messages import told
 
@@ -19,7 +20,7 @@ def test_an_override_is_typed_by_the_record():
     assert read(MINIMAL, "description=a=b").description == "a=b"
 
 
-@pytest.mark.parametrize("text", ["3", "true", '"null"', "1e5", "[1]", '"quoted"'])
+@every(text=["3", "true", '"null"', "1e5", "[1]", '"quoted"'])
 def test_an_override_of_a_text_field_is_text_whatever_it_looks_like(text):
     expected = text.strip('"')
     assert read(MINIMAL, f"description={text}").description == expected

@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dp_prior.config import MOST_PROBLEMS, ConfigError
+from tests.cases import every
 from tests.config.records import MINIMAL, Cosine, Evaluator, Run, Task, problems, read
 from tests.messages import told
 
@@ -116,15 +117,14 @@ def test_a_record_made_in_python_takes_what_json_takes():
     assert json.dumps(data) == before
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+@every(
+    data=[
         {"lerning_rate": 1, "task": {"horizon": 16, "horizn": 1}},
         {"task": {"schedule": {"type": "linear", "bta": 1}, "encoders": {"arm": {"type": "line"}}}},
         {"task": {"horizon": 16, "encoders": {"arm": {"steps": 3}}, "schedule": "cosine"}},
         {**MINIMAL, "evaluate": [{}, {"every": {"stesp": 3, "epochs": 1}}, {"every": {}}]},
         {"task": 3, "qqqq": 1},
-    ],
+    ]
 )
 def test_a_record_made_in_python_is_refused_in_the_words_for_json(data):
     with pytest.raises(ConfigError) as caught:

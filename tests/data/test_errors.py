@@ -1,11 +1,10 @@
 """Reports about data name faults, counts, and the nearest name, and stay short."""
 
-import pytest
-
 from dp_prior.data.errors import LONGEST_NAME, MOST_PROBLEMS_SHOWN, DataError, first_few, nearest_name
+from tests.cases import every
 
 
-@pytest.mark.parametrize("count", [1, 2, MOST_PROBLEMS_SHOWN, MOST_PROBLEMS_SHOWN + 1, 500])
+@every(count=[1, 2, MOST_PROBLEMS_SHOWN, MOST_PROBLEMS_SHOWN + 1, 500])
 def test_a_report_counts_all_problems_keeps_them_and_shows_the_first(count):
     problems = [f"fault {number}." for number in range(count)]
     error = DataError("set.npz", problems, "look there")

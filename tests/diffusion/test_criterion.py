@@ -8,6 +8,7 @@ from dp_prior.diffusion.criterion import L1, L2, ElementMean, Huber
 from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.tensors.randomness import Randomness
+from tests.cases import every
 from tests.messages import naming
 
 RANDOM = Randomness.from_counts(0, "test", torch.arange(6))
@@ -41,17 +42,15 @@ def test_weights_of_the_wrong_length_are_refused():
         ElementMean(OUTPUT, None, None, torch.ones(1))
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
+@every(
+    changed=[
         {"criterion": {"type": "l1"}},
         {"criterion": {"type": "huber"}},
         {"criterion": {"type": "huber", "delta": 0.3}},
         {"criterion": {"type": "vlb"}},
         {"dim_weights": (1.0, 2.0)},
         {"horizon_weights": (1.0, 1.0, 1.0, 1.0, 2.0)},
-    ],
-    ids=repr,
+    ]
 )
 def test_every_field_changes_the_loss(changed):
     bases = [{}, {"criterion": {"type": "huber"}}] if "delta" in str(changed) else [{}]

@@ -12,6 +12,7 @@ from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDPM, SamplerConfig
 from dp_prior.tensors.randomness import Randomness
+from tests.cases import every
 from tests.messages import naming
 
 MEMBERS = [member() for member in get_args(get_args(SamplerConfig)[0])]
@@ -100,6 +101,7 @@ def test_dynamic_clip_keeps_each_sample_in_range_by_its_own_quantile():
     torch.testing.assert_close(DynamicClip(quantile=1.0, bound=2.0).stage(None)(x_0)[2].abs().max(), torch.tensor(2.0))
 
 
+@pytest.mark.slow
 def test_dynamic_clip_is_that_of_diffusers():
     diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed: equality with it is NOT tested")
     theirs = diffusers.DDPMScheduler(thresholding=True, dynamic_thresholding_ratio=0.9, sample_max_value=100.0)
@@ -126,8 +128,7 @@ def test_bounds_clip_keeps_each_dimension_in_the_range_of_the_data():
     assert (sample >= low).all() and (sample <= high).all()
 
 
-@pytest.mark.parametrize("sampler", [*MEMBERS, DDPM(steps=3)], ids=repr)
-@pytest.mark.parametrize("objective", ["eps", "flow"])
+@every(objective=["eps", "flow"], sampler=[*MEMBERS, DDPM(steps=3)])
 def test_known_values_are_exact_in_the_sample(sampler, objective):
     """Also beyond the clip."""
     process = DiffusionProcess(DiffusionConfig(objective={"type": objective}))

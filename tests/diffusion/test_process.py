@@ -12,6 +12,7 @@ from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, DDPM, DPMSolver, Heun
 from dp_prior.tensors.randomness import Randomness
+from tests.cases import every
 
 OBJECTIVES = ["eps", "x0", "v", "flow"]
 
@@ -36,8 +37,7 @@ def network(x_t, t):
     return torch.tanh(x_t + t.view(-1, 1, 1) / 100)
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("weighting", ["uniform", "min_snr"])
+@every(weighting=["uniform", "min_snr"], objective=OBJECTIVES)
 def test_loss_equals_a_direct_computation(objective, weighting):
     process = DiffusionProcess(config(objective={"type": objective}, weighting={"type": weighting}))
     x_0, mask = example()
@@ -140,8 +140,7 @@ def test_the_process_has_nothing_to_save():
     assert not process.state_dict() and not list(process.parameters())
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("sampler", [DDPM(), DDIM()], ids=repr)
+@every(sampler=[DDPM(), DDIM()], objective=OBJECTIVES)
 def test_sampling_with_an_oracle_network_returns_the_one_sample(objective, sampler):
     process = DiffusionProcess(config(objective={"type": objective}))
     x_0 = torch.linspace(-0.9, 0.9, 10).view(1, 5, 2)
@@ -275,8 +274,7 @@ def test_self_conditioning_with_learned_variance_of_pictures():
     assert process.sample(network, (4, 4, 3), rows(2), Draw(DDPM(steps=4))).shape == (2, 4, 4, 3)
 
 
-@pytest.mark.parametrize("renoise", [0.1, 0.5, 1.0])
-@pytest.mark.parametrize("kind", [DDIM, DDPM])
+@every(kind=[DDIM, DDPM], renoise=[0.1, 0.5, 1.0])
 def test_a_warm_start_redoes_the_last_share_of_the_steps(renoise, kind):
     process = DiffusionProcess(config())
     sampler = kind(steps=10, renoise=renoise)
@@ -381,13 +379,12 @@ def test_known_elements_are_shown_without_noise_and_the_others_as_ever():
     assert not torch.equal(seen[0], seen[1])
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [
+@every(
+    parts=[
         *({"objective": {"type": objective}, "weighting": {"type": "min_snr"}} for objective in OBJECTIVES),
         {"criterion": {"type": "huber"}, "dim_weights": [1.0, 3.0], "horizon_weights": [1.0, 2.0, 3.0, 4.0, 5.0]},
         {"self_condition": 1.0},
-    ],
+    ]
 )
 def test_loss_with_known_elements_is_the_plain_loss_with_these_masked(parts):
     """Brute force: weights that leave one element make the plain loss its cost, by a network that sees known values."""

@@ -237,7 +237,7 @@ def test_rows_of_different_timesteps_are_led_as_if_each_were_alone(clipped):
         assert torch.equal(led[i], alone[i])
 
 
-@pytest.mark.parametrize("sampler", [*MEMBERS, DDIM(eta=0.7), DPMSolver(stochastic=True)], ids=repr)
+@every(sampler=[*MEMBERS, DDIM(eta=0.7), DPMSolver(stochastic=True)])
 def test_a_row_is_the_same_whatever_its_neighbours(sampler):
     table, random = Cosine().table(), rows(8)
     noise = random.stream("start").normal(16, 2)
@@ -246,7 +246,7 @@ def test_a_row_is_the_same_whatever_its_neighbours(sampler):
     assert torch.equal(whole[5:6], alone)
 
 
-@pytest.mark.parametrize("sampler", MEMBERS, ids=repr)
+@every(sampler=MEMBERS)
 def test_the_noise_given_is_not_changed_and_the_last_state_is_the_sample(sampler):
     table, random = Cosine().table(), rows(3)
     noise = random.stream("start").normal(4)
@@ -300,6 +300,7 @@ def test_ddim_equals_diffusers(prediction, eta, name):
     compare(theirs, step, DDIM(steps=20, eta=eta), prediction, name)
 
 
+@pytest.mark.slow
 @every(
     draw=25,
     prediction=PREDICTIONS,
@@ -495,7 +496,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("member", MEMBERS, ids=repr)
+@every(member=MEMBERS)
 def test_every_field_changes_the_sample(member):
     process, random = DiffusionProcess(DiffusionConfig(clip={"type": "fixed", "bound": 0.3})), rows(2)
     changes = {"steps": 7, "spacing": "linspace", "renoise": 0.8, **CHANGES[member.type]}

@@ -56,13 +56,13 @@ def test_the_ends_are_nearly_clean_and_nearly_noise(schedule):
     assert snr[0] > 20 * schedule.scale**2 and snr[-1] < 0.05
 
 
-@pytest.mark.parametrize("member", MEMBERS, ids=repr)
+@every(member=MEMBERS)
 def test_scale_multiplies_the_snr_by_its_square(member):
     scaled = type(member)(scale=0.3).table()
     torch.testing.assert_close(scaled.snr, 0.09 * member.table().snr, rtol=1e-9, atol=0)
 
 
-@pytest.mark.parametrize("member", [m for m in MEMBERS if m.type != "flow"], ids=repr)
+@every(member=[m for m in MEMBERS if m.type != "flow"])
 def test_zero_terminal_snr_keeps_the_first_timestep_and_empties_the_last(member):
     table, base = type(member)(zero_terminal_snr=True).table(), member.table()
     assert table.alpha[-1] == 0 and table.alpha[0] == pytest.approx(base.alpha[0].item(), rel=1e-12)
@@ -182,7 +182,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("member", MEMBERS, ids=repr)
+@every(member=MEMBERS)
 def test_every_field_changes_the_table(member):
     changes = {"steps": 60, "scale": 0.5, **CHANGES[member.type]}
     if member.type != "flow":

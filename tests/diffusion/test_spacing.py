@@ -36,14 +36,14 @@ def test_spacings_begin_at_the_noisiest_timestep_and_fall(spacing, counts):
         assert all(a > b for a, b in zip(timesteps, timesteps[1:], strict=False))
 
 
-@pytest.mark.parametrize("counts", [(100,), (10,), (1, 1, 1), (10, 15, 20), (30, 2, 30)])
+@every(counts=[(100,), (10,), (1, 1, 1), (10, 15, 20), (30, 2, 30)])
 def test_sections_begin_at_the_noisiest_timestep_and_fall(counts):
     timesteps = spaced_timesteps(Cosine().table(), None, counts)
     assert len(timesteps) == sum(counts) and timesteps[0] == 99
     assert all(a > b for a, b in zip(timesteps, timesteps[1:], strict=False))
 
 
-@pytest.mark.parametrize("spacing", EVERY)
+@every(spacing=EVERY)
 def test_no_number_of_steps_visits_every_timestep(spacing):
     assert spaced_timesteps(Cosine(steps=50).table(), None, spacing) == tuple(range(49, -1, -1))
 

@@ -10,6 +10,7 @@ from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.schedule import Cosine, Flow, Linear
 from dp_prior.diffusion.table import NoiseTable
+from tests.cases import every
 from tests.messages import naming
 
 
@@ -27,8 +28,7 @@ def test_transition_with_eta_one_is_the_posterior(schedule):
         assert std**2 == pytest.approx(sigma_s**2 - gain * forward * sigma_s**2, rel=1e-9)
 
 
-@pytest.mark.parametrize("eta", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("schedule", [Cosine(), Linear(), Flow()], ids=repr)
+@every(schedule=[Cosine(), Linear(), Flow()], eta=[0.0, 0.3, 1.0])
 def test_transitions_keep_the_marginals(schedule, eta):
     """With the true x_0, a step from q(x_t | x_0) lands on q(x_s | x_0)."""
     table = schedule.table()
@@ -91,7 +91,7 @@ def test_a_step_with_one_node_is_the_ddim_step(schedule):
         assert table.multistep(t, s, (t,)) == pytest.approx((c_x, c_0), rel=1e-12)
 
 
-@pytest.mark.parametrize("nodes", [(40,), (60, 40), (40, 20), (80, 60, 40), (60, 40, 20), (80, 60, 40, 20)])
+@every(nodes=[(40,), (60, 40), (40, 20), (80, 60, 40), (60, 40, 20), (80, 60, 40, 20)])
 def test_multistep_integrates_polynomials_in_lambda_exactly(nodes):
     """The ODE's solution is (sigma_s / sigma_t) x_t + sigma_s * integral of exp(lambda) x_0(lambda)."""
     table = Cosine().table()

@@ -16,6 +16,7 @@ from dp_prior.diffusion.schedule import Cosine, Flow, NoiseScheduleConfig
 from dp_prior.diffusion.table import NoiseTable
 from dp_prior.diffusion.target import Target
 from dp_prior.tensors.randomness import Randomness
+from tests.cases import every
 
 SAMPLERS = [member() for member in get_args(get_args(SamplerConfig)[0])]
 SCHEDULES = [member() for member in get_args(get_args(NoiseScheduleConfig)[0])]
@@ -46,8 +47,7 @@ def dense(estimate, x_t, strength, target):
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("objective", ["eps", "x0", "v", "flow"])
-@pytest.mark.parametrize("guidance", [None, Guidance(scale=2.5)])
+@every(guidance=[None, Guidance(scale=2.5)], objective=["eps", "x0", "v", "flow"])
 def test_guided_estimate_is_that_of_the_dense_jacobian(objective, guidance):
     config = DiffusionConfig(objective={"type": objective}, guidance=guidance, clip=None)
     process, target = DiffusionProcess(config), Target(Y, W, 5.0)

@@ -10,6 +10,7 @@ from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.timesteps import ListedTimesteps, LogitNormal, LossSecondMoment, UniformTimesteps
 from dp_prior.tensors.randomness import Randomness
+from tests.cases import every
 from tests.messages import naming
 
 COUNT = 100_000
@@ -37,8 +38,7 @@ def test_logit_normal_timesteps_are_those_of_a_continuous_time(mean, std):
     check_frequencies(LogitNormal(mean=mean, std=std).create(50).draw(RANDOM)[0], probability)
 
 
-@pytest.mark.parametrize("stratified", [False, True])
-@pytest.mark.parametrize("listed", [(0,), (9,), (9, 3, 0), tuple(range(10)), (3, 3, 7)])
+@every(listed=[(0,), (9,), (9, 3, 0), tuple(range(10)), (3, 3, 7)], stratified=[False, True])
 def test_listed_timesteps_are_equally_likely_and_no_others_are_drawn(listed, stratified):
     probability = torch.zeros(10).double()
     probability[list(listed)] = 1 / len(set(listed))
@@ -55,8 +55,7 @@ def test_a_row_draws_the_same_timestep_in_any_batch(record):
     assert torch.equal(sampler.draw(RANDOM[7:19])[0], t[7:19])
 
 
-@pytest.mark.parametrize("record", [UniformTimesteps(stratified=True), LogitNormal(stratified=True)], ids=repr)
-@pytest.mark.parametrize("start", [0, 12345, 10**12 + 7])
+@every(start=[0, 12345, 10**12 + 7], record=[UniformTimesteps(stratified=True), LogitNormal(stratified=True)])
 def test_stratified_timesteps_fill_every_global_batch_evenly(record, start):
     """Each sixteenth of the distribution gets its share of 256 to within 2; at random it would be within 12."""
     sampler = record.create(1000)

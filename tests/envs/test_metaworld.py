@@ -70,6 +70,7 @@ def test_numbers_and_success_are_those_of_the_simulator(metaworld):
     assert last.done[0] and last.info["success"][0] == 1 and (last.obs["state"] == obs["state"]).all()
 
 
+@pytest.mark.slow
 def test_actions_outside_the_bounds_are_clipped_as_the_simulator_does(metaworld):
     env, theirs = MetaWorldConfig(task="push-v3", n_envs=1).create(), SeededTask("push-v3")
     env.reset([5]), theirs.reset(5)

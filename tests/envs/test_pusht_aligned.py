@@ -10,6 +10,7 @@ from dp_prior.cli import main
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.pusht_aligned import GOAL, GOAL_ANGLE, aligned, write_aligned_demonstrations
 from dp_prior.envs.pusht_keypoints import keypoints
+from tests.cases import every
 from tests.envs.pusht_states import put
 from tests.messages import told
 
@@ -23,7 +24,7 @@ def episode(steps=9, seed=0):
     return states, random.uniform(50, 450, (steps, 2)).astype(np.float32)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@every(seed=range(20))
 def test_an_episode_moves_as_one_rigid_body_to_the_goal(seed):
     """All distances stay, between any two points of any two steps, and none is mirrored."""
     states, actions = episode(seed=seed)

@@ -130,6 +130,7 @@ def test_the_expert_solves_far_more_starts_than_a_crude_one(gym_pusht):
     assert np.mean(solved) >= 0.8  # a crude greedy pusher: 0.4
 
 
+@pytest.mark.slow
 def test_the_shipped_set_keeps_its_promises(gym_pusht, shipped):
     assert SHIPPED.stat().st_size < 2_000_000
     state, action, ends = shipped["state"], shipped["action"], shipped["episode_ends"]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dp_prior.envs.vector import check_actions, check_seeds
+from tests.cases import every
 from tests.messages import naming
 
 
@@ -21,15 +22,14 @@ def test_good_actions_are_taken_as_they_are():
     assert check_actions(actions, 2, 2).tolist() == actions
 
 
-@pytest.mark.parametrize("shape", [(2,), (2, 3), (3, 2), (2, 2, 1), ()])
+@every(shape=[(2,), (2, 3), (3, 2), (2, 2, 1), ()])
 def test_actions_of_another_shape_are_refused_with_both_shapes(shape):
     with pytest.raises(ValueError) as caught:
         check_actions(np.zeros(shape), 2, 2)
     assert str(shape) in str(caught.value) and "(2, 2)" in str(caught.value)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("row", [0, 2])
+@every(row=[0, 2], bad=[np.nan, np.inf, -np.inf])
 def test_a_number_that_is_not_finite_is_named_with_its_row(bad, row):
     actions = np.zeros((3, 2))
     actions[row, 1] = bad

@@ -15,6 +15,7 @@ from dp_prior.diffusion.sampler import DDIM, DDPM
 from dp_prior.evaluation import open_loop
 from dp_prior.evaluation.action_error import ActionErrorConfig, with_steps
 from dp_prior.tensors.randomness import Randomness
+from tests.cases import every
 from tests.evaluation.fakes import NOW, Samples, TinyPolicy, data, on_ranks, read_video
 from tests.messages import naming
 
@@ -146,16 +147,15 @@ def test_executed_part_without_real_actions_is_nan():
     assert math.isfinite(found["action_error/ema/mse_chunk[steps=4]"])
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+@every(
+    change=[
         {"split": "test"},
         {"n_samples": 10},
         {"seed": 1},
         {"name": "other"},
         {"models": ("online",)},
         {"eval_timesteps": (4, 8)},
-    ],
+    ]
 )
 def test_every_knob_changes_the_measurement(change):
     assert measure(**change).metrics != measure().metrics
@@ -244,6 +244,7 @@ def test_wrong_numbers_of_steps_are_refused(steps):
         ActionErrorConfig.from_json(f'{{"eval_timesteps": {steps}}}')
 
 
+@pytest.mark.slow
 def test_a_film_shows_the_predicted_and_recorded_actions_of_the_first_episodes(tmp_path, monkeypatch):
     """The film has a frame for each sample, and its chunks are those whose errors are measured."""
     pytest.importorskip("av")

@@ -7,9 +7,10 @@ import pytest
 
 from dp_prior.evaluation.by_instruction import CHARACTERS, decode, encode, scores_by_instruction
 from dp_prior.evaluation.interval import mean_interval
+from tests.cases import every
 
 
-@pytest.mark.parametrize("text", ["push the T", "", "ein schönes Tä", "押す 🤖", "x" * CHARACTERS])
+@every(text=["push the T", "", "ein schönes Tä", "押す 🤖", "x" * CHARACTERS])
 def test_a_text_comes_back(text):
     first, second = encode(np.array([text, "another"]))
     assert (decode(first), decode(second)) == (text, "another")

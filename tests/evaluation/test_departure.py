@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dp_prior.evaluation.departure import Compared
+from tests.cases import every
 
 RECORDED = {"a": np.array([[0.0, 5.0], [4.0, 5.0]]), "turn": np.array([[0.1], [6.2]])}
 
@@ -19,7 +20,7 @@ def test_scales_are_recorded_ranges_full_turns_and_the_magnitude_of_constants():
     np.testing.assert_array_equal(compared().joined(RECORDED), [[0, 5, 0.1], [4, 5, 6.2]])
 
 
-@pytest.mark.parametrize("seed", range(20))
+@every(seed=range(20))
 def test_departures_are_those_of_a_loop_over_single_numbers(seed):
     random, tolerance = np.random.default_rng(seed), 0.1
     recorded = random.uniform(0, 6, (5, 7, 3))

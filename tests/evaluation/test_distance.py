@@ -53,6 +53,7 @@ def test_kernel_distance_is_the_sum_over_all_pairs():
     assert kernel_distance(many, more) == pytest.approx(kernel_distance(parts[:2050].flip(0), parts[2050:]), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_kernel_distance_has_no_bias_and_the_frechet_distance_a_positive_one_that_shrinks():
     """Over 300 pairs of sets from one distribution; the mean of the one is 0 within 4 standard errors."""
     found = {

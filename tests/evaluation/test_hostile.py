@@ -13,13 +13,16 @@ from dp_prior.evaluation.loss import LossConfig
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.pixels.video_writer import VideoWriter
 from dp_prior.run.files.config import TrainConfig
+from tests.cases import every
 from tests.evaluation.fakes import NOW, TinyPolicy, read_video
 from tests.messages import naming, told
 from tests.tiny import tiny
 
 
-@pytest.mark.parametrize("name", ["", "../outside", "/absolute", "a/b", "back\\slash", "nul\0", "two\nlines", "a" * 81])
-@pytest.mark.parametrize("kind", [LossConfig, RolloutConfig])
+@every(
+    kind=[LossConfig, RolloutConfig],
+    name=["", "../outside", "/absolute", "a/b", "back\\slash", "nul\0", "two\nlines", "a" * 81],
+)
 def test_a_name_that_leaves_the_folder_of_the_run_is_refused(kind, name):
     fields = {"name": name} | ({"env": {"type": "toy"}} if kind is RolloutConfig else {})
     with pytest.raises(ConfigError, match=naming("name", f"{name!r}", 80)):

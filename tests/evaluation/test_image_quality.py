@@ -16,6 +16,7 @@ from dp_prior.evaluation.grid import grid
 from dp_prior.evaluation.image_quality import DrawnImagesConfig, nearest
 from dp_prior.tasks.image import ImageTaskConfig
 from dp_prior.tensors.batch import Batch, Spec
+from tests.cases import every
 from tests.evaluation.fakes import NOW, on_ranks
 from tests.messages import naming
 
@@ -128,9 +129,8 @@ def test_nearest_are_those_of_brute_force():
     assert nearest(queries, gallery[:2]).shape == (5, 2)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+@every(
+    change=[
         {"n_samples": 16},
         {"max_reference": 7},
         {"split": "test"},
@@ -139,8 +139,7 @@ def test_nearest_are_those_of_brute_force():
         {"name": "other"},
         {"models": ("online",)},
         {"eval_timesteps": (2, 4)},
-    ],
-    ids=str,
+    ]
 )
 def test_every_knob_changes_the_measurement(change):
     assert measure(**change).metrics != measure().metrics

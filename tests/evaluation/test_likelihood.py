@@ -8,6 +8,7 @@ import torch
 from dp_prior.evaluation.likelihood import LikelihoodConfig
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.randomness import Randomness
+from tests.cases import every
 from tests.diffusion.test_process import MIP
 from tests.evaluation.fakes import NOW, TinyPolicy, data, on_ranks
 
@@ -55,9 +56,7 @@ def test_the_report_has_every_timestep(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    "change", [{"split": "test"}, {"max_samples": 10}, {"seed": 1}, {"name": "other"}, {"models": ("online",)}]
-)
+@every(change=[{"split": "test"}, {"max_samples": 10}, {"seed": 1}, {"name": "other"}, {"models": ("online",)}])
 def test_every_knob_changes_the_measurement(change):
     assert measure(**change) != measure()
 

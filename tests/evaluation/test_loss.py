@@ -10,6 +10,7 @@ from dp_prior.config import ConfigError
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tensors.randomness import Randomness
+from tests.cases import every
 from tests.evaluation.fakes import NOW, TinyPolicy, data, on_ranks
 from tests.messages import naming
 from tests.tiny import experiment, rows, tiny
@@ -51,7 +52,7 @@ def test_loss_is_the_objective_over_the_whole_split_at_once():
     assert found["validation/ema/loss"] != found["validation/online/loss"]
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 36, 37, 100])
+@every(batch_size=[1, 7, 36, 37, 100])
 def test_loss_does_not_depend_on_the_batch_size(batch_size):
     """Only rounding differs: a matrix product of another height may add up in another order."""
     assert measure(batch_size=batch_size) == pytest.approx(measure(batch_size=256), rel=1e-5)
@@ -86,9 +87,7 @@ def test_names_are_exactly_what_is_measured_and_absent_quarters_are_nan():
     assert sum(math.isnan(value) for value in found.values()) == 3
 
 
-@pytest.mark.parametrize(
-    "change", [{"split": "test"}, {"max_samples": 10}, {"seed": 1}, {"name": "other"}, {"models": ("online",)}]
-)
+@every(change=[{"split": "test"}, {"max_samples": 10}, {"seed": 1}, {"name": "other"}, {"models": ("online",)}])
 def test_every_knob_changes_the_measurement(change):
     assert measure(**change) != measure()
 

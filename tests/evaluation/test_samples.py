@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
 from dp_prior.evaluation.samples import dealt, evenly_spread, gather_dealt, pick_samples, shared_batches
+from tests.cases import every
 from tests.evaluation.fakes import Samples, data, on_ranks
 from tests.messages import naming
 
@@ -53,8 +54,7 @@ def test_samples_are_asked_for_where_they_lie():
     assert len(list(shared_batches(Elsewhere(4), None, 2, None, CPU))) == 2 and asked == ["meta"] * 2
 
 
-@pytest.mark.parametrize("n", [0, 1, 7, 12])
-@pytest.mark.parametrize("size", [1, 2, 5])
+@every(size=[1, 2, 5], n=[0, 1, 7, 12])
 def test_work_that_is_dealt_gives_every_rank_the_results_of_all_in_order_by_the_same_batches(n, size):
     seen = []
 

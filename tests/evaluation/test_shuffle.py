@@ -5,12 +5,13 @@ import pytest
 
 from dp_prior.evaluation.shuffle import refuse_shuffling, shuffled
 from dp_prior.tensors.batch import Spec
+from tests.cases import every
 from tests.messages import naming
 
 SPEC = Spec(x_shape=(4, 2), cond_shapes={"a": (1, 3), "told": (1, 8)}, kinds={"told": "text"})
 
 
-@pytest.mark.parametrize("seed", range(5))
+@every(seed=range(5))
 def test_every_row_gets_another_text_of_the_block_and_the_same_one_each_time(seed):
     texts = np.array(["a", "a", "b", "c", "a", "b"])
     obs = {"told": texts, "a": np.arange(6)}

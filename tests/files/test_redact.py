@@ -3,13 +3,13 @@
 import pytest
 
 from dp_prior.files.redact import is_secret_name, redact
+from tests.cases import every
 
 CANARY = "Zq9canary8Xw7Vt"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+@every(
+    text=[
         f"hf_{CANARY}",
         f"invalid key wandb_v1_{CANARY}",
         f"https://user:{CANARY}@example.org/x",
@@ -23,7 +23,7 @@ CANARY = "Zq9canary8Xw7Vt"
         f"password: {CANARY}, user: me",
         f"AWS_SECRET_ACCESS_KEY={CANARY}",
         f"eyJhbGciOi{CANARY}.eyJ{CANARY}.{CANARY}",
-    ],
+    ]
 )
 def test_a_secret_is_hidden(text):
     assert CANARY not in redact(text) and "[hidden]" in redact(text)

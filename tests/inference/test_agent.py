@@ -11,6 +11,7 @@ from dp_prior.inference.agent import Agent, VectorAgent
 from dp_prior.inference.chunking import Ensemble, Guided, Naive, Prefix
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.randomness import Randomness
+from tests.cases import every
 from tests.messages import naming
 
 
@@ -52,8 +53,7 @@ def rows_of(obs, rows):
     return {key: value[rows] for key, value in obs.items()}
 
 
-@pytest.mark.parametrize("n_obs_steps", [1, 2, 3])
-@pytest.mark.parametrize("n_action_steps", [1, 2, 5, 6])
+@every(n_action_steps=[1, 2, 5, 6], n_obs_steps=[1, 2, 3])
 def test_actions_are_those_of_the_definition(n_obs_steps, n_action_steps):
     """Brute force: pad the whole history by its first entry, predict at every multiple, take the slice."""
     policy = Fake(horizon=8, n_obs_steps=n_obs_steps)
@@ -96,9 +96,7 @@ def test_a_prediction_that_fails_is_made_by_the_next_call(n_action_steps):
         np.testing.assert_array_equal(found.act(obs), expected.act(obs))
 
 
-@pytest.mark.parametrize("n_obs_steps", [1, 2, 3])
-@pytest.mark.parametrize("n_action_steps", [1, 2, 5])
-@pytest.mark.parametrize("delay", [0, 1])
+@every(delay=[0, 1], n_action_steps=[1, 2, 5], n_obs_steps=[1, 2, 3])
 def test_observations_that_the_agent_does_not_watch_change_no_action(n_obs_steps, n_action_steps, delay):
     actions, watched = [], []
     for blinks in (False, True):
@@ -311,8 +309,7 @@ def test_wrong_number_of_rows_and_missing_reset():
         agent.act(stream(2, 1)[0])
 
 
-@pytest.mark.parametrize("form", [np.asarray, torch.tensor, list])
-@pytest.mark.parametrize("glitch", [np.nan, np.inf])
+@every(glitch=[np.nan, np.inf], form=[np.asarray, torch.tensor, list])
 def test_a_glitch_of_a_sensor_is_told_at_once_and_spoils_nothing(form, glitch):
     """It would come out as actions that are not finite one step later, for the whole of a chunk."""
     agent, undisturbed = Agent(Fake()), Agent(Fake())

@@ -80,7 +80,7 @@ def test_a_graph_for_a_gpu_has_no_transposed_convolution(monkeypatch):
     assert up.way(x) == "library"
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONS)
+@every(name=CONVOLUTIONS)
 def test_products_have_the_right_gradients_in_double_precision(name):
     torch.manual_seed(0)
     ours = COUNTERPARTS[name][0]().double()
@@ -123,7 +123,7 @@ def test_autocast_gradients_arrive_in_single_precision_and_near_the_exact_ones(w
     torch.testing.assert_close(*gradients, rtol=0, atol=0.02 * gradients[0].abs().max().item())
 
 
-@pytest.mark.parametrize("name", COUNTERPARTS)
+@every(name=COUNTERPARTS)
 def test_state_dict_is_torchs_and_a_view_of_the_parameters(name):
     ours, torchs = (make() for make in COUNTERPARTS[name])
     state = ours.state_dict()

@@ -13,6 +13,7 @@ from dp_prior.networks.backbones.prior_transformer import PriorTransformerConfig
 from dp_prior.networks.backbones.transformer import TransformerConfig
 from dp_prior.networks.dropout import Dropout, dropout_rows
 from dp_prior.tensors.randomness import Randomness
+from tests.cases import every
 from tests.messages import naming
 
 ROWS = 64
@@ -92,7 +93,7 @@ def test_a_row_keeps_its_mask_whatever_its_neighbours():
             assert torch.equal(layer(torch.ones(ROWS, 500)[part]), whole[part])
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (3,), (5, 7), (0,)])
+@every(shape=[(), (1,), (3,), (5, 7), (0,)])
 def test_any_shape_of_a_sample(shape):
     (mask,) = masks(0.5, shape=shape)
     assert mask.shape == (ROWS, *shape)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dp_prior.onboard.rotation_check import MOST_RADIANS, NOT_UNIT, is_rotation, not_a_rotation
+from tests.cases import every
 
 Rotation = pytest.importorskip("scipy.spatial.transform", reason="scipy is not installed: NOT CHECKED").Rotation
 TURNS = Rotation.random(50, random_state=0)
@@ -17,7 +18,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@every(form=FORMS)
 def test_rotations_of_scipy_pass_one_by_one_and_no_number_that_is_not_finite_does(form):
     values = FORMS[form]
     assert is_rotation(values, form).shape == (50,) and is_rotation(values, form).all()

@@ -22,6 +22,7 @@ from dp_prior.pixels.picture_files import (
     import_pillow,
     opened_picture,
 )
+from tests.cases import every
 from tests.messages import naming
 
 PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
@@ -44,7 +45,7 @@ def declared(width, height):
     return bytes(data)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@every(format=FORMATS)
 def test_pixels_come_back(format):
     with opened_picture(encoded(format)) as picture:
         found = np.asarray(picture.convert("RGB")).astype(int)

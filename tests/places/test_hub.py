@@ -15,6 +15,7 @@ from dp_prior.places.hub import HubDestination, HubSource, HuggingFaceSaverConfi
 from dp_prior.places.source import RemoteError
 from dp_prior.places.upload import UploadSaver
 from dp_prior.places.worker import Worker
+from tests.cases import every
 from tests.hub_server import TOKEN
 from tests.messages import naming, told
 from tests.places.parcels import Run, assert_whole, parcel_of, step_at_root
@@ -341,7 +342,7 @@ def test_the_token_is_only_ever_in_the_header(run, hub, tmp_path):
         assert not path.is_file() or TOKEN.encode() not in path.read_bytes()
 
 
-@pytest.mark.parametrize("repo", ["pusht", "a/b/c", "../x", "me/", "https://huggingface.co/me/x"])
+@every(repo=["pusht", "a/b/c", "../x", "me/", "https://huggingface.co/me/x"])
 def test_what_is_no_repository_is_refused(repo):
     with pytest.raises(ConfigError, match=naming("repo", repr(repo))):
         HuggingFaceSaverConfig(repo=repo)

@@ -2,9 +2,8 @@
 
 import json
 
-import pytest
-
 from dp_prior.places.pointer import LARGEST_POINTER, Pointer, movable
+from tests.cases import every
 
 GOOD = {
     **{"folder": "checkpoints/step_00000001", "manifest_sha256": "0" * 64, "step": 1, "samples_seen": 10},
@@ -17,9 +16,8 @@ def test_a_pointer_comes_back_as_it_was_written():
     assert Pointer.parse(json.dumps({**GOOD, "of a newer version": [1]}).encode()) == Pointer(**GOOD)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+@every(
+    change=[
         *({"step": value} for value in (-1, 1.5, "1", True, 10**400)),
         *({"samples_seen": value} for value in (-1, 0.5)),
         *({"value": value} for value in ("0.5", [1], 10**400)),
@@ -27,13 +25,13 @@ def test_a_pointer_comes_back_as_it_was_written():
         {"folder": f"checkpoints/step_{'9' * 300}"},
         {"manifest_sha256": "0" * 63},
         {"mode": "least"},
-    ],
+    ]
 )
 def test_a_pointer_with_an_impossible_value_is_none(change):
     assert Pointer.parse(json.dumps({**GOOD, **change}).encode()) is None
 
 
-@pytest.mark.parametrize("data", [b"", b"[" * 60_000, b"\xff", b'{"value": NaN}', b" " * (LARGEST_POINTER + 1)])
+@every(data=[b"", b"[" * 60_000, b"\xff", b'{"value": NaN}', b" " * (LARGEST_POINTER + 1)])
 def test_what_is_no_pointer_is_none(data):
     assert Pointer.parse(data) is None
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dp_prior.checkpoints.format import FileEntry
 from dp_prior.places.source import RemoteError, StreamedSource, is_intact
+from tests.cases import every
 from tests.messages import naming
 
 CONTENT = bytes(range(200))
@@ -60,7 +61,7 @@ def test_a_download_that_keeps_breaking_ends_with_what_has_arrived(tmp_path):
     assert (tmp_path / "file").read_bytes() == CONTENT[: 10 * len(source.starts)]
 
 
-@pytest.mark.parametrize("most", [0, 1, len(CONTENT) - 1, len(CONTENT), 1000])
+@every(most=[0, 1, len(CONTENT) - 1, len(CONTENT), 1000])
 def test_a_small_file_is_read_whole_or_refused_with_its_bound(most):
     if most >= len(CONTENT):
         assert Breaking().read("file", most) == CONTENT

@@ -182,6 +182,7 @@ def test_finished_run_is_tested_again_with_the_settings_of_another_test(tmp_path
     assert len(set(found)) == len(changes), "once each"
 
 
+@pytest.mark.slow
 def test_run_killed_before_the_test_of_a_larger_budget_does_not_keep_the_result_of_the_smaller(tmp_path, monkeypatch):
     test = [{"type": "loss", "name": "again", "split": "train"}]
     first = experiment(tiny(tmp_path, train__steps=2, test=test)).run().result()

@@ -184,6 +184,7 @@ def test_two_ranks_and_two_micro_batches_are_one_run(policy, teacher, tmp_path, 
     assert_one_run(tmp_path / "2" / "run", tmp_path / "1" / "run")
 
 
+@pytest.mark.slow
 def test_acts_and_is_evaluated_without_its_teacher(teacher, tmp_path):
     lent = shutil.copytree(teacher, tmp_path / "lent")
     experiment(tiny(tmp_path, **distilled(lent, evaluate=EVALUATE[1:], train__monitor={

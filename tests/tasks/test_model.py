@@ -15,6 +15,7 @@ from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tasks.prior import PriorConfig
 from dp_prior.tensors.batch import Batch, Spec
 from dp_prior.tensors.randomness import Randomness
+from tests.cases import every
 from tests.messages import naming
 from tests.tasks.test_policy import SMALL, statistics
 
@@ -208,8 +209,7 @@ def gradients(model, part, random):
     return loss, [parameter.grad.clone() for parameter in model.backbone.parameters()]
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-@pytest.mark.parametrize("draws", [1, 2, 5])
+@every(draws=[1, 2, 5], dropout=[0.0, 0.3])
 def test_the_loss_of_several_draws_is_the_mean_of_as_many_single_ones(draws, dropout):
     """Each with the next rows of the sample, which are independent: so the expected gradient is that of one draw."""
     part, random = batch(), rows(batch())

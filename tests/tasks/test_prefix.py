@@ -12,6 +12,7 @@ from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tasks.prefix import PrefixConfig
 from dp_prior.tensors.batch import Batch, Spec
 from dp_prior.tensors.randomness import Randomness
+from tests.cases import every
 from tests.messages import naming
 from tests.tasks.test_policy import statistics
 
@@ -119,7 +120,7 @@ def test_what_is_given_has_no_cost_and_the_rest_its_mean():
     assert loss.total.isfinite()
 
 
-@pytest.mark.parametrize("backbone", BACKBONES)
+@every(backbone=BACKBONES)
 def test_with_delay_0_it_is_the_policy_without_a_prefix(backbone):
     """The same loss, gradient and chunks; what differs is the input layer, whose further weights have no effect."""
     wide, plain, data = build(backbone, max_delay=0), build(backbone, max_delay=None), batch(6)
@@ -136,8 +137,7 @@ def test_with_delay_0_it_is_the_policy_without_a_prefix(backbone):
     )
 
 
-@pytest.mark.parametrize("backbone", BACKBONES)
-@pytest.mark.parametrize("delay", [1, 5])
+@every(delay=[1, 5], backbone=BACKBONES)
 def test_the_chunk_has_its_prefix_and_every_sampling_step_sees_it(backbone, delay):
     policy, data = build(backbone, diffusion={**X0, "self_condition": 0.5}), batch(6)
     prefix = torch.rand(6, 1 + delay, 2)

@@ -10,6 +10,7 @@ from dp_prior.config import ConfigError
 from dp_prior.tasks.prior import PriorConfig
 from dp_prior.tensors.batch import Batch, Spec
 from dp_prior.tensors.randomness import Randomness
+from tests.cases import every
 from tests.messages import naming
 
 DIM = 6
@@ -48,9 +49,7 @@ def encodings_of(given):
     return given.cond.get("text_encodings")
 
 
-@pytest.mark.parametrize("spec", [SPEC, BOTH], ids=["embedding", "both"])
-@pytest.mark.parametrize("objective", ["x0", "eps", "v"])
-@pytest.mark.parametrize("sampler", ["ddpm", "ddim", "dpm_solver"])
+@every(sampler=["ddpm", "ddim", "dpm_solver"], objective=["x0", "eps", "v"], spec=[SPEC, BOTH])
 def test_every_objective_and_sampler_gives_unit_embeddings(spec, objective, sampler):
     prior = build(
         spec, diffusion={"objective": {"type": objective}, "self_condition": 0.5}, sampler={"type": sampler, "steps": 4}

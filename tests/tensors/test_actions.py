@@ -7,6 +7,7 @@ import torch
 from dp_prior.tensors.actions import OffsetArm, PoseArm, Transforms, arm_faults
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.rotations import FORMS, from_6d, matrix_of, to_6d
+from tests.cases import every
 from tests.messages import naming, told
 
 B, H = 5, 8
@@ -121,8 +122,9 @@ def test_an_arm_leaves_the_other_elements_alone():
     torch.testing.assert_close(transforms.decode(inside, obs), actions)
 
 
-@pytest.mark.parametrize("form", ["axis_angle", "quaternion_wxyz", "matrix", "6d_rows", "euler_xyz", "euler_ZYZ"])
-@pytest.mark.parametrize("seen", ["absolute", "relative"])
+@every(
+    seen=["absolute", "relative"], form=["axis_angle", "quaternion_wxyz", "matrix", "6d_rows", "euler_xyz", "euler_ZYZ"]
+)
 def test_poses_of_two_arms_are_inverse(form, seen):
     spec, arms, actions, obs = two_arms(form, seen=seen)
     assert list(arm_faults(arms, spec)) == []

@@ -18,6 +18,7 @@ from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.accelerate import AccelerateConfig
 from dp_prior.tracking.identity import RunIdentity
 from dp_prior.tracking.logger import RunFacts
+from tests.cases import every
 from tests.messages import naming
 
 ROOT = Path(__file__).parent.parent.parent
@@ -244,7 +245,7 @@ def test_a_service_that_is_not_installed_is_named_with_its_remedy(monkeypatch):
             AccelerateConfig(tracker=tracker).create()
 
 
-@pytest.mark.parametrize("name", ["api_key", "API_TOKEN", "password", "client_secret", "token", "a.0.api_key"])
+@every(name=["api_key", "API_TOKEN", "password", "client_secret", "token", "a.0.api_key"])
 def test_secrets_have_no_place_in_a_configuration(name):
     options = {"a": [{"api_key": "x"}]} if "." in name else {name: "x"}
     record = {"log": [{"type": "accelerate", "tracker": "comet_ml", "options": options}]}

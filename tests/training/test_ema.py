@@ -9,6 +9,7 @@ from torch import nn
 
 from dp_prior.config import ConfigError
 from dp_prior.training.ema import EMA, ConstantDecay, PowerDecay, PowerFunctionDecay
+from tests.cases import every
 from tests.messages import naming
 
 FINITE = torch.tensor(True)
@@ -80,7 +81,7 @@ def test_power_decay_equals_diffusion_policys_one_update_later(update_after_step
     assert [round(PowerDecay(update_after_step=1).at(step), 3) for step in (1, 2, 3, 4)] == [0.0, 0.0, 0.405, 0.561]
 
 
-@pytest.mark.parametrize("relative_width", [0.28, 0.2, 0.1, 0.05, 0.01, 0.001])
+@every(relative_width=[0.28, 0.2, 0.1, 0.05, 0.01, 0.001])
 def test_power_function_profile_has_integral_one_and_the_stated_width(relative_width):
     exponent = PowerFunctionDecay(relative_width=relative_width).exponent
     assert exponent > 0

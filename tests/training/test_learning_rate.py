@@ -16,6 +16,7 @@ from dp_prior.training.learning_rate import (
     PolynomialLearningRate,
     WarmupStableDecayLearningRate,
 )
+from tests.cases import every
 
 PLAIN = {"peak": 0.3, "warmup_steps": 0}
 
@@ -56,9 +57,9 @@ def test_cosine_and_linear_end_at_the_final_fraction_and_meet_halfway(final):
     assert cosine.at(35, 110) == pytest.approx(2.0 * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi / 4))))
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
+@every(
+    factor=[0.25, 0.5, 2, 4],
+    record=[
         CosineLearningRate,
         LinearLearningRate,
         PolynomialLearningRate,
@@ -67,7 +68,6 @@ def test_cosine_and_linear_end_at_the_final_fraction_and_meet_halfway(final):
         InverseSqrtLearningRate,
     ],
 )
-@pytest.mark.parametrize("factor", [0.25, 0.5, 2, 4])
 def test_rate_goes_on_from_its_value_where_the_global_batch_changes(record, factor):
     """It jumped where there was a warm-up: from 0.78 to the peak when the batch doubled."""
     lr = record(peak=0.5, warmup_steps=20)

@@ -10,6 +10,7 @@ from torch import nn
 from dp_prior.training.muon import MuonConfig, _iterated, orthogonal
 from dp_prior.training.optimizer import AdamWConfig, set_learning_rate, update
 from tests import tiny
+from tests.cases import every
 from tests.messages import told
 
 MUON = {"type": "muon"}
@@ -49,8 +50,7 @@ def test_orthogonal_keeps_the_singular_vectors_and_levels_the_values(shape):
     assert orthogonal(torch.zeros(shape)).abs().max() == 0
 
 
-@pytest.mark.parametrize("smallest", [1, 1e-3, 1e-8])
-@pytest.mark.parametrize("shape", [(6, 6), (40, 200), (128, 32)])
+@every(shape=[(6, 6), (40, 200), (128, 32)], smallest=[1, 1e-3, 1e-8])
 def test_orthogonal_is_the_quintic_iteration_however_small_singular_values_are(shape, smallest):
     """The Gram matrix squares the singular values; what that costs in float32 stays below what bfloat16 costs."""
     u, _, v = torch.linalg.svd(torch.randn(shape, generator=torch.Generator().manual_seed(1)), full_matrices=False)

@@ -209,6 +209,7 @@ def test_reconstruction_acts_and_says_how_it_was_made(kept, tmp_path):
     assert {(part["average"], part["relative_width"]) for part in note["of"]} == {("ema", 0.05), ("wide", 0.1)}
 
 
+@pytest.mark.slow
 def test_a_prior_is_averaged_like_a_policy(tmp_path):
     config = tiny_prior(tmp_path)
     config["train"] |= {"steps": 8, "save_every": {"steps": 1}, "ema": {"ema": average_of(0.1)}}

@@ -6,6 +6,7 @@ import torch
 import dp_prior
 from dp_prior.clock import Cadence
 from dp_prior.training.trainer_state import read_state, take_snapshot
+from tests.cases import every
 from tests.messages import naming
 from tests.training.test_trainer import Listener, Score, build
 
@@ -33,10 +34,10 @@ def test_snapshot_of_a_restored_trainer_is_the_same(ema):
     assert again.documents == first.documents
 
 
-@pytest.mark.parametrize(
-    "before", [{}, {"a": {"type": "constant"}}, {"a": {"type": "constant"}, "b": {"type": "power"}}]
+@every(
+    now=[{}, {"b": {"type": "power"}}, {"c": {"type": "constant"}, "a": {"type": "constant"}}],
+    before=[{}, {"a": {"type": "constant"}}, {"a": {"type": "constant"}, "b": {"type": "power"}}],
 )
-@pytest.mark.parametrize("now", [{}, {"b": {"type": "power"}}, {"c": {"type": "constant"}, "a": {"type": "constant"}}])
 def test_averages_may_go_and_new_ones_begin_at_the_trained_weights(before, now):
     trained_before = trained(ema=before)
     fresh = build(ema=now)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.training.training_config import TrainingConfig
+from tests.cases import every
 from tests.messages import naming
 
 BUDGETS = st.one_of(
@@ -44,7 +45,7 @@ def test_a_budget_is_given_in_exactly_one_unit(given, named):
         TrainingConfig(**given)
 
 
-@pytest.mark.parametrize("name", ["online", "", "a b", "1st", "a.b"])
+@every(name=["online", "", "a b", "1st", "a.b"])
 def test_an_average_has_the_name_of_no_other_weights_and_of_no_path(name):
     with pytest.raises(ConfigError, match=naming("ema", repr(name))):
         TrainingConfig(steps=1, ema={name: {"type": "power"}})

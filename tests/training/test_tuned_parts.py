@@ -17,6 +17,7 @@ from dp_prior.training.muon import MuonConfig
 from dp_prior.training.optimizer import AdamWConfig, learning_rate, set_learning_rate, update
 from dp_prior.training.tuned_parts import TunedPartConfig, part_of_each
 from tests import tiny
+from tests.cases import every
 from tests.messages import naming
 
 OPTIMIZERS = pytest.mark.parametrize("optimizer", [AdamWConfig, MuonConfig])
@@ -85,7 +86,7 @@ def test_the_multiple_of_an_encoder_is_multiplied_and_the_rate_is_that_of_the_sc
     assert rates == {"": 0.5, "down": 0.0625} and learning_rate(optimizer) == 0.5
 
 
-@pytest.mark.parametrize("name", ["dwn", "down.9", "dow", "frozen", ""])
+@every(name=["dwn", "down.9", "dow", "frozen", ""])
 def test_a_part_without_trained_parameters_is_refused_with_the_parts_that_exist(name):
     net = Net()
     net.frozen = nn.Linear(2, 2).requires_grad_(False)

@@ -1,15 +1,14 @@
 """A column in memory is a tensor: its views are indexing, and runs copy nothing."""
 
-import pytest
 import torch
 
 from dp_prior.data.columns.memory import MemoryColumn
+from tests.cases import every
 
 VALUES = torch.arange(40).view(10, 2, 2)
 
 
-@pytest.mark.parametrize("values", [VALUES, VALUES.transpose(1, 2), VALUES[::2], torch.arange(7)])
-@pytest.mark.parametrize("length", [1, 3, 5, 20])
+@every(length=[1, 3, 5, 20], values=[VALUES, VALUES.transpose(1, 2), VALUES[::2], torch.arange(7)])
 def test_runs_are_the_stacked_slices(values, length):
     runs = MemoryColumn(values).runs(length)
     expected = [values[i : i + length] for i in range(len(values) - length + 1)]

@@ -1,10 +1,10 @@
 """Frames of some episodes, against a slice of all frames, from any frame on."""
 
 import numpy as np
-import pytest
 
 from dp_prior.data.frames import FramePart
 from dp_prior.data.frames.chosen_frames import ChosenFrames
+from tests.cases import every
 
 LENGTHS = [4, 1, 5, 3, 6]
 ENDS = np.cumsum(LENGTHS)
@@ -29,7 +29,7 @@ class Source:
         return ["a", "b"]
 
 
-@pytest.mark.parametrize("numbers", [[0], [1, 2], [0, 2, 3], [4], [0, 3, 4], [0, 1, 2, 3, 4]])
+@every(numbers=[[0], [1, 2], [0, 2, 3], [4], [0, 3, 4], [0, 1, 2, 3, 4]])
 def test_frames_are_those_of_the_chosen_episodes(numbers):
     source = ChosenFrames(Source(), np.array(numbers))
     assert source.ends.tolist() == np.cumsum([LENGTHS[n] for n in numbers]).tolist()

@@ -8,6 +8,7 @@ import pytest
 from dp_prior.data.errors import DataError
 from dp_prior.data.frames.picture_frames import decode_picture, read_rgb, turned
 from dp_prior.data.pictures.decode import decode_image
+from tests.cases import every
 from tests.data.frames.recordings import pictures, png
 from tests.messages import naming
 
@@ -23,7 +24,7 @@ def encoded(pixels, orientation=None, mode=None):
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
+@every(orientation=range(1, 9))
 def test_a_picture_is_turned_like_an_image_of_an_image_set(orientation):
     data = encoded(FRAME, orientation)
     found = decode_picture(data, "x", None)

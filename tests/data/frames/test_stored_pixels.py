@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dp_prior.data.frames.stored_pixels import PixelError, StoredPixels
+from tests.cases import every
 from tests.data.frames.recordings import pictures
 
 OPAQUE = np.full((6, 24, 32, 1), 255, np.uint8)
@@ -23,7 +24,7 @@ READ = {
 }
 
 
-@pytest.mark.parametrize("name", READ)
+@every(name=READ)
 def test_no_value_is_lost(name):
     values, expected = READ[name]
     stored = StoredPixels.of(values.shape, values.dtype)
@@ -41,7 +42,7 @@ def test_only_three_channels_of_uint8_say_nothing_more_about_themselves():
         assert StoredPixels.of(values.shape, values.dtype).describe() != {}, name
 
 
-@pytest.mark.parametrize("odd", [0.5, -1, 256, np.nan, np.inf])
+@every(odd=[0.5, -1, 256, np.nan, np.inf])
 def test_one_value_of_another_kind_is_found_by_its_row(odd):
     values = pictures(6).astype(np.float64)
     values[4, 1, 2, 0] = odd

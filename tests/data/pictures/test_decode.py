@@ -7,6 +7,7 @@ import pytest
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.pictures.decode import decode_image
+from tests.cases import every
 from tests.messages import naming
 
 Image = pytest.importorskip("PIL.Image", reason="needs the extra image")
@@ -21,7 +22,7 @@ def saved(image, **how):
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
+@every(orientation=range(1, 9))
 def test_orientation_of_exif(orientation):
     """The eight orientations of EXIF 2.3 as flips and turns of the stored image."""
     exif = Image.Exif()

@@ -292,6 +292,7 @@ def test_the_configuration_of_the_human_demonstrations_has_the_mirror_that_is_te
     assert given == {key: MirrorConfig.model_validate(rule) for key, rule in MIRRORED["data.mirror"].items()}
 
 
+@pytest.mark.slow
 def test_push_t_is_the_same_task_in_its_mirror():
     """The environment itself: from mirrored states mirrored actions lead to mirrored states, with the same reward."""
     pytest.importorskip("gym_pusht", reason="gym-pusht is not installed: the mirror of Push-T is NOT tested")

@@ -11,6 +11,7 @@ from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.data.samples.loader import Loader
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.actions import arm_faults
+from tests.cases import every
 
 FOLDER = Path(__file__).parents[3].parent / "shared" / "data"
 PUSHT = FOLDER / "pusht"
@@ -91,7 +92,7 @@ def test_recorded_lerobot_sets_are_read_as_they_are(name):
     assert batch.x.isfinite().all() and batch.cond["agent_pos"].isfinite().all()
 
 
-@pytest.mark.parametrize("name", NPZ_SETS)
+@every(name=NPZ_SETS)
 def test_recorded_npz_sets_are_read_as_they_are(name):
     episodes, steps, state_size, action_size, state_key = NPZ_SETS[name]
     data = open_set({"type": "npz", "path": str(FOLDER / name)}, state_key, "action")

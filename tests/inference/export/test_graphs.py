@@ -1,10 +1,10 @@
 """The graphs of a policy compute what the policy does, and have names and operators that runtimes know."""
 
-import pytest
 import torch
 
 from dp_prior.inference.export.graphs import ActionsGraph, DenoiserGraph, EncoderGraph, InsideGraph
 from dp_prior.inference.export.opsets import lowered
+from tests.cases import every
 from tests.inference.export.policies import DIFFUSIONS, DROPPED, SPEC, TASK, build, inputs, needs_onnx
 from tests.inference.export.tensorrt import TABLES, unsupported
 
@@ -31,7 +31,7 @@ def test_actions_and_what_is_inside_are_inverse():
     torch.testing.assert_close(InsideGraph(policy)(actions, obs), x, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("diffusion", DIFFUSIONS, ids=str)
+@every(diffusion=DIFFUSIONS)
 def test_the_denoiser_behind_the_encoder_is_that_of_the_policy(diffusion):
     policy = build(diffusion=diffusion, **DROPPED)
     obs, encoder, denoiser = inputs(policy, 3), EncoderGraph(policy), DenoiserGraph(policy)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from dp_prior.diffusion.sampler import step_noise
 from dp_prior.inference.export import numpy_randomness as twin
 from dp_prior.tensors.randomness import Randomness
+from tests.cases import every
 
 COUNTS = [0, 1, 7, 2**40]
 
@@ -30,7 +31,7 @@ def test_normal_numbers_differ_by_rounding(shape):
     assert np.abs(theirs - ours).max() < 1e-6  # of numbers up to 6, whose last bit is worth 4.8e-7
 
 
-@pytest.mark.parametrize("count", [1, 255, 256, 257, 600])
+@every(count=[1, 255, 256, 257, 600])
 def test_noise_of_the_steps_has_the_same_blocks(count):
     ours = list(step_noise(Randomness.from_counts(1, "a", torch.arange(2)), (8, 2), count))
     theirs = list(twin.step_noise(twin.NumpyRandomness.from_counts(1, "a", range(2)), (8, 2), count))

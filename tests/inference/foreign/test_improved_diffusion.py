@@ -84,6 +84,7 @@ def test_samples_are_those_of_their_sampler(tmp_path):
     torch.testing.assert_close(found, x.clamp(-1, 1), rtol=0, atol=1.1 / 127.5)
 
 
+@pytest.mark.slow
 def test_an_upsampler_is_read(tmp_path):
     flags = ["--large_size", 64, "--small_size", 16, "--num_channels", 32, "--num_res_blocks", 1, "--num_heads", 2]
     theirs = network(mult=(1, 2, 3, 4), inputs=6, outputs=3, classes=0, heads_up=2, timestep_scale=1.0)

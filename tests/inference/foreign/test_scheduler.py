@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.schedule import NoiseScheduleConfig
 from dp_prior.inference.foreign.scheduler import Scheduler
+from tests.cases import every
 from tests.messages import naming
 
 BETAS = {  # of diffusers' DDPMScheduler.__init__, for `steps` timesteps
@@ -29,8 +30,7 @@ def diffusion_of(**fields):
     return Scheduler(type="DDPMScheduler", **fields).diffusion()
 
 
-@pytest.mark.parametrize("steps", [10, 100, 1000])
-@pytest.mark.parametrize("name", BETAS)
+@every(name=BETAS, steps=[10, 100, 1000])
 def test_the_noise_of_every_timestep_is_theirs(name, steps):
     fields = {"beta_start": 0.0002, "beta_end": 0.03}
     schedule = TypeAdapter(NoiseScheduleConfig).validate_python(

@@ -15,6 +15,7 @@ from dp_prior.onboard.range_watch import RangeLimits
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.observations import policy_reads
 from dp_prior.tensors.rotations import FORMS, RotationSlice
+from tests.cases import every
 from tests.inference.export.policies import build
 from tests.inference.serving.running import Continuing, Fake, observations
 from tests.messages import naming, told
@@ -149,7 +150,7 @@ def test_a_request_continues_the_chunk_under_way_in_the_way_of_the_server():
             ask(Session(Continuing(), merge=Prefix()), history, **{"step": 4, "prefix": prefix, "delay": 1, **change})
 
 
-@pytest.mark.parametrize("form", ["axis_angle", "quaternion_xyzw", "matrix", "6d_rows", "euler_xyz_degrees"])
+@every(form=["axis_angle", "quaternion_xyzw", "matrix", "6d_rows", "euler_xyz_degrees"])
 def test_the_first_request_of_the_server_itself_is_one_that_the_policy_reads(form):
     policy, width = Continuing(camera=CAMERA), FORMS[form]
     where = {"pose": (RotationSlice(slice=(3, 3 + width), form=form),)}

@@ -10,6 +10,7 @@ from dp_prior.networks.attention import RotaryPositions
 from dp_prior.networks.backbones.dit import DiTConfig
 from dp_prior.networks.dropout import dropout_rows
 from dp_prior.tensors.randomness import Randomness
+from tests.cases import every
 from tests.messages import naming
 
 SMALL = {"embed_dim": 16, "n_layers": 2, "n_heads": 4, "step_embed_dim": 8}
@@ -150,7 +151,7 @@ def test_gradient_reaches_every_parameter():
 CHANGES = {"embed_dim": 32, "n_layers": 3, "n_heads": 2, "expansion": 3, "step_embed_dim": 16, "dropout": 0.5}
 
 
-@pytest.mark.parametrize("field", sorted(set(DiTConfig.model_fields) - {"type"}))
+@every(field=sorted(set(DiTConfig.model_fields) - {"type"}))
 def test_every_field_changes_the_network(field):
     net, changed = build(), build(**{field: CHANGES[field]})
     with dropout_rows(changed, Randomness(torch.arange(len(inputs()[0])))):

@@ -4,6 +4,7 @@ import torch
 from dp_prior.networks.backbones.mlp import MLPConfig
 from dp_prior.networks.dropout import dropout_rows
 from dp_prior.tensors.randomness import Randomness
+from tests.cases import every
 
 SMALL = {"hidden_dim": 16, "n_blocks": 2, "step_embed_dim": 8}
 
@@ -54,7 +55,7 @@ def test_timestep_and_condition_matter():
 CHANGES = {"hidden_dim": 32, "n_blocks": 3, "expansion": 4, "step_embed_dim": 16, "dropout": 0.5}
 
 
-@pytest.mark.parametrize("field", sorted(set(MLPConfig.model_fields) - {"type"}))
+@every(field=sorted(set(MLPConfig.model_fields) - {"type"}))
 def test_every_field_changes_the_network(field):
     net, changed = build(), build(**{field: CHANGES[field]})
     with dropout_rows(changed, Randomness(torch.arange(len(inputs()[0])))):

@@ -30,6 +30,7 @@ def test_shapes_with_all_that_widens():
     assert net.rotary.cos.shape[0] == TOKENS + 2 + 2 * 3 + 1
 
 
+@pytest.mark.slow
 def test_rows_do_not_depend_on_their_neighbours():
     net, (x_t, t, cond) = build(), given()
     alone = torch.cat([net(x_t[i : i + 1], t[i : i + 1], cond[i : i + 1]) for i in range(4)])

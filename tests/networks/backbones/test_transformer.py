@@ -7,6 +7,7 @@ from torch import nn
 from dp_prior.networks.backbones.transformer import TransformerConfig, rename_published
 from dp_prior.networks.dropout import dropout_rows
 from dp_prior.tensors.randomness import Randomness
+from tests.cases import every
 from tests.messages import naming
 
 SMALL = {"embed_dim": 16, "n_layers": 2, "n_heads": 4, "dropout": 0.0}
@@ -156,7 +157,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("field", sorted(set(TransformerConfig.model_fields) - {"type"}))
+@every(field=sorted(set(TransformerConfig.model_fields) - {"type"}))
 def test_every_field_changes_the_network(field):
     net, changed = build(), build(**{field: CHANGES[field]})
     with dropout_rows(changed, Randomness(torch.arange(len(inputs()[0])))):

@@ -10,6 +10,7 @@ from torch import nn
 from dp_prior.config import ConfigError
 from dp_prior.networks.backbones import BackboneConfig
 from dp_prior.networks.backbones.unet1d import LocalUNet1DConfig, UNet1DConfig, rename_published
+from tests.cases import every
 from tests.messages import naming
 
 SMALL = {"down_dims": (16, 32, 48), "n_groups": 4, "head_groups": 8, "step_embed_dim": 12}
@@ -109,8 +110,7 @@ def inputs(batch=6, horizon=8, action_dim=3, tokens=2, token_dim=5):
     return torch.randn(batch, horizon, action_dim), torch.randint(100, (batch,)), torch.randn(batch, tokens, token_dim)
 
 
-@pytest.mark.parametrize("horizon", [4, 8, 12, 16, 32])
-@pytest.mark.parametrize("film_scale", [True, False])
+@every(film_scale=[True, False], horizon=[4, 8, 12, 16, 32])
 def test_equals_the_plain_version_with_its_published_weights(horizon, film_scale):
     torch.manual_seed(0)
     plain = PlainUNet(3, 10, scale=film_scale)

@@ -11,6 +11,7 @@ from dp_prior.networks.encoders.color_jitter import ColorJitterConfig
 from dp_prior.networks.encoders.published_weights import FineTuned, load_pretrained
 from dp_prior.networks.encoders.resnet import ResNet, ResNetEncoderConfig, load_published, rename_published
 from dp_prior.tensors.randomness import Randomness
+from tests.cases import every
 from tests.messages import naming, told
 
 TINY = {"width": 16, "blocks": (1, 1), "keypoints": 4, "output_dim": 6}
@@ -121,8 +122,7 @@ def test_the_network_is_torchvisions_with_group_norm_and_loads_by_its_names(widt
         torch.testing.assert_close(parameter.grad, gradients[name], rtol=0, atol=1e-4 * scale + 1e-9)
 
 
-@pytest.mark.parametrize("size", [(84, 84), (33, 50), (4, 4), (7, 9), (97, 64)])
-@pytest.mark.parametrize("stem", ["conv", "patch"])
+@every(stem=["conv", "patch"], size=[(84, 84), (33, 50), (4, 4), (7, 9), (97, 64)])
 def test_the_size_of_the_feature_maps_is_known_before_they_are(size, stem):
     network = ResNet(ResNetEncoderConfig(width=16, blocks=(1, 1, 1), stem=stem))
     assert network(torch.zeros(1, 3, *size)).shape[2:] == network.output_size(size)
@@ -352,8 +352,7 @@ def test_autocast_computes_in_its_dtype_and_stays_close():
         assert keypoints(given).dtype is torch.float32
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("changes", [{}, {"pool": "mean"}, {"norm": "frozen_batch", "weights": "w"}])
+@every(changes=[{}, {"pool": "mean"}, {"norm": "frozen_batch", "weights": "w"}], dtype=[torch.bfloat16, torch.float64])
 def test_weights_of_any_precision_take_frames(changes, dtype):
     encoder = build(**changes)
     expected = encoder(frames())

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from dp_prior.networks.kernels import products
+from tests.cases import every
 
 LAYOUTS = {
     "contiguous": lambda b: b,
@@ -18,9 +19,7 @@ def least(request, monkeypatch):
     monkeypatch.setattr(products, "_LEAST_FOR_ONEDNN", request.param)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("has_bias", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@every(dtype=[torch.float32, torch.float64], has_bias=[True, False], layout=LAYOUTS)
 def test_a_product_equals_numpys_in_every_layout(layout, has_bias, dtype):
     torch.manual_seed(0)
     a, b, bias = torch.randn(5, 64, dtype=dtype), torch.randn(7, 64, dtype=dtype), torch.randn(7, dtype=dtype)
@@ -30,7 +29,7 @@ def test_a_product_equals_numpys_in_every_layout(layout, has_bias, dtype):
     torch.testing.assert_close(found.double(), torch.from_numpy(expected), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(64,), (3, 64), (2, 3, 64)])
+@every(shape=[(64,), (3, 64), (2, 3, 64)])
 def test_a_linear_layer_and_its_gradients_equal_torchs(shape):
     torch.manual_seed(0)
     parts = [torch.randn(shape), torch.randn(7, 64), torch.randn(7)]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dp_prior.reports.inspection.quaternions import angle_between, likely_order
+from tests.cases import every
 
 
 def turn(axis, angles):
@@ -54,8 +55,7 @@ HANDS = {
 }
 
 
-@pytest.mark.parametrize("name", HANDS)
-@pytest.mark.parametrize("is_kept", [False, True])
+@every(is_kept=[False, True], name=HANDS)
 def test_the_order_is_never_told_wrong(name, is_kept):
     wxyz = kept_positive(HANDS[name]) if is_kept else HANDS[name]
     for order, values in (("wxyz", wxyz), ("xyzw", np.roll(wxyz, -1, axis=1))):

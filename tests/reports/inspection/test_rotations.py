@@ -12,6 +12,7 @@ from dp_prior.reports.inspection.faults import find
 from dp_prior.reports.inspection.rotations import find_rotations
 from dp_prior.reports.inspection.survey import roles_of, survey
 from dp_prior.tensors.rotations import RotationSlice
+from tests.cases import every
 from tests.data.recorded.test_recorded_sets import FOLDER, LEROBOT_SETS, NPZ_SETS, need
 from tests.messages import told
 from tests.reports.inspection.test_quaternions import HANDS, kept_positive, walk
@@ -130,7 +131,7 @@ def test_an_angle_that_wraps_is_told_with_its_remedy(tmp_path, key, turn, unit):
     assert findings_of(looked_at(tmp_path, wanted=wanted, **values)) == []
 
 
-@pytest.mark.parametrize("place", [*NPZ_SETS, *(f"{folder}/lerobot" for folder in LEROBOT_SETS)])
+@every(place=[*NPZ_SETS, *(f"{folder}/lerobot" for folder in LEROBOT_SETS)])
 def test_recorded_data_without_rotations_have_no_such_finding(place):
     need(FOLDER / place)
     record = {"type": kind_of(FOLDER / place), "path": str(FOLDER / place)}

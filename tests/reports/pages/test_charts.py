@@ -61,6 +61,7 @@ def test_bars_are_named_by_their_labels_at_even_steps(count):
     assert shown == labels[:: max(1, count // 12)]
 
 
+@pytest.mark.slow
 def test_dimensions_have_their_names_and_many_of_them_a_row_of_their_own():
     chunks = np.random.default_rng(0).normal(size=(3, 4, 8)).astype(np.float32)
     names = [f"left_joint_{number}.position" for number in range(8)]
