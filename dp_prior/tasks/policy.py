@@ -153,7 +153,7 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
         if how.prefix is not None:
             how = self._continuing(how)
         steps = {self.n_obs_steps, *(shape[0] for shape in self.spec.cond_shapes.values())}
-        return self.sample(check_obs(cond, self.spec, rows=len(random), steps=steps), random, how)
+        return self.sample(check_obs(cond, self.spec, rows=len(random), steps=steps, fitted=True), random, how)
 
     def _continuing(self, how: Draw) -> Draw:
         """The same with the prefix as what is known and shown."""

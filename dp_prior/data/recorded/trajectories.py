@@ -309,6 +309,11 @@ class Trajectories(Demonstrations):
             lines.append(f"{len(counts)} instructions, shares {counts[0]:.3g} to {counts[-1]:.3g}")
         return "; ".join(lines)
 
+    def facts(self) -> dict[str, str]:
+        """See `SplitData`; with what the policy sees of a camera's picture, where that is a region."""
+        seen = {key: f", {column.cache.seen}" for key, column in self.images.items() if column.cache.seen}
+        return {key: line + seen.get(key, "") for key, line in super().facts().items()}
+
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the selected arrays, the episode ends and the pixels; equal for equal content in any file format.
