@@ -40,7 +40,7 @@ class CameraView:
         """
         Args:
             keypoints: draw the keypoints of the spatial softmax.
-            fitted: the frames are those of training, as the network sees them, not those of a camera.
+            fitted: whether frames come from the data of training, cut and resized, not from a camera.
 
         Raises:
             ValueError: the policy has no camera, or no keypoints although requested.

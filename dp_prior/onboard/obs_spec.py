@@ -47,8 +47,8 @@ class Reads(NamedTuple):
     """Height and width to which frames are resized; None for other observations."""
 
     region: Sequence[float] | None = None
-    """Top, left, bottom and right of the part of a frame that the policy's side cuts out before the resize, as shares of
-    height and width; None for the whole frame."""
+    """Top, left, bottom and right of the part of a frame that the policy's side cuts out before the resize, as shares
+    of height and width; None for the whole frame."""
 
 
 class ObsSpec:
@@ -293,8 +293,8 @@ def rate_faults(fps: float, trained: float | None) -> Iterator[str]:
 
 
 def _told(one: Reads) -> dict[str, Any]:
-    """What metadata say of an observation's training: `names`, `low`, `high`, `size` and `region`, as far as known. Names and
-    ranges are those of vectors with one axis that are not too wide for a message; None stands for infinity."""
+    """What metadata say of an observation's training: `names`, `low`, `high`, `size` and `region`, as far as known.
+    Names and ranges are those of vectors with one axis that are not too wide for a message; None is infinity."""
     found: dict[str, Any] = {}
     is_told = len(one.shape) == 1 and one.kind == "vector" and one.shape[0] <= MOST_TOLD
     if is_told and one.names and max(map(len, one.names)) <= LONGEST_NAME:

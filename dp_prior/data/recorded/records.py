@@ -90,9 +90,10 @@ class RecordedConfig(Config):
         for name, each in self.depth.items():
             if each.camera is not None and each.camera not in self.images:
                 yield f"depth.{name}.camera is {each.camera!r}; expected one of images, {sorted(self.images)}, or null"
-            elif each.camera is not None and each.region != self.images[each.camera].region:
-                own, theirs = each.region, self.images[each.camera].region
-                yield f"depth.{name}.region is {own}, but its camera {each.camera!r} sees {theirs}; give both the same"
+            elif each.camera is not None:
+                own, theirs = (list(one.region or WHOLE) for one in (each, self.images[each.camera]))
+                if own != theirs:
+                    yield f"depth.{name}.region is {own}, that of camera {each.camera!r} {theirs}; give both the same"
         yield from self._mirror_faults()
         weighted = [name for name, record in self.language.items() if record.weights is not None]
         if len(weighted) > 1:
