@@ -82,16 +82,17 @@ class Fit(Config):
         if rows.start == rows.stop or columns.start == columns.stop:
             found = f"{rows.stop - rows.start} rows and {columns.stop - columns.start} columns"
             raise ValueError(
-                f"region {list(self.region)} has {found} in pictures of {high} x {wide} (height x width); expected at "
+                f"region {list(self.region or WHOLE)} has {found} in pictures of {high} x {wide} (height x width); expected at "
                 f"least one pixel: take a larger region, or larger pictures"
             )
         return rows, columns
 
     def seen(self, high: int, wide: int) -> str:
         """What the network sees of pictures of this height and width, in words; empty for the whole."""
-        rows, columns = self.box(high, wide)
-        told = f"sees rows {rows.start} to {rows.stop - 1} and columns {columns.start} to {columns.stop - 1}"
-        return "" if self.region is None else f"{told} of {high} x {wide}"
+        if self.region is None:
+            return ""
+        rows, columns = (f"{one.start} to {one.stop - 1}" for one in self.box(high, wide))
+        return f"sees rows {rows} and columns {columns} of {high} x {wide}"
 
     @property
     def drawn(self) -> tuple[int, int]:

@@ -291,7 +291,7 @@ class Trajectories(Demonstrations):
         return WholeEpisodes(self._config, action, self._config.split.max_rows)
 
     def summary(self) -> str:
-        """See `Demonstrations.summary`; with what was chosen, mirrored, or has weights."""
+        """See `Demonstrations.summary`; with what was chosen, cut, mirrored, or has weights."""
         lines = [super().summary()]
         if left := self._n_of_all - self._n_recorded:
             by = "choice leaves" if self._config.split.max_rows is None else "choice and split.max_rows leave"
@@ -299,6 +299,7 @@ class Trajectories(Demonstrations):
         if self._config.stride > 1:
             rate = "" if self.spec.fps is None else f", {self.spec.fps:g} steps per second"
             lines.append(f"one row of {self._config.stride}{rate}")
+        lines += [f"{key} {column.cache.seen}" for key, column in self.images.items() if column.cache.seen]
         if self._config.mirror:
             lines.append("half of those to train on are mirror images")
         if self._weights is not None:
@@ -308,11 +309,6 @@ class Trajectories(Demonstrations):
             counts = sorted(share.count / len(self.train) for share in self.shares)
             lines.append(f"{len(counts)} instructions, shares {counts[0]:.3g} to {counts[-1]:.3g}")
         return "; ".join(lines)
-
-    def facts(self) -> dict[str, str]:
-        """See `SplitData`; with what the policy sees of a camera's picture, where that is a region."""
-        seen = {key: f", {column.cache.seen}" for key, column in self.images.items() if column.cache.seen}
-        return {key: line + seen.get(key, "") for key, line in super().facts().items()}
 
     @cached_property
     def fingerprint(self) -> str:
