@@ -76,16 +76,15 @@ class Fit(Config):
         Raises:
             ValueError: the region has no row or no column.
         """
-        top, left, bottom, right = map(_millionths, self.region or WHOLE)
-        rows = slice(_ratio(top * high, MILLION), _ratio(bottom * high, MILLION))
-        columns = slice(_ratio(left * wide, MILLION), _ratio(right * wide, MILLION))
-        if rows.start == rows.stop or columns.start == columns.stop:
-            found = f"{rows.stop - rows.start} rows and {columns.stop - columns.start} columns"
+        region, lengths = self.region or WHOLE, (high, wide, high, wide)
+        sides = [_ratio(_millionths(share) * length, MILLION) for share, length in zip(region, lengths, strict=True)]
+        top, left, bottom, right = sides
+        if top == bottom or left == right:
             raise ValueError(
-                f"region {list(self.region or WHOLE)} has {found} in pictures of {high} x {wide} (height x width); expected at "
-                f"least one pixel: take a larger region, or larger pictures"
+                f"region {list(region)} has {bottom - top} rows and {right - left} columns in pictures of "
+                f"{high} x {wide} (height x width); expected at least one pixel: take a larger region or larger pictures"
             )
-        return rows, columns
+        return slice(top, bottom), slice(left, right)
 
     def seen(self, high: int, wide: int) -> str:
         """What the network sees of pictures of this height and width, in words; empty for the whole."""

@@ -134,8 +134,8 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
         """Predict action chunks.
 
         Args:
-            obs: (B, n_obs_steps, ...) by key, data units, newest last; keys the policy does not know are ignored. Frames
-                of the size that the network sees are taken as fitted, so no region is cut out; agents cut all frames.
+            obs: (B, n_obs_steps, ...) by key, data units, newest last; keys the policy does not know are ignored.
+                Frames of the network's size are taken as fitted, so no region is cut out of them; agents cut all frames.
             random: B rows.
             sampler, previous, known, prefix, target, guidance_scale: see `Draw`.
 
