@@ -82,7 +82,7 @@ class Fit(Config):
         if top == bottom or left == right:
             raise ValueError(
                 f"region {list(region)} has {bottom - top} rows and {right - left} columns in pictures of "
-                f"{high} x {wide} (height x width); expected at least one pixel: take a larger region or larger pictures"
+                f"{high} x {wide} (height x width); expected at least one pixel: take a larger region or picture"
             )
         return slice(top, bottom), slice(left, right)
 
