@@ -174,21 +174,29 @@ def test_weights_that_are_not_there_are_told_before_anything_is_built(tmp_path):
 # Acting ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_robot_resizes_as_the_cache_did(trained_camera):
+@pytest.mark.parametrize("region", [None, (0.25, 0.0, 1.0, 0.5)])
+def test_the_robot_resizes_as_the_cache_did(trained_camera, region):
     """A frame of the camera's own size gives, bit for bit, the chunk of the frame that was cached."""
-    policy = load_policy(trained_camera)
-    small = Fit(size=SIZE).apply(torch.from_numpy(FRAMES))
+    policy, plain = load_policy(trained_camera), load_policy(trained_camera)
+    fit = Fit(size=SIZE, region=region)
+    policy.spec = policy.spec.model_copy(update={"fits": {"front": fit}})
+    small = fit.apply(torch.from_numpy(FRAMES))
     random = Randomness.from_counts(0, "test", torch.arange(3))
     seen = {name: torch.stack([frames[:3], frames[1:4]], dim=1) for name, frames in
             (("camera", torch.from_numpy(FRAMES)), ("cached", small))}  # fmt: skip
     chunks = [policy.predict({"front": value}, random) for value in seen.values()]
     assert torch.equal(*chunks)
-    agents = [Agent(policy), Agent(policy)]
+    agents = [Agent(policy), Agent(plain)]
     for number in range(4):
         actions = [agent.act({"front": frames[number]}) for agent, frames in
                    zip(agents, (FRAMES, small.numpy()), strict=True)]  # fmt: skip
         assert np.array_equal(*actions)
     assert all(past["front"].dtype == np.uint8 for past in agents[0]._history)
+    corner = np.ascontiguousarray(FRAMES[:, : SIZE[0], : SIZE[1]])  # a camera with frames as large as fitted ones
+    for agent, frame in zip(agents, (corner, fit.apply(torch.from_numpy(corner)).numpy()), strict=True):
+        agent.reset(3)
+        actions.append(agent.act({"front": frame[0]}))
+    assert np.array_equal(*actions[2:])
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from dp_prior.pixels.resize import Fit
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.randomness import Randomness
+from tests.cases import every
 from tests.data.frames.recordings import ends_of, pictures
 from tests.inference.export.policies import SMALL
 from tests.inference.serving.running import running
@@ -44,6 +45,7 @@ RESNET = {
 }
 BESIDE = {"front": {**RESNET, "jitter": {"brightness": 0.3}, "depth": "front_depth"}}
 APART = {"front": RESNET, "front_depth": RESNET}
+REGION = [0.25, 0.25, 0.75, 0.75]
 DEPTH = {"key": "depth", "size": list(SIZE), "near": 0.2, "far": 2.5, "camera": "front"}
 SPEC = Spec(
     x_shape=(8, 2),
@@ -100,12 +102,27 @@ def test_through_the_cache_it_equals_the_arrays_and_resized_their_nearest_pixels
     for size in ((24, 32), SIZE):
         data = data_of(recorded(tmp_path, size=list(size)))
         expected = Fit(size=size).apply(METRES)
+        assert not torch.equal(expected, Fit(size=size, region=REGION).apply(METRES))
         batch = data.train.fetch(torch.arange(len(data.train)))
         now = batch.x[:, 1, 0].long()  # the action is the number of its row
         assert torch.equal(batch.cond["front_depth"][:, 1], expected[now])
         assert data.spec.kinds["front_depth"] == "depth" and data.spec.cond_shapes["front_depth"] == (2, *size, 1)
     assert torch.equal(data_of(recorded(tmp_path, size=[24, 32])).images["front_depth"].rows(torch.arange(40)), METRES)
     assert set(data.statistics()) == {"x"}
+
+
+def test_a_region_of_colours_and_depth_is_the_same_pixels(tmp_path):
+    record = recorded(tmp_path, region=REGION)
+    with pytest.raises(
+        ConfigError, match=naming("depth.front_depth.region", REGION, "'front'", [0.0, 0.0, 1.0, 1.0], "both")
+    ):
+        data_of(record)
+    record["images"]["front"]["region"] = REGION
+    data, plain = data_of(record), Fit(size=SIZE)
+    for key, recording in (("front", torch.from_numpy(FRAMES)), ("front_depth", METRES)):
+        by_hand = plain.apply(recording[:, 6:18, 8:24].contiguous())
+        assert torch.equal(data.images[key].rows(torch.arange(40)), by_hand)
+    assert data.spec.fits["front_depth"].region == tuple(REGION)
 
 
 def test_colours_and_depth_of_one_name_are_refused(tmp_path):
@@ -155,6 +172,8 @@ def test_sets_with_depth_are_mixed_if_their_ranges_agree(tmp_path):
     assert any(line.startswith("b: depth.front_depth") and "unit" in line for line in data.warnings())
     with pytest.raises(ConfigError, match=naming("'front_depth'", "sets.b", 0.1, "sets.a", 0.2)):
         mixed(near=0.1)
+    with pytest.raises(ConfigError, match=naming("'front_depth' of sets.b", "region", REGION, "sets.a")):
+        mixed(region=REGION, camera=None)
 
 
 @pytest.mark.parametrize(
@@ -325,9 +344,10 @@ def test_blinded_it_was_not_measured(trained):
     assert not obs["front_depth"].any() and obs["front"] is not None
 
 
-@pytest.mark.parametrize("how", ["resize", "crop", "letterbox"])
-def test_the_graph_of_an_export_takes_frames_of_the_robot(how):
-    policy = built(BESIDE, SPEC.model_copy(update={"fits": dict.fromkeys(SPEC.fits, Fit(size=SIZE, how=how))}))
+@every(how=("resize", "crop", "letterbox"), region=(None, (0.25, 0.1, 1.0, 0.75)))
+def test_the_graph_of_an_export_takes_frames_of_the_robot(how, region):
+    fits = dict.fromkeys(SPEC.fits, Fit(size=SIZE, how=how, region=region))
+    policy = built(BESIDE, SPEC.model_copy(update={"fits": fits}))
     frames = {"front_depth": (30, 41)}
     obs = observations(policy, 0, 2, frames)
     fit = policy.spec.fits["front_depth"]

@@ -251,7 +251,7 @@ class ActionErrorEvaluator(HeldOutEvaluator):
     def _pictures(self, policy: Any, run: range) -> Iterator[np.ndarray]:
         """What the cameras saw at each sample; nothing, one pixel high, without cameras."""
         keys = cameras(policy.spec)
-        view = CameraView(policy, keypoints=False) if keys else None
+        view = CameraView(policy, keypoints=False, fitted=True) if keys else None
         for ids in torch.tensor(run).split(self.config.batch_size):
             if view is None:
                 yield from np.full((len(ids), 1, 1, 3), 255, np.uint8)

@@ -36,13 +36,16 @@ class CameraView:
     """Pictures of a policy's present view: the frames of all cameras, resized as for the network, side by side, each
     with a line around the centre crop."""
 
-    def __init__(self, policy: nn.Module, *, keypoints: bool):
-        """Args: keypoints: draw the keypoints of the spatial softmax.
+    def __init__(self, policy: nn.Module, *, keypoints: bool, fitted: bool = False):
+        """
+        Args:
+            keypoints: draw the keypoints of the spatial softmax.
+            fitted: whether frames come from the data of training, cut and resized, not from a camera.
 
         Raises:
             ValueError: the policy has no camera, or no keypoints although requested.
         """
-        self._keys, self._fits = cameras(policy.spec), policy.spec.fits
+        self._keys, self._fits = cameras(policy.spec), {} if fitted else policy.spec.fits
         if not self._keys:
             raise ValueError("a film was asked to show camera frames, but the policy sees none; set show to null")
         encoders = _encoders(policy)

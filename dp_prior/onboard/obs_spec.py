@@ -46,6 +46,10 @@ class Reads(NamedTuple):
     size: tuple[int, int] | None = None
     """Height and width to which frames are resized; None for other observations."""
 
+    region: Sequence[float] | None = None
+    """Top, left, bottom and right of the part of a frame that the policy's side cuts out before the resize, as shares
+    of height and width; None for the whole frame."""
+
 
 class ObsSpec:
     """The observations that a policy reads, by key.
@@ -289,8 +293,8 @@ def rate_faults(fps: float, trained: float | None) -> Iterator[str]:
 
 
 def _told(one: Reads) -> dict[str, Any]:
-    """What metadata say of an observation's training: `names`, `low`, `high` and `size`, as far as known. Names and
-    ranges are those of vectors with one axis that are not too wide for a message; None stands for infinity."""
+    """What metadata say of an observation's training: `names`, `low`, `high`, `size` and `region`, as far as known.
+    Names and ranges are those of vectors with one axis that are not too wide for a message; None is infinity."""
     found: dict[str, Any] = {}
     is_told = len(one.shape) == 1 and one.kind == "vector" and one.shape[0] <= MOST_TOLD
     if is_told and one.names and max(map(len, one.names)) <= LONGEST_NAME:
@@ -298,9 +302,8 @@ def _told(one: Reads) -> dict[str, Any]:
     if is_told and one.range is not None:
         for name, end in zip(("low", "high"), one.range):  # noqa: B905 (Python 3.8)
             found[name] = [number if abs(number) < math.inf else None for number in end.tolist()]
-    if one.size is not None:
-        found["size"] = list(one.size)
-    return found
+    frames = {"size": one.size, "region": one.region}
+    return {**found, **{name: list(value) for name, value in frames.items() if value is not None}}
 
 
 def as_trained(told: Mapping[str, Any]) -> dict[str, Any]:
@@ -309,9 +312,7 @@ def as_trained(told: Mapping[str, Any]) -> dict[str, Any]:
     if "low" in told and "high" in told:
         low, high = (np.array(told[name], np.float32) for name in ("low", "high"))  # None becomes NaN
         found["range"] = np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
-    if "size" in told:
-        found["size"] = tuple(told["size"])
-    return found
+    return {**found, **{name: tuple(told[name]) for name in ("size", "region") if name in told}}
 
 
 def _fits(found: Iterable[int], wanted: tuple[int | None, ...]) -> bool:

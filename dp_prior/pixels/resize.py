@@ -8,20 +8,45 @@ by 1.2 on average and by 47 at most. Therefore no other module of the package re
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 from torch import Tensor
 
 from dp_prior.config import Config
 
-Pixels = Annotated[int, Field(ge=1, le=8192)]
+MOST_PIXELS = 8192
+
+Pixels = Annotated[int, Field(ge=1, le=MOST_PIXELS)]
+
+MILLION = 1_000_000
+
+
+def _ordered(region: tuple[float, ...]) -> tuple[float, ...]:
+    """The region, or ValueError."""
+    top, left, bottom, right = map(_millionths, region)
+    if not (0 <= top < bottom <= MILLION and 0 <= left < right <= MILLION):
+        raise ValueError(
+            f"{list(region)} is no part of a picture; expected [top, left, bottom, right] as shares from 0 to 1, with "
+            f"top < bottom and left < right: divide rows by the picture's height, columns by its width"
+        )
+    return region
+
+
+def _millionths(share: float) -> int:
+    return round(share * MILLION)
+
+
+Region = Annotated[tuple[float, float, float, float], AfterValidator(_ordered)]
+"""Top, left, bottom and right of a part of a picture, as shares of its height and width."""
+
+WHOLE: Region = (0.0, 0.0, 1.0, 1.0)
 
 
 class Fit(Config):
-    """How a picture of any size becomes one of the size that a network sees."""
+    """How a picture of any size becomes one of the size that a network sees: cut, then resized."""
 
     size: tuple[Pixels, Pixels]
     """Height and width in pixels."""
@@ -34,18 +59,62 @@ class Fit(Config):
     """Version of the algorithm; changes whenever a pixel does. 1 is torch's antialiased bilinear kernel on uint8, and
     for depth the nearest pixel."""
 
+    region: Region | None = None
+    """The part of the picture that is cut out and then fitted, in pixels see `box`; null: the whole picture."""
+
+    @model_serializer(mode="wrap")
+    def _leave_out_the_whole(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A `Fit` of whole pictures is written as versions wrote it that knew no region."""
+        return {name: value for name, value in write(self).items() if name != "region" or value is not None}
+
+    def box(self, high: int, wide: int) -> tuple[slice, slice]:
+        """Rows and columns of the region in pictures of this height and width.
+
+        A side of the region is `share * length`, with the share in whole millionths, rounded to the nearest pixel and
+        a half upward, all in integers.
+
+        Raises:
+            ValueError: the region has no row or no column.
+        """
+        region, lengths = self.region or WHOLE, (high, wide, high, wide)
+        sides = [_ratio(_millionths(share) * length, MILLION) for share, length in zip(region, lengths, strict=True)]
+        top, left, bottom, right = sides
+        if top == bottom or left == right:
+            raise ValueError(
+                f"region {list(region)} has {bottom - top} rows and {right - left} columns in pictures of "
+                f"{high} x {wide} (height x width); expected at least one pixel: take a larger region or picture"
+            )
+        return slice(top, bottom), slice(left, right)
+
+    def seen(self, high: int, wide: int) -> str:
+        """What the network sees of pictures of this height and width, in words; empty for the whole."""
+        if self.region is None:
+            return ""
+        rows, columns = (f"{one.start} to {one.stop - 1}" for one in self.box(high, wide))
+        return f"sees rows {rows} and columns {columns} of {high} x {wide}"
+
+    @property
+    def drawn(self) -> tuple[int, int]:
+        """Height and width of a picture whose region has `size`, to the nearest pixel."""
+        top, left, bottom, right = map(_millionths, self.region or WHOLE)
+        return _ratio(self.size[0] * MILLION, bottom - top), _ratio(self.size[1] * MILLION, right - left)
+
     def apply(self, frames: Tensor) -> Tensor:
         """Fit pictures of one size: (N, H, W, 3) uint8 -> (N, height, width, 3) uint8, both RGB, on the CPU; or depth,
         (N, H, W, 1) float32 -> (N, height, width, 1), which holds no new value but the 0 of strips.
 
         Depends on nothing but the pixels of each picture: not on N, the memory layout, the number of threads or the
-        processor (its kernel computes in integers). Returns `frames` itself if they have the size already.
+        processor (its kernel computes in integers). Returns `frames` itself if they have the size already and there is
+        no region. Raises ValueError for other arrays, and see `box`.
         """
         is_frame = (frames.dtype, *frames.shape[3:]) in ((torch.uint8, 3), (torch.float32, 1))
         if not is_frame or 0 in frames.shape[1:3]:
             raise ValueError(f"pictures are {frames.dtype} of shape {tuple(frames.shape)}; expected uint8 (N, H, W, 3)")
         if frames.device.type != "cpu":
             raise ValueError(f"pictures are on {frames.device}; expected on the CPU: GPU kernels round differently")
+        if self.region is not None:
+            rows, columns = self.box(*frames.shape[1:3])
+            frames = frames[:, rows, columns].contiguous()
         if frames.shape[1:3] == self.size:
             return frames
         if self.how == "crop":

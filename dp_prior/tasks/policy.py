@@ -135,6 +135,7 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
 
         Args:
             obs: (B, n_obs_steps, ...) by key, data units, newest last; keys the policy does not know are ignored.
+                Frames of the network's size are taken as fitted, and no region is cut out; agents cut all frames.
             random: B rows.
             sampler, previous, known, prefix, target, guidance_scale: see `Draw`.
 
@@ -153,7 +154,7 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
         if how.prefix is not None:
             how = self._continuing(how)
         steps = {self.n_obs_steps, *(shape[0] for shape in self.spec.cond_shapes.values())}
-        return self.sample(check_obs(cond, self.spec, rows=len(random), steps=steps), random, how)
+        return self.sample(check_obs(cond, self.spec, rows=len(random), steps=steps, fitted=True), random, how)
 
     def _continuing(self, how: Draw) -> Draw:
         """The same with the prefix as what is known and shown."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dp_prior.onboard.obs_spec import ObsSpec, Reads
+from dp_prior.pixels.resize import Fit
 from dp_prior.tensors.batch import FRAMES, Spec, X
 
 
@@ -45,6 +46,7 @@ def obs_spec(spec: Spec, normalizer: nn.Module | None = None, moved: Collection[
             range=None if key in moved else _range(key, spec, buffers),
             names=spec.names.get(key, ()),
             size=size,
+            region=spec.fits[key].region if key in spec.fits else None,
         )
     action = Reads(
         shape=spec.x_shape[1:],
@@ -80,12 +82,14 @@ def check_obs(
     rows: int,
     steps: Collection[int] = (),
     active: Sequence[int] | np.ndarray | None = None,
+    fitted: bool = False,
 ) -> dict[str, Tensor]:
     """Check the observations that a policy reads and bring them into the types of their kinds, see `ObsSpec.check`.
 
     Args:
         obs: (rows, *shape) by key, or (rows, steps, *shape); arrays, tensors or nested lists. Other keys are ignored.
         spec: of the policy; its shapes begin with the axis of observation steps.
+        fitted: whether camera frames of the policy's size may be fitted already; otherwise a region is cut from them.
 
     Returns:
         The keys of `spec`. Tensors stay on their device and are not copied if their type is right. Camera frames of any
@@ -96,9 +100,9 @@ def check_obs(
     for key, shape in spec.cond_shapes.items():
         value = _tensor(key, obs[key], spec.dtype(key), reads)
         reads.check_shape(key, value.shape, rows, steps)
-        if key in spec.fits and value.shape[-3:] != shape[-3:]:
-            frames = spec.fits[key].apply(value.cpu().reshape(-1, *value.shape[-3:]))  # see `Fit` for other kernels
-            value = frames.view(*value.shape[:-3], *shape[-3:]).to(value.device)
+        fit = spec.fits.get(key)
+        if fit is not None and (value.shape[-3:] != shape[-3:] or (fit.region is not None and not fitted)):
+            value = _fit(key, value, fit)
         checked[key] = value
     read = None if active is None else np.asarray(active, np.int64)
     for key, value in checked.items():
@@ -108,6 +112,15 @@ def check_obs(
         if is_read_here or (value.is_floating_point() and (~value.isfinite()).any()):
             reads.check_values(key, value.cpu().numpy(), read)
     return checked
+
+
+def _fit(key: str, value: Tensor, fit: Fit) -> Tensor:
+    """(..., H, W, C) frames as those of training, on their device."""
+    try:
+        frames = fit.apply(value.cpu().reshape(-1, *value.shape[-3:]))  # see `Fit` for other kernels
+    except ValueError as error:
+        raise ValueError(f"observation {key!r}: {error}") from None
+    return frames.view(*value.shape[:-3], *fit.size, value.shape[-1]).to(value.device)
 
 
 def _tensor(key: str, value: Any, wanted: torch.dtype, reads: ObsSpec) -> Tensor:

@@ -14,6 +14,7 @@ from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.sampler import DDIM, DDPM
 from dp_prior.evaluation import open_loop
 from dp_prior.evaluation.action_error import ActionErrorConfig, with_steps
+from dp_prior.pixels.resize import Fit
 from dp_prior.tensors.randomness import Randomness
 from tests.cases import every
 from tests.evaluation.fakes import NOW, Samples, TinyPolicy, data, on_ranks, read_video
@@ -268,6 +269,30 @@ def test_a_film_shows_the_predicted_and_recorded_actions_of_the_first_episodes(t
             np.testing.assert_allclose(found, expected, atol=1e-5)
     assert [actions.title[:10] for actions in told] == ["episode 5:", "episode 6:"]
     assert not ActionErrorConfig(filmed=0).create(source, tmp_path / "none").run(MODELS, None, NOW).media
+
+
+def test_a_film_cuts_no_region_out_of_the_frames_of_training(tmp_path):
+    """They were cut when they were cached; cut again, their red lower half would be gone."""
+    pytest.importorskip("av")
+
+    class Seen(Samples):
+        def fetch(self, ids):
+            batch, frames = super().fetch(ids), torch.zeros(len(ids), 2, 40, 40, 3, dtype=torch.uint8)
+            frames[:, :, 20:, :, 0] = 250
+            return dataclasses.replace(batch, cond={**batch.cond, "front": frames})
+
+        def seeing(self, keys):
+            return self
+
+    source = SimpleNamespace(val=Seen(3), train=None, test=None, recorded_at=lambda part, sample: (0, sample))
+    policy = TinyPolicy(0, keys={"a": (3,)})
+    more = {"cond_shapes": {**policy.spec.cond_shapes, "front": (2, 40, 40, 3)}, "kinds": {"front": "image"}}
+    fits = {"front": Fit(size=(40, 40), region=(0.0, 0.0, 0.5, 1.0))}
+    policy.spec = policy.spec.model_copy(update={**more, "fits": fits})
+    policy.network = lambda cond: TinyPolicy.network(policy, {"a": cond["a"]})
+    ActionErrorConfig(eval_timesteps=(4,), filmed=1, shown=0).create(source, tmp_path).run({"ema": policy}, None, NOW)
+    picture = next(read_video(next(tmp_path.glob("*.mp4"))))[:240].astype(int)
+    assert (picture[..., 0] - picture[..., 1:].max(-1) > 100).any()
 
 
 def spying(create, told):

@@ -52,6 +52,18 @@ def test_the_pixels_are_those_of_the_network_enlarged():
             assert np.array_equal(found[:, dy::3, dx::3], expected)
 
 
+def test_a_region_is_cut_from_frames_of_a_camera_and_not_again_from_those_of_training():
+    one, fit = policy(crop=None), Fit(size=(96, 96), region=(0.5, 0.0, 1.0, 0.5))
+    one.spec = one.spec.model_copy(update={"fits": {"front": fit}})
+    square = FRAMES.repeat(2, 1)[:, :96].repeat(2, 2)[:, :, :96]  # as large as fitted ones
+    for frames in (FRAMES, square):
+        fitted = fit.apply(torch.from_numpy(frames)).numpy()
+        found = shown(one, {"front": frames})
+        assert np.array_equal(found[:, ::3, ::3], fitted)
+        again = CameraView(one, keypoints=False, fitted=True)({"front": fitted}, (0, 1, 2))
+        assert np.array_equal(again, found)
+
+
 def test_the_crop_is_framed_and_nothing_in_it_is_touched():
     """84 x 80 of 96 x 96: rows 6 to 89, columns 8 to 87."""
     plain, framed = shown(policy(crop=None), {"front": FRAMES}), shown(policy(), {"front": FRAMES})

@@ -39,6 +39,10 @@ def test_the_metadata_of_a_server_hold_all_of_it():
     assert first["rotations"]["turn"] == [[1, 4, "axis_angle"]]
     assert {key: value.tolist() for key, value in again.first_actions().items()} == {"before": [0.5, 1.0]}
     assert (again.fps, again.action.shape, again.observations["camera"].size) == (12.5, (2,), (4, 6))
+    framed = obs_spec(SPEC.model_copy(update={"fits": {"camera": Fit(size=(4, 6), region=(0.5, 0.0, 1.0, 1.0))}}))
+    assert framed.metadata()["trained"]["camera"] == {"size": [4, 6], "region": [0.5, 0.0, 1.0, 1.0]}
+    assert ObsSpec.from_metadata(framed.metadata()).observations["camera"].region == (0.5, 0.0, 1.0, 1.0)
+    assert "region" not in first["trained"]["camera"] and again.observations["camera"].region is None
     assert again.observations["a"].names == ("pan", "lift", "flex") and again.action.names == ("dx", "dy")
 
 

@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -137,6 +138,79 @@ def test_of_depth_no_value_is_invented(how):
         assert found.shape == (2, height, width, 1) and found.dtype == torch.float32
         for one, before in zip(found, depth, strict=True):
             assert {*one.flatten().tolist()} <= {*before.flatten().tolist(), *([0.0] if how == "letterbox" else [])}
+
+
+# Region ---------------------------------------------------------------------------------------------------------------
+
+
+def nearest_pixel(share, length):
+    """By hand, of a share as it is written."""
+    return (Fraction(str(share)) * length + Fraction(1, 2)).__floor__()
+
+
+shares = st.tuples(st.integers(0, 1000), st.integers(0, 1000)).filter(lambda ends: ends[0] != ends[1]).map(sorted)
+
+
+@examples(300)
+@given(sizes, sizes, st.sampled_from(HOWS), shares, shares, st.booleans())
+def test_a_region_is_cut_by_hand_and_then_fitted(before, after, how, rows, columns, is_depth):
+    frames = pictures(2, *before)
+    frames = frames[..., :1].float() + 1 if is_depth else frames
+    region = [rows[0] / 1000, columns[0] / 1000, rows[1] / 1000, columns[1] / 1000]
+    fit, plain = Fit(size=after, how=how, region=region), Fit(size=after, how=how)
+    ends = [nearest_pixel(share, length) for share, length in zip(region, before * 2, strict=True)]
+    by_hand = frames[:, ends[0] : ends[2], ends[1] : ends[3]]
+    if 0 in by_hand.shape:
+        with pytest.raises(ValueError, match=naming(region, f"{before[0]} x {before[1]}", "larger")):
+            fit.apply(frames)
+    else:
+        assert torch.equal(fit.apply(frames), plain.apply(by_hand.contiguous()))
+        assert fit.apply(frames).is_contiguous()
+    whole = Fit(size=after, how=how, region=[0, 0, 1, 1])
+    assert torch.equal(whole.apply(frames), plain.apply(frames))
+
+
+def test_every_row_and_column_can_be_named_by_its_share():
+    for length in (*range(1, 60), 480, 1080, 8192):
+        step = max(1, length // 40)
+        for start in range(0, length, step):
+            for stop in range(start + 1, length + 1, step):
+                fit = Fit.model_construct(region=(start / length, 0.0, stop / length, 1.0))
+                assert fit.box(length, 7) == (slice(start, stop), slice(0, 7))
+
+
+def test_a_region_of_one_picture_is_that_of_a_live_stream_of_half_its_size():
+    fit = Fit(size=(30, 40), region=[0.5, 0.25, 1, 0.75])
+    large, small = ((one.start, one.stop) for one in fit.box(480, 640)), fit.box(240, 320)
+    assert [(start // 2, stop // 2) for start, stop in large] == [(one.start, one.stop) for one in small]
+    assert fit.seen(480, 640) == "sees rows 240 to 479 and columns 160 to 479 of 480 x 640"
+    assert Fit(size=(30, 40)).seen(480, 640) == ""
+
+
+@examples(100)
+@given(sizes, shares, shares)
+def test_a_drawn_picture_has_the_size_in_its_region(size, rows, columns):
+    fit = Fit(size=size, region=[rows[0] / 1000, columns[0] / 1000, rows[1] / 1000, columns[1] / 1000])
+    assert Fit(size=size).drawn == size
+    for length, drawn, (start, stop) in zip(size, fit.drawn, (rows, columns), strict=True):
+        assert abs(drawn * (stop - start) / 1000 - length) <= (stop - start) / 2000
+        assert abs(nearest_pixel(stop / 1000, drawn) - nearest_pixel(start / 1000, drawn) - length) <= 1
+
+
+def test_a_region_is_stored_and_a_whole_picture_as_ever():
+    fit = Fit(size=(4, 6), region=[0.1, 0, 1, 0.7])
+    assert Fit.from_json(fit.to_json()) == fit and fit.model_dump(mode="json")["region"] == [0.1, 0.0, 1.0, 0.7]
+    assert Fit(size=(4, 6)).model_dump_json() == '{"size":[4,6],"how":"resize","version":1}'
+    assert list(Fit(size=(4, 6), region=None).model_dump(mode="json")) == ["size", "how", "version"]
+
+
+@pytest.mark.parametrize(
+    "region",
+    [[0, 80, 240, 320], [0.5, 0, 0.5, 1], [0, 0.6, 1, 0.5], [0, 0, 1.01, 1], [-0.1, 0, 1, 1], [0, 0, 1e-7, 1]],
+)
+def test_what_is_no_region_is_refused(region):
+    with pytest.raises(ConfigError, match=naming("region", [*map(float, region)], "from 0 to 1", "divide")):
+        Fit(size=(4, 6), region=region)
 
 
 def test_depth_takes_the_nearest_pixel():

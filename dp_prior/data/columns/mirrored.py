@@ -7,6 +7,7 @@ from typing import Literal
 from torch import Tensor
 
 from dp_prior.data.columns.disk import DiskColumn
+from dp_prior.pixels.resize import Region
 
 Flip = Literal["left_right", "up_down", "diagonal", "antidiagonal"]
 """See `FrameMirrorConfig`."""
@@ -20,6 +21,18 @@ def flipped(frames: Tensor, flip: Flip) -> Tensor:
         return frames.flip(1)
     turned = frames.transpose(1, 2)
     return turned.contiguous() if flip == "diagonal" else turned.flip(1, 2).contiguous()
+
+
+def flipped_region(region: Region, flip: Flip) -> list[float]:
+    """The part of a flipped picture that shows what this part of the picture shows, in millionths."""
+    top, left, bottom, right = region
+    if flip in ("diagonal", "antidiagonal"):
+        top, left, bottom, right = left, top, right, bottom
+    if flip in ("left_right", "antidiagonal"):
+        left, right = 1 - right, 1 - left
+    if flip in ("up_down", "antidiagonal"):
+        top, bottom = 1 - bottom, 1 - top
+    return [round(share, 6) for share in (top, left, bottom, right)]
 
 
 class MirroredColumn(DiskColumn):

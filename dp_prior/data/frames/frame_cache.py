@@ -74,7 +74,11 @@ def cache_root(given: Path | None, data_set: Path) -> Path:
 
 
 class FrameCache:
-    """The cache of one camera at one size; built where it is not complete."""
+    """The cache of one camera at one size; built where it is not complete.
+
+    Attributes:
+        seen: see `Fit.seen`.
+    """
 
     def __init__(
         self,
@@ -106,7 +110,7 @@ class FrameCache:
         self.digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         self.directory = root / self.digest[:32]
         self.shape, self.dtype = (*fit.size, encoding.channels), encoding.dtype
-        self.n_frames = int(source.ends[-1])
+        self.n_frames, self.seen = int(source.ends[-1]), fit.seen(*source.size)
         self._plan = Plan(source, fit, encoding, self.directory)
 
     def estimate(self, workers: int = 1) -> BuildEstimate:

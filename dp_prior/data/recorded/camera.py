@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from dp_prior.config import Change, Config
+from dp_prior.data.errors import DataError
 from dp_prior.data.files import Verify
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import EpisodeStore
@@ -22,7 +23,7 @@ from dp_prior.data.frames.frame_column import ImageColumn
 from dp_prior.data.frames.layout import Encoding
 from dp_prior.data.recorded.mirror import FrameMirrorConfig
 from dp_prior.pixels.renderers import RendererConfig
-from dp_prior.pixels.resize import Fit, Pixels
+from dp_prior.pixels.resize import MOST_PIXELS, Fit, Pixels, Region
 from dp_prior.tensors.depth import DepthRange
 
 
@@ -50,6 +51,10 @@ class FramesConfig(Config):
     """Where the camera's aspect ratio differs: stretch (resize), cut the longer sides (crop), or add strips of 0
     (letterbox): black, or depth that was not measured."""
 
+    region: Region | None = None
+    """The part of the picture that the policy sees, cut out before the resize: [top, left, bottom, right] as shares of
+    its height and width from 0 to 1, rounded to whole pixels. null: the whole picture."""
+
     mirror: FrameMirrorConfig | None = None
     """How the frames read in the mirror, where `data.mirror` trains on mirror images; null without these."""
 
@@ -67,7 +72,7 @@ class FramesConfig(Config):
     @property
     def resize(self) -> Fit:
         """The resize that training and the robot share."""
-        return Fit(size=self.size, how=self.fit)
+        return Fit(size=self.size, how=self.fit, region=self.region)
 
     @property
     def contents(self) -> FrameContents:
@@ -84,8 +89,20 @@ class FramesConfig(Config):
 
         Args:
             root: directory of all caches.
+
+        Raises:
+            DataError: there are no such frames, or the region has no pixel of theirs.
         """
-        return FrameCache(self.source(store, chosen), self.resize, root, self.encoding)
+        source = self.source(store, chosen)
+        self.seen(source)
+        return FrameCache(source, self.resize, root, self.encoding)
+
+    def seen(self, source: FrameSource) -> str:
+        """See `Fit.seen`. Raises DataError if the region has no pixel of these frames."""
+        try:
+            return self.resize.seen(*source.size)
+        except ValueError as error:
+            raise DataError(f"{source.root}, {self.key or self.folder}", [str(error)]) from None
 
     def source(self, store: EpisodeStore, chosen: Chosen) -> FrameSource:
         """The frames of the chosen episodes as they are recorded."""
@@ -99,8 +116,8 @@ class ImageConfig(FramesConfig):
     """Frames of one camera, which the policy sees as uint8 RGB of (height, width, 3)."""
 
     render: RendererConfig | None = None
-    """Draws the frames, at the given size, from the states under `key`, for a data set without pictures; null reads
-    pictures."""
+    """Draws the frames from the states under `key`, for a data set without pictures: at the given size, with a region
+    the whole so large that the region has this size. null reads pictures."""
 
     jpeg_quality: int | None = Field(default=None, ge=1, le=95)
     """Store the frame cache as JPEG of this quality, in a sixth to a tenth of the space; null keeps every pixel."""
@@ -111,6 +128,10 @@ class ImageConfig(FramesConfig):
             raise ValueError('render and folder are both given; a renderer reads the states that "key" names')
         if self.render is not None and self.fit != "resize":
             raise ValueError(f"fit is {self.fit!r}, but a renderer draws at the given size, so nothing is fitted")
+        if self.render is not None and max(self.resize.drawn) > MOST_PIXELS:
+            high, wide = self.resize.drawn
+            found = f"a renderer would draw {high} x {wide} pixels, of which the region is {list(self.size)}"
+            raise ValueError(f"{found}; expected at most {MOST_PIXELS} a side: take a larger region or a smaller size")
         return self
 
     @property
@@ -121,7 +142,7 @@ class ImageConfig(FramesConfig):
     def source(self, store: EpisodeStore, chosen: Chosen) -> FrameSource:
         """See `FramesConfig`."""
         if self.render is not None:
-            return RenderedFrames(store, self.key, chosen, self.render, self.size)
+            return RenderedFrames(store, self.key, chosen, self.render, self.resize.drawn)
         return super().source(store, chosen)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field
 
 from dp_prior.config import Change, Config
+from dp_prior.data.columns.mirrored import flipped_region
 from dp_prior.data.data_record import BatchSize, DataDevice, DataRecord, FrameCachePlace, ManifestPlace, Verified
 from dp_prior.data.formats import EpisodeStoreConfig
 from dp_prior.data.formats.choice import ChoiceConfig
@@ -19,6 +20,7 @@ from dp_prior.data.recorded.points import PointsConfig
 from dp_prior.data.recorded.selection import ACTION, ActionConfig, KeyConfig
 from dp_prior.data.recorded.split import SplitConfig
 from dp_prior.data.recorded.weights import WeightsConfig
+from dp_prior.pixels.resize import WHOLE
 
 
 def good_key(value: str) -> str:
@@ -88,6 +90,10 @@ class RecordedConfig(Config):
         for name, each in self.depth.items():
             if each.camera is not None and each.camera not in self.images:
                 yield f"depth.{name}.camera is {each.camera!r}; expected one of images, {sorted(self.images)}, or null"
+            elif each.camera is not None:
+                own, theirs = (list(one.region or WHOLE) for one in (each, self.images[each.camera]))
+                if own != theirs:
+                    yield f"depth.{name}.region is {own}, that of camera {each.camera!r} {theirs}; give both the same"
         yield from self._mirror_faults()
         weighted = [name for name, record in self.language.items() if record.weights is not None]
         if len(weighted) > 1:
@@ -150,6 +156,9 @@ class RecordedConfig(Config):
             own, theirs = getattr(image, field), getattr(alike[other], field)
             if own != theirs:
                 yield f"{where}.camera is {other!r}, whose {field} is {theirs}; give it that of {called}, {own}"
+        own, seen = image.region or WHOLE, flipped_region(alike[other].region or WHOLE, flip)
+        if [round(share, 6) for share in own] != seen:
+            yield f"{where}: the region of {called} is {list(own)}; expected that of {other!r} in the mirror, {seen}"
 
     def downloaded(self, pinned: Mapping[str, str]) -> Self:
         """The record with the episodes on this machine, those of the Hub at one commit; see `pinned_commits`.

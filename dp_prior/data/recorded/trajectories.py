@@ -291,7 +291,7 @@ class Trajectories(Demonstrations):
         return WholeEpisodes(self._config, action, self._config.split.max_rows)
 
     def summary(self) -> str:
-        """See `Demonstrations.summary`; with what was chosen, mirrored, or has weights."""
+        """See `Demonstrations.summary`; with what was chosen, cut, mirrored, or has weights."""
         lines = [super().summary()]
         if left := self._n_of_all - self._n_recorded:
             by = "choice leaves" if self._config.split.max_rows is None else "choice and split.max_rows leave"
@@ -299,6 +299,7 @@ class Trajectories(Demonstrations):
         if self._config.stride > 1:
             rate = "" if self.spec.fps is None else f", {self.spec.fps:g} steps per second"
             lines.append(f"one row of {self._config.stride}{rate}")
+        lines += [f"{key} {column.cache.seen}" for key, column in self.images.items() if column.cache.seen]
         if self._config.mirror:
             lines.append("half of those to train on are mirror images")
         if self._weights is not None:

@@ -63,12 +63,13 @@ def _check_trained(trained: Any, obs: Mapping[str, Any], action_dim: int) -> Non
     told = {**{f"obs.{key}": one for key, one in trained["obs"].items()}, "action": trained["action"]}
     for key, one in told.items():
         _expect(f"trained.{key}", isinstance(one, dict))
-        names, size = one.get("names", []), one.get("size", [1, 1])
+        names, size, region = one.get("names", []), one.get("size", [1, 1]), one.get("region", [0, 0, 1, 1])
         _expect(f"trained.{key}.names", isinstance(names, list) and all(isinstance(name, str) for name in names))
         _expect(f"trained.{key}.names", not names or [len(names)] == shapes[key])
         for end in ("low", "high"):
             _expect(f"trained.{key}.{end}", end not in one or _are_ends(one[end], shapes[key]))
         _expect(f"trained.{key}.size", isinstance(size, list) and len(size) == 2 and all(map(_is_length, size)))
+        _expect(f"trained.{key}.region", _are_ends(region, [4]))
     turns = trained["action"].get("rotations", [])
     _expect("trained.action.rotations", isinstance(turns, list) and all(isinstance(turn, list) for turn in turns))
 

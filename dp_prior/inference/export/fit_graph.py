@@ -22,9 +22,7 @@ class FitGraph(nn.Module):
         """Args: size: height and width of the frames that go in."""
         super().__init__()
         self.fit, self.size = fit, size
-        high, wide = size
-        if fit.how == "crop":
-            high, wide = cropped(torch.empty(1, *size, 3, dtype=torch.uint8), *fit.size).shape[1:3]
+        high, wide = self._cut(torch.empty(1, *size, 3, dtype=torch.uint8)).shape[1:3]
         self.fitted = inside(high, wide, *fit.size) if fit.how == "letterbox" else fit.size
         self.is_depth, line = is_depth, nearest if is_depth else _weights
         self.register_buffer("rows", line(high, self.fitted[0]), persistent=False)
@@ -33,9 +31,7 @@ class FitGraph(nn.Module):
     def forward(self, frames: Tensor) -> Tensor:
         """See `Fit.apply`."""
         lead, kind = frames.shape[:-3], frames.dtype
-        frames = frames.reshape(-1, *self.size, frames.shape[-1])
-        if self.fit.how == "crop":
-            frames = cropped(frames, *self.fit.size)
+        frames = self._cut(frames.reshape(-1, *self.size, frames.shape[-1]))
         planes = frames.permute(0, 3, 1, 2).float()
         if self.is_depth:
             planes = planes.index_select(2, self.rows).index_select(3, self.columns)
@@ -45,6 +41,13 @@ class FitGraph(nn.Module):
         top, left = (height - self.fitted[0]) // 2, (width - self.fitted[1]) // 2
         planes = F.pad(planes, (left, width - left - self.fitted[1], top, height - top - self.fitted[0]))
         return planes.permute(0, 2, 3, 1).reshape(*lead, height, width, planes.shape[1]).to(kind)
+
+    def _cut(self, frames: Tensor) -> Tensor:
+        """The part that is resized."""
+        if self.fit.region is not None:
+            rows, columns = self.fit.box(*self.size)
+            frames = frames[:, rows, columns]
+        return cropped(frames, *self.fit.size) if self.fit.how == "crop" else frames
 
 
 def _whole(values: Tensor) -> Tensor:

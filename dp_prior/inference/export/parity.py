@@ -14,6 +14,7 @@ from dp_prior.inference.export.example_rows import observations
 from dp_prior.inference.export.exported_policy import ExportedPolicy
 from dp_prior.inference.export.graph_options import GraphOptions, Precision
 from dp_prior.tasks.policy import DiffusionPolicy
+from dp_prior.tensors.observations import check_obs
 from dp_prior.tensors.randomness import Randomness
 
 LARGEST_ERROR: dict[Precision, float] = {"fp32": 1e-3, "fp16": 2e-2}
@@ -42,6 +43,7 @@ def parity(
         for seed in SEEDS:
             obs = observations(policy, seed, rows, options.frames)
             arrays = {key: value.numpy() for key, value in obs.items()}
+            obs = check_obs(obs, policy.spec, rows=rows, steps=(policy.n_obs_steps,))
             previous = None
             for _ in ("cold", "warm") if options.unroll else ("cold",):
                 random = Randomness.from_counts(seed, "parity", torch.arange(rows))

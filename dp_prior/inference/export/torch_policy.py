@@ -74,7 +74,7 @@ class AgentPolicy(nn.Module):
         given = [name for name, value in how._asdict().items() if value is not None and name != "previous"]
         if given:
             raise ValueError(f"an export cannot be given {', '.join(given)}; load the policy from its checkpoint")
-        checked = check_obs(obs, self.spec, rows=len(random), steps=(self.n_obs_steps,))
+        checked = check_obs(obs, self.spec, rows=len(random), steps=(self.n_obs_steps,), fitted=True)
         found = self.exported.predict(
             {key: value.cpu().numpy() for key, value in checked.items()},
             numpy_randomness.NumpyRandomness(random.keys.cpu().numpy().view(np.uint64)),
@@ -84,8 +84,8 @@ class AgentPolicy(nn.Module):
 
 
 def _spec(document: dict[str, Any]) -> Spec:
-    """What the graphs read: frames that a graph resizes are not resized before."""
+    """What the graphs read: frames that a graph fits, such as all with a region, are not fitted before."""
     spec = Spec.from_json(json.dumps(document["spec"]), source="spec of an export")
     shapes = {key: tuple(one["shape"]) for key, one in document["obs"].items()}
-    fits = {key: fit for key, fit in spec.fits.items() if shapes[key] == spec.cond_shapes[key]}
+    fits = {key: fit for key, fit in spec.fits.items() if shapes[key] == spec.cond_shapes[key] and not fit.region}
     return spec.model_copy(update={"cond_shapes": shapes, "fits": fits})

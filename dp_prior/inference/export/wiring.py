@@ -180,7 +180,7 @@ def _frame_sizes(
         if None in shape:  # frames of any size are resized as in training, from the recorded size
             recorded = data.images[key].key if data is not None and key in data.images else None
             shape = () if store is None or data.images[key].render else store.keys().get(recorded, ())
-            shape = shape or (data.images[key].size if data is not None and data.images[key].render else ())
+            shape = shape or (data.images[key].resize.drawn if data is not None and data.images[key].render else ())
         if len(shape) >= 2:
             height, width = shape[1:] if len(shape) == 3 and shape[0] == 3 != shape[2] else shape[:2]
             yield keys[key], [int(height), int(width)]

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from dp_prior.inference.export.parity import disparity, parity
 from dp_prior.inference.export.steps import sampling_steps
 from dp_prior.inference.export.torch_policy import TorchExportPolicy
 from dp_prior.inference.export.unrolled import unrolled_files
+from dp_prior.pixels.resize import Fit
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tensors.observations import policy_reads
 
@@ -87,10 +88,7 @@ def write_export(
 
 
 def _problems(policy: DiffusionPolicy, sampler: SamplerConfig, options: GraphOptions) -> list[str]:
-    problems = []
-    known = sorted(policy.spec.fits)
-    if unknown := sorted(set(options.frames) - set(known)):
-        problems.append(f"frames are given for {unknown}; the cameras whose frames it resizes are {known}")
+    problems = list(_frame_problems(policy.spec.fits, options.frames))
     if options.precision == "fp16":
         problems.extend(_overflowing(policy))
     if policy.shown is not None:
@@ -99,6 +97,23 @@ def _problems(policy: DiffusionPolicy, sampler: SamplerConfig, options: GraphOpt
     if isinstance(sampler, DDPM) and policy.process.output_factor == 2:
         problems.append("sampler 'ddpm' scales its noise by the learned variance, which is no number; use 'ddim'")
     return problems
+
+
+def _frame_problems(fits: Mapping[str, Fit], frames: Mapping[str, tuple[int, int]]) -> Iterator[str]:
+    known = sorted(fits)
+    if unknown := sorted(set(frames) - set(known)):
+        yield f"frames are given for {unknown}; the cameras whose frames it resizes are {known}"
+    for key, fit in fits.items():
+        if fit.region is not None and key not in frames:
+            yield (
+                f"{key!r} sees region {list(fit.region)} of its frames, which the graph must cut out; give the size of "
+                f"the whole frames, such as --frames {key}=480x640 (in a folder for LeRobot: --inside checkpoint)"
+            )
+        elif key in frames:
+            try:
+                fit.box(*frames[key])
+            except ValueError as error:
+                yield f"--frames {key}: {error}"
 
 
 def _overflowing(policy: DiffusionPolicy) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +26,9 @@ MOST_FRAMES, CLIP_FRAMES = 400, 100
 MOST_SKIPPED = 10_000
 """Frames before an episode in its file that are decoded only to reach it."""
 
+FRAMED = (255, 127, 14)
+"""Colour of the line around the region that a policy sees."""
+
 DARK, FROZEN = 8, 15
 """Mean brightness (of 255) below which a camera is dark, and equal frames in a row from which a camera is frozen."""
 
@@ -43,6 +46,7 @@ class Strip:
         stride: frames of the episode from one of the clip to the next.
         frozen: first frame and length of the longest run of equal frames.
         brightness: mean of all frames that were decoded, of 255.
+        seen: what a policy sees of a frame if a configuration gives the camera a region, which stills and clip frame.
     """
 
     camera: str
@@ -54,6 +58,7 @@ class Strip:
     stride: int
     frozen: tuple[int, int]
     brightness: float
+    seen: str = ""
 
     @property
     def picture(self) -> str:
@@ -76,7 +81,7 @@ def look(seen: Survey, wanted: Mapping[str, FramesConfig | None]) -> tuple[list[
                 continue
             own = (key, seen.chosen.recorded, seen.chosen.numbers)
             source = seen.store.chosen_frames(*own) if stated is None else stated.source(seen.store, seen.chosen)
-            found, frozen = strips_of(key, source, seen)
+            found, frozen = strips_of(key, source, seen, stated)
             views[key] = Views.of(key, source)
         except DataError as error:
             if stated is not None:
@@ -91,16 +96,20 @@ def look(seen: Survey, wanted: Mapping[str, FramesConfig | None]) -> tuple[list[
     return strips, [*findings, *find_in_views(views, seen)], gaps
 
 
-def strips_of(key: str, source: FrameSource, seen: Survey) -> tuple[list[Strip], list[Finding]]:
+def strips_of(
+    key: str, source: FrameSource, seen: Survey, stated: FramesConfig | None
+) -> tuple[list[Strip], list[Finding]]:
     """Strips of evenly spread episodes of 8 bit RGB frames, and where these are frozen.
 
     Raises:
-        DataError: they cannot be read.
+        DataError: they cannot be read, or the region of the record in a configuration has no pixel.
         ImportError: Pillow is not installed.
     """
     import_pillow()
     places = _spread(source)
     found = [_strip(key, source, place, seen, has_clip=place is places[0]) for place in places]
+    if stated is not None and (told := stated.seen(source)):
+        found = [_framed(strip, stated.resize, told) for strip in found]
     return found, [finding for strip in found for finding in _frozen(strip, seen)]
 
 
@@ -159,6 +168,18 @@ def _strip(camera: str, source: FrameSource, place: _Place, seen: Survey, has_cl
     stills, clip = (np.array([small[number] for number in which], np.uint8) for which in (chosen, in_clip))
     own = seen.chosen.named([place.episode])[0]
     return Strip(camera, source.size, own, chosen, stills, clip, stride, frozen, sums / length)
+
+
+def _framed(strip: Strip, fit: Fit, told: str) -> Strip:
+    """The strip with a line along the edges of the region in its pictures."""
+    (top, bottom), (left, right) = (
+        (one.start * small // large, (one.stop * small - 1) // large)
+        for one, small, large in zip(fit.box(*strip.size), _small(strip.size), strip.size, strict=True)
+    )
+    for pictures in filter(len, (strip.stills, strip.clip)):
+        pictures[:, [top, bottom], left : right + 1] = FRAMED
+        pictures[:, top : bottom + 1, [left, right]] = FRAMED
+    return replace(strip, seen=told)
 
 
 def _small(size: tuple[int, int]) -> tuple[int, int]:

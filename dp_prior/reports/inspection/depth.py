@@ -126,7 +126,7 @@ def look_at_depth(
         try:
             source = seen.store.chosen_frames(*own) if stated is None else stated.source(seen.store, seen.chosen)
             shaded = ShadedDepth(source)
-            found, frozen = strips_of(key, shaded, seen)
+            found, frozen = strips_of(key, shaded, seen, stated)
         except DataError as error:
             if stated is None:
                 gaps.append(f"{key}: {error.problems[0]}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -200,13 +200,21 @@ def _configured(config: TrainConfig) -> list[Inspection]:
             normalizers["action"] = config.task.normalizer.get("action", Limits())
         roles["action"] = (one.action, "action")
         place = one.downloaded({}).episodes
-        cameras = {each.key or camera: each for camera, each in one.images.items() if each.render is None}
-        depths = {each.key or camera: each for camera, each in one.depth.items()}
+        cameras = _by_key({camera: each for camera, each in one.images.items() if each.render is None})
+        depths = _by_key(one.depth)
         clouds = {each.key: _point_encoder(config, name) for name, each in one.points.items()}
         chosen = {"choice": one.choice, "max_rows": one.split.max_rows}
         seen = _recorded(name, place, roles, own, normalizers, cameras, depths, clouds, **chosen)
         replays = replay_findings(config, name, one) if not seen.survey.problems else []
         found.append(replace(seen, findings=ranked([*seen.findings, *_cut_texts(one), *replays])))
+    return found
+
+
+def _by_key(cameras: Mapping[str, Any]) -> dict[str, Any]:
+    """Cameras by their key in the data set; those of folders, and others of the same key, by the policy's name."""
+    found: dict[str, Any] = {}
+    for name, each in cameras.items():
+        found[name if each.key is None or each.key in found else each.key] = each
     return found
 
 

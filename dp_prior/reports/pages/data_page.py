@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.data.formats.choice import ranges
+from dp_prior.reports.inspection.cameras import Strip
 from dp_prior.reports.inspection.data_urls import film_address
 from dp_prior.reports.inspection.embeddings import FolderRows
 from dp_prior.reports.inspection.faults import SEVERITIES
@@ -52,15 +53,21 @@ def summary(found: Sequence[Inspection]) -> list[str]:
         lines += [f"{'depth':<12} {each}" for each in one.depths]
         lines += [f"{'points':<12} {each}" for each in one.clouds]
         deep = {each.key for each in one.depths}
-        frames = {strip.camera: strip.size for strip in one.strips if strip.camera not in deep}
-        for camera, (height, width) in frames.items():
-            lines.append(f"{'camera':<12} {camera}, {height} x {width} (height x width)")
+        frames = {strip.camera: strip for strip in one.strips if strip.camera not in deep}
+        for camera, strip in frames.items():
+            height, width = strip.size
+            lines.append(f"{'camera':<12} {camera}, {height} x {width} (height x width){_seen(strip)}")
         unused = one.survey.unused if one.survey is not None else {}
         lines += [f"{'not used':<12} {key}: {what}" for key, what in unused.items()]
         lines += [f"{finding.severity:<12} {finding}" for finding in one.findings]
         lines += [f"{name:<12} {line}" for name, line in _left_out(one).items()]
         lines += [f"{'not shown':<12} {gap}" for gap in one.gaps]
     return [*lines, _verdict(found)]
+
+
+def _seen(strip: Strip) -> str:
+    """The region that a policy sees, which is framed in the pictures; empty for the whole."""
+    return f"; the policy {strip.seen}" if strip.seen else ""
 
 
 def _left_out(one: Inspection) -> dict[str, str]:
@@ -95,7 +102,7 @@ def _page(one: Inspection, prefix: str) -> Page:
         films=clips,
         strips=[
             *(
-                (f"{prefix}{each.camera}, episode {each.episode}, frames {each.frames}", each.picture)
+                (f"{prefix}{each.camera}, episode {each.episode}, frames {each.frames}{_seen(each)}", each.picture)
                 for each in one.strips
             ),
             *((f"{prefix}{title}", picture) for seen in one.galleries for title, picture in seen.strips()),

@@ -14,6 +14,7 @@ from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.formats.rendered import RenderedFrames
 from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
 from dp_prior.data.frames.frame_cache import FrameCache
+from dp_prior.data.recorded.camera import ImageConfig
 from dp_prior.pixels.renderers.pusht import PushTRenderer, PushTRendererConfig
 from dp_prior.pixels.resize import Fit
 from tests.data.frames.recordings import ends_of, write_zarr
@@ -94,6 +95,15 @@ def test_the_states_find_the_cache_wherever_their_file_lies(tmp_path):
     changed = STATES.copy()
     changed[7, 3] += 1e-3
     assert cache_of(tmp_path, saved(tmp_path / "c.npz", changed)).digest != digest
+
+
+def test_with_a_region_the_whole_is_drawn_so_large_that_the_region_has_the_size(tmp_path):
+    store, region = saved(tmp_path / "d.npz"), [0.5, 0.25, 1, 0.75]
+    record = ImageConfig(key="state", render=PushTRendererConfig(), size=SIZE, region=region)
+    cache = record.cache(store, Chosen.every(ends_of(LENGTHS), store), tmp_path / "caches")
+    whole = PushTRendererConfig().create((48, 64))(STATES)
+    assert torch.equal(cache.open().rows(torch.arange(20)), torch.from_numpy(whole[:, 24:, 16:48]))
+    assert cache.seen == "sees rows 24 to 47 and columns 16 to 47 of 48 x 64" and cache.shape == (*SIZE, 3)
 
 
 @pytest.mark.parametrize("package", ["gym-pusht", "pymunk", "pygame", "opencv"])

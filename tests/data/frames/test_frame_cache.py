@@ -100,10 +100,12 @@ def test_the_name_of_a_cache_follows_from_all_that_decides_about_its_pixels(sour
     assert len(names) == 1
     add(Fit(size=(12, 17)))
     add(Fit(size=(12, 16), how="crop"))
+    add(Fit(size=(12, 16), region=(0.0, 0.0, 0.5, 1.0)))
+    add(Fit(size=(12, 16), region=(0.5, 0.0, 1.0, 1.0)))
     add(encoding=Encoding(type="grey"))
     add(encoding=Encoding(type="jpeg"))
     add(encoding=Encoding(type="jpeg", quality=92))
-    assert len(names) == 6
+    assert len(names) == 8
     source.parts[0], source.parts[1] = source.parts[1], source.parts[0]
     add()
     source.ends = source.ends.copy()
@@ -114,7 +116,7 @@ def test_the_name_of_a_cache_follows_from_all_that_decides_about_its_pixels(sour
     Path(source.parts[2].where).write_bytes(b"longer than before")
     os.utime(source.parts[2].where, ns=(1, 1))
     add()
-    assert len(names) == 10
+    assert len(names) == 12
 
 
 def test_the_place_is_the_given_one_or_beside_the_data_or_the_users(tmp_path, monkeypatch):

@@ -7,16 +7,21 @@ from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.pixels.resize import Fit
 from dp_prior.run.files.changes import kind_of
-from tests.messages import naming
+from tests.messages import naming, told
 from tests.tiny_camera import FRAMES, SIZE, data_of, recorded
 
 
-def test_every_window_holds_the_resized_frames_of_its_rows(tmp_path):
-    data = data_of(recorded("npz", tmp_path))
-    expected = Fit(size=SIZE).apply(torch.from_numpy(FRAMES))
+@pytest.mark.parametrize("region", [None, (0.25, 0.125, 1.0, 0.625)])
+def test_every_window_holds_the_resized_frames_of_its_rows(tmp_path, region):
+    record = recorded("npz", tmp_path)
+    record["images"]["front"]["region"] = region
+    data, fit = data_of(record), Fit(size=SIZE, region=region)
+    expected = fit.apply(torch.from_numpy(FRAMES))
+    if region is not None:
+        assert torch.equal(expected, Fit(size=SIZE).apply(torch.from_numpy(FRAMES[:, 6:, 4:20]).contiguous()))
     batch = data.train.fetch(torch.arange(len(data.train)))
     assert batch.cond["front"].dtype == torch.uint8 and data.spec.kinds == {"front": "image"}
-    assert data.spec.cond_shapes == {"front": (2, *SIZE, 3)} and data.spec.fits == {"front": Fit(size=SIZE)}
+    assert data.spec.cond_shapes == {"front": (2, *SIZE, 3)} and data.spec.fits == {"front": fit}
     now = batch.x[:, 1, 0].long()  # the action is the number of its row; the newest frame lies beside the second
     assert torch.equal(batch.cond["front"][:, 1], expected[now])
     assert set(data.statistics()) == {"x"}
@@ -33,15 +38,32 @@ def test_hashes_find_a_damaged_cache_and_have_it_built_again(tmp_path):
 
 def test_a_folder_of_frames_may_move(tmp_path):
     assert kind_of("data.images.front.folder") == "harmless" and kind_of("data.images.front.size") == "data"
+    assert kind_of("data.images.front.region") == "data"
 
 
-@pytest.mark.parametrize("field", ["fit", "size", "jpeg_quality"])
+def test_cameras_of_one_video_see_different_regions(tmp_path):
+    record = recorded("npz", tmp_path)
+    regions = {"front": None, "table": [0.5, 0.0, 1.0, 1.0], "gripper": [0.0, 0.25, 0.5, 0.75]}
+    regions["corner"] = [0.0, 0.0, 0.05, 0.04]  # a pixel
+    record["images"] = {name: {**record["images"]["front"], "region": region} for name, region in regions.items()}
+    data = data_of(record)
+    assert len(data.cache_directories()) == 4
+    for name, region in regions.items():
+        expected = Fit(size=SIZE, region=region).apply(torch.from_numpy(FRAMES))
+        assert torch.equal(data.images[name].rows(torch.arange(len(FRAMES))), expected)
+    table, gripper, corner = data.summary().split("; ")[2:]
+    assert told(table, "table", 12, 23, 0, 31, "24 x 32") and told(corner, "corner", 0, "24 x 32")
+    assert told(gripper, "gripper", 0, 11, 8, 23, "24 x 32")
+
+
+@pytest.mark.parametrize("field", ["fit", "size", "jpeg_quality", "region"])
 def test_what_decides_about_pixels_changes_the_fingerprint(tmp_path, field):
     record = recorded("npz", tmp_path)
     before = data_of(record).fingerprint
     if field == "jpeg_quality":
         pytest.importorskip("PIL")
-    record["images"]["front"][field] = {"fit": "letterbox", "size": [16, 12], "jpeg_quality": 90}[field]
+    changes = {"fit": "letterbox", "size": [16, 12], "jpeg_quality": 90, "region": [0.5, 0, 1, 1]}
+    record["images"]["front"][field] = changes[field]
     assert data_of(record).fingerprint != before
 
 
@@ -55,6 +77,18 @@ def test_what_decides_about_pixels_changes_the_fingerprint(tmp_path, field):
         (
             {"key": "action", "render": {"type": "pusht"}, "fit": "crop", "size": [4, 4]},
             ("images.front", "fit", "'crop'", "renderer"),
+        ),
+        (
+            {"key": "action", "render": {"type": "pusht"}, "region": [0, 0, 0.0001, 1], "size": [4, 4]},
+            ("images.front", "40000 x 4", "[4, 4]", "8192", "larger region"),
+        ),
+        (
+            {"key": "image", "region": [0, 0, 240, 320], "size": [4, 4]},
+            ("images.front.region", "[0.0, 0.0, 240.0, 320.0]", "from 0 to 1"),
+        ),
+        (
+            {"key": "image", "region": [0, 0, 0.01, 1], "size": [4, 4]},
+            ("d.npz, image", "[0.0, 0.0, 0.01, 1.0]", "0 rows", "24 x 32", "larger"),
         ),
         ({"key": "imag", "size": [4, 4]}, ("'image'", "d.npz", "'imag'")),
         ({"key": "action", "size": [4, 4]}, ("action", "float32", "(40, 1)")),

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from benchmarks.study.design import MIRRORED
 from dp_prior.config import ConfigError
-from dp_prior.data.columns.mirrored import Flip, flipped
+from dp_prior.data.columns.mirrored import Flip, flipped, flipped_region
 from dp_prior.data.errors import DataError
 from dp_prior.data.recorded.mirror import MirrorConfig
 from dp_prior.data.recorded.mixture import MixtureConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
+from dp_prior.pixels.resize import Fit
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.tensors.rotations import from_6d
 from tests.examples import examples
@@ -125,6 +126,35 @@ def test_frames_are_turned_over_and_those_of_two_arms_change_places(tmp_path):
     for part in ("val", "test"):
         assert samples(getattr(both, part)) == samples(getattr(plain, part)) != samples(getattr(image, part))
     assert both.spec == plain.spec and len(both.cache_directories()) == len(CAMERAS)
+
+
+@pytest.mark.parametrize("flip", get_args(Flip))
+def test_the_region_of_a_flipped_picture_shows_what_the_region_of_the_picture_shows(flip):
+    frames = torch.arange(10 * 20).view(1, 10, 20, 1)
+    region = (0.1, 0.05, 0.7, 0.4)
+
+    def cut(frames, region):
+        rows, columns = Fit(size=(1, 1), region=region).box(*frames.shape[1:3])
+        return frames[:, rows, columns]
+
+    assert torch.equal(flipped(cut(frames, region), flip), cut(flipped(frames, flip), flipped_region(region, flip)))
+    assert flipped_region(flipped_region(region, flip), flip) == [*region]
+
+
+def test_a_region_is_that_of_the_mirror(tmp_path):
+    def cameras(**regions):
+        return {name: {**camera, "region": regions.get(name)} for name, camera in CAMERAS.items()}
+
+    right = {"left": [0.5, 0, 1, 0.6], "right": [0.5, 0.4, 1, 1], "side": [0.1, 0, 0.9, 0.3], "floor": [0.1, 0.1, 1, 1]}
+    assert config(tmp_path / "a.npz", filmed(), images=cameras(**right), mirror=MIRROR).create(5, 2, 3).train
+    for name, region, seen in (
+        ("left", [0.5, 0.4, 1, 1], [0.5, 0.0, 1.0, 0.6]),
+        ("side", [0, 0, 0.5, 1], [0.5, 0.0, 1.0, 1.0]),
+        ("top", [0, 0, 0.5, 0.5], [0.5, 0.5, 1.0, 1.0]),
+    ):
+        given = cameras(**{**right, name: region})
+        with pytest.raises(ConfigError, match=naming(f"images.{name}.mirror", [*map(float, region)], seen)):
+            config(tmp_path / "a.npz", filmed(), images=given, mirror=MIRROR)
 
 
 def test_another_rule_for_frames_is_another_data_set(tmp_path):

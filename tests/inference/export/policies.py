@@ -9,6 +9,7 @@ import torch
 
 from dp_prior.inference.export.example_rows import observations
 from dp_prior.inference.export.exported_policy import ExportedPolicy
+from dp_prior.inference.export.graph_options import AS_USUAL
 from dp_prior.inference.export.graphs import ActionsGraph, DenoiserGraph, EncoderGraph, InsideGraph
 from dp_prior.inference.export.write import document
 from dp_prior.tasks.policy_config import PolicyConfig
@@ -46,8 +47,8 @@ class ByTorch(ExportedPolicy):
     """An export whose graphs are the modules themselves."""
 
     @classmethod
-    def of(cls, policy, sampler=None):
-        encoder, denoiser = EncoderGraph(policy), DenoiserGraph(policy)
+    def of(cls, policy, sampler=None, options=AS_USUAL):
+        encoder, denoiser = EncoderGraph(policy, options.frames), DenoiserGraph(policy)
 
         def encode(inputs):
             return [encoder({key.removeprefix("obs."): torch.from_numpy(one) for key, one in inputs.items()}).numpy()]
@@ -63,7 +64,7 @@ class ByTorch(ExportedPolicy):
 
             return run
 
-        described = document(policy, sampler or policy.sampler)
+        described = document(policy, sampler or policy.sampler, options)
         graphs = {"encoder": encode, "denoiser": denoise}
         if described["transforms"]:
             graphs |= {"actions": changing(ActionsGraph(policy)), "inside": changing(InsideGraph(policy))}

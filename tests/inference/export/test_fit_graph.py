@@ -12,11 +12,12 @@ from dp_prior.inference.export.exported_policy import OnnxPolicy
 from dp_prior.inference.export.fit_graph import FitGraph
 from dp_prior.inference.export.graph_options import GraphOptions
 from dp_prior.inference.export.graphs import EncoderGraph
+from dp_prior.inference.export.parity import parity
 from dp_prior.inference.export.torch_policy import AgentPolicy
 from dp_prior.inference.export.write import write_export
 from dp_prior.pixels.resize import Fit
 from tests.cases import every
-from tests.inference.export.policies import CAMERA, build
+from tests.inference.export.policies import CAMERA, ByTorch, build
 from tests.messages import naming
 
 FITTED = CAMERA.model_copy(update={"fits": {"camera": Fit(size=(16, 16), how="crop")}})
@@ -34,6 +35,7 @@ def pictures(kind, high, wide):
 
 @every(
     how=("resize", "crop", "letterbox"),
+    region=(None, (0.1, 0.25, 0.85, 0.9)),
     kind=("noise", "waves"),
     sizes=(
         ((480, 640), (96, 96)),
@@ -43,10 +45,10 @@ def pictures(kind, high, wide):
         ((5, 3), (1, 7)),
     ),
 )
-def test_the_pixels_are_those_of_the_resize_of_training(how, kind, sizes):
+def test_the_pixels_are_those_of_the_resize_of_training(how, region, kind, sizes):
     """At most 1 of 255, in fewer than 1 in 1,000 values: sums that lie within rounding of a half."""
     size, fitted = sizes
-    fit, frames = Fit(size=fitted, how=how), pictures(kind, *size)
+    fit, frames = Fit(size=fitted, how=how, region=region), pictures(kind, *size)
     found = FitGraph(fit, size)(frames[:, None])[:, 0].int()
     difference = (found - fit.apply(frames).int()).abs()
     assert difference.max() <= 1 and (difference > 0).float().mean() < 1e-3
@@ -63,9 +65,11 @@ def test_an_encoder_sees_frames_of_the_robot_as_it_saw_those_of_training():
 
 
 @pytest.mark.slow
-def test_a_robot_without_torch_gives_its_frames_as_they_are(tmp_path):
+@pytest.mark.parametrize("region", [None, (0.25, 0.0, 1.0, 0.5)])
+def test_a_robot_without_torch_gives_its_frames_as_they_are(tmp_path, region):
     pytest.importorskip("onnxscript", reason="onnxscript is not installed: the resize in ONNX is NOT tested")
-    policy, frames = build(FITTED, **RESNET), {"camera": (48, 64)}
+    fits, frames = {"camera": Fit(size=(16, 16), how="crop", region=region)}, {"camera": (48, 64)}
+    policy = build(FITTED.model_copy(update={"fits": fits}), **RESNET)
     report = write_export(policy, tmp_path / "out", "onnx", source="run", options=GraphOptions(frames=frames))
     assert report["largest_error"] < 1e-4
     exported = OnnxPolicy.load(tmp_path / "out")
@@ -77,6 +81,28 @@ def test_a_robot_without_torch_gives_its_frames_as_they_are(tmp_path):
             np.testing.assert_allclose(one, expected, atol=1e-2)  # of a range of 100
     with pytest.raises(ValueError, match=naming("'camera'", (16, 16, 3), "uint8 (48, 64, 3)", "--frames")):
         agents[1].act({**obs, "camera": np.zeros((16, 16, 3), np.uint8)})
+
+
+def test_frames_as_large_as_fitted_ones_are_cut_too():
+    """Once: by the graph, and not by the agent in front of it."""
+    fits = {"camera": Fit(size=(16, 16), region=(0.5, 0.0, 1.0, 1.0))}
+    policy, frames = build(FITTED.model_copy(update={"fits": fits}), **RESNET), {"camera": (16, 16)}
+    exported = ByTorch.of(policy, options=GraphOptions(frames=frames))
+    report = parity(policy, policy, exported, policy.sampler, GraphOptions(frames=frames))
+    assert report["largest_error"] < 1e-4
+    obs = {key: value[0, 0].numpy() for key, value in observations(policy, 0, 1, frames).items()}
+    for other in (exported, AgentPolicy(exported)):
+        agent = ExportAgent(other) if other is exported else Agent(other)
+        np.testing.assert_allclose(agent.act(obs), Agent(policy).act(obs), atol=1e-2)
+
+
+def test_a_region_needs_the_size_of_whole_frames(tmp_path):
+    fits = {"camera": Fit(size=(16, 16), region=(0.5, 0.0, 0.51, 1.0))}
+    policy = build(FITTED.model_copy(update={"fits": fits}), **RESNET)
+    for frames, told in (({}, ("'camera'", [0.5, 0.0, 0.51, 1.0], "--frames camera=")),
+                         ({"camera": (24, 32)}, ("--frames camera", "0 rows", "24 x 32"))):  # fmt: skip
+        with pytest.raises(ConfigError, match=naming(*told)):
+            write_export(policy, tmp_path / "out", "onnx", source="run", options=GraphOptions(frames=frames))
 
 
 def test_frames_of_a_camera_that_the_policy_does_not_resize_are_refused(tmp_path):

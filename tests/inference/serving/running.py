@@ -20,13 +20,13 @@ class Fake(nn.Module):
 
     max_delay = None
 
-    def __init__(self, horizon=8, n_obs_steps=2, n_action_steps=4, camera=None):
+    def __init__(self, horizon=8, n_obs_steps=2, n_action_steps=4, camera=None, region=None):
         super().__init__()
         self.horizon, self.n_obs_steps, self.n_action_steps = horizon, n_obs_steps, n_action_steps
         shapes, more = {"pos": (n_obs_steps, 3), "a b/c": (n_obs_steps, 1)}, {}
         if camera:
             shapes["cam.front"] = (n_obs_steps, *camera, 3)
-            more = {"kinds": {"cam.front": "image"}, "fits": {"cam.front": Fit(size=camera)}}
+            more = {"kinds": {"cam.front": "image"}, "fits": {"cam.front": Fit(size=camera, region=region)}}
         self.spec = Spec(x_shape=(horizon, 2), cond_shapes=shapes, **more)
         self.calls = 0
         self.before = lambda: None

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from dp_prior.client.wire import OWN_FIELDS, pack, unpack
 from dp_prior.inference.agent import Agent
@@ -82,13 +83,28 @@ def test_one_observation_for_a_policy_of_two_is_repeated_and_said_once():
     assert "warning" not in ask(Session(Fake(n_obs_steps=1)), seen[0])
 
 
-def test_frames_of_any_size_are_fitted_as_in_training():
-    policy, seen = Fake(camera=CAMERA), observations(1, camera=(60, 80))
-    agent = Agent(policy)
+@pytest.mark.parametrize("region", [None, (0.5, 0.25, 1.0, 0.75)])
+@pytest.mark.parametrize("size", [(60, 80), CAMERA])
+def test_frames_of_any_size_are_fitted_as_in_training(region, size):
+    policy, seen = Fake(camera=CAMERA, region=region), observations(12, camera=size)
+    agent, fitted = Agent(policy), Agent(Fake(camera=CAMERA))
     np.testing.assert_array_equal(ask(Session(policy), seen[0])["actions"][0], agent.act(seen[0]))
-    assert metadata(policy, "p", "client", None)["obs"]["cam.front"] == {
-        "shape": [None, None, 3], "dtype": "uint8", "kind": "image",
-    }  # fmt: skip
+    agent.reset(0)
+    expected = []
+    for obs in seen:
+        frame = policy.spec.fits["cam.front"].apply(torch.from_numpy(obs["cam.front"])[None])[0].numpy()
+        expected.append(fitted.act({**obs, "cam.front": frame}))
+        np.testing.assert_array_equal(agent.act(obs), expected[-1])
+    kept, counted = Session(policy), Session(policy, history="server")
+    found = [ask(kept, stacked(seen, step), episode=0, step=step)["actions"] for step in (0, 4, 8)]
+    np.testing.assert_array_equal(np.concatenate(found), expected)
+    np.testing.assert_array_equal([ask(counted, obs, episode=0)["actions"][0] for obs in seen], expected)
+    said = metadata(policy, "p", "client", None)
+    assert said["obs"]["cam.front"] == {"shape": [None, None, 3], "dtype": "uint8", "kind": "image"}
+    assert said["trained"]["cam.front"] == {
+        "size": list(CAMERA),
+        **({} if region is None else {"region": list(region)}),
+    }
 
 
 def test_lists_and_numbers_are_observations_too():

@@ -1,5 +1,7 @@
 """Strips of a camera: the frames that were recorded, and whether the camera was dark or hung."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,10 @@ from dp_prior.reports.inspection import cameras
 from dp_prior.reports.inspection.cameras import look
 from dp_prior.reports.inspection.inspect import inspect
 from dp_prior.reports.inspection.survey import survey
+from dp_prior.reports.pages.data_page import summary
+from tests.messages import told
 from tests.reports.inspection.recordings import clean, write_npz
+from tests.tiny_camera import camera_run
 
 pytest.importorskip("PIL")
 
@@ -44,6 +49,33 @@ def test_a_clip_is_evenly_spread_over_the_first_episode(tmp_path, monkeypatch):
     assert not any(len(strip.clip) for strip in others)
     assert 1 < len(first.clip) <= 20
     np.testing.assert_array_equal(first.clip, episodes[0]["front"][:: first.stride])
+
+
+def test_the_region_is_framed_and_told_also_of_two_cameras_of_one_key(tmp_path):
+    seen, episodes = seen_of(tmp_path)
+    strips, findings, _ = look(seen, {"front": ImageConfig(key="front", size=(8, 12), region=(0.25, 0.5, 1, 0.75))})
+    frames, inside = episodes[0]["front"], np.zeros((8, 12), bool)
+    inside[2:8, 6:9] = True
+    inside[3:7, 7] = False  # what is left is the line
+    for pictures, whole in (
+        (strips[0].stills, frames[strips[0].frames]),
+        (strips[0].clip, frames[:: strips[0].stride]),
+    ):
+        np.testing.assert_array_equal(pictures, np.where(inside[..., None], cameras.FRAMED, whole))
+    assert strips[0].seen == "sees rows 2 to 7 and columns 6 to 8 of 8 x 12" and findings == []
+    assert strips[0].brightness == pytest.approx(frames[:, ::4, ::4].mean())
+    _, lost, _ = look(seen, {"front": ImageConfig(key="front", size=(8, 12), region=(0, 0, 0.01, 1))})
+    assert lost[0].severity == "error" and "0 rows" in lost[0].text and "8 x 12" in lost[0].text
+
+    two = {
+        "front": {"key": "front", "size": [8, 12]},
+        "near": {"key": "front", "size": [8, 12], "region": [0, 0, 1, 0.5]},
+    }
+    data = {"episodes": {"type": "npz", "path": str(tmp_path / "d.npz")}, "images": two, "action": {"key": "action"}}
+    (tmp_path / "config.json").write_text(json.dumps(camera_run(tmp_path / "run", data=data, task__encoders={})))
+    (found,) = inspect(str(tmp_path / "config.json"))
+    lines = [line for line in summary([found]) if line.startswith("camera")]
+    assert len(lines) == 2 and "policy" not in lines[0] and told(lines[1], "near", "8 x 12", "columns 0 to 5 of 8 x 12")
 
 
 def test_a_camera_that_hangs_while_the_robot_moves_is_named_with_its_first_frame(tmp_path):
