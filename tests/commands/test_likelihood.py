@@ -43,7 +43,7 @@ def test_the_bits_of_a_policy_are_those_of_the_bound_over_the_split(tmp_path):
         assert command(run, *options)[2]["bits_per_dim"] != found["bits_per_dim"], options
     assert command(run, "--batch-size", "5")[2] == pytest.approx(found, rel=1e-4)
     for options, parts in (
-        (["--guidance-scale", "3"], ("condition",)),
+        (["--guidance-scale", "3"], ("model", "condition")),
         (["--weights", "fast"], ("weights", "'fast'")),
         (["--set", "task.n_action_steps=1"], ("only task.sampler",)),
     ):

@@ -83,7 +83,7 @@ def test_every_kind_of_part_is_shown_in_at_most_sixty_lines():
         ("raise SystemExit(3)", ("SystemExit: 3", "PLACE/my_part.py, line 1")),
         ("import my_missing_library", ("ModuleNotFoundError", "'my_missing_library'", "PLACE/my_part.py")),
         ("def broken(:", ("SyntaxError: invalid syntax", "my_part.py, line 1")),
-        (LOGGER.replace("fail_at: int | None", "fail_at"), ("model-field-missing-annotation", "PLACE/my_part.py, line 10")),
+        (LOGGER.replace("fail_at: int | None", "fail_at"), ("model-field-missing-annotation", "my_part.py, line 10")),
         (LOGGER.replace('"lines"', '"csv"'), ("my_part.LinesConfig", "'csv'", "CsvConfig")),
         (LOGGER.replace("LoggerConfig", "EncoderConfig").replace("tracking import", "networks.encoders import"),
          ("my_part.LinesConfig", "'encoders'", "no reads", "no needs_data_units")),

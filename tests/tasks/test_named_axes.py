@@ -109,9 +109,9 @@ def taken(now, was, **record):
 @pytest.mark.parametrize(
     ("ours", "theirs", "says"),
     [
-        ({}, {}, ["0, 1 taken", "2 anew"]),  # no data set names them
-        ({"x": tuple("xyz")}, {"x": tuple("zx")}, ["x, z taken", "y anew"]),
-        ({"x": tuple("xyz")}, {"x": tuple("zw")}, ["z taken", "x, y anew", "w", "not used"]),
+        ({}, {}, ["0, 1 taken", "place", "2 anew"]),  # no data set names them
+        ({"x": tuple("xyz")}, {"x": tuple("zx")}, ["x, z taken", "name", "y anew"]),
+        ({"x": tuple("xyz")}, {"x": tuple("zw")}, ["z taken", "name", "x, y anew", "w", "not used"]),
         ({"x": tuple("xyz")}, {}, ["x, y, z anew", "0, 1 not used"]),
         ({}, {"x": tuple("xy")}, ["0, 1, 2 anew", "x, y", "not used"]),
         ({"x": tuple("xyz")}, {"x": tuple("pq")}, ["x, y, z anew", "p, q", "not used"]),
