@@ -3,8 +3,9 @@
 import errno
 import os
 import re
+from collections.abc import Iterable
 
-_SYSTEM = {os.strerror(code) for code in errno.errorcode}
+_SYSTEM = {os.strerror(code) for code in errno.errorcode} | {"most recent call first"}
 _QUOTED = re.compile(r"(?<!\w)(['\"`]).*?\1")
 _PROSE = re.compile(r"(?<![\w.-])[a-z]+(?: [a-z]+){2,}(?![.-]?\w)")
 
@@ -29,8 +30,18 @@ def told(output: str, *parts: object) -> bool:
     return any(re.search(naming(*parts), message) for message in re.split(r"\n(?! )", output))
 
 
+def told_each(messages: Iterable[str], *expected: object) -> bool:
+    """Whether there are as many messages as expected, of which each in its turn names its part or tuple of parts."""
+    found = [*messages]
+    return len(found) == len(expected) and all(map(_names, found, expected))
+
+
+def _names(message: str, parts: object) -> bool:
+    return bool(re.search(naming(*(parts if isinstance(parts, tuple) else (parts,))), message))
+
+
 def prose(text: str) -> str | None:
-    """The first three or more plain words in a row, unless they are quoted or what the system calls an error."""
+    """The first three or more plain words in a row, unless they are quoted or said by the system or Python."""
     if text in _SYSTEM:
         return None
     found = _PROSE.search(_QUOTED.sub('"', text))

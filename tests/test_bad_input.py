@@ -23,131 +23,122 @@ LOSS = {"type": "loss", "every": {"steps": 7}}
 SETTINGS = {
     "unknown key": (
         {"train__acumulation": 2},
-        "train.acumulation: unknown key. Did you mean 'accumulation'?",
+        ("train.acumulation", "unknown key", "'accumulation'"),
     ),
     "unknown key of a part": (
         {"task__backbone__hiden_dim": 2},
-        "task.backbone.hiden_dim: unknown key. Did you mean 'hidden_dim'?",
+        ("task.backbone.hiden_dim", "unknown key", "'hidden_dim'"),
     ),
-    "unknown key that resembles none": ({"data__zoo": 0.1}, "data.zoo: unknown key. Known keys: "),
+    "unknown key that resembles none": ({"data__zoo": 0.1}, ("data.zoo", "unknown key", "obs", "action", "split")),
     "key of LeRobot": (
         {"batch_size": 8},
-        "batch_size: unknown key. Its place here is data.batch_size (LeRobot, openpi",
+        ("batch_size", "unknown key", "data.batch_size", "(LeRobot, openpi"),
     ),
     "key of LeRobot's data": (
         {"data__repo_id": "a/b"},
-        "data.repo_id: unknown key. Its place here is data.episodes.repo (openpi",
+        ("data.repo_id", "unknown key", "data.episodes.repo", "(openpi"),
     ),
     "key of their training": (
         {"train__num_epochs": 9},
-        "train.num_epochs: unknown key. Its place here is train.epochs (Diffusion Policy",
+        ("train.num_epochs", "unknown key", "train.epochs", "(Diffusion Policy"),
     ),
     "key of Diffusion Policy": (
         {"task__pred_action_steps_only": True},
-        "task.pred_action_steps_only: unknown key. Of Diffusion Policy, without a counterpart: a chunk always "
-        "begins at the oldest observation; n_action_steps of it are executed",
+        ("task.pred_action_steps_only", "unknown key", "Diffusion Policy", "counterpart", "n_action_steps"),
     ),
     "another key of Diffusion Policy": (
         {"task__past_action_visible": True},
-        "task.past_action_visible: unknown key. Its place here is data.previous_action (Diffusion Policy: or continue "
-        "actions with `task.prefix`",
+        ("task.past_action_visible", "unknown key", "data.previous_action", "(Diffusion Policy", "`task.prefix`"),
     ),
     "key of Diffusion Policy's data": (
         {"data__abs_action": True},
-        "data.abs_action: unknown key. Its place here is data.action.rotations (Diffusion Policy: rotations are named",
+        ("data.abs_action", "unknown key", "data.action.rotations", "(Diffusion Policy"),
     ),
     "unknown part": (
         {"task__backbone": {"type": "unet"}},
-        "task.backbone.type: 'unet' is not known; expected one of 'unet1d', ",
+        ("task.backbone.type", "'unet'", "'unet1d'"),
     ),
     "text for a number": (
         {"train__accumulation": "2"},
-        "train.accumulation: input should be a valid integer; found '2'",
+        ("train.accumulation", "integer", "'2'"),
     ),
-    "missing part": ({"data__action": None}, "data.action: input should be an object; found None"),
+    "missing part": ({"data__action": None}, ("data.action", "object", None)),
     "more actions than the chunk has": (
         {"task__n_action_steps": 4},
-        "task: n_action_steps is 4, but horizon 4 and n_obs_steps 2 leave room for 3 actions; lower n_action_steps or "
-        "raise horizon",
+        ("task", "n_action_steps", "horizon 4", "n_obs_steps 2", "3 actions", "lower n_action_steps", "raise horizon"),
     ),
     "horizon that cannot be halved": (
         {"task__backbone": UNET, "task__horizon": 5},
-        "task: horizon is 5, but backbone 'unet1d' halves it and needs a multiple of 2; use 6 or 4",
+        ("task", "horizon is 5", "backbone 'unet1d'", "multiple of 2", "use 6 or 4"),
     ),
     "more sampling steps than timesteps": (
         {"task__sampler__steps": 20},
-        "sampler does not fit diffusion.schedule: the sampler has 20 steps, but only 10 timesteps are trained; "
-        "lower its steps",
+        ("sampler", "diffusion.schedule", "20 steps", "10 timesteps", "lower"),
     ),
     "scaled angles": (
         {"task__encoders": {"goal": {"type": "angle"}}, "task__normalizer": {"goal": {"type": "limits"}}},
-        "normalizer.goal is 'limits', but the angle encoder reads",
+        ("normalizer.goal", "'limits'", "angle encoder"),
     ),
     "encoder of nothing": (
         {"task__encoders": {"gaol": {"type": "state"}}},
-        "task.encoders names ['gaol'], which the data do not have; known: ['agent_pos', 'goal']",
+        ("task.encoders", "['gaol']", "['agent_pos', 'goal']"),
     ),
     "normalizer of nothing": (
         {"task__normalizer": {"x": {"type": "limits"}}},
-        "task.normalizer names ['x'], which the data do not have; known: ['action', 'agent_pos', 'goal']",
+        ("task.normalizer", "['x']", "['action', 'agent_pos', 'goal']"),
     ),
     "splits that do not sum to one": (
         {"data__split": {"train": 0.9, "val": 0.2}},
-        "data.split: train 0.9 + val 0.2 + test 0 = 1.1; the fractions must sum to 1",
+        ("data.split", "train 0.9 + val 0.2 + test 0 = 1.1", "sum to 1"),
     ),
     "metric that nobody measures": (
         {"train__monitor": {"metric": "rollout/score", "mode": "max"}},
-        "train.monitor.metric is 'rollout/score', which no evaluator in `evaluate` measures; they measure "
-        "validation/ema/loss",
+        ("train.monitor.metric", "'rollout/score'", "`evaluate`", "validation/ema/loss"),
     ),
     "misspelt metric": (
         {"train__monitor": {"metric": "validation/ema/los"}},
-        "train.monitor.metric is 'validation/ema/los', which no evaluator in `evaluate` measures; did you mean "
-        "validation/ema/loss or ",
+        ("train.monitor.metric", "'validation/ema/los'", "`evaluate`", "validation/ema/loss or"),
     ),
-    "directory that no path can name": ({"tracker__data_path": "a\0b"}, "tracker.data_path: string should match"),
+    "directory that no path can name": ({"tracker__data_path": "a\0b"}, ("tracker.data_path", "string", "match")),
     "average that is not there": (
         {"evaluate": [{**LOSS, "models": ["fast"]}]},
-        "evaluate.0 measures ['fast'], but the run has ['ema', 'slow', 'online']; name one of these there or add the "
-        "average to train.ema",
+        ("evaluate.0", "['fast']", "['ema', 'slow', 'online']", "train.ema"),
     ),
     "best that is the worst": (
         {
             "evaluate": [{"type": "rollout", "env": {"type": "toy"}, "n_episodes": 2, "videos": 0}],
             "train__monitor": {"metric": "rollout/score"},
         },
-        "train.monitor.mode is 'min', which would select the worst checkpoint by 'rollout/score'; set it to 'max'",
+        ("train.monitor.mode", "'min'", "worst", "'rollout/score'", "'max'"),
     ),
     "reports of one name": (
         {"evaluate": [LOSS, *({"type": "action_error", "eval_timesteps": [steps]} for steps in (1, 2))]},
-        "evaluate.2 would write its reports over those of another evaluator named 'action_error'; give it a name",
+        ("evaluate.2", "reports", "'action_error'", "name"),
     ),
     "metric measured twice": (
         {"evaluate": [LOSS, LOSS]},
-        "evaluate.1 would measure 'validation/ema/loss' a second time; give it a name",
+        ("evaluate.1", "'validation/ema/loss'", "second time", "name"),
     ),
     "selection by the test split": (
         {"evaluate": [{**LOSS, "split": "test"}]},
-        "evaluate.0 measures on the test split; move it to `test`",
+        ("evaluate.0", "test split", "`test`"),
     ),
     "empty split": (
         {"data__split": {"train": 1.0, "val": 0.0}},
-        "evaluator 'validation' measures the val part of the data, which is empty; give it a share in data.split, or "
-        'remove the evaluator ("evaluate": [] for no evaluator at all)',
+        ("evaluator 'validation'", "val part", "empty", "data.split", '"evaluate": []'),
     ),
     "weights of another horizon": (
         {"task__diffusion__horizon_weights": [1.0, 0.5]},
-        "task: 1 problem\n  diffusion.horizon_weights has 2 numbers, but x has 4 of these; its shape is (4, 2)",
+        ("task: 1 problem", "diffusion.horizon_weights", "2 numbers", 4, "(4, 2)"),
     ),
-    "nowhere to run": ({"tracker__data_path": ""}, "tracker.data_path: string should have at least 1 character"),
-    "two budgets": ({"train__epochs": 3}, "a run needs exactly one of samples, epochs, steps; found epochs, steps"),
-    "no budget": ({"train__steps": None}, "a run needs exactly one of samples, epochs, steps; found none"),
-    "cadence of nothing": ({"train__log_every": {}}, "train.log_every: a cadence needs exactly one of steps, samples"),
-    "average called online": ({"train__ema": {"online": {"type": "constant"}}}, "'online' cannot name an average"),
+    "nowhere to run": ({"tracker__data_path": ""}, ("tracker.data_path", "1 character")),
+    "two budgets": ({"train__epochs": 3}, ("exactly one", "samples, epochs, steps", "found epochs, steps")),
+    "no budget": ({"train__steps": None}, ("exactly one", "samples, epochs, steps", "found none")),
+    "cadence of nothing": ({"train__log_every": {}}, ("train.log_every", "exactly one", "steps, samples")),
+    "average called online": ({"train__ema": {"online": {"type": "constant"}}}, ("'online'", "average")),
     "batch larger than the data": (
         {"data__batch_size": 32, "train__accumulation": 2},
-        "one step takes batch_size 32 x accumulation 2 x 1 rank = 64 samples, but the training set has 59. Lower "
-        "batch_size or train on more data",
+        ("batch_size 32 x accumulation 2 x 1 rank = 64 samples", "training set", 59, "Lower batch_size"),
     ),
 }
 
@@ -155,10 +146,10 @@ SETTINGS = {
 @pytest.mark.promise("I1", "I2")
 @pytest.mark.parametrize("case", SETTINGS)
 def test_wrong_settings_are_refused_with_their_place_and_the_remedy(case, tmp_path):
-    change, message = SETTINGS[case]
+    change, parts = SETTINGS[case]
     refused = train(write(tmp_path, **change))
     assert refused.exit_code == 64
-    assert message in refused.output
+    assert told(refused.output, *parts), refused.output
     assert not (tmp_path / "run").exists()
 
 
@@ -175,16 +166,16 @@ def test_all_wrong_settings_are_in_one_report(tmp_path):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("train.lr.peak", "--set train.lr.peak: expected KEY.KEY=VALUE, for example train.lr.peak=3e-4"),
-        ("train.lr.peak=high", "train.lr.peak: input should be a valid number; found 'high'"),
-        ("train.lr.peek=1", "train.lr.peek: unknown key. Did you mean 'peak'?"),
-        ("evaluate.3.every.steps=1", "'3' is no index into a list of 1"),
+        ("train.lr.peak", ("--set train.lr.peak", "KEY.KEY=VALUE", "train.lr.peak=3e-4")),
+        ("train.lr.peak=high", ("train.lr.peak", "number", "'high'")),
+        ("train.lr.peek=1", ("train.lr.peek", "unknown key", "'peak'")),
+        ("evaluate.3.every.steps=1", ("'3'", "index", 1)),
     ],
 )
 def test_wrong_overrides_are_refused(override, message, tmp_path):
     refused = train(write(tmp_path), "--set", override)
     assert refused.exit_code == 64
-    assert message in refused.output
+    assert told(refused.output, *message)
 
 
 @pytest.mark.promise("I3")
@@ -227,7 +218,7 @@ def wrong_ends(data):
         (nan, ["action", "nan", "episode 1", "frame"]),
         (no_episodes, ["0 episodes"]),
         (rows_missing, ["action", "rows"]),
-        (wrong_ends, ["episode 1 ends at row", "episode ends must increase strictly"]),
+        (wrong_ends, ["episode 1", "row", "episode ends", "increase"]),
     ],
 )
 def test_unusable_data_are_refused_with_the_place(change, messages, tmp_path):

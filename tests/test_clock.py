@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dp_prior.clock import Cadence, Progress
 from dp_prior.config import ConfigError
-from tests.messages import naming
+from tests.messages import naming, told_each
 
 DATASET = 23
 
@@ -97,22 +97,21 @@ def test_an_interval_in_minutes_is_due_in_the_step_in_which_it_ends(steps, minut
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{}", "a cadence needs exactly one of steps, samples, epochs, minutes; found none of them"),
+        ("{}", ("exactly one", "steps, samples, epochs, minutes", "none of")),
         (
             '{"steps": 1, "epochs": 2}',
-            "a cadence needs exactly one of steps, samples, epochs, minutes; "
-            "found steps, epochs; set the others to null",
+            ("exactly one", "steps, samples, epochs, minutes", "steps, epochs; set", "null"),
         ),
-        ('{"steps": 0}', "steps: input should be greater than or equal to 1; found 0"),
-        ('{"epochs": 0}', "epochs: input should be greater than 0; found 0"),
-        ('{"minutes": 0}', "minutes: input should be greater than 0; found 0"),
-        ('{"step": 3}', "step: unknown key. Did you mean 'steps'?"),
+        ('{"steps": 0}', ("steps", 1, "found 0")),
+        ('{"epochs": 0}', ("epochs", "than 0", "found 0")),
+        ('{"minutes": 0}', ("minutes", "than 0", "found 0")),
+        ('{"step": 3}', ("step", "unknown key", "'steps'")),
     ],
 )
 def test_a_cadence_that_means_nothing_is_refused(text, message):
     with pytest.raises(ConfigError) as caught:
         Cadence.from_json(text)
-    assert message in caught.value.problems
+    assert told_each(caught.value.problems, message)
 
 
 def test_the_clock_and_cadences_are_frozen():

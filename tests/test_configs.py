@@ -71,7 +71,7 @@ def test_absent_data_are_a_short_line_and_how_to_get_them_for_every_shipped_conf
         with pytest.raises(MissingError) as found:
             config.open_data()
         _, problem, advice = str(found.value).split("\n")
-        if len(problem) > 200 or not advice.startswith("  to get the data: ") or len(advice) > 400:
+        if len(problem) > 200 or not told(advice, "get", "the data") or len(advice) > 400:
             faults.append(f"{path.stem}: {found.value}")
     assert_none(faults)
 

@@ -57,7 +57,7 @@ def test_an_environment_is_completed_once(project, has_pip):
 
 @pytest.mark.parametrize(
     ("flag", "message"),
-    [("is_old", ".venv has Python 3.9.2, expected Python 3.11 or later. Remove it: rm -r"), ("is_bare", "has no pip")],
+    [("is_old", ".venv has Python 3.9.2, expected Python 3.11 or later. Remove it: rm -r"), ("is_bare", "no pip")],
 )
 def test_an_environment_that_cannot_be_used_is_named_and_left_alone(project, flag, message):
     (project / ".venv/bin" / flag).touch()

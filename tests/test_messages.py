@@ -8,10 +8,23 @@ from pathlib import Path
 import pytest
 
 from tests.faults import assert_none
-from tests.messages import naming, prose, told
+from tests.messages import naming, prose, told, told_each
 
-PRINTED = {"output", "stdout", "stderr", "out", "err", "said", "printed", "line", "lines", "caplog"}
+PRINTED = {
+    *("output", "stdout", "stderr", "out", "err", "said", "printed", "line", "lines", "caplog", "answer", "body"),
+    *("message", "messages", "problem", "problems", "problem_of", "problems_of", "error", "errors", "refused"),
+    *("refusal", "warning", "warnings", "gap", "gaps", "remark", "remarks", "reason", "reasons", "finding", "findings"),
+    *("text", "texts", "words", "parts", "page", "headline", "facts", "summary", "summaries", "unused"),
+    *("check_changes", "task_faults"),
+}
 """Names under which tests keep what a person reads."""
+
+COLUMNS = PRINTED - {"line", "text", "error"}
+"""Names of what is expected of it in a table; the other ones may also be what a test gives."""
+
+READING = {"startswith", "endswith", "count", "index", "find", "partition", "rpartition", "split"}
+READING |= {"removeprefix", "removesuffix", "replace", "search", "match", "fullmatch", "findall"}
+"""Methods that look for a text in another one."""
 
 MESSAGE = "train.lr is 100 (in a.json); expected 0.1 to 12.\nLower it with --set train.lr=0.5, or -3 for 'a new one'."
 
@@ -33,6 +46,16 @@ def test_parts_are_told_by_one_message_of_the_output_with_its_indented_lines():
         told(output, "lower it with")
 
 
+def test_messages_are_as_many_as_expected_and_each_names_its_parts_in_its_turn():
+    messages = ["train.lr is 100", "data.seed is 3,\n  in b.json"]
+    assert told_each(messages, ("train.lr", 100), ("data.seed", 3, "b.json"))
+    assert told_each(iter(messages), 100, "b.json") and told_each([])
+    assert not told_each(messages, 100) and not told_each(messages, 100, 3, 3) and not told_each([], 3)
+    assert not told_each(messages, ("data.seed", 3), ("train.lr", 100)) and not told_each(messages, (100, 3), 3)
+    with pytest.raises(ValueError, match=naming("['is a number']")):
+        told_each(messages, "is a number", 3)
+
+
 def test_prose_is_refused():
     assert prose("'a' is wrong: the fractions must sum to 1") == "the fractions must sum to"
     assert not any(map(prose, ["must sum", "'go to the left' is 1", "model.safetensors", 'pip install "dp_prior[x]"']))
@@ -48,18 +71,38 @@ def test_nothing_is_refused(parts):
 
 
 def quoted(source: str) -> Iterator[tuple[int, str]]:
-    """Line and text of every `match=` that is no call of `naming`, and of every sentence that is compared with
-    `str(error)` or with printed output."""
+    """Line and text of every `match=` that is no call of `naming`, and of every sentence that is looked for in what a
+    person reads, or stands in a table in the column of that name."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.keyword("match", value) if not _is_call(value, "naming"):
                 yield value.lineno, f"match={ast.unparse(value)}"
             case ast.Compare(left, _, others) if _is_quoted([left, *others]):
                 yield node.lineno, ast.unparse(node)
-            case ast.Call(ast.Attribute(read, "startswith" | "endswith" | "count"), given) if _is_quoted(
-                [read, *given]
-            ):
+            case ast.Call(ast.Attribute(read, method), given) if method in READING and _is_quoted([read, *given]):
                 yield node.lineno, ast.unparse(node)
+            case ast.Call(ast.Attribute(_, "parametrize"), [names, table, *_]):
+                yield from _in_columns(names, table)
+            case ast.For(names, table) | ast.comprehension(names, table):
+                yield from _in_columns(names, table)
+
+
+def _in_columns(names: ast.expr, table: ast.expr) -> Iterator[tuple[int, str]]:
+    """The sentences in those columns of a literal table whose names are of what a person reads."""
+    columns = [getattr(name, "id", getattr(name, "value", None)) for name in _items(names)]
+    if len(columns) == 1 and isinstance(columns[0], str):
+        columns = columns[0].replace(",", " ").split()
+    for row in _items(table):
+        for name, cell in zip(columns, _items(row) if len(columns) > 1 else [row], strict=False):
+            if name in COLUMNS and _is_sentence(cell):
+                yield cell.lineno, ast.unparse(cell)
+
+
+def _items(node: ast.expr) -> list[ast.expr]:
+    match node:
+        case ast.List(items) | ast.Tuple(items) | ast.Set(items) | ast.Call(_, items):
+            return items
+    return [node]
 
 
 def _is_call(node: ast.expr, name: str) -> bool:
@@ -77,8 +120,10 @@ def _is_sentence(node: ast.expr) -> bool:
             return bool(prose(text))
         case ast.JoinedStr(parts):
             return bool(prose("".join(part.value if isinstance(part, ast.Constant) else '""' for part in parts)))
-        case ast.List(items) | ast.Tuple(items):
+        case ast.List(items) | ast.Tuple(items) | ast.Set(items) | ast.Dict(_, items):
             return any(map(_is_sentence, items))
+        case ast.BinOp(left, _, right):
+            return _is_sentence(left) or _is_sentence(right)
     return False
 
 
@@ -95,18 +140,30 @@ def test_what_quotes_a_sentence_is_found():
         "assert lines == ['1 of 2 runs are done']",
         "assert 'is not so' not in lines[0].lower() or capsys.readouterr().err == 'it is so'",
         "assert any(line.startswith('warning: it is so') for line in found) and caplog.text.count('it is so') == 1",
+        "assert b.value.problems == ['one', f'{a}: it is so'] + more or page.facts == {'a': 'it is so'}",
+        "assert re.search('it is so.*', texts[0]) or {'it is so'} <= set(found.gaps)",
+        "@pytest.mark.parametrize('a, message', [(1, 'it is so'), pytest.param(2, ['it is so'], id='it is so')])",
+        "def test(a, message): pass",
+        "for text, words in ((1, 'it is so'), (2, 'is not')): pass",
+        "assert all(words in found for words in ('this', 'it is so'))",
     ]
     sound = [
         "with raises(A, match=naming('lr', 1)):",
         "    assert 'train.lr' in str(b.value) and 'is done' in done.output and told(done.output, 'a', 'lr')",
-        "assert page == 'this is prose' and lines == ['a', f'{b} c'] and line.count('a') == 1",
+        "assert name == 'this is prose' and lines == ['a', f'{b} c'] and line.count('a') == 1",
+        "for text, parts in (('this is prose', ('is', 1)), *more): assert told_each(b.value.problems, parts)",
+        "assert all('most recent call first' in text for text in texts)",
     ]
-    assert sorted(line for line, _ in quoted("\n".join(lines + sound))) == [1, 2, 3, 4, 5, 5, 6, 6]
+    found = sorted(line for line, _ in quoted("\n".join(lines + sound)))
+    assert found == [1, 2, 3, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 11, 12]
 
 
 def test_no_test_quotes_the_sentence_of_an_error_or_of_printed_output():
     faults = []
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         found = quoted(path.read_text(encoding="utf-8"))
-        faults += [f"{path}:{line}: {text}: ask for its parts, by naming(...) or told(...)" for line, text in found]
+        faults += [
+            f"{path}:{line}: {text}: ask for its parts, by naming(...), told(...) or told_each(...)"
+            for line, text in found
+        ]
     assert_none(faults)

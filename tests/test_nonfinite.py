@@ -11,7 +11,7 @@ from dp_prior.places.local import LocalSaver
 from dp_prior.tensors.metrics import Means
 from dp_prior.training.guard import NotFiniteError
 from dp_prior.training.trainer import PolicyTrainer
-from tests.messages import naming, told
+from tests.messages import naming, told, told_each
 from tests.tiny import assert_equal, experiment, rows, state, tiny, train, train_and_die, write
 
 LIMITED = {"train__nonfinite_limit": 3, "train__save_every": {"steps": 4}, "train__steps": 20}
@@ -44,8 +44,7 @@ def test_samples_of_a_skipped_step_are_in_the_log(tmp_path, monkeypatch):
     one = experiment(tiny(tmp_path, **LIMITED))
     one.run()
     ids = one.parts.loader.ids(40).tolist()
-    what = "step 6 was skipped, the 1. in a row: its gradient was not finite; its samples"
-    assert events(tmp_path / "run") == [f"{what}: {ids}"]
+    assert told_each(events(tmp_path / "run"), ("step 6", "skipped", "1. in", "gradient", "finite", ids))
     assert rows(tmp_path / "run")[-1]["train/skipped_steps"] == 1
 
 

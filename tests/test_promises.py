@@ -39,7 +39,7 @@ def test_the_page_is_current():
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "said"),
+    ("outcomes", "verdict"),
     [
         ({}, "not run"),
         ({"a": "passed", "b": "passed"}, "kept"),
@@ -49,6 +49,6 @@ def test_the_page_is_current():
         ({"a": "passed", "b": "failed"}, "**broken**"),
     ],
 )
-def test_one_failure_breaks_a_promise_and_what_was_not_run_does_not_count(outcomes, said):
-    assert promises.verdict(["a", "b"], outcomes) == said
+def test_one_failure_breaks_a_promise_and_what_was_not_run_does_not_count(outcomes, verdict):
+    assert promises.verdict(["a", "b"], outcomes) == verdict
     assert promises.verdict([], outcomes) == "open: no test yet"

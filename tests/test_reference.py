@@ -66,17 +66,17 @@ def test_the_schema_describes_every_field_and_allows_its_own_mention():
 
 
 def test_the_page_has_a_section_for_every_record_and_a_row_for_every_field():
-    page = markdown(Run)
-    assert [line[3:] for line in page.splitlines() if line.startswith("## ")] == ["Run", "Small", "Large"]
-    assert "| `seed` | integer |  | Seed of everything. |" in page
-    assert '| `network` | [Small](#small) or [Large](#large) | `{"type": "small", ...}` | The network. |' in page
-    assert "| `width` | integer >= 1 and < 100 | `8` | Channels. |" in page
-    assert "| `widths` | list of integer | `[1, 2]` | Channels of each level; a \\| in a sentence. |" in page
-    assert '| `mode` | `"fast"` or `"slow"` | `"fast"` | How. |' in page
-    assert "| `limit` | number or null | `null` | None means no limit. |" in page
-    assert "| `others` | object of [Small](#small) or [Large](#large) | `{}` | More networks by name. |" in page
-    assert "At `network`, `others.<name>`, `stages.<index>`." in page
-    assert '`"type": "large"`' in page
+    written = markdown(Run)
+    assert [line[3:] for line in written.splitlines() if line.startswith("## ")] == ["Run", "Small", "Large"]
+    assert "| `seed` | integer |  | Seed of everything. |" in written
+    assert '| `network` | [Small](#small) or [Large](#large) | `{"type": "small", ...}` | The network. |' in written
+    assert "| `width` | integer >= 1 and < 100 | `8` | Channels. |" in written
+    assert "| `widths` | list of integer | `[1, 2]` | Channels of each level; a \\| in a sentence. |" in written
+    assert '| `mode` | `"fast"` or `"slow"` | `"fast"` | How. |' in written
+    assert "| `limit` | number or null | `null` | None means no limit. |" in written
+    assert "| `others` | object of [Small](#small) or [Large](#large) | `{}` | More networks by name. |" in written
+    assert "At `network`, `others.<name>`, `stages.<index>`." in written
+    assert '`"type": "large"`' in written
 
 
 def test_what_is_written_is_what_was_generated(tmp_path):

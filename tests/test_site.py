@@ -48,8 +48,8 @@ def test_all_pages_become_a_site_that_asks_no_other_host(tmp_path):
     assert '<script src="searchindex.js"' in search, "an index that is fetched is not read from file://"
     assert search.index("documentation_options.js") < search.index("SHOW_SEARCH_SUMMARY = location.protocol")
     assert "processes" in found(tmp_path, "multi GPU") and "results" in found(tmp_path, "coverage")
-    for words in ("early stopping", "running time", "memory GPU", "shell completion", "message cause remedy"):
-        assert "troubleshooting" in found(tmp_path, words), words
+    for query in ("early stopping", "running time", "memory GPU", "shell completion", "message cause remedy"):
+        assert "troubleshooting" in found(tmp_path, query), query
     pages = "".join(path.read_text(encoding="utf-8") for path in tmp_path.glob("*.html"))
     styles = "".join(path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.css"))
     loaded = {*LOADED.findall(pages), *STYLED.findall(pages + styles)}

@@ -8,6 +8,7 @@ from benchmarks import few_steps
 from benchmarks.training import ROOT, assignments
 from dp_prior.run.files.config import TrainConfig
 from tests.cases import every
+from tests.messages import told
 
 
 def test_all_policies_have_the_optimizer_that_the_table_was_measured_with():
@@ -37,12 +38,12 @@ def test_scores_and_runs_of_other_options_are_not_shown(tmp_path, monkeypatch):
     (tmp_path / "policy/config.json").write_text('{"train": {"samples": 1000}}')
     (tmp_path / "scores_100.json").write_text('{"first_seed": 300000}')
     arguments = ["--runs", str(tmp_path), "--data", str(tmp_path), "--only", "policy"]
-    for more, message in (
-        (["--first-seed", "5"], "scores_100.json holds scores from seed 300000 on; use another --runs"),
-        (["--samples", "2000"], "policy was trained on 1000 samples, not on 2000; use another --runs"),
+    for more, parts in (
+        (["--first-seed", "5"], ("scores_100.json", 300000, "another --runs")),
+        (["--samples", "2000"], ("policy", "1000 samples", 2000, "another --runs")),
     ):
         done = CliRunner().invoke(few_steps.main, arguments + more)
-        assert done.exit_code == 1 and message in done.output.replace("\n", "")
+        assert done.exit_code == 1 and told(done.output, *parts)
 
 
 def test_repeated_command_trains_and_measures_nothing_and_fills_the_page(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from dp_prior.cli.interpreter import interpreter_fault
+from tests.messages import told
 
 
 def test_a_suitable_python_is_fine():
@@ -14,13 +15,12 @@ def test_a_suitable_python_is_fine():
 @pytest.mark.parametrize(
     "change, found",
     [
-        (lambda: setattr(sys, "version_info", (3, 9, 2, "final", 0)), "needs Python 3.11 or newer; {} is 3.9.2; run"),
-        (lambda: sys.modules.update(click=None), "click, which dp_prior needs, is not installed for {}; run"),
+        (lambda: setattr(sys, "version_info", (3, 9, 2, "final", 0)), ("Python 3.11", "3.9.2")),
+        (lambda: sys.modules.update(click=None), ("click", "dp_prior")),
     ],
 )
 def test_an_old_python_and_one_outside_the_environment_are_told(change, found, monkeypatch):
     monkeypatch.setattr(sys, "version_info", sys.version_info)
     monkeypatch.setitem(sys.modules, "click", sys.modules.get("click"))
     change()
-    told = interpreter_fault()
-    assert found.format(sys.executable) in told and "source .venv/bin/activate" in told
+    assert told(interpreter_fault(), *found, sys.executable, "source .venv/bin/activate")

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 
 import numpy as np
 import pytest
@@ -242,13 +241,13 @@ def test_a_model_that_does_not_read_what_it_is_given_is_one_clear_line(tmp_path)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     texts = ("--texts", tmp_path / "t.txt")
-    for model, arguments, message in (
-        ("hashed", ("--config_file", path, "--key", "front"), "reads texts only; name a model that reads frames"),
-        ("hashed", texts, r"the text '\(!\)' has no letter or digit"),
-        (tmp_path / "model", texts, "holds no model that transformers can load"),
+    for model, arguments, parts in (
+        ("hashed", ("--config_file", path, "--key", "front"), ("texts", "reads frames")),
+        ("hashed", texts, ("'(!)'", "letter", "digit")),
+        (tmp_path / "model", texts, ("no model", "transformers")),
     ):
-        code, said = embed("--model", model, *arguments, "--out", tmp_path / "e" / str(len(message)))
-        assert code == 64 and re.search(f"error: --model {model}: 1 problem\n  .*{message}", said), said
+        code, said = embed("--model", model, *arguments, "--out", tmp_path / "e" / str(len(parts)))
+        assert code == 64 and told(said, f"error: --model {model}: 1 problem", *parts), said
 
 
 def test_texts_of_a_csv_are_embedded_as_they_are_written(tmp_path):
@@ -274,28 +273,28 @@ def test_the_lines_of_a_text_file_end_where_editors_end_them(tmp_path):
 
 
 def test_the_ending_of_a_file_says_what_it_holds(tmp_path):
-    for name, code, message in (
-        ("t.CSV", 0, "2 of 2 rows"),
-        ("t.tsv", 65, "t.tsv: 1 problem\n  is no table that is read; expected .txt .*, .csv, .jsonl or .parquet"),
-        ("t.jsonl", 65, "cannot be read"),
+    for name, code, parts in (
+        ("t.CSV", 0, ("2 of 2 rows",)),
+        ("t.tsv", 65, ("t.tsv: 1 problem", "table", ".txt", ".csv", ".jsonl", ".parquet")),
+        ("t.jsonl", 65, ("t.jsonl: 1 problem", "read")),
     ):
         (tmp_path / name).write_text("caption\na dog\na cat\n")
         how = ("--texts", tmp_path / name, "--column", "caption", "--out", tmp_path / f"of {name}")
         found, said = embed("--model", "hashed", *how)
-        assert found == code and re.search(message, said), said
+        assert found == code and told(said, *parts), said
 
 
 def test_texts_in_another_encoding_or_of_another_type_are_refused(tmp_path):
     (tmp_path / "t.csv").write_bytes("caption\ngr\xfcn\n".encode("latin-1"))
     pictures = [{"bytes": b"x", "path": None}]
     parquet.write_table(pyarrow.table({"caption": [b"gr\xfcn"], "image": pictures}), tmp_path / "t.parquet")
-    for given, message in (
-        (("--texts", tmp_path / "t.csv", "--column", "caption"), "t.csv: 1 problem\n  cannot be read: .*UTF8"),
-        (("--texts", tmp_path / "t.parquet", "--column", "caption"), "row 0: the caption is a bytes; expected a text"),
-        (("--images", tmp_path / "t.parquet"), "row 0: the image is a dict; expected a text in UTF-8"),
+    for given, parts in (
+        (("--texts", tmp_path / "t.csv", "--column", "caption"), ("t.csv: 1 problem", "UTF8")),
+        (("--texts", tmp_path / "t.parquet", "--column", "caption"), ("row 0", "caption", "bytes", "text")),
+        (("--images", tmp_path / "t.parquet"), ("row 0", "image", "dict", "text", "UTF-8")),
     ):
         code, said = embed("--model", "hashed", *given, "--out", tmp_path / "e")
-        assert code == 65 and re.search(message, said), said
+        assert code == 65 and told(said, *parts), said
 
 
 def test_frames_of_chosen_episodes_keep_the_numbers_of_all(tmp_path):

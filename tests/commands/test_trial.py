@@ -56,7 +56,7 @@ class Sitting:
     def usual(self, question):
         """The outcome that the start and the acting policy have."""
         if "outcome (" not in question:
-            return "yes" if "name the policies now" in question else ""
+            return "yes" if "(yes, no)" in question else ""
         start = re.search(r"start '(.*?)'", question)[1]
         draw = (int(start) * 0.377 + 0.05) % 1
         return "success" if draw < RATES[self.names[self.lineup.acting]] else "failure"
@@ -165,9 +165,9 @@ def test_a_correction_that_opens_an_earlier_block_is_asked_for_there(tmp_path):
 
 def test_bad_answers_are_told_and_asked_again(tmp_path):
     table = [  # the answers that lead there, a bad one, what is said
-        ([], "undo", ["no entry", "none so far"]),
+        ([], "undo", ["no entry", "none"]),
         ([], "undo 3", ["'3'"]),
-        ([], "end", ["nothing to tell"]),
+        ([], "end", ["nothing"]),
         ([""], "", ["''", "void WHY"]),
         ([""], "2", ["'2'", "0 to 1"]),
         ([""], "-0.1", ["'-0.1'", "0 to 1"]),

@@ -5,7 +5,7 @@ import pytest
 from dp_prior.config import ConfigError
 from tests.cases import every
 from tests.config.records import MINIMAL, Cosine, Evaluator, Linear, Run, problems, read
-from tests.messages import told
+from tests.messages import told, told_each
 
 
 def test_an_override_is_typed_by_the_record():
@@ -76,27 +76,27 @@ def test_an_override_can_give_what_the_file_lacks():
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("learning_rate", "--set learning_rate: expected KEY.KEY=VALUE, for example train.lr.peak=3e-4"),
-        ("task..horizon=1", "--set task..horizon=1: expected KEY.KEY=VALUE"),
-        ("extends=base.json", '--set extends=base.json: only a file can extend another, by "extends": "base.json"'),
-        ("=1", "--set =1: expected KEY.KEY=VALUE"),
-        ("evaluate.3.name=x", "--set evaluate.3.name=x: '3' is no index into a list of 1"),
-        ("evaluate.²=x", "--set evaluate.²=x: '²' is no index into a list of 1"),
-        ("evaluate.x=1", "--set evaluate.x=1: 'x' is no index into a list of 1"),
-        ("use_ema.value=1", "--set use_ema.value=1: use_ema is True, which has no key 'value'"),
-        ("task.down_dims.0.x=1", "--set task.down_dims.0.x=1: task.down_dims.0 is 256, which has no key 'x'"),
-        ("learning_rate=NaN", "--set learning_rate=NaN: NaN is not a JSON number; write a finite number or null"),
-        ('task={"horizon": 1', "--set task={\"horizon\": 1: line 1, column 14: not JSON: Expecting ',' delimiter"),
-        ("task.down_dims=[1,2", "--set task.down_dims=[1,2: line 1, column 5: not JSON: Expecting ',' delimiter"),
-        ("task={'horizon': 1}", "--set task={'horizon': 1}: line 1, column 2: not JSON: Expecting property name"),
-        ("use_ema=maybe", "use_ema: input should be a valid boolean; found 'maybe'"),
-        ("task.horizn=1", "task.horizn: unknown key. Did you mean 'horizon'?"),
-        ("tsk.horizon=1", "tsk: unknown key. Did you mean 'task'?"),
-        ("task.schedule.type=sine", "task.schedule.type: 'sine' is not known; expected one of 'cosine', 'linear'"),
+        ("learning_rate", ("--set learning_rate", "KEY.KEY=VALUE", "train.lr.peak=3e-4")),
+        ("task..horizon=1", ("--set task..horizon=1", "KEY.KEY=VALUE")),
+        ("extends=base.json", ("--set extends=base.json", "file", '"extends": "base.json"')),
+        ("=1", ("--set =1", "KEY.KEY=VALUE")),
+        ("evaluate.3.name=x", ("--set evaluate.3.name=x", "'3'", "index", 1)),
+        ("evaluate.²=x", ("--set evaluate.²=x", "'²'", "index", 1)),
+        ("evaluate.x=1", ("--set evaluate.x=1", "'x'", "index", 1)),
+        ("use_ema.value=1", ("--set use_ema.value=1", "use_ema", True, "'value'")),
+        ("task.down_dims.0.x=1", ("--set task.down_dims.0.x=1", "task.down_dims.0", 256, "'x'")),
+        ("learning_rate=NaN", ("--set learning_rate=NaN", "NaN", "finite", "null")),
+        ('task={"horizon": 1', ('--set task={"horizon": 1', "line 1, column 14", "JSON", "',' delimiter")),
+        ("task.down_dims=[1,2", ("--set task.down_dims=[1,2", "line 1, column 5", "JSON", "',' delimiter")),
+        ("task={'horizon': 1}", ("--set task={'horizon': 1}", "line 1, column 2", "JSON", "property name")),
+        ("use_ema=maybe", ("use_ema", "boolean", "'maybe'")),
+        ("task.horizn=1", ("task.horizn", "unknown key", "'horizon'")),
+        ("tsk.horizon=1", ("tsk", "unknown key", "'task'")),
+        ("task.schedule.type=sine", ("task.schedule.type", "'sine'", "'cosine', 'linear'")),
     ],
 )
 def test_an_override_that_cannot_be_applied_says_why(override, expected):
-    assert [line[: len(expected)] for line in problems(MINIMAL, override)] == [expected]
+    assert told_each(problems(MINIMAL, override), expected)
 
 
 def test_all_wrong_overrides_come_in_one_report():

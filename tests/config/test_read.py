@@ -9,7 +9,7 @@ import pytest
 from dp_prior.config import ConfigError
 from dp_prior.config.read import files_of
 from tests.config.records import MINIMAL, Run, problems, read
-from tests.messages import naming
+from tests.messages import naming, told
 
 
 def test_a_file_with_a_byte_order_mark_and_a_schema_line_reads(tmp_path):
@@ -23,22 +23,22 @@ def test_a_file_with_a_byte_order_mark_and_a_schema_line_reads(tmp_path):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('{"task": {"horizon": 1}, "task": {"horizon": 2}}', "key 'task' is written twice in one object; keep one"),
-        ('{"learning_rate": NaN}', "NaN is not a JSON number; write a finite number or null"),
-        ('{"learning_rate": -Infinity}', "-Infinity is not a JSON number"),
-        ('{"learning_rate": 1e999}', "'1e999' is too large for a number"),
-        ('{"learning_rate": ' + "1" * 5000 + "}", "an integer has too many digits"),
-        ("[1]", "holds a list; expected an object {...}"),
-        ("", "line 1, column 1: not JSON: Expecting value"),
-        ('{"task": }', "line 1, column 10: not JSON: Expecting value"),
-        ("{} {}", "line 1, column 4: not JSON: Extra data"),
-        ('{"a":' * 100_000, "is nested too deeply to be a configuration"),
-        ('{"a": ' + "[" * 900 + "]" * 900 + "}", "is nested too deeply to be a configuration"),
-        ('{"description": "\\ud800"}', "holds text that is not Unicode"),
+        ('{"task": {"horizon": 1}, "task": {"horizon": 2}}', ("'task'", "twice", "keep one")),
+        ('{"learning_rate": NaN}', ("NaN", "JSON", "finite", "null")),
+        ('{"learning_rate": -Infinity}', ("-Infinity", "JSON")),
+        ('{"learning_rate": 1e999}', ("'1e999'", "too large")),
+        ('{"learning_rate": ' + "1" * 5000 + "}", ("integer", "digits")),
+        ("[1]", ("list", "object {...}")),
+        ("", ("line 1, column 1", "JSON", "Expecting value")),
+        ('{"task": }', ("line 1, column 10", "JSON", "Expecting value")),
+        ("{} {}", ("line 1, column 4", "JSON", "Extra data")),
+        ('{"a":' * 100_000, ("nested", "deeply")),
+        ('{"a": ' + "[" * 900 + "]" * 900 + "}", ("nested", "deeply")),
+        ('{"description": "\\ud800"}', ("text", "Unicode")),
     ],
 )
 def test_text_that_is_not_plain_json_is_refused(text, expected):
-    assert problems(text)[0].startswith(expected)
+    assert told(problems(text)[0], *expected)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):

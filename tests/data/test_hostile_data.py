@@ -20,7 +20,7 @@ from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from tests import forks
 from tests.data.embeddings.folders import embeddings, write_npy
 from tests.data.formats.lerobot import test_dataset as test_lerobot
-from tests.messages import naming
+from tests.messages import naming, told
 
 PROGRAM = """
 import resource, sys, time
@@ -98,92 +98,100 @@ def replace_by_fifo(path):
     os.mkfifo(path)
 
 
-def cases(place) -> dict[str, tuple[str, dict, str]]:
-    """Kind, record and expected words by name."""
+def cases(place) -> dict[str, tuple[str, dict, list[tuple]]]:
+    """Kind, record and what the error may name, by name."""
     many = [(f"{number:09d}.npy", b"", None) for number in range(10_050)]
     keys = {f"key {number}": {"dtype": "float32", "shape": [1]} for number in range(150_000)}
     found = {
         "zarr-rows": (
             "zarr",
             zarr_set(place / "a", shape=[10**12, 2]),
-            "chunks are missing|which cannot decode|declares",
+            [("chunks", "missing"), ("decode",), ("declares",)],
         ),
         "zarr-rows-fill": (
             "zarr",
             zarr_set(place / "b", shape=[10**12, 2]) | {"missing_chunks": "fill"},
-            "declares 16,000,000,000,000 bytes, but this machine",
+            [("16,000,000,000,000 bytes", "machine")],
         ),
-        "zarr-chunks": ("zarr", zarr_set(place / "c", chunks=[10**12, 2]), "declares 16,000,000,000,000 bytes"),
+        "zarr-chunks": ("zarr", zarr_set(place / "c", chunks=[10**12, 2]), [("16,000,000,000,000 bytes",)]),
         "zarr-chunks-v3": (
             "zarr",
             zarr_set(place / "d", version=3, chunk_shape=[10**9, 1]),
-            "which cannot decode",
+            [("decode",)],
         ),
         "zarr-tiny-chunks": (
             "zarr",
             zarr_set(place / "e", shape=[10**7, 1], chunks=[1, 1]),
-            "chunks are missing|which cannot decode",
+            [("chunks", "missing"), ("decode",)],
         ),
         "zarr-axes": (
             "zarr",
             zarr_set(place / "f", shape=[10**12] * 200_000, chunks=[1] * 200_000),
-            "shape is [1000000000000, ",
+            [("shape", "[1000000000000, ")],
         ),
-        "zarr-zero": ("zarr", zarr_set(place / "g", chunks=[0, 0]), "cannot be read"),
+        "zarr-zero": ("zarr", zarr_set(place / "g", chunks=[0, 0]), [("read",)]),
         "npz-header": (
             "npz",
             npz(place / "h.npz", [("more.npy", npy_header((10**12, 2)), None)]),
-            "more.npy holds 0 bytes, but its header declares 16000000000000",
+            [("more.npy", "0 bytes", 16000000000000)],
         ),
         "npz-directory": (
             "npz",
             npz(place / "i.npz", [("more.npy", npy_header((10**12,)), 8 * 10**12 + 128)]),
-            "declares|holds",
+            [("declares",), ("holds",)],
         ),
-        "npz-keys": ("npz", npz(place / "j.npz", many), "has 10053 arrays; expected at most 10000"),
+        "npz-keys": ("npz", npz(place / "j.npz", many), [("10053 arrays", "most 10000")]),
         "lerobot-width": (
             "lerobot",
             lerobot(place / "k", data_path="data/{episode_index:0999999999d}.parquet"),
-            "no such file, but the episode list names it",
+            [("no such", "episode list")],
         ),
         "lerobot-outside": (
             "lerobot",
             lerobot(place / "l", data_path="data/../../{episode_index}"),
-            "leaves the data set",
+            [("leaves", "data set")],
         ),
-        "lerobot-absolute": ("lerobot", lerobot(place / "m", data_path="/etc/{episode_index}"), "leaves the data set"),
-        "lerobot-keys": ("lerobot", lerobot(place / "n", features=keys), "has 150000 features; expected at most"),
+        "lerobot-absolute": (
+            "lerobot",
+            lerobot(place / "m", data_path="/etc/{episode_index}"),
+            [("leaves", "data set")],
+        ),
+        "lerobot-keys": ("lerobot", lerobot(place / "n", features=keys), [("150000 features", "at most")]),
         "lerobot-document": (
             "lerobot",
             lerobot(place / "o", note="a" * (17 << 20)),
-            "bytes; expected at most",
+            [("bytes", "at most")],
         ),
     }
     for name in ("zarr-fifo-chunk", "zarr-fifo-metadata"):
         record = zarr_set(place / name)
         target = ".zarray" if name.endswith("metadata") else "0.0"
         replace_by_fifo(place / name / "data" / "state" / target)
-        found[name] = ("zarr", record, "is a named pipe, socket or device; expected a regular file")
+        found[name] = ("zarr", record, [("named pipe", "regular file")])
     for name, target in (("info", "meta/info.json"), ("episodes", "meta/episodes.jsonl")):
         record = lerobot(place / f"fifo {name}")
         replace_by_fifo(place / f"fifo {name}" / target)
-        found[f"lerobot-fifo-{name}"] = ("lerobot", record, "is a named pipe")
+        found[f"lerobot-fifo-{name}"] = ("lerobot", record, [("named pipe",)])
     record = lerobot(place / "fifo column")
     replace_by_fifo(next((place / "fifo column" / "data").glob("*/*.parquet")))
-    found["lerobot-fifo-column"] = ("lerobot", record, "is a named pipe")
+    found["lerobot-fifo-column"] = ("lerobot", record, [("named pipe",)])
     os.mkfifo(place / "pipe.npz")
-    found["npz-fifo"] = ("npz", {"type": "npz", "path": str(place / "pipe.npz")}, "no such file")
+    found["npz-fifo"] = ("npz", {"type": "npz", "path": str(place / "pipe.npz")}, [("pipe.npz", "no such")])
     folder = write_npy(place / "img", embeddings(8), [4, 4])
     replace_by_fifo(folder / "img_emb_01.npy")
-    found["embeddings-fifo"] = ("folder", {"path": str(folder)}, "img_emb_01.npy: is a named pipe")
+    found["embeddings-fifo"] = ("folder", {"path": str(folder)}, [("img_emb_01.npy", "named pipe")])
     folder = write_npy(place / "huge", embeddings(8), [4, 4])
     (folder / "img_emb_01.npy").write_bytes(npy_header((10**12, 6), "<f4"))
-    found["embeddings-header"] = ("folder", {"path": str(folder)}, "but its header declares")
+    found["embeddings-header"] = ("folder", {"path": str(folder)}, [("img_emb_01.npy", "header")])
     table = pa.table({"embedding": pa.array([[1.0, 2.0]] * 4)})
     (place / "table").mkdir()
     parquet.write_table(table, place / "table" / "0.parquet")
     os.mkfifo(place / "table" / "1.parquet")
-    found["parquet-fifo"] = ("folder", {"path": str(place / "table"), "format": "parquet"}, "is a named pipe")
+    found["parquet-fifo"] = (
+        "folder",
+        {"path": str(place / "table"), "format": "parquet"},
+        [("1.parquet", "named pipe")],
+    )
     return found
 
 
@@ -204,9 +212,9 @@ def test_hostile_data_are_refused_in_bounded_time_and_memory(tmp_path):
     results = {line.split("|", 1)[0]: line.split("|", 3)[1:] for line in done.stdout.splitlines()}
     assert list(results) == list(wanted), done.stderr[-2000:]
     problems = []
-    for name, (_, _, words) in wanted.items():
+    for name, (_, _, ways) in wanted.items():
         seconds, grown, found = results[name]
-        if not found.startswith("DataError") or not any(word in found for word in words.split("|")):
+        if not found.startswith("DataError") or not any(told(found, *parts) for parts in ways):
             problems.append(f"{name}: {found}")
         if float(seconds) > 10 or int(grown) > 700:
             problems.append(f"{name}: {seconds} s, {grown} MB")

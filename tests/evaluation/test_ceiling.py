@@ -45,7 +45,7 @@ def test_it_names_shares_interval_and_versions():
             ["2 of 100 depart", "step 2 of episode 8", "state[2]", "rate"],
         ),
         ([line(7, departs_at=0)], ["1 of 100 depart", "step 0", "`start`"]),
-        ([line(success=False, steps=5)], ["1 are longer than env.max_steps"]),
+        ([line(success=False, steps=5)], ["1 are", "longer", "env.max_steps"]),
     ],
 )
 def test_it_says_what_keeps_the_environment_from_following(table, parts):

@@ -18,7 +18,7 @@ from dp_prior.tasks.image import ImageTaskConfig
 from dp_prior.tensors.batch import Batch, Spec
 from tests.cases import every
 from tests.evaluation.fakes import NOW, on_ranks
-from tests.messages import naming
+from tests.messages import naming, told
 
 SPEC = Spec(x_shape=(4, 3, 3), cond_shapes={"label": ()}, kinds={"label": "label"})
 
@@ -149,7 +149,7 @@ def test_guidance_that_was_not_trained_is_a_fault_of_the_configuration():
     record = DrawnImagesConfig(guidance_scale=2.0)
     assert list(record.task_faults(ImageTaskConfig(label_dropout=0.1))) == []
     (fault,) = record.task_faults(ImageTaskConfig())
-    assert fault.startswith("guidance_scale is 2, but training never drops the label; set task.label_dropout")
+    assert told(fault, "guidance_scale", 2, "set task.label_dropout")
     assert not list(DrawnImagesConfig(guidance_scale=1.0).task_faults(ImageTaskConfig()))
 
 

@@ -11,6 +11,7 @@ from dp_prior.tensors.randomness import Randomness
 from tests.cases import every
 from tests.diffusion.test_process import MIP
 from tests.evaluation.fakes import NOW, TinyPolicy, data, on_ranks
+from tests.messages import told_each
 
 SMALL = {"schedule": {"type": "cosine", "steps": 20}}
 MODELS = {"ema": TinyPolicy(0, **SMALL), "online": TinyPolicy(1, **SMALL)}
@@ -77,5 +78,5 @@ def test_other_knobs_are_kept():
 )  # fmt: skip
 def test_policies_that_are_not_trained_at_every_timestep_have_no_likelihood(diffusion, sampler):
     task = PolicyConfig.from_json(json.dumps({"diffusion": diffusion, "sampler": sampler}))
-    problem = "type is 'likelihood', but the task does not train a noisy x at every timestep; remove the evaluator"
-    assert list(LikelihoodConfig().task_faults(task)) == ([problem] if diffusion else [])
+    parts = ("'likelihood'", "every timestep", "remove")
+    assert told_each(LikelihoodConfig().task_faults(task), *([parts] if diffusion else []))

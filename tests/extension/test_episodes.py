@@ -108,7 +108,7 @@ def test_a_format_of_another_package_gives_frames_and_instructions_wherever_ours
             done = tiny.train(config)
             assert done.exit_code == 0, done.output
         assert tiny.rows(tmp_path / "csv" / "run") == tiny.rows(tmp_path / "npz" / "run")
-        assert "equal to the stored" in call("evaluate", tmp_path / "csv" / "run")
+        assert told(call("evaluate", tmp_path / "csv" / "run"), "equal", "stored")
 
         seen = {"agent_pos": np.zeros(2), "goal": np.ones(2), "front": pictures[0], "told": texts[0]}
         acted = [Agent(load_policy(tmp_path / name / "run"), seed=0).act(seen) for name in places]

@@ -64,8 +64,8 @@ def test_every_family_is_in_the_table_and_among_the_entry_points():
     families = dict(re.findall(r'^(\w+) = family\(\s*"(\w+)"', sources, re.MULTILINE))
     text = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
     assert {*re.findall(r"^\| `(\w+Config)` \|", text, re.MULTILINE)} == families.keys()
-    named = re.search(r"name of the\s+family: (.*?)\.", text, re.DOTALL)[1]
-    assert {*re.findall(r"`(\w+)`", named)} == {*families.values()}
+    named = [{*re.findall(r"`(\w+)`", sentence)} for sentence in re.split(r"[.:]\s", text)]
+    assert {*families.values()} in named
 
 
 def test_every_kind_of_part_is_shown_in_at_most_sixty_lines():
@@ -79,14 +79,14 @@ def test_every_kind_of_part_is_shown_in_at_most_sixty_lines():
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("raise RuntimeError('no licence')", "RuntimeError: no licence (PLACE/my_part.py, line 1)"),
-        ("raise SystemExit(3)", "SystemExit: 3 (PLACE/my_part.py, line 1)"),
-        ("import my_missing_library", "ModuleNotFoundError: No module named 'my_missing_library' (PLACE/my_part.py"),
-        ("def broken(:", "SyntaxError: invalid syntax (my_part.py, line 1)"),
-        (LOGGER.replace("fail_at: int | None", "fail_at"), "missing-annotation (PLACE/my_part.py, line 10)"),
-        (LOGGER.replace('"lines"', '"csv"'), "LinesConfig has the type 'csv', which CsvConfig has already"),
+        ("raise RuntimeError('no licence')", ("RuntimeError: no licence", "PLACE/my_part.py, line 1")),
+        ("raise SystemExit(3)", ("SystemExit: 3", "PLACE/my_part.py, line 1")),
+        ("import my_missing_library", ("ModuleNotFoundError", "'my_missing_library'", "PLACE/my_part.py")),
+        ("def broken(:", ("SyntaxError: invalid syntax", "my_part.py, line 1")),
+        (LOGGER.replace("fail_at: int | None", "fail_at"), ("model-field-missing-annotation", "my_part.py, line 10")),
+        (LOGGER.replace('"lines"', '"csv"'), ("my_part.LinesConfig", "'csv'", "CsvConfig")),
         (LOGGER.replace("LoggerConfig", "EncoderConfig").replace("tracking import", "networks.encoders import"),
-         "my_part.LinesConfig is no member of the family 'encoders': it has no reads, no needs_data_units"),
+         ("my_part.LinesConfig", "'encoders'", "no reads", "no needs_data_units")),
     ],
     ids=["raises", "exits", "misses a library", "is no Python", "untyped", "takes a type", "takes another family"],
 )  # fmt: skip
@@ -97,7 +97,7 @@ def test_module_that_cannot_be_imported_is_one_clear_error(place, tiny, source, 
     (place / "my_part.py").unlink()
     assert done.exit_code == 64, done.output
     assert done.output.startswith("error: --import my_part: 1 problem\n  ")
-    assert problem.replace("PLACE", str(place)) in done.output
+    assert told(done.output, *(part.replace("PLACE", str(place)) for part in problem))
 
 
 def test_module_that_is_missing_is_one_clear_error(place, tiny):

@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from dp_prior.files.hub_files import HubError, HubRepository, http_library, locate
-from tests.messages import naming
+from tests.messages import naming, told
 
 FILES = {"config.json": b"{}", "deep/weights.bin": b"12345", "other.txt": b"?"}
 
@@ -55,10 +55,10 @@ def test_a_file_that_is_too_large_is_not_downloaded(repository, hub):
 @pytest.mark.parametrize(
     ("reference", "fault", "reason", "message"),
     [
-        ("me/nothing", {}, "no repository", "me/nothing is no repository on the Hub, or hidden from this token"),
-        ("a/" + "b" * 200, {}, "no repository", "is no repository on the Hub; its name must be user/name"),
-        ("me/x@v9", {}, "no revision", "me/x@v9 has no such revision"),
-        ("me/x", {"status": 403, "headers": {"X-Error-Code": "GatedRepo"}}, "gated", "me/x is gated; accept its"),
+        ("me/nothing", {}, "no repository", ("me/nothing", "Hub", "token")),
+        ("a/" + "b" * 200, {}, "no repository", ("Hub", "user/name")),
+        ("me/x@v9", {}, "no revision", ("me/x@v9", "revision")),
+        ("me/x", {"status": 403, "headers": {"X-Error-Code": "GatedRepo"}}, "gated", ("me/x", "gated", "accept")),
     ],
 )
 @pytest.mark.parametrize("way", ["file", "snapshot"])
@@ -68,7 +68,7 @@ def test_every_failure_has_its_reason_and_one_line(repository, hub, reference, f
     asked = HubRepository.parse(reference)
     with pytest.raises(HubError) as error:
         asked.file("config.json", 9) if way == "file" else asked.snapshot(["*.json"])
-    assert error.value.reason == reason and message in str(error.value) and "\n" not in str(error.value)
+    assert error.value.reason == reason and told(str(error.value), *message) and "\n" not in str(error.value)
     assert error.value.status == fault.get("status", error.value.status)
 
 

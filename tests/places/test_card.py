@@ -18,6 +18,7 @@ from dp_prior.places.worker import Worker
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.files.configurations import find_configuration
 from dp_prior.run.run import Run
+from tests.messages import told
 from tests.tiny import experiment, tiny
 
 ROLLOUT = {"type": "rollout", "env": {"type": "toy", "n_envs": 2, "max_steps": 6}, "n_episodes": 4, "videos": 2}
@@ -57,20 +58,18 @@ def test_the_card_of_a_finished_run_and_what_it_promises(finished, hub):
     assert "model-index" in yaml.safe_load(files["README.md"].decode().split("---")[1])
     text = card.text
     low, high = result["test"]["test/score_ci_low"], result["test"]["test/score_ci_high"]
-    row = (
-        f"| `test/score` | {values['test/score']:.4g} | {low:.4g} to {high:.4g} | 4 episodes of toy, seeds 500 to 503 |"
-    )
-    assert row in text
+    score = f"| {values['test/score']:.4g} | {low:.4g} to {high:.4g} |"
+    assert told(text, "| `test/score`", score, "4 episodes", "toy", "500 to 503")
     fingerprint = read_checkpoint(finished.best, ["data.json"]).documents["data.json"]["fingerprint"]
     for part in (
         "# card",
         "A policy for a test.",
         f"| data fingerprint | `{fingerprint}` |",
         f"| configuration hash | `{read_manifest(finished.best).config_hash}` |",
-        "3 train, 1 val episodes",
+        "3 train, 1 val",
         "![rollout](media/rollout.gif)",
         "![curve](media/curve.png)",
-        "[`media/report.html`](media/report.html) is the report of the run",
+        "[`media/report.html`](media/report.html)",
     ):
         assert part in text, part
     assert files["media/rollout.gif"].startswith(b"GIF89a")

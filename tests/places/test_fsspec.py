@@ -49,7 +49,8 @@ def pointed_at(url, kind="best"):
 
 
 def test_folders_stay_and_pointers_move(run, url):
-    assert send(run, url, 1) == DeliveryReport("checkpoints/step_00000001 is uploaded as best")
+    said = send(run, url, 1)
+    assert said == DeliveryReport(said.message) and told(said.message, "checkpoints/step_00000001", "best")
     first = contents(url)
     send(run, url, 2, fields={"save_latest": True})
     assert pointed_at(url) == pointed_at(url, "latest") == 2

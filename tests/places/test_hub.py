@@ -54,7 +54,8 @@ def test_the_commit_is_known_wherever_the_client_has_its_cache(tmp_path, hub):
 
 def test_the_best_is_a_whole_model_at_the_root_and_a_folder_that_never_changes(run, hub):
     sending = Sending(run, license="mit")
-    assert sending.send(1) == DeliveryReport("checkpoints/step_00000001 is uploaded as best")
+    said = sending.send(1)
+    assert said == DeliveryReport(said.message) and told(said.message, "checkpoints/step_00000001", "best")
     first = hub.files("me/pusht")
     assert step_at_root(first) == 1 and hub.repos["me/pusht"].private
     sending.send(2)
@@ -138,8 +139,9 @@ def test_a_better_best_of_another_run_is_not_replaced(run, hub, tmp_path):
     other = Run(tmp_path / "other")
     try:
         said = Sending(other).send(5, value=0.2)
-        remark = "the best there is better: loss 0.1, here 0.2; it stays"
-        assert said == DeliveryReport("checkpoints/step_00000005 is uploaded", remark=remark)
+        assert said == DeliveryReport(said.message, remark=said.remark)
+        assert told(said.message, "checkpoints/step_00000005") and "best" not in said.message
+        assert told(said.remark, "better", "loss 0.1", "here 0.2", "stays")
         assert step_at_root(hub.files("me/pusht")) == 1
         Sending(other).send(6, value=0.05)
         assert step_at_root(hub.files("me/pusht")) == 6

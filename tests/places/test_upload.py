@@ -16,7 +16,7 @@ from dp_prior.places.upload import UploadConfig, UploadSaver
 from dp_prior.places.upload_schedule import FIRST_WAIT_S, LONGEST_WAIT_S
 from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.tracker import Tracker
-from tests.messages import naming, told
+from tests.messages import naming, told, told_each
 
 DONE = DeliveryReport("done", commits=2)
 UNAVAILABLE = DeliveryReport("the Hub answered 503", "unavailable")
@@ -180,11 +180,8 @@ def test_trouble_is_told_once_and_named_at_the_end(run, caplog):
         place.saver.save(run.save(step))
         place.saver.step()
     assert sum(told(line, "huggingface me/x", "token", "wait") for line in caplog.messages) == 1
-    assert place.saver.close(threading.Event()) == [
-        f"huggingface me/x: the {kind} checkpoint, of step 2, is not up yet: no token. It waits in "
-        f"{place.saver.outbox.directory}; `dp-prior push RUN` sends it"
-        for kind in ("latest", "best")
-    ]
+    parts = ("huggingface me/x", "step 2", "no token", place.saver.outbox.directory, "`dp-prior push RUN`")
+    assert told_each(place.saver.close(threading.Event()), *((*parts, kind) for kind in ("latest", "best")))
 
 
 def test_what_a_saver_takes_is_what_it_was_asked_for(run):
@@ -288,9 +285,7 @@ def test_push_says_once_that_it_tries_again_and_leaves_a_refusal_to_its_end(run,
         place = Place(run, answer)
         place.saver.save(run.save(1))
         assert len(place.saver.drain(1.0)) == 2
-        assert [record.getMessage().rpartition(". ")[2] for record in caplog.records] == (
-            ["It is tried again, for 1 s at most"] if answer is UNAVAILABLE else []
-        )
+        assert told_each(caplog.messages, *([("again", "1 s")] if answer is UNAVAILABLE else []))
         place.saver.outbox.remove(place.saver.outbox.waiting())
 
 

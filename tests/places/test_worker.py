@@ -93,6 +93,6 @@ def test_unforeseen_trouble_is_told_by_its_kind_alone(run, monkeypatch):
 
     monkeypatch.setattr(HuggingFaceSaverConfig, "destination", lambda self: Broken())
     record = HuggingFaceSaverConfig(repo="me/x")
-    assert Worker({}, record.destination).attempt(None, (), 1.0) == DeliveryReport(
-        "ValueError in the uploader", "unavailable"
-    )
+    said = Worker({}, record.destination).attempt(None, (), 1.0)
+    assert said == DeliveryReport(said.message, "unavailable")
+    assert told(said.message, "ValueError", "uploader") and "secret" not in said.message

@@ -173,7 +173,7 @@ def test_rollouts_act_as_our_own_agents_and_refuse_other_robots(trained_policy, 
     )
     assert ended[:2] == ["ENDED", "ENDED"] and len(ended) == 7, output
     for line, named in zip(
-        ended[2:], ("gives one observation", "--fps=100", "units", "another order", "instantiate"), strict=True
+        ended[2:], ("one observation", "--fps=100", "units", "another order", "instantiate"), strict=True
     ):
         assert line.startswith("REFUSED") and named in line, line
     _, states, actions = programs.log("sync")

@@ -5,18 +5,19 @@ import torch
 
 from dp_prior.run import precision
 from dp_prior.run.precision import forward_seconds, precision_warnings
+from tests.messages import told_each
 from tests.tiny import experiment, tiny
 
 
 @pytest.mark.parametrize(
-    ("wanted", "seconds", "told"),
-    [("bf16", (1.0, 1.5), "1.5 times as long"), ("bf16", (1.0, 1.1), None), ("fp32", (1.0, 9.0), None)],
+    ("wanted", "seconds", "ratio"),
+    [("bf16", (1.0, 1.5), "1.5 times"), ("bf16", (1.0, 1.1), None), ("fp32", (1.0, 9.0), None)],
 )
-def test_bf16_is_warned_of_where_it_is_slower(tmp_path, monkeypatch, wanted, seconds, told):
-    parts = experiment(tiny(tmp_path, train__precision=wanted)).parts
+def test_bf16_is_warned_of_where_it_is_slower(tmp_path, monkeypatch, wanted, seconds, ratio):
+    run = experiment(tiny(tmp_path, train__precision=wanted)).parts
     monkeypatch.setattr(precision, "forward_seconds", lambda parts: seconds)
-    found = list(precision_warnings(parts))
-    assert len(found) == (told is not None) and all(told in line and "fp32" in line for line in found)
+    parts = () if ratio is None else (("train.precision", "bf16", ratio, "fp32"),)
+    assert told_each(precision_warnings(run), *parts)
 
 
 def test_timing_changes_neither_the_model_nor_the_random_numbers(tmp_path):

@@ -156,25 +156,24 @@ def test_a_picture_reaches_its_encoder_as_bytes_and_has_no_statistics(monkeypatc
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (PolicyConfig(horizon=4, n_action_steps=2), "task.encoders.camera: 1 problem"),  # too small for the default
+        (PolicyConfig(horizon=4, n_action_steps=2), ("task.encoders.camera: 1 problem",)),  # too small for the default
         (
             PolicyConfig(horizon=4, n_action_steps=2, encoders={"camera": StateEncoderConfig()}),
-            "task.encoders.camera is 'state', and the state encoder reads vector",
+            ("task.encoders.camera", "'state'", "reads vector"),
         ),
         (
             PolicyConfig.model_validate(
                 {"horizon": 4, "n_action_steps": 2, "normalizer": {"camera": {"type": "limits"}}}
             ),
-            "task.normalizer names 'camera', which is of kind 'image'; only vectors and texts are normalised",
+            ("task.normalizer", "'camera'", "'image'", "vectors", "texts"),
         ),
-        (InpaintingPolicyConfig(horizon=4, n_action_steps=2), "which must be vectors; found {'camera': 'image'}"),
-        (PriorConfig(), "a prior reads vectors; found {'camera': 'image'}"),
+        (InpaintingPolicyConfig(horizon=4, n_action_steps=2), ("vectors", "{'camera': 'image'}")),
+        (PriorConfig(), ("prior", "vectors", "{'camera': 'image'}")),
     ],
 )
 def test_a_kind_that_nothing_reads_is_refused_where_configuration_meets_data(config, message):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=naming(*message)):
         config.create(IMAGE)
-    assert message in str(caught.value)
 
 
 class CountingStill(Still):

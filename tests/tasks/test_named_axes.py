@@ -11,7 +11,7 @@ from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tasks.transfer import TransferConfig, choose
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.normalizer import Statistics
-from tests.messages import naming, told
+from tests.messages import naming, told, told_each
 
 CAMERA = {"type": "resnet", "width": 16, "blocks": [1], "keypoints": 2, "output_dim": 3, "crop": None}
 TOP = ["normalizer", "encoder", "backbone"]
@@ -112,24 +112,24 @@ def taken(now, was, **record):
 @pytest.mark.parametrize(
     ("ours", "theirs", "says"),
     [
-        ({}, {}, "action: 0, 1 taken by place; 2 anew"),  # no data set names them
-        ({"x": tuple("xyz")}, {"x": tuple("zx")}, "action: x, z taken by name; y anew"),
-        ({"x": tuple("xyz")}, {"x": tuple("zw")}, "action: z taken by name; x, y anew; w not used"),
-        ({"x": tuple("xyz")}, {}, "action: x, y, z anew; 0, 1 not used"),
-        ({}, {"x": tuple("xy")}, "action: 0, 1, 2 anew; x, y not used"),
-        ({"x": tuple("xyz")}, {"x": tuple("pq")}, "action: x, y, z anew; p, q not used"),
-        ({"x": tuple("xxy")}, {"x": tuple("xy")}, "action: 0, 1, 2 anew; x, y not used"),  # a name said twice
+        ({}, {}, ["0, 1 taken", "place", "2 anew"]),  # no data set names them
+        ({"x": tuple("xyz")}, {"x": tuple("zx")}, ["x, z taken", "name", "y anew"]),
+        ({"x": tuple("xyz")}, {"x": tuple("zw")}, ["z taken", "name", "x, y anew", "w", "not used"]),
+        ({"x": tuple("xyz")}, {}, ["x, y, z anew", "0, 1 not used"]),
+        ({}, {"x": tuple("xy")}, ["0, 1, 2 anew", "x, y", "not used"]),
+        ({"x": tuple("xyz")}, {"x": tuple("pq")}, ["x, y, z anew", "p, q", "not used"]),
+        ({"x": tuple("xxy")}, {"x": tuple("xy")}, ["0, 1, 2 anew", "x, y", "not used"]),  # a name said twice
     ],
 )
 def test_numbers_are_those_of_one_name_or_of_one_place_where_nobody_names_them(ours, theirs, says):
     now, was = policy("xyz", "ab", seed=1, names=ours), policy("xy", "ab", names=theirs)
     found = taken(now, was)
-    assert found.names == (says,)
+    assert told_each(found.names, ("action", *says))
     weight, old = (one.state_dict()["backbone.head.out.bias"] for one in (now, was))
     new = found.taken.get("backbone.head.out.bias", weight)
     places = {str(name): place for place, name in enumerate(theirs.get("x", range(2)))}
     for place, name in enumerate(map(str, ours.get("x", range(3)))):
-        by_name = name in places and "taken" in says
+        by_name = name in places and "taken" in says[0]
         assert new[place] == (old[places[name]] if by_name else weight[place])
 
 
@@ -170,11 +170,7 @@ def test_statistics_of_further_numbers_are_those_of_the_new_data():
 
 def test_observations_that_one_policy_alone_has_are_told():
     now, was = policy("xy", "ab", ["front"], seed=1), policy("xy", "ba", ["wrist"])
-    assert [*differing_names(now, was)] == [
-        "front: anew",
-        "state: a, b taken by name",
-        "wrist: not used",
-    ]
+    assert told_each(differing_names(now, was), ("front", "anew"), ("state", "a, b", "name"), ("wrist", "not used"))
 
 
 def test_parts_that_may_not_differ_refuse_numbers_in_another_order():

@@ -227,10 +227,10 @@ def test_arms_that_the_data_do_not_have_are_refused(change, words):
 def test_offsets_of_another_width_or_of_a_rotation_are_refused():
     spec, _, _, _ = two_arms()
     for arm, words in (
-        (OffsetArm(action=(0, 3), key="right", slice=(0, 2)), "expected as many"),
-        (OffsetArm(action=(3, 6), key="left_pos"), "overlaps the rotation [3, 6]; leave it out"),
+        (OffsetArm(action=(0, 3), key="right", slice=(0, 2)), ("task.arms.0", "[[0, 3], [0, 2]]", "[3, 2]")),
+        (OffsetArm(action=(3, 6), key="left_pos"), ("rotation [3, 6]", "leave it")),
     ):
-        assert words in "\n".join(arm_faults((arm,), spec))
+        assert told("\n".join(arm_faults((arm,), spec)), *words)
 
 
 @pytest.mark.parametrize(

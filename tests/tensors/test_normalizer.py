@@ -324,17 +324,17 @@ def test_all_bad_statistics_are_named_when_fitting():
 @pytest.mark.parametrize(
     ("break_it", "message"),
     [
-        (lambda s: s.pop("normalizer.x/min"), "key 'x', all dimensions: min is missing"),
-        (lambda s: s["normalizer.x/scale"].__setitem__(2, math.inf), "key 'x', dimension 2: scale is inf"),
-        (lambda s: s["normalizer.x/mean"].__setitem__(0, math.nan), "key 'x', dimension 0: mean is nan"),
-        (lambda s: s["normalizer.x/scale"].__setitem__(1, 0.0), "key 'x', dimension 1: scale is 0.0"),
+        (lambda s: s.pop("normalizer.x/min"), ("key 'x', all dimensions", "min", "missing")),
+        (lambda s: s["normalizer.x/scale"].__setitem__(2, math.inf), ("key 'x', dimension 2", "scale", "inf")),
+        (lambda s: s["normalizer.x/mean"].__setitem__(0, math.nan), ("key 'x', dimension 0", "mean", "nan")),
+        (lambda s: s["normalizer.x/scale"].__setitem__(1, 0.0), ("key 'x', dimension 1", "scale", 0.0)),
         (
             lambda s: s.__setitem__("normalizer.x/std", torch.zeros(2)),
-            "key 'x', all dimensions: std is torch.float32 of shape (2,); expected torch.float32 of shape (3,)",
+            ("key 'x', all dimensions", "std", "(2,)", "torch.float32", "(3,)"),
         ),
         (
             lambda s: s.__setitem__("normalizer.x/std", torch.zeros(3).bfloat16()),
-            "key 'x', all dimensions: std is torch.bfloat16 of shape (3,); expected torch.float32 of shape (3,)",
+            ("key 'x', all dimensions", "std", "torch.bfloat16", "torch.float32", "(3,)"),
         ),
     ],
 )
@@ -344,10 +344,8 @@ def test_loading_bad_statistics_is_an_error_naming_key_and_dimension(break_it, m
     state = {name: value.clone() for name, value in state.items()}
     break_it(state)
     target = torch.nn.ModuleDict({"normalizer": Normalizer({"x": (3,)}, {"x": Limits()})})
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=naming("normalizer", *message)):
         target.load_state_dict(state, strict=strict)
-    assert "normalizer" in str(caught.value)
-    assert message in str(caught.value)
 
 
 def test_loading_the_statistics_of_an_unfitted_normalizer_is_an_error():

@@ -18,7 +18,7 @@ from dp_prior.tensors.rotations import (
     to_6d,
 )
 from tests.cases import every
-from tests.messages import naming
+from tests.messages import naming, told
 
 AXES = torch.cat([torch.eye(3), -torch.eye(3), torch.tensor([[1.0, 1, 0], [1, -2, 3], [-1e-4, 1, 1e-4]])])
 ANGLES = [0.0, 1e-20, 1e-8, 1e-4, 0.5, math.pi / 2, 3.0, math.pi - 1e-4, math.pi - 1e-7, math.pi, 4.0, 2 * math.pi]
@@ -117,20 +117,20 @@ def test_gram_schmidt_gives_the_nearest_first_axis_and_turns_with_the_numbers():
 @pytest.mark.parametrize(
     "form, value, words",
     [
-        ("quaternion_xyzw", [0.0, 0, 0, 0.5], "its length is 0.5; expected 1"),
-        ("quaternion_wxyz", [0.0, 0, 0, 0], "its length is 0; expected 1"),
-        ("axis_angle", [0.0, 0, 90], "read as 'axis_angle'; are they degrees?"),
-        ("euler_xyz", [180.0, 0, 0], "read as 'euler_xyz'; are they degrees?"),
-        ("euler_xyz_degrees", [800.0, 0, 0], "beyond two turns"),
-        ("matrix", [1.0, 0, 0, 0, 1, 0, 0, 0, 2], "right angles and no mirror image"),
-        ("matrix", [1.0, 0, 0, 0, 1, 0, 0, 0, -1], "right angles and no mirror image"),
-        ("6d_columns", [1.0, 0, 0, 1, 0, 0], "its axes should have length 1"),
-        ("6d_rows", [0.5, 0, 0, 0, 1, 0], "its axes should have length 1"),
+        ("quaternion_xyzw", [0.0, 0, 0, 0.5], ("length", 0.5, 1)),
+        ("quaternion_wxyz", [0.0, 0, 0, 0], ("length", 0, 1)),
+        ("axis_angle", [0.0, 0, 90], ("'axis_angle'", "degrees?")),
+        ("euler_xyz", [180.0, 0, 0], ("'euler_xyz'", "degrees?")),
+        ("euler_xyz_degrees", [800.0, 0, 0], ("two turns",)),
+        ("matrix", [1.0, 0, 0, 0, 1, 0, 0, 0, 2], ("right angles", "mirror")),
+        ("matrix", [1.0, 0, 0, 0, 1, 0, 0, 0, -1], ("right angles", "mirror")),
+        ("6d_columns", [1.0, 0, 0, 1, 0, 0], ("axes", "length 1")),
+        ("6d_rows", [0.5, 0, 0, 0, 1, 0], ("axes", "length 1")),
     ],
 )
 def test_numbers_that_are_no_rotation_are_found_and_described(form, value, words):
     assert not is_rotation(np.array([value]), form).any()
-    assert words in not_a_rotation(value, form)
+    assert told(not_a_rotation(value, form), *words)
 
 
 def test_a_layout_keeps_other_numbers_in_their_order_and_is_its_own_inverse():

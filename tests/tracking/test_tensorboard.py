@@ -103,14 +103,14 @@ def test_pictures_videos_and_errors_are_shown(tmp_path):
     image_of.fromarray(picture).save(tmp_path / "a.png")
     logger = opened(tmp_path)
     logger.log_images({"file": tmp_path / "a.png"}, at(3))
-    logger.log_error("out of luck", at(3))
+    logger.log_error("bad luck", at(3))
     logger.log_file("notes.txt", tmp_path / "notes.txt", at(3))
     logger.close()
     found = read(tmp_path)
     [shown] = found.Images("file")
     assert (shown.step, shown.width, shown.height) == (3, 6, 4)
     assert np.array_equal(np.asarray(image_of.open(io.BytesIO(shown.encoded_image_string))), picture)
-    assert text(tmp_path, "errors") == ["out of luck"] and text(tmp_path, "files/notes.txt")[0].endswith("notes.txt")
+    assert text(tmp_path, "errors") == ["bad luck"] and text(tmp_path, "files/notes.txt")[0].endswith("notes.txt")
 
 
 def test_a_video_is_an_animated_gif(tmp_path):

@@ -16,7 +16,7 @@ from dp_prior.training.ema import ConstantDecay
 from dp_prior.training.trainer import PolicyTrainer
 from dp_prior.training.trainer_state import take_snapshot
 from dp_prior.training.training_config import TrainingConfig
-from tests.messages import naming
+from tests.messages import naming, told
 
 
 class Line(nn.Module):
@@ -325,8 +325,7 @@ def test_the_share_of_waiting_for_data_is_measured_and_warned_of_once(monkeypatc
 
     assert run(0.25, 0.75) == [0.25] * 6
     (warning,) = caplog.messages
-    expected = "training waits 25 % of its time for batches (train/data_share); docs/cameras.md says what helps"
-    assert warning == expected
+    assert told(warning, "25 %", "train/data_share", "docs/cameras.md")
     assert run(0.0625, 0.9375) == [0.0625] * 6 and not caplog.messages
     assert run(2**-11, 2**-11) == [0.5] * 6 and not caplog.messages  # half a millisecond
 

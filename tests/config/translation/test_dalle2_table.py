@@ -4,6 +4,7 @@ import pytest
 
 from dp_prior.config.translation.dalle2_table import DALLE2
 from tests.config.translation.translated import differences, merged, reasons, translated, values
+from tests.messages import told
 
 NETWORK = {
     "dim": 512,
@@ -266,7 +267,7 @@ def test_a_place_above_the_run_and_other_loaders_are_dropped_with_the_remedy():
     save = [{"save_to": "local", "save_best_to": "../best.pth", "save_latest_to": "latest"}]
     changes = {"tracker": {"load": {"load_from": "wandb"}, "save": save, "log": {"log_type": "tensorboardx"}}}
     found = reasons(DALLE2, merged(PRIOR, changes))
-    assert "below the run directory" in found["tracker.save.0.save_best_to"]
+    assert told(found["tracker.save.0.save_best_to"], "run directory", "../best.pth")
     assert "docs/hub.md" in found["tracker.load.load_from"]
     assert "docs/tracking.md" in found["tracker.log.log_type"] and "logger" in found["tracker.log.log_type"]
 

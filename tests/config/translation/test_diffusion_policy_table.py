@@ -688,7 +688,7 @@ def test_what_has_no_counterpart_says_what_to_do():
     found = reasons(DIFFUSION_POLICY, merged(UNET_LOWDIM, changes))
     remedies = {
         "n_latency_steps": "RealtimeAgent",
-        "pred_action_steps_only": "n_action_steps of it are executed",
+        "pred_action_steps_only": "n_action_steps",
         "keypoint_visible_rate": "task.cond_dropout",
         "training.max_train_steps": "train.steps",
         "training.device": "CUDA_VISIBLE_DEVICES",
@@ -696,7 +696,7 @@ def test_what_has_no_counterpart_says_what_to_do():
         "checkpoint.topk.monitor_key": "metric of `evaluate`",
         "optimizer._target_": "docs/extending.md",
         "logging.name": "set tracker.run_name",
-        "logging.mode": "leave wandb out",
+        "logging.mode": "wandb",
         "multi_run.run_dir": "set tracker.data_path",
         "task.env_runner.n_train": "at least 2 episodes",
         "task.dataset.delta_action": "task.arms",

@@ -4,6 +4,7 @@ import pytest
 
 from dp_prior.config.translation.improved_diffusion_table import IMPROVED_DIFFUSION
 from tests.config.translation.translated import differences, reasons, values
+from tests.messages import told
 
 HYBRID = {
     "image_size": 32,
@@ -158,12 +159,12 @@ def test_its_default_network_has_four_heads_at_every_level():
 
 def test_what_theirs_assumes_is_told():
     found = reasons(IMPROVED_DIFFUSION, {"image_size": 64})
-    assert "train.steps is 500000" in found["lr_anneal_steps (0 by default)"]
+    assert told(found["lr_anneal_steps (0 by default)"], "train.steps", 500000)
 
 
 def test_a_batch_that_micro_batches_do_not_divide_is_kept_whole():
     found = reasons(IMPROVED_DIFFUSION, {**HYBRID, "microbatch": 40})
-    assert "40 does not divide the batch of 96" in found["microbatch"]
+    assert told(found["microbatch"], 40, 96, "data.batch_size", "train.accumulation")
     assert values(IMPROVED_DIFFUSION, {**HYBRID, "microbatch": 40})["data.batch_size"] == 96
 
 

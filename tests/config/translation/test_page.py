@@ -8,6 +8,6 @@ from dp_prior.config.translation.page import page
 def test_the_page_has_a_section_for_each_library_and_a_line_for_each_setting():
     text = page(LIBRARIES, OMISSIONS)
     sections = [line[3:] for line in text.splitlines() if line.startswith("## ")]
-    assert sections == [*(library.name for library in LIBRARIES), "Left out on purpose"]
+    assert sections[:-1] == [library.name for library in LIBRARIES] and "Left out" in sections[-1]
     missing = [row.theirs for library in LIBRARIES for row in library.rows if f"| `{row.theirs}` | " not in text]
     assert len(LIBRARIES) == 7 and not missing

@@ -3,7 +3,7 @@
 import pytest
 
 from dp_prior.config.translation.row import NoCounterpart, Row, Times, Words, built, copies, fixed, left_out
-from tests.messages import naming
+from tests.messages import naming, told
 
 
 def test_words_have_each_their_own_and_no_others():
@@ -28,6 +28,7 @@ def test_the_key_of_a_row_is_its_last_name():
 
 
 def test_rows_are_made_by_the_dozen():
-    assert copies("`a`", "b", "c") == left_out("a copy of `a`", "b", "c")
+    rows = copies("`a`", "b", "c")
+    assert rows == left_out(rows[0].note, "b", "c") and told(rows[0].note, "`a`")
     assert Times(1 / 60)(120, {}) == 2
     assert built(lambda theirs: {"a": 1, "b": theirs["x"]}, "b", "c")(None, {"x": 3}) == {"b": 3}

@@ -3,6 +3,7 @@
 from dp_prior.config.translation.library import Library
 from dp_prior.config.translation.row import Here, NoCounterpart, Row, fixed
 from dp_prior.config.translation.translate import TO_FILL_IN, translate
+from tests.messages import told
 
 
 def refused(value, theirs, *names):
@@ -46,17 +47,15 @@ def test_a_configuration_has_its_parts_in_order_and_its_entries_in_lists():
 
 def test_every_setting_has_one_line_with_its_outcome():
     theirs = {"films": 2, "size": 9, "debug": 1, "mode": "usual", "zoo": 1, "lr": "${eval:1}"}
-    lines = {line.theirs: (line.outcome, line.text) for line in translate(SMALL, theirs).lines}
-    assert lines == {
-        "films": ("dropped", "the translated run has no evaluate.<rollout>, to which this belongs"),
-        "size": ("dropped", "9 is too much"),
-        "debug": ("dropped", "there is none"),
-        "mode": ("dropped", "as here"),
-        "zoo": ("unknown", "no setting of Small that is known here"),
-        "lr": ("dropped", "a formula of Hydra; set train.lr.peak yourself"),
-    }
+    lines = translate(SMALL, theirs).lines
+    outcomes = {line.theirs: line.outcome for line in lines}
+    assert outcomes == dict.fromkeys(("films", "size", "debug", "mode", "lr"), "dropped") | {"zoo": "unknown"}
+    reasons = {line.theirs: line.text for line in lines}
+    assert told(reasons["films"], "evaluate.<rollout>") and told(reasons["mode"], "here")
+    assert told(reasons["zoo"], "setting", "Small") and told(reasons["lr"], "Hydra", "train.lr.peak")
+    assert told(reasons["size"], 9, "too much") and told(reasons["debug"], "none")
     other, *_ = translate(SMALL, {"mode": "other"}).lines
-    assert other.text == "one mode alone"
+    assert told(other.text, "one mode")
 
 
 def test_a_default_of_theirs_is_translated_and_said_to_be_one():

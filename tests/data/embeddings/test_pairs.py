@@ -12,7 +12,7 @@ from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.errors import DataError
 from tests.data.embeddings.folders import embeddings, write_npy
 from tests.data.recorded.test_recorded_sets import FOLDER, need
-from tests.messages import naming, told
+from tests.messages import naming, told, told_each
 
 N = 60
 
@@ -201,10 +201,10 @@ def test_files_that_have_changed_are_named_before_anything_is_read(tmp_path, fau
     config.integrity(tmp_path / "run").check()
     path = tmp_path / "text" / "img_emb_01.npy"
     messages = {
-        "shorter": f"{path} has {path.stat().st_size - 24} bytes, expected {path.stat().st_size}",
-        "gone": f"{path} is missing",
-        "added": f"{tmp_path / 'text' / 'more.npy'} was not there",
-        "changed": f"{path} has the right size, but not the SHA-256",
+        "shorter": (path, f"{path.stat().st_size - 24} bytes", path.stat().st_size),
+        "gone": (path, "missing"),
+        "added": (tmp_path / "text" / "more.npy", "not there"),
+        "changed": (path, "right size", "SHA-256"),
     }
     if fault == "gone":
         path.unlink()
@@ -216,8 +216,7 @@ def test_files_that_have_changed_are_named_before_anything_is_read(tmp_path, fau
         np.save(path, rows[1:] if fault == "shorter" else rows)
     with pytest.raises(DataError, match=naming("data_manifest.json", "--allow-change")) as caught:
         config.integrity(tmp_path / "run").check()
-    (problem, advice) = caught.value.problems
-    assert problem.startswith(messages[fault]) and "delete " in advice
+    assert told_each(caught.value.problems, messages[fault], "delete")
 
 
 def test_only_verify_hashes_reads_every_byte_of_embeddings(tmp_path):

@@ -16,7 +16,7 @@ from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from tests.data.formats.test_convert import RECORDS, TARGETS, frames, place
 from tests.data.frames.recordings import pictures
-from tests.messages import naming, told
+from tests.messages import naming, told, told_each
 
 LENGTHS = [6, 3, 9, 4, 7]
 N = sum(LENGTHS)
@@ -155,13 +155,12 @@ def test_episodes_are_chosen_by_a_column(tmp_path):
     assert chosen(success=True) == chosen(flags=True) == chosen(level=2) == chosen(level=2.0) == [0, 2, 3]
     assert chosen(grade=["good", "fair"], success=True) == [0, 2, 3] and chosen(grade="bad", success=False) == [1, 4]
     for where, words in (
-        ({"grade": "best"}, "leaves none of 5 episodes"),
-        ({"succes": True}, "choice.where.succes: there is no key 'succes'. Did you mean 'success'?"),
-        ({"state": 1}, "choice.where.state: key 'state' holds float32 of shape (3,) per step"),
+        ({"grade": "best"}, ("none of", "5 episodes")),
+        ({"succes": True}, ("choice.where.succes", "'succes'", "'success'")),
+        ({"state": 1}, ("choice.where.state", "'state'", "float32", "(3,)")),
     ):
-        with pytest.raises(DataError) as error:
+        with pytest.raises(DataError, match=naming(*words)):
             chosen(**where)
-        assert words in str(error.value)
 
 
 def test_numbers_are_those_of_the_data_set(tmp_path):
@@ -205,10 +204,7 @@ def test_lists_that_cannot_be_meant_are_refused(source):
             ChoiceConfig(only=[entry]).of(store)
     with pytest.raises(DataError) as caught:
         ChoiceConfig(only=["train", 1, 7]).of(store)
-    assert [problem.split(", ")[0] for problem in caught.value.problems] == [
-        "choice.only names the part 'train'",
-        "choice.only names 7",
-    ]
+    assert told_each(caught.value.problems, ("choice.only", "'train'"), ("choice.only", 7))
     with pytest.raises(DataError, match=naming("plain.npz", "5 episodes")):
         ChoiceConfig(leave_out=["0-4"]).of(store)
 
@@ -219,9 +215,7 @@ def test_lists_and_values_are_written_in_one_way():
     assert [named(value) for value in (True, np.bool_(False), 1, 1.0, np.float32(0.5), b"a", "b")] == [
         "true", "false", "1", "1", "0.5", "a", "b",
     ]  # fmt: skip
-    assert list(overlaps({"a": [0, 1, 2, 3], "b": [2, 3, 9]}, np.arange(10) + 100)) == [
-        "a and b share the episodes 102, 103"
-    ]
+    assert told_each(overlaps({"a": [0, 1, 2, 3], "b": [2, 3, 9]}, np.arange(10) + 100), ("a", "b", "102, 103"))
     assert ChoiceConfig.of_texts("0-3, 7,train", "2", ["ok=true", "who=me"]) == ChoiceConfig(
         only=("0-3", 7, "train"), leave_out=(2,), where={"ok": True, "who": "me"}
     )

@@ -85,7 +85,7 @@ def test_files_without_a_key_of_that_name_have_the_steps_that_most_arrays_have(t
         pass
     _, problems = EpisodeFilesConfig(path=tmp_path / "d").create().checked_ends()
     assert told(problems[0], "odd.hdf5", "no steps")
-    assert problems[1].startswith("if it is no episode, say in files")
+    assert told(problems[1], "episode", "files")
 
 
 def test_files_in_folders_of_the_same_name_are_in_the_order_of_the_numbers_of_these(tmp_path):

@@ -87,10 +87,9 @@ def test_episodes_that_are_left_out_may_be_damaged_without_steps_or_a_key_or_no_
     (path / "episode_7.hdf5").unlink()
     os.mkfifo(path / "episode_7.hdf5")
     store = record_of(kind_of(path), path).create()
-    text = " ".join(ChoiceConfig(leave_out=(2,)).of(store)[1])
-    for part in ("episode_0.hdf5 its layout cannot be read", "episode_6.hdf5 cannot be read: No such file"):
-        assert part in text
-    assert told(text, "episode_7.hdf5", "named pipe") and '"leave_out": [0, 6, 7]' in text
+    text = "\n".join(ChoiceConfig(leave_out=(2,)).of(store)[1])
+    assert told(text, "episode_0.hdf5", "layout") and told(text, "episode_6.hdf5", "No such file")
+    assert told(text, "episode_7.hdf5", "named pipe") and told(text, '"leave_out": [0, 6, 7]')
     with pytest.raises(DataError, match=naming("episode_0.hdf5", "episode_2.hdf5", "'action'")):
         store.read("action")
     chosen, problems = ChoiceConfig(leave_out=(0, 2, 3, "6-7")).of(store)

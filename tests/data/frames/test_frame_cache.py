@@ -231,7 +231,7 @@ def test_a_damaged_cache_whose_source_is_gone_gives_one_error(source):
     os.unlink(source.parts[0].where)
     with pytest.raises(DataError, match=naming("set/0", "No such file")) as error:
         cache_of(source)
-    assert error.value.problems[-1] == "a frame cache is found by the files that it was made from"
+    assert told(error.value.problems[-1], "frame cache", "files")
 
 
 # Several builders -----------------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def test_who_waits_says_for_whom_and_then_uses_what_was_built(source):
 
 def test_a_lock_whose_file_was_removed_meanwhile_is_taken_at_its_path(tmp_path):
     """Otherwise the next process would lock a new file at that path, and two would build one cache."""
-    path, told = tmp_path / "lock", []
+    path, said = tmp_path / "lock", []
     holder = contextlib.ExitStack()
     holder.enter_context(build_lock(path, print, lambda: "", lambda: None))
 
@@ -295,7 +295,7 @@ def test_a_lock_whose_file_was_removed_meanwhile_is_taken_at_its_path(tmp_path):
     def refuse():
         raise BlockingIOError
 
-    with build_lock(path, told.append, lambda: "", remove):
+    with build_lock(path, said.append, lambda: "", remove):
         assert path.exists()
-        with pytest.raises(BlockingIOError), build_lock(path, told.append, lambda: "", refuse):
+        with pytest.raises(BlockingIOError), build_lock(path, said.append, lambda: "", refuse):
             pytest.fail("two processes hold the lock")

@@ -50,7 +50,7 @@ def test_classes_are_ordered_by_number_and_then_by_name_and_each_label_points_at
 @pytest.mark.parametrize(
     ("counts", "labels", "words"),
     [
-        ([0, 0], None, ["holds no images"]),
+        ([0, 0], None, ["no images"]),
         ([2], (np.zeros(3, np.int64), ["a"]), ["3 labels", "2 images"]),
         ([2], (np.zeros(2, np.int64), ["Cat", "dog", " cat "]), ["'Cat'", "' cat '", "rename"]),
         ([2], (np.zeros(2, np.int64), ["caf\udce9"]), ["UTF-8", "rename"]),

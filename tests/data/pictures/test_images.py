@@ -272,7 +272,7 @@ def test_low_res_must_divide_images_of_their_own_size(tmp_path):
 def test_description_and_warnings(tmp_path):
     pixels, labels = images()
     data = opened(tmp_path, write_npz(tmp_path / "a.npz", pixels, labels), split={"train": 1.0, "val": 0.0})
-    assert data.summary() == "12 train images of 6 x 4 x 3, 0 val, 0 test, 3 classes"
+    assert told(data.summary(), "12 train", "6 x 4 x 3", "0 val", "0 test", "3 classes")
     report = json.loads(json.dumps(data.report()))
     assert [told(warning, "no image", "val") for warning in report["warnings"]] == [True]
     assert report["parts"] == {"train": 12, "val": 0, "test": 0} and report["images"] == 12

@@ -21,7 +21,7 @@ from dp_prior.pixels.resize import Fit
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.tensors.rotations import from_6d
 from tests.examples import examples
-from tests.messages import naming
+from tests.messages import naming, told
 
 SPLIT = {"train": 0.6, "val": 0.2, "test": 0.2}
 MIRROR = {
@@ -75,7 +75,7 @@ def test_training_windows_are_those_of_the_episodes_and_then_of_their_images(tmp
     ]
     assert found["parts"]["train"]["windows"] == 2 * expected["parts"]["train"]["windows"]
     assert found["parts"]["val"] == expected["parts"]["val"]
-    assert both.summary().endswith("; half of those to train on are mirror images")
+    assert told(both.summary(), "half of", "mirror") and not told(plain.summary(), "mirror")
 
 
 def test_the_images_of_images_are_the_episodes(tmp_path):

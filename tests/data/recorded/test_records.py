@@ -14,22 +14,21 @@ from tests.messages import naming
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"obs": {}}, "obs, embeddings, images, depth and points are empty; a policy needs observations"),
-        ({"obs": {"x": {"key": "state"}}}, "name 'x' cannot be used"),
-        ({"obs": {"observation.state": {"key": "state"}}}, "name 'observation.state' cannot be used"),
-        ({"action": {"key": "action", "slice": [2, 2]}}, "slice [2, 2] is empty or negative; expected 0 <="),
-        ({"action": {"key": "action", "slice": [-1, 2]}}, "slice [-1, 2] is empty or negative"),
-        ({"episodes": {"type": "hdf5", "path": "a"}}, "expected one of 'zarr', 'npz', 'lerobot'"),
-        ({"batch_size": 0}, "batch_size: "),
-        ({"previous_action": "agent"}, "previous_action is 'agent', the name of the action or of another observation"),
-        ({"previous_action": "action"}, "previous_action is 'action', the name of the action or of another"),
-        ({"previous_action": "a b"}, "name 'a b' cannot be used"),
+        ({"obs": {}}, ("obs, embeddings, images, depth", "empty", "observations")),
+        ({"obs": {"x": {"key": "state"}}}, ("name 'x'",)),
+        ({"obs": {"observation.state": {"key": "state"}}}, ("name 'observation.state'",)),
+        ({"action": {"key": "action", "slice": [2, 2]}}, ("[2, 2]", "empty", "expected 0 <=")),
+        ({"action": {"key": "action", "slice": [-1, 2]}}, ("[-1, 2]", "negative")),
+        ({"episodes": {"type": "hdf5", "path": "a"}}, ("'hdf5'", "'zarr', 'npz', 'lerobot'")),
+        ({"batch_size": 0}, ("batch_size",)),
+        ({"previous_action": "agent"}, ("previous_action", "'agent'", "another observation")),
+        ({"previous_action": "action"}, ("previous_action", "'action'", "name of")),
+        ({"previous_action": "a b"}, ("name 'a b'",)),
     ],
 )
 def test_a_wrong_configuration_is_refused_with_its_path(path, change, message):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=naming(*message)):
         configure(path, **change)
-    assert message in str(caught.value)
 
 
 def test_a_name_is_letters_digits_and_dashes_and_not_that_of_the_action():

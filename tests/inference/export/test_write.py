@@ -1,7 +1,6 @@
 """What cannot be exported is refused by name, and leaves nothing behind."""
 
 import json
-import re
 import sys
 
 import pytest
@@ -36,9 +35,7 @@ def test_an_inpainting_policy_is_refused(tmp_path):
 
 def test_noise_scaled_by_the_network_is_refused(tmp_path):
     policy = build(sampler={"type": "ddpm"}, diffusion={"variance": {"type": "learned_range"}})
-    assert "sampler 'ddpm' scales its noise by the learned variance, which is no number; use 'ddim'" in refused(
-        policy, tmp_path / "out"
-    )
+    assert told(refused(policy, tmp_path / "out"), "'ddpm'", "variance", "use 'ddim'")
 
 
 class Branching(torch.nn.Linear):
@@ -58,15 +55,15 @@ class Drawing(torch.nn.Linear):
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        pytest.param(Branching, "torch cannot export its denoiser: .*", marks=pytest.mark.slow),
-        (Drawing, r"the exported policy differs by .* in normalised units.*a part draws numbers of its own"),
+        pytest.param(Branching, ("torch", "denoiser"), marks=pytest.mark.slow),
+        (Drawing, ("differs", "normalised units", "draws")),
     ],
 )
 def test_a_part_of_a_plug_in_that_cannot_be_exported_is_refused(part, message, tmp_path):
     policy = build(diffusion={"objective": {"type": "x0"}})
     old = policy.backbone.input
     policy.backbone.input = part(old.in_features, old.out_features)
-    assert re.search(message, refused(policy.requires_grad_(False), tmp_path / "out"))
+    assert told(refused(policy.requires_grad_(False), tmp_path / "out"), *message)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from dp_prior.inference.foreign.foreign_files import PublishedFiles
 from dp_prior.inference.foreign.lerobot import read
 from dp_prior.tensors.randomness import Randomness
 from tests.inference.foreign.checkpoints import ACTION, ENV, STATE, STEPS, lerobot, lerobot_config, statistics, write
-from tests.messages import naming
+from tests.messages import naming, told
 
 ROWS = 4
 
@@ -171,7 +171,7 @@ def test_the_configuration_of_every_release_is_read_and_what_is_ignored_is_told(
 def test_an_unknown_key_without_a_value_is_told_and_one_with_a_value_refused(tmp_path):
     empty = {"a_null": None, "b_false": False, "c_text": "", "d_list": [], "e_object": {}}
     found = published(lerobot(tmp_path / "empty", config=empty)[0])
-    assert found.ignored["unknown here, but without a value"] == [*empty]
+    assert [keys for reason, keys in found.ignored.items() if told(reason, "unknown", "value")] == [[*empty]]
     for number, value in enumerate((True, 0, 0.0, "x", [None], {"a": None})):
         with pytest.raises(ConfigError, match=naming("new: unknown key", repr(value), "null, false")):
             published(lerobot(tmp_path / str(number), config={"new": value})[0])

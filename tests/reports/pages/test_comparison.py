@@ -9,6 +9,7 @@ from dp_prior.reports.pages.comparison import comparison_page
 from dp_prior.reports.pages.ranking import ranking
 from dp_prior.reports.pages.story import EvaluationReport, Story
 from tests.extras import needs
+from tests.messages import told, told_each
 
 needs("matplotlib", "plots")
 
@@ -80,17 +81,18 @@ def test_environments_are_told_apart_by_what_both_runs_noted_of_them():
     [paired] = [rows for title, _, rows in comparison_page(runs).summaries if title == "Paired by seed"]
     pairs = {row[0]: row[-1] for row in paired}
     assert pairs["b"] == pairs["e"] == "+0.000 (+0.000 to +0.000)"
-    assert "env.type pusht against toy" in pairs["c"] and "env.max_steps 300 against 200" in pairs["d"]
+    assert told(pairs["c"], "env.type", "pusht", "toy") and told(pairs["d"], "env.max_steps", 300, 200)
     assert "+0" not in pairs["c"] + pairs["d"]
 
 
 def test_a_mean_without_the_episodes_that_failed_is_no_mean():
     runs = [story_of(f"a{seed}", ("rollout", 1, (0.6, 0.6, 0.5 + seed)), seed=seed, lr=1) for seed in range(2)]
     runs += [story_of(f"b{seed}", ("rollout", 1, (0.9, 0.9, None)), seed=seed, lr=2) for seed in range(2)]
-    summaries = {title: rows for title, _, rows in comparison_page(runs).summaries}
-    folded = summaries["Configurations, over seeds of training"]
-    assert folded[0][3].startswith("0.7333 (") and folded[1][3] == "none: 2 of the runs have episodes without a score"
-    assert [row[-1] for row in summaries["Paired by seed"]][1:] == ["none: 1 of the seeds have no score"] * 2
+    summaries = {columns: rows for _, columns, rows in comparison_page(runs).summaries}
+    whole, broken = summaries["configuration", "seeds", "metric", "mean"]
+    assert whole[3].startswith("0.7333 (") and told(broken[3], "none", 2, "runs", "score")
+    paired = summaries["run", "against", "metric", "seeds", "difference"]
+    assert told_each([row[-1] for row in paired][1:], *[("none", 1, "seeds", "score")] * 2)
 
 
 def test_runs_without_a_simulator_are_ranked_by_the_monitored_metric_in_its_direction():
@@ -104,15 +106,16 @@ def test_runs_without_a_simulator_are_ranked_by_the_monitored_metric_in_its_dire
         best = {"min": {"a": "0.5", "b": "0.4", "c": ""}, "max": {"a": "0.9", "b": "0.8", "c": ""}}[mode]
         assert {row[0]: row[-1] for row in rows} == best
         first = page.sections[0][1][0]
-        assert first[0] == f"{metric}, over samples seen"
+        assert told(first[0], metric, "samples")
         better = "lower" if mode == "min" else "higher"
-        lines = [f"{metric}, {better} is better:", *(f"  {best[name] or 'none':>10}  {name}" for name in best_first)]
-        assert ranking(runs) == lines
+        heading, *ranked = ranking(runs)
+        assert told(heading, metric, better)
+        assert ranked == [f"  {best[name] or 'none':>10}  {name}" for name in best_first]
 
 
 def test_one_evaluation_of_each_run_is_drawn_as_dots():
     page = comparison_page([monitored("a", [0.5]), monitored("b", [0.4])])
-    assert [name for name, _ in page.sections[0][1]] == [f"{monitored('a', []).monitored}, over samples seen"]
+    assert told_each((name for name, _ in page.sections[0][1]), (monitored("a", []).monitored, "samples"))
 
 
 def test_settings_that_differ_are_listed_for_every_run_and_no_other():
@@ -137,16 +140,16 @@ def test_configurations_are_folded_over_seeds_and_episodes_by_the_stratified_boo
         for group, name in enumerate("ab")
         for seed in range(3)
     ]
-    title = "Configurations, over seeds of training and episodes"
-    [rows] = [rows for found, _, rows in comparison_page(runs).summaries if found == title]
+    columns = ("configuration", "seeds", "episodes", "score", "worst tenth")
+    [rows] = [rows for _, found, rows in comparison_page(runs).summaries if found == columns]
     for group, row in enumerate(rows):
         assert row[1:3] == ("3", "12")
         for cell, statistic in zip(row[3:], (mean, worst_tenth), strict=True):
             values, draws = bootstrap(list(scores), statistic)
             low, high = interval(draws[:, group])
             assert cell == f"{values[group]:.4g} ({low:.4g} to {high:.4g})"
-    [alone] = [rows for found, _, rows in comparison_page(runs[::3]).summaries if found == title]
+    [alone] = [rows for _, found, rows in comparison_page(runs[::3]).summaries if found == columns]
     assert alone == [], "without repeated seeds there is nothing to fold"
     broken = [*runs[:-1], story_of("b2", ("rollout", 1, (None,) * 12), seed=2, lr=1)]
-    [none] = [rows for found, _, rows in comparison_page(broken).summaries if found == title]
+    [none] = [rows for _, found, rows in comparison_page(broken).summaries if found == columns]
     assert none == []

@@ -69,8 +69,8 @@ def test_findings_are_on_the_page_with_their_place_and_escaped(seen, tmp_path):
 
 def test_several_sets_are_one_page_whose_parts_name_their_set(seen, tmp_path):
     both = [inspection(seen, "one", FAULTS), inspection(seen, "other")]
-    texts = shown(write_inspection(both, tmp_path / "page.html", "all of them"))
-    assert "all of them" in texts and "one: two" in texts
+    texts = shown(write_inspection(both, tmp_path / "page.html", "all sets"))
+    assert "all sets" in texts and "one: two" in texts
     assert any(text.startswith("one: action") for text in texts) and any(
         text.startswith("other: action") for text in texts
     )

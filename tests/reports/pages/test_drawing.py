@@ -5,6 +5,7 @@ import pytest
 from dp_prior.reports.pages import drawing
 from dp_prior.reports.pages.charts import bars
 from dp_prior.reports.pages.drawing import Drawing
+from tests.messages import told_each
 
 
 def figure():
@@ -17,6 +18,6 @@ def test_charts_are_counted_and_timed(monkeypatch):
     page = Drawing()
     assert [len(page.chart(name, figure)) for name in "ab"] == [1, 1] and page.gaps == []
     assert page.chart("c", lambda: pytest.fail("was made")) == []
-    assert page.gaps == ["1 charts are left out: a page has at most 2, drawn in at most 30 s"]
+    assert told_each(page.gaps, ("1 charts", 2, "30 s"))
     monkeypatch.setattr(drawing, "LONGEST_S", -1.0)
     assert Drawing().chart("a", figure) == []

@@ -8,6 +8,7 @@ import pytest
 
 from dp_prior.reports.pages.run_page import headlines, measured, points, run_page, short, timed
 from dp_prior.reports.pages.story import EvaluationReport, Story
+from tests.messages import told
 from tests.reports.pages.test_comparison import story_of
 
 
@@ -46,14 +47,14 @@ def test_a_replay_comes_after_the_policy_and_its_episodes_are_a_table():
     line = {"episode": 7, "score": 1.0, "departs_in": None}
     tables = {"replay/by_episode": [line] * 2}
     report = EvaluationReport(Path("media/replay_00000002.json"), "replay", 2, 16, {}, tables)
-    told = story(
+    tested = story(
         [row(2)],
         result={"test": {"replay/score": 1.0, "test/score": 0.2}},
         settings={"test.0.type": "replay", "test.0.name": "replay"},
         reports=[report],
     )
-    assert headlines(told) == [("test: score", "0.200", ""), ("replay: score", "1.000", "")]
-    page = run_page(told, Path("report.html"))
+    assert headlines(tested) == [("test: score", "0.200", ""), ("replay: score", "1.000", "")]
+    page = run_page(tested, Path("report.html"))
     assert ("replay/by_episode, step 2", ("episode", "score", "departs in"), [("7", "1", "")] * 2) in page.tables
     assert not [title for title, _ in page.sections if title == "Errors by place"]
 
@@ -92,9 +93,10 @@ def test_the_number_that_selected_the_best_weights_is_a_headline():
         row(1, **{"validation/ema/loss": 0.5}),
         row(2, **{"validation/ema/loss": 0.25, "validation/ema/loss_q1": 9}),
     ]
-    told = story([*rows, row(3, **{"validation/ema/loss": 0.75, "train/loss": 1})], settings=settings)
-    page = run_page(told, Path("run/report.html"))
-    assert page.headline == [("selected by validation/ema/loss", "0.25", "at step 2")]
+    seen = story([*rows, row(3, **{"validation/ema/loss": 0.75, "train/loss": 1})], settings=settings)
+    page = run_page(seen, Path("run/report.html"))
+    [(heading, value, step)] = page.headline
+    assert told(heading, "validation/ema/loss") and value == "0.25" and told(step, 2)
     assert page.summaries == [
         (
             "Measured during training",
@@ -109,9 +111,9 @@ def test_intervals_stay_within_what_a_score_can_be():
     one = story_of("a", ("rollout", 50, (0.9, 1.0)))
     reports = [dataclasses.replace(report, settings=toy) for report in one.reports]
     rows = [row(50, **{"rollout/score": 0.95, "rollout/score_ci_low": 0.3, "rollout/score_ci_high": 1.6})]
-    told = dataclasses.replace(one, reports=reports, rows=rows)
-    assert headlines(told) == [("rollout: score", "0.950", "0.300 to 1.000")]
-    assert measured(told)[2] == [("rollout/score", "", "0.95 (0.3 to 1)")]
+    scored = dataclasses.replace(one, reports=reports, rows=rows)
+    assert headlines(scored) == [("rollout: score", "0.950", "0.300 to 1.000")]
+    assert measured(scored)[2] == [("rollout/score", "", "0.95 (0.3 to 1)")]
 
 
 def test_a_run_with_parts_of_another_package_says_so():

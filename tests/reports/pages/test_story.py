@@ -8,7 +8,7 @@ import pytest
 
 from dp_prior.reports.pages.story import is_number, read_story, state_of
 from tests.cases import every
-from tests.messages import naming
+from tests.messages import naming, told
 
 
 @pytest.fixture
@@ -138,4 +138,4 @@ def test_frames_of_cameras_are_those_of_the_first_report_or_a_gap(run):
     for wrong in (frames[..., 0], frames.astype(np.float32), frames[:0]):
         np.save(path, wrong)
         story = read_story(run)
-        assert not story.frames and f"{path.name} cannot be read: it holds" in " ".join(story.gaps)
+        assert not story.frames and told("\n".join(story.gaps), f"media/{path.name}", f"{wrong.dtype} {wrong.shape}")

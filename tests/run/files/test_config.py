@@ -7,6 +7,7 @@ import pytest
 from dp_prior.config import ConfigError
 from dp_prior.run.files.config import TrainConfig
 from tests import test_prior
+from tests.messages import told, told_each
 from tests.tiny import tiny
 
 SECTIONS = {"type": "ddim", "steps": None, "spacing": [2, 1]}
@@ -23,10 +24,8 @@ def test_number_of_steps_that_the_sections_of_the_sampler_do_not_give_is_refused
     measured = [{"type": "loss"}, {"type": "action_error", "eval_timesteps": [2, 3]}]
     change = {"evaluate": measured} if part == "evaluate" else {"test": measured[1:]}
     where = f"{part}.{int(part == 'evaluate')}.eval_timesteps"
-    assert problems(tmp_path, task__sampler=SECTIONS, **change) == [
-        f"{where} has 2, which task.sampler cannot take: steps is 2, but the sections of spacing add up to 3; "
-        f"make them agree, or name a spacing such as 'trailing'"
-    ]
+    found = problems(tmp_path, task__sampler=SECTIONS, **change)
+    assert told_each(found, (where, "has 2", "task.sampler", "steps is 2", "spacing", 3, "'trailing'"))
 
 
 def test_number_of_steps_that_are_those_of_the_sections_is_taken(tmp_path):
@@ -37,7 +36,7 @@ def test_number_of_steps_that_are_those_of_the_sections_is_taken(tmp_path):
 def test_number_of_steps_that_the_spacing_cannot_give_is_refused(tmp_path):
     measured = [{"type": "loss"}, {"type": "action_error", "eval_timesteps": [5, 6]}]
     (problem,) = problems(tmp_path, task__sampler={"type": "ddim", "steps": 5, "spacing": "ddim"}, evaluate=measured)
-    assert problem.startswith("evaluate.1.eval_timesteps has 6, which task.sampler cannot take: spacing 'ddim' needs")
+    assert told(problem, "evaluate.1.eval_timesteps", 6, "task.sampler", "spacing 'ddim'")
 
 
 def test_all_problems_of_the_parts_are_reported_at_once(tmp_path):
@@ -48,45 +47,48 @@ def test_all_problems_of_the_parts_are_reported_at_once(tmp_path):
         train__monitor={"metric": "nope", "mode": "max"},
     )
     expected = [
-        "evaluate.0 measures ['x'], but the run has",
-        "evaluate.0 measures on the test split; move it to `test`",
-        "evaluate.1 is of type 'similarity', which measures prior tasks; the task is 'policy'",
-        "test.0 measures ['x'], but the run has",
-        "test.0 would measure 'validation/x/loss' a second time; give it a name",
-        "train.monitor.metric is 'nope', which no evaluator in `evaluate` measures",
+        ("evaluate.0", "['x']", "['ema', 'slow', 'online']"),
+        ("evaluate.0", "test split", "`test`"),
+        ("evaluate.1", "'similarity'", "'policy'"),
+        ("test.0", "['x']", "['ema', 'slow', 'online']"),
+        ("test.0", "'validation/x/loss'", "name"),
+        ("train.monitor.metric", "'nope'", "`evaluate`"),
     ]
-    assert [sum(line.startswith(text) for line in found) for text in expected] == [1] * len(expected)
+    assert [sum(told(line, *parts) for line in found) for parts in expected] == [1] * len(expected)
     assert len(found) == len(expected)
 
 
 def test_metric_that_is_better_when_lower_is_not_monitored_for_its_maximum(tmp_path):
     (problem,) = problems(tmp_path, train__monitor={"metric": "validation/ema/loss", "mode": "max"})
-    assert problem.startswith("train.monitor.mode is 'max', which would select the worst checkpoint")
+    assert told(problem, "train.monitor.mode", "'max'", "'validation/ema/loss'", "'min'")
 
 
-EACH_BY_ITSELF = {  # independent faults between fields: change, where it is reported, how the line begins
-    "chunk": ({"task__n_action_steps": 9}, "task: n_action_steps is 9, but"),
-    "sampler": ({"task__sampler": {"type": "ddim", "steps": 99}}, "task: sampler does not fit diffusion.schedule"),
+EACH_BY_ITSELF = {  # independent faults between fields: change, where it is reported, parts of the line
+    "chunk": ({"task__n_action_steps": 9}, ("task", "n_action_steps", 9)),
+    "sampler": ({"task__sampler": {"type": "ddim", "steps": 99}}, ("task", "sampler", "diffusion.schedule", 99)),
     "data units": (
         {"task__encoders": {"goal": {"type": "angle"}}, "task__normalizer": {"goal": {"type": "limits"}}},
-        "task: normalizer.goal is 'limits'",
+        ("task", "normalizer.goal", "'limits'"),
     ),
-    "budget": ({"train__epochs": 2}, "train: a run needs exactly one of samples, epochs, steps"),
-    "rolling back": ({"train__divergence": "roll back"}, "train: divergence is 'roll back', but rollback is 0"),
-    "cadence": ({"checkpoints": {}, "evaluate__0__every": {"steps": 1, "samples": 8}}, "evaluate.0.every: a cadence"),
-    "split": ({"data__split": {"train": 0.5, "val": 0.1}}, "data.split: train 0.5 + val 0.1"),
+    "budget": ({"train__epochs": 2}, ("train", "exactly one", "samples, epochs, steps")),
+    "rolling back": ({"train__divergence": "roll back"}, ("train", "divergence", "'roll back'", "rollback", 0)),
+    "cadence": (
+        {"checkpoints": {}, "evaluate__0__every": {"steps": 1, "samples": 8}},
+        ("evaluate.0.every", "exactly one", "steps, samples, epochs, minutes"),
+    ),
+    "split": ({"data__split": {"train": 0.5, "val": 0.1}}, ("data.split", "train 0.5", "val 0.1")),
     "names": (
         {"data__embeddings": {"goal": {"folder": {"path": "x"}}}},
-        "data: obs, embeddings, images, depth, points and language name ['goal'] twice",
+        ("data", "obs, embeddings, images, depth, points", "['goal']", "twice"),
     ),
     "metadata": (
         {"data__embeddings__goal__folder": {"path": "x", "format": "parquet_npy"}},
-        "data.embeddings.goal.folder: format 'parquet_npy' needs metadata",
+        ("data.embeddings.goal.folder", "'parquet_npy'", "metadata"),
     ),
-    "loggers": ({"tracker__log": [{"type": "csv"}, {"type": "csv"}]}, "tracker: logger 'csv' is listed 2 times"),
+    "loggers": ({"tracker__log": [{"type": "csv"}, {"type": "csv"}]}, ("tracker", "logger 'csv'", "2 times")),
     "savers": (
         {"tracker__save": [{"type": "fsspec", "url": "memory://a"}] * 2},
-        "tracker: two savers send to fsspec memory://a",
+        ("tracker", "two savers", "fsspec memory://a"),
     ),
 }
 
@@ -106,7 +108,7 @@ def test_independent_faults_are_each_reported_once(names, tmp_path):
     """In one record and in several. A record is asked once its parts have no fault, since it may rest on them."""
     found = problems(tmp_path, **{key: value for name in names for key, value in EACH_BY_ITSELF[name][0].items()})
     expected = [EACH_BY_ITSELF[name][1] for name in names]
-    assert [sum(line.startswith(text) for line in found) for text in expected] == [1] * len(expected), found
+    assert [sum(told(line, *parts) for line in found) for parts in expected] == [1] * len(expected), found
     assert len(found) == len(expected)
 
 
@@ -121,7 +123,6 @@ def test_a_configuration_made_in_python_has_the_types_that_json_may_omit(tmp_pat
     assert TrainConfig(**{**prior, "task": config.task}) == config
     with pytest.raises(ConfigError) as caught:
         TrainConfig(**{**given, "task": {"horizn": 4}, "evaluat": []})
-    assert caught.value.problems == [
-        "task.horizn: unknown key. Did you mean 'horizon'?",
-        "evaluat: unknown key. Did you mean 'evaluate'?",
-    ]
+    assert told_each(
+        caught.value.problems, ("task.horizn", "unknown key", "'horizon'"), ("evaluat", "unknown key", "'evaluate'")
+    )
