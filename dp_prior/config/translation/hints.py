@@ -22,7 +22,7 @@ def hint(path: Sequence[str | int]) -> str | None:
     *rooms, key = map(str, path)
     here = ".".join([*rooms, key])
     named = [(library, row) for library in LIBRARIES for row in library.rows if row.key == key and row.ours != here]
-    named = [(library, row) for library, row in named if not row.note.startswith("a copy of")] or named
+    named = [(library, row) for library, row in named if not row.is_copy] or named
     exact = [(library, row) for library, row in named if row.theirs.removesuffix(".**") == here]
     blocks = {library.blocks[key]: library for library in reversed(LIBRARIES) if key in library.blocks}
     if blocks and not exact:

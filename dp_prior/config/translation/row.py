@@ -38,12 +38,14 @@ class Row:
         note: how the value changes; without a counterpart why, and what to do.
         to: the value here, or `Here`, from the value there, all settings there, and the names that `*` stands for.
             Raises NoCounterpart for a value without a counterpart.
+        is_copy: whether the setting repeats another one, which has a row of its own.
     """
 
     theirs: str
     ours: str = ""
     note: str = ""
     to: Callable[..., Any] = same
+    is_copy: bool = False
 
     @property
     def key(self) -> str:
@@ -128,7 +130,7 @@ def built(skeleton: Callable[[Theirs], dict[str, Any]], *places: str) -> Callabl
 
 def copies(of: str, *places: str) -> list[Row]:
     """Rows for the places where a configuration repeats a setting."""
-    return [Row(place, "", f"a copy of {of}") for place in places]
+    return [Row(place, "", f"a copy of {of}", is_copy=True) for place in places]
 
 
 def left_out(reason: str, *keys: str) -> list[Row]:
