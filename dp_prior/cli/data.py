@@ -186,7 +186,7 @@ def embed(
     "--noise", default=0.0, show_default=True, type=click.FloatRange(0, 1), help="ALOHA: share of disturbed episodes."
 )
 def make_demonstrations(out: Path, task: str, episodes: int, seed: int, workers: int | None, noise: float) -> None:
-    """Record demonstrations by the scripted expert of Push-T, of a Meta-World task or of ALOHA. Those of ALOHA can be
+    """Record demonstrations by the scripted expert of Push-T, of tasks of Meta-World or of ALOHA. Those of ALOHA can be
     stopped and repeated at any time."""
     from dp_prior.config import ConfigError
     from dp_prior.envs import aloha_demonstrations, metaworld_demonstrations, pusht_demonstrations
