@@ -249,3 +249,4 @@ def test_every_task_repeats_and_has_an_expert(metaworld):
         first, again = demonstrate(5, task), demonstrate(5, task)
         np.testing.assert_array_equal(first[0], again[0], err_msg=task)
         assert first[0].shape[1] == 39
+        np.testing.assert_array_equal(first[0][0], SeededTask(task).reset(5)[0].astype(np.float32), err_msg=task)

@@ -28,11 +28,18 @@ def test_demonstrations_hold_what_the_expert_chose_until_the_task_is_solved(meta
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("rate", [pytest.param(0.0, marks=pytest.mark.slow), 0.2])
-def test_recorded_actions_lead_to_the_recorded_states_unless_disturbed(rate, metaworld, monkeypatch):
+@pytest.mark.parametrize(
+    ("task", "rate"),
+    [
+        pytest.param("button-press-v3", 0.0, marks=pytest.mark.slow),
+        ("button-press-v3", 0.2),
+        ("door-open-v3", 0.2),  # whose expert writes into its observation
+    ],
+)
+def test_recorded_actions_lead_to_the_recorded_states_unless_disturbed(task, rate, metaworld, monkeypatch):
     monkeypatch.setattr(metaworld_demonstrations, "DISTURBANCE_RATE", rate)
-    states, actions, executed, _ = demonstrate(7, "button-press-v3")
-    env = MetaWorldConfig(task="button-press-v3", n_envs=1).create()
+    states, actions, executed, _ = demonstrate(7, task)
+    env = MetaWorldConfig(task=task, n_envs=1).create()
 
     def play(actions):
         first = env.reset([7])["state"]
