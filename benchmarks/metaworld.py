@@ -1,40 +1,44 @@
 """`python -m benchmarks.metaworld [TASK ...]`: success in Meta-World of policies trained from states, of its scripted
 experts, and of a baseline that does not look, on the same 50 seeds.
 
-For each task it records demonstrations and trains `configs/policy/metaworld_state.json` on them. What is there already
-is not done again, so the command may be stopped and repeated.
+For each task it records demonstrations and trains `configs/policy/metaworld_state.json` on them. A set, MT10 or MT50,
+is one policy for all its tasks, by `configs/policy/metaworld_mt10.json` on as many demonstrations of each; it is tested
+on 20 seeds a task, with the instruction of each episode and with another one's. What is there already is not done
+again, so the command may be stopped and repeated.
 """
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 import numpy as np
 
 from benchmarks import training
+from dp_prior.commands.embed import embed_data
 from dp_prior.envs.metaworld import MetaWorldConfig
 from dp_prior.envs.metaworld_demonstrations import write_demonstrations
+from dp_prior.envs.metaworld_tasks import INSTRUCTIONS, SETS
 from dp_prior.evaluation.interval import share_interval
 
 TASKS = ("reach-v3", "button-press-v3", "drawer-open-v3", "push-v3", "pick-place-v3")
-CONFIG = "metaworld_state"
+CONFIG, CONFIG_OF_SETS = "metaworld_state", "metaworld_mt10"
 FIRST_SEED, EPISODES = 100_000, 50
+EPISODES_OF_SETS = 20  # of each task
 
 Act = Callable[[np.ndarray, int], np.ndarray]
 """From the states (n, 39) and the number of the step to the actions (n, 4)."""
 
 
-def solved_by(task: str, act: Act) -> int:
+def solved_by(task: str, act: Act, seeds: range) -> int:
     """Number of the test episodes that something other than a policy solves."""
     env = MetaWorldConfig(task=task).create()
     solved = 0.0
-    for first in range(FIRST_SEED, FIRST_SEED + EPISODES, env.n_envs):
-        seeds = range(first, min(first + env.n_envs, FIRST_SEED + EPISODES))
-        obs = env.reset(seeds)
+    for first in range(0, len(seeds), env.n_envs):
+        obs = env.reset(seeds[first : first + env.n_envs])
         for step in range(env.max_steps):
             obs, _, done, info = env.step(act(obs["state"], step))
             if done.all():
@@ -63,10 +67,53 @@ def open_loop(data: Path) -> Act:
     return lambda states, step: np.tile(mean[min(step, len(mean) - 1)], (len(states), 1))
 
 
-def share(solved: int) -> str:
+def share(solved: int, episodes: int = EPISODES) -> str:
     """Share of the test episodes, with Wilson's interval."""
-    low, high = share_interval(solved, EPISODES)
-    return f"{solved / EPISODES:.0%} ({low:.0%} to {high:.0%})"
+    low, high = share_interval(solved, episodes)
+    return f"{solved / episodes:.0%} ({low:.0%} to {high:.0%})"
+
+
+def of_task(task: str, runs: Path, demonstrations: int, settings: dict[str, str]) -> str:
+    """Train a policy for one task; the row of the table."""
+    data, run = runs / f"{task}.npz", runs / task
+    if not data.exists():
+        write_demonstrations(data, task, demonstrations)
+    training.train(CONFIG, {"data.episodes.path": str(data), "test.0.env.task": task} | settings, run)
+    found = json.loads((run / "result.json").read_text(encoding="utf-8"))["test"]
+    policy = round(found["test/success_rate"] * EPISODES)
+    seeds = range(FIRST_SEED, FIRST_SEED + EPISODES)
+    others = [solved_by(task, act, seeds) for act in (expert(task), open_loop(data))]
+    return " | ".join([task, *map(share, [*others, policy]), f"{found['test/episode_steps']:.0f}"])
+
+
+def of_set(name: str, runs: Path, demonstrations: int, settings: dict[str, str]) -> Iterator[str]:
+    """Train one policy for the tasks of a set; the rows of its table, that of all tasks last."""
+    tasks, data, texts, run = SETS[name], runs / f"{name}.npz", runs / f"{name}_texts", runs / name
+    if not data.exists():
+        write_demonstrations(data, name, demonstrations)
+    changes = {"data.episodes.path": str(data), "data.language.instruction.folder.path": str(texts)}
+    for test in range(2):
+        changes |= {f"test.{test}.env.task": name, f"test.{test}.n_episodes": len(tasks) * EPISODES_OF_SETS}
+    changes |= settings
+    path = training.ROOT / f"configs/policy/{CONFIG_OF_SETS}.json"
+    embed_data("hashed", texts, path, training.assignments(changes), "instruction", lambda line: None)
+    training.train(CONFIG_OF_SETS, changes, run)
+    right, wrong = (by_task(run, test) for test in ("test", "shuffled"))
+    totals = [0, 0, 0]
+    for number, task in enumerate(tasks):
+        seeds = range(FIRST_SEED, FIRST_SEED + len(tasks) * EPISODES_OF_SETS)
+        own = seeds[(number - FIRST_SEED) % len(tasks) :: len(tasks)]
+        found = [solved_by(task, expert(task), own), *(solved[INSTRUCTIONS[task]] for solved in (right, wrong))]
+        totals = [total + one for total, one in zip(totals, found, strict=True)]
+        yield " | ".join([task, *(share(one, EPISODES_OF_SETS) for one in found)])
+    yield " | ".join(["all", *(share(one, len(tasks) * EPISODES_OF_SETS) for one in totals)])
+
+
+def by_task(run: Path, test: str) -> dict[str, int]:
+    """Solved episodes of the last report of a test, by instruction."""
+    report = sorted((run / "media").glob(f"{test}_*.json"))[-1]
+    table = json.loads(report.read_text(encoding="utf-8"))["tables"][f"{test}/by_instruction"]
+    return {row["instruction"]: round(row["success_rate"] * row["episodes"]) for row in table}
 
 
 @click.command(help=__doc__)
@@ -78,17 +125,16 @@ def main(tasks: tuple[str, ...], runs: Path, demonstrations: int, settings: tupl
     warnings.filterwarnings("ignore", "Constant.s. may be too high")  # of every expert
     runs = runs.resolve()
     runs.mkdir(parents=True, exist_ok=True)
-    click.echo("| task | expert | open loop | policy | steps of the policy |\n|---|---|---|---|---|")
-    for task in tasks or TASKS:
-        data, run = runs / f"{task}.npz", runs / task
-        if not data.exists():
-            write_demonstrations(data, task, demonstrations)
-        changes = {"data.episodes.path": str(data), "test.0.env.task": task}
-        training.train(CONFIG, changes | dict(one.split("=", 1) for one in settings), run)
-        found = json.loads((run / "result.json").read_text(encoding="utf-8"))["test"]
-        policy = round(found["test/success_rate"] * EPISODES)
-        others = [share(solved_by(task, act)) for act in (expert(task), open_loop(data))]
-        click.echo(f"| {task} | {' | '.join(others)} | {share(policy)} | {found['test/episode_steps']:.0f} |")
+    changed = dict(one.split("=", 1) for one in settings)
+    if sets := [name for name in tasks if name in SETS]:
+        click.echo("| task | expert | policy, told rightly | told wrongly |\n|---|---|---|---|")
+        for name in sets:
+            for row in of_set(name, runs, demonstrations, changed):
+                click.echo(f"| {row} |")
+    if singles := [task for task in tasks or TASKS if task not in SETS]:
+        click.echo("| task | expert | open loop | policy | steps of the policy |\n|---|---|---|---|---|")
+        for task in singles:
+            click.echo(f"| {of_task(task, runs, demonstrations, changed)} |")
 
 
 if __name__ == "__main__":

@@ -174,10 +174,11 @@ def embed(
     "--task",
     default="pusht",
     show_default=True,
-    help="pusht, a task of Meta-World such as push-v3, or transfer_cube or insertion of ALOHA.",
+    help="pusht; a task of Meta-World such as push-v3, several with commas, MT10 or MT50; transfer_cube or insertion "
+    "of ALOHA.",
 )
 @click.option(
-    "--episodes", default=200, show_default=True, type=click.IntRange(min=1), help="Solved episodes to record."
+    "--episodes", default=200, show_default=True, type=click.IntRange(min=1), help="Solved episodes of each task."
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of the first episode.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes, by default one per core; the result is equal.")
@@ -185,26 +186,30 @@ def embed(
     "--noise", default=0.0, show_default=True, type=click.FloatRange(0, 1), help="ALOHA: share of disturbed episodes."
 )
 def make_demonstrations(out: Path, task: str, episodes: int, seed: int, workers: int | None, noise: float) -> None:
-    """Record demonstrations by the scripted expert of Push-T, of a Meta-World task or of ALOHA. Those of ALOHA can be
+    """Record demonstrations by the scripted expert of Push-T, of tasks of Meta-World or of ALOHA. Those of ALOHA can be
     stopped and repeated at any time."""
     from dp_prior.config import ConfigError
     from dp_prior.envs import aloha_demonstrations, metaworld_demonstrations, pusht_demonstrations
     from dp_prior.envs.aloha_world import STAGES
-    from dp_prior.envs.metaworld import task_class
+    from dp_prior.envs.metaworld import check_tasks
+    from dp_prior.envs.metaworld_tasks import told_tasks
 
     if noise and task not in STAGES:
         raise ConfigError("--noise", [f"is {noise:g}, but only ALOHA's tasks {sorted(STAGES)} take noise; remove it"])
+    several: tuple[str, ...] = ()
     if task == "pusht":
         pusht_demonstrations.write_demonstrations(out, episodes, seed, workers)
     elif task in STAGES:
         aloha_demonstrations.write_demonstrations(out, task, episodes, seed, workers, noise)
     else:
+        several = told_tasks(tuple(task.split(",")) if "," in task else task)
         try:
-            task_class(task)
+            check_tasks(several or (task,))
         except ValueError as error:
             raise ConfigError("--task", [str(error)]) from None
-        metaworld_demonstrations.write_demonstrations(out, task, episodes, seed, workers)
-    echo(f"wrote {episodes} episodes to {out}")
+        metaworld_demonstrations.write_demonstrations(out, several or task, episodes, seed, workers)
+    each = f", {episodes} of each of {len(several)} tasks," if several else ""
+    echo(f"wrote {episodes * (len(several) or 1)} episodes{each} to {out}")
 
 
 @click.command("make-goal-demonstrations", cls=Command)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
+from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 
 from dp_prior.config import ConfigError
+from dp_prior.envs.told import number_of, told_rows
 from dp_prior.files.durable import replacing
 
 Demonstrate = Callable[[int], tuple[np.ndarray, np.ndarray, bool]] | Callable[[int], tuple[np.ndarray, ...]]
@@ -25,8 +27,12 @@ def record(
     seed: int,
     workers: int | None,
     progress: Callable[[int, int], None] = lambda done, seeds_tried: None,
+    instructions: Sequence[str] = (),
 ) -> int:
     """Write the first `episodes` solved episodes of the seeds from `seed` on as one compressed npz.
+
+    With instructions: the first `episodes` solved ones of each, in the order of their seeds; see `number_of`. The file
+    then has the array `task` (N,), each row's number among `instructions`.
 
     An episode depends only on its seed. Where executed actions differ from those to learn, the file also has `executed`
     and the `seed` of each episode, from which the episodes can be replayed.
@@ -44,23 +50,27 @@ def record(
         raise ValueError(f"episodes is {episodes}; a set needs at least 1.")
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)  # so that a missing permission fails early
-    solved: list[tuple[np.ndarray, np.ndarray]] = []
-    executed: list[np.ndarray] = []
-    seeds: list[int] = []
+    kinds = len(instructions) or 1
+    streams = [count(first, kinds) for first in range(seed, seed + kinds)]
+    missing = [episodes] * kinds
+    solved: dict[int, list[np.ndarray]] = {}
     tried = 0
     with get_context("spawn").Pool(workers) as pool:
-        while len(solved) < episodes:
-            wave = range(seed + tried, seed + tried + episodes - len(solved))
-            for one, (state, action, *others, is_solved) in zip(wave, pool.imap(demonstrate, wave), strict=True):
+        while any(missing):
+            wave = sorted(next(stream) for stream, left in zip(streams, missing, strict=True) for _ in range(left))
+            for one, (*arrays, is_solved) in zip(wave, pool.imap(demonstrate, wave), strict=True):
                 tried += 1
                 if is_solved:
-                    solved.append((state, action))
-                    executed += others
-                    seeds.append(one)
+                    solved[one] = arrays
+                    missing[number_of(one - seed, kinds)] -= 1
                 progress(len(solved), tried)
-    write_episodes(
-        path, solved, **({"executed": np.concatenate(executed), "seed": np.array(seeds)} if executed else {})
-    )
+    seeds = sorted(solved)
+    states, actions, *executed = zip(*(solved[one] for one in seeds), strict=True)
+    more = {"executed": np.concatenate(*executed), "seed": np.array(seeds)} if executed else {}
+    if instructions:
+        numbers = [number_of(one, kinds) for one in seeds]
+        more |= told_rows("task", numbers, list(map(len, states)), instructions)
+    write_episodes(path, list(zip(states, actions, strict=True)), **more)
     return tried
 
 

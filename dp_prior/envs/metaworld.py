@@ -6,7 +6,8 @@ Meta-World's gymnasium ids are not used: `reset(seed=...)` there draws one of 50
 from __future__ import annotations
 
 import difflib
-from typing import Any, ClassVar, Literal
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -14,10 +15,13 @@ from pydantic import Field
 from dp_prior.config import Config
 from dp_prior.config.extras import needing
 from dp_prior.envs.lockstep import Lockstep
+from dp_prior.envs.metaworld_tasks import INSTRUCTIONS, SETS, told_tasks
+from dp_prior.envs.told import INSTRUCTION, number_of, read_told
 
 
 class MetaWorldConfig(Config):
-    """A Meta-World task observed as a state. Score: 1 if solved, which ends the episode, else 0."""
+    """A Meta-World task observed as a state, or several with an instruction. Score: 1 if solved, which ends the
+    episode, else 0."""
 
     type: Literal["metaworld"] = "metaworld"
 
@@ -26,8 +30,9 @@ class MetaWorldConfig(Config):
     modules: ClassVar = ("metaworld", "mujoco")
     """What simulates, for the environment's fingerprint."""
 
-    task: str
-    """Name of the task, for example `push-v3`."""
+    task: str | Annotated[tuple[str, ...], Field(min_length=1)]
+    """Name of the task, for example `push-v3`; or several, `MT10`, `MT50` or a list of names: an episode's task is that
+    at the place of its seed modulo their number, and the observation `instruction` tells it."""
 
     n_envs: int = Field(default=10, ge=1)
     """Episodes that run side by side: the largest batch of a prediction."""
@@ -42,21 +47,29 @@ class MetaWorldConfig(Config):
         """The environment. Observation: state (39,): hand x, y, z in m, opening of the gripper in [0, 1], position and
         quaternion of two objects (zeros if there is only one); the same one step earlier; and the goal x, y, z in m.
 
-        Actions are (4,) in [-1, 1]: the hand's x, y, z in cm and the force that closes the gripper.
+        Of several tasks also instruction (), a text. Actions are (4,) in [-1, 1]: the hand's x, y, z in cm and the
+        force that closes the gripper.
 
         Raises:
             ImportError: metaworld is missing.
-            ValueError: the task does not exist.
+            ValueError: a task does not exist, or is named twice.
         """
+        tasks = told_tasks(self.task)
+        check_tasks(tasks or (self.task,))
+        kind = partial(ToldTask, tasks) if tasks else partial(SeededTask, self.task)
         return Lockstep(
-            [SeededTask(self.task, self.render_size) for _ in range(self.n_envs)],
+            [kind(self.render_size) for _ in range(self.n_envs)],
             max_steps=self.max_steps,
             fps=80,
-            obs_shapes={"state": (39,)},
-            read_obs=lambda obs: {"state": obs.astype(np.float32)},
+            obs_shapes={"state": (39,)} | ({INSTRUCTION: ()} if tasks else {}),
+            read_obs=partial(read_told, read=_read) if tasks else _read,
             score="success",
             success_score=None,
         )
+
+
+def _read(obs: np.ndarray) -> dict[str, np.ndarray]:
+    return {"state": obs.astype(np.float32)}
 
 
 class SeededTask:
@@ -97,6 +110,51 @@ class SeededTask:
         self._env.close()
 
 
+class ToldTask:
+    """One environment of several tasks: the seed determines task and start, and the instruction is observed."""
+
+    def __init__(self, tasks: tuple[str, ...], render_size: int = 256):
+        """Raises: see `task_class`."""
+        self._tasks, self._render_size = tasks, render_size
+        self._task, self._env = tasks[0], SeededTask(tasks[0], render_size)
+        self.action_space = self._env.action_space  # of every task
+
+    def reset(self, seed: int) -> tuple[tuple[np.ndarray, str], dict[str, Any]]:
+        """The (39,) state of the start and the instruction, and an empty info."""
+        self._turn_to(self._tasks[number_of(seed, len(self._tasks))])
+        state, info = self._env.reset(seed)
+        return (state, INSTRUCTIONS[self._task]), info
+
+    def step(self, action: np.ndarray) -> tuple[Any, ...]:
+        """See `SeededTask.step`; the observation as of `reset`."""
+        state, *rest = self._env.step(action)
+        return (state, INSTRUCTIONS[self._task]), *rest
+
+    def render(self) -> np.ndarray:
+        """See `SeededTask.render`."""
+        return self._env.render()
+
+    def close(self) -> None:
+        """Release the renderer."""
+        self._env.close()
+
+    def _turn_to(self, task: str) -> None:
+        """Simulate this task. One model is held at a time: 50 in each row would take 1 GB a row, a new one 0.2 s."""
+        if task != self._task:
+            self._env.close()
+            self._task, self._env = task, SeededTask(task, self._render_size)
+
+
+def check_tasks(tasks: tuple[str, ...]) -> None:
+    """Raise unless every task exists and is named once; see `task_class`."""
+    if sets := SETS.keys() & set(tasks):
+        raise ValueError(f"the list of tasks has {min(sets)!r}, a set; give a set alone, or the names of its tasks")
+    for task in tasks:
+        task_class(task)
+    if twice := sorted({task for task in tasks if tasks.count(task) > 1}):
+        raise ValueError(f"the tasks of Meta-World name {' and '.join(map(repr, twice))} twice; name each task once")
+
+
 def task_class(task: str) -> type:
     """Meta-World's class of a task.
 
@@ -107,11 +165,8 @@ def task_class(task: str) -> type:
     with needing("metaworld", "Meta-World is not installed"):
         from metaworld.env_dict import ALL_V3_ENVIRONMENTS
     if task not in ALL_V3_ENVIRONMENTS:
-        close = difflib.get_close_matches(task, ALL_V3_ENVIRONMENTS, n=3, cutoff=0.4)
-        hint = (
-            f"Did you mean {' or '.join(map(repr, close))}?"
-            if close
-            else "Its tasks: " + ", ".join(ALL_V3_ENVIRONMENTS)
-        )
+        names = [*ALL_V3_ENVIRONMENTS, *SETS]
+        close = difflib.get_close_matches(task, names, n=3, cutoff=0.4)
+        hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else "Its tasks: " + ", ".join(names)
         raise ValueError(f"Meta-World has no task {task!r}. {hint}")
     return ALL_V3_ENVIRONMENTS[task]

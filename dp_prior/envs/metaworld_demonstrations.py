@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from dp_prior.envs.expert_demonstrations import record
-from dp_prior.envs.metaworld import SeededTask
+from dp_prior.envs.metaworld import SeededTask, check_tasks
+from dp_prior.envs.metaworld_tasks import INSTRUCTIONS, told_tasks
+from dp_prior.envs.told import number_of
 
 DISTURBANCE_RATE = 0.04  # probability per step that a disturbance begins
 DISTURBANCE_STEPS = 2, 7  # fewest and most steps of a disturbance
@@ -44,7 +46,8 @@ def demonstrate(seed: int, task: str) -> tuple[np.ndarray, np.ndarray, np.ndarra
     while True:
         with warnings.catch_warnings():  # the policies warn of large actions at nearly every step
             warnings.simplefilter("ignore")
-            action = np.clip(expert.get_action(state), -1.0, 1.0).astype(np.float32)
+            chosen = expert.get_action(state.copy())  # of doors: writes into what it is given
+        action = np.clip(chosen, -1.0, 1.0).astype(np.float32)
         states.append(state)
         actions.append(action)
         done.append(action)
@@ -62,8 +65,24 @@ def demonstrate(seed: int, task: str) -> tuple[np.ndarray, np.ndarray, np.ndarra
     return (*(np.array(rows, np.float32) for rows in (states, actions, done)), bool(is_solved))
 
 
+def demonstrate_told(seed: int, tasks: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+    """One episode of the task that the seed chooses; see `demonstrate`."""
+    return demonstrate(seed, tasks[number_of(seed, len(tasks))])
+
+
 def write_demonstrations(
-    path: str | Path, task: str, episodes: int = 100, seed: int = 0, workers: int | None = None
+    path: str | Path, task: str | tuple[str, ...], episodes: int = 100, seed: int = 0, workers: int | None = None
 ) -> int:
-    """Record the first `episodes` solved episodes of the seeds from `seed` on; see `record` and `demonstrate`."""
-    return record(path, partial(demonstrate, task=task), episodes, seed, workers)
+    """Record the first `episodes` solved episodes of the seeds from `seed` on, of several tasks `episodes` of each with
+    its instruction; see `record`, `demonstrate` and `MetaWorldConfig.task`.
+
+    Raises:
+        ImportError: metaworld is missing.
+        ValueError: a task does not exist, or is named twice.
+    """
+    tasks = told_tasks(task)
+    check_tasks(tasks or (task,))
+    if not tasks:
+        return record(path, partial(demonstrate, task=task), episodes, seed, workers)
+    expert = partial(demonstrate_told, tasks=tasks)
+    return record(path, expert, episodes, seed, workers, instructions=[INSTRUCTIONS[one] for one in tasks])

@@ -18,6 +18,7 @@ from dp_prior.envs.lockstep import Lockstep
 from dp_prior.envs.pusht import OBS_SHAPES, PushTConfig, read_state, repeatable_env, sensed
 from dp_prior.envs.pusht_keypoints import keypoints
 from dp_prior.envs.starts import SEED
+from dp_prior.envs.told import INSTRUCTION, number_of, read_told, told_rows
 from dp_prior.pixels.renderers.pusht import SCREEN, PushTWithoutGoalRendererConfig
 
 INSTRUCTIONS = tuple(
@@ -37,7 +38,7 @@ class PushTGoalsConfig(PushTConfig):
 
     def create(self) -> Lockstep:
         """The environment; observations as of Push-T, and `instruction`, a text. See `PushTConfig`."""
-        shapes, cameras = {**OBS_SHAPES, "instruction": ()}, {}
+        shapes, cameras = {**OBS_SHAPES, INSTRUCTION: ()}, {}
         if self.camera is not None:
             shapes["camera"] = (*self.camera, 3)
             cameras["camera"] = PushTWithoutGoalRendererConfig().create(self.camera)
@@ -51,7 +52,7 @@ def _env_with_goals() -> Any:
 
         def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
             state, info = super().reset(seed=seed, options=options)
-            self.turns = int(seed) % 4
+            self.turns = number_of(seed, len(INSTRUCTIONS))
             self.goal_pose[2] += self.turns * np.pi / 2
             return (state, INSTRUCTIONS[self.turns]), info
 
@@ -67,7 +68,7 @@ def _env_with_goals() -> Any:
 
 
 def _read(raw: tuple[np.ndarray, str]) -> dict[str, np.ndarray]:
-    return {**read_state(raw[0], {"keypoint": keypoints}), "instruction": np.array(raw[1])}
+    return read_told(raw, lambda state: read_state(state, {"keypoint": keypoints}))
 
 
 def _draw(raw: tuple[np.ndarray, str], cameras: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -106,7 +107,6 @@ def write_goal_demonstrations(demonstrations: Path, path: Path) -> int:
     write_episodes(
         path,
         [(turned_states(states[rows], turns), turned(actions[rows], turns)) for turns, rows in parts],
-        goal=np.concatenate([np.full(len(rows), turns) for turns, rows in parts]),
-        instructions=np.array(INSTRUCTIONS),
+        **told_rows("goal", [turns for turns, _ in parts], [len(rows) for _, rows in parts], INSTRUCTIONS),
     )
     return len(parts)

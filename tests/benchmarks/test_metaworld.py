@@ -1,5 +1,6 @@
 """What the table of Meta-World compares with."""
 
+import json
 from functools import partial
 
 import numpy as np
@@ -21,7 +22,38 @@ def test_the_open_loop_baseline_is_the_mean_of_the_episodes_that_still_run(tmp_p
 def test_the_expert_solves_what_standing_still_does_not(monkeypatch):
     names = pytest.importorskip("metaworld.env_dict", reason="NOT CHECKED: metaworld is not installed")
     assert set(table.TASKS) <= set(names.ALL_V3_ENVIRONMENTS)
-    monkeypatch.setattr(table, "EPISODES", 2)
     monkeypatch.setattr(table, "MetaWorldConfig", partial(table.MetaWorldConfig, n_envs=2, max_steps=100))
-    assert table.solved_by("button-press-v3", table.expert("button-press-v3")) == 2
-    assert table.solved_by("button-press-v3", lambda states, step: np.zeros((len(states), 4))) == 0
+    seeds = range(100_000, 100_004, 2)
+    assert table.solved_by("button-press-v3", table.expert("button-press-v3"), seeds) == 2
+    assert table.solved_by("button-press-v3", lambda states, step: np.zeros((len(states), 4)), seeds) == 0
+
+
+def test_every_seed_of_a_set_is_tested_once_by_the_expert_of_its_task(tmp_path, monkeypatch):
+    """The table's rows are of the seeds whose task they name, and its last row is the sum."""
+    played = {}
+
+    def solved_by(task, act, seeds):
+        played[task] = list(seeds)
+        return len(seeds) // 2
+
+    tables = {
+        test: [{"instruction": text, "success_rate": share, "episodes": 20} for text in table.INSTRUCTIONS.values()]
+        for test, share in (("test", 0.9), ("shuffled", 0.15))
+    }
+    for test, rows in tables.items():
+        for step in (5, 12):  # the last counts
+            place = tmp_path / f"MT10/media/{test}_{step:08d}.json"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(json.dumps({"tables": {f"{test}/by_instruction": rows if step == 12 else []}}))
+    asked = []
+    monkeypatch.setattr(table, "solved_by", solved_by)
+    monkeypatch.setattr(table, "expert", lambda task: None)
+    monkeypatch.setattr(table, "embed_data", lambda *words: asked.append(words))
+    monkeypatch.setattr(table.training, "train", lambda *words: asked.append(words))
+    (tmp_path / "MT10.npz").touch()
+    *rows, last = table.of_set("MT10", tmp_path, 3, {})
+    assert sorted(sum(played.values(), [])) == list(range(100_000, 100_200))
+    tasks = table.SETS["MT10"]
+    assert all(tasks[seed % 10] == task for task, seeds in played.items() for seed in seeds)
+    assert [row.split(" | ")[0] for row in rows] == list(tasks) and len(asked) == 2
+    assert [cell.split()[0] for cell in last.split(" | ")] == ["all", "50%", "90%", "15%"]

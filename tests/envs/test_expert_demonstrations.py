@@ -56,6 +56,23 @@ def test_the_first_solved_seeds_are_recorded_and_every_seed_tried_is_counted(tmp
     assert [tries for _, tries in calls] == list(range(1, tried + 1)) and calls[-1][0] == count
 
 
+@pytest.mark.parametrize(("count", "seed"), [(1, 0), (3, 0), (2, 5)])
+def test_of_every_instruction_the_first_solved_seeds_are_recorded(tmp_path, in_this_process, count, seed):
+    """Two of three seeds are solved, so with four instructions each fails in turn."""
+    calls, texts = [], ["a", "b", "c", "d"]
+    more = {"progress": lambda *counts: calls.append(counts), "instructions": texts}
+    tried = record(tmp_path / "d.npz", lambda one: (*episode(one)[:2], *episode(one)[1:]), count, seed, None, **more)
+    chosen = [[one for one in range(seed, 99) if one % 4 == aim and episode(one)[2]][:count] for aim in range(4)]
+    seeds = sorted(sum(chosen, []))
+    found = np.load(tmp_path / "d.npz")
+    assert found["seed"].tolist() == seeds and found["instructions"].tolist() == texts
+    np.testing.assert_array_equal(found["state"], np.concatenate([episode(one)[0] for one in seeds]))
+    np.testing.assert_array_equal(found["executed"], found["action"])
+    assert found["task"].tolist() == [one % 4 for one in seeds for _ in episode(one)[0]]
+    assert calls[-1] == (4 * count, tried)
+    assert tried == sum(len(range(aim + (seed - aim + 3) // 4 * 4, own[-1] + 1, 4)) for aim, own in enumerate(chosen))
+
+
 def test_a_set_of_no_episodes_is_refused(tmp_path):
     with pytest.raises(ValueError, match=naming("episodes", 0)):
         record(tmp_path / "d.npz", episode, 0, 0, None)

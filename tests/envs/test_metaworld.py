@@ -1,5 +1,6 @@
 """Meta-World tasks: the simulator's own numbers, decided by the seed alone."""
 
+import json
 import os
 import pickle
 import subprocess
@@ -13,6 +14,8 @@ from dp_prior.cli import main
 from dp_prior.config import ConfigError
 from dp_prior.envs.metaworld import MetaWorldConfig, SeededTask
 from dp_prior.envs.metaworld_demonstrations import demonstrate
+from dp_prior.envs.metaworld_tasks import INSTRUCTIONS
+from dp_prior.envs.starts import reset_to
 from dp_prior.envs.workers import Workers
 from dp_prior.evaluation.rollout import RolloutConfig
 from tests.messages import naming, told
@@ -93,6 +96,45 @@ def test_actions_outside_the_bounds_are_clipped_as_the_simulator_does(metaworld)
 def test_every_field_changes_the_environment(change, effect, metaworld):
     base = {"task": "push-v3", "n_envs": 1}
     assert effect(MetaWorldConfig(**{**base, **change}).create()) != effect(MetaWorldConfig(**base).create())
+
+
+def test_an_episode_of_several_tasks_is_that_of_the_task_its_seed_chooses_and_is_told(metaworld):
+    """Bit for bit, whichever tasks a row has had before; nothing else is observed."""
+    tasks = ("reach-v3", "drawer-open-v3", "push-v3")
+    env = MetaWorldConfig(task=tasks, n_envs=2).create()
+    alone = {task: MetaWorldConfig(task=task, n_envs=1).create() for task in tasks}
+    assert env.obs_shapes == {"state": (39,), "instruction": ()}
+    assert all(one.obs_shapes == {"state": (39,)} and set(one.reset([0])) == {"state"} for one in alone.values())
+    for seeds in ([3, 4], [5, 3], [10**9, 4]):
+        chosen = [tasks[seed % 3] for seed in seeds]
+        expected = [played(alone[task], [seed], ACTIONS[:4]) for task, seed in zip(chosen, seeds, strict=True)]
+        np.testing.assert_array_equal(played(env, seeds, ACTIONS[:4]), np.concatenate(expected, axis=1))
+        texts = [INSTRUCTIONS[task] for task in chosen]
+        found = env.reset(seeds), reset_to(env, {"seed": np.array(seeds)}), env.step(np.zeros((2, 4))).obs
+        assert all(set(obs) == {"state", "instruction"} and obs["instruction"].tolist() == texts for obs in found)
+
+
+def test_the_record_of_a_task_is_what_it_was_and_a_list_comes_back_from_json():
+    one = MetaWorldConfig(task="push-v3")
+    assert json.loads(one.to_json())["task"] == "push-v3"
+    several = MetaWorldConfig.from_json('{"task": ["push-v3", "reach-v3"]}')
+    assert several.task == ("push-v3", "reach-v3") and MetaWorldConfig.from_json(several.to_json()) == several
+    with pytest.raises(ConfigError, match=naming("task")):
+        MetaWorldConfig.from_json('{"task": []}')
+
+
+@pytest.mark.parametrize(
+    ("task", "named"),
+    [
+        ("mt10", ["'mt10'", "'MT10'"]),
+        (("push-v3", "pusk-v3"), ["'pusk-v3'", "'push-v3'"]),
+        (("MT10", "push-v3"), ["'MT10'", "alone"]),
+        (("push-v3", "reach-v3", "push-v3"), ["'push-v3'", "twice", "once"]),
+    ],
+)
+def test_wrong_names_among_several_are_hinted_at(task, named, metaworld):
+    with pytest.raises(ValueError, match=naming(*named)):
+        MetaWorldConfig(task=task).create()
 
 
 def test_limit_beyond_that_of_the_simulator_is_refused():
@@ -208,3 +250,4 @@ def test_every_task_repeats_and_has_an_expert(metaworld):
         first, again = demonstrate(5, task), demonstrate(5, task)
         np.testing.assert_array_equal(first[0], again[0], err_msg=task)
         assert first[0].shape[1] == 39
+        np.testing.assert_array_equal(first[0][0], SeededTask(task).reset(5)[0].astype(np.float32), err_msg=task)

@@ -1,11 +1,18 @@
 """Demonstrations of Meta-World hold what the expert chose."""
 
+import contextlib
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
-from dp_prior.envs import metaworld_demonstrations
+from dp_prior.cli import main
+from dp_prior.envs import expert_demonstrations, metaworld_demonstrations
 from dp_prior.envs.metaworld import MetaWorldConfig
 from dp_prior.envs.metaworld_demonstrations import demonstrate, write_demonstrations
+from dp_prior.envs.metaworld_tasks import INSTRUCTIONS
+from tests.messages import told
 
 
 def test_demonstrations_hold_what_the_expert_chose_until_the_task_is_solved(metaworld):
@@ -21,11 +28,18 @@ def test_demonstrations_hold_what_the_expert_chose_until_the_task_is_solved(meta
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("rate", [pytest.param(0.0, marks=pytest.mark.slow), 0.2])
-def test_recorded_actions_lead_to_the_recorded_states_unless_disturbed(rate, metaworld, monkeypatch):
+@pytest.mark.parametrize(
+    ("task", "rate"),
+    [
+        pytest.param("button-press-v3", 0.0, marks=pytest.mark.slow),
+        ("button-press-v3", 0.2),
+        ("door-open-v3", 0.2),  # whose expert writes into its observation
+    ],
+)
+def test_recorded_actions_lead_to_the_recorded_states_unless_disturbed(task, rate, metaworld, monkeypatch):
     monkeypatch.setattr(metaworld_demonstrations, "DISTURBANCE_RATE", rate)
-    states, actions, executed, _ = demonstrate(7, "button-press-v3")
-    env = MetaWorldConfig(task="button-press-v3", n_envs=1).create()
+    states, actions, executed, _ = demonstrate(7, task)
+    env = MetaWorldConfig(task=task, n_envs=1).create()
 
     def play(actions):
         first = env.reset([7])["state"]
@@ -49,3 +63,20 @@ def test_written_demonstrations_do_not_depend_on_the_number_of_workers(metaworld
         np.testing.assert_array_equal(arrays["state"][: arrays["episode_ends"][0]], state)
         np.testing.assert_array_equal(arrays["executed"][: arrays["episode_ends"][0]], executed)
         assert arrays["seed"].tolist() == [5, 6, 7]
+
+
+def test_demonstrations_of_several_tasks_are_those_of_each_and_told(metaworld, tmp_path, monkeypatch):
+    pool = SimpleNamespace(imap=map)
+    context = SimpleNamespace(Pool=lambda n: contextlib.nullcontext(pool))
+    monkeypatch.setattr(expert_demonstrations, "get_context", lambda kind: context)
+    path = tmp_path / "several.npz"
+    asked = ["--task", "button-press-v3,handle-press-v3", "--episodes", "1", "--seed", "7", "--out", str(path)]
+    said = CliRunner().invoke(main, ["make-demonstrations", *asked], catch_exceptions=False)
+    assert told(said.output, "2 episodes", "1 of each")
+    with np.load(path) as found:
+        assert found["seed"].tolist() == [7, 8]
+        episodes = np.split(np.arange(len(found["state"])), found["episode_ends"][:-1])
+        for seed, task, rows in zip((7, 8), ("handle-press-v3", "button-press-v3"), episodes, strict=True):
+            for key, expected in zip(("state", "action", "executed"), demonstrate(seed, task), strict=False):
+                np.testing.assert_array_equal(found[key][rows], expected)
+            assert set(found["instructions"][found["task"][rows]]) == {INSTRUCTIONS[task]}

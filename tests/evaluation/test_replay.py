@@ -12,7 +12,7 @@ from dp_prior.data.recorded.mixture import MixtureConfig
 from dp_prior.data.recorded.selection import ActionConfig
 from dp_prior.data.split_data import SplitData
 from dp_prior.envs.metaworld import MetaWorldConfig
-from dp_prior.envs.metaworld_demonstrations import demonstrate
+from dp_prior.envs.metaworld_demonstrations import demonstrate, demonstrate_told
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.pusht_goals import PushTGoalsConfig, write_goal_demonstrations
 from dp_prior.envs.toy import ToyConfig, demonstrations
@@ -171,3 +171,15 @@ def test_demonstrations_of_meta_world_replay_by_their_seed_and_executed_actions(
     assert "mujoco" in str(found.ceiling())
     chosen = replay(record, env=env, action=ActionConfig(key="action"))
     assert not np.array_equal(action, executed) and followed(chosen) == 0.0
+
+
+def test_demonstrations_of_several_tasks_replay_each_in_the_task_of_its_seed(metaworld, tmp_path):
+    tasks = ("handle-press-v3", "button-press-v3")
+    played = [demonstrate_told(seed, tasks) for seed in (5, 2)]
+    state, action, executed = (np.concatenate([one[part] for one in played]) for part in range(3))
+    ends = np.cumsum([len(one[0]) for one in played])
+    arrays = {"state": state, "action": action, "executed": executed, "seed": np.array([5, 2]), "episode_ends": ends}
+    record = recorded(tmp_path, arrays, obs={"state": {"key": "state"}})
+    found = replay(record, env=MetaWorldConfig(task=tasks, n_envs=2))
+    assert followed(found) == found.measure().metrics["replay/success_rate"] == 1.0
+    assert followed(replay(record, env=MetaWorldConfig(task=tasks[::-1], n_envs=2))) == 0.0

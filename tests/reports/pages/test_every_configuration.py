@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from dp_prior.cli import main
+from dp_prior.envs.told import told_rows
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.files.configurations import truly_described
 from tests.data.pictures import sets
@@ -53,7 +54,10 @@ def place(tmp_path_factory):
     replay_buffer(root / "data/pusht_cchi_v7_replay.zarr", 100)
     lerobot_pusht(root / "data/lerobot_pusht")
     states, lengths = rng.normal(size=(300, 39)).astype(np.float32), np.arange(30, 301, 30)
-    np.savez(root / "runs/metaworld/push-v3.npz", state=states, action=np.tanh(states[:, :4]), episode_ends=lengths)
+    moves = {"state": states, "action": np.tanh(states[:, :4]), "episode_ends": lengths}
+    np.savez(root / "runs/metaworld/push-v3.npz", **moves)
+    texts = ["reach the goal", "push the puck to the goal"]
+    np.savez(root / "runs/metaworld/MT10.npz", **moves, **told_rows("task", [0, 1] * 5, [30] * 10, texts))
     for task, size in (("transfer_cube", 33), ("insertion", 49)):
         arms = np.tanh(rng.normal(size=(300, size))).astype(np.float32)
         joints = {"state": arms, "action": arms[:, :14], "executed": arms[:, :14]}
@@ -96,6 +100,9 @@ def prepare(name, config):
     if name.startswith("pusht_goals") and not (out / "pusht_goals.npz").exists():
         run("make-goal-demonstrations", "--episodes", out / "pusht.npz", "--out", out / "pusht_goals.npz")
         texts = ("--key", "instruction", "--out", out / "pusht_goals_texts")
+        run("embed", "--model", "hashed", "--config_file", config, *texts)
+    if name == "metaworld_mt10":
+        texts = ("--key", "instruction", "--out", "runs/metaworld/MT10_texts")
         run("embed", "--model", "hashed", "--config_file", config, *texts)
     if name == "pusht_human_aligned" and not Path("data/pusht_aligned.npz").exists():
         run("convert", "data/pusht_cchi_v7_replay.zarr", "data/pusht_human.npz", "--to", "npz", "--leave-out", "img")
