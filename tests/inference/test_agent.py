@@ -13,6 +13,7 @@ from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.randomness import Randomness
 from tests.cases import every
 from tests.messages import naming
+from tests.quiet import quiet
 
 
 class Fake(nn.Module):
@@ -193,7 +194,7 @@ def test_tensors_lists_and_further_keys_are_welcome():
         np.testing.assert_array_equal(Agent(Fake()).act(form), expected)
 
 
-@pytest.mark.filterwarnings("error")
+@quiet
 def test_arrays_come_as_cameras_and_drivers_leave_them():
     """Flipped, read-only, of another byte order or width, and among things that are no arrays at all."""
     obs = {"a": np.array([1.0, 2.0, 3.0], dtype=np.float32), "b": np.array([4.0], dtype=np.float32)}

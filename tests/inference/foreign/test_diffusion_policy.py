@@ -8,6 +8,7 @@ from dp_prior.inference.foreign.diffusion_policy import read
 from dp_prior.inference.foreign.foreign_files import PublishedFiles
 from tests.inference.foreign.checkpoints import diffusion_policy
 from tests.messages import naming
+from tests.quiet import quiet
 
 
 def published(place):
@@ -151,7 +152,7 @@ SCALE = "normalizer.params_dict.obs.scale"
         ({"model.final_conv.1.bias": None}, ("backbone.head.out.bias", "missing")),
     ],
 )
-@pytest.mark.filterwarnings("error")
+@quiet
 def test_tensors_that_do_not_fit_are_named(tmp_path, tensors, message):
     place, _ = diffusion_policy(tmp_path / "a", tensors=tensors)
     with pytest.raises(ConfigError, match=naming(*message)):

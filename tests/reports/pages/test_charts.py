@@ -7,10 +7,11 @@ import pytest
 
 from dp_prior.evaluation.picture import draw_scores, import_figure
 from dp_prior.reports.pages.charts import bars, overlay, sampled, spark, svg
+from tests.quiet import quiet
 from tests.reports.pages.test_report import Outline
 
 
-@pytest.mark.filterwarnings("error")
+@quiet
 @pytest.mark.parametrize(
     "shape", [(2, 3, 4), *[pytest.param(shape, marks=pytest.mark.slow) for shape in ((3, 1, 2), (2, 8, 1))]]
 )
