@@ -46,7 +46,7 @@ def demonstrate(seed: int, task: str) -> tuple[np.ndarray, np.ndarray, np.ndarra
     while True:
         with warnings.catch_warnings():  # the policies warn of large actions at nearly every step
             warnings.simplefilter("ignore")
-            chosen = expert.get_action(state.copy())  # experts of doors write into their argument
+            chosen = expert.get_action(state.copy())  # the experts of doors write into the array
         action = np.clip(chosen, -1.0, 1.0).astype(np.float32)
         states.append(state)
         actions.append(action)
