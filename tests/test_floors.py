@@ -58,7 +58,8 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "gymnasium": ["envs/"],
     "metaworld": ["envs/metaworld"],
     "gym_aloha": ["envs/aloha_world.py", "pixels/renderers/aloha.py"],
-    "mujoco": ["envs/aloha_kinematics.py", "envs/aloha_world.py", "pixels/renderers/aloha.py"],
+    "mujoco": ["envs/aloha_kinematics.py", "envs/aloha_world.py", "pixels/opengl.py", "pixels/renderers/aloha.py"],
+    "glfw": ["pixels/opengl.py"],  # MuJoCo brings it
     "gym_pusht": ["envs/pusht", "pixels/renderers/pusht.py"],
     "pygame": ["pixels/renderers/pusht.py"],  # these three come with gym_pusht
     "pymunk": ["pixels/renderers/pusht.py"],

@@ -17,6 +17,7 @@ from dp_prior.config.extras import needing
 from dp_prior.envs.lockstep import Lockstep
 from dp_prior.envs.metaworld_tasks import INSTRUCTIONS, SETS, told_tasks
 from dp_prior.envs.told import INSTRUCTION, number_of, read_told
+from dp_prior.pixels.opengl import opengl
 
 
 class MetaWorldConfig(Config):
@@ -97,13 +98,8 @@ class SeededTask:
 
     def render(self) -> np.ndarray:
         """(size, size, 3) uint8 from the camera `corner2`, which Meta-World mounts upside down."""
-        try:
+        with opengl():
             return self._env.render()[::-1, ::-1]
-        except Exception as error:  # of MuJoCo, PyOpenGL or gymnasium, by platform
-            raise ValueError(
-                f"MuJoCo cannot render here ({error}). Set the environment variable MUJOCO_GL to egl or osmesa, see "
-                f"docs/environments.md, or the evaluator's videos to 0"
-            ) from error
 
     def close(self) -> None:
         """Release the renderer."""

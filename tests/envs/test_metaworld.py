@@ -170,8 +170,9 @@ def test_an_environment_that_cannot_be_rendered_says_what_to_do(metaworld, monke
     def render():
         raise RuntimeError("no context")
 
+    monkeypatch.setattr("dp_prior.pixels.opengl._find_display", lambda: None)
     monkeypatch.setattr(env.envs[0]._env, "render", render)
-    with pytest.raises(ValueError, match=naming("no context", "MUJOCO_GL", "egl", "osmesa", "videos to 0")):
+    with pytest.raises(ValueError, match=naming("no context", "MUJOCO_GL", "egl", "osmesa", "videos 0")):
         env.render([0])
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from dp_prior.config import Config
 from dp_prior.config.extras import needing
+from dp_prior.pixels.opengl import opengl
 
 AlohaTask = Literal["transfer_cube", "insertion"]
 AlohaCamera = Literal["top", "angle", "front_close", "left_pillar", "right_pillar", "left_wrist", "right_wrist"]
@@ -80,7 +81,7 @@ class AlohaRenderer:
         """See `Renderer`.
 
         Raises:
-            ValueError: there is no OpenGL here; the message names the variable and the packages.
+            ConfigError: see `opengl`.
         """
         return np.stack([self._draw(state) for state in states.astype(np.float32)])
 
@@ -103,13 +104,8 @@ class AlohaRenderer:
         visual = self._model.vis
         visual.global_.offheight, visual.global_.offwidth = self._size
         visual.quality.shadowsize *= self._config.shadows
-        try:
+        with opengl():
             renderer = mujoco.Renderer(self._model, *self._size)
-        except Exception as error:  # of MuJoCo, PyOpenGL or glfw, by platform
-            raise ValueError(
-                f"MuJoCo cannot render here ({error}). Without a display set the environment variable MUJOCO_GL to egl "
-                f"(Debian: libegl1 libegl-mesa0 libgl1-mesa-dri) or osmesa (libosmesa6), see docs/environments.md"
-            ) from error
         weakref.finalize(self, renderer.close)  # before the interpreter takes OpenGL apart, at the latest
         return renderer
 

@@ -36,6 +36,8 @@ pytestmark = [
 
 def run(*arguments):
     result = CliRunner().invoke(main, [str(argument) for argument in arguments], catch_exceptions=False)
+    if "cannot render" in result.output:
+        pytest.skip("NOT CHECKED: MuJoCo cannot render here; set MUJOCO_GL to egl or osmesa")
     assert result.exit_code == 0, result.output
     return result.output
 

@@ -160,7 +160,7 @@ def test_text_of_users_is_escaped(run, page, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_page_is_a_function_of_the_run(run, page, tmp_path):
+def test_a_page_is_a_function_of_the_run(run, page, tmp_path, drawn):
     assert page_of(run, tmp_path=tmp_path) == page
 
 
@@ -243,7 +243,7 @@ def test_a_report_of_other_types_costs_a_line(run, tmp_path, change):
 
 
 @pytest.mark.slow
-def test_names_of_users_are_no_formulas_and_hide_nothing(run, tmp_path):
+def test_names_of_users_are_no_formulas_and_hide_nothing(run, tmp_path, drawn):
     copy = Path(shutil.copytree(run, os.fsdecode(os.fsencode(tmp_path) + b"/\xff")))
     (copy / "run.json").unlink()
     names = ["$a^$", "_hidden"]

@@ -1,0 +1,41 @@
+"""OpenGL for MuJoCo's pictures: a machine that has none is one error. MuJoCo alone may end the process."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dp_prior.config import ConfigError
+
+REMEDY = (
+    "Without a display set the environment variable MUJOCO_GL to egl (Debian: libegl1 libegl-mesa0 libgl1-mesa-dri) or "
+    "osmesa (libosmesa6), see docs/environments.md; films need no OpenGL with the evaluator's videos 0"
+)
+
+
+@contextmanager
+def opengl() -> Iterator[None]:
+    """Within, MuJoCo may open a renderer.
+
+    Raises:
+        ConfigError: its library for windows finds no display; or any error on the way.
+    """
+    try:
+        _find_display()
+        yield
+    except Exception as error:  # of MuJoCo, PyOpenGL, glfw or gymnasium, by platform
+        found = " ".join(str(error).split())
+        raise ConfigError("MuJoCo cannot render here", [found], advice=REMEDY) from error
+
+
+def _find_display() -> None:
+    """Raise OSError if MuJoCo would open a window, which fails unseen, and draw into nothing."""
+    from mujoco.gl_context import GLContext
+
+    if GLContext.__module__ == "mujoco.glfw":
+        import glfw
+
+        with warnings.catch_warnings(category=glfw.GLFWError, action="ignore"):
+            if not glfw.init():
+                raise OSError("there is no display")
