@@ -6,6 +6,8 @@ Meta-World's gymnasium ids are not used: `reset(seed=...)` there draws one of 50
 from __future__ import annotations
 
 import difflib
+import warnings
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -13,6 +15,7 @@ from pydantic import Field
 
 from dp_prior.config import Config
 from dp_prior.config.extras import needing
+from dp_prior.envs.expert import Expert
 from dp_prior.envs.lockstep import Lockstep
 
 
@@ -57,6 +60,23 @@ class MetaWorldConfig(Config):
             score="success",
             success_score=None,
         )
+
+    def expert(self) -> Expert:
+        """Meta-World's scripted policy of the task.
+
+        Raises: see `create`.
+        """
+        task_class(self.task)
+        from metaworld.policies import ENV_POLICY_MAP
+
+        policy = ENV_POLICY_MAP[self.task]()
+
+        def act(obs: Mapping[str, np.ndarray]) -> np.ndarray:
+            with warnings.catch_warnings():  # the policies warn of large actions at nearly every step
+                warnings.simplefilter("ignore")
+                return np.clip(policy.get_action(obs["state"].astype(np.float64)), -1.0, 1.0)
+
+        return act
 
 
 class SeededTask:
