@@ -230,44 +230,25 @@ def compare(
             echo(f"wrote {path}")
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, context_settings={"show_default": True})
 @modules_option
 @click.argument("run")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the rounds.")
 @click.option(
-    "--lost",
-    default=0.01,
-    show_default=True,
-    type=FiniteRange(0, 1, min_open=True, max_open=True),
-    help="Share of the starts below which the lost ones must be.",
+    "--lost", default=0.01, type=FiniteRange(0, 1, min_open=True), help="Stop below this share of lost starts."
 )
 @error_option
+@click.option("--seeds", "first_seed", default=1_000_000, type=click.IntRange(min=0), help="Seed of the first start.")
+@click.option("--rounds", "most", default=3, type=click.IntRange(min=1), help="Trainings at most.")
+@click.option("--losses", default=50, type=click.IntRange(min=1), help="Lost starts to ask about in a round.")
+@click.option("--points", default=3, type=click.IntRange(min=1), help="Take-overs of the expert in a lost episode.")
+@click.option("--samples", default=200_000, type=click.IntRange(min=1), help="Samples to train on in a round.")
 @click.option(
-    "--seeds",
-    "first_seed",
-    default=1_000_000,
-    show_default=True,
-    type=click.IntRange(min=0),
-    help="Seed of the first start; the others follow.",
-)
-@click.option("--rounds", "most", default=3, show_default=True, type=click.IntRange(min=1), help="Trainings at most.")
-@click.option("--losses", default=50, show_default=True, type=click.IntRange(min=1), help="Lost starts to ask about.")
-@click.option(
-    "--points", default=3, show_default=True, type=click.IntRange(min=1), help="Take-overs in each lost episode."
-)
-@click.option(
-    "--samples", default=200_000, show_default=True, type=click.IntRange(min=1), help="Training of each round."
-)
-@click.option(
-    "--weight",
-    default=0.25,
-    show_default=True,
-    type=FiniteRange(0, min_open=True),
-    help="Of each round's episodes beside 1 of the first data.",
+    "--weight", default=0.25, type=FiniteRange(0, min_open=True), help="Of a round's episodes; first data: 1."
 )
 @click.option("--evaluator", help="Name of the rollouts; by default the only ones of `test`, or else of `evaluate`.")
 @click.option("--config_file", type=click.Path(path_type=Path), help="Has the rollouts, in place of the run's own.")
-@click.option("--device", default="cpu", show_default=True, help="Where the policy plays, for example cuda.")
+@click.option("--device", default="cpu", help="Where the policy plays, for example cuda.")
 @overrides_option
 def improve(
     run: str, out: Path, most: int, evaluator: str | None, config_file: Path | None, device: str, **aim: object

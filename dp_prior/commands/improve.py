@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.commands.claim import claim, held
-from dp_prior.commands.corrections import EPISODES, counted, write_corrections
+from dp_prior.commands.corrections import correct, counted
 from dp_prior.commands.improved_run import improved_config, observations
 from dp_prior.commands.lost_starts import Losses, find_losses, lost_actions
 from dp_prior.commands.players import Player, stored_config
@@ -80,17 +80,13 @@ class Round:
     samples: int = 0
 
     def __str__(self) -> str:
-        asked = self.episodes + self.unsolved
-        done = f"; the expert solved {self.episodes} of {asked} take-overs; {self.samples:,} samples" * (asked > 0)
-        return f"round {self.number}: {self.losses}{done}"
+        asked = f"; {self.episodes} episodes of the expert, {self.unsolved} unsolved; {self.samples:,} samples"
+        return f"round {self.number}: {self.losses}{asked * (self.samples > 0)}"
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
-        found = self.losses
-        starts = {"first_seed": found.seeds.start, "starts": len(found.seeds), "lost": len(found.lost)}
-        limits = {"share": found.share, "low": found.low, "high": found.high}
-        done = {"episodes": self.episodes, "unsolved": self.unsolved, "samples": self.samples}
-        return {"round": self.number, "policy": str(self.policy), **starts, **limits, **done}
+        own = asdict(self)
+        return {**own.pop("losses"), **own, "policy": str(self.policy)}
 
 
 class Improvement:
@@ -145,29 +141,30 @@ class Improvement:
                 if trained is None:
                     return
                 yield Round(number, policy, losses, *counted(episodes[folder.name]), self._aim.samples)
-                policy, first = trained, losses.seeds.stop
+                policy, first = trained, first + losses.starts
 
     def _is_enough(self, found: Losses) -> bool:
         """Whether a round may stop to look for lost starts; tells how far it is."""
-        if found.seeds:
+        if found.starts:
             self._report(f"  {found}")
         return self._aim.is_reached(found) or len(found.lost) >= self._aim.losses
 
     def _asked(self, losses: Losses, folder: Path) -> Path:
-        """The file of the expert's episodes, or of a person's.
+        """The folder of the expert's episodes, or of a person's.
 
         Raises:
-            ConfigError: there is no expert, or the expert solves nothing; names the lost seeds.
+            ConfigError: there is no episode; names the lost seeds.
         """
-        path, actions = folder / EPISODES, lost_actions(folder)
-        if not path.exists():
-            lost = {seed: actions[seed] for seed in losses.lost}
-            try:
-                write_corrections(self._env, self._observations, lost, self._aim.points, path)
-            except ConfigError as error:
-                told = f"lost are the seeds {', '.join(map(str, lost))}; or record yourself what to do there, as {path}"
-                raise ConfigError(error.source, [*error.problems, f"{told} (docs/improving.md)"]) from None
-        return path
+        episodes = folder / "episodes"
+        if getattr(self._env, "expert", None) is not None:
+            lost = {seed: lost_actions(folder, seed) for seed in losses.lost}
+            correct(self._env, self._observations, lost, self._aim.points, episodes)
+        if counted(episodes)[0] == 0:
+            seeds = ", ".join(map(str, losses.lost))
+            found = f"has no expert, or one that solves nothing, but lost are the seeds {seeds}"
+            remedy = f"give its record a method `expert()`, or record episodes in {episodes} (docs/improving.md)"
+            raise ConfigError(f"environment {self._env.type!r}", [f"{found}; {remedy}"])
+        return episodes
 
     def _trained(self, policy: Path, episodes: Mapping[str, Path], directory: Path) -> Path | None:
         """The best checkpoint of a round's run, a stopped one of which goes on; None if a signal stops the training."""
@@ -204,17 +201,12 @@ def improve(
 
 def _refuse_known_seeds(config: TrainConfig, first: int) -> None:
     """Raises ConfigError if a start was played by an evaluator or a demonstrator."""
-    ends = {
-        one.name: one.first_seed + one.n_episodes
-        for one in (*config.evaluate, *config.test)
-        if hasattr(one, "first_seed")
-    }
+    played = [one for one in (*config.evaluate, *config.test) if hasattr(one, "first_seed")]
+    ends = {one.name: one.first_seed + one.n_episodes for one in played}
     for name, one in config.data.downloaded({}).recorded_sets().items():
         store = one.episodes.create()
         keys = store.keys()
         if SEED in keys:
-            ends[f"data set {name!r}"] = int(store.read(SEED).max()) + 1
-    known = {name: end for name, end in ends.items() if end > first}
-    if known:
-        told = ", ".join(f"{name} has seeds up to {end - 1}" for name, end in known.items())
-        raise ConfigError("--seeds", [f"{first} is not after all seeds that are known: {told}; give a higher one"])
+            ends[name] = int(store.read(SEED).max()) + 1
+    if known := [f"{name} has seeds up to {end - 1}" for name, end in ends.items() if end > first]:
+        raise ConfigError("--seeds", [f"{first} is not after all seeds that are known: {'; '.join(known)}; raise it"])

@@ -51,7 +51,7 @@ def improved_config(
 
     Args:
         config: of the first run.
-        episodes: files of the expert, see `write_corrections`, by the name of their set.
+        episodes: folders of an expert's episodes, see `correct`, by the name of their set.
         weight: of each of these sets; the first data have 1, or the weights of their sets.
         directory: of the new run.
         overrides: changes of the result.
@@ -71,7 +71,10 @@ def improved_config(
         "action": {"key": "action", "rotations": first["action"]["rotations"]},
         "mirror": first["mirror"],
     }
-    added = {name: {"episodes": {"type": "npz", "path": str(path)}, **like_first} for name, path in episodes.items()}
+    added = {
+        name: {"episodes": {"type": "episode_files", "path": str(path)}, **like_first}
+        for name, path in episodes.items()
+    }
     shared = {key: data[key] for key in WindowsConfig.model_fields}
     given["data"] = {"type": "mixture", **shared, "sets": sets | added}
     train |= {"samples": samples, "epochs": None, "steps": None, "init_from": str(policy)}

@@ -1,33 +1,18 @@
 """Experts that act in place of a policy, from any state that the policy reached.
 
-An environment's record says who its expert is by a method `expert()`; a record without one has no expert.
+An environment's record says who its expert is by a method `expert()`; a record without this method has no expert.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
-from dp_prior.config import ConfigError
 from dp_prior.envs.vector import VectorEnv
 
 Expert = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 """The action (A,) for the observations of one episode by key; a function of these alone, so that it acts anywhere."""
-
-
-def expert_of(record: Any) -> Expert:
-    """The expert of an environment's record.
-
-    Raises:
-        ConfigError: the environment has none.
-    """
-    make = getattr(record, "expert", None)
-    if make is None:
-        remedy = "give its record a method `expert()` (docs/improving.md#an-expert-of-your-own)"
-        raise ConfigError(f"environment {record.type!r}", [f"has no expert that could be asked; {remedy}"])
-    return make()
 
 
 def reached(env: VectorEnv, seed: int, actions: np.ndarray) -> dict[str, np.ndarray]:
@@ -46,8 +31,8 @@ def solution(env: VectorEnv, expert: Expert, obs: Mapping[str, np.ndarray]) -> d
     """What the expert does in the only row of an environment, from an observation to the end of the episode.
 
     Returns:
-        (T, *shape) float32 or uint8: the observations by key, and under `action` the expert's actions, all executed;
-        None if the episode is not solved.
+        (T, *shape): the observations by key, and under `action` the expert's actions in float32, all executed; None if
+        the episode is not solved.
     """
     rows, done = [], False
     while not done:

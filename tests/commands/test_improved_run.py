@@ -20,17 +20,20 @@ def config_of(place, **changes):
     return TrainConfig.from_json(json.dumps(tiny(place, **changes)))
 
 
-def corrected(path, n=2, seed=8):
-    """Episodes as `write_corrections` writes them."""
+def corrected(folder, n=2, seed=8):
+    """Episodes as `correct` writes them."""
+    folder.mkdir()
     found = demonstrations(n, seed=seed)
-    state = found.pop("state")
-    np.savez(path, **found, **{"obs.agent_pos": state[:, :2], "obs.goal": state[:, 2:]})
-    return path
+    for number, rows in enumerate(np.split(np.arange(found["episode_ends"][-1]), found["episode_ends"][:-1])):
+        state = found["state"][rows]
+        own = {"action": found["action"][rows], "obs.agent_pos": state[:, :2], "obs.goal": state[:, 2:]}
+        np.savez(folder / f"{number}_0.npz", **own)
+    return folder
 
 
 def improved(place, policy="policy", overrides=(), **changes):
     first = config_of(place, **changes)
-    episodes = {f"round_{number}": corrected(place / f"{number}.npz", seed=number) for number in (1, 2)}
+    episodes = {f"round_{number}": corrected(place / f"episodes_{number}", seed=number) for number in (1, 2)}
     how = {"weight": 0.5, "samples": 16, "directory": place / "new", "overrides": overrides}
     return first, improved_config(first, policy, episodes, **how)
 

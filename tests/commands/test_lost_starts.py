@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dp_prior.commands import lost_starts
-from dp_prior.commands.lost_starts import Losses, find_losses, lost_actions
+from dp_prior.commands.lost_starts import LOST, Losses, find_losses, lost_actions
 from dp_prior.commands.outcomes import Outcomes
 from dp_prior.config import ConfigError
 from dp_prior.envs.toy import ToyConfig
@@ -42,10 +42,11 @@ class Scripted:
 def test_it_stops_after_the_block_that_has_enough(tmp_path):
     player = Scripted()
     found = find_losses(player, 300, tmp_path, 0.05, lambda so_far: len(so_far.lost) >= 3)
-    assert found.seeds == range(300, 308) and found.lost == [300, 303, 306] and player.played == [*range(300, 308)]
-    actions = lost_actions(tmp_path)
-    assert {seed: one.shape for seed, one in actions.items()} == {300: (2, 2), 303: (3, 2), 306: (2, 2)}
-    assert all((one == seed).all() for seed, one in actions.items())
+    assert (found.first_seed, found.starts, found.lost) == (300, 8, [300, 303, 306])
+    assert player.played == [*range(300, 308)]
+    for seed, steps in ((300, 2), (303, 3), (306, 2)):
+        np.testing.assert_array_equal(lost_actions(tmp_path, seed), np.full((steps, 2), seed))
+    assert len([*(tmp_path / LOST).iterdir()]) == 3
 
 
 def test_the_limits_are_those_of_the_verdict(tmp_path, monkeypatch):
@@ -63,7 +64,7 @@ def test_the_limits_are_those_of_the_verdict(tmp_path, monkeypatch):
 
 def test_without_a_loss_the_limit_falls_as_the_bets_say(tmp_path):
     found = find_losses(Scripted(every=0), 0, tmp_path, 0.05, lambda so_far: so_far.high < 0.05)
-    n, shares = len(found.seeds), verdict.SHARES
+    n, shares = found.starts, verdict.SHARES
 
     def wealth(n, lost):  # of the bet that more than this share is solved
         return np.mean((1 + shares * lost / (1 - lost)) ** n)
@@ -76,27 +77,26 @@ def test_killed_between_its_files_it_plays_the_block_again_and_gives_the_same(tm
     enough = lambda so_far: len(so_far.lost) >= 5  # noqa: E731
     whole = find_losses(Scripted(), 30, tmp_path / "whole", 0.05, enough)
 
-    def die(*_):
+    def die(*_, **__):
         raise KeyboardInterrupt
 
-    for owner, name in ((Outcomes, "write"), (lost_starts, "_write")):
+    for owner, name in ((Outcomes, "write"), (lost_starts, "write_arrays")):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(owner, name, die)
             find_losses(Scripted(), 30, tmp_path / "killed", 0.05, enough)
     again = Scripted()
     assert find_losses(again, 30, tmp_path / "killed", 0.05, enough) == whole
-    assert again.played == [*whole.seeds]
+    assert again.played == [*range(30, 30 + whole.starts)]
     last = Scripted()
     assert find_losses(last, 30, tmp_path / "killed", 0.05, enough) == whole and not last.played
-    for name in ("outcomes.csv",):
-        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    one, other = (lost_actions(tmp_path / place) for place in ("whole", "killed"))
-    assert one.keys() == other.keys() and all((one[seed] == other[seed]).all() for seed in one)
+    one, other = tmp_path / "whole", tmp_path / "killed"
+    assert (one / "outcomes.csv").read_bytes() == (other / "outcomes.csv").read_bytes()
+    assert all((lost_actions(one, seed) == lost_actions(other, seed)).all() for seed in whole.lost)
 
 
 def test_before_the_first_start_nothing_is_known():
     found = Losses.of(Outcomes(), 5, 0.05)
-    assert (found.seeds, found.lost, found.low, found.high) == (range(5, 5), [], 0.0, 1.0) and math.isnan(found.share)
+    assert (found.starts, found.lost, found.low, found.high) == (0, [], 0.0, 1.0) and math.isnan(found.share)
 
 
 def test_an_environment_that_does_not_tell_success_is_refused(tmp_path):

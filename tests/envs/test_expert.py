@@ -5,15 +5,12 @@ import contextlib
 import numpy as np
 import pytest
 
-from dp_prior.config import ConfigError
 from dp_prior.envs.aloha import AlohaConfig
-from dp_prior.envs.expert import expert_of, reached, solution
-from dp_prior.envs.gym import GymConfig
+from dp_prior.envs.expert import reached, solution
 from dp_prior.envs.metaworld import MetaWorldConfig
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.pusht_goals import PushTGoalsConfig
 from dp_prior.envs.toy import ToyConfig
-from tests.messages import naming
 
 
 @pytest.fixture(params=["toy", "pusht"])
@@ -47,8 +44,7 @@ def test_an_expert_solves_it_from_where_a_policy_went_and_its_actions_lead_there
     actions, _ = wandering(record, [7, 8, 9], 12)
     alone = record.model_copy(update={"n_envs": 1, "max_steps": 400})
     with contextlib.closing(alone.create()) as env:
-        expert = expert_of(record)
-        found = solution(env, expert, reached(env, 8, actions[1]))
+        found = solution(env, record.expert(), reached(env, 8, actions[1]))
         assert found is not None and found["action"].dtype == np.float32
         again = [reached(env, 8, actions[1]), *(env.step(one[None]).obs for one in found["action"])]
         for key in found.keys() - {"action"}:
@@ -58,7 +54,7 @@ def test_an_expert_solves_it_from_where_a_policy_went_and_its_actions_lead_there
 
 def test_an_episode_that_the_expert_does_not_solve_is_none():
     with contextlib.closing(ToyConfig(n_envs=1, max_steps=5).create()) as env:
-        assert solution(env, expert_of(ToyConfig()), env.reset([0])) is None
+        assert solution(env, ToyConfig().expert(), env.reset([0])) is None
 
 
 def test_experts_are_those_of_the_demonstrations(metaworld, gym_aloha):
@@ -68,12 +64,10 @@ def test_experts_are_those_of_the_demonstrations(metaworld, gym_aloha):
         (MetaWorldConfig(task="reach-v3"), metaworld_demonstrations.demonstrate(3, "reach-v3")),
         (AlohaConfig(), aloha_demonstrations.demonstrate(3, "transfer_cube")),
     ):
-        expert = expert_of(record)
+        expert = record.expert()
         chosen = [expert({"state": state}).astype(np.float32) for state in states[:3]]
         np.testing.assert_allclose(chosen, actions[:3], atol=1e-5)  # states are stored in float32
 
 
-def test_an_environment_without_an_expert_says_how_to_give_one():
-    for record in (GymConfig(id="Pendulum-v1"), PushTGoalsConfig()):
-        with pytest.raises(ConfigError, match=naming(record.type, "expert()", "docs/improving.md")):
-            expert_of(record)
+def test_the_expert_of_one_goal_is_none_of_four():
+    assert PushTGoalsConfig.expert is None
