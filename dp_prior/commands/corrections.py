@@ -16,6 +16,9 @@ from dp_prior.envs.expert_demonstrations import write_arrays
 EPISODES, UNSOLVED = "[!.]*.npz", "[!.]*.unsolved"
 """Names of the expert's episodes in their folder, and of empty files for take-overs that gave none."""
 
+LOST_SEED = "lost_seed"
+"""Key of the seed; not `seed`, where a replay would begin."""
+
 
 def correct(
     record: Any, observations: Sequence[str], lost: Mapping[int, np.ndarray], points: int, folder: Path
@@ -45,7 +48,9 @@ def correct(
             if episode is None:
                 unsolved.touch()
             else:
-                write_arrays(path, action=episode["action"], **{f"obs.{key}": episode[key] for key in observations})
+                obs = {f"obs.{key}": episode[key] for key in observations}
+                origin = {LOST_SEED: np.full(len(episode["action"]), seed)}
+                write_arrays(path, action=episode["action"], **obs, **origin)
 
 
 def counted(folder: Path) -> tuple[int, int]:

@@ -6,13 +6,13 @@ the same command goes on at the stage where a killed command stopped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dp_prior.commands.claim import claim, held
-from dp_prior.commands.corrections import correct, counted
+from dp_prior.commands.corrections import LOST_SEED, correct, counted
 from dp_prior.commands.improved_run import improved_config, observations
 from dp_prior.commands.lost_starts import Losses, find_losses, lost_actions
 from dp_prior.commands.players import Player, stored_config
@@ -118,7 +118,7 @@ class Improvement:
             )
         self._observations = observations(self._config)
         _refuse_known_seeds(self._config, aim.first_seed)
-        self._improved(self._first, {"round_1": out}, out)  # refuses overrides before anything is played
+        self._improved(self._first, [out], out)  # refuses overrides before anything is played
         claim(out, {"policies": {run: player.identity}, **asdict(aim), "overrides": [*aim.overrides]}, "an improvement")
 
     def rounds(self, most: int) -> Iterator[Round]:
@@ -128,7 +128,7 @@ class Improvement:
             ConfigError: nobody can say what to do on the lost starts.
             FileExistsError: another process works in the folder.
         """
-        policy, first, episodes = self._first, self._aim.first_seed, {}
+        policy, first, episodes = self._first, self._aim.first_seed, []
         with held(self._out):
             for number in range(1, most + 2):
                 folder, player = self._out / f"round_{number}", Player(str(policy), **self._playing)
@@ -136,11 +136,11 @@ class Improvement:
                 if self._aim.is_reached(losses) or number > most:
                     yield Round(number, policy, losses)
                     return
-                episodes[folder.name] = self._asked(losses, folder)
+                episodes.append(self._asked(losses, folder))
                 trained = self._trained(policy, episodes, folder / "run")
                 if trained is None:
                     return
-                yield Round(number, policy, losses, *counted(episodes[folder.name]), self._aim.samples)
+                yield Round(number, policy, losses, *counted(episodes[-1]), self._aim.samples)
                 policy, first = trained, first + losses.starts
 
     def _is_enough(self, found: Losses) -> bool:
@@ -166,14 +166,14 @@ class Improvement:
             raise ConfigError(f"environment {self._env.type!r}", [f"{found}; {remedy}"])
         return episodes
 
-    def _trained(self, policy: Path, episodes: Mapping[str, Path], directory: Path) -> Path | None:
+    def _trained(self, policy: Path, episodes: Sequence[Path], directory: Path) -> Path | None:
         """The best checkpoint of a round's run, a stopped one of which goes on; None if a signal stops the training."""
         if read_result(directory) is None:
             outcome = Run(self._improved(policy, episodes, directory), report=self._report).run()
             self.is_stopped = outcome.status == "stopped"
         return None if self.is_stopped else resolve(directory)
 
-    def _improved(self, policy: Path, episodes: Mapping[str, Path], directory: Path) -> TrainConfig:
+    def _improved(self, policy: Path, episodes: Sequence[Path], directory: Path) -> TrainConfig:
         """The configuration of a round's run."""
         aim = self._aim
         how = {"weight": aim.weight, "samples": aim.samples, "overrides": aim.overrides}
@@ -205,8 +205,7 @@ def _refuse_known_seeds(config: TrainConfig, first: int) -> None:
     ends = {one.name: one.first_seed + one.n_episodes for one in played}
     for name, one in config.data.downloaded({}).recorded_sets().items():
         store = one.episodes.create()
-        keys = store.keys()
-        if SEED in keys:
-            ends[name] = int(store.read(SEED).max()) + 1
+        for key in {*store.keys()} & {SEED, LOST_SEED}:
+            ends[name] = int(store.read(key).max()) + 1
     if known := [f"{name} has seeds up to {end - 1}" for name, end in ends.items() if end > first]:
         raise ConfigError("--seeds", [f"{first} is not after all seeds that are known: {'; '.join(known)}; raise it"])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dp_prior.config import ConfigError
@@ -38,7 +39,7 @@ def observations(config: TrainConfig) -> list[str]:
 def improved_config(
     config: TrainConfig,
     policy: Path,
-    episodes: Mapping[str, Path],
+    episodes: Sequence[Path],
     *,
     weight: float,
     samples: int,
@@ -51,7 +52,7 @@ def improved_config(
 
     Args:
         config: of the first run.
-        episodes: folders of an expert's episodes, see `correct`, by the name of their set.
+        episodes: folders of an expert's episodes, see `correct`; each becomes a set.
         weight: of each of these sets; the first data have 1, or the weights of their sets.
         directory: of the new run.
         overrides: changes of the result.
@@ -62,8 +63,8 @@ def improved_config(
     given = json.loads(config.to_json())
     data, train, tracker = given["data"], given["train"], given["tracker"]
     is_single = "sets" not in data
-    alone = {"weight": 1.0, **{key: data[key] for key in RecordedConfig.model_fields}} if is_single else None
-    sets = {FIRST_SET: alone} if is_single else data["sets"]
+    alone = {key: value for key, value in data.items() if key in RecordedConfig.model_fields}
+    sets = {FIRST_SET: {"weight": 1.0, **alone}} if is_single else data["sets"]
     first = next(iter(sets.values()))
     like_first = {
         "weight": weight,
@@ -71,9 +72,10 @@ def improved_config(
         "action": {"key": "action", "rotations": first["action"]["rotations"]},
         "mirror": first["mirror"],
     }
+    free = (name for number in itertools.count(1) if (name := f"corrections_{number}") not in sets)
     added = {
         name: {"episodes": {"type": "episode_files", "path": str(path)}, **like_first}
-        for name, path in episodes.items()
+        for name, path in zip(free, episodes, strict=False)
     }
     shared = {key: data[key] for key in WindowsConfig.model_fields}
     given["data"] = {"type": "mixture", **shared, "sets": sets | added}

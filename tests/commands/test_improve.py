@@ -177,7 +177,16 @@ def test_wrong_inputs_are_named_with_a_remedy(run, tmp_path):
 def test_a_run_without_rollouts_and_seeds_of_the_data_are_refused(trained_policy, tmp_path):
     with pytest.raises(ConfigError, match=naming(trained_policy, "rollout", "--config_file")):
         improved(trained_policy, tmp_path / "out")
-    found = demonstrations(4, seed=3)
-    np.savez(tmp_path / "toy.npz", **found, seed=np.array([1, 2, 3, 5000]))
+    np.savez(tmp_path / "toy.npz", **demonstrations(4, seed=3), seed=np.array([1, 2, 3, 5000]))
     with pytest.raises(ConfigError, match=naming("--seeds", 1000, 5000)):
         improved(trained(tmp_path), tmp_path / "out")
+
+
+def test_an_improved_run_is_improved_again_on_later_seeds(run, tmp_path):
+    rounds, *_ = improved(run, tmp_path / "out")
+    again = tmp_path / "out" / "round_1" / "run"
+    with pytest.raises(ConfigError, match=naming("--seeds", 1000, "corrections_1", 1007)):
+        improved(again, tmp_path / "again")
+    rounds, *_ = improved(again, tmp_path / "again", aim=Aim(**{**vars(AIM), "first_seed": 2000}))
+    config = json.loads((tmp_path / "again" / "round_1" / "run" / "config.json").read_text())
+    assert list(config["data"]["sets"]) == ["demonstrations", "corrections_1", "corrections_2"] and len(rounds) == 2

@@ -33,7 +33,7 @@ def corrected(folder, n=2, seed=8):
 
 def improved(place, policy="policy", overrides=(), **changes):
     first = config_of(place, **changes)
-    episodes = {f"round_{number}": corrected(place / f"episodes_{number}", seed=number) for number in (1, 2)}
+    episodes = [corrected(place / f"episodes_{number}", seed=number) for number in (1, 2)]
     how = {"weight": 0.5, "samples": 16, "directory": place / "new", "overrides": overrides}
     return first, improved_config(first, policy, episodes, **how)
 
@@ -45,7 +45,7 @@ def test_it_differs_from_the_first_in_data_budget_and_places_alone(tmp_path):
     assert (new.tracker.save, new.tracker.run_name, new.tracker.data_path) == ((), None, str(tmp_path / "new"))
     same = {"samples": 16, "steps": None, "init_from": "policy"}
     assert new.train == first.train.model_copy(update=same) and new.task == first.task and new.seed == first.seed
-    assert [name for name in new.data.sets] == [FIRST_SET, "round_1", "round_2"]
+    assert [name for name in new.data.sets] == [FIRST_SET, "corrections_1", "corrections_2"]
     assert new.data.set_config(FIRST_SET) == first.data.model_copy(update={"previous_action": None})
     assert [one.data_set for one in new.evaluate] == [FIRST_SET]
 
@@ -54,15 +54,17 @@ def test_a_set_has_its_share_of_the_samples(tmp_path):
     _, new = improved(tmp_path)
     data = new.open_data()
     counts = {name: share.count for name, share in zip(data.sets, data.shares, strict=True)}
-    assert counts["round_1"] == pytest.approx(len(data.train) / 4, abs=1) == counts["round_2"]
+    assert counts["corrections_1"] == pytest.approx(len(data.train) / 4, abs=1) == counts["corrections_2"]
 
 
-def test_the_sets_of_a_mixture_keep_their_weights_and_rotations_are_those_of_the_first_set(tmp_path):
+def test_the_sets_of_a_mixture_keep_their_weights_and_names(tmp_path):
     path, keys = str(write_data(tmp_path / "toy.npz")), tiny(tmp_path)["data"]
     one = {"episodes": {"type": "npz", "path": path}, "obs": keys["obs"], "action": keys["action"]}
-    data = {"type": "mixture", "sets": {"a": {**one, "weight": 3}, "b": {**one, "weight": 1}}}
+    data = {"type": "mixture", "sets": {"a": {**one, "weight": 3}, "corrections_1": {**one, "weight": 1}}}
     _, new = improved(tmp_path, data=data)
-    assert {name: one.weight for name, one in new.data.sets.items()} == {"a": 3, "b": 1, "round_1": 0.5, "round_2": 0.5}
+    weights = {"a": 3, "corrections_1": 1, "corrections_2": 0.5, "corrections_3": 0.5}
+    assert {name: one.weight for name, one in new.data.sets.items()} == weights
+    assert new.data.sets["corrections_1"].episodes == new.data.sets["a"].episodes
     assert [one.data_set for one in new.evaluate] == [None]
 
 
