@@ -85,4 +85,8 @@ def improved_config(
         if is_single and evaluator.get("data_set", FIRST_SET) is None:
             evaluator["data_set"] = FIRST_SET
     given["description"] = f"Made by `dp-prior improve` from {policy}."
-    return TrainConfig.from_json(json.dumps(given), overrides, source=f"the run {directory}")
+    made = TrainConfig.from_json(json.dumps(given), overrides, source=f"the run {directory}")
+    if (made.tracker.data_path, made.train.init_from, made.train.samples) != (str(directory), str(policy), samples):
+        kept = "tracker.data_path, train.init_from and train.samples are those of a round"
+        raise ConfigError("--set", [f"{kept}; say --out, RUN and --samples instead"])
+    return made

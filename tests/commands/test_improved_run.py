@@ -70,8 +70,8 @@ def test_the_sets_of_a_mixture_keep_their_weights_and_names(tmp_path):
 
 def test_weights_and_normalizer_are_those_of_the_policy(tmp_path, trained_policy):
     policy = resolve(trained_policy)
-    _, new = improved(tmp_path, policy, overrides=("train.lr.peak=1e-9", "train.samples=8"))
-    assert new.train.samples == 8
+    _, new = improved(tmp_path, policy, overrides=("train.lr.peak=1e-9",))
+    assert new.train.lr.peak == 1e-9
     Run(new, report=None).run()
     before, after = (dict(load_policy(place).named_buffers()) for place in (policy, tmp_path / "new"))
     fitted = [name for name in before if "normalizer" in name]
@@ -97,3 +97,9 @@ def test_data_that_episodes_of_an_expert_lack_are_refused(tmp_path):
 def test_an_override_that_fits_nothing_is_refused_with_the_run(tmp_path):
     with pytest.raises(ConfigError, match=naming(tmp_path / "new", "train.pace")):
         improved(tmp_path, overrides=("train.pace=1",))
+
+
+@pytest.mark.parametrize("override", ["tracker.data_path=elsewhere", "train.init_from=other", "train.samples=8"])
+def test_an_override_of_what_a_round_says_is_refused(tmp_path, override):
+    with pytest.raises(ConfigError, match=naming("--set", override.partition("=")[0], "--out", "--samples")):
+        improved(tmp_path, overrides=(override,))
