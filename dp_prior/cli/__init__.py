@@ -27,7 +27,7 @@ from dp_prior.cli.data import (
 )
 from dp_prior.cli.export import export
 from dp_prior.cli.models import average, import_published, likelihood, sample
-from dp_prior.cli.runs import compare, configs, evaluate, push, report, schema, sweep, train, translate, watch
+from dp_prior.cli.runs import compare, configs, evaluate, improve, push, report, schema, sweep, train, translate, watch
 from dp_prior.cli.serving import serve, trial
 
 __all__ = ["main", "train"]
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 for _command in (
-    *(train, sweep, evaluate, compare, trial, report, watch, push, schema, configs, translate, checkpoints),
+    *(train, sweep, evaluate, compare, improve, trial, report, watch, push, schema, configs, translate, checkpoints),
     *(inspect, cache, convert, embed, make_demonstrations, make_goal_demonstrations, align_demonstrations),
     embed_demonstrations,
     *(sample, likelihood, serve, average, export, import_published),

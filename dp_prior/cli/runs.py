@@ -230,6 +230,50 @@ def compare(
             echo(f"wrote {path}")
 
 
+@click.command(cls=Command, context_settings={"show_default": True})
+@modules_option
+@click.argument("run")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the rounds.")
+@click.option(
+    "--lost", default=0.01, type=FiniteRange(0, 1, min_open=True), help="Stop below this share of lost starts."
+)
+@error_option
+@click.option("--seeds", "first_seed", default=1_000_000, type=click.IntRange(min=0), help="Seed of the first start.")
+@click.option("--rounds", "most", default=3, type=click.IntRange(min=1), help="Trainings at most.")
+@click.option("--losses", default=50, type=click.IntRange(min=1), help="Lost starts to ask about in a round.")
+@click.option("--points", default=3, type=click.IntRange(min=1), help="Take-overs of the expert in a lost episode.")
+@click.option("--samples", default=200_000, type=click.IntRange(min=1), help="Samples to train on in a round.")
+@click.option(
+    "--weight", default=0.25, type=FiniteRange(0, min_open=True), help="Of a round's episodes; first data: 1."
+)
+@click.option("--evaluator", help="Name of the rollouts; by default the only ones of `test`, or else of `evaluate`.")
+@click.option("--config_file", type=click.Path(path_type=Path), help="Has the rollouts, in place of the run's own.")
+@click.option("--device", default="cpu", help="Where the policy plays, for example cuda.")
+@overrides_option
+def improve(
+    run: str, out: Path, most: int, evaluator: str | None, config_file: Path | None, device: str, **aim: object
+) -> None:
+    """Let an expert show what to do where a policy loses, and train on, until few starts are lost (docs/improving.md).
+
+    After a stop the same command continues; a higher --rounds adds rounds.
+    """
+    from dp_prior.commands.improve import Aim, improve
+    from dp_prior.run.files.config import TrainConfig
+    from dp_prior.run.files.configurations import find_configuration
+    from dp_prior.run.files.exit_file import STOPPED
+
+    wanted = Aim(**aim)
+    given = None if config_file is None else TrainConfig.from_json_path(find_configuration(config_file))
+    rounds, is_done = improve(run, wanted, most, out, say, evaluator=evaluator, given=given, device=device)
+    if not is_done:
+        echo("stopped; the same command goes on", err=True)
+        sys.exit(STOPPED)
+    last = rounds[-1]
+    is_reached = wanted.is_reached(last.losses)
+    verdict = f"fewer than {wanted.lost:.2%} of the starts are lost" if is_reached else "go on with more --rounds"
+    echo(f"{verdict}: {last.losses}\npolicy {last.policy}")
+
+
 @click.command(cls=Command)
 @modules_option
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))

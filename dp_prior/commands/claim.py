@@ -1,4 +1,5 @@
-"""The folder of a comparison: the same command goes on there, another is refused, one process works at a time."""
+"""The folder of a comparison or other work: the same command goes on there, another is refused, one process works at a
+time."""
 
 from __future__ import annotations
 
@@ -14,11 +15,12 @@ PLAYERS = "players.json"
 """What is compared in a folder, and how."""
 
 
-def claim(out: Path, identity: dict[str, Any]) -> list[str]:
+def claim(out: Path, identity: dict[str, Any], work: str = "a comparison") -> list[str]:
     """Make the folder of a comparison, or find this comparison in it.
 
     Args:
         identity: `policies` by name, and further settings that must stay.
+        work: what the folder is for, in messages.
 
     Returns:
         The names of the policies, in the order of the first call.
@@ -32,26 +34,26 @@ def claim(out: Path, identity: dict[str, Any]) -> list[str]:
     if path.is_file():
         kept = read_object(path)
         if (told := _difference(kept, identity)) is not None:
-            raise ConfigError(str(out), [f"holds a comparison {told}; choose another --out"])
+            raise ConfigError(str(out), [f"holds {work} {told}; choose another --out"])
         return list(kept["policies"])
     if out.exists() and not out.is_dir():
         raise FileExistsError(f"{out} is a file; --out names a folder")
     if out.is_dir() and any(out.iterdir()):
-        raise FileExistsError(f"{out} is not empty and holds no comparison; choose another --out")
+        raise FileExistsError(f"{out} is not empty and does not hold {work}; choose another --out")
     out.mkdir(parents=True, exist_ok=True)
     replace_file(path, encode_document(identity))
     return list(identity["policies"])
 
 
 def held(out: Path) -> FileLock:
-    """The folder, in which one process at a time may compare.
+    """The folder, in which one process at a time may work.
 
     Raises:
         FileExistsError: another process does.
     """
     lock = FileLock.take(out, folder=True)
     if lock is None:
-        raise FileExistsError(f"another process compares in {out}; wait for its end, or choose another --out")
+        raise FileExistsError(f"another process works in {out}; wait for its end, or choose another --out")
     return lock
 
 

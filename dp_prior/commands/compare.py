@@ -110,7 +110,7 @@ def compare_policies(
                     if player.name not in plays:
                         plays[player.name] = opened.enter_context(player.playing(first))
                     rows = plays[player.name](range(missing[0], missing[-1] + 1))
-                    outcomes.add(_rows(player.name, rows, rules.measure, limits[0]))
+                    outcomes.add(outcome_rows(player.name, rows, rules.measure, limits[0]))
                     outcomes.write(kept)
             starts += [str(first + one) for one in episodes]
             known = Comparison(outcomes.scores(names, starts), limits, rules.error)
@@ -190,7 +190,7 @@ def verdict_lines(names: Sequence[str], known: Comparison, most: int | None) -> 
     return lines
 
 
-def _rows(name: str, rows: Iterable[dict[str, Any]], measure: str, lowest: float) -> Iterator[dict[str, str]]:
+def outcome_rows(name: str, rows: Iterable[dict[str, Any]], measure: str, lowest: float) -> Iterator[dict[str, str]]:
     """Episodes as rows of the file. Without a score, since actions were not finite, an episode has the lowest one."""
     for row in rows:
         score = row["score"] if measure == "score" else float(row["success"] or False)

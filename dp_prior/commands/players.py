@@ -19,7 +19,7 @@ from dp_prior.evaluation.rollout_evaluator import RolloutEvaluator
 from dp_prior.run.files.config import TrainConfig
 
 Play = Callable[[range], list[dict[str, Any]]]
-"""Plays episodes; gives a row for each, with its seed, score, success and steps."""
+"""Plays episodes; gives a row for each, with its seed, score, success, steps and executed actions."""
 
 _HARMLESS = {"n_episodes", "every", "videos", "show", "workers", "first_seed"}
 
@@ -45,7 +45,7 @@ class Player:
             FileNotFoundError, CheckpointError, RemoteError: the policy is missing, see `resolve`.
         """
         self._candidate, self.name = Candidate(reference), reference
-        config = given or _stored_config(self._candidate.directory)
+        config = given or stored_config(self._candidate.directory)
         self.record = _rollouts(config, evaluator, reference if given is None else "--config_file")
         is_exported = given is not None or self.record.model == next(iter(config.train.ema), "online")
         self._options = {"weights": None if is_exported else self.record.model, "device": device}
@@ -93,7 +93,7 @@ def score_limits(players: Sequence[Player]) -> tuple[float, float]:
     return low, high
 
 
-def _stored_config(directory: Path) -> TrainConfig | None:
+def stored_config(directory: Path) -> TrainConfig | None:
     """The configuration of a checkpoint; None if it holds none of a run."""
     if not (directory / CONFIG).is_file():
         return None

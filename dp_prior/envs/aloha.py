@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
 from dp_prior.config import Config
+from dp_prior.envs.aloha_expert import AlohaExpert
 from dp_prior.envs.aloha_world import AlohaWorld
+from dp_prior.envs.expert import Expert
 from dp_prior.envs.lockstep import Lockstep
 from dp_prior.pixels.renderers.aloha import (
     JOINTS,
@@ -86,3 +89,13 @@ class AlohaConfig(Config):
             score="max",
             success_score=None,
         )
+
+    def expert(self) -> Expert:
+        """The expert of the demonstrations.
+
+        Raises:
+            ImportError: gym-aloha is missing.
+        """
+        world = AlohaWorld(self.task, load_model(self.task))
+        expert, low, high = AlohaExpert(self.task, world.model), world.action_space.low, world.action_space.high
+        return lambda obs: np.clip(expert.act(obs["state"]), low, high)

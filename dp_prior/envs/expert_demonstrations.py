@@ -84,14 +84,14 @@ def write_episodes(path: Path, episodes: Sequence[tuple[np.ndarray, np.ndarray]]
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     states, actions = zip(*episodes, strict=True)
+    ends = np.cumsum([len(state) for state in states])
+    write_arrays(path, state=np.concatenate(states), action=np.concatenate(actions), episode_ends=ends, **more)
+
+
+def write_arrays(path: Path, **arrays: np.ndarray) -> None:
+    """Write one compressed npz, durably."""
     with replacing(path) as temporary, open(temporary, "wb") as file:
-        np.savez_compressed(
-            file,
-            state=np.concatenate(states),
-            action=np.concatenate(actions),
-            episode_ends=np.cumsum([len(state) for state in states]),
-            **more,
-        )
+        np.savez_compressed(file, **arrays)
 
 
 def refuse_same_file(demonstrations: Path, path: Path) -> None:

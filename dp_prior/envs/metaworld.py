@@ -6,6 +6,8 @@ Meta-World's gymnasium ids are not used: `reset(seed=...)` there draws one of 50
 from __future__ import annotations
 
 import difflib
+import warnings
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -14,6 +16,7 @@ from pydantic import Field
 
 from dp_prior.config import Config
 from dp_prior.config.extras import needing
+from dp_prior.envs.expert import Expert
 from dp_prior.envs.lockstep import Lockstep
 from dp_prior.envs.metaworld_tasks import INSTRUCTIONS, SETS, told_tasks
 from dp_prior.envs.told import INSTRUCTION, number_of, read_told
@@ -67,6 +70,25 @@ class MetaWorldConfig(Config):
             score="success",
             success_score=None,
         )
+
+    def expert(self) -> Expert:
+        """Meta-World's scripted policy of the task, or of the one that the instruction tells.
+
+        Raises: see `create`.
+        """
+        tasks = told_tasks(self.task) or (self.task,)
+        check_tasks(tasks)
+        from metaworld.policies import ENV_POLICY_MAP
+
+        policies = {INSTRUCTIONS[task]: ENV_POLICY_MAP[task]() for task in tasks}
+
+        def act(obs: Mapping[str, np.ndarray]) -> np.ndarray:
+            policy = policies[str(obs.get(INSTRUCTION, INSTRUCTIONS[tasks[0]]))]
+            with warnings.catch_warnings():  # the policies warn of large actions at nearly every step
+                warnings.simplefilter("ignore")
+                return np.clip(policy.get_action(obs["state"].astype(np.float64)), -1.0, 1.0)
+
+        return act
 
 
 def _read(obs: np.ndarray) -> dict[str, np.ndarray]:

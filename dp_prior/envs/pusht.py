@@ -11,7 +11,9 @@ from pydantic import Field
 
 from dp_prior.config import Config
 from dp_prior.config.extras import needing
+from dp_prior.envs.expert import Expert
 from dp_prior.envs.lockstep import Lockstep
+from dp_prior.envs.pusht_expert import PushTExpert
 from dp_prior.envs.pusht_keypoints import KEYPOINTS, keypoints
 from dp_prior.envs.starts import SEED
 from dp_prior.pixels.renderers.pusht import PushTRendererConfig
@@ -65,6 +67,11 @@ class PushTConfig(Config):
             shapes["camera"], cameras["camera"] = (*self.camera, 3), PushTRendererConfig().create(self.camera)
         read, draw = partial(read_state, sensors=sensors), partial(sensed, sensors=cameras)
         return self._lockstep(repeatable_env(), shapes, read, draw)
+
+    def expert(self) -> Expert:
+        """The expert of the demonstrations."""
+        expert = PushTExpert()
+        return lambda obs: expert.act(obs["state"])
 
     def _lockstep(
         self,

@@ -36,6 +36,9 @@ class PushTGoalsConfig(PushTConfig):
 
     embedding: ClassVar = False
 
+    expert: ClassVar = None
+    """None; that of Push-T knows one goal."""
+
     def create(self) -> Lockstep:
         """The environment; observations as of Push-T, and `instruction`, a text. See `PushTConfig`."""
         shapes, cameras = {**OBS_SHAPES, INSTRUCTION: ()}, {}

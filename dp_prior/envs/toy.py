@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from dp_prior.config import Config
+from dp_prior.envs.expert import Expert
 from dp_prior.envs.starts import check_starts
 from dp_prior.envs.vector import EnvStep, check_actions, check_seeds
 
@@ -45,6 +46,15 @@ class ToyConfig(Config):
     def create(self) -> Toy:
         """The environment. Observations: agent_pos (2,), goal (2,). Actions are target positions, (2,)."""
         return Toy(**self.arguments())
+
+    def expert(self) -> Expert:
+        """Passes the disc on the side where the agent is; see `expert_action`."""
+
+        def act(obs: Mapping[str, np.ndarray]) -> np.ndarray:
+            agent, goal = obs["agent_pos"][None], obs["goal"][None]
+            return expert_action(agent, goal, np.where(agent[:, 0] < 0, -1.0, 1.0), self.speed)[0]
+
+        return act
 
 
 class Toy:

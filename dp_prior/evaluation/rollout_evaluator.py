@@ -86,6 +86,8 @@ class RolloutEvaluator:
     def playing(self, policy: Any) -> Iterator[Callable[[range], list[dict[str, Any]]]]:
         """An open environment, as a function from episodes to their rows of `by_seed`; nothing is filmed or written.
 
+        A row has the executed `actions` (steps, A) too.
+
         Args:
             policy: in evaluation mode; one of this process, or an export.
 
@@ -96,9 +98,14 @@ class RolloutEvaluator:
         instructions = Instructions(policy.spec, self.config.instructions)
 
         def play(episodes: range) -> list[dict[str, Any]]:
-            blocks = [episodes[start : start + env.n_envs] for start in range(0, len(episodes), env.n_envs)]
-            rows = [self._run_block(env, policy, instructions, block, None, None) for block in blocks]
-            return self._table(np.concatenate(rows))
+            found = []
+            for start in range(0, len(episodes), env.n_envs):
+                executed: list[np.ndarray] = []
+                block = episodes[start : start + env.n_envs]
+                table = self._table(self._run_block(env, policy, instructions, block, None, None, executed.append))
+                paths = np.stack(executed, axis=1)
+                found += [{**row, "actions": path[: row["steps"]]} for row, path in zip(table, paths, strict=True)]
+            return found
 
         try:
             yield play
@@ -205,8 +212,9 @@ class RolloutEvaluator:
         episodes: Sequence[int],
         film: Film | None,
         ranks: ReducingRanks | None,
+        keep: Callable[[np.ndarray], object] = lambda actions: None,
     ) -> np.ndarray:
-        """(len(episodes), columns), see `_run_episodes`."""
+        """(len(episodes), columns), see `_run_episodes`. Args: keep: receives the executed actions of every step."""
         config = self.config
         check_fit(env, policy.spec, config)
         is_shown = film is not None and config.shows_cameras(policy.spec)
@@ -234,8 +242,10 @@ class RolloutEvaluator:
                 actions = agent.act(obs, active=~(done | broken))
                 broken |= ~done & ~np.isfinite(actions).all(axis=1)
                 # A row with NaN actions has no score; it gets finite actions until the block is over.
+                executed = np.where(np.isfinite(actions), actions, 0.0)
+                keep(executed)
                 env.is_watched = agent.watches or is_shown
-                seen, _, now_done, info = env.step(np.where(np.isfinite(actions), actions, 0.0))
+                seen, _, now_done, info = env.step(executed)
                 obs = self._seen(seen, policy)
                 motion.add(actions, seen)
                 rows[~done, 3] += 1

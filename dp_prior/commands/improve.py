@@ -1,0 +1,211 @@
+"""`dp-prior improve`: find the starts that a policy loses, ask an expert, train on, until few starts are lost.
+
+Each round has a folder with the outcomes, the expert's episodes and an ordinary run. Every stage ends with a file, so
+the same command goes on at the stage where a killed command stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dp_prior.commands.claim import claim, held
+from dp_prior.commands.corrections import LOST_SEED, correct, counted
+from dp_prior.commands.improved_run import improved_config, observations
+from dp_prior.commands.lost_starts import Losses, find_losses, lost_actions
+from dp_prior.commands.players import Player, stored_config
+from dp_prior.config import ConfigError
+from dp_prior.envs.starts import SEED
+from dp_prior.files.durable import encode_document, replace_file
+from dp_prior.places.reference import resolve
+from dp_prior.run.files.config import TrainConfig
+from dp_prior.run.files.scores import read_result
+from dp_prior.run.run import Run
+
+ROUNDS = "rounds.json"
+"""The table of the rounds, in the folder of an improvement."""
+
+
+@dataclass(frozen=True)
+class Aim:
+    """The share of lost starts that a policy may have, and how a policy is improved.
+
+    Attributes:
+        lost: share of the starts below which the lost ones must be.
+        error: probability that the aim counts as reached although more are lost; over all looks and rounds.
+        first_seed: of the starts; each start adds 1, through all rounds.
+        losses: lost starts after which a round looks for no more.
+        points: take-overs of the expert in each lost episode, the start among them.
+        weight: of the expert's episodes of each round, beside 1 of the first data.
+        samples: of the training of a round.
+        overrides: changes to the configurations of the new runs.
+    """
+
+    lost: float
+    error: float
+    first_seed: int
+    losses: int
+    points: int
+    weight: float
+    samples: int
+    overrides: tuple[str, ...] = ()
+
+    def error_of(self, number: int) -> float:
+        """The share of a round in `error`, counted from 1; the shares of all rounds sum to `error`."""
+        return self.error / (number * (number + 1))
+
+    def is_reached(self, found: Losses) -> bool:
+        """Whether the limits say that few enough starts are lost."""
+        return found.high < self.lost
+
+
+@dataclass(frozen=True)
+class Round:
+    """What was found and done in a round; in the last one nothing is done.
+
+    Attributes:
+        number: from 1.
+        policy: the checkpoint that played.
+        episodes, unsolved: take-overs that the expert solved, and the others.
+        samples: of the training.
+    """
+
+    number: int
+    policy: Path
+    losses: Losses
+    episodes: int = 0
+    unsolved: int = 0
+    samples: int = 0
+
+    def __str__(self) -> str:
+        asked = f"; {self.episodes} episodes of the expert, {self.unsolved} unsolved; {self.samples:,} samples"
+        return f"round {self.number}: {self.losses}{asked * (self.samples > 0)}"
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        own = asdict(self)
+        return {**own.pop("losses"), **own, "policy": str(self.policy)}
+
+
+class Improvement:
+    """The improvement of a policy in a folder; an improvement that was stopped there goes on.
+
+    Attributes:
+        is_stopped: whether a signal has stopped a training.
+    """
+
+    def __init__(self, run: str, aim: Aim, out: Path, report: Callable[[str], None], **playing: Any):
+        """
+        Args:
+            run: reference of the run or checkpoint to begin with.
+            report: prints a line.
+            playing: `evaluator`, `given` and `device`, see `Player`.
+
+        Raises:
+            ConfigError: the policy cannot be improved like this, or `out` holds another improvement.
+            FileExistsError: `out` holds something else.
+        """
+        self.is_stopped = False
+        self._aim, self._out, self._report = aim, out, report
+        self._playing = {"evaluator": None, "given": None, "device": "cpu", **playing}
+        player, self._first = Player(run, **self._playing), resolve(run)
+        self._env, self._config = player.record.env, stored_config(self._first)
+        if self._config is None:
+            raise ConfigError(
+                run, ["holds no configuration of a training that could go on; name a run of `dp-prior train`"]
+            )
+        self._observations = observations(self._config)
+        _refuse_known_seeds(self._config, aim.first_seed)
+        self._improved(self._first, [out], out)  # refuses overrides before anything is played
+        claim(out, {"policies": {run: player.identity}, **asdict(aim), "overrides": [*aim.overrides]}, "an improvement")
+
+    def rounds(self, most: int) -> Iterator[Round]:
+        """Do at most so many rounds until the aim is reached, then test the last policy.
+
+        Raises:
+            ConfigError: nobody can say what to do on the lost starts.
+            FileExistsError: another process works in the folder.
+        """
+        policy, first, episodes = self._first, self._aim.first_seed, []
+        with held(self._out):
+            for number in range(1, most + 2):
+                folder, player = self._out / f"round_{number}", Player(str(policy), **self._playing)
+                losses = find_losses(player, first, folder, self._aim.error_of(number), self._is_enough)
+                if self._aim.is_reached(losses) or number > most:
+                    yield Round(number, policy, losses)
+                    return
+                episodes.append(self._asked(losses, folder))
+                trained = self._trained(policy, episodes, folder / "run")
+                if trained is None:
+                    return
+                yield Round(number, policy, losses, *counted(episodes[-1]), self._aim.samples)
+                policy, first = trained, first + losses.starts
+
+    def _is_enough(self, found: Losses) -> bool:
+        """Whether a round may stop to look for lost starts; tells how far it is."""
+        if found.starts:
+            self._report(f"  {found}")
+        return self._aim.is_reached(found) or len(found.lost) >= self._aim.losses
+
+    def _asked(self, losses: Losses, folder: Path) -> Path:
+        """The folder of the expert's episodes, or of a person's.
+
+        Raises:
+            ConfigError: there is no episode; names the lost seeds.
+        """
+        episodes = folder / "episodes"
+        if getattr(self._env, "expert", None) is not None:
+            lost = {seed: lost_actions(folder, seed) for seed in losses.lost}
+            correct(self._env, self._observations, lost, self._aim.points, episodes)
+        if counted(episodes)[0] == 0:
+            seeds = ", ".join(map(str, losses.lost))
+            found = f"has no expert, or one that solves nothing, but lost are the seeds {seeds}"
+            remedy = f"give its record a method `expert()`, or record episodes in {episodes} (docs/improving.md)"
+            raise ConfigError(f"environment {self._env.type!r}", [f"{found}; {remedy}"])
+        return episodes
+
+    def _trained(self, policy: Path, episodes: Sequence[Path], directory: Path) -> Path | None:
+        """The best checkpoint of a round's run, a stopped one of which goes on; None if a signal stops the training."""
+        if read_result(directory) is None:
+            outcome = Run(self._improved(policy, episodes, directory), report=self._report).run()
+            self.is_stopped = outcome.status == "stopped"
+        return None if self.is_stopped else resolve(directory)
+
+    def _improved(self, policy: Path, episodes: Sequence[Path], directory: Path) -> TrainConfig:
+        """The configuration of a round's run."""
+        aim = self._aim
+        how = {"weight": aim.weight, "samples": aim.samples, "overrides": aim.overrides}
+        return improved_config(self._config, policy, episodes, directory=directory, **how)
+
+
+def improve(
+    run: str, aim: Aim, most: int, out: Path, report: Callable[[str], None], **playing: Any
+) -> tuple[list[Round], bool]:
+    """Improve a policy in at most so many rounds; each is a line and a row of the table.
+
+    Returns:
+        The rounds, and whether all were done.
+
+    Raises: see `Improvement`.
+    """
+    work, done = Improvement(run, aim, out, report, **playing), []
+    for one in work.rounds(most):
+        done.append(one)
+        rows = [each.document() for each in done]
+        replace_file(out / ROUNDS, encode_document({"is_reached": aim.is_reached(one.losses), "rounds": rows}))
+        report(str(one))
+    return done, not work.is_stopped
+
+
+def _refuse_known_seeds(config: TrainConfig, first: int) -> None:
+    """Raises ConfigError if a start was played by an evaluator or a demonstrator."""
+    played = [one for one in (*config.evaluate, *config.test) if hasattr(one, "first_seed")]
+    ends = {one.name: one.first_seed + one.n_episodes for one in played}
+    for name, one in config.data.downloaded({}).recorded_sets().items():
+        store = one.episodes.create()
+        for key in {*store.keys()} & {SEED, LOST_SEED}:
+            ends[name] = int(store.read(key).max()) + 1
+    if known := [f"{name} has seeds up to {end - 1}" for name, end in ends.items() if end > first]:
+        raise ConfigError("--seeds", [f"{first} is not after all seeds that are known: {'; '.join(known)}; raise it"])

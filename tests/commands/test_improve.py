@@ -1,0 +1,192 @@
+"""A round finds, asks and trains; killed anywhere it goes on to the same files, and nothing is done twice."""
+
+import contextlib
+import itertools
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from dp_prior.cli import main
+from dp_prior.commands import corrections, improve, lost_starts
+from dp_prior.commands.improve import ROUNDS, Aim
+from dp_prior.commands.players import Player
+from dp_prior.config import ConfigError
+from dp_prior.envs.toy import ToyConfig, demonstrations
+from dp_prior.files.locks import FileLock
+from dp_prior.run.run import Run
+from dp_prior.training.trainer import PolicyTrainer
+from tests.commands.test_improved_run import corrected
+from tests.messages import naming, told
+from tests.tiny import assert_equal, state, tiny, train
+
+AIM = Aim(lost=0.1, error=0.05, first_seed=1000, losses=6, points=2, weight=0.5, samples=32)
+ROLLOUTS = {"type": "rollout", "name": "toy", "env": {"type": "toy", "n_envs": 4}, "n_episodes": 2, "videos": 0}
+ROLLOUTS |= {"first_seed": 100}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run whose policy solves nothing."""
+    return trained(tmp_path_factory.mktemp("first"))
+
+
+def trained(place, **changes):
+    config = tiny(place, train__steps=2, evaluate=[], test=[ROLLOUTS], **changes)
+    (place / "config.json").write_text(json.dumps(config))
+    assert train(place / "config.json").exit_code == 0
+    return place / "run"
+
+
+def improved(run, out, most=1, aim=AIM):
+    said = []
+    return *improve.improve(str(run), aim, most, out, said.append), said
+
+
+def contents(out):
+    """All that must not depend on where a command was killed."""
+    found = {ROUNDS: (out / ROUNDS).read_text().replace(str(out), "")}
+    for path in sorted([*out.glob("round_*/*"), *out.glob("round_*/*/*")]):
+        name = str(path.relative_to(out))
+        if path.suffix == ".npz":
+            with np.load(path) as file:
+                found |= {f"{name}/{key}": file[key].tolist() for key in file.files}
+        elif path.name == "run":
+            found |= {f"{name}/{key}": value for key, value in state(path).items()}
+        elif path.name == "outcomes.csv":
+            found[name] = path.read_text()
+    return found
+
+
+def test_a_round_finds_asks_trains_and_tests(run, tmp_path):
+    rounds, is_done, said = improved(run, tmp_path / "out")
+    first, last = rounds
+    assert is_done and [one.losses.starts for one in rounds] == [8, 8]
+    assert (first.losses.first_seed, last.losses.first_seed) == (1000, 1008)
+    assert first.episodes + first.unsolved == 16 and first.episodes > 8
+    assert last.policy.parent.parent == tmp_path / "out" / "round_1" / "run"
+    assert [line for line in said if line.startswith("round")] == [str(one) for one in rounds]
+    table = json.loads((tmp_path / "out" / ROUNDS).read_text())
+    assert [row["lost"] for row in table["rounds"]] == [[*range(1000, 1008)], [*range(1008, 1016)]] and table[
+        "is_reached"
+    ] is False
+
+
+def test_killed_anywhere_it_goes_on_to_the_same_files(run, tmp_path, monkeypatch):
+    improved(run, tmp_path / "whole")
+    moments = [
+        *((lost_starts.Outcomes, "write", count) for count in (1, 2, 3)),
+        *((corrections, "solution", count) for count in (2, 9)),
+        (corrections, "write_arrays", 5),
+        (Run, "run", 1),
+        (PolicyTrainer, "step", 3),
+        (improve, "replace_file", 1),
+    ]
+    for owner, name, count in moments:
+        with monkeypatch.context() as patch:
+            original, calls = getattr(owner, name), itertools.count(1)
+
+            def deadly(*arguments, original=original, calls=calls, count=count, **named):
+                result = original(*arguments, **named)
+                if next(calls) == count:
+                    raise SystemExit  # as a kill, after what was done
+                return result
+
+            patch.setattr(owner, name, deadly)
+            with contextlib.suppress(SystemExit):
+                improved(run, tmp_path / "killed")
+    improved(run, tmp_path / "killed")
+    assert_equal(contents(tmp_path / "killed"), contents(tmp_path / "whole"))
+
+
+def test_what_is_done_is_not_done_again_and_more_rounds_go_on(run, tmp_path, monkeypatch):
+    before, *_ = improved(run, tmp_path / "out")
+    kept = contents(tmp_path / "out")
+    with monkeypatch.context() as patch:
+        for owner, name in ((Player, "playing"), (corrections, "solution"), (Run, "run")):
+            patch.setattr(owner, name, None)
+        assert improved(run, tmp_path / "out")[0] == before
+    assert_equal(contents(tmp_path / "out"), kept)
+    rounds, *_ = improved(run, tmp_path / "out", most=2)
+    assert rounds[0] == before[0] and rounds[1].losses == before[1].losses and rounds[1].samples == 32
+    assert len(rounds) == 3
+
+
+def test_it_ends_with_success_when_the_limit_is_low_enough(run, tmp_path, monkeypatch):
+    def all_solved(self, first):
+        row = {"score": 1.0, "success": True, "steps": 3, "actions": np.zeros((3, 2), np.float32)}
+        return contextlib.nullcontext(lambda episodes: [{"seed": first + one, **row} for one in episodes])
+
+    monkeypatch.setattr(Player, "playing", all_solved)
+    done = CliRunner().invoke(main, ["improve", str(run), "--out", str(tmp_path / "out"), "--lost", "0.2"])
+    assert done.exit_code == 0 and told(done.output, "20.00%")
+    assert json.loads((tmp_path / "out" / ROUNDS).read_text())["is_reached"] is True
+    (last,) = json.loads((tmp_path / "out" / ROUNDS).read_text())["rounds"]
+    assert last["high"] < 0.2 and (last["lost"], last["samples"]) == ([], 0)
+
+
+def test_errors_of_all_rounds_sum_to_the_error():
+    assert sum(AIM.error_of(number) for number in range(1, 10_000)) == pytest.approx(AIM.error, rel=1e-3)
+
+
+def test_without_an_expert_the_lost_seeds_are_told_and_a_persons_episodes_are_taken(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(ToyConfig, "expert", None)
+    out, mine = tmp_path / "out", tmp_path / "out" / "round_1" / "episodes"
+    with pytest.raises(ConfigError, match=naming("toy", "expert()", "1000, 1001", mine)):
+        improved(run, out)
+    corrected(mine, 3)
+    rounds, *_ = improved(run, out)
+    assert (rounds[0].episodes, rounds[0].unsolved, len(rounds)) == (3, 0, 2)
+
+
+def test_a_stopped_training_ends_the_command_with_its_code(run, tmp_path, monkeypatch):
+    step = PolicyTrainer.step
+
+    def stopping(self, *arguments):
+        self.ranks.stop.ask("SIGTERM")
+        return step(self, *arguments)
+
+    monkeypatch.setattr(PolicyTrainer, "step", stopping)
+    wanted = ["improve", str(run), "--out", str(tmp_path / "out"), "--losses", "3", "--samples", "32", "--rounds", "1"]
+    done = CliRunner().invoke(main, wanted)
+    assert done.exit_code == 75
+    monkeypatch.setattr(PolicyTrainer, "step", step)
+    assert CliRunner().invoke(main, wanted).exit_code == 0
+
+
+def test_wrong_inputs_are_named_with_a_remedy(run, tmp_path):
+    improved(run, tmp_path / "out")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    for changes, out, parts in (
+        ({"weight": 0.7}, "out", [tmp_path / "out", "weight 0.5", "--out"]),
+        ({"first_seed": 101}, "new", ["--seeds", 101, "toy"]),
+        ({"overrides": ("train.pace=1",)}, "new", ["train.pace"]),
+    ):
+        with pytest.raises(ConfigError, match=naming(*parts)):
+            improved(run, tmp_path / out, aim=Aim(**{**vars(AIM), **changes}))
+    with pytest.raises(FileExistsError, match=naming(tmp_path / "full", "--out")):
+        improved(run, tmp_path / "full")
+    with FileLock.take(tmp_path / "out", folder=True), pytest.raises(FileExistsError, match=naming("--out")):
+        improved(run, tmp_path / "out")
+    with pytest.raises(FileNotFoundError, match=naming(tmp_path / "nothing")):
+        improved(tmp_path / "nothing", tmp_path / "new")
+
+
+def test_a_run_without_rollouts_and_seeds_of_the_data_are_refused(trained_policy, tmp_path):
+    with pytest.raises(ConfigError, match=naming(trained_policy, "rollout", "--config_file")):
+        improved(trained_policy, tmp_path / "out")
+    np.savez(tmp_path / "toy.npz", **demonstrations(4, seed=3), seed=np.array([1, 2, 3, 5000]))
+    with pytest.raises(ConfigError, match=naming("--seeds", 1000, 5000)):
+        improved(trained(tmp_path), tmp_path / "out")
+
+
+def test_an_improved_run_is_improved_again_on_later_seeds(run, tmp_path):
+    rounds, *_ = improved(run, tmp_path / "out")
+    again = tmp_path / "out" / "round_1" / "run"
+    with pytest.raises(ConfigError, match=naming("--seeds", 1000, "corrections_1", 1007)):
+        improved(again, tmp_path / "again")
+    rounds, *_ = improved(again, tmp_path / "again", aim=Aim(**{**vars(AIM), "first_seed": 2000}))
+    config = json.loads((tmp_path / "again" / "round_1" / "run" / "config.json").read_text())
+    assert list(config["data"]["sets"]) == ["demonstrations", "corrections_1", "corrections_2"] and len(rounds) == 2
