@@ -89,6 +89,7 @@ def test_noise_is_for_aloha(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("task", ["transfer_cube", "insertion"])
 def test_replays_solve_at_least_98_of_100_recordings_half_of_them_disturbed(task, tmp_path):
     write_demonstrations(tmp_path / "d.npz", task, 100, 5000, noise=0.5)

@@ -122,7 +122,10 @@ def assert_stands_alone(page):
     return outline.texts
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=path.stem, marks=[pytest.mark.long] * (path.stem == "cifar10_small")) for path in CONFIGS],
+)
 def test_data_and_run_of_the_configuration_have_pages(path, place, monkeypatch):
     for beginning, package in NEEDS.items():
         if path.stem.startswith(beginning) or path.parent.name == beginning:
