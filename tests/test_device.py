@@ -207,11 +207,6 @@ IMAGES = {
 }  # fmt: skip
 
 
-def slow_but(names, *telling):
-    """All names as parameters, of which only the telling ones run by default."""
-    return [name if name in telling else pytest.param(name, marks=pytest.mark.slow) for name in names]
-
-
 def test_the_device_is_as_strict_as_a_real_one():
     here, there = torch.ones(2, 2), torch.ones(2, 2, device=ELSEWHERE)
     with OneDevice():
@@ -238,7 +233,8 @@ def test_a_step_never_waits_for_the_device_nor_mixes_two(tmp_path, kernel):
     _predicts_and_is_measured(trainer, parts)
 
 
-@pytest.mark.parametrize("task", slow_but(TASKS, "guidance"))
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
 def test_every_kind_of_policy_trains_and_predicts_there(tmp_path, task):
     trainer, _, parts = train_elsewhere(few(tmp_path, **TASKS[task]))
     _predicts_and_is_measured(trainer, parts)
@@ -252,7 +248,7 @@ def test_every_sampler_draws_there(tmp_path, sampler):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("encoder", slow_but(CAMERAS, "resnet"))
+@pytest.mark.parametrize("encoder", CAMERAS)
 def test_a_policy_with_a_camera_trains_and_predicts_there(tmp_path, encoder):
     trainer, _, parts = train_elsewhere(camera_run(tmp_path, task__encoders={"front": CAMERAS[encoder]}, **FEW))
     _predicts_and_is_measured(trainer, parts)

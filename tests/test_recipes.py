@@ -288,7 +288,8 @@ def replay_buffer(path, n_episodes):
     return path
 
 
-@pytest.mark.parametrize("name", ["pusht_state_paper", pytest.param("pusht_state_lerobot", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pusht_state_paper", "pusht_state_lerobot"])
 def test_the_state_recipe_passes_check_on_a_replay_buffer(name, tmp_path):
     pytest.importorskip("gym_pusht", reason="NOT CHECKED: the pusht extra is not installed")
     data = replay_buffer(tmp_path / "pusht.zarr", 206)

@@ -54,6 +54,7 @@ def test_bits_per_dim_is_the_sum_of_its_parts(schedule):
     torch.testing.assert_close(bits.prior.double(), prior, rtol=1e-3, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_bits_per_dim_of_an_exact_denoiser_is_the_entropy():
     """With 1000 timesteps and the larger variance the bound is tight: -log2 p(x_0), within 0.02 bits on average."""
     process = DiffusionProcess(

@@ -366,6 +366,7 @@ def test_ddpm_equals_diffusers(prediction, name, variance, monkeypatch):
     compare(theirs, step, DDPM(), prediction, name, variance)
 
 
+@pytest.mark.slow
 @every(algorithm=["dpmsolver++", "sde-dpmsolver++"], prediction=PREDICTIONS, name=SCHEDULES)
 def test_dpm_solver_equals_diffusers(prediction, name, algorithm):
     theirs = scheduler(

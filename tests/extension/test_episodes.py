@@ -49,6 +49,7 @@ def test_reader_of_50_lines_gives_the_run_that_the_same_numbers_in_npz_give(tmp_
     assert done.exit_code == 64 and told(done.output, "data.episodes.type", "'csv_episodes'")
 
 
+@pytest.mark.slow
 def test_a_format_of_another_package_gives_frames_and_instructions_wherever_ours_do(tmp_path):
     for package in ("pyarrow", "PIL"):
         pytest.importorskip(package)

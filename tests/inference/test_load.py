@@ -197,6 +197,7 @@ def test_real_policy_acts_alone_as_in_a_batch(save):
     assert not np.array_equal(fast.act({key: value[0] for key, value in seen[0].items()}), actions[0, 0])
 
 
+@pytest.mark.slow
 def test_acting_needs_nothing_of_training(save):
     """A robot installs torch, numpy, pydantic and safetensors: loading and acting pull in nothing else of weight."""
     source = (

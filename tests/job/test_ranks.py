@@ -148,7 +148,8 @@ def test_two_ranks_equal_one_with_twice_the_batch(ranks, tmp_path):
     assert_near(ranks[1] / "halves", tmp_path / "run", 1e-5)
 
 
-@pytest.mark.parametrize("backbone", ["mlp", pytest.param("unet1d", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("backbone", ["mlp", "unet1d"])
 def test_two_accumulated_batches_equal_one_twice_as_large(backbone, tmp_path):
     change = dict(STEADY)
     if backbone == "unet1d":

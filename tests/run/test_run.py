@@ -169,6 +169,7 @@ def test_finished_run_that_lost_its_result_measures_it_again(tmp_path):
     assert again.status == "complete" and again.result()["test"] == first["test"]
 
 
+@pytest.mark.slow
 def test_finished_run_is_tested_again_with_the_settings_of_another_test(tmp_path):
     """The plan said so, and the result kept the scores of the settings before."""
     changes, found = [[], [{"type": "loss", "name": "again", "split": "train"}]], []

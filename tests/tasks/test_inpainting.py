@@ -236,6 +236,7 @@ def test_killed_run_started_again_equals_the_uninterrupted_one(moment, count, tm
     assert_same_run(tmp_path / "run", uninterrupted)
 
 
+@pytest.mark.slow
 def test_loaded_policy_is_an_inpainting_policy(uninterrupted, tmp_path):
     policy = load_policy(uninterrupted)
     obs = {key: torch.randn(3, 2, 2) for key in ("agent_pos", "goal")}

@@ -161,6 +161,7 @@ def events(run):
     return [line["message"] for line in lines if line["event"] == "error"]
 
 
+@pytest.mark.slow
 def test_run_that_diverges_says_so_in_events_console_and_exit_file(tmp_path):
     done = train(write(tmp_path, **WILD, tracker__report=True))
     assert done.exit_code == 65 and told(done.output, "error", "step", "train.lr.peak")

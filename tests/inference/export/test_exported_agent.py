@@ -23,6 +23,7 @@ from tests.messages import naming
 ROOT = Path(__file__).parents[4]
 
 
+@pytest.mark.slow
 @needs_onnx
 def test_agents_act_alike_with_and_without_torch(policy, exported):
     expected = actions(Agent(policy, seed=2), steps(policy))
@@ -32,6 +33,7 @@ def test_agents_act_alike_with_and_without_torch(policy, exported):
     assert error(policy, actions(ExportAgent(loaded, seed=3), steps(policy)), expected) > 1e-3
 
 
+@pytest.mark.slow
 @needs_onnx
 def test_a_robot_needs_neither_torch_nor_pydantic(policy, exported, tmp_path):
     observations = steps(policy)

@@ -52,10 +52,11 @@ class Drawing(torch.nn.Linear):
         return super().forward(x) + torch.rand_like(super().forward(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        pytest.param(Branching, ("torch", "denoiser"), marks=pytest.mark.slow),
+        (Branching, ("torch", "denoiser")),
         (Drawing, ("differs", "normalised units", "draws")),
     ],
 )

@@ -72,18 +72,15 @@ def sampled(theirs, settings, texts, scale, noise, draws):
     return x / length
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "kind", "scale"),
     [
         ({"beta_schedule": "linear", "sampling_clamp_l2norm": True, "sampling_final_clamp_l2norm": True,
           "init_image_embed_l2norm": True, "image_embed_scale": 4.0, "cond_drop_prob": 0.1}, {}, 2.5),
-        pytest.param(
-         {"beta_schedule": "quadratic", "predict_x_start": False, "self_cond": True}, {"self_cond": True}, 1,
-         marks=pytest.mark.slow),
-        pytest.param(
-         {"beta_schedule": "quadratic", "condition_on_text_encodings": False}, {"is_early": True}, 1,
-         marks=pytest.mark.slow),
-        pytest.param({"beta_schedule": "linear"}, {"is_early": True}, 1, marks=pytest.mark.slow),
+        ({"beta_schedule": "quadratic", "predict_x_start": False, "self_cond": True}, {"self_cond": True}, 1),
+        ({"beta_schedule": "quadratic", "condition_on_text_encodings": False}, {"is_early": True}, 1),
+        ({"beta_schedule": "linear"}, {"is_early": True}, 1),
     ],
 )  # fmt: skip
 def test_samples_are_those_of_their_sampler(tmp_path, settings, kind, scale):

@@ -53,6 +53,7 @@ def network(**change):
     return PlainUNetModel(**{**sizes, **change})
 
 
+@pytest.mark.slow
 def test_samples_are_those_of_their_sampler(tmp_path):
     """DDPM with a learned variance over all timesteps, labels, rescaled timesteps and other heads on the way up."""
     theirs = network()

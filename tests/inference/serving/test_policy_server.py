@@ -525,7 +525,8 @@ def start(*arguments, program=SERVE):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ.copy())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_serves_a_run_until_it_is_told_to_stop(trained_policy, number):
     from dp_prior.inference.load import load_policy
 

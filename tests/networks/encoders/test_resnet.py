@@ -441,7 +441,7 @@ def test_a_record_survives_json_and_rebuilds_the_same_module():
 @pytest.mark.parametrize(
     "blocks", [*[pytest.param(blocks, marks=pytest.mark.slow) for blocks in ([1], [1, 1])], [2, 1, 1]]
 )
-@pytest.mark.parametrize("stem", ["conv", "patch"])
+@pytest.mark.parametrize("stem", [pytest.param("conv", marks=pytest.mark.slow), "patch"])
 def test_the_pixel_of_a_cell_is_the_middle_of_all_it_sees(stem, blocks):
     """By brute force: a column of pixels that is far too bright changes the cells that see it."""
     side = 256

@@ -90,6 +90,7 @@ def stored(run: Path) -> dict:
     return json.loads((run / "config.json").read_text())["data"]["episodes"]
 
 
+@pytest.mark.slow
 def test_a_run_keeps_the_commit_that_it_began_with_and_evaluate_measures_on_it(hub, tmp_path):
     first = publish(hub, toy(tmp_path))
     config = configuration(tmp_path)

@@ -183,7 +183,7 @@ def test_what_no_key_names_and_what_was_left_out_is_told(tmp_path):
     assert any("/said" in line for line in lines) and any(told(line, "/f", "header") for line in lines)
 
 
-@pytest.mark.parametrize("way", ["converted", "direct"])
+@pytest.mark.parametrize("way", [pytest.param("converted", marks=pytest.mark.slow), "direct"])
 def test_recordings_train_as_lerobot_data_and_as_they_are(way, tmp_path):
     from tests.tiny import experiment, tiny
 
