@@ -192,12 +192,13 @@ class Mixture(Demonstrations):
 
     def recorded_at(self, part: str, sample: int) -> tuple[int, int]:
         """See `SplitData`; episodes are numbered through, set after set."""
+        before = 0
         for first, each in zip(self._first_episodes, self.sets.values(), strict=False):
             own = len(getattr(each, part))
-            if sample < own:
-                episode, step = each.recorded_at(part, sample)
+            if sample < before + own:
+                episode, step = each.recorded_at(part, sample - before)
                 return first + episode, step
-            sample -= own
+            before += own
         raise IndexError(f"{part} has no sample {sample}")
 
     @cached_property

@@ -71,6 +71,14 @@ def test_arrays_of_python_objects_and_damaged_files_are_refused_by_name(tmp_path
         EpisodeFilesConfig(path=path, files="episode_1.*").create()
 
 
+def test_arrays_in_fortran_order_are_read_as_any_others(tmp_path):
+    actions = np.arange(24.0).reshape(8, 3)
+    (tmp_path / "d").mkdir()
+    for number, rows in enumerate((actions[:5], actions[5:])):
+        np.savez(tmp_path / f"d/{number}.npz", action=np.asfortranarray(rows))
+    np.testing.assert_array_equal(EpisodeFilesConfig(path=tmp_path / "d").create().read("action"), actions)
+
+
 def test_files_without_a_key_of_that_name_have_the_steps_that_most_arrays_have(tmp_path):
     """As RoboTwin records: joint_action/vector, endpose/left, observation/head_camera/rgb."""
     (tmp_path / "d").mkdir()

@@ -83,6 +83,21 @@ def test_one_set_is_that_set_by_itself(paths):
     assert_same(batches(mixture({"only": (paths["a"], None)}).create(*WINDOWS)), batches(alone))
 
 
+@pytest.mark.parametrize("weights", [(None, None), (1.0, 3.0)])
+def test_every_sample_says_at_which_episode_and_step_it_was_recorded(paths, weights):
+    data = mixture({name: (paths[name], weight) for name, weight in zip("ab", weights, strict=True)}).create(*WINDOWS)
+    with np.load(paths["both"]) as file:
+        states, starts = file["state"], np.append(0, file["episode_ends"])
+    for part in ("train", "val", "test"):
+        samples = getattr(data, part)
+        seen = samples.fetch(torch.arange(len(samples))).cond["agent"][:, -1].numpy()
+        for sample, newest in enumerate(seen):
+            episode, step = data.recorded_at(part, sample)
+            np.testing.assert_array_equal(newest, states[starts[episode] + step, 1:3])
+        with pytest.raises(IndexError, match=naming(part, len(samples))):
+            data.recorded_at(part, len(samples))
+
+
 def test_sets_without_weights_are_their_episodes_in_one_file(paths):
     everything = {"split": {"train": 1.0, "val": 0.0}}
     alone = configure(paths["both"], **everything).create(*WINDOWS)

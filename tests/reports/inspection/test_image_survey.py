@@ -126,6 +126,20 @@ def test_images_of_a_configuration_are_judged_by_it(tmp_path):
     assert {seen.name for seen in found.galleries} == {"source", "test_source"}
 
 
+def test_images_of_several_sizes_need_the_size_that_a_configuration_leaves_out(tmp_path):
+    pixels, labels = images(20, (8, 8))
+    root = tmp_path / "set"
+    write_folder(root, pixels, labels)
+    next(root.rglob("*.png")).write_bytes(encoded(pixels[0][:4]))
+    write_config(inspect(str(root)), tmp_path / "first.json")
+    document = json.loads((tmp_path / "first.json").read_text())
+    document["data"]["size"] = None
+    (tmp_path / "second.json").write_text(json.dumps(document))
+    (found,) = inspect(str(tmp_path / "second.json"))
+    (told_of,) = [text for severity, text in said(found) if severity == "error"]
+    assert told(told_of, "source", "2 sizes", "19 of 20", "8 x 8", "data.size")
+
+
 def test_what_training_refuses_is_an_error(tmp_path):
     pixels, labels = images(20, (8, 8))
     labels[-1] = "newt"
