@@ -1,15 +1,11 @@
 """A law over many cases fails with every case that breaks it; a draw holds every value of every argument."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cases import drawn
+from tests.nested import nested
 
 LAW = """
 from tests.cases import every
@@ -22,10 +18,7 @@ def test_law(a, b, tmp_path):
 
 @pytest.mark.slow
 def test_each_case_that_breaks_the_law_is_named_by_its_values(tmp_path):
-    (tmp_path / "test_law.py").write_text(LAW)
-    command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", str(tmp_path)]
-    root, alone = Path(__file__).parent.parent, os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=root, env=alone, timeout=120)
+    done = nested(LAW, tmp_path)
     named = [line.partition(" ")[0] for line in done.stdout.splitlines() if line.startswith("SUBFAILED")]
     assert done.returncode == 1 and sorted(named, reverse=True) == ["SUBFAILED(a=2,", "SUBFAILED(a=1,"], done.stdout
     assert "2 failed subtests" in done.stdout

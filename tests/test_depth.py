@@ -228,7 +228,7 @@ def test_two_ranks_train_as_one(tmp_path, run_ranks):
     both = depth_run(tmp_path / "both")
     both["data"]["batch_size"] = 4
     source = "import json, sys; from tests.test_depth import part; part(json.loads(sys.argv[1]))"
-    run_ranks(source, 2, json.dumps(json.dumps(both)), timeout=200)
+    run_ranks(source, 2, json.dumps(json.dumps(both)))
     for line, other in zip(rows(tmp_path / "both/run"), rows(tmp_path / "alone/run"), strict=True):
         losses = {name: value for name, value in other.items() if "loss" in name}
         assert {name: line[name] for name in losses} == pytest.approx(losses, rel=1e-4)

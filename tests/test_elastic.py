@@ -37,7 +37,7 @@ def go(place, shape, run_ranks=None, until=None, **change):
         source = (
             "import json, sys; from tests.test_elastic import part; print(json.dumps(part(*json.loads(sys.argv[1]))))"
         )
-        outputs = run_ranks(source, ranks, json.dumps([text, until]), timeout=200)
+        outputs = run_ranks(source, ranks, json.dumps([text, until]))
         parts = [json.loads(output.splitlines()[-1]) for output in outputs]
     steps = []
     for of_ranks in zip(*parts, strict=True):

@@ -76,7 +76,6 @@ def test_every_logger_holds_the_same_curve_after_a_kill(tmp_path, monkeypatch):
             capture_output=True,
             text=True,
             check=True,
-            timeout=200,
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
         ).stdout.splitlines()[-1]

@@ -189,7 +189,7 @@ def start(config_file: Path, before: str = "") -> subprocess.CompletedProcess:
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"PYTHONPATH": path, "ACCELERATE_USE_CPU": str(not IS_GPU).lower()}
     return subprocess.run(
-        [sys.executable, "-c", program, str(config_file)], env=environment, capture_output=True, text=True, timeout=250
+        [sys.executable, "-c", program, str(config_file)], env=environment, capture_output=True, text=True
     )
 
 

@@ -349,7 +349,7 @@ def test_hostile_files_run_nothing_and_write_nothing(tmp_path):
     warm += [("data", path) for kind, path in data if kind == "sound"]
     cases_file = {"sound": [(k, str(p)) for k, p in warm], "hostile": [(k, str(p)) for k, p in cases]}
     (place / "cases.json").write_text(json.dumps(cases_file))
-    done = forks.call(["-c", WATCH, place], timeout=200)
+    done = forks.call(["-c", WATCH, place])
     assert done.returncode == 0, done.stderr
     told, sees = json.loads(done.stdout.splitlines()[-1])
     assert sees == ["exec", "os.rename", "import"], "the hook is blind"
@@ -376,7 +376,7 @@ def test_tokens_reach_nothing_that_a_run_writes_or_says(tmp_path, monkeypatch):
     for changes in ({}, {"train__steps": "2"}, {"task__horizon": 8}, {"data__episodes__path": "/nowhere/set.npz"}):
         config = write(tmp_path, **{"train__steps": 2, "tracker__log": [{"type": "jsonl"}], **changes})
         command = [sys.executable, "train_policy.py", "--config_file", str(config)]
-        done = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, timeout=200)
+        done = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True)
         said += [done.stdout, done.stderr]
     written = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert len(written) > 8

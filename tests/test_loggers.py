@@ -152,7 +152,7 @@ print("FOUND", json.dumps({"identity": seen, "touched": touched, "loaded": loade
 """
     found = [
         json.loads(line.partition("FOUND ")[2])
-        for output in run_ranks(source, 2, json.dumps(config), tmp_path / "run", timeout=200)
+        for output in run_ranks(source, 2, json.dumps(config), tmp_path / "run")
         for line in output.splitlines()
         if line.startswith("FOUND ")
     ]
@@ -173,7 +173,7 @@ def test_a_logger_whose_package_is_missing_stops_the_start_and_names_the_extra(t
 def test_a_run_without_them_loads_no_libraries_of_loggers_and_of_formats():
     program = "import sys, dp_prior.run.run; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     output = subprocess.run(
-        [sys.executable, "-c", program], cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", program], cwd=Path(__file__).parent.parent, capture_output=True, text=True
     )
     assert output.returncode == 0, output.stderr
     loggers, formats = {"wandb", "tensorboard", "mlflow", "trackio"}, {"PIL", "av", "zarr", "pyarrow", "numcodecs"}

@@ -222,7 +222,7 @@ def test_one_rank_two_ranks_and_one_again_are_one_run(task, run_ranks, tmp_path)
     for folder in (twice / "cut", twice / "whole"):
         folder.mkdir()
         configuration(folder)  # the data, before two ranks look for them
-    outputs = run_ranks(source, 2, task, place, twice / "cut", twice / "whole", timeout=200)
+    outputs = run_ranks(source, 2, task, place, twice / "cut", twice / "whole")
     ranks = [json.loads(output.splitlines()[-1]) for output in outputs]
     dealt = [[row for pair in zip(*step, strict=True) for row in pair] for step in zip(*ranks, strict=True)]
     last = phase(task, place, ALONE, None)
@@ -260,9 +260,9 @@ phase("prior", Path(sys.argv[1]), SHARED, None)
 """
     for last in (8, 17):
         with pytest.raises(pytest.fail.Exception, match=naming("rank", -9)):
-            run_ranks(source, 2, cut, last, timeout=100)
-    run_ranks(source, 2, cut, 0, timeout=100)
-    run_ranks(source, 2, whole, 0, timeout=100)
+            run_ranks(source, 2, cut, last)
+    run_ranks(source, 2, cut, 0)
+    run_ranks(source, 2, whole, 0)
     assert_equal(state(cut / "run"), state(whole / "run"))
     assert rows(cut / "run") == rows(whole / "run")
 

@@ -23,7 +23,7 @@ def interpreter(version: str) -> str | None:
     for candidate in (sys.executable, f"python{version}", *map(str, pyenv)):
         told = "import sys; print('%d.%d' % sys.version_info[:2])"
         try:
-            done = subprocess.run([candidate, "-c", told], capture_output=True, text=True, timeout=60)
+            done = subprocess.run([candidate, "-c", told], capture_output=True, text=True)
         except FileNotFoundError:
             continue
         if done.stdout.strip() == version:

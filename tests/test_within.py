@@ -1,13 +1,9 @@
 """A suite with a time limit says how much of it was not reached, and fails for what failed alone."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests.messages import told
+from tests.nested import nested
 
 TESTS = "def test_one(): pass\ndef test_two(): pass\ndef test_three(): assert {sound}\n"
 
@@ -20,8 +16,5 @@ TESTS = "def test_one(): pass\ndef test_two(): pass\ndef test_three(): assert {s
     ],
 )
 def test_no_test_begins_after_its_time_and_this_is_no_failure(tmp_path, within, sound, code, said):
-    (tmp_path / "test_some.py").write_text(TESTS.format(sound=sound))
-    command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "-p", "tests.within", "--within", str(within)]
-    root, alone = Path(__file__).parent.parent, os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, cwd=root, env=alone, timeout=120)
+    done = nested(TESTS.format(sound=sound), tmp_path, "-p", "tests.within", "--within", within)
     assert done.returncode == code and told(done.stdout.splitlines()[-1], *said), done.stdout + done.stderr

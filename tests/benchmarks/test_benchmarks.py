@@ -126,7 +126,7 @@ def test_every_subject_is_measured_once():
 def test_every_subject_runs(subject, tmp_path):
     output = tmp_path / "results.json"
     command = [sys.executable, "-m", "benchmarks", "--quick", "--output", str(output), subject]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     cases = json.loads(output.read_text())["subjects"][subject]
     assert cases and all(math.isfinite(timing["median"]) for case in cases for timing in case["variants"].values())

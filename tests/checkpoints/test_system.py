@@ -54,7 +54,7 @@ def save_under_strace(run, *options):
     """Three saves under strace, which looks at nothing but the run directory. Returns the steps reported."""
     command = ["strace", "-f", "-qq", *options, sys.executable, "-c", SAVE, str(run)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     return [int(line) for line in done.stdout.split()], done
 
 

@@ -254,7 +254,7 @@ def test_real_limits_of_a_process_damage_nothing(tmp_path, kind, limit):
     for step in (1, 2):
         store.write(Snapshot(tensors, {"progress.json": progress_of(step)}), Progress(step, step), {})
     store.held.release()
-    done = forks.call(["-c", LIMITED, store.root, kind, limit], timeout=120)
+    done = forks.call(["-c", LIMITED, store.root, kind, limit])
     assert done.stdout.splitlines() == ["unreadable", "index.json step_00000001 step_00000002"], done.stderr
 
 

@@ -208,7 +208,7 @@ def test_hostile_data_are_refused_in_bounded_time_and_memory(tmp_path):
     wanted = cases(tmp_path)
     lines = [f"{name} {kind} {json.dumps(record_of(kind, record))}" for name, (kind, record, _) in wanted.items()]
     (tmp_path / "cases").write_text("\n".join(lines))
-    done = forks.call(["-c", PROGRAM, tmp_path / "cases"], timeout=200)
+    done = forks.call(["-c", PROGRAM, tmp_path / "cases"])
     results = {line.split("|", 1)[0]: line.split("|", 3)[1:] for line in done.stdout.splitlines()}
     assert list(results) == list(wanted), done.stderr[-2000:]
     problems = []

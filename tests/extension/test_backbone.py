@@ -59,5 +59,4 @@ def call(place: Path, *arguments: str, packages: Path | None) -> subprocess.Comp
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=200,
     )

@@ -123,7 +123,7 @@ def ranks(run_ranks, tmp_path_factory):
             "import json, sys; from pathlib import Path; from tests.job.test_ranks import two_ranks; "
             "print(json.dumps(two_ranks(accelerator, Path(sys.argv[1]))))"
         )
-        _found.extend(json.loads(output.splitlines()[-1]) for output in run_ranks(source, 2, place, timeout=280))
+        _found.extend(json.loads(output.splitlines()[-1]) for output in run_ranks(source, 2, place))
         _found[0]["before"] = before
         _place.append(place)
     assert [one["ranks"] for one in _found] == [2, 2]
@@ -279,7 +279,7 @@ def launched(command: list[str], config: Path, **environment: str) -> tuple[int,
         start_new_session=True,
     )
     try:
-        output, _ = process.communicate(timeout=280)
+        output, _ = process.communicate(timeout=250)
     finally:
         try:
             os.killpg(process.pid, signal.SIGKILL)

@@ -77,7 +77,7 @@ def launched(config: Path, *lines: str, **environment: str) -> CompletedProcess[
             f"sys.argv[:] = ['train_policy.py', '--config_file', {str(config)!r}]; train()",
         ]
     )
-    return forks.call(["-c", program], timeout=120, SLURM_JOB_ID="7", **environment)
+    return forks.call(["-c", program], SLURM_JOB_ID="7", **environment)
 
 
 @pytest.mark.promise("C2", "C3", "C4")

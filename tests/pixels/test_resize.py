@@ -62,7 +62,7 @@ print(hashlib.sha256(b"".join(part.numpy().tobytes() for part in y)).hexdigest()
     found = set()
     for kernel in ("default", "avx2", "avx512"):
         env = {**os.environ, "ATEN_CPU_CAPABILITY": kernel}
-        output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=env)
+        output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env)
         found.add(output.stdout)
         assert output.returncode == 0, output.stderr
     assert len(found) == 1

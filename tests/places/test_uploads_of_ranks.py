@@ -51,7 +51,7 @@ def test_only_the_first_rank_sends(tmp_path, hub, run_ranks):
     )
     (tmp_path / "config.json").write_text(json.dumps(config))
     port = hub.url.rpartition(":")[2]
-    outputs = run_ranks(SCRIPT, 2, tmp_path / "config.json", port, f"{tmp_path / 'run'}/", ROOT, timeout=250)
+    outputs = run_ranks(SCRIPT, 2, tmp_path / "config.json", port, f"{tmp_path / 'run'}/", ROOT)
     first, second = (
         json.loads(next(line for line in text.splitlines() if line.startswith("DONE "))[5:]) for text in outputs
     )

@@ -220,7 +220,7 @@ def test_two_compiled_ranks_train_what_one_plain_rank_does(tmp_path, run_ranks):
     one.mkdir(), two.mkdir()
     experiment(tiny(one, **MANY | {"train__compile": "off"})).run()
     config = tiny(two, **MANY | {"data__batch_size": 4})
-    run_ranks(RANKS, 2, json.dumps(config), timeout=200)
+    run_ranks(RANKS, 2, json.dumps(config))
     found, expected = state(two / "run"), state(one / "run")
     for name, value in expected.items():
         if isinstance(value, torch.Tensor) and "means" not in name:

@@ -50,7 +50,6 @@ def run(place, source, *arguments, **environment):
         [sys.executable, "-c", source, str(place), *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=200,
         cwd=place,
         env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(place), "GIT_PYTHON_REFRESH": "quiet", **environment},
     )

@@ -234,7 +234,7 @@ def test_a_process_whose_part_hangs_ends_by_itself():
         env={**os.environ, "PYTHONPATH": os.getcwd()},
     )
     try:
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=250)
     finally:
         process.send_signal(signal.SIGKILL)
     assert process.returncode == 0 and told(output, "part", "abandoned")

@@ -102,6 +102,5 @@ timed(trainer, now, 25.0 * (1 + 9 * rank)).fit()
 print([step for step, _ in listener.images], [step for step, _ in listener.rows])
 """,
         2,
-        timeout=240,
     )
     assert [text.splitlines()[-1] for text in said] == ["[3, 5, 7] [3, 5, 7]"] * 2

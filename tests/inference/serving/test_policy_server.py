@@ -532,7 +532,7 @@ def test_the_command_serves_a_run_until_it_is_told_to_stop(trained_policy, numbe
 
     with start(trained_policy, "--port", 0) as process:
         line = process.stdout.readline()
-        assert line.startswith("ready: ws://127.0.0.1:"), process.communicate(timeout=60)
+        assert line.startswith("ready: ws://127.0.0.1:"), process.communicate(timeout=250)
         process.port = int(line.rpartition(":")[2])
         obs = {"agent_pos": np.zeros(2), "goal": np.zeros(2)}  # within the range of training, or the log tells
         with joined(process) as end:
@@ -542,7 +542,7 @@ def test_the_command_serves_a_run_until_it_is_told_to_stop(trained_policy, numbe
             with pytest.raises(ConnectionClosed) as closed:
                 end.recv(timeout=30)
             assert closed.value.rcvd.code == 1001
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=250)
         assert (process.returncode, errors) == (0, "")
 
 
@@ -560,7 +560,7 @@ policy_server.PolicyServer._answer = lambda *request: print("predicting", flush=
             end.send(pack(GOOD))
             assert process.stdout.readline() == "predicting\n"
             process.send_signal(signal.SIGTERM)
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=250)
     assert process.returncode == 1 and "hangs" in errors.splitlines()[0] and "in _worker" in errors
 
 

@@ -83,7 +83,7 @@ def ranks(run_ranks, tmp_path, scenes):
             "import json, sys; from pathlib import Path; from tests.job.watch.test_heartbeat import scene\n"
             "print(json.dumps(scene(rank, Path(sys.argv[1]))))"
         )
-        scenes.extend(json.loads(output.splitlines()[-1]) for output in run_ranks(source, 2, tmp_path, timeout=120))
+        scenes.extend(json.loads(output.splitlines()[-1]) for output in run_ranks(source, 2, tmp_path))
     return scenes
 
 

@@ -286,7 +286,6 @@ for weights in ("other/vit", "some/vit@v2"):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     *loaded, other, revision = done.stdout.splitlines()

@@ -184,6 +184,6 @@ def launched(config, **keywords):
 def test_closed_stdout_with_the_console_logger_ends_nothing(tmp_path):
     config = write(tmp_path, **SHORT, tracker__log=[{"type": "console"}])
     process = launched(config, preexec_fn=lambda: os.close(1))
-    _, errors = process.communicate(timeout=200)
+    _, errors = process.communicate(timeout=250)
     assert process.returncode == 0, errors
     assert "Traceback" not in errors and ended(tmp_path / "run")["reason"] == "finished"
