@@ -21,7 +21,7 @@ from dp_prior.evaluation.episode_metrics import EPISODES, SCORE, SCORE_INTERVAL,
 from dp_prior.evaluation.interval import UNBOUNDED
 from dp_prior.evaluation.measurement import EvaluatorName
 from dp_prior.evaluation.picture import import_figure
-from dp_prior.evaluation.rollout_evaluator import RolloutEvaluator, check_fit
+from dp_prior.evaluation.rollout_evaluator import RolloutEvaluator, check_fit, enlarged
 from dp_prior.evaluation.view import cameras
 from dp_prior.inference.chunking import MergeConfig, Prefix, delay_fault
 from dp_prior.inference.instructions import Instructions
@@ -209,6 +209,8 @@ class RolloutConfig(Config):
                 if data is not None:
                     check_fit(env, data.spec, self)
                     Instructions(data.spec, self.instructions)
+                    for line in enlarged(env, data.spec):
+                        log.warning("evaluator %r: %s", self.name, line)
                     if self.show in ("camera", "keypoints") and not cameras(data.spec):
                         raise ValueError(f"show is {self.show!r}, but the policy sees no camera frames; set it to null")
                 first, again = (env.reset([self.first_seed]) for _ in range(2))

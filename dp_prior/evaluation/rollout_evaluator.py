@@ -338,3 +338,20 @@ def check_fit(env: VectorEnv, spec: Spec, config: Config) -> None:
         )
     refuse_blinding(spec, config.blind)
     refuse_shuffling(spec, config.shuffle)
+
+
+def enlarged(env: VectorEnv, spec: Spec) -> Iterator[str]:
+    """A line for each camera whose frames, or the region of them, have fewer pixels than the policy takes.
+
+    Raises:
+        ValueError: a region has no pixel of its frames.
+    """
+    for key, fit in spec.fits.items():
+        high, wide = env.obs_shapes[key][:2]
+        seen = tuple(side.stop - side.start for side in fit.box(high, wide))
+        if math.prod(seen) < math.prod(fit.size):
+            region = "" if fit.region is None else f", of which the policy sees {seen[0]} x {seen[1]}"
+            yield (
+                f"the environment draws camera {key!r} with {high} x {wide} pixels{region}, enlarged to "
+                f"{fit.size[0]} x {fit.size[1]}; draw at least {fit.drawn[0]} x {fit.drawn[1]}"
+            )

@@ -9,6 +9,7 @@ from dp_prior.envs.toy import Toy, ToyConfig
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.inference.chunking import Ensemble, Guided, Naive, Prefix, Synchronous
 from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
+from dp_prior.pixels.resize import Fit
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.batch import Spec
 from tests.evaluation.rollouts import (
@@ -81,6 +82,22 @@ def test_environment_that_ignores_its_seed_is_pointed_out(monkeypatch, caplog, i
     monkeypatch.setattr(Toy, "reset", reset)
     config().create()
     assert (told(caplog.text, "seed 100000", "scores")) == (not is_obedient)
+
+
+@pytest.mark.parametrize("region", [None, (0.5, 0.25, 1.0, 0.75)])
+def test_camera_whose_pictures_are_enlarged_is_pointed_out_with_a_size_that_is_not(monkeypatch, caplog, region):
+    """Pictures of an environment with fewer pixels than recordings look softer than anything seen in training."""
+    fit = Fit(size=(12, 16), region=region)
+    spec = Spec(x_shape=(8, 2), cond_shapes={"top": (2, 12, 16, 3)}, kinds={"top": "image"}, fits={"top": fit})
+    for size in [fit.drawn, (fit.drawn[0] - 1, fit.drawn[1]), (240, 320)]:
+        env = Toy(**ToyConfig().arguments())
+        env.obs_shapes = {"top": (*size, 3)}
+        env.reset = lambda seeds: {}
+        monkeypatch.setattr(ToyConfig, "create", lambda self, env=env: env)
+        caplog.clear()
+        config().create(SimpleNamespace(spec=spec))
+        is_told = told(caplog.text, "'rollout'", "'top'", f"{size[0]} x {size[1]}", f"{fit.drawn[0]} x {fit.drawn[1]}")
+        assert is_told == (size[0] < fit.drawn[0])
 
 
 def test_environment_that_cannot_be_filmed_is_refused_before_training(monkeypatch, tmp_path):
