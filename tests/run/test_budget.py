@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from dp_prior.clock import Progress
-from dp_prior.run.budget import budget_warnings, duration, time_of_training
+from dp_prior.run.budget import budget_warnings, duration, time_of_training, timed_steps
 from dp_prior.run.files.config import TrainConfig
 from tests.messages import told
 from tests.tiny import tiny, train, write
@@ -78,10 +78,12 @@ def test_durations_have_two_units_at_most_and_grow_with_the_time():
     ]  # fmt: skip
 
 
-def test_check_prints_time_and_epochs_and_the_plan_the_warnings(tmp_path):
+def test_check_prints_time_and_epochs_and_the_plan_the_warnings(tmp_path, monkeypatch):
+    measured = []
+    monkeypatch.setattr("dp_prior.run.check.timed_steps", lambda *given: measured.append(timed_steps(*given)) or 36.0)
     found = train(write(tmp_path, train__lr__warmup_steps=500, evaluate=[]), "--check")
     assert found.exit_code == 0, found.output
     rows = {line.split()[0]: line for line in found.output.splitlines() if line.startswith("  ")}
-    assert told(rows["time"], "1 s", "3.3 epochs")
+    assert told(rows["time"], "14 min", "3.3 epochs", "36 s") and measured[0] > 0
     assert "warning       train.lr.warmup_steps is 500" in found.output
     assert told(rows["save"], "5 steps", "end") and "best" not in rows["save"]
