@@ -78,6 +78,10 @@ class ResNetEncoderConfig(CameraEncoderConfig):
     keypoints: int = Field(default=32, ge=1)
     """Keypoints of the spatial softmax."""
 
+    sharpness: float | None = Field(default=None, gt=0)
+    """Standard deviation that each keypoint's map is scaled to before its softmax; 4 is good. null, as in the paper: a
+    keypoint begins as the mean of all places, and takes the longer to find one the larger the map."""
+
     output_dim: int | None = Field(default=64, ge=1)
     """Number of output features, through a linear layer and ReLU; null: the pooled features unchanged."""
 
@@ -99,6 +103,8 @@ class ResNetEncoderConfig(CameraEncoderConfig):
             below = self.width - self.width % CHANNELS_PER_GROUP
             nearest = f"{below} or {below + CHANNELS_PER_GROUP}" if below else f"{CHANNELS_PER_GROUP}"
             yield f"width is {self.width}, but group norm has {CHANNELS_PER_GROUP} channels per group. Take {nearest}"
+        if self.sharpness is not None and self.pool == "mean":
+            yield f"sharpness is {self.sharpness:g}, but pool is 'mean'. Remove it, or set pool to 'spatial_softmax'"
         if self.weights is None:
             for field, found in (
                 ("norm 'frozen_batch'", self.norm == "frozen_batch"),
@@ -246,7 +252,7 @@ class ResNetEncoder(PretrainedModule, Encoder):
         self.pool = (
             MeanPool(channels=channels)
             if config.pool == "mean"
-            else SpatialSoftmax(channels=channels, size=size, keypoints=config.keypoints)
+            else SpatialSoftmax(channels=channels, size=size, keypoints=config.keypoints, sharpness=config.sharpness)
         )
         self.output_dim = config.output_dim or self.pool.output_dim
         self.project = None if config.output_dim is None else KernelLinear(self.pool.output_dim, self.output_dim)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -17,9 +18,10 @@ class SpatialSoftmax(nn.Module):
     Args:
         channels: of the feature maps.
         size: (height, width) of the feature maps.
+        sharpness: standard deviation that every map is scaled to before its softmax; None leaves it to the network.
     """
 
-    def __init__(self, *, channels: int, size: tuple[int, int], keypoints: int):
+    def __init__(self, *, channels: int, size: tuple[int, int], keypoints: int, sharpness: float | None = None):
         super().__init__()
         height, width = size
         if height * width == 1:
@@ -31,13 +33,17 @@ class SpatialSoftmax(nn.Module):
         x, y = np.meshgrid(np.linspace(-1.0, 1.0, width), np.linspace(-1.0, 1.0, height))
         grid = np.stack([x.ravel(), y.ravel()], axis=1).astype(np.float32)  # (height * width, 2)
         self.register_buffer("grid", torch.tensor(grid), persistent=False)
+        self.sharpness = sharpness
         self.output_dim = 2 * keypoints
 
     def forward(self, features: Tensor) -> Tensor:
         """(N, channels, height, width) -> (N, 2 * keypoints) float32: x and y of each keypoint in turn."""
         maps = self.conv(features).flatten(2)  # (N, keypoints, height * width)
         with torch.autocast(maps.device.type, enabled=False):
-            return (maps.float().softmax(dim=-1) @ self.grid.float()).flatten(1)
+            maps = maps.float()
+            if self.sharpness is not None:
+                maps = self.sharpness * F.layer_norm(maps, maps.shape[-1:])
+            return (maps.softmax(dim=-1) @ self.grid.float()).flatten(1)
 
 
 class MeanPool(nn.Module):
