@@ -189,6 +189,7 @@ NUMBERS = {"key": "n", "texts": TEXTS}
     [
         ({}, {"key": "no"}, ("language", "'no'")),
         ({}, {}, ("language", "language.texts")),
+        ({}, {"texts": "stat"}, ("language", "'stat'", "'state'")),
         ({}, {"texts": TEXTS[:2]}, ("language.texts", "2 texts", "3 episodes")),
         ({"n": PER_FRAME + 1}, NUMBERS, ("episode 1", "frame 0", "'n'", 3, 0, 2)),
         ({"n": PER_FRAME * 0.5}, NUMBERS, ("'n'", "float64")),
