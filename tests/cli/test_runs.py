@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from dp_prior.cli.runs import _farewell
+from dp_prior.clock import Progress
 from dp_prior.config.schema import json_schema
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.files.configurations import find_configuration
+from dp_prior.run.run import Outcome
 from tests.cli.invoked import command
 from tests.messages import told
 from tests.tiny import train, write
@@ -70,6 +73,13 @@ def test_a_checkpoint_is_no_run_and_gets_no_files(line, tmp_path):
     done = command(name, checkpoint, *options)
     assert done.exit_code == 64 and told(done.output, checkpoint, tmp_path / "run")
     assert sorted(checkpoint.iterdir()) == before
+
+
+def test_a_farewell_warns_of_a_loss_that_diverged_and_of_what_failed(tmp_path):
+    config = TrainConfig.from_json_path(write(tmp_path))
+    outcome = Outcome("finished", Progress(9, 9), None, tmp_path, ["logger csv: no space"], diverged_at=12_345)
+    assert told(_farewell(outcome, config, ()), "warning", "step 12,345", "events.jsonl")
+    assert told(_farewell(outcome, config, ()), "warning", "logger csv: no space")
 
 
 def test_a_page_of_several_runs_needs_a_place(tmp_path):

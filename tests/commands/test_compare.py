@@ -8,7 +8,14 @@ import pytest
 from click.testing import CliRunner
 
 from dp_prior.cli import main
-from dp_prior.commands.compare import OUTCOMES, Rules, compare_outcomes, compare_policies, result_document, verdict_lines
+from dp_prior.commands.compare import (
+    OUTCOMES,
+    Rules,
+    compare_outcomes,
+    compare_policies,
+    result_document,
+    verdict_lines,
+)
 from dp_prior.commands.outcomes import Outcomes
 from dp_prior.commands.players import Player
 from dp_prior.config import ConfigError

@@ -98,14 +98,14 @@ class RecordedConfig(Config):
         weighted = [name for name, record in self.language.items() if record.weights is not None]
         if len(weighted) > 1:
             yield f"language {weighted} all have weights; a window has one share, so give them to one of these"
-        if weighted and self.embeddings:
-            yield (
-                f"language.{weighted[0]} has weights, but embeddings are shuffled in blocks of neighbours; "
-                f"remove the weights"
-            )
-        if self.weights is not None and (weighted or self.embeddings):
-            other = f"language.{weighted[0]} has weights too" if weighted else "embeddings are read in blocks"
-            yield f"weights is given, but {other}; a window has one share, so remove one of both"
+        if weighted and self.weights is not None:
+            yield f"weights is given, but language.{weighted[0]} has weights too; a window has one share, so remove one"
+        given = [
+            *(f"language.{name} has weights" for name in weighted),
+            *["weights is given"] * (self.weights is not None),
+        ]
+        if given and self.embeddings:
+            yield f"{given[0]}, but embeddings are shuffled in blocks of neighbours; remove the weights"
 
     @property
     def cameras(self) -> dict[str, FramesConfig]:
