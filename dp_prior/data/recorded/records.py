@@ -100,12 +100,9 @@ class RecordedConfig(Config):
             yield f"language {weighted} all have weights; a window has one share, so give them to one of these"
         if weighted and self.weights is not None:
             yield f"weights is given, but language.{weighted[0]} has weights too; a window has one share, so remove one"
-        given = [
-            *(f"language.{name} has weights" for name in weighted),
-            *["weights is given"] * (self.weights is not None),
-        ]
-        if given and self.embeddings:
-            yield f"{given[0]}, but embeddings are shuffled in blocks of neighbours; remove the weights"
+        if self.embeddings and (weighted or self.weights is not None):
+            given = f"language.{weighted[0]} has weights" if weighted else "weights is given"
+            yield f"{given}, but embeddings are shuffled in blocks of neighbours; remove the weights"
 
     @property
     def cameras(self) -> dict[str, FramesConfig]:
