@@ -20,7 +20,7 @@ LISTS = ("evaluate", "test", "tracker.log", "tracker.save")
 ORDER = ("description", "seed", "task", "data", "train", "evaluate", "test", "checkpoints", "tracker")
 """Of the parts in a written configuration."""
 
-MISFITS = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
+_MISFITS = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
 """What a function of a setting raises for a value of another kind, such as a text where a number belongs."""
 
 Outcome = Literal["translated", "dropped", "unknown"]
@@ -89,14 +89,14 @@ def _skeleton(library: Library, theirs: Theirs) -> dict[str, Any]:
     """The settings here that follow from no single one of theirs; see `translate` for errors."""
     try:
         return dict(library.skeleton(theirs))
-    except MISFITS:
+    except _MISFITS:
         sound: dict[str, Any] = {}
         odd = []
         for path, value in theirs.items():
             try:
                 library.skeleton({**sound, path: value})
                 sound[path] = value
-            except MISFITS:
+            except _MISFITS:
                 odd.append(f"{path}: {_unfit(value)}")
         raise ConfigError(f"settings of {library.name}", odd) from None
 
@@ -119,7 +119,7 @@ def _written(row: Row, names: tuple[str, ...], value: Any, theirs: Theirs, entri
     try:
         new = row.to(value, theirs, *names)
         json.dumps(new)
-    except MISFITS:
+    except _MISFITS:
         raise NoCounterpart(_unfit(value)) from None
     if not isinstance(new, Here):
         new = Here({row.ours: new} if row.ours else {})
