@@ -11,7 +11,7 @@ from dp_prior.client.client import PolicyClient
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.recorded.mixture import MixtureConfig
-from dp_prior.data.recorded.trajectories import TrajectoriesConfig
+from dp_prior.data.recorded.trajectories import DEPTHS_LOOKED_AT, TrajectoriesConfig
 from dp_prior.evaluation.blind import blinded
 from dp_prior.inference.export.fit_graph import FitGraph
 from dp_prior.inference.export.graph_options import GraphOptions
@@ -25,7 +25,7 @@ from tests.cases import every
 from tests.data.frames.recordings import ends_of, pictures
 from tests.inference.export.policies import SMALL
 from tests.inference.serving.running import running
-from tests.messages import naming
+from tests.messages import naming, told
 from tests.tasks.test_policy import statistics
 from tests.tiny import assert_equal, experiment, rows, state, tiny, train, train_and_die
 
@@ -155,6 +155,14 @@ def test_a_unit_that_leaves_little_between_near_and_far_is_told(tmp_path):
     assert not any("front_depth" in line for line in data_of(recorded(tmp_path)).warnings())
     (line,) = [line for line in data_of(recorded(tmp_path, unit=1.0)).warnings() if "front_depth" in line]
     assert "2.5" in line and "unit" in line
+
+
+def test_depth_that_nothing_measured_is_told(tmp_path):
+    record = recorded(tmp_path)
+    arrays = dict(np.load(tmp_path / "d.npz"))
+    np.savez(tmp_path / "d.npz", **{**arrays, "depth": np.zeros_like(MILLIMETRES)})
+    (line,) = data_of(record).depth_warnings()
+    assert told(line, "depth.front_depth", f"{min(DEPTHS_LOOKED_AT, len(MILLIMETRES))} frames", "recording")
 
 
 def test_sets_with_depth_are_mixed_if_their_ranges_agree(tmp_path):

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from dp_prior.checkpoints.direct import write_file
 from dp_prior.checkpoints.documents import CONFIG, LARGEST_COUNT, LARGEST_DOCUMENT, SPEC, parse_document
-from dp_prior.checkpoints.errors import CheckpointError, DamagedError, NewerFormatError, UnreadableCheckpointError
+from dp_prior.checkpoints.errors import CheckpointError, DamagedError, NewerFormatError
 from dp_prior.checkpoints.reading import Patience, told_apart
 from dp_prior.checkpoints.snapshot import (
     LARGEST_HEAD,
@@ -322,12 +322,7 @@ def _each(
 def _read_file(directory: Path, name: str, entry: FileEntry) -> Any:
     """Tensors by name, or the content of a document. Sizes in the file are checked before memory is allocated."""
     with told_apart(directory, name), _opened(directory, name, entry) as file:
-        try:
-            image = allocate(entry.size)
-        except (OSError, MemoryError, OverflowError) as error:
-            raise UnreadableCheckpointError(
-                directory, f"no memory for the {entry.size} bytes of {name}: {error}"
-            ) from None
+        image = allocate(entry.size)
         _compare(directory, name, entry, _read_and_hash(file.fileno(), image))
         try:
             if name.endswith(".safetensors"):

@@ -240,7 +240,7 @@ def file_tensors(image: Tensor) -> dict[str, Tensor]:
             flat = flat.clone()
         try:
             tensors[key] = flat.view(dtype).view(shape)
-        except RuntimeError as error:  # strides of an empty tensor overflow an integer
+        except RuntimeError as error:  # lengths of an empty tensor overflow an integer
             raise ValueError(f"tensor {key!r} has shape {shape}: {error}") from None
     return tensors
 

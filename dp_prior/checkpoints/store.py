@@ -330,7 +330,8 @@ class CheckpointStore:
             os.rename(path, aside)
             sync_directory(self.root)
         except OSError as error:
-            raise CheckpointError(f"{damage} It cannot be renamed: {error.strerror}.") from None
+            remedy = f"cannot be set aside ({error.strerror}); rename or delete it"
+            raise CheckpointError(f"checkpoint {path} is damaged: {damage.problem}; it {remedy}") from None
         log.warning("checkpoint %s is damaged: %s; it was set aside as %s", path, damage.problem, aside.name)
 
     def _delete(self, path: Path) -> bool:

@@ -166,17 +166,16 @@ def write_result(names: Sequence[str], known: Comparison, most: int | None, out:
 
 
 def verdict_lines(names: Sequence[str], known: Comparison, most: int | None) -> list[str]:
-    """What is known, as lines for a person."""
+    """What is known, as lines for a person; a difference is of the policy that is named first, from the other."""
     lines = []
     for pair in known.pairs():
-        first, second = names[pair.first], names[pair.second]
+        first, second, difference, (low, high) = names[pair.first], names[pair.second], pair.difference, pair.limits
+        if pair.better == pair.second:
+            first, second, difference, low, high = second, first, -difference, -high, -low
+        head = f"{first} and {second} are not told apart"
         if pair.better is not None:
-            worse = first if pair.better == pair.second else second
-            head = f"{names[pair.better]} is better than {worse}, known after {pair.after} starts"
-        else:
-            head = f"{first} and {second} are not told apart"
-        low, high = pair.limits
-        lines.append(f"{head}: difference {pair.difference:+.3f} ({low:+.3f} to {high:+.3f}) on {pair.starts} starts")
+            head = f"{first} is better than {second}, known after {pair.after} starts"
+        lines.append(f"{head}: difference {difference:+.3f} ({low:+.3f} to {high:+.3f}) on {pair.starts} starts")
     width = max(map(len, names))
     for name, (mean, low, high), letters in zip(names, known.means(), known.letters(), strict=True):
         lines.append(

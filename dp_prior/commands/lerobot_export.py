@@ -8,7 +8,7 @@ from typing import Literal
 
 from dp_prior.checkpoints.format import MODEL_FILES
 from dp_prior.commands.export import export_policy
-from dp_prior.commands.stored import StoredTask, read_stored
+from dp_prior.commands.stored import read_stored
 from dp_prior.config import ConfigError, an
 from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior.data.formats.episode_store import EpisodeStore
@@ -51,12 +51,14 @@ def export_for_lerobot(
         RemoteError: the Hub refuses, or cannot be reached.
     """
     source = resolve(reference, whole=False)
-    stored = _read_policy(source)
+    task = read_stored(source, with_data=False).task
+    if task.kind != "policy":
+        raise ConfigError(str(source), [f"holds {an(task.type)}; only policies act on robots"])
     try:
         policy = DiffusionPolicy.from_pretrained(source)
     except ValueError as error:
         raise ConfigError(str(source), [str(error)]) from None
-    data, store, remark = _recorded(stored)
+    data, store, remark = _recorded(source)
     reads = obs_spec(policy.spec, policy.normalizer)
     wiring = wired(policy.spec, reads, keys, data, store)
     is_continued = "prefix" if policy.max_delay is not None else "guided"
@@ -83,27 +85,18 @@ def _resized(policy: DiffusionPolicy, wiring: Wiring) -> dict[str, tuple[int, in
     return {key: (size[0], size[1]) for key, size in sizes.items() if size is not None}
 
 
-def _read_policy(source: Path) -> StoredTask:
-    """The task and data of a checkpoint; without data that this version cannot read."""
-    task = read_stored(source, with_data=False)
-    if task.task.kind != "policy":
-        raise ConfigError(str(source), [f"holds {an(task.task.type)}; only policies act on robots"])
+def _recorded(source: Path) -> tuple[TrajectoriesConfig | None, EpisodeStore | None, str]:
+    """The first data set that a checkpoint was trained on, its files if they are on this machine, and why not."""
+    data = None
     try:
-        return read_stored(source)
-    except ConfigError:  # a data type of a package that is not installed
-        return task
-
-
-def _recorded(stored: StoredTask) -> tuple[TrajectoriesConfig | None, EpisodeStore | None, str]:
-    """The first data set of training, its files if they are on this machine, and why not."""
-    sets = list(stored.data.recorded_sets().values()) if stored.data is not None else []
-    if not sets:
-        return None, None, "the policy was saved without its data set"
-    try:
-        return sets[0], sets[0].episodes.create(), ""
-    except (DataError, UnreadableError, OSError, ImportError) as error:
-        reason = str(error).replace("\n", " ")
-        return sets[0], None, f"the data set cannot be read ({reason})"
+        stored = read_stored(source).data
+        sets = list(stored.recorded_sets().values()) if stored is not None else []
+        if not sets:
+            return None, None, "the policy was saved without its data set"
+        data = sets[0]
+        return data, data.episodes.create(), ""
+    except (ConfigError, DataError, UnreadableError, OSError, ImportError) as error:
+        return data, None, f"the data set cannot be read ({' '.join(str(error).split())})"
 
 
 def _unknown(wiring: Wiring, remark: str) -> list[str]:

@@ -55,16 +55,17 @@ class Journal:
         """Open a journal, or begin one. A last line that a kill has cut is removed: its event was not confirmed.
 
         Raises:
-            ConfigError: a line is damaged.
+            ConfigError: a line is damaged, or the path is of no regular file.
             OSError: the file cannot be read or written.
         """
         self.trials: list[BlindTrial] = []
         self.is_unblinded = False
         self._path = path
+        data = _stored(path)
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (open until `close`)
         sync_directory(path.parent)
         try:
-            self._read()
+            self._read(data)
         except BaseException:
             self.close()
             raise
@@ -117,16 +118,14 @@ class Journal:
                 raise ValueError(f"trial {line['trial']} follows trial {len(self.trials)}")
             self.trials.append(BlindTrial(line["trial"], line["block"], line["place"], line["start"]))
         elif event in ("entry", "withdraw"):
+            if line["trial"] < 1:  # an index from the end
+                raise ValueError(f"there is no trial {line['trial']}")
             trial = self.trials[line["trial"] - 1]
             trial.entry, trial.is_withdrawn = line.get("entry"), event == "withdraw"
         else:
             raise ValueError(f"event {event!r} is unknown")
 
-    def _read(self) -> None:
-        try:
-            data = read_small(self._path)
-        except UnfitError as error:
-            raise ConfigError(str(self._path), [error.problem]) from None
+    def _read(self, data: bytes) -> None:
         whole = data[: data.rfind(b"\n") + 1]
         for number, line in enumerate(whole.splitlines(), 1):
             try:
@@ -136,3 +135,13 @@ class Journal:
                 raise ConfigError(str(self._path), [told]) from None
         if len(whole) < len(data):
             self._file.truncate(len(whole))
+
+
+def _stored(path: Path) -> bytes:
+    """The events so far; read before the file is opened to append, which waits for ever at a pipe."""
+    try:
+        return read_small(path)
+    except FileNotFoundError:
+        return b""
+    except UnfitError as error:
+        raise ConfigError(str(path), [error.problem]) from None

@@ -173,7 +173,7 @@ class Integrity:
             files = find_files(place, self._places[place])
             found = files.sizes()
         except DataError as error:
-            return [f"{place} {problem}" for problem in error.problems]
+            return [f"{place}: {problem}" for problem in error.problems]
         problems = [f"{_join(place, name)} is missing" for name in sorted(expected.keys() - found.keys())]
         problems += [f"{_join(place, name)} was not there" for name in sorted(found.keys() - expected.keys())]
         both = sorted(expected.keys() & found.keys())

@@ -87,8 +87,6 @@ class _Reader:
         self._data, self._at = data, 0
 
     def struct(self, nested: int) -> dict[int, Any]:
-        if not nested:
-            raise ValueError(f"has a footer that nests more than {MOST_NESTED} structs")
         found: dict[int, Any] = {}
         data, field = self._data, 0
         while head := data[self._at]:
@@ -100,6 +98,8 @@ class _Reader:
         return found
 
     def _value(self, kind: int, nested: int) -> Any:
+        if not nested:
+            raise ValueError(f"has a footer that nests more than {MOST_NESTED} values")
         if _I16 <= kind <= _I64:
             return self._signed()
         if kind == _BINARY:
@@ -109,11 +109,11 @@ class _Reader:
         if kind in (_LIST, _SET):
             head = self._byte()
             count = head >> 4 if head >> 4 < 15 else self._unsigned()
-            return [self._value(head & 15, nested) for _ in range(self._counted(count))]
+            return [self._value(head & 15, nested - 1) for _ in range(self._counted(count))]
         if kind == _MAP:
             count = self._counted(self._unsigned())
             kinds = self._byte() if count else 0
-            return [(self._value(kinds >> 4, nested), self._value(kinds & 15, nested)) for _ in range(count)]
+            return [tuple(self._value(kind, nested - 1) for kind in (kinds >> 4, kinds & 15)) for _ in range(count)]
         if kind in (_TRUE, _FALSE, _BYTE):
             return self._byte()
         if kind in (_DOUBLE, _UUID):

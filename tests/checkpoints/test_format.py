@@ -203,6 +203,13 @@ def test_a_failing_write_leaves_nothing_and_names_the_file(tmp_path, monkeypatch
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("checkpoint")]
 
 
+def test_a_document_larger_than_any_that_is_read_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("dp_prior.checkpoints.format.LARGEST_DOCUMENT", 10)
+    with pytest.raises(CheckpointError, match=naming("bytes", "at most 10", ".json")):
+        write(tmp_path / "c")
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.promise("G3")
 @pytest.mark.parametrize(
     ("dtype", "value"),

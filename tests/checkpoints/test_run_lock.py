@@ -1,5 +1,7 @@
 """The lock of a run directory, tried by real processes."""
 
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -111,3 +113,12 @@ def test_a_path_that_cannot_be_a_directory_is_named(tmp_path):
 def test_a_file_system_that_makes_no_directories_is_named_and_not_the_directory_that_is_missing():
     with pytest.raises(CheckpointError, match=naming("/proc/runs/a", "/proc")):
         RunLock(Path("/proc/runs/a"))
+
+
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
+    def refuse(descriptor, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(CheckpointError, match=naming(tmp_path / LOCK, os.strerror(errno.ENOLCK), "flock")):
+        RunLock(tmp_path)

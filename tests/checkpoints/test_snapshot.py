@@ -13,7 +13,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_prior.checkpoints.snapshot import MEMORY_PAGE, Snapshot, SnapshotMemory, file_pieces, file_tensors, nonfinite
+from dp_prior.checkpoints.snapshot import (
+    LARGEST_HEAD,
+    MEMORY_PAGE,
+    Snapshot,
+    SnapshotMemory,
+    file_pieces,
+    file_tensors,
+    nonfinite,
+    parse_head,
+)
 from tests.examples import examples
 from tests.messages import naming
 
@@ -130,6 +139,10 @@ def test_a_failing_copy_thread_is_not_silent(monkeypatch):
         Snapshot({"model.safetensors": {"w": torch.ones(9 << 20)}}).copy()
 
 
+OVERFLOWING = {"a": {"dtype": "F32", "shape": [2**62, 4, 0], "data_offsets": [0, 0]}}
+"""No byte, but its lengths multiply beyond 64 bits."""
+
+
 def image_of(data):
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
 
@@ -190,11 +203,24 @@ def test_everything_is_read_that_the_library_writes(kinds):
         (b"\0" * 8, "char 0"),
         (b"\2" + b"\0" * 7 + b"{}x", "10 of 11"),
         ((5).to_bytes(8, "little"), "head"),
+        (b"\x89" + b"\0" * 7 + json.dumps(OVERFLOWING).encode().ljust(137), f"{[2**62, 4, 0]}"),
     ],
 )
 def test_what_is_too_short_or_too_long_is_refused(data, found):
     with pytest.raises(ValueError, match=naming(found)):
         file_tensors(image_of(data))
+
+
+def test_a_head_larger_than_any_is_not_read():
+    with pytest.raises(ValueError, match=naming(f"{LARGEST_HEAD + 1} bytes", LARGEST_HEAD)):
+        parse_head(memoryview((LARGEST_HEAD + 1).to_bytes(8, "little")), LARGEST_HEAD + 100)
+
+
+def test_a_file_that_a_later_snapshot_lacks_is_not_held_any_more():
+    memory, tensor = SnapshotMemory(), torch.ones(3)
+    memory.hold(Snapshot({"a.safetensors": {"w": tensor}, "b.safetensors": {"w": tensor}}))
+    held = memory.hold(Snapshot({"a.safetensors": {"w": tensor}}))
+    assert held.images.keys() == held.tensors.keys() == {"a.safetensors"}
 
 
 def test_memory_reserved_beforehand_is_the_memory_that_is_used():

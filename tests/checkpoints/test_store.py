@@ -196,6 +196,25 @@ def test_nothing_is_renamed_without_the_lock(store, caplog):
         save(store, 3)
 
 
+def test_damage_that_cannot_be_set_aside_is_an_error_with_its_path_and_what_to_do(store, monkeypatch):
+    for step in (1, 2):
+        save(store, step)
+    path = store.root / "step_00000002"
+    flip_a_bit(path / "model.safetensors")
+    again, rename = reopen(store), os.rename
+
+    def refuse(source, target, **options):
+        if "damaged_" in str(target):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        rename(source, target, **options)
+
+    monkeypatch.setattr(os, "rename", refuse)
+    said = (path, "model.safetensors", os.strerror(errno.EROFS), "rename")
+    with pytest.raises(CheckpointError, match=naming(*said)):
+        recover(again)
+    again.lock_held.release()
+
+
 def test_damaged_names_do_not_collide(store):
     for _ in range(2):
         save(store, 1)

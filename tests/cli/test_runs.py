@@ -1,10 +1,18 @@
 """What the commands about runs say at their end, and what they refuse."""
 
+import json
 import shlex
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from dp_prior.cli.runs import _farewell
+from dp_prior.clock import Progress
+from dp_prior.config.schema import json_schema
+from dp_prior.run.files.config import TrainConfig
+from dp_prior.run.files.configurations import find_configuration
+from dp_prior.run.run import Outcome
 from tests.cli.invoked import command
 from tests.messages import told
 from tests.tiny import train, write
@@ -65,3 +73,25 @@ def test_a_checkpoint_is_no_run_and_gets_no_files(line, tmp_path):
     done = command(name, checkpoint, *options)
     assert done.exit_code == 64 and told(done.output, checkpoint, tmp_path / "run")
     assert sorted(checkpoint.iterdir()) == before
+
+
+def test_a_farewell_warns_of_a_loss_that_diverged_and_of_what_failed(tmp_path):
+    config = TrainConfig.from_json_path(write(tmp_path))
+    outcome = Outcome("finished", Progress(9, 9), None, tmp_path, ["logger csv: no space"], diverged_at=12_345)
+    assert told(_farewell(outcome, config, ()), "warning", "step 12,345", "events.jsonl")
+    assert told(_farewell(outcome, config, ()), "warning", "logger csv: no space")
+
+
+def test_a_page_of_several_runs_needs_a_place(tmp_path):
+    done = command("report", tmp_path / "a", tmp_path / "b")
+    assert done.exit_code == 2 and told(done.output, "--html")
+
+
+def test_each_configuration_that_is_listed_is_one_that_train_takes_by_its_name():
+    lines = command("configs").output.splitlines()
+    found = {name: Path(place) for name, place in (line.split(maxsplit=1) for line in lines)}
+    assert found and all(path.is_file() and find_configuration(Path(name)) == path for name, path in found.items())
+
+
+def test_the_schema_is_printed_whole():
+    assert json.loads(command("schema").output) == json_schema(TrainConfig)

@@ -283,6 +283,19 @@ def test_another_policy_after_a_reconnect_is_refused():
         robot.act(observations(1)[0])
 
 
+def test_the_same_shapes_with_the_numbers_in_another_order_are_another_policy():
+    first, other = Fake(), Fake()
+    first.spec = first.spec.model_copy(update={"names": {"pos": ("x", "y", "z")}})
+    other.spec = other.spec.model_copy(update={"names": {"pos": ("z", "y", "x")}})
+    with running(first) as server:
+        robot = PolicyClient(port=server.port)
+    with (
+        running(other, port=server.port),
+        pytest.raises(ServerError, match=naming(f"ws://127.0.0.1:{server.port}", "order", "client")),
+    ):
+        robot.act(observations(1)[0])
+
+
 def test_a_missing_package_names_the_extra(monkeypatch):
     import builtins
 

@@ -314,6 +314,7 @@ class Broken:
     ("answer", "error", "message"),
     [
         (ConnectionError("the server is gone"), ConnectionError, ("gone",)),
+        (TimeoutError("the predictor waited"), TimeoutError, ("predictor",)),
         (np.zeros((2, 1)), ValueError, ("(2, 1)", "True", "(horizon, action_dim)", 2)),
         (np.zeros(8), ValueError, ("(8,)", "True", "(horizon, action_dim)", 2)),
         (np.full((8, 1), np.nan), ValueError, ("(8, 1)", "False")),
@@ -544,6 +545,12 @@ def test_after_the_longest_hold_the_last_action_stays_an_error_stops_or_the_user
     tick, text = stopping.told[0]
     assert tick == before + 10 and told(text, f"action {before}", "limits.hold_s", 0.2, "stopped")
     assert late[0].action == before - 1 and late[0].obs["front"].shape == (4, 4, 3) and late[-1].held_s > late[0].held_s
+
+
+def test_chunks_shorter_than_the_way_to_the_robot_are_told_as_such():
+    world = World(itertools.repeat(0), action_latency=6, horizon=4)
+    with pytest.raises(LateError, match=naming("action 3", "chunk ended", "limits.hold_s")):
+        world.run(40, limits=LoopLimits(hold_s=0.0, then="stop"))
 
 
 def test_a_chunk_that_was_asked_for_before_the_users_function_acted_is_not_executed():

@@ -209,6 +209,7 @@ def test_what_cannot_be_embedded_is_one_clear_line(tmp_path):
     out = ("--out", tmp_path / "e")
     (tmp_path / "t.txt").write_text("a dog\n \n")
     (tmp_path / "c.csv").write_text("caption,embedding\na,1\n")
+    (tmp_path / "p.csv").write_text("image\nlost.png\n.\n")
     texts = ("--texts", tmp_path / "t.txt")
     one = {field: given["data"][field] for field in ("episodes", "obs", "action", "language")}
     mixed = {**given, "data": {"type": "mixture", "sets": {"one": one}}}
@@ -220,6 +221,7 @@ def test_what_cannot_be_embedded_is_one_clear_line(tmp_path):
         ((*texts, "--config_file", path, "--key", "told"), 2, "--texts", "--images", "--config_file"),
         ((*texts, "--images", path), 2, "--texts", "--images", "--config_file"),
         (("--images", tmp_path / "c.csv"), 65, "'image'", "caption"),
+        (("--images", tmp_path / "p.csv"), 65, "2 problems", "row 0", tmp_path / "lost.png", "row 1", tmp_path),
         (texts, 65, "row 1", "empty"),
         (("--texts", tmp_path / "c.csv"), 65, "'text'", "caption"),
         (("--texts", tmp_path / "c.csv", "--column", "caption"), 65, "'embedding'"),

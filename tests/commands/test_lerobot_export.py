@@ -1,6 +1,7 @@
 """`dp-prior export --format lerobot`: a folder that acts as its checkpoint, on disk and on the Hub."""
 
 import json
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -8,6 +9,10 @@ import torch
 from dp_prior import load_policy
 from dp_prior.commands import lerobot_export
 from dp_prior.commands.lerobot_export import export_for_lerobot
+from dp_prior.commands.stored import read_stored
+from dp_prior.config import ConfigError
+from dp_prior.data.errors import DataError
+from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.inference.export.graph_options import GraphOptions
 from dp_prior.pixels.resize import Fit
 from dp_prior.tensors.batch import Spec
@@ -28,6 +33,24 @@ def test_the_folder_holds_the_policy_and_says_what_is_unknown(trained_policy, tm
     assert low == pytest.approx(high) == pytest.approx(0.8), "the goal's height in training"
     ours, theirs = load_policy(trained_policy), load_policy(tmp_path / "new" / "policy")
     assert all(torch.equal(one, theirs.state_dict()[name]) for name, one in ours.state_dict().items())
+
+
+@pytest.mark.parametrize("error", [DataError("toy.npz", ["is torn"]), ConfigError("config", ["data.type: 'mine'"])])
+def test_data_that_cannot_be_read_now_are_named_and_leave_the_policy_as_it_is(
+    error, trained_policy, tmp_path, monkeypatch
+):
+    def refuse(*given, with_data=True):
+        if with_data and isinstance(error, ConfigError):
+            raise error
+        return read_stored(*given, with_data=with_data)
+
+    monkeypatch.setattr(lerobot_export, "read_stored", refuse)
+    if isinstance(error, DataError):
+        monkeypatch.setattr(NpzStoreConfig, "create", Mock(side_effect=error))
+    done = command("export", trained_policy, tmp_path / "new", "--format", "lerobot", *KEYS)
+    assert done.exit_code == 0, done.output
+    assert told(done.output, error.problems[0], "--policy.fps") and "\n  " not in done.output
+    assert (tmp_path / "new" / "policy").is_dir()
 
 
 def test_a_server_needs_no_weights(trained_policy, tmp_path):

@@ -4,6 +4,7 @@ ranks it was drawn."""
 import json
 import os
 import signal
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from dp_prior.commands import sample as module
 from dp_prior.commands.sample import Request, draw
 from dp_prior.config import ConfigError
 from dp_prior.files.durable import temporary_beside
+from dp_prior.files.locks import NoLocksError
 from dp_prior.inference.load import load_policy, load_prior
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.job.stop import Stop
@@ -197,17 +199,38 @@ else:
 """
 
 
-@pytest.mark.slow
-def test_two_calls_do_not_draw_to_one_target_at_once(run, tmp_path, run_ranks):
+@pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_two_calls_do_not_draw_to_one_target_at_once(ranks, run, tmp_path, run_ranks):
     out = tmp_path / "a.npz"
     with module._alone(Request(n=N, out=out)):
         found = command(run, "--n", N, "--batch-size", 4, "--out", out)
         assert found.exit_code == 64 and "Traceback" not in found.output
         assert told(found.output, os.getpid(), "on host", out, "--out")
-        run_ranks(REFUSED, 2, run, out, timeout=300)
+        if ranks:
+            run_ranks(REFUSED, ranks, run, out, timeout=300)
         assert [path.name for path in (tmp_path / ".a.npz.unfinished").iterdir()] == ["lock"]
     assert not list(tmp_path.glob(".*")), "and what was locked in vain leaves nothing"
-    assert drawn(run, out)
+    assert not ranks or drawn(run, out)
+
+
+def test_the_lock_waits_for_no_call_that_ended_and_is_done_without_where_there_are_none(tmp_path, monkeypatch):
+    """A call that ends removes the folder, perhaps just before another locks it."""
+    request, take = Request(n=1, out=tmp_path / "a.npz"), module.FileLock.take
+    removals = iter([True, False])
+
+    def taken(path):
+        if next(removals):
+            path.parent.rmdir()
+        return take(path)
+
+    monkeypatch.setattr(module.FileLock, "take", taken)
+    with module._alone(request):
+        assert (request.unfinished / "lock").exists()
+    assert not request.unfinished.exists()
+    monkeypatch.setattr(module.FileLock, "take", Mock(side_effect=NoLocksError))
+    with module._alone(request):
+        assert request.unfinished.is_dir()
+    assert not request.unfinished.exists()
 
 
 def test_a_stop_keeps_all_batches_and_the_same_call_goes_on(run, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """The journal of a trial says the same again, keeps what was withdrawn, and names a line that is damaged."""
 
 import json
+import os
 
 import pytest
 
@@ -49,6 +50,7 @@ def test_a_line_that_a_kill_has_cut_is_removed_and_all_others_stay(tmp_path):
 @pytest.mark.parametrize(
     "line",
     ["", "{}", "nonsense", "[]", '{"event": "cheat"}', '{"event": "entry", "trial": 9, "entry": {}}',
+     '{"event": "entry", "trial": 0, "entry": {}}', '{"event": "withdraw", "trial": -1}',
      '{"event": "begin", "trial": 7, "block": 0, "place": 0, "start": "x"}', '{"event": "begin", "trial": 3}'],
 )  # fmt: skip
 def test_a_damaged_line_is_named_and_nothing_is_changed(line, tmp_path):
@@ -68,3 +70,9 @@ def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path):
     with pytest.raises(OSError):
         journal.begin(1, 0, "new")
     assert path.read_bytes() == before and len(journal.trials) == 2
+
+
+def test_a_journal_that_is_no_file_is_named(tmp_path):
+    os.mkfifo(tmp_path / "trials.jsonl")
+    with pytest.raises(ConfigError, match=naming(tmp_path / "trials.jsonl", "named pipe")):
+        Journal(tmp_path / "trials.jsonl")

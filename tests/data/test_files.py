@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from numpy.lib import format as npy_format
 
-from dp_prior.data.files import map_npy, npy_header
+from dp_prior.data.errors import DataError
+from dp_prior.data.files import (
+    MOST_CHUNK_BYTES,
+    MOST_KEYS,
+    MOST_ROW_BYTES,
+    check_array,
+    check_count,
+    map_npy,
+    npy_header,
+)
 from tests.messages import naming
 
 
@@ -50,3 +59,25 @@ def test_arrays_are_mapped_as_numpy_reads_them_by_any_number_of_threads(tmp_path
     np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
     with pytest.raises(ValueError, match=naming("Python objects")):
         map_npy(tmp_path / "objects.npy")
+
+
+def test_more_keys_and_longer_rows_or_chunks_than_any_sane_ones_are_refused():
+    check_count("here", MOST_KEYS, "keys")
+    with pytest.raises(DataError, match=naming("here", f"{MOST_KEYS + 1} keys", MOST_KEYS)):
+        check_count("here", MOST_KEYS + 1, "keys")
+    byte = np.dtype(np.uint8)
+    check_array("here", (1, MOST_ROW_BYTES), byte)
+    with pytest.raises(DataError, match=naming("here", f"{MOST_ROW_BYTES + 1:,} bytes", f"{MOST_ROW_BYTES:,}")):
+        check_array("here", (1, MOST_ROW_BYTES + 1), byte)
+    with pytest.raises(DataError, match=naming("here", f"{MOST_CHUNK_BYTES + 1:,} bytes", f"{MOST_CHUNK_BYTES:,}")):
+        check_array("here", (1, 1), byte, chunk=MOST_CHUNK_BYTES + 1)
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [("{'descr': '<f4', ", "header"), ("{'descr': 5}", "['descr']"), ("(" * 400, "header"), ("'" * 3, "header")],
+)
+def test_a_header_that_is_no_dictionary_is_refused(header, said):
+    stored = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
+    with pytest.raises(ValueError, match=naming(said)):
+        npy_header(io.BytesIO(stored))

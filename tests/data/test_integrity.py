@@ -10,10 +10,11 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.integrity import Integrity, JointIntegrity
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.files.durable import seal
-from tests.messages import naming, told
+from tests.data.formats import test_masked_arrays
+from tests.messages import naming, told, told_each
 from tests.tiny import state, train, write, write_data
 
-FORMATS = ["npz", "zarr v2", "zarr v3", "zarr zip", "lerobot v2.1", "lerobot v3.0"]
+FORMATS = ["npz", "masked_arrays", "zarr v2", "zarr v3", "zarr zip", "lerobot v2.1", "lerobot v3.0"]
 
 
 def make(place, kind):
@@ -21,6 +22,10 @@ def make(place, kind):
     name, _, version = kind.partition(" ")
     if name == "npz":
         path, obs, action = write_data(place / "set.npz"), "state", "action"
+    elif name == "masked_arrays":
+        path, obs, action = place / "set", "observations_seq", "actions_seq"
+        test_masked_arrays.write(path, time_first=True)
+        (path / "._actions_seq.npy").write_bytes(b"as macOS leaves beside a copy")
     elif name == "zarr":
         from tests.data.formats.zarr import test_replay_buffer as test_zarr
 
@@ -144,6 +149,36 @@ def test_files_used_later_are_added_and_what_was_noted_stays(tmp_path):
     with pytest.raises(DataError) as caught:
         integrity.check()
     assert [problem.split(" ")[0] for problem in caught.value.problems[:-1]] == [str(tmp_path / "a")]
+
+
+def test_a_manifest_that_is_a_folder_is_named(tmp_path):
+    with pytest.raises(DataError, match=naming(tmp_path, "folder", "file")):
+        Integrity(tmp_path, None, "sizes").check()
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_changed_folder_of_embeddings_is_told_file_by_file_and_one_that_is_gone_by_its_name(tmp_path, is_local):
+    pytest.importorskip("fsspec", reason="NOT CHECKED: fsspec is not installed")
+    import fsspec
+
+    place = str(tmp_path / "emb") if is_local else f"memory://{tmp_path.name}"
+    fs, path = fsspec.url_to_fs(place)
+    fs.makedirs(path)
+    for name in "abc":
+        fs.pipe(f"{path}/{name}.npy", name.encode() * 5)
+    integrity = Integrity(tmp_path / "m.json", None, "sizes", {place: (".npy",)})
+    integrity.note([])
+    integrity.check()
+    fs.pipe({f"{path}/a.npy": b"aaa", f"{path}/d.npy": b"d"})
+    fs.rm(f"{path}/b.npy")
+    with pytest.raises(DataError) as caught:
+        integrity.check()
+    said = [(place + "/b.npy", "missing"), (place + "/d.npy", "not there"), (place + "/a.npy", "3 bytes", 5)]
+    assert told_each(caught.value.problems, *said, "delete")
+    fs.rm(path, recursive=True)
+    with pytest.raises(DataError) as caught:
+        integrity.check()
+    assert told_each(caught.value.problems, (f"{place}:", path), "delete")
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": 1}', "\x80\x04pickle", "[" * 9000])

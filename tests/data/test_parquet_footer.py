@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pytest
 
-from dp_prior.data.parquet_footer import Leaf, read_footer
+from dp_prior.data.parquet_footer import MOST_NESTED, Leaf, read_footer
 from tests.messages import naming
 
 pa = pytest.importorskip("pyarrow")
@@ -55,3 +55,15 @@ def test_a_damaged_footer_is_read_or_refused():
     for text in (b"", b"PAR1", b"x" * 100):
         with pytest.raises(ValueError, match=naming("parquet", "footer")):
             read_footer(io.BytesIO(text))
+
+
+def footer_of(body):
+    return b"PAR1" + body + len(body).to_bytes(4, "little") + b"PAR1"
+
+
+def test_values_in_values_without_end_and_an_endless_number_are_refused():
+    for body in (b"\x1c" * 5000, b"\x19" * 5000, b"\x1b" + b"\x01\xbb" * 5000):
+        with pytest.raises(ValueError, match=naming("footer", MOST_NESTED)):
+            read_footer(io.BytesIO(footer_of(body)))
+    with pytest.raises(ValueError, match=naming("footer", "ten bytes")):
+        read_footer(io.BytesIO(footer_of(b"\x16" + b"\xff" * 20 + b"\0")))

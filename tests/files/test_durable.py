@@ -8,6 +8,7 @@ import os
 import signal
 import stat
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from dp_prior.files.durable import (
     is_temporary,
     make_directory,
     owner_of,
+    remove_leftovers,
     replace_file,
     seal,
     sync_directory,
@@ -27,7 +29,7 @@ from dp_prior.files.durable import (
     unseal,
 )
 from tests.cases import every
-from tests.messages import naming
+from tests.messages import naming, told
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -84,6 +86,22 @@ def test_a_dead_process_is_dead_and_one_elsewhere_is_unknown(tmp_path):
     assert is_alive(host, child) is False
     assert is_alive("elsewhere", child) is None
     assert is_alive(host, 1) is True
+
+
+def test_a_process_of_another_user_lives(tmp_path, monkeypatch):
+    host, pid = owner_of(temporary_beside(tmp_path))
+    monkeypatch.setattr(os, "kill", Mock(side_effect=PermissionError))
+    assert is_alive(host, pid) is True
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_leftover_that_another_deletes_is_passed_over_and_one_that_stays_told(tmp_path, monkeypatch, caplog, is_gone):
+    path = temporary_beside(tmp_path / "a")
+    path.write_text("")
+    code = errno.ENOENT if is_gone else errno.EACCES
+    monkeypatch.setattr(Path, "unlink", Mock(side_effect=OSError(code, os.strerror(code))))
+    remove_leftovers(tmp_path, is_stale=lambda host, pid: True)
+    assert told(caplog.text, path, os.getpid(), os.strerror(code)) != is_gone
 
 
 @pytest.mark.parametrize("can_swap", [True, False])

@@ -115,8 +115,10 @@ def _saved(name: str) -> Any:
 
     def to(value: Any, theirs: Theirs, number: str) -> Here:
         kind = theirs.get(f"tracker.save.{number}.save_to", "local")
-        if kind != kinds[name] or value is None:
-            raise NoCounterpart(f"a saver {kind!r} names its files itself; `save_latest` and `save_best` say which")
+        if value is None:
+            return Here()
+        if kind != kinds[name]:
+            raise NoCounterpart(f"a saver {kind!r} has none; `save_latest` and `save_best` say what it gets")
         if str(value).startswith(("/", "..")) and kind == "local":
             raise NoCounterpart(f"copies lie below the run directory; name a directory there instead of {value}")
         return Here({f"tracker.save.<{number}>.{ours}": str(value).removeprefix("./").removesuffix(".pth")})

@@ -414,17 +414,6 @@ def wandb_mode(mode: str, theirs: Theirs, *names: str) -> str:
     return mode
 
 
-def directory(path: str, theirs: Theirs, *names: str) -> str:
-    """The run directory.
-
-    Raises:
-        NoCounterpart: it has the time in its name.
-    """
-    if "${" in path:
-        raise NoCounterpart("directories do not hold the time: the same command must find its run again")
-    return path
-
-
 def both(field: str) -> Any:
     """A function of a setting of the environment, which test and train rollouts share."""
 

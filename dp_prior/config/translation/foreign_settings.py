@@ -83,7 +83,13 @@ def _yaml(text: str, source: str) -> Any:
     import yaml
 
     class PlainYaml(yaml.SafeLoader):
-        """Reads 1e-4 as a number."""
+        """Reads 1e-4 as a number, and tells where a value is none of its kind, such as a date that does not exist."""
+
+        def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+            try:
+                return super().construct_object(node, deep)
+            except (ValueError, LookupError, AttributeError) as error:
+                raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from None
 
     PlainYaml.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
     try:
@@ -92,8 +98,8 @@ def _yaml(text: str, source: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
         raise ConfigError(source, [f"{where}not plain YAML: {getattr(error, 'problem', error)}"]) from None
-    except (RecursionError, ValueError) as error:  # ValueError: a date or a number that does not exist
-        raise ConfigError(source, [TOO_DEEP if isinstance(error, RecursionError) else str(error)]) from None
+    except RecursionError:
+        raise ConfigError(source, [TOO_DEEP]) from None
 
 
 def read_flags(words: Sequence[str]) -> dict[str, Any]:

@@ -86,14 +86,12 @@ def _variance(theirs: Theirs) -> dict[str, Any]:
 
 def _sampler(theirs: Theirs) -> dict[str, Any]:
     """Their respacing: every timestep, sections, or the strides of DDIM."""
-    asked, steps = str(theirs.get("timestep_respacing", "")), theirs.get("diffusion_steps", 1000)
+    asked, kind = str(theirs.get("timestep_respacing", "")), "ddim" if theirs.get("use_ddim", False) else "ddpm"
     if asked.startswith("ddim"):
-        return {"type": "ddim", "steps": int(asked.removeprefix("ddim")), "spacing": "ddim"}
-    if theirs.get("use_ddim", False):
-        return {"type": "ddim", "steps": int(asked or steps), "spacing": "linspace"}
+        return {"type": kind, "steps": int(asked.removeprefix("ddim")), "spacing": "ddim"}
     if asked:
-        return {"type": "ddpm", "steps": None, "spacing": [int(count) for count in asked.split(",")]}
-    return {"type": "ddpm", "steps": steps}
+        return {"type": kind, "steps": None, "spacing": [int(count) for count in asked.split(",")]}
+    return {"type": kind, "steps": theirs.get("diffusion_steps", 1000)}
 
 
 def _size(side: int, theirs: Theirs, *names: str) -> Here:

@@ -95,7 +95,7 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
         "tracker.log.<console>.type": "console",
         "task.normalizer.action": _NORMALIZERS["MIN_MAX"],
     }
-    if not any(key in theirs for key in ("dataset.repo_id", "dataset.root")):
+    if theirs.get("dataset.repo_id") is None and theirs.get("dataset.root") is None:
         ours["data.episodes.path"] = f"{TO_FILL_IN}/data"
     for key in _vectors(theirs):
         ours[f"data.obs.{_name(theirs, key)}.key"] = key
@@ -207,10 +207,10 @@ def _normalizer(room: str) -> Any:
 
 
 def _sampler(kind: str, theirs: Theirs, *names: str) -> Here:
-    steps = {"steps": _steps(theirs), "spacing": "diffusers"}
-    if kind == "DDIM":
-        return Here({"task.sampler": {"type": "ddim", **steps, "use_clipped_model_output": False}})
-    return Here({"task.sampler": {"type": "ddpm", **steps}})
+    own = {"DDIM": {"type": "ddim", "use_clipped_model_output": False}, "DDPM": {"type": "ddpm"}}
+    if kind not in own:
+        raise NoCounterpart(f"{kind!r} has no counterpart; those of {', '.join(own)} have")
+    return Here({"task.sampler": {**own[kind], "steps": _steps(theirs), "spacing": "diffusers"}})
 
 
 def _sampling_steps(steps: int | None, theirs: Theirs, *names: str) -> Here:
@@ -236,10 +236,15 @@ def _place(path: str | None, theirs: Theirs, *names: str) -> Here:
     return Here() if path is None else Here({"data.episodes.path": path, "data.episodes.repo": None})
 
 
-def _repository(name: str | None, theirs: Theirs, *names: str) -> Here:
-    if theirs.get("dataset.root") is not None:
-        raise NoCounterpart("`dataset.root` says where the data lie")
-    return Here({"data.episodes.repo": name})
+def _on_hub(place: str) -> Any:
+    """A function of a setting of a data set on the Hub, which a local one does without."""
+
+    def to(value: str | None, theirs: Theirs, *names: str) -> Here:
+        if value is not None and theirs.get("dataset.root") is not None:
+            raise NoCounterpart("`dataset.root` says where the data lie")
+        return _some(place)(value, theirs)
+
+    return to
 
 
 def _every(name: str) -> Any:
@@ -379,9 +384,9 @@ _ROWS = (
     *left_out(
         "name relative actions in `task.arms`", "policy.use_relative_actions", "policy.use_delta_joint_actions_aloha"
     ),
-    Row("dataset.repo_id", "data.episodes.repo", "", _repository),
+    Row("dataset.repo_id", "data.episodes.repo", "", _on_hub("data.episodes.repo")),
     Row("dataset.root", "data.episodes.path", "", _place),
-    Row("dataset.revision", "data.episodes.revision", "", _some("data.episodes.revision")),
+    Row("dataset.revision", "data.episodes.revision", "", _on_hub("data.episodes.revision")),
     fixed("dataset.episodes", None, "all episodes are used; `data.split` divides them", "data.split"),
     fixed("dataset.exclude_episodes", (None, []), "all episodes are used; `dp-prior convert` writes a part"),
     Row("dataset.eval_split", "data.split.val", "and `train`, the rest", built(_skeleton, "data.split")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dp_prior.config.translation.row import Here, NoCounterpart, Theirs, Words
+from dp_prior.config.translation.row import NoCounterpart, Theirs, Words
 
 FREE_NORM = 1e9
 """`train.max_grad_norm` for libraries that do not clip gradients."""
@@ -84,12 +84,3 @@ def warm_up(schedule: str) -> Any:
 def folded_decay(decay: float, update_every: int) -> float:
     """The decay per step of an average that is updated every few steps."""
     return decay ** (1 / update_every)
-
-
-def none_if_null(place: str) -> Any:
-    """A function of a value: null leaves the default here."""
-
-    def to(value: Any, theirs: Theirs, *names: str) -> Here:
-        return Here() if value is None else Here({place: value})
-
-    return to

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dp_prior.config.errors import ConfigError, short
 from dp_prior.config.translation.library import Library
 from dp_prior.config.translation.row import Here, NoCounterpart, Row, Theirs
 
@@ -18,6 +19,9 @@ LISTS = ("evaluate", "test", "tracker.log", "tracker.save")
 
 ORDER = ("description", "seed", "task", "data", "train", "evaluate", "test", "checkpoints", "tracker")
 """Of the parts in a written configuration."""
+
+_MISFITS = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
+"""What a function of a setting raises for a value of another kind, such as a text where a number belongs."""
 
 Outcome = Literal["translated", "dropped", "unknown"]
 
@@ -50,10 +54,14 @@ class Translation:
 
 
 def translate(library: Library, theirs: Theirs) -> Translation:
-    """Translate settings by the table of their library."""
+    """Translate settings by the table of their library.
+
+    Raises:
+        ConfigError: the configuration as a whole depends on a setting whose value is of another kind.
+    """
     given, theirs = theirs, library.completed(theirs)
     named = library.named(theirs)
-    ours = dict(library.skeleton(named))
+    ours = _skeleton(library, named)
     entries, lines = {entry for entry in map(_entry, ours) if entry is not None}, []
     for path, value in theirs.items():
         found = library.row(path)
@@ -77,6 +85,26 @@ def translate(library: Library, theirs: Theirs) -> Translation:
     return Translation(config, lines, _to_fill_in(config))
 
 
+def _skeleton(library: Library, theirs: Theirs) -> dict[str, Any]:
+    """The settings here that follow from no single one of theirs; see `translate` for errors."""
+    try:
+        return dict(library.skeleton(theirs))
+    except _MISFITS:
+        sound: dict[str, Any] = {}
+        odd = []
+        for path, value in theirs.items():
+            try:
+                library.skeleton({**sound, path: value})
+                sound[path] = value
+            except _MISFITS:
+                odd.append(f"{path}: {_unfit(value)}")
+        raise ConfigError(f"settings of {library.name}", odd) from None
+
+
+def _unfit(value: Any) -> str:
+    return f"{short(value)} is no value that it can have"
+
+
 def _written(row: Row, names: tuple[str, ...], value: Any, theirs: Theirs, entries: set[str]) -> Here:
     """The values here of a setting there; none if it has no effect here.
 
@@ -88,7 +116,11 @@ def _written(row: Row, names: tuple[str, ...], value: Any, theirs: Theirs, entri
     """
     if "${" in str(value) and row.ours:
         raise NoCounterpart(f"a formula of Hydra; set {row.ours} yourself")
-    new = row.to(value, theirs, *names)
+    try:
+        new = row.to(value, theirs, *names)
+        json.dumps(new)
+    except _MISFITS:
+        raise NoCounterpart(_unfit(value)) from None
     if not isinstance(new, Here):
         new = Here({row.ours: new} if row.ours else {})
     missing = sorted({entry for entry in map(_entry, new) if entry is not None} - entries)
@@ -101,7 +133,9 @@ def _silence(row: Row | None, value: Any) -> str:
     """Why a setting without an effect here needs none; `row` of a value that is not null."""
     if row is None or value is None:
         return "null"
-    return "as here" if row.is_fixed or not row.remark else row.remark
+    if row.is_fixed or not row.remark:
+        return "as here"
+    return f"{short(value)} needs nothing here" if row.ours else row.remark
 
 
 def _entry(place: str) -> str | None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from dp_prior.data.embeddings.file_rows import FileRows
 from dp_prior.data.errors import DataError
-from dp_prior.data.files import check_array, npy_header, reading
+from dp_prior.data.files import check_array, decoding, npy_header, reading
 from dp_prior.data.found_files import Files
 from dp_prior.files.regular_files import open_regular
 
@@ -107,12 +107,13 @@ class NpyRows(FileRows):
         if files.paths == [files.place]:
             problem = "is one file; behind a URL embedding-reader reads folders only, so name its folder"
             raise DataError(files.url, [problem])
-        with contextlib.redirect_stderr(io.StringIO()):  # a progress bar that cannot be turned off
+        refusal = "cannot be opened by embedding-reader, which reads hidden files too; delete those"
+        with decoding(files.url, refusal), contextlib.redirect_stderr(io.StringIO()):  # its progress bar
             reader = EmbeddingReader(files.url, "npy")
         if (reader.count, reader.dimension) != (self._ends[-1], self.dimension):
             found = f"embedding-reader sees {reader.count} rows of {reader.dimension} numbers"
             declared = f"the headers of the files declare {self._ends[-1]} of {self.dimension}"
-            raise DataError(files.url, [f"{found}, but {declared}"])
+            raise DataError(files.url, [f"{found}, but {declared}; it reads hidden files too, so delete those"])
         return reader
 
     def _read_windows(self, start: int, stop: int) -> np.ndarray:

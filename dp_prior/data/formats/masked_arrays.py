@@ -96,7 +96,7 @@ class MaskedArraysStore(GroupedStore):
 
     def files(self, keys: Iterable[str]) -> list[Path]:
         """See `EpisodeStore`."""
-        return sorted(self.path.glob("*.npy"))
+        return [*_arrays_at(self.path).values()]
 
 
 def _arrays_at(folder: Path) -> dict[str, Path]:
@@ -134,8 +134,10 @@ def _lengths(file: Path, axis: int | None) -> tuple[list[int], bool]:
     check_memory(str(file), math.prod(shape) * dtype.itemsize)
     with decoding(file, "is not a readable .npy file"):
         mask = np.load(file, allow_pickle=False)
-    if mask.ndim != 2 or not np.isin(mask, (0, 1)).all() or not mask.any():
+    if mask.ndim != 2 or mask.dtype.kind not in "biuf" or not np.isin(mask, (0, 1)).all():
         raise DataError(str(file), [f"holds {mask.dtype} of shape {mask.shape}; expected two axes of 0 and 1"])
+    if not mask.any():
+        raise DataError(str(file), [f"has no 1 among {mask.shape}; expected one for each step that exists"])
     mask = mask.astype(np.int8)
     found = [each for each in (0, 1) if axis in (None, each) and (np.diff(mask, axis=each) <= 0).all()]
     if len(found) != 1:
@@ -143,5 +145,5 @@ def _lengths(file: Path, axis: int | None) -> tuple[list[int], bool]:
         raise DataError(str(file), [f"goes from 1 to 0 along {where}"])
     lengths = mask.sum(axis=found[0])
     if (lengths == 0).any():
-        raise DataError(str(file), [f"episode {int(np.argmin(lengths))} has no step"])
+        raise DataError(str(file), [f"episode {int(np.argmin(lengths))} has no step; leave it out of all arrays"])
     return lengths.tolist(), found[0] == 0

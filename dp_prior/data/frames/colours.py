@@ -41,8 +41,6 @@ class Colours:
             kind = "a palette"
         elif any(component.is_alpha for component in components):
             kind = "an alpha channel"
-        elif len(components) not in (1, 3):
-            kind = f"{len(components)} components"
         return f"({kind}); expected 8 bit colour" if kind else None
 
     def describe(self) -> dict[str, Any]:

@@ -47,12 +47,12 @@ def declared_frames(path: Path) -> int:
         return stream.frames
 
 
-def whole_frames(path: Path) -> tuple[int, str]:
+def whole_frames(path: Path, contents: FrameContents = COLOURS) -> tuple[int, str]:
     """How many frames can be decoded from the first one on, evenly spaced, and why no more: empty at a sound end."""
     times: list[int | None] = []
     why = ""
     try:
-        times += (frame.pts for frame in _frames(path, COLOURS))
+        times += (frame.pts for frame in _frames(path, contents))
     except DataError as error:
         why = error.problems[0]
     if (odd := _unevenly_spaced(times)) is not None:
@@ -113,7 +113,7 @@ def _frames(path: Path, contents: FrameContents) -> Iterator[av.VideoFrame]:
     """Every frame in the order of display, checked to hold `contents`, and undamaged."""
     import av
 
-    if not path.is_file():
+    if not path.exists():
         raise DataError(str(path), ["no such file; the copy of the data set is incomplete"])
     number = 0
     try:

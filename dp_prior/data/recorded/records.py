@@ -98,14 +98,11 @@ class RecordedConfig(Config):
         weighted = [name for name, record in self.language.items() if record.weights is not None]
         if len(weighted) > 1:
             yield f"language {weighted} all have weights; a window has one share, so give them to one of these"
-        if weighted and self.embeddings:
-            yield (
-                f"language.{weighted[0]} has weights, but embeddings are shuffled in blocks of neighbours; "
-                f"remove the weights"
-            )
-        if self.weights is not None and (weighted or self.embeddings):
-            other = f"language.{weighted[0]} has weights too" if weighted else "embeddings are read in blocks"
-            yield f"weights is given, but {other}; a window has one share, so remove one of both"
+        if weighted and self.weights is not None:
+            yield f"weights is given, but language.{weighted[0]} has weights too; a window has one share, so remove one"
+        if self.embeddings and (weighted or self.weights is not None):
+            given = f"language.{weighted[0]} has weights" if weighted else "weights is given"
+            yield f"{given}, but embeddings are shuffled in blocks of neighbours; remove the weights"
 
     @property
     def cameras(self) -> dict[str, FramesConfig]:

@@ -355,7 +355,8 @@ class Trajectories(Demonstrations):
             inside = ((measured >= seen.near) & (measured <= seen.far)).float()
             wanted = f"from near {seen.near:g} to far {seen.far:g} m; look at unit, near and far"
             if not len(measured):
-                yield f"depth.{key}: no distance was measured in {count} frames, none lies {wanted}"
+                found = f"none of {count} frames looked at has a distance"
+                yield f"depth.{key}: {found}; look at the recording, or leave it out"
             elif inside.mean() < 0.5:
                 reach = f"which are {measured.min():.3g} to {measured.max():.3g} m"
                 yield f"depth.{key}: {inside.mean():.0%} of the measured distances, {reach}, lie {wanted}"

@@ -264,10 +264,18 @@ def test_a_setting_changes_what_it_changes_there(settings, changes):
 
 
 def test_a_place_above_the_run_and_other_loaders_are_dropped_with_the_remedy():
-    save = [{"save_to": "local", "save_best_to": "../best.pth", "save_latest_to": "latest"}]
+    save = [
+        {"save_to": "local", "save_best_to": "../best.pth", "save_latest_to": "latest"},
+        {"save_to": "huggingface", "huggingface_repo": "me/prior", "save_latest_to": "latest.pth"},
+        {"save_to": "s3", "save_latest": True},
+        {"save_to": "local", "save_best_to": "./best.pth", "save_latest_to": None},
+    ]
     changes = {"tracker": {"load": {"load_from": "wandb"}, "save": save, "log": {"log_type": "tensorboardx"}}}
     found = reasons(DALLE2, merged(PRIOR, changes))
     assert told(found["tracker.save.0.save_best_to"], "run directory", "../best.pth")
+    assert found["tracker.save.3.save_latest_to"] == "null" and "tracker.save.1.huggingface_repo" not in found
+    assert told(found["tracker.save.1.save_latest_to"], "'huggingface'", "`save_latest`")
+    assert told(found["tracker.save.2.save_to"], "'s3'", "docs/hub.md")
     assert "docs/hub.md" in found["tracker.load.load_from"]
     assert "docs/tracking.md" in found["tracker.log.log_type"] and "logger" in found["tracker.log.log_type"]
 
@@ -277,4 +285,8 @@ def test_what_a_file_omits_has_the_values_of_theirs_and_null_is_no_unknown_setti
     found = values(DALLE2, {**OLDER, "train": train})
     assert (found["train.lr.peak"], found["train.optimizer.weight_decay"]) == (1.1e-4, 6.02e-2)
     assert found["train.max_grad_norm"] == 0.5 and found["evaluate.0.every.minutes"] == 60
-    assert reasons(DALLE2, merged(PRIOR, {"tracker": {"load": None}}))["tracker.load"] == "null"
+    nothing = reasons(DALLE2, merged(PRIOR, {"tracker": {"load": None}, "prior": {"predict_v": False}}))
+    assert nothing["tracker.load"] == "null" and told(nothing["prior.predict_v"], "False needs nothing")
+    assert (
+        reasons(DALLE2, merged(PRIOR, {"tracker": {"load": {"load_from": None}}}))["tracker.load.load_from"] == "null"
+    )

@@ -4,6 +4,7 @@ import pytest
 
 from dp_prior.config.translation.diffusion_policy_table import DIFFUSION_POLICY
 from tests.config.translation.translated import differences, merged, reasons, translated, values
+from tests.messages import told
 
 SCHEDULER = {
     "_target_": "diffusers.schedulers.scheduling_ddpm.DDPMScheduler",
@@ -560,6 +561,8 @@ def test_the_unet_of_low_dimensional_push_t():
             {"checkpoint": {"topk": {"monitor_key": "val_loss", "mode": "min"}}},
             {"train.monitor.metric": "validation/ema/loss", "train.monitor.mode": "min"},
         ),
+        ({"training": {"max_val_steps": 3}}, {"evaluate.0.max_samples": 3 * 24}),
+        ({"training": {"max_val_steps": None}}, {"evaluate.0.max_samples": None}),
         ({"task": {"dataset": {"max_train_episodes": None}}}, {"data.split.max_train_episodes": None}),
         ({"task": {"env_runner": {"n_envs": 3}}}, {"evaluate.2.env.n_envs": 3, "evaluate.3.env.n_envs": 3}),
     ],
@@ -674,6 +677,16 @@ def test_an_encoder_of_torchvision():
     assert found["train.optimizer.parts.encoder.weight_decay"] == 1e-6
 
 
+def test_an_encoder_without_the_norm_of_imagenet_or_of_another_network():
+    other = {"policy": {"obs_encoder": {"imagenet_norm": False, "rgb_model": {"name": "vit"}}}}
+    found = differences(DIFFUSION_POLICY, REAL_IMAGE, merged(REAL_IMAGE, other))
+    assert {path.rpartition(".")[2] for path in found} == {"mean", "std", "blocks", "bottleneck", "pool"}
+    assert set(found.values()) == {None}
+    said = reasons(DIFFUSION_POLICY, merged(REAL_IMAGE, other))
+    assert told(said["policy.obs_encoder.rgb_model.name"], "'vit'", "resnet18", "resnet34", "resnet50")
+    assert told(said["policy.obs_encoder.imagenet_norm"], "False needs nothing")
+
+
 def test_what_has_no_counterpart_says_what_to_do():
     changes = {
         "n_latency_steps": 2,
@@ -683,7 +696,7 @@ def test_what_has_no_counterpart_says_what_to_do():
         "checkpoint": {"topk": {"monitor_key": "train_loss"}},
         "optimizer": {"_target_": "torch.optim.SGD"},
         "logging": {"name": "${now:%Y}_x", "mode": "disabled"},
-        "task": {"env_runner": {"n_train": 0}, "dataset": {"delta_action": True}},
+        "task": {"env_runner": {"n_train": 0}, "dataset": {"delta_action": True, "rotation_rep": "quaternion"}},
     }
     found = reasons(DIFFUSION_POLICY, merged(UNET_LOWDIM, changes))
     remedies = {
@@ -700,5 +713,6 @@ def test_what_has_no_counterpart_says_what_to_do():
         "multi_run.run_dir": "set tracker.data_path",
         "task.env_runner.n_train": "at least 2 episodes",
         "task.dataset.delta_action": "task.arms",
+        "task.dataset.rotation_rep": "6D",
     }
     assert {key for key, remedy in remedies.items() if remedy not in found.get(key, "")} == set()

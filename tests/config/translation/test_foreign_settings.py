@@ -6,6 +6,7 @@ import os
 import pytest
 
 from dp_prior.config import ConfigError
+from dp_prior.config.read import MOST_CHARACTERS
 from dp_prior.config.translation.foreign_settings import flat, read_settings
 from tests.messages import naming
 
@@ -35,6 +36,7 @@ def test_flags_of_a_command_line_in_a_file_and_in_shell_variables(tmp_path):
     found = read_settings([write(tmp_path, "run.sh", line)])
     assert (found["image_size"], found["num_channels"]) == (64, 128)
     assert read_settings(["--betas", "(0.9, 0.99)", "--shift", "-1"]) == {"betas": [0.9, 0.99], "shift": -1}
+    assert read_settings(["--name", "a: b: c", "--day=2024-13-45"]) == {"name": "a: b: c", "day": "2024-13-45"}
 
 
 def test_flags_behind_a_file_override_it(tmp_path):
@@ -61,7 +63,12 @@ def test_an_object_may_stand_for_a_list_of_one():
             ("a.yaml", "line 1", "YAML", "'tag:yaml.org,2002:python/object/apply:os.system'"),
         ),
         ("a.yaml", "a: [1", ("a.yaml", "line 1", "column 6")),
+        ("a.yaml", "a: 1\nb: 2024-13-45", ("a.yaml", "line 2", "column 4", "1..12")),
+        ("a.yaml", "a: !!int ''", ("a.yaml", "line 1", "column 4")),
+        ("a.yaml", "a: !!bool perhaps", ("a.yaml", "line 1", "'perhaps'")),
         ("a.yaml", "- 1", ("a.yaml", "list")),
+        ("a.yaml", "[" * 600, ("a.yaml", "nested")),
+        ("a.yaml", "#" * (MOST_CHARACTERS + 1), ("a.yaml", f"{MOST_CHARACTERS + 1:,}", f"{MOST_CHARACTERS:,}")),
         ("a.yaml", "a: &a [*a]", ("a.yaml", "nested")),
         ("a.yaml", "a: &a {x: *a}", ("a.yaml", "nested")),
         ("a.json", "[1]", ("a.json", "list", "{...}")),

@@ -120,9 +120,16 @@ def test_the_hybrid_recipe_of_cifar():
         ),
         ({"microbatch": 32}, {"data.batch_size": 32, "train.accumulation": 3}),
         (
-            {"timestep_respacing": "ddim50"},
+            {"timestep_respacing": "ddim50", "use_ddim": True},
             {"task.sampler.type": "ddim", "task.sampler.steps": 50, "task.sampler.spacing": "ddim"},
         ),
+        ({"timestep_respacing": "ddim50"}, {"task.sampler.steps": 50, "task.sampler.spacing": "ddim"}),
+        ({"use_ddim": True}, {"task.sampler.type": "ddim"}),
+        (
+            {"timestep_respacing": "10,15", "use_ddim": True},
+            {"task.sampler.type": "ddim", "task.sampler.steps": None, "task.sampler.spacing": [10, 15]},
+        ),
+        ({"microbatch": 96}, {}),
         ({"timestep_respacing": "10,15"}, {"task.sampler.steps": None, "task.sampler.spacing": [10, 15]}),
         ({"lr_anneal_steps": 7}, {"train.steps": 7, "train.lr.type": "linear"}),
         ({"ema_rate": "0.9999,0.99"}, {"train.ema.ema2.type": "constant", "train.ema.ema2.decay": 0.99}),

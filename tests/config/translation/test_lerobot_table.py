@@ -1,7 +1,8 @@
 """LeRobot: `train_config.json` of its diffusion policy."""
 
 from dp_prior.config.translation.lerobot_table import LEROBOT
-from tests.config.translation.translated import differences, merged, reasons, values
+from tests.config.translation.translated import differences, merged, reasons, translated, values
+from tests.messages import told
 
 PUSHT = {
     "dataset": {
@@ -38,7 +39,7 @@ PUSHT = {
         "n_obs_steps": 3,
         "horizon": 20,
         "n_action_steps": 6,
-        "normalization_mapping": {"VISUAL": "MEAN_STD", "STATE": "QUANTILES", "ENV": "MEAN_STD", "ACTION": "MEAN_STD"},
+        "normalization_mapping": {"VISUAL": "MEAN_STD", "STATE": "SHUFFLED", "ENV": "MEAN_STD", "ACTION": "MEAN_STD"},
         "input_features": {
             "observation.state": {"type": "STATE", "shape": [2]},
             "observation.image": {"type": "VISUAL", "shape": [3, 96, 112]},
@@ -259,15 +260,55 @@ def test_a_setting_changes_what_it_changes_there():
     }
 
 
+def test_without_an_average_the_trained_weights_are_measured():
+    found = translated(LEROBOT, merged(PUSHT, {"ema": {"enable": False, "decay": 0.9}}))
+    assert found.config["train"]["ema"] == {}
+
+
+def test_what_has_no_counterpart_says_what_has_one():
+    modes = {"STATE": "SHUFFLED", "ACTION": "MEAN_STD"}
+    changes = {
+        "dataset": {"root": "data/x"},
+        "policy": {
+            "vision_backbone": "vit_b_16",
+            "noise_scheduler_type": "EDM",
+            "normalization_mapping": modes,
+        },
+        "env": {"type": "aloha"},
+        "eval_freq": 0,
+        "wandb": {"mode": "disabled"},
+    }
+    found = reasons(LEROBOT, merged(PUSHT, changes))
+    expected = {
+        "dataset.repo_id": ("`dataset.root`",),
+        "dataset.revision": ("`dataset.root`",),
+        "policy.vision_backbone": ("'vit_b_16'", "resnet18"),
+        "policy.noise_scheduler_type": ("'EDM'", "DDIM", "DDPM"),
+        "policy.normalization_mapping.STATE": ("'SHUFFLED'", "MIN_MAX"),
+        "env.type": ("'aloha'", "docs/environments.md"),
+        "eval_freq": ("`evaluate`",),
+        "wandb.mode": ("wandb", "tracker.log"),
+    }
+    assert not [path for path, names in expected.items() if not told(found.get(path, ""), *names)]
+    for nowhere in ({}, {"repo_id": None}):
+        assert values(LEROBOT, {**PUSHT, "dataset": nowhere})["data.episodes.path"] == "FILL_IN/data"
+
+
+def test_a_sampler_of_all_noise_is_ddpm():
+    found = values(LEROBOT, merged(PUSHT, {"policy": {"noise_scheduler_type": "DDPM"}}))
+    assert (found["task.sampler.type"], found["task.sampler.spacing"]) == ("ddpm", "diffusers")
+    assert "task.sampler.use_clipped_model_output" not in found
+
+
 def test_a_local_data_set_and_another_policy():
     found = values(LEROBOT, OLDER)
     assert found["data.episodes.path"] == "data/x" and found["data.obs.agent_pos.key"] == "observation.state"
     assert found["evaluate.0.every.steps"] == 5
-    told = reasons(
+    said = reasons(
         LEROBOT, merged(OLDER, {"policy": {"type": "act", "pretrained_backbone_weights": "X", "use_group_norm": False}})
     )
-    assert "'act'" in told["policy.type"] and "safetensors" in told["policy.pretrained_backbone_weights"]
-    assert "frozen_batch" in told["policy.use_group_norm"]
+    assert "'act'" in said["policy.type"] and "safetensors" in said["policy.pretrained_backbone_weights"]
+    assert "frozen_batch" in said["policy.use_group_norm"]
 
 
 def test_cameras_share_the_encoder_of_the_first_unless_each_has_its_own():

@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import json
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,21 @@ def test_every_row_is_met_and_every_value_is_one_of_a_valid_configuration():
             faults += [str(line) for line in translation.lines if line.outcome == "unknown"]
             met |= {library.row(path)[0].theirs for path in flat(settings, "a test", library.lists)}
         faults += [f"{library.name}: {row.theirs} is in no example" for row in library.rows if row.theirs not in met]
+    assert not faults, "\n".join(faults)
+
+
+def test_a_value_of_another_kind_is_dropped_or_refused_by_the_name_of_its_setting():
+    faults = []
+    for library, value in product(LIBRARIES, [None, "x", [], 0]):
+        for path in (row.theirs.replace(".**", "").replace("*", "a") for row in library.rows):
+            try:
+                told_of = [line.theirs for line in translate(library, {path: value}).lines]
+            except ConfigError as error:
+                told_of = [problem.partition(":")[0] for problem in error.problems]
+            except Exception as error:
+                told_of = [repr(error)]
+            if path not in told_of:
+                faults.append(f"{library.name}: {path} = {value!r}: {told_of}")
     assert not faults, "\n".join(faults)
 
 

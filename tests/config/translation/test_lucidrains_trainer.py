@@ -66,6 +66,13 @@ def test_the_precision_takes_two_arguments():
     assert differences(DENOISING_DIFFUSION, TRAINER, {**TRAINER, "amp": False}) == {"train.precision": "fp32"}
 
 
+def test_keeping_all_checkpoints_is_as_here_and_keeping_few_is_not():
+    all_kept = reasons(DENOISING_DIFFUSION, {**TRAINER, "save_best_and_latest_only": False})
+    assert "here" in all_kept["save_best_and_latest_only"]
+    few = values(DENOISING_DIFFUSION, {**TRAINER, "save_best_and_latest_only": True})
+    assert few["checkpoints.keep_every"] is None
+
+
 def test_a_distance_without_a_model_says_how_to_name_one():
     found = reasons(DENOISING_DIFFUSION, {**TRAINER, "calculate_fid": True})
     assert "features" in found["calculate_fid"]

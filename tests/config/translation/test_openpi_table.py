@@ -4,6 +4,7 @@ import pytest
 
 from dp_prior.config.translation.openpi_table import OPENPI
 from tests.config.translation.translated import merged, reasons, values
+from tests.messages import told
 
 FINE_TUNED = {
     "name": "pi05_mine",
@@ -143,8 +144,10 @@ def test_the_inverse_root_and_no_average():
 
 
 def test_what_differs_says_what_to_do():
-    other = merged(FINE_TUNED, {"lr_schedule": {"decay_steps": 5}})
+    two = {"action_sequence_keys": ["left", "right"]}
+    other = merged(FINE_TUNED, {"lr_schedule": {"decay_steps": 5}, "data": two})
     found = reasons(OPENPI, other)
+    assert told(found["data.action_sequence_keys"], "one vector")
     assert "train.steps" in found["lr_schedule.decay_steps"]
     assert "task.encoders" in found["model.paligemma_variant"] and "init_from" in found["weight_loader.params_path"]
 

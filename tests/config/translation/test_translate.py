@@ -1,9 +1,12 @@
 """The translation by a table: entries, order, outcomes."""
 
+import pytest
+
+from dp_prior.config import ConfigError
 from dp_prior.config.translation.library import Library
-from dp_prior.config.translation.row import Here, NoCounterpart, Row, fixed
+from dp_prior.config.translation.row import Here, NoCounterpart, Row, Times, fixed
 from dp_prior.config.translation.translate import TO_FILL_IN, translate
-from tests.messages import told
+from tests.messages import naming, told
 
 
 def refused(value, theirs, *names):
@@ -22,12 +25,14 @@ SMALL = Library(
         Row("films", "evaluate.<rollout>.videos"),
         Row("size", "data.size", "", refused),
         Row("debug", "", "there is none"),
+        Row("hours", "train.stop_after", "", Times(60.0)),
         fixed("mode", "usual", "one mode alone"),
     ),
     skeleton=lambda theirs: {
         "evaluate.<loss>.type": "loss",
         "data.path": f"{TO_FILL_IN}/data",
         "train.lr.type": "cosine",
+        **({"train.steps": round(theirs["steps"] / theirs.get("ratio", 1))} if "steps" in theirs else {}),
     },
     defaults=lambda theirs: {"lr": 0.5},
 )
@@ -56,6 +61,17 @@ def test_every_setting_has_one_line_with_its_outcome():
     assert told(reasons["size"], 9, "too much") and told(reasons["debug"], "none")
     other, *_ = translate(SMALL, {"mode": "other"}).lines
     assert told(other.text, "one mode")
+
+
+def test_values_of_another_kind_are_dropped_where_one_setting_needs_them_and_refused_where_all_do():
+    lines = {line.theirs: line for line in translate(SMALL, {"hours": "soon", "lr": 1}).lines}
+    assert lines["hours"].outcome == "dropped" and told(lines["hours"].text, "'soon'")
+    for theirs, odd in [
+        ({"steps": "many", "lr": 1, "ratio": 2}, ("steps", "'many'")),
+        ({"steps": 4, "lr": 1, "ratio": [1]}, ("ratio", [1])),
+    ]:
+        with pytest.raises(ConfigError, match=naming("Small", "1 problem", *odd)):
+            translate(SMALL, theirs)
 
 
 def test_a_default_of_theirs_is_translated_and_said_to_be_one():

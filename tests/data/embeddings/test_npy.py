@@ -1,5 +1,6 @@
 """Any range of rows of .npy files, local and behind a URL; and every fault is named."""
 
+import fsspec
 import numpy as np
 import pytest
 
@@ -111,3 +112,18 @@ def test_a_process_that_stops_reading_ends(tmp_path):
         "raise SystemExit(7)\n"
     )
     assert forks.call(["-c", program]).returncode == 7
+
+
+def test_a_folder_without_rows_and_what_embedding_reader_cannot_read_are_refused(tmp_path):
+    with pytest.raises(DataError, match=naming(tmp_path / "empty", "rows")):
+        FolderConfig(path=str(write_npy(tmp_path / "empty", embeddings(0), [0]))).create()
+    url = remote(write_npy(tmp_path / "emb", embeddings(6), [4, 2]), tmp_path.name)
+    with pytest.raises(DataError, match=naming(f"{url}/img_emb_00.npy", "embedding-reader", "folder")):
+        FolderConfig(path=f"{url}/img_emb_00.npy").create()
+    fs, place = fsspec.filesystem("memory"), f"/{tmp_path.name}"
+    fs.cp(f"{place}/img_emb_01.npy", f"{place}/.img_emb_01.npy")
+    with pytest.raises(DataError, match=naming(url, "embedding-reader", "8 rows", 6, "hidden")):
+        FolderConfig(path=url).create()
+    fs.pipe(f"{place}/._img_emb_01.npy", b"as macOS leaves beside a copy")
+    with pytest.raises(DataError, match=naming(url, "embedding-reader", f"{url}/._img_emb_01.npy", "hidden")):
+        FolderConfig(path=url).create()

@@ -1,6 +1,7 @@
 """Depth in videos and pictures keeps every distance in any format that can hold it, and is refused by the others."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -65,6 +66,16 @@ def test_pictures_of_lerobot_hold_millimetres_with_statistics_and_the_mark(sourc
     known = json.loads((tmp_path / "again/meta/stats.json").read_text())["depth"]
     assert known["max"] == [[[float(CODES.max())]]] and known["min"] == [[[float(CODES.min())]]]
     np.testing.assert_allclose(known["mean"], CODES.mean())
+
+
+def test_salvage_keeps_the_episodes_whose_depth_is_whole_and_no_other(source, tmp_path):
+    place = source("video")
+    assert "all 2 episodes" in str(convert(place, tmp_path / "all.npz", "npz", renames={KEY: "depth"}, salvage=True))
+    np.testing.assert_array_equal(metres(tmp_path / "all.npz"), metres(place))
+    shutil.rmtree(place)
+    source("video", pix_fmt="gray", frames=CODES.astype(np.uint8))
+    with pytest.raises(DataError, match=naming("8 bit", "--leave-out")):
+        convert(place, tmp_path / "none.npz", "npz", salvage=True)
 
 
 def test_a_video_of_8_bits_is_refused_with_what_to_do(source, tmp_path):

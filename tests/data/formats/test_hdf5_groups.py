@@ -30,6 +30,19 @@ def test_groups_of_any_name_are_read_and_a_wrong_name_is_answered(tmp_path):
         Hdf5GroupsConfig(path=path, groups="rins/*").create()
 
 
+def test_chunks_that_were_never_written_are_told_with_the_group(tmp_path):
+    path = write_groups(tmp_path / "d.h5")
+    with h5py.File(path, "a") as file:
+        for number, length in enumerate(LENGTHS):
+            del file[f"traj_{number}/observations/qpos"]
+            rows = length + 1
+            part = file.create_dataset(f"traj_{number}/observations/qpos", (rows, 2), "f4", chunks=(1, 2))
+            part[: rows - (number == 1)] = 1
+    store = Hdf5GroupsConfig(path=path).create()
+    with pytest.raises(DataError, match=naming(f"{path}/traj_1[observations/qpos]", LENGTHS[1], LENGTHS[1] + 1)):
+        store.read("observations/qpos")
+
+
 def test_what_lies_beside_the_groups_has_a_line(tmp_path):
     path = write_groups(tmp_path / "d.h5")
     with h5py.File(path, "a") as file:

@@ -57,6 +57,29 @@ def test_a_header_that_lies_and_a_pipe_are_refused_before_anything_is_read(name,
         MaskedArraysConfig(path=tmp_path / "d").create()
 
 
+def test_what_is_no_mask_is_refused_with_what_it_holds(tmp_path):
+    write(tmp_path / "d", True)
+    masks = [
+        (np.zeros((7, 3)), ("1", "(7, 3)")),
+        (np.zeros((0, 3)), ("1", "(0, 3)")),
+        (np.ones(7), ("float64", "(7,)")),
+        (np.full((7, 3), np.nan), ("float64", "(7, 3)")),
+        (np.full((7, 3), "1"), ("<U1", "(7, 3)")),
+        (np.zeros((7, 3), [("a", "i4")]), ("'<i4'", "(7, 3)")),
+        (np.ones((7, 3), complex), ("complex128",)),
+        (np.arange(7)[:, None] < [4, 0, 2], ("episode 1",)),
+        (np.arange(20)[:, None] < [9, 1, 2], ("existence_mask", "(9, 3)")),
+    ]
+    for mask, names in masks:
+        np.save(tmp_path / "d/existence_mask.npy", mask)
+        with pytest.raises(DataError, match=naming(tmp_path / "d", *names)):
+            MaskedArraysConfig(path=tmp_path / "d").create()
+    (tmp_path / "d/existence_mask.npy").write_bytes(b"torn")
+    assert not MaskedArraysConfig.is_at(tmp_path / "d")
+    with pytest.raises(DataError, match=naming("nowhere", "data.episodes.path")):
+        MaskedArraysConfig(path=tmp_path / "nowhere").create()
+
+
 def test_a_mask_that_is_full_needs_its_axis_and_one_with_holes_is_refused(tmp_path):
     write(tmp_path / "d", True, lengths=[7, 7, 7])
     with pytest.raises(DataError, match=naming("existence_mask.npy", "both axes", "steps_axis")):

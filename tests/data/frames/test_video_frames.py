@@ -1,5 +1,6 @@
 """A video gives the frames that were encoded, in the order of display and upright, or is refused by name."""
 
+import os
 import shutil
 import struct
 import subprocess
@@ -192,6 +193,31 @@ def test_video_that_is_not_8_bit_colour_is_refused_by_name(pix_fmt, message, tmp
     path = write_video(tmp_path / "v.mkv", pictures(4), codec="ffv1", pix_fmt=pix_fmt, options={})
     with pytest.raises(DataError, match=naming(*message)):
         size_of(path)
+
+
+def test_a_video_with_a_palette_is_refused_by_name(tmp_path):
+    av = pytest.importorskip("av")
+    with av.open(str(tmp_path / "v.mov"), "w") as container:
+        stream = container.add_stream("png", rate=10)
+        stream.height, stream.width, stream.pix_fmt = 24, 32, "pal8"
+        frame = av.VideoFrame.from_ndarray((np.zeros((24, 32), np.uint8), np.zeros((256, 4), np.uint8)), format="pal8")
+        container.mux([*stream.encode(frame), *stream.encode()])
+    with pytest.raises(DataError, match=naming("v.mov", "pal8", "palette", "8 bit")):
+        size_of(tmp_path / "v.mov")
+
+
+def test_what_is_no_file_of_one_video_says_what_it_is(tmp_path):
+    av = pytest.importorskip("av")
+    with av.open(str(tmp_path / "sound.mkv"), "w") as container:
+        stream = container.add_stream("pcm_s16le", rate=8000)
+        sound = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), layout="mono")
+        sound.rate = 8000
+        container.mux([*stream.encode(sound), *stream.encode()])
+    os.mkfifo(tmp_path / "pipe.mp4")
+    (tmp_path / "folder.mp4").mkdir()
+    for name, found in {"sound.mkv": "0 video streams", "pipe.mp4": "named pipe", "folder.mp4": "folder"}.items():
+        with pytest.raises(DataError, match=naming(name, found)):
+            size_of(tmp_path / name)
 
 
 def test_another_size_within_a_camera_is_named(video):

@@ -1,5 +1,7 @@
 """The digits of scikit-learn."""
 
+import hashlib
+
 import numpy as np
 import pytest
 
@@ -15,3 +17,5 @@ def test_the_digits_with_their_labels():
     assert pixels.shape == (1797, 8, 8, 3) and np.array_equal(np.round(pixels[..., 1] / 255 * 16), expected.images)
     assert np.array_equal(next(found.read(found.parts[0], 1024)), pixels[1024:])
     assert DigitsConfig().create(labelled=False, uniform=True).labels is None
+    assert found.describe()["pixels"] == hashlib.sha256(pixels[..., 0].tobytes()).hexdigest()
+    assert not (found.files() or DigitsConfig().places())

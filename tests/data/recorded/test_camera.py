@@ -73,6 +73,8 @@ def test_what_decides_about_pixels_changes_the_fingerprint(tmp_path, field):
         ({"size": [4, 4]}, ("images.front", "neither", '"key"', '"folder"')),
         ({"key": "image", "folder": "x", "size": [4, 4]}, ("images.front", "both", '"key"', '"folder"')),
         ({"key": "image"}, ("config", "images.front.size")),
+        ({"key": "image", "file": "0.mp4", "size": [4, 4]}, ("images.front", "file", '"folder"')),
+        ({"key": "image", "frames_per_row": 2, "size": [4, 4]}, ("images.front", "frames_per_row", '"folder"')),
         ({"folder": "x", "render": {"type": "pusht"}, "size": [4, 4]}, ("images.front", "render", '"key"')),
         (
             {"key": "action", "render": {"type": "pusht"}, "fit": "crop", "size": [4, 4]},

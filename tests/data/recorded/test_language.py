@@ -189,6 +189,7 @@ NUMBERS = {"key": "n", "texts": TEXTS}
     [
         ({}, {"key": "no"}, ("language", "'no'")),
         ({}, {}, ("language", "language.texts")),
+        ({}, {"texts": "stat"}, ("language", "'stat'", "'state'")),
         ({}, {"texts": TEXTS[:2]}, ("language.texts", "2 texts", "3 episodes")),
         ({"n": PER_FRAME + 1}, NUMBERS, ("episode 1", "frame 0", "'n'", 3, 0, 2)),
         ({"n": PER_FRAME * 0.5}, NUMBERS, ("'n'", "float64")),
@@ -337,7 +338,11 @@ def test_weights_of_two_instructions_or_beside_embeddings_are_refused(tmp_path):
     stored = {"embeddings": {"view": {"folder": {"path": "x"}}}}
     with pytest.raises(ConfigError, match=naming("language.told", "weights", "embeddings")):
         opened({**record, **stored})
-    plain = weighted(tmp_path, None)
+    plain, own = weighted(tmp_path, None), {"weights": {"episodes": {"0": 2}}}
+    with pytest.raises(ConfigError, match=naming("1 problem", "weights", "language.told")):
+        opened({**record, **own})
+    with pytest.raises(ConfigError, match=naming("1 problem", "weights", "embeddings")):
+        opened({**plain, **stored, **own})
     mapped = {**plain, **stored, "obs": {}}
     with pytest.raises(ConfigError, match=naming("sets", "weights", "embeddings")):
         opened({"sets": {"a": {**record, "obs": {"view": {"key": "state"}}}, "b": mapped}}, MixtureConfig)

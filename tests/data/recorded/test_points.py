@@ -48,6 +48,7 @@ def test_windows_hold_the_clouds_of_their_rows(tmp_path):
     [
         (np.zeros((40, 80, 4)), ("points.cloud", "float64", (80, 4), "(points, 6)")),
         (np.zeros((40, 3)), ("points.cloud", (3,), "(points, 3)")),
+        (CLOUDS[:31], ("points.cloud", "d.npz[cloud]", "31 rows", "40 steps")),
         (np.array([np.zeros((n, 3)) for n in range(1, 41)], dtype=object), ("cloud", "object")),
         (np.where(np.arange(40)[:, None, None] == 12, np.nan, CLOUDS), ("points.cloud", "episode 1", "frame 3")),
     ],

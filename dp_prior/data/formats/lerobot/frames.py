@@ -12,7 +12,7 @@ from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding, reading
 from dp_prior.data.formats.choice import leaving_out
 from dp_prior.data.formats.lerobot.depth_codes import coded
-from dp_prior.data.formats.lerobot.meta import LeRobotMeta, as_count, fill
+from dp_prior.data.formats.lerobot.meta import LeRobotMeta, as_count
 from dp_prior.data.formats.lerobot.tables import read_columns
 from dp_prior.data.frames import (
     FrameContents,
@@ -207,8 +207,7 @@ def _videos_v2(meta: LeRobotMeta, key: str) -> list[FrameFile]:
     by_name = {file.name: file for file in folder.glob("*/*/*.mp4") if file.parent.name == key}
     videos = []
     for number, name in enumerate(meta.lengths):
-        filled = fill(template, video_key=key, episode_index=name, episode_chunk=name // chunk_size)
-        named = meta.path / filled
+        named = meta.file(template, video_key=key, episode_index=name, episode_chunk=name // chunk_size)
         # Published sets exist whose template names the wrong folder; the file's own name is then unique.
         videos.append(FrameFile(named if named.is_file() else by_name.get(named.name, named), (number,)))
     return videos
@@ -243,7 +242,7 @@ def _videos_v3(meta: LeRobotMeta, key: str, lengths: list[int]) -> list[FrameFil
     template = meta.template("video_path")
     videos = []
     for (chunk, file), found in by_file.items():
-        path = meta.path / fill(template, video_key=key, chunk_index=chunk, file_index=file)
+        path = meta.file(template, video_key=key, chunk_index=chunk, file_index=file)
         expected, has_gaps = 0, meta.is_part
         for frame, name, number in sorted(found):
             if frame < expected:

@@ -164,7 +164,7 @@ class LeRobotMeta:
         by_name = {file.name: file for file in sorted((self.path / "data").glob("*/*.parquet"))}
         files = []
         for episode in lengths:
-            named = self.path / fill(template, episode_index=episode, episode_chunk=episode // chunk_size)
+            named = self.file(template, episode_index=episode, episode_chunk=episode // chunk_size)
             # Published sets exist whose template names the wrong folder; the file's own name is then unique.
             files.append(TableFile(named if named.is_file() else by_name.get(named.name, named), [episode]))
         return lengths, files
@@ -190,7 +190,7 @@ class LeRobotMeta:
             by_file[row["data/chunk_index"], row["data/file_index"]].append(row["episode_index"])
         template = self.template("data_path")
         files = [
-            TableFile(self.path / fill(template, chunk_index=chunk, file_index=file), episodes)
+            TableFile(self.file(template, chunk_index=chunk, file_index=file), episodes)
             for (chunk, file), episodes in by_file.items()
         ]
         lengths = {row["episode_index"]: row["length"] for row in rows}
@@ -200,12 +200,33 @@ class LeRobotMeta:
         """The path, with numbers to fill in, that meta/info.json has in a field.
 
         Raises:
-            DataError: it leads out of the data set.
+            DataError: there is none, or it leads out of the data set.
         """
-        template = str(self.info.get(field))
+        template = self.info.get(field)
+        if not isinstance(template, str):
+            raise DataError(str(self.info_file), [f"{field} is {short(template)}; expected a template of paths"])
         if template.startswith("/") or ".." in Path(template).parts:
             raise DataError(str(self.info_file), [f"{field} {template!r} leaves the data set"])
         return template
+
+    def file(self, template: str, **values: int | str) -> Path:
+        """Fill `{name}` and `{name:03d}` in a path template; anything else in braces stays as it is.
+
+        Raises:
+            DataError: the filled path leads out of the data set, or is longer than any path.
+        """
+
+        def replace(match: re.Match[str]) -> str:
+            value = values.get(match["name"])
+            return match[0] if value is None else str(value).zfill(int(match["width"] or 0))
+
+        filled = re.sub(r"\{(?P<name>\w+)(?::0(?P<width>\d)d)?\}", replace, template)
+        if filled.startswith("/") or ".." in Path(filled).parts or "\0" in filled or len(filled) > LONGEST_PATH:
+            found = f"names the file {short(filled)}, which is no path within the data set"
+            raise DataError(
+                str(self.info_file), [f"{found}; look at its templates of paths and the names of its features"]
+            )
+        return self.path / filled
 
 
 def _episodes_of(listing: Path, columns: list[str]) -> list[dict[str, int]]:
@@ -256,21 +277,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise DataError(str(path), [f"holds {an(type(found).__name__)}; expected an object"])
     return found
-
-
-def fill(template: str, **values: int | str) -> str:
-    """Fill `{name}` and `{name:03d}` in a path template; anything else in braces stays as it is.
-
-    Raises:
-        DataError: the filled path leads out of the data set, or is longer than any path.
-    """
-
-    def replace(match: re.Match[str]) -> str:
-        value = values.get(match["name"])
-        return match[0] if value is None else str(value).zfill(int(match["width"] or 0))
-
-    filled = re.sub(r"\{(?P<name>\w+)(?::0(?P<width>\d)d)?\}", replace, template)
-    if filled.startswith("/") or ".." in Path(filled).parts or "\0" in filled or len(filled) > LONGEST_PATH:
-        found = f"names the file {short(filled)}, which is no path within the data set"
-        raise DataError("meta/info.json", [f"{found}; look at its templates of paths and the names of its features"])
-    return filled

@@ -16,6 +16,8 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.formats.lerobot.frames import rows_without_picture, videos_of
 from dp_prior.data.formats.lerobot.meta import COUNTED, LeRobotMeta, TableFile
 from dp_prior.data.formats.lerobot.tables import read_columns, to_numpy
+from dp_prior.data.frames.colours import COLOURS
+from dp_prior.data.frames.depths import Depths
 from dp_prior.data.frames.video_frames import called, whole_frames
 
 _MOST_UNLISTED = 100_000
@@ -116,9 +118,10 @@ def _hole(frames: np.ndarray, rows: np.ndarray, length: int) -> str:
 def _without_frames(meta: LeRobotMeta, key: str) -> dict[int, str]:
     """The episodes whose frames in the videos of a camera are not all there; every video is decoded."""
     names, lengths = list(meta.lengths), list(meta.lengths.values())
+    contents = Depths() if key in meta.depths() else COLOURS
     lost = {}
     for file in videos_of(meta, key, lengths):
-        count, problem = whole_frames(file.path)
+        count, problem = whole_frames(file.path, contents)
         where = file.path.relative_to(meta.path)
         for place, begin in zip(file.episodes, file.begins or (0,), strict=True):
             have = max(0, count - begin)

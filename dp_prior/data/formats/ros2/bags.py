@@ -89,9 +89,8 @@ class Bag:
                     channels[record.id] = record
                 elif isinstance(record, Message):
                     if (channel := channels.get(record.channel_id)) is None:
-                        raise DataError(
-                            str(file), [f"has a message of channel {record.channel_id}, which is not there"]
-                        )
+                        found = f"has a message of channel {record.channel_id}, which is not there"
+                        raise DataError(str(file), [f"{found}; copy it again"])
                     schema = schemas.get(channel.schema_id)
                     yield BagMessage(channel.topic, record.log_time, record.data, channel, schema, factory)
 
@@ -242,5 +241,5 @@ def _unpacked(chunk: Chunk, file: Path) -> Chunk:
     else:
         data = chunk.data
     if len(data) != size:
-        raise DataError(str(file), [f"has a chunk of {len(data):,} bytes that declares {size:,}"])
+        raise DataError(str(file), [f"has a chunk of {len(data):,} bytes that declares {size:,}; copy it again"])
     return dataclasses.replace(chunk, compression="", data=data)

@@ -32,7 +32,7 @@ def _documents_in_zip(path: Path) -> dict[str, Any]:
         check_count(path, len(found), "arrays and groups")
         for name, info in found:
             if info.file_size > SMALL:
-                raise DataError(f"{path}/{name}", [f"declares {info.file_size} bytes of metadata"])
+                raise DataError(f"{path}/{name}", [f"declares {info.file_size} bytes; expected at most {SMALL}"])
         return {name: json.loads(archive.read(name)) for name, _ in found}
 
 

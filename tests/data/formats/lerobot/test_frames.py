@@ -153,6 +153,29 @@ def test_a_column_with_other_rows_than_the_episode_list_is_named(tmp_path):
     change_parquet(store.path / "data/chunk-000/episode_000000.parquet", lambda columns: columns.pop(KEY))
     with pytest.raises(DataError, match=naming("episode_000000.parquet", "'image'", "struct<bytes, path>")):
         store.frames(KEY, store.episode_ends)
+    (store.path / "data/chunk-000/episode_000000.parquet").unlink()
+    with pytest.raises(DataError, match=naming("episode_000000.parquet", "file", "copy")):
+        store.frames(KEY, store.episode_ends)
+
+
+def test_a_file_that_lost_all_rows_is_named(tmp_path):
+    import pyarrow.parquet as pq
+
+    store = lerobot(tmp_path, pictures(4), [4], "v2.1", "image")
+    file = store.path / "data/chunk-000/episode_000000.parquet"
+    pq.write_table(pq.read_table(file).slice(0, 0), file)
+    with pytest.raises(DataError, match=naming(file, "'image'", "rows")):
+        store.frames(KEY, store.episode_ends)
+
+
+@pytest.mark.parametrize("fps", [None, 0, -3, "10", float("nan")])
+def test_videos_of_several_episodes_need_the_rate(fps, tmp_path):
+    store = lerobot(tmp_path, pictures(4), [4], "v3.0", "video", info={"info": {}})
+    info = json.loads((store.path / "meta/info.json").read_text())
+    (store.path / "meta/info.json").write_text(json.dumps({**info, "fps": fps}))
+    store = LeRobotStoreConfig(path=store.path).create()
+    with pytest.raises(DataError, match=naming(store.path / "meta/info.json", "fps", repr(fps))):
+        store.frames(KEY, store.episode_ends)
 
 
 def test_a_camera_without_a_place_in_the_episode_list_is_named(tmp_path):

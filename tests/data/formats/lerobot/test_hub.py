@@ -171,6 +171,13 @@ def test_what_cannot_be_downloaded_is_one_clear_error(hub, tmp_path, change, fau
     assert told(str(caught.value), *problem)
 
 
+def test_a_cache_that_cannot_be_written_is_told_with_the_data_set(hub, tmp_path):
+    publish(hub, toy(tmp_path))
+    (tmp_path / "hf_home").write_text("a file in the way")
+    with pytest.raises(UnreadableError, match=naming(REPO.partition("/")[2], tmp_path / "hf_home")):
+        record().create()
+
+
 def test_a_data_set_of_another_version_names_the_known_ones(hub, tmp_path):
     contents = toy(tmp_path)
     info = json.loads(contents["meta/info.json"]) | {"codebase_version": "v1.6"}

@@ -5,8 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from tests.data.formats.lerobot.test_dataset import LENGTHS, STATE, problem_of, store, write_v2, write_v3
-from tests.messages import told
+from dp_prior.config.errors import short
+from dp_prior.data.errors import DataError
+from tests.data.formats.lerobot.test_dataset import LENGTHS, STATE, problem_of, store, write_table, write_v2, write_v3
+from tests.data.formats.lerobot.test_frames import change_parquet
+from tests.messages import naming, told
 
 
 def test_a_template_naming_the_wrong_folder_is_forgiven(tmp_path):
@@ -32,6 +35,47 @@ def test_a_directory_that_is_no_data_set_is_refused(tmp_path):
 def test_an_unknown_version_names_the_known_ones(tmp_path, version):
     message = problem_of(lambda: store(write_v2(tmp_path, version)))
     assert told(message, "codebase_version", repr(version), "v2.0, v2.1, v3.0")
+
+
+@pytest.mark.parametrize(
+    ("write", "name", "value"),
+    [
+        *((write_v2, "chunks_size", size) for size in (0, -1, "2", 1.5, None)),
+        *((write, "data_path", path) for write in (write_v2, write_v3) for path in (None, 5)),
+        (write_v2, "data_path", "a" * 2000),
+        (write_v3, "data_path", "a\0b"),
+        *((write_v2, "features", {"action": feature}) for feature in ([2], {"shape": "x"}, {"shape": [-1]})),
+    ],
+)
+def test_odd_information_is_named_with_its_file(write, name, value, tmp_path):
+    info = write(tmp_path) / "meta/info.json"
+    info.write_text(json.dumps({**json.loads(info.read_text()), name: value}))
+    shown = {"features": f"'{name}'", "data_path": short(value)}.get(name, repr(value))
+    with pytest.raises(DataError, match=naming(f"{info}: 1 problem", shown)):
+        store(tmp_path)
+
+
+@pytest.mark.parametrize("write", [write_v2, write_v3])
+def test_what_is_no_list_of_tasks_is_refused(write, tmp_path):
+    file = write(tmp_path).joinpath("meta", "tasks.parquet" if write is write_v3 else "tasks.jsonl")
+    tables = [{"task_index": [], "task": []}, {"task_index": [0]}, {"task_index": [0], "task": [3]}]
+    tables += [{"task_index": numbers, "task": ["push"]} for numbers in (["0"], [0.5], [None])]
+    for table in tables:
+        if write is write_v3:
+            write_table(file, table)
+        else:
+            rows = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+            file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        with pytest.raises(DataError, match=naming(file, "tasks")):
+            store(tmp_path).texts()
+
+
+@pytest.mark.parametrize("length", [None, 4.5, -3])
+def test_a_length_that_is_none_is_named(length, tmp_path):
+    listing = write_v3(tmp_path) / "meta/episodes/chunk-000/file-000.parquet"
+    change_parquet(listing, lambda columns: columns.update(length=[4, length, 5]))
+    with pytest.raises(DataError, match=naming(listing, 4.0 if length == 4.5 else length)):
+        store(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["not json", "[]", '{"codebase_version": "v2.1"}'])

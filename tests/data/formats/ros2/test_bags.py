@@ -147,6 +147,25 @@ def test_a_chunk_that_unpacks_to_more_than_it_declares_takes_no_memory(tmp_path)
                 read(one(tmp_path / "x.mcap"))
 
 
+@pytest.mark.parametrize("compression", ["", "zstd", "lz4"])
+def test_a_chunk_of_another_size_than_declared_and_a_message_of_no_channel_are_damage(compression, tmp_path):
+    import lz4.frame
+    import zstandard
+    from mcap.data_stream import RecordBuilder
+    from mcap.records import Chunk, Message
+
+    data = bytes(1000)
+    packed = {"zstd": zstandard.compress, "lz4": lz4.frame.compress, "": bytes}[compression](data)
+    chunk = Chunk(compression, packed, 0, 0, 0, 1010)
+    message = Message(channel_id=3, log_time=5, data=b"x", publish_time=5, sequence=0)
+    for record, told in ((chunk, ("1,000 bytes", "1,010")), (message, ("channel 3",))):
+        builder = RecordBuilder()
+        record.write(builder)
+        (tmp_path / "x.mcap").write_bytes(MAGIC + builder.end() + MAGIC)
+        with pytest.raises(DataError, match=naming(tmp_path / "x.mcap", *told, "copy")):
+            read(one(tmp_path / "x.mcap"))
+
+
 def test_messages_of_another_encoding_and_damaged_ones_name_topic_and_type(tmp_path):
     message = next(iter(one(write_bag(tmp_path / "x.mcap", MESSAGES)).messages()))
     other = dataclasses.replace(message, schema=dataclasses.replace(message.schema, encoding="ros2idl"))

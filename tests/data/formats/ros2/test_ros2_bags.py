@@ -170,6 +170,12 @@ def test_a_recording_that_was_cut_off_is_refused_left_out_or_read_as_far_as_it_g
 
 def test_what_no_key_names_and_what_was_left_out_is_told(tmp_path):
     folder = record(tmp_path / "takes", 2)
+    twice = [(100.7 + n // 2 / 10, "/f", "std_msgs/Float64", {"data": n}) for n in range(8)]
+    for name in ("take_0", "take_1"):
+        write_bag(folder / name / f"{name}_0.mcap", by_time(messages(), twice))
+    name_topics(folder, {**KEYS, "force": {"topic": "/f", "clock": "log"}})
+    printed = convert(folder, tmp_path / "twice.npz", "npz").splitlines()
+    assert any(told(line, "/f", "2 episodes", "4 in episode 0") for line in printed)
     late = by_time(messages(), [(100.7 + n / 10, "/said", "std_msgs/String", {"data": "x"}) for n in range(3)],
                    [(100.7 + n / 10, "/f", "std_msgs/Float64", {"data": n}) for n in range(5)])  # fmt: skip
     write_bag(folder / "take_1" / "take_1_0.mcap", late)

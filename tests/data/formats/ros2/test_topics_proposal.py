@@ -9,7 +9,7 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.formats.ros2.ros2_bags import Ros2BagsConfig
 from tests.data.formats.ros2_recordings import by_time, compressed, film, joints, picture, raw, write_bag
 from tests.extras import needs
-from tests.messages import naming
+from tests.messages import naming, told
 
 needs("mcap_ros2", "ros")
 
@@ -53,6 +53,21 @@ def test_the_proposal_reads_what_it_lists(tmp_path):
     assert store.keys().keys() == found["keys"].keys() and store.episode_ends.tolist() == [11]
     assert set(store.cameras()) == {"observation.images.front", "observation.images.wrist"}
     assert set(store.depths()) == {"observation.front_depth_depth"}
+
+
+def test_a_topic_that_cannot_be_decoded_is_listed_and_given_no_key(tmp_path):
+    from mcap.writer import Writer
+
+    write_bag(tmp_path / "take" / "take_0.mcap", joints(100, 1, ["j0"], start=7))
+    with open(tmp_path / "take" / "take_1.mcap", "wb") as stream:
+        writer = Writer(stream)
+        writer.start()
+        channel = writer.register_channel("/odd", "json", 0)
+        for second in (8, 9, 10):
+            writer.add_message(channel, second * 10**9, b"{}", second * 10**9)
+        writer.finish()
+    text, found = proposed(tmp_path / "take")
+    assert told(text, "/odd", "3 messages") and "/odd" not in str(found["keys"])
 
 
 def test_without_commands_the_action_is_the_next_state(tmp_path):

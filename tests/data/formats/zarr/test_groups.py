@@ -1,11 +1,13 @@
 """Groups are found in directories, links and zip files; what is no group says so."""
 
 import json
+import zipfile
 
 import numpy as np
 import pytest
 
 from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
+from dp_prior.files.regular_files import SMALL
 from tests.data.formats.zarr.test_replay_buffer import STATE, STATE_FILES, problem_of, write, zipped
 from tests.extras import needs
 from tests.messages import told
@@ -38,6 +40,14 @@ def test_a_broken_zip_is_refused(tmp_path):
     path = zipped(write(tmp_path / "set.zarr"))
     path.write_bytes(path.read_bytes()[:-200])
     assert told(problem_of(lambda: ZarrStoreConfig(path=path).create()), path, "readable")
+
+
+def test_metadata_too_large_to_be_any_are_not_read(tmp_path):
+    path = zipped(write(tmp_path / "set.zarr"))
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data/large/.zarray", " " * (SMALL + 1))
+    message = problem_of(lambda: ZarrStoreConfig(path=path).create())
+    assert told(message, f"{path}/data/large/.zarray:", f"{SMALL + 1} bytes", SMALL)
 
 
 def test_a_zip_with_the_buffer_one_folder_down_says_what_to_do(tmp_path):

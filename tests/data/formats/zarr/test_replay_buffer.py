@@ -1,3 +1,4 @@
+import json
 import sys
 import zipfile
 
@@ -86,6 +87,27 @@ def test_an_array_nobody_asks_for_does_not_get_in_the_way(tmp_path):
     (path / "data/names/.zarray").write_text(metadata)
     np.testing.assert_array_equal(ZarrStoreConfig(path=path).create().read("state"), STATE)
     assert "holds Python objects" in problem_of(lambda: ZarrStoreConfig(path=path).create().read("names"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"dtype": "x"}, ("'x'",)),
+        ({"dtype": "i4,("}, ("'i4,('",)),
+        ({"dtype": [["a", "<i4"]]}, ()),
+        ({"dtype": None}, ("None",)),
+        ({"shape": [1] * 40, "chunks": [1] * 40}, ("32 axes",)),
+        ({"compressor": {"id": "mine"}}, ("'mine'", "--import")),
+        ({"filters": [{"id": "mine"}]}, ("'mine'", "--import")),
+    ],
+)
+def test_an_array_of_no_known_type_form_or_codec_is_listed_and_refused_by_its_place(change, said, tmp_path):
+    path = write(tmp_path / "set.zarr")
+    metadata = path / "data/state/.zarray"
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | change))
+    store = ZarrStoreConfig(path=path).create()
+    assert {*store.keys()} >= {"state"} and isinstance(store.dtype("state"), str)
+    assert told(problem_of(lambda: store.read("state")), path / "data/state", *said)
 
 
 class Payload:
