@@ -49,9 +49,13 @@ def test_every_knob_changes_the_measurement():
         ({"delay": 2, "merge": Prefix()}, {"prefix": {"max_delay": 2}}, None),
         ({"merge": Prefix()}, {}, None),
         ({"delay": 50, "merge": Synchronous()}, {}, None),
+        ({"n_action_steps": 16}, {}, ("n_action_steps", 16, "n_obs_steps 2", 15)),
+        ({"n_action_steps": 15}, {}, None),
+        ({"sampler": {"type": "ddim", "steps": 101}}, {}, ("task.diffusion.schedule", 101, 100, "lower")),
+        ({"sampler": {"type": "ddim", "steps": 100}}, {}, None),
     ],
 )
-def test_a_delay_that_the_policy_cannot_act_with_is_refused_before_training(fields, task, message):
+def test_what_the_policy_cannot_act_with_is_refused_before_training(fields, task, message):
     found = list(config(**fields).task_faults(PolicyConfig.model_validate(task)))
     assert told_each(found, *([] if message is None else [message]))
 
