@@ -1,8 +1,11 @@
 """When uploads are tried, and that nothing about them reaches training. Clock and dice are the test's own."""
 
 import dataclasses
+import errno
+import fcntl
 import itertools
 import json
+import os
 import random
 import threading
 from types import SimpleNamespace
@@ -275,8 +278,25 @@ def test_push_does_not_wait_for_a_training_that_sends_by_itself(run):
     right = place.saver.outbox.exclusively()
     [best, latest] = place.saver.drain(1000.0)
     assert told(best, "another process", "training") and place.jobs == []
+    assert place.saver.step() == 2.0 and place.jobs == []
     right.release()
     assert place.saver.drain(1000.0) == [] and len(place.jobs) == 1
+
+
+def test_where_nothing_can_be_locked_the_reason_is_told_and_no_other_process_blamed(run, monkeypatch, caplog):
+    place = Place(run)
+    place.saver.save(run.save(1))
+    monkeypatch.setattr(fcntl, "flock", refusing_locks)
+    with pytest.raises(OSError, match=naming(os.strerror(errno.ENOLCK), f"'{place.saver.outbox.directory}/outbox.lock'")):
+        place.saver.drain(1000.0)
+    monkeypatch.setattr(place.saver._news, "wait", lambda seconds: setattr(place.saver, "_is_closed", True))
+    place.saver._run()
+    assert told_each(caplog.messages, ("huggingface me/x", os.strerror(errno.ENOLCK), "outbox.lock"), ("60 s",))
+    assert all(os.strerror(errno.ENOLCK) in line for line in place.saver.missing()) and place.jobs == []
+
+
+def refusing_locks(descriptor, how):
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
 
 def test_push_says_once_that_it_tries_again_and_leaves_a_refusal_to_its_end(run, caplog):
