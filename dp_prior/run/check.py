@@ -80,7 +80,9 @@ def check(config: TrainConfig, ranks: Ranks, report: Callable[[str], None], allo
             parts.restore(trainer, read_checkpoint(saved))
             if not torch.equal(_sample(parts, first[0][:2]), drawn):
                 problem = "the saved and reloaded model gives another sample from the same noise"
-                remedy = "a part of your own must draw nothing at random when acting, and keep numbers in its state_dict"
+                remedy = (
+                    "a part of your own must draw nothing at random when acting, and keep numbers in its state_dict"
+                )
                 raise ConfigError("task", [f"{problem}; {remedy}"])
             measured, _ = measure([*parts.evaluators, *parts.tests], trainer.models, ranks, trainer.progress, "check")
             lines += time_of_training(config, trainer, start, timed_steps(trainer, batches))

@@ -122,7 +122,9 @@ class Spec(Config):
         for key, shape in self.cond_shapes.items():
             has_range = key in self.depths
             if (self.kind(key) == "depth") != has_range or (has_range and shape[-1:] != (1,)):
-                found = f"{key!r} is of kind {self.kind(key)!r} and shape {shape}, with {'a' if has_range else 'no'} range"
+                found = (
+                    f"{key!r} is of kind {self.kind(key)!r} and shape {shape}, with {'a' if has_range else 'no'} range"
+                )
                 yield f"{found} in depths; depth has one channel, and a range"
             if self.kind(key) == "points" and shape[-1:] not in ((3,), (6,)):
                 yield f"{key!r} is a point cloud of shape {shape}; expected (..., points, 3 or 6)"

@@ -287,7 +287,9 @@ def test_where_nothing_can_be_locked_the_reason_is_told_and_no_other_process_bla
     place = Place(run)
     place.saver.save(run.save(1))
     monkeypatch.setattr(fcntl, "flock", refusing_locks)
-    with pytest.raises(OSError, match=naming(os.strerror(errno.ENOLCK), f"'{place.saver.outbox.directory}/outbox.lock'")):
+    with pytest.raises(
+        OSError, match=naming(os.strerror(errno.ENOLCK), f"'{place.saver.outbox.directory}/outbox.lock'")
+    ):
         place.saver.drain(1000.0)
     monkeypatch.setattr(place.saver._news, "wait", lambda seconds: setattr(place.saver, "_is_closed", True))
     place.saver._run()

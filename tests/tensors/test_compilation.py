@@ -157,7 +157,9 @@ def test_a_compiler_that_fails_is_told_in_one_line_with_the_setting(monkeypatch)
     monkeypatch.setattr(
         torch, "compile", lambda function, mode, dynamic: compile_function(function, backend=failing, dynamic=dynamic)
     )
-    with pytest.raises(ConfigError, match=naming("task.sampler.compile", "'max-autotune'", "RuntimeError", "g++", "'off'")) as caught:
+    with pytest.raises(
+        ConfigError, match=naming("task.sampler.compile", "'max-autotune'", "RuntimeError", "g++", "'off'")
+    ) as caught:
         compiled(lambda x: x.sin() + 1, "max-autotune", "task.sampler.compile")(torch.ones(3))
     assert len(caught.value.problems) == 1 and "second" not in caught.value.problems[0]
 

@@ -145,7 +145,10 @@ def test_of_many_reports_those_written_last_are_told(run, monkeypatch):
     for number, name in enumerate(("b", "a", "c")):
         os.utime(report(run, name, 3, {}), (number, number))
     os.utime(run / "media" / "rollout_00000002.json", (0, 0))
-    for change, value in (("MOST_REPORTS", 2), ("LARGEST_REPORTS", 2 * (run / "media" / "a_00000003.json").stat().st_size)):
+    for change, value in (
+        ("MOST_REPORTS", 2),
+        ("LARGEST_REPORTS", 2 * (run / "media" / "a_00000003.json").stat().st_size),
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(module, change, value)
             story = read_story(run)
