@@ -204,11 +204,15 @@ class RolloutConfig(Config):
             import_av("; or set videos to 0")
             import_figure()
         try:
+            if data is not None:
+                Instructions(data.spec, self.instructions)
+        except (FileNotFoundError, ValueError) as error:
+            raise ConfigError(f"instructions of evaluator {self.name!r}", [str(error)]) from error
+        try:
             env = self.env.model_copy(update={"n_envs": 1}).create()
             with contextlib.closing(env):
                 if data is not None:
                     check_fit(env, data.spec, self)
-                    Instructions(data.spec, self.instructions)
                     if self.show in ("camera", "keypoints") and not cameras(data.spec):
                         raise ValueError(f"show is {self.show!r}, but the policy sees no camera frames; set it to null")
                 first, again = (env.reset([self.first_seed]) for _ in range(2))

@@ -75,6 +75,13 @@ def test_environment_that_does_not_fit_the_data_is_refused_before_training(spec,
         config().create(SimpleNamespace(spec=spec))
 
 
+@pytest.mark.parametrize(("folder", "words"), [("gone", ("folder",)), (".", ("instructions", "leave"))])
+def test_embeddings_that_cannot_be_read_are_refused_before_training(folder, words, tmp_path):
+    spec = Spec(x_shape=(8, 2), cond_shapes={"agent_pos": (2, 2)})
+    with pytest.raises(ConfigError, match=naming("instructions", "'rollout'", tmp_path / folder, *words)):
+        config(instructions=tmp_path / folder).create(SimpleNamespace(spec=spec))
+
+
 @pytest.mark.parametrize("is_obedient", [True, False])
 def test_environment_that_ignores_its_seed_is_pointed_out(monkeypatch, caplog, is_obedient):
     original, resets = Toy.reset, iter(range(9))
