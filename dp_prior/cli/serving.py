@@ -119,8 +119,6 @@ def _answers(
     from dp_prior.inference.instructions import Instructions
     from dp_prior.onboard.range_watch import RangeLimits
 
-    if texts is not None and "text" not in policy.spec.kinds.values():
-        raise click.UsageError("--texts is for policies that read instructions")
     try:
         ranges = RangeLimits(ranges_tell, math.inf if ranges_refuse is None else ranges_refuse)
     except ValueError as error:

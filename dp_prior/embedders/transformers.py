@@ -202,9 +202,7 @@ def _folder(model: str) -> Path:
     try:
         return found.snapshot(FILES)
     except HubError as error:
-        raise FileNotFoundError(
-            f"model {error}. Download it first (hf download {found.name}), or give a local folder"
-        ) from error
+        raise FileNotFoundError(f"model {error}{found.remedy(error)}") from error
 
 
 def _hash(folder: Path) -> str:

@@ -40,6 +40,8 @@ class Compared:
     @classmethod
     def of(cls, obs: Mapping[str, np.ndarray], angles: Mapping[str, Collection[int]]) -> Compared:
         """Args: obs: (N, *shape) recorded, by key; angles: numbers that are angles in radians, by key."""
+        if not obs:
+            return cls({}, np.zeros(0), np.zeros(0, bool))
         shapes = {key: values.shape[1:] for key, values in obs.items()}
         is_angle = [np.isin(np.arange(int(np.prod(shape))), angles.get(key, ())) for key, shape in shapes.items()]
         values = cls(shapes, np.zeros(0), np.zeros(0)).joined(obs)

@@ -204,11 +204,15 @@ class RolloutConfig(Config):
             import_av("; or set videos to 0")
             import_figure()
         try:
+            if data is not None:
+                Instructions(data.spec, self.instructions)
+        except (FileNotFoundError, ValueError) as error:
+            raise ConfigError(f"instructions of evaluator {self.name!r}", [str(error)]) from error
+        try:
             env = self.env.model_copy(update={"n_envs": 1}).create()
             with contextlib.closing(env):
                 if data is not None:
                     check_fit(env, data.spec, self)
-                    Instructions(data.spec, self.instructions)
                     for line in enlarged(env, data.spec):
                         log.warning("evaluator %r: %s", self.name, line)
                     if self.show in ("camera", "keypoints") and not cameras(data.spec):

@@ -58,6 +58,13 @@ class HubRepository:
     def __str__(self) -> str:
         return self.name + (f"@{self.revision}" if self.revision else "")
 
+    def remedy(self, error: HubError) -> str:
+        """What to do about an error of a model, as further sentences of its message."""
+        if error.reason not in ("uncached", "unreachable"):  # which say themselves what is wrong
+            return ". A local folder will do, too"
+        revision = "" if self.revision is None else f" --revision {self.revision}"
+        return f". Download it first (hf download {self.name}{revision}), or give a local folder"
+
     def snapshot(self, patterns: Iterable[str]) -> Path:
         """The folder of all files of one commit whose names match; those that are not in the cache are downloaded.
 

@@ -36,7 +36,7 @@ class Instructions:
 
         Raises:
             FileNotFoundError: there is no such folder.
-            ValueError: the folder is of another model than the policy's embeddings.
+            ValueError: the folder is of another model than the policy's embeddings, or nothing in it would be read.
         """
         self._keys = [key for key in spec.cond_shapes if spec.kind(key) == "text"]
         self._spec = spec
@@ -54,8 +54,12 @@ class Instructions:
         from dp_prior.data.embeddings.folder import FolderConfig  # acting without such a folder needs no reader of data
         from dp_prior.data.embeddings.written import read_record
 
+        if not self._keys:
+            raise ValueError(f"the policy reads no instructions, so nothing in {folder} is used; leave it out")
         record = read_record(folder)
         if record is None:
+            if not any(map(self._may_lie_elsewhere, self._keys)):
+                raise ValueError(f"{folder} holds no embeddings of texts; write them with dp-prior embed")
             return None
         for key in self._keys:
             ours = self._spec.embedders.get(key)
@@ -120,10 +124,14 @@ class Instructions:
                 f"were not made by dp-prior embed; give its embedding, shape {self._spec.cond_shapes[key][1:]}"
             )
         if record.identity not in self._embedders:
-            if self._source is not None and isinstance(record, TransformersConfig):
+            if self._source is not None and self._may_lie_elsewhere(key):
                 record = record.model_copy(update={"model": str(self._source)})
             self._embedders[record.identity] = record.create()
         return self._embedders[record.identity]
+
+    def _may_lie_elsewhere(self, key: str) -> bool:
+        """Whether the model of a text lies in a folder, which may be another one than in training."""
+        return isinstance(self._spec.embedders.get(key), TransformersConfig)
 
 
 def _is_text(value: Any) -> bool:

@@ -180,7 +180,9 @@ class FsspecFolder(StreamedSource):
         except PermissionError:
             raise RemoteError(f"{self.url} may not be written to; check the credentials", "refused") from None
         except FileNotFoundError:
-            raise RemoteError(f"{self.url} cannot be written to: there is no such bucket", "refused") from None
+            raise RemoteError(
+                f"{self.url} cannot be written to: there is no such bucket or folder", "refused"
+            ) from None
         except Exception as error:
             name = type(error).__name__
             trouble = "refused" if name in _NO_ACCESS else "unavailable"

@@ -27,7 +27,7 @@ from dp_prior.files.durable import (
     temporary_directory,
     unseal,
 )
-from dp_prior.files.locks import FileLock, NoLocksError
+from dp_prior.files.locks import FileLock
 from dp_prior.files.regular_files import read_small
 from dp_prior.places.parcel import CARD_FACTS, INTENT, Parcel
 
@@ -117,12 +117,13 @@ class Outbox:
                 _delete(parcel.directory)
 
     def exclusively(self) -> FileLock | None:
-        """The exclusive right to send, until released; None while another process holds the lock."""
+        """The exclusive right to send, until released; None while another process holds the lock.
+
+        Raises:
+            OSError: the outbox cannot be written, or its file system does not support flock.
+        """
         self.directory.mkdir(parents=True, exist_ok=True)
-        try:
-            return FileLock.take(self.directory / _LOCK)
-        except NoLocksError:
-            return None
+        return FileLock.take(self.directory / _LOCK)
 
     def read_state(self) -> dict[str, Any]:
         """The state that the sender wrote last; {} if unreadable."""

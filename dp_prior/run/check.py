@@ -14,6 +14,7 @@ from torch import Tensor
 from dp_prior.checkpoints.documents import CONFIG, DATA, PROGRESS
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.clock import Progress
+from dp_prior.config import ConfigError
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.watch.judge import PATIENCE
 from dp_prior.places.reference import resolve
@@ -25,6 +26,7 @@ from dp_prior.run.plan import plan
 from dp_prior.run.start import initialise
 from dp_prior.tensors.batch import Batch
 from dp_prior.tensors.randomness import Randomness
+from dp_prior.training.guard import NotFiniteError
 from dp_prior.training.measure import measure
 
 
@@ -36,7 +38,8 @@ def check(config: TrainConfig, ranks: Ranks, report: Callable[[str], None], allo
 
     Raises:
         CheckpointError: the run directory cannot be written.
-        RuntimeError: the result of a step is not finite, or a saved model differs from itself.
+        ConfigError: a saved model differs from itself.
+        NotFiniteError: the result of a step is not finite.
     """
     directory = run_directory(config)
     ranks.decide(RunDirectory(directory).inspect)
@@ -72,10 +75,15 @@ def check(config: TrainConfig, ranks: Ranks, report: Callable[[str], None], allo
             services.writer.close()
             saved = ranks.decide(services.store.latest)
             if saved is None or not torch.isfinite(drawn).all():
-                raise RuntimeError("after one step the weights or a sample are not finite; check the data and train.lr")
+                found = f"after one step (loss {row['train/loss']:.4g}) the weights or a sample are not finite"
+                raise NotFiniteError(f"{found}; lower train.lr.peak, or check the data")
             parts.restore(trainer, read_checkpoint(saved))
             if not torch.equal(_sample(parts, first[0][:2]), drawn):
-                raise RuntimeError("the saved and reloaded model gives another sample; the disk may be failing")
+                problem = "the saved and reloaded model gives another sample from the same noise"
+                remedy = (
+                    "a part of your own must draw nothing at random when acting, and keep numbers in its state_dict"
+                )
+                raise ConfigError("task", [f"{problem}; {remedy}"])
             measured, _ = measure([*parts.evaluators, *parts.tests], trainer.models, ranks, trainer.progress, "check")
             lines += time_of_training(config, trainer, start, timed_steps(trainer, batches))
     lines += [f"  also to       {line}" for line in ranks.decide(config.tracker.check)]

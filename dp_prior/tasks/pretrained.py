@@ -257,8 +257,8 @@ def _record_type(task: dict[str, Any], wanted: str | None, directory: Path) -> t
     record = known.get(found) if isinstance(found, str) else None
     if record is None:
         origins = task[ORIGINS] if isinstance(task[ORIGINS], dict) else {}
-        advice = unknown_type(found, origins) or f"this version does not know it; it knows {', '.join(known)}"
-        raise ValueError(f"{directory} holds {an(str(found))}: {advice}")
+        advice = unknown_type(found, origins) or f"this version knows {', '.join(known)}; perhaps a newer one wrote it"
+        raise ValueError(f"{directory / 'config.json'}: task.type is {found!r}. {advice}")
     if wanted is not None and not issubclass(record, known[wanted]):
         advice = f"load_{record.kind} loads it, and dp-prior sample draws from it"
         raise ValueError(f"{directory} holds {an(found)}, not {an(expected)}; {advice}")

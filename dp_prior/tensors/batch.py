@@ -103,10 +103,11 @@ class Spec(Config):
             if (len(names),) != self.feature_shape(key):
                 yield f"names.{key} has {len(names)} names, but {key!r} has shape {self.feature_shape(key)}"
         for key, fit in self.fits.items():
-            if self.kind(key) not in FRAMES or self.cond_shapes.get(key, ())[-3:-1] != fit.size:
+            shape = self.cond_shapes.get(key)
+            if shape is not None and (self.kind(key) not in FRAMES or shape[-3:-1] != fit.size):
                 yield (
                     f"fits.{key} makes images of size {list(fit.size)}, but {key!r} is of kind {self.kind(key)!r} and "
-                    f"shape {self.cond_shapes.get(key)}"
+                    f"shape {shape}"
                 )
         odd = sorted(key for key in self.embedders if self.kind(key) != "text")
         if odd:
@@ -115,12 +116,16 @@ class Spec(Config):
             found, action = self.feature_shape(key), self.feature_shape("x")
             if key not in self.cond_shapes or not found == action == (len(start),):
                 yield f"previous_actions.{key} has {len(start)} numbers, {key!r} shape {found}, an action {action}"
-        unknown = sorted(set(self.kinds) - set(self.cond_shapes))
-        if unknown:
-            yield f"kinds name {unknown}, which are not among the keys {sorted(self.cond_shapes)}"
+        for field, keys in {"kinds": self.kinds, "depths": self.depths, "fits": self.fits}.items():
+            if unknown := sorted(set(keys) - set(self.cond_shapes)):
+                yield f"{field} name {unknown}, which are not among the keys {sorted(self.cond_shapes)}"
         for key, shape in self.cond_shapes.items():
-            if (self.kind(key) == "depth") != (key in self.depths) or (key in self.depths and shape[-1:] != (1,)):
-                yield f"{key!r} is of kind {self.kind(key)!r} and shape {shape}; depth has one channel, and a range"
+            has_range = key in self.depths
+            if (self.kind(key) == "depth") != has_range or (has_range and shape[-1:] != (1,)):
+                found = (
+                    f"{key!r} is of kind {self.kind(key)!r} and shape {shape}, with {'a' if has_range else 'no'} range"
+                )
+                yield f"{found} in depths; depth has one channel, and a range"
             if self.kind(key) == "points" and shape[-1:] not in ((3,), (6,)):
                 yield f"{key!r} is a point cloud of shape {shape}; expected (..., points, 3 or 6)"
             if self.kind(key) == "image" and (len(shape) < 3 or shape[-1] not in (1, 3, 4)):

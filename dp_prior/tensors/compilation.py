@@ -42,7 +42,8 @@ def compiled(function: Callable[..., Any], mode: Compile, setting: str, *, dynam
         try:
             found = fast(*arguments)
         except BackendCompilerFailed as error:
-            cause = str(error).partition("\n")[0].rstrip(".: ")
+            inner = error.inner_exception
+            cause = f"{type(inner).__name__}: {inner}".partition("\n")[0].rstrip(".: ")
             problem = (
                 f"is {mode!r}, but torch cannot compile here: {cause}. It needs a C++ compiler, and Triton on a GPU"
             )

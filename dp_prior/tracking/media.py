@@ -42,7 +42,8 @@ def _gif(video: Path) -> bytes:
     image_of = import_pillow()
     with opened_video(video) as (container, stream):
         rate = float(stream.average_rate or GIF_FPS)
-        every = max(1, round(rate / GIF_FPS), -(-stream.frames // SHOWN_GIF_FRAMES))
+        count = stream.frames or round((container.duration or 0) / 1e6 * rate)  # Matroska tells the duration alone
+        every = max(1, round(rate / GIF_FPS), -(-count // SHOWN_GIF_FRAMES))
         for number, frame in enumerate(container.decode(stream)):
             if number % every == 0:
                 height = max(1, round(frame.height * SHOWN_GIF_WIDTH / frame.width))

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from dp_prior.evaluation.curve import _series, _smooth, draw_learning_curve
+from dp_prior.evaluation.curve import _series, _smooth, draw_learning_curve, learning_curves
 from tests.extras import needs
-from tests.messages import naming
+from tests.messages import naming, told_each
 
 needs("matplotlib", "plots")
 
@@ -113,3 +113,11 @@ def test_points_lie_inside_and_negative_losses_are_shown(drawn):
 def test_a_name_with_dollars_is_no_formula(tmp_path):
     rows = [{"step": 1, "samples_seen": 2, "$a^$/ema/loss": 0.5, "train/loss": 0.5}]
     assert draw_learning_curve(write(tmp_path / "m.jsonl", rows), tmp_path / "c.png").exists()
+
+
+def test_of_many_metrics_the_legend_counts_the_rest(monkeypatch):
+    monkeypatch.setattr("dp_prior.evaluation.curve.MOST_LINES", 3)
+    row = {"step": 1, "samples_seen": 2} | {f"r{number}/score": 0.5 for number in range(7)}
+    [figure] = learning_curves([row])
+    labels = [text.get_text() for axes in figure.axes for one in [axes.get_legend()] if one for text in one.get_texts()]
+    assert told_each(labels, "r0", "r1", "r2", ("and", 4))

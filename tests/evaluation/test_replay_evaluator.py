@@ -104,6 +104,19 @@ def test_demonstrations_of_the_toy_replay(tmp_path):
     assert metrics["replay/episodes"] == EPISODES
 
 
+def test_where_no_observation_is_of_the_environment_the_scores_are_the_same_and_nothing_departs(tmp_path):
+    arrays, usual = demonstrations(EPISODES, seed=3), replay(recorded(tmp_path)).measure()
+    arrays["seed"] = np.random.default_rng(3).integers(2**62, size=EPISODES)  # as `demonstrations` draws them
+    unseen = recorded(tmp_path, arrays, obs={"p": {"key": "state", "slice": [0, 2]}})
+    found = replay(unseen, start={"seed": "seed"})
+    result = found.measure()
+    assert math.isnan(result.metrics.pop("replay/followed"))
+    assert result.metrics == {name: value for name, value in usual.metrics.items() if name != "replay/followed"}
+    for row, other in zip(result.tables["replay/by_episode"], usual.tables["replay/by_episode"], strict=True):
+        assert math.isnan(row.pop("departure")) and row.items() <= other.items() and row["departs_at"] is None
+    assert not found.warnings()
+
+
 def test_metrics_follow_from_the_table_of_episodes(tmp_path):
     arrays = demonstrations(EPISODES, seed=3)
     arrays["action"][: arrays["episode_ends"][2], 0] *= -1

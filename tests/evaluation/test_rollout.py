@@ -50,9 +50,13 @@ def test_every_knob_changes_the_measurement():
         ({"delay": 2, "merge": Prefix()}, {"prefix": {"max_delay": 2}}, None),
         ({"merge": Prefix()}, {}, None),
         ({"delay": 50, "merge": Synchronous()}, {}, None),
+        ({"n_action_steps": 16}, {}, ("n_action_steps", 16, "n_obs_steps 2", 15)),
+        ({"n_action_steps": 15}, {}, None),
+        ({"sampler": {"type": "ddim", "steps": 101}}, {}, ("task.diffusion.schedule", 101, 100, "lower")),
+        ({"sampler": {"type": "ddim", "steps": 100}}, {}, None),
     ],
 )
-def test_a_delay_that_the_policy_cannot_act_with_is_refused_before_training(fields, task, message):
+def test_what_the_policy_cannot_act_with_is_refused_before_training(fields, task, message):
     found = list(config(**fields).task_faults(PolicyConfig.model_validate(task)))
     assert told_each(found, *([] if message is None else [message]))
 
@@ -70,6 +74,13 @@ def test_a_delay_that_the_policy_cannot_act_with_is_refused_before_training(fiel
 def test_environment_that_does_not_fit_the_data_is_refused_before_training(spec, message):
     with pytest.raises(ConfigError, match=naming("'rollout'", "'toy'", *message)):
         config().create(SimpleNamespace(spec=spec))
+
+
+@pytest.mark.parametrize(("folder", "words"), [("gone", ("folder",)), (".", ("instructions", "leave"))])
+def test_embeddings_that_cannot_be_read_are_refused_before_training(folder, words, tmp_path):
+    spec = Spec(x_shape=(8, 2), cond_shapes={"agent_pos": (2, 2)})
+    with pytest.raises(ConfigError, match=naming("instructions", "'rollout'", tmp_path / folder, *words)):
+        config(instructions=tmp_path / folder).create(SimpleNamespace(spec=spec))
 
 
 @pytest.mark.parametrize("is_obedient", [True, False])

@@ -70,6 +70,7 @@ def test_every_failure_has_its_reason_and_one_line(repository, hub, reference, f
         asked.file("config.json", 9) if way == "file" else asked.snapshot(["*.json"])
     assert error.value.reason == reason and told(str(error.value), *message) and "\n" not in str(error.value)
     assert error.value.status == fault.get("status", error.value.status)
+    assert told(asked.remedy(error.value), "folder") and "download" not in asked.remedy(error.value)
 
 
 def test_a_missing_file_and_a_missing_network_are_told_apart(repository, hub):
@@ -83,6 +84,8 @@ def test_a_missing_file_and_a_missing_network_are_told_apart(repository, hub):
     with pytest.raises(HubError, match=naming("me/x", "cache")) as error:
         repository.snapshot(["*.json"])
     assert error.value.reason == "uncached"
+    assert told(repository.remedy(error.value), "(hf download", "me/x)", "folder")
+    assert told(HubRepository("me/x", "v2").remedy(error.value), "(hf download", "me/x", "--revision v2)")
     hub.heal()
     found = repository.snapshot(["*.json"])
     hub.fail("any", times=9999, reset=True)

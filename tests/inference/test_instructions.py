@@ -89,6 +89,24 @@ def test_embeddings_of_another_model_are_refused(tmp_path):
         Instructions(Told().spec, tmp_path / "gone")
 
 
+def test_a_folder_from_which_nothing_would_be_read_is_refused(tmp_path):
+    frames = EmbeddingsRecord(embedder=MODEL, source={"frames": "front"}, rows=1)
+    write_embeddings(tmp_path / "frames", Job(frames, {"episode": [0]}, lambda first, stop: EMBED(["a frame"])))
+    (tmp_path / "empty").mkdir()
+    unread = Spec(x_shape=(8, 2), cond_shapes={"a": (2, 3)})
+    for spec, place, *parts in (
+        (Told().spec, "frames", "frames", "texts"),
+        (Told().spec, "empty", "dp-prior embed"),
+        (Told(None).spec, "empty", "dp-prior embed"),
+        (unread, "empty", "instructions"),
+    ):
+        with pytest.raises(ValueError, match=naming(tmp_path / place, *parts)):
+            Instructions(spec, tmp_path / place)
+    elsewhere = Instructions(Told(TransformersConfig(model="not/there", sha256="0" * 64)).spec, tmp_path / "empty")
+    with pytest.raises(ValueError, match=naming(tmp_path / "empty", "SHA-256")):  # the model is looked for there
+        elsewhere.embedded({"b": np.array("stop")})
+
+
 def test_a_server_is_refused_embeddings_of_another_model(tmp_path, monkeypatch):
     from click.testing import CliRunner
 

@@ -54,6 +54,13 @@ def test_end_is_that_of_the_environment_or_else_asked_for(scontrol, monkeypatch)
     assert [call[0] for call in calls(scontrol)] == [["show", "job", "7"]] * 2
 
 
+def test_a_job_is_put_back_into_the_queue_by_its_number(scontrol, monkeypatch):
+    assert told(SlurmJob("7", None).requeue(), "job 7", "queue")
+    monkeypatch.setenv("STAND_IN_CODE", "1")
+    assert told(SlurmJob("8", None).requeue(), "warning", "job 8", "JobId=7")
+    assert [call[0] for call in calls(scontrol)] == [["requeue", "7"], ["requeue", "8"]]
+
+
 def test_no_scontrol_is_no_end_and_a_warning(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     job = SlurmJob.of({"SLURM_JOB_ID": "7"})

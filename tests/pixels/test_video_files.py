@@ -50,6 +50,14 @@ def test_another_number_of_streams_and_what_is_no_file_is_refused(tmp_path):
             pass
 
 
+@pytest.mark.parametrize(("ending", "codec", "other"), [("avi", b"FMP4", b"ZZZ9"), ("mkv", b"V_MPEG4", b"V_ZPEG9")])
+def test_a_codec_that_nobody_knows_is_told_with_the_remedy(tmp_path, ending, codec, other):
+    path = written(tmp_path / f"a.{ending}")
+    path.write_bytes(path.read_bytes().replace(codec, other))
+    with pytest.raises(UnfitError, match=naming(path, "codec", "H.264")), opened_video(path):
+        pass
+
+
 @pytest.mark.parametrize("ending", ["mp4", "mov", "mkv", "webm", "avi"])
 def test_every_container_that_is_promised_is_read_whatever_its_name(tmp_path, monkeypatch, ending):
     path = written(tmp_path / f"a.{ending}", codec="libvpx" if ending == "webm" else "mpeg4")

@@ -189,6 +189,31 @@ def test_a_file_system_that_is_not_installed_is_named(monkeypatch):
         FsspecSaverConfig(url="nonsense://bucket/x").destination()
 
 
+@pytest.mark.parametrize(
+    ("error", "trouble", "said"),
+    [
+        (PermissionError("key=geheim"), "refused", ("credentials",)),
+        (FileNotFoundError("key=geheim"), "refused", ("bucket", "folder")),
+        (ConnectionResetError("key=geheim"), "unavailable", ("ConnectionResetError",)),
+        (type("NoCredentialsError", (Exception,), {})("key=geheim"), "refused", ("NoCredentialsError",)),
+    ],
+)
+def test_what_a_file_system_says_is_told_by_its_kind_when_written_and_read(url, error, trouble, said, monkeypatch):
+    def failing(self, *arguments, **options):
+        raise error
+
+    folder = FsspecFolder(url)
+    for call in ("pipe_file", "open", "makedirs"):
+        monkeypatch.setattr(type(folder._fs), call, failing)
+    with pytest.raises(RemoteError, match=naming(url, *said)) as refused:
+        folder.check()
+    assert refused.value.trouble == trouble and "geheim" not in str(refused.value)
+    missing = isinstance(error, FileNotFoundError)
+    with pytest.raises(FileNotFoundError if missing else RemoteError, match=naming(f"{url}/best.json")) as broken:
+        folder.read("best.json", 100)
+    assert "geheim" not in str(broken.value) and (missing or type(error).__name__ in str(broken.value))
+
+
 @pytest.fixture
 def s3(monkeypatch):
     """A bucket of a local imitation of S3."""

@@ -1,13 +1,16 @@
 """The outbox: what was put in is whole and stays, through kills; of each kind only the newest waits."""
 
+import errno
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.places.outbox import Outbox
-from dp_prior.places.parcel import INTENT
+from dp_prior.places.parcel import INTENT, Parcel
 
 
 @pytest.fixture
@@ -74,6 +77,20 @@ def test_damaged_entries_are_dropped_and_foreign_files_stay(run, outbox):
     (outbox.waiting()[0].directory / INTENT).write_text("{}")
     assert steps(outbox) == {"latest": 1}
     assert (outbox.directory / "notes.txt").exists()
+
+
+def test_an_entry_that_cannot_be_read_now_or_is_of_a_newer_version_waits(run, outbox, monkeypatch):
+    assert outbox.waiting() == []  # before the first entry there is no folder
+    outbox.put("best", run.save(1).path)
+    for error in (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), CheckpointError("of a newer version")):
+        with monkeypatch.context() as patch:
+            patch.setattr(Parcel, "of", partial(cannot, error))
+            assert outbox.waiting() == []
+        assert steps(outbox) == {"best": 1}
+
+
+def cannot(error, *arguments):
+    raise error
 
 
 @pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])

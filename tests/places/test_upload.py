@@ -1,8 +1,11 @@
 """When uploads are tried, and that nothing about them reaches training. Clock and dice are the test's own."""
 
 import dataclasses
+import errno
+import fcntl
 import itertools
 import json
+import os
 import random
 import threading
 from types import SimpleNamespace
@@ -205,7 +208,9 @@ def test_what_a_saver_takes_is_what_it_was_asked_for(run):
 @pytest.mark.promise("E7")
 def test_offline_queues_and_starts_nothing(run, monkeypatch):
     monkeypatch.setattr(UploadSaver, "start", lambda self: pytest.fail("nothing may be started"))
-    saver = HuggingFaceSaverConfig(repo="me/x", offline=True).create(run.directory, None)
+    record = HuggingFaceSaverConfig(repo="me/x", offline=True)
+    assert told(record.check(), "offline", "dp-prior push RUN")
+    saver = record.create(run.directory, None)
     saver.save(run.save(1))
     assert len(saver.close(threading.Event())) == 1
 
@@ -275,8 +280,27 @@ def test_push_does_not_wait_for_a_training_that_sends_by_itself(run):
     right = place.saver.outbox.exclusively()
     [best, latest] = place.saver.drain(1000.0)
     assert told(best, "another process", "training") and place.jobs == []
+    assert place.saver.step() == 2.0 and place.jobs == []
     right.release()
     assert place.saver.drain(1000.0) == [] and len(place.jobs) == 1
+
+
+def test_where_nothing_can_be_locked_the_reason_is_told_and_no_other_process_blamed(run, monkeypatch, caplog):
+    place = Place(run)
+    place.saver.save(run.save(1))
+    monkeypatch.setattr(fcntl, "flock", refusing_locks)
+    with pytest.raises(
+        OSError, match=naming(os.strerror(errno.ENOLCK), f"'{place.saver.outbox.directory}/outbox.lock'")
+    ):
+        place.saver.drain(1000.0)
+    monkeypatch.setattr(place.saver._news, "wait", lambda seconds: setattr(place.saver, "_is_closed", True))
+    place.saver._run()
+    assert told_each(caplog.messages, ("huggingface me/x", os.strerror(errno.ENOLCK), "outbox.lock"), ("60 s",))
+    assert all(os.strerror(errno.ENOLCK) in line for line in place.saver.missing()) and place.jobs == []
+
+
+def refusing_locks(descriptor, how):
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
 
 def test_push_says_once_that_it_tries_again_and_leaves_a_refusal_to_its_end(run, caplog):

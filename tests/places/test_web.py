@@ -19,6 +19,9 @@ class Handler(BaseHTTPRequestHandler):
     """Serves `CONTENT` under every name but `none`; under `ranges/` from the offset that is asked for."""
 
     def do_GET(self):
+        if self.path.endswith("garbage"):
+            self.wfile.write(b"no status line")
+            return
         if self.path.endswith("none"):
             self.send_error(410 if "gone" in self.path else 404)
             return
@@ -66,3 +69,9 @@ def test_an_answer_that_nothing_is_there_is_a_missing_file(url, path):
 def test_a_reference_without_its_hash_is_refused_with_the_remedy(fragment):
     with pytest.raises(FileNotFoundError, match=naming("https://host/x#sha256=", "`dp-prior export`")):
         WebSource(f"https://host/x{fragment}")
+
+
+def test_an_answer_that_is_no_http_is_an_interruption_named_by_its_kind(url):
+    source = WebSource(f"{url}/x#sha256={DIGEST}")
+    with pytest.raises(OSError, match=naming("BadStatusLine")):
+        next(source.stream("garbage", 0))

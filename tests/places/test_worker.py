@@ -96,3 +96,19 @@ def test_unforeseen_trouble_is_told_by_its_kind_alone(run, monkeypatch):
     said = Worker({}, record.destination).attempt(None, (), 1.0)
     assert said == DeliveryReport(said.message, "unavailable")
     assert told(said.message, "ValueError", "uploader") and "secret" not in said.message
+
+
+def test_a_client_that_is_not_installed_is_a_refusal_with_its_remedy(monkeypatch):
+    def missing(self):
+        raise ImportError("gcsfs is missing; pip install gcsfs")
+
+    monkeypatch.setattr(HuggingFaceSaverConfig, "destination", missing)
+    said = Worker({}, HuggingFaceSaverConfig(repo="me/x").destination).attempt(None, (), 1.0)
+    assert said == DeliveryReport("gcsfs is missing; pip install gcsfs", "refused")
+
+
+def test_a_worker_that_begins_after_its_run_has_ended_is_killed_at_once(monkeypatch):
+    worker = Worker(HuggingFaceSaverConfig(repo="me/x").model_dump(mode="json"))
+    worker.kill()
+    said = worker.attempt(None, (), 60.0)
+    assert said.trouble == "unavailable" and told(said.message, "run ended")

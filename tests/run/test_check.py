@@ -7,10 +7,12 @@ import re
 import tempfile
 
 import pytest
+import torch
 
 from dp_prior.evaluation import action_error, likelihood, loss
 from dp_prior.evaluation.rollout_evaluator import RolloutEvaluator
 from dp_prior.evaluation.samples import dealt, shared_batches
+from dp_prior.networks.backbones.mlp import MLP
 from tests.messages import told
 from tests.tiny import train, write
 
@@ -60,6 +62,18 @@ def test_check_says_which_directories_cannot_be_written(tmp_path):
     assert told(checked.output, "also to", f"{file}/a", os.strerror(errno.ENOTDIR), f"({file})")
     assert told(checked.output, "also to", "exports/best")
     assert checked.exit_code == 0 and not (tmp_path / "run").exists()
+
+
+def test_check_refuses_a_step_that_leads_nowhere_as_the_run_would(tmp_path):
+    checked = train(write(tmp_path, train__lr={"type": "constant", "peak": 1e30, "warmup_steps": 0}), "--check")
+    assert checked.exit_code == 65 and told(checked.output, "error", "loss", "train.lr.peak", "data"), checked.output
+
+
+def test_check_refuses_a_network_that_draws_at_random_when_acting(tmp_path, monkeypatch):
+    forward = MLP.forward
+    monkeypatch.setattr(MLP, "forward", lambda self, *given: forward(self, *given) + torch.rand(()))
+    checked = train(write(tmp_path), "--check")
+    assert checked.exit_code == 64 and told(checked.output, "task", "random", "state_dict"), checked.output
 
 
 @pytest.mark.parametrize("part", ["evaluate", "test"])

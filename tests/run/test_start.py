@@ -5,17 +5,21 @@ import json
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.clock import Progress
+from dp_prior.config import ConfigError
 from dp_prior.places.local import copy_checkpoint
-from dp_prior.places.resume import RemoteResumeConfig
+from dp_prior.places.resume import LocalResumeConfig, RemoteResumeConfig
 from dp_prior.run import start
 from dp_prior.run.files.config import TrainConfig
-from dp_prior.run.start import find_checkpoint
-from tests.messages import told
+from dp_prior.run.start import find_checkpoint, initialise
+from dp_prior.tasks.policy_config import PolicyConfig
+from dp_prior.tensors.batch import Spec
+from tests.messages import naming, told
 from tests.tiny import experiment, tiny, write_data
 
 
@@ -92,6 +96,33 @@ def test_a_start_that_was_killed_between_the_two_copies_copies_the_rest(tmp_path
         (tmp_path / "run" / "config.json").write_text("{}")  # the run begins
         there["latest"] = tmp_path / "remote" / "step_00000003"
         assert find_checkpoint(load, own, "auto", print).name == "step_00000002"
+
+
+def test_a_directory_whose_checkpoint_has_no_training_state_is_refused_with_the_way_on(tmp_path):
+    own = CheckpointStore(tmp_path / "run" / "checkpoints", RetentionConfig())
+    documents = {"config.json": json.loads(TrainConfig.from_json(json.dumps(tiny(tmp_path))).to_json())}
+    with own.lock():
+        own.write(Snapshot({"model.safetensors": {"w": torch.ones(2)}}, documents), Progress(0, 0), {})
+        with pytest.raises(ConfigError, match=naming("tracker.data_path", tmp_path / "run", "train.init_from")):
+            find_checkpoint(LocalResumeConfig(), own, "auto", print)
+
+
+@pytest.mark.parametrize("file", [None, "no safetensors", "another network"])
+def test_published_weights_that_cannot_be_taken_are_refused_with_their_file(file, tmp_path):
+    path = tmp_path / "weights.safetensors"
+    if file == "no safetensors":
+        path.write_bytes(b"a pickle, perhaps")
+    elif file is not None:
+        save_file({"conv9.weight": torch.zeros(1)}, path)
+    resnet = {"type": "resnet", "width": 16, "blocks": [1], "keypoints": 2, "weights": str(path)}
+    sizes = {"horizon": 4, "n_obs_steps": 1, "n_action_steps": 1}
+    task = PolicyConfig(**sizes, encoders={"front": resnet}, backbone={"type": "mlp", "hidden_dim": 8})
+    model = task.create(Spec(x_shape=(4, 2), cond_shapes={"front": (1, 16, 16, 3)}, kinds={"front": "image"}))
+    config = TrainConfig.from_json(json.dumps(tiny(tmp_path)))
+    with pytest.raises(
+        ConfigError, match=naming("task.encoders", path, *(["conv9.weight"] if file == "another network" else []))
+    ):
+        initialise(model, config, None, print)
 
 
 @pytest.mark.parametrize("normalizer", [{}, {"action": {"type": "gaussian"}}], ids=["the same", "another"])

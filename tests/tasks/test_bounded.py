@@ -23,7 +23,10 @@ def test_as_many_timesteps_as_a_schedule_takes_can_be_loaded_with_a_small_networ
     ("create", "problem"),
     [
         (lambda: torch.empty(1 << 40), ("3 numbers", "1 tensors")),
-        (lambda: torch.zeros(1 << 40, 1) + torch.zeros(1, 1 << 20), ("3 numbers", "1 tensors")),
+        (lambda: torch.empty(1 << 62, 1 << 10), ("3 numbers", "1 tensors")),
+        (lambda: torch.zeros(1 << 70), ("3 numbers", "1 tensors")),
+        (lambda: torch.zeros(-1), ("-1",)),
+        (lambda: torch.zeros(1 << 15, 1) + torch.zeros(1, 1 << 15), ("3 numbers", "1 tensors")),
         (lambda: [torch.zeros(1) for _ in range(1 << 15)], ("3 numbers", "1 tensors")),
         (lambda: torch.zeros(2) @ torch.zeros(3), ("[2]", "[3]")),
     ],

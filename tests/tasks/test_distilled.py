@@ -236,6 +236,7 @@ def test_resuming_with_a_teacher_that_has_changed_is_refused(teacher, tmp_path):
     [
         ({"task__diffusion__timesteps": {"type": "uniform"}}, ('"listed": [4, 9]', "diffusion.timesteps")),
         ({"task__diffusion__timesteps__listed": [4, 5, 9]}, ("[5]", 4)),
+        ({"task__prefix": {"max_delay": 1}}, ("prefix", "remove")),
         ({"task__diffusion__timesteps__listed": [4]}, ("[9, 4]", "[9]")),
         ({"task__diffusion__timesteps__listed": [4, 10]}, (10, 9)),
         ({"task__sampler__steps": 4}, ("[1, 7]", "diffusion.timesteps", "[4, 9]")),

@@ -7,7 +7,7 @@ from dp_prior.config import ConfigError
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.randomness import Randomness
-from tests.messages import naming
+from tests.messages import naming, told_each
 
 MLP = {"type": "mlp", "hidden_dim": 16, "n_blocks": 1, "step_embed_dim": 8}
 SPEC = Spec(x_shape=(4, 2), cond_shapes={"agent_pos": (2, 2), "angle": (2, 1)})
@@ -61,6 +61,20 @@ def test_an_encoder_of_another_kind_is_refused_by_its_key(key, kind, encoder):
     with pytest.raises(ConfigError) as caught:
         record(encoders={key: {"type": encoder}}).create(spec)
     assert all(word in str(caught.value) for word in (repr(key), repr(kind), encoder))
+
+
+@pytest.mark.parametrize(
+    ("key", "shape", "piece", "said"),
+    [
+        ("grid", (2, 3, 4), (0, 1), ("task.normalizer.grid", (3, 4), "vector")),
+        ("angle", (2, 2), (1, 5), ("task.normalizer.angle", [1, 5], 2)),
+    ],
+)
+def test_slices_are_of_a_vector_and_end_within_it(key, shape, piece, said):
+    slices = {"type": "slices", "slices": [{"slice": piece, "normalizer": {"type": "gaussian"}}]}
+    with pytest.raises(ConfigError) as caught:
+        record(normalizer={key: slices}).create(Spec(x_shape=(4, 2), cond_shapes={key: shape}))
+    assert told_each(caught.value.problems, said)
 
 
 def test_a_guided_policy_needs_dropout_of_every_observation():

@@ -68,6 +68,10 @@ def test_what_is_there_is_left_alone(policy, tmp_path):
     [
         ("config.json", {"train": 3}, ("config.json", "train.ema", "None")),
         ("config.json", {"train": {"ema": [1]}}, ("config.json", "train.ema", "[1]")),
+        ("config.json", {"task": {"type": "polcy"}}, ("config.json", "task.type", "'polcy'", "distilled_policy")),
+        ("config.json", {"task": {"type": None}}, ("config.json", "task.type", "None", "distilled_policy")),
+        ("config.json", {"task": {"type": "mine"}, "$parts": {"mine": "a.b:C"}}, ("config.json", "'mine'", "'a.b:C'")),
+        ("config.json", {"task": {"type": "mine"}, "$parts": [1]}, ("config.json", "'mine'", "distilled_policy")),
         ("spec.json", {"x_shape": []}, ("(horizon, action_dim)", "()")),
         ("spec.json", {"cond_shapes": {"state": []}}, ("2 steps", "{'state': 0}")),
     ],

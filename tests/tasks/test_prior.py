@@ -231,6 +231,10 @@ def test_wrong_inputs_are_refused():
     narrow = Spec(x_shape=(DIM,), cond_shapes={"text": (4,)})
     with pytest.raises(ConfigError, match=naming("task.candidates", 4, 6, 1)):
         build(narrow)
+    with pytest.raises(
+        ConfigError, match=naming("task.backbone", "'multi_query_prior'", "6 numbers", "'text_encodings': 4")
+    ):
+        PriorConfig.from_json(json.dumps({**SMALL, "backbone": {"type": "multi_query_prior"}})).create(BOTH)
     prior = build(encodings, candidates=1)
     assert prior.predict(text_encodings=torch.randn(2, 3, 4)).shape == (2, DIM)
     with pytest.raises(ValueError, match=naming("candidates", 2, 1)):

@@ -79,6 +79,10 @@ def test_only_the_parts_that_are_named_are_taken():
     found = taken(FURTHER, only=["encoder.wrist"])
     assert found.taken and all(name.startswith("encoder.encoders.2.") for name in found.taken)
     assert not found.has_normalizer and taken(SAME).has_normalizer
+    matched, unused = len(found.taken), len(found.unused)
+    total = len(FURTHER.state_dict())
+    assert told(str(found), f"{matched} of {total}", f"{total - matched} begin", f"{unused} of", "normalizer.x")
+    assert matched + unused == len(SOURCE.state_dict())
 
 
 @given(st.lists(st.sampled_from(["normalizer", "normalizer.x", "encoder.wrist", "backbone.down.0", "backbone"])))

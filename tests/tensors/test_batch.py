@@ -8,7 +8,7 @@ import torch
 
 from dp_prior.config import ConfigError
 from dp_prior.tensors.batch import Batch, Spec
-from tests.messages import naming
+from tests.messages import naming, told_each
 
 
 def make(rows: int = 4, positions: bool = True) -> Batch:
@@ -93,6 +93,38 @@ def test_a_previous_action_is_an_observation_of_the_shape_of_an_action():
     for key, start in (("state", [1, 2, 3, 4, 5]), ("before", [1]), ("x", [1, 2]), ("gone", [1, 2])):
         with pytest.raises(ConfigError, match=naming(f"previous_actions.{key}", len(start), f"'{key}'")):
             Spec.from_json(json.dumps(written | {"previous_actions": {key: start}}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "fields", "said"),
+    [
+        ("depth", (2, 8, 6, 1), {"depths": {"front": {"near": 0.1, "far": 2.0}}}, None),
+        ("depth", (2, 8, 6, 1), {}, ("'front'", "'depth'", "no range", "depths")),
+        ("depth", (2, 8, 6, 3), {"depths": {"front": {"near": 0.1, "far": 2.0}}}, ("'front'", (2, 8, 6, 3), "channel")),
+        ("image", (2, 8, 6, 3), {"depths": {"front": {"near": 0.1, "far": 2.0}}}, ("'front'", "'image'", "a range")),
+        ("image", (2, 8, 6, 3), {"depths": {"rear": {"near": 0.1, "far": 2.0}}}, ("depths", "['rear']", "['front']")),
+        ("image", (2, 8, 6, 3), {"fits": {"front": {"size": [8, 6]}}}, None),
+        ("image", (2, 8, 6, 3), {"fits": {"front": {"size": [8, 8]}}}, ("fits.front", [8, 8], (2, 8, 6, 3))),
+        ("image", (2, 8, 6, 3), {"fits": {"rear": {"size": [8, 6]}}}, ("fits", "['rear']", "['front']")),
+        ("text", (2, 6), {"fits": {"front": {"size": [8, 6]}}}, ("fits.front", "'text'", (2, 6))),
+        ("points", (2, 90, 6), {}, None),
+        ("points", (2, 90, 5), {}, ("'front'", (2, 90, 5), "3 or 6")),
+        (
+            "image",
+            (2, 8, 6, 3),
+            {"rotations": {"front": [{"slice": [0, 3], "form": "axis_angle"}]}},
+            ("rotations.front", "'image'", (8, 6, 3), "vector"),
+        ),
+    ],
+)
+def test_what_is_said_of_a_sensor_fits_its_kind_and_shape(kind, shape, fields, said):
+    written = {"x_shape": [16, 2], "cond_shapes": {"front": shape}, "kinds": {"front": kind}, **fields}
+    if said is None:
+        Spec.from_json(json.dumps(written))
+        return
+    with pytest.raises(ConfigError) as caught:
+        Spec.from_json(json.dumps(written))
+    assert told_each(caught.value.problems, said)
 
 
 @pytest.mark.parametrize(

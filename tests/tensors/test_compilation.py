@@ -148,6 +148,22 @@ def test_off_never_reaches_the_compiler(monkeypatch):
     assert compiled(function, "off", "train.compile") is function
 
 
+def test_a_compiler_that_fails_is_told_in_one_line_with_the_setting(monkeypatch):
+    compile_function = torch.compile
+
+    def failing(graph, inputs):
+        raise RuntimeError("no g++ here:\n  a second line")
+
+    monkeypatch.setattr(
+        torch, "compile", lambda function, mode, dynamic: compile_function(function, backend=failing, dynamic=dynamic)
+    )
+    with pytest.raises(
+        ConfigError, match=naming("task.sampler.compile", "'max-autotune'", "RuntimeError", "g++", "'off'")
+    ) as caught:
+        compiled(lambda x: x.sin() + 1, "max-autotune", "task.sampler.compile")(torch.ones(3))
+    assert len(caught.value.problems) == 1 and "second" not in caught.value.problems[0]
+
+
 @pytest.mark.slow
 def test_without_a_compiler_there_is_one_clear_error():
     from torch._dynamo import config as dynamo

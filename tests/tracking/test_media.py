@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dp_prior.tracking import media
-from dp_prior.tracking.media import SHOWN_PICTURES, picture_bytes, pixels
+from dp_prior.tracking.media import SHOWN_PICTURES, SHOWN_VIDEOS, picture_bytes, pixels
 from tests.messages import naming
 
 Image = pytest.importorskip("PIL.Image")
@@ -52,3 +52,24 @@ def test_a_video_becomes_a_gif_of_its_duration_with_few_frames(tmp_path, monkeyp
     with Image.open(io.BytesIO(picture_bytes(tmp_path / "v.mp4"))) as gif:
         assert gif.format == "GIF" and gif.size == (media.SHOWN_GIF_WIDTH, 160) and gif.n_frames <= most
         assert gif.n_frames * gif.info["duration"] == pytest.approx(1000 * n_frames / fps, rel=0.05)
+
+
+@pytest.mark.parametrize("ending", SHOWN_VIDEOS)
+def test_a_gif_of_any_container_has_few_frames_and_none_is_refused(tmp_path, monkeypatch, ending):
+    """Matroska and WebM count no frames."""
+    av = pytest.importorskip("av")
+    monkeypatch.setattr(media, "SHOWN_GIF_FRAMES", 8)
+    for name, count in (("v", 40), ("empty", 0)):
+        with av.open(str(tmp_path / f"{name}{ending}"), "w") as container:
+            stream = container.add_stream("libvpx" if ending == ".webm" else "mpeg4", rate=10)
+            stream.width, stream.height, stream.pix_fmt = 48, 32, "yuv420p"
+            container.start_encoding()
+            for number in range(count):
+                frame = av.VideoFrame.from_ndarray(np.full((32, 48, 3), 4 * number, np.uint8), format="rgb24")
+                container.mux(stream.encode(frame))
+            if count:
+                container.mux(stream.encode())
+    with Image.open(io.BytesIO(picture_bytes(tmp_path / f"v{ending}"))) as gif:
+        assert gif.n_frames == 8 and gif.n_frames * gif.info["duration"] == pytest.approx(4000, rel=0.05)
+    with pytest.raises((ValueError, av.FFmpegError), match=naming(tmp_path / f"empty{ending}")):
+        picture_bytes(tmp_path / f"empty{ending}")

@@ -23,14 +23,10 @@ class PointsConfig(Config):
         Raises:
             DataError: there is no such key, it holds no clouds, or a step has no point.
         """
-        source, known = str(store.describe()["path"]), store.keys()
-        if self.key not in known:
-            raise DataError(source, [f"points.{name}: there is {store.no_key(self.key)}"])
-        shape, where = known[self.key], f"points.{name}: {store.locate(self.key, 0)}"
-        if not store.is_number(self.key) or len(shape) != 2 or shape[1] not in (3, 6):
-            expected = "expected numbers of (points, 3) or (points, 6) per step"
-            remedy = "pad clouds of different sizes to one with NaN"
-            raise DataError(source, [f"{where} holds {store.dtype(self.key)} of {shape}; {expected}; {remedy}"])
+        source = str(store.describe()["path"])
+        if fault := cloud_fault(store, self.key):
+            raise DataError(source, [f"points.{name}: {fault}"])
+        where = f"points.{name}: {store.locate(self.key, 0)}"
         with np.errstate(over="ignore"):
             values = np.ascontiguousarray(chosen.read(store, self.key)[: chosen.ends[-1]], np.float32)
         if len(values) < chosen.ends[-1]:
@@ -44,3 +40,14 @@ class PointsConfig(Config):
                 source, [f"{where}, episode {episode}, frame {frame}: no point is finite ({len(empty)} such)"]
             )
         return values
+
+
+def cloud_fault(store: EpisodeStore, key: str) -> str | None:
+    """Why a key holds no point clouds; None if it holds clouds."""
+    shape = store.keys().get(key)
+    if shape is None:
+        return f"there is {store.no_key(key)}"
+    if store.is_number(key) and len(shape) == 2 and shape[1] in (3, 6):
+        return None
+    expected = "expected numbers of (points, 3) or (points, 6) per step; pad clouds of different sizes to one with NaN"
+    return f"{store.locate(key, 0)} holds {store.dtype(key)} of {shape}; {expected}"

@@ -22,7 +22,7 @@ def check_document(document: Mapping[str, Any]) -> None:
     _expect("obs", isinstance(obs, dict) and all(isinstance(one, dict) for one in obs.values()))
     _expect("action", isinstance(action, dict) and {"offset", "scale", "inverse", "clip", "relative_to"} <= {*action})
     for name in ("offset", "scale", "inverse"):
-        _expect(f"action.{name}", _numbers(action[name]))
+        _expect(f"action.{name}", _are_numbers(action[name], x_dim))
     _expect("action.relative_to", action["relative_to"] is None or _are_names([action["relative_to"]], obs))
     for key, one in obs.items():
         shape = one.get("shape")
@@ -104,9 +104,10 @@ def _is_sum(multiples: Any) -> bool:
     return isinstance(multiples, dict) and all(isinstance(one, (int, float)) for one in multiples.values())
 
 
-def _numbers(value: Any) -> bool:
-    """Whether it is a number, or lists of numbers."""
-    return all(map(_numbers, value)) if isinstance(value, list) else isinstance(value, (int, float))
+def _are_numbers(value: Any, count: int) -> bool:
+    """Whether it is a number, or a list of so many."""
+    found = value if isinstance(value, list) else [value] * count
+    return len(found) == count and all(isinstance(one, (int, float)) for one in found)
 
 
 def _is_length(value: Any) -> bool:

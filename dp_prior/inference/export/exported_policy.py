@@ -77,8 +77,8 @@ class ExportedPolicy:
         for stem in graph_names(document):
             name = f"{stem}{cls.extension}"
             if name not in document["files"]:
-                found = ", ".join(document["files"])
-                raise ExportError(f"{directory} has no {name}, which {cls.__name__} runs; it has {found}")
+                found = f"{directory} has no {name}, which {cls.__name__} runs; it has {', '.join(document['files'])}"
+                raise ExportError(f"{found}. Load it by another class, or export the policy again")
             data = _verified(directory, name, document["files"][name])
             try:
                 graphs[stem] = cls.graph(data, **options)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dp_prior.config.extras import needing
 from dp_prior.inference.export.graph_options import AS_USUAL, OPSETS, Format, GraphOptions
-from dp_prior.inference.export.opsets import lowered
+from dp_prior.inference.export.opsets import GraphError, lowered
 
 EXTENSIONS: dict[Format, str] = {"onnx": ".onnx", "torch_export": ".pt2"}
 LARGEST_ONNX = 2**31 - 2**20  # bytes; protobuf's limit of 2 GiB, less the graph around the weights
@@ -38,13 +38,13 @@ def graph_file(
     Raises:
         ImportError: a library of the extra `onnx` is not installed.
         RuntimeError: torch cannot trace the module; the message says why.
-        ValueError: the weights do not fit into an ONNX file, or an operator is not in the opset.
+        GraphError: the weights do not fit into an ONNX file, or an operator is not in the opset.
     """
     if layout == "onnx":
         _need_onnx()
         n_bytes = sum(tensor.nbytes for tensor in module.state_dict().values())
         if n_bytes > LARGEST_ONNX:
-            raise ValueError(f"its weights are {n_bytes / 1e9:.1f} GB, and an ONNX file holds 2; use torch_export")
+            raise GraphError(f"has weights of {n_bytes / 1e9:.1f} GB, and an ONNX file holds 2; use torch_export")
     rows = {0: torch.export.Dim(BATCH)} if options.batch is None else {}
     shapes = tuple(dict.fromkeys(one, rows) if isinstance(one, dict) else rows for one in inputs)
     names = [name for one, key in zip(inputs, (*keys, "obs"), strict=False)

@@ -17,15 +17,15 @@ DROPPED = {"num_outputs": 18, "noop_with_empty_axes": 18, "reduction": 16}
 a reduction without axes is over all, and Scatter replaces if its `reduction` is none, else keeps the attribute."""
 
 
-class OpsetError(ValueError):
-    """A graph cannot be written in an opset; the message lacks the name of the graph."""
+class GraphError(ValueError):
+    """A graph cannot be written as ONNX or in an opset; the message lacks the name of the graph."""
 
 
 def lowered(model: ModelProto, opset: int) -> ModelProto:
     """The same function in an older opset, with the oldest version of the file format that has the opset.
 
     Raises:
-        OpsetError: an operator is not in the opset, and ONNX has no definition of it by others.
+        GraphError: an operator is not in the opset, and ONNX has no definition of it by others.
     """
     import onnx
     from onnx import inliner
@@ -37,7 +37,7 @@ def lowered(model: ModelProto, opset: int) -> ModelProto:
         before, lacking = lacking, _lacking(model.graph, opset)  # a definition may have operators that it lacks, too
         if lacking == before:
             names = ", ".join(name for _, name in lacking)
-            raise OpsetError(f"has {names}, which opset {opset} lacks; {remedy}")
+            raise GraphError(f"has {names}, which opset {opset} lacks; {remedy}")
     constants = _constants(model.graph)
     for node in model.graph.node:
         kept = [one for one in node.attribute if DROPPED.get(one.name, 0) <= opset or one.s not in (b"", b"none")]
@@ -52,7 +52,7 @@ def lowered(model: ModelProto, opset: int) -> ModelProto:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         cause = str(error).strip().partition("\n")[0]
-        raise OpsetError(f"has another form in opset {opset} ({cause}); {remedy}") from error
+        raise GraphError(f"has another form in opset {opset} ({cause}); {remedy}") from error
     return model
 
 
@@ -88,7 +88,7 @@ def _take_axes(node: NodeProto, constants: dict[str, list[int]]) -> None:
     if len(node.input) == 2:
         axes = node.input.pop()
         if axes not in constants:
-            raise OpsetError(f"has {node.op_type} with computed axes, which opsets before 18 lack; leave --opset out")
+            raise GraphError(f"has {node.op_type} with computed axes, which opsets before 18 lack; leave --opset out")
         node.attribute.append(helper.make_attribute("axes", constants[axes]))
 
 

@@ -21,7 +21,7 @@ from dp_prior.inference.export.exported_policy import FORMATS, PARITY, POLICY, E
 from dp_prior.inference.export.graph_files import EXTENSIONS, graph_file
 from dp_prior.inference.export.graph_options import AS_USUAL, Format, GraphOptions, Precision
 from dp_prior.inference.export.graphs import ActionsGraph, DenoiserGraph, EncoderGraph, InsideGraph
-from dp_prior.inference.export.opsets import OpsetError
+from dp_prior.inference.export.opsets import GraphError
 from dp_prior.inference.export.parity import disparity, parity
 from dp_prior.inference.export.steps import sampling_steps
 from dp_prior.inference.export.torch_policy import TorchExportPolicy
@@ -190,7 +190,7 @@ def _graphs(
             files[name + EXTENSIONS[layout]] = graph_file(graph, inputs, layout, names, options)
         except ImportError:
             raise
-        except OpsetError as error:
+        except GraphError as error:
             raise ConfigError(source, [f"its {name} {error}"]) from error
         except Exception as error:  # a plug-in's part may do anything that torch's tracer refuses
             cause = str(error).strip().partition("\n")[0]

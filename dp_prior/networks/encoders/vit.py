@@ -185,9 +185,7 @@ def _read_object(source: Path | HubRepository, file: str) -> dict[str, Any] | No
     except HubError as error:
         if error.reason == "no file" or (error.reason == "uncached" and file != _CONFIG):
             return None
-        raise FileNotFoundError(
-            f"weights: {error}. Download it first (hf download {source.name}), or give a local folder"
-        ) from error
+        raise FileNotFoundError(f"weights: {error}{source.remedy(error)}") from error
     except FileNotFoundError:
         return None
     except ValueError as error:

@@ -16,7 +16,7 @@ from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.embeddings.written import RECORD, cut_warnings, read_record
 from dp_prior.data.errors import DataError
 from dp_prior.data.pictures.decode import PICTURE_ENDINGS
-from dp_prior.reports.inspection.faults import Finding
+from dp_prior.reports.inspection.faults import MOST_NAMED, Finding
 from dp_prior.tensors.batch import X
 
 MOST_ROWS, BLOCK = 4096, 256
@@ -67,6 +67,15 @@ def read_rows(record: EmbeddingsConfig) -> list[FolderRows]:
     ]
 
 
+def _refused_split(rows: FolderRows, record: EmbeddingsConfig) -> Iterator[Finding]:
+    """Why training cannot divide the rows by their metadata."""
+    try:
+        if record.split.by is not None:
+            record.split.assign(rows.folder)
+    except DataError as error:
+        yield from (Finding("error", f"{error.source}: {problem}") for problem in error.problems[:MOST_NAMED])
+
+
 def find_in_rows(found: list[FolderRows], record: EmbeddingsConfig) -> Iterator[Finding]:
     """What is wrong with embeddings."""
     for rows in found:
@@ -76,6 +85,7 @@ def find_in_rows(found: list[FolderRows], record: EmbeddingsConfig) -> Iterator[
             yield Finding(
                 "error", f"{text} {rows.numbers[bad[0]]}: {rows.folder.rows.locate(int(rows.numbers[bad[0]]))}"
             )
+    yield from _refused_split(found[0], record)
     yield from (Finding("warning", line) for line in pair_warnings([rows.folder for rows in found]))
     for rows in found:
         lines = cut_warnings(read_record(Path(rows.folder.path).expanduser()), rows.folder.path)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dp_prior.config import Config, ConfigError
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
-from dp_prior.data.embeddings.written import cut_warnings, read_record
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.recognition import Episodes, kind_of, known_kind
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.formats.unread_layouts import refuse_unread_layout
 from dp_prior.data.pictures.images import ImagesConfig
 from dp_prior.data.recorded.camera import DepthConfig, ImageConfig
+from dp_prior.data.recorded.language import FrameTexts
 from dp_prior.data.recorded.selection import KeyConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.networks.encoders.points import PointEncoderConfig
@@ -24,7 +25,7 @@ from dp_prior.reports.inspection.beside_images import unread_beside
 from dp_prior.reports.inspection.cameras import Strip, look
 from dp_prior.reports.inspection.depth import Distances, look_at_depth
 from dp_prior.reports.inspection.embeddings import FolderRows, embeddings_at, find_in_rows, read_rows
-from dp_prior.reports.inspection.faults import Finding, faulty_episodes, find, ranked
+from dp_prior.reports.inspection.faults import MOST_NAMED, Finding, faulty_episodes, find, ranked
 from dp_prior.reports.inspection.image_survey import Gallery, find_in_images, images_at, read_gallery
 from dp_prior.reports.inspection.points import Cloud, look_at_points
 from dp_prior.reports.inspection.proposal import propose, propose_data, propose_images, windows_of
@@ -206,7 +207,7 @@ def _configured(config: TrainConfig) -> list[Inspection]:
         chosen = {"choice": one.choice, "max_rows": one.split.max_rows}
         seen = _recorded(name, place, roles, own, normalizers, cameras, depths, clouds, **chosen)
         replays = replay_findings(config, name, one) if not seen.survey.problems else []
-        found.append(replace(seen, findings=ranked([*seen.findings, *_cut_texts(one), *replays])))
+        found.append(replace(seen, findings=ranked([*seen.findings, *_beside_signals(one, seen.survey), *replays])))
     return found
 
 
@@ -224,11 +225,20 @@ def _point_encoder(config: TrainConfig, key: str) -> PointEncoderConfig:
     return found if isinstance(found, PointEncoderConfig) else PointEncoderConfig()
 
 
-def _cut_texts(data: TrajectoriesConfig) -> Iterator[Finding]:
-    """Instructions that are longer than the model of their embeddings reads."""
-    for each in data.language.values():
-        record = read_record(Path(each.folder.path).expanduser())
-        yield from (Finding("warning", line) for line in cut_warnings(record, each.folder.path))
+def _beside_signals(data: TrajectoriesConfig, seen: Survey) -> Iterator[Finding]:
+    """What training refuses of the split, weights, embeddings and instructions, and its doubts about instructions."""
+    both = seen.store, seen.chosen
+    reads: list[Callable[[], object]] = [partial(data.split.of, *both)]
+    reads += [partial(one.create, seen.chosen) for one in data.embeddings.values()]
+    reads += [partial(one.create, *both) for one in (*data.language.values(), data.weights) if one is not None]
+    for read in reads:
+        try:
+            found = read()
+        except DataError as error:
+            yield from (Finding("error", f"{error.source}: {problem}") for problem in error.problems[:MOST_NAMED])
+            continue
+        if isinstance(found, FrameTexts):
+            yield from (Finding("warning", doubt) for doubt in found.warnings)
 
 
 def _recorded(

@@ -11,6 +11,7 @@ import numpy as np
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.episode_store import step_of
+from dp_prior.data.recorded.points import cloud_fault
 from dp_prior.networks.encoders.points import PointEncoderConfig
 from dp_prior.reports.inspection.cameras import EPISODES
 from dp_prior.reports.inspection.faults import MOST_NAMED, Finding
@@ -110,6 +111,9 @@ def look_at_points(
     count = min(EPISODES, len(seen.chosen.numbers))
     numbers = seen.chosen.numbers[np.arange(count) * len(seen.chosen.numbers) // count]
     for key, stated in wanted.items():
+        if fault := cloud_fault(seen.store, key):
+            findings.append(Finding("error", f"{key}: {fault}"))
+            continue
         try:
             found = Cloud.of(key, seen.store.episodes(key, seen.chosen.recorded, numbers), stated)
         except DataError as error:

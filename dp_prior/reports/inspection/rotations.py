@@ -105,13 +105,14 @@ def _wrapped(signal: Signal, seen: Survey) -> Iterator[Finding]:
     taken = {place for each in signal.rotations for place in range(*each.slice)}
     turns = {place: found for place, found in whole_turns(signal, seen).items() if place not in taken}
     told: set[int] = set()
-    for place, (turn, rows) in turns.items():
+    for place, (turn, _) in turns.items():
         if place in told:
             continue
         start, form = _euler_of(signal, place)
         unit = "_degrees" if turn == 360 else ""
         with_it = [other for other in turns if form is not None and start <= other < start + 3] or [place]
         told.update(with_it)
+        rows = np.unique(np.concatenate([turns[other][1] for other in with_it]))
         listed = ", ".join(signal.called(other) for other in with_it)
         text = f"{signal.name}, dimension{'s' * (len(with_it) > 1)} {listed}: {len(rows):,} steps change by {turn:.4g}"
         if form is not None:

@@ -144,8 +144,8 @@ def _moved(views: Views, seen: Survey) -> Iterator[Finding]:
         if max(abs(part) for part in shift) >= MOVED and best >= FITS and best - here >= GAIN:
             shifts[place] = shift
     if shifts:
-        down, right = next(iter(shifts.values()))
-        how = f"{abs(right):.0%} of the width, {abs(down):.0%} of the height"
+        down, right = np.abs(list(shifts.values())).max(0)
+        how = f"{'up to ' * (len(shifts) > 1)}{right:.0%} of the width, {down:.0%} of the height"
         what = f"{views.camera}: the camera stands otherwise, by {how},"
         remedy = "look at the page; a policy sees the task from one place only"
         yield from _told(list(shifts), list(views.pictures), seen, what, remedy)

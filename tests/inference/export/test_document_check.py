@@ -3,12 +3,13 @@
 import copy
 import json
 
+import numpy as np
 import pytest
 
 from dp_prior.inference.export.document_check import check_document
 from dp_prior.inference.export.graph_options import GraphOptions
 from dp_prior.inference.export.write import document
-from tests.inference.export.policies import build
+from tests.inference.export.policies import ByTorch, build
 from tests.messages import naming
 
 
@@ -16,9 +17,10 @@ from tests.messages import naming
 def sound():
     policy = build(relative_to="position", sampler={"type": "ddim", "steps": 4, "eta": 0.5, "renoise": 0.5})
     options = GraphOptions(batch=2, precision="fp16", opset=17, unroll=True)
-    return json.loads(
-        json.dumps(document(policy, policy.sampler, options) | {"source": "a test", "files": {"a.onnx": "0" * 64}})
-    )
+    written = document(policy, policy.sampler, options) | {"source": "a test", "files": {"a.onnx": "0" * 64}}
+    turned = {"rotations": {"embedding": [{"slice": [0, 3], "form": "axis_angle"}]}, "kinds": {"embedding": "vector"}}
+    started = {"previous_actions": {"position": [0.0, 0.0]}}
+    return json.loads(json.dumps(written | {"spec": written["spec"] | turned | started}))
 
 
 READ = ("horizon", "n_obs_steps", "n_action_steps", "action_dim", "spec", "obs", "action", "self_condition", "cold")
@@ -43,7 +45,7 @@ def test_a_sound_document_passes_and_every_key_that_is_read_is_needed(sound):
 @pytest.mark.promise("K2", "K13")
 def test_any_value_in_any_place_is_taken_or_refused(sound):
     for path in list(places(sound))[1:]:
-        for value in (None, -1, 10**9, 1e300, "x", [], {}, [None], {"x": None}, True):
+        for value in (None, -1, 10**9, 1e300, "x", [], {}, [None], {"x": None}, True, [[]], ["a", "b"], [0, 1]):
             changed = copy.deepcopy(sound)
             here = changed
             for key in path[:-1]:
@@ -53,6 +55,9 @@ def test_any_value_in_any_place_is_taken_or_refused(sound):
                 check_document(changed)
             except ValueError as error:
                 assert "its key" in str(error)
+            else:
+                with np.errstate(over="ignore"):
+                    ByTorch(changed, {})
 
 
 @pytest.mark.promise("K8", "K13")

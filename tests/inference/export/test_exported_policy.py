@@ -13,7 +13,7 @@ from dp_prior.files.durable import seal, unseal
 from dp_prior.inference.export.exported_agent import ExportAgent
 from dp_prior.inference.export.exported_policy import ExportError, OnnxPolicy
 from dp_prior.inference.export.torch_policy import AgentPolicy, TorchExportPolicy
-from dp_prior.inference.export.write import write_export
+from dp_prior.inference.export.write import document, write_export
 from tests.inference.export.policies import (
     CAMERA,
     ByTorch,
@@ -54,6 +54,15 @@ def test_a_directory_that_is_no_export_is_refused(layout, tmp_path):
         layout.load(tmp_path)
     (tmp_path / "policy.json").write_text("{}")
     with pytest.raises(ExportError, match=naming("policy.json", "JSON", "SHA-256")):
+        layout.load(tmp_path)
+
+
+@pytest.mark.parametrize(("layout", "found"), [(OnnxPolicy, "pt2"), (TorchExportPolicy, "onnx")])
+def test_an_export_in_the_other_format_is_refused_with_its_files(layout, found, tmp_path):
+    policy = build()
+    files = {f"{name}.{found}": "0" * 64 for name in ("encoder", "denoiser")}
+    (tmp_path / "policy.json").write_bytes(seal(document(policy, policy.sampler) | {"source": "a run", "files": files}))
+    with pytest.raises(ExportError, match=naming(f"encoder{layout.extension}", layout.__name__, *files)):
         layout.load(tmp_path)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dp_prior.inference.export.graph_options import OPSETS
-from dp_prior.inference.export.opsets import OpsetError, lowered
+from dp_prior.inference.export.opsets import GraphError, lowered
 from tests.extras import needs
 from tests.messages import naming
 
@@ -80,5 +80,5 @@ def test_mish_is_x_tanh_of_softplus():
     ],
 )
 def test_what_an_opset_lacks_is_refused_by_name(text, opset, named):
-    with pytest.raises(OpsetError, match=naming(*named)):
+    with pytest.raises(GraphError, match=naming(*named)):
         lowered(model(text), opset)

@@ -8,6 +8,7 @@ import torch
 
 from dp_prior.checkpoints.format import Manifest, Snapshot, write_checkpoint
 from dp_prior.config import ConfigError
+from dp_prior.inference.export import graph_files
 from dp_prior.inference.export.exported_policy import OnnxPolicy
 from dp_prior.inference.export.write import write_export
 from dp_prior.tasks.image import ImageTaskConfig
@@ -91,6 +92,14 @@ def test_a_model_that_is_no_policy_is_refused_with_what_to_do_instead(tmp_path):
 def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "out").mkdir()
     assert told(refused(build(), tmp_path / "out", FileExistsError), tmp_path / "out", "exists", "another")
+
+
+def test_weights_that_no_onnx_file_holds_are_refused_with_the_other_format(tmp_path, monkeypatch):
+    monkeypatch.setattr(graph_files, "_need_onnx", lambda: None)
+    monkeypatch.setattr(graph_files, "LARGEST_ONNX", -1)
+    said = refused(build(), tmp_path / "out", layout="onnx")
+    assert told(said, "its encoder", "0.0 GB", "torch_export") and "Error" not in said
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_the_packages_the_extra_is_named(tmp_path, monkeypatch):

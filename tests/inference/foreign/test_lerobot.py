@@ -200,6 +200,13 @@ REFUSALS = {
         {"input_features__observation~depth": {"type": "VISUAL", "shape": [1, 96, 96]}},
         ("'observation.depth'", "VISUAL", "[1, 96, 96]"),
     ),
+    "two names that are one here": (
+        {
+            "input_features__observation~a~b": {"type": "VISUAL", "shape": [3, 96, 96]},
+            "input_features__observation~a_b": {"type": "VISUAL", "shape": [3, 96, 96]},
+        },
+        ("input_features", "'a_b'", "alike"),
+    ),
     "another output": ({"output_features": {}}, ("output_features", "[]", "'action'")),
     "an uneven horizon": ({"horizon": 7}, ("horizon", 7, "'unet1d'")),
     "too many steps": ({"num_inference_steps": 50}, ("diffusion.schedule", "50 steps", 10)),

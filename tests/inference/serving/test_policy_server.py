@@ -585,6 +585,7 @@ def test_the_command_refuses_in_one_line(trained_policy, tmp_path):
             (["--host", "0.0.0.0", "--token-file", token], ("other users", "mode 644", "chmod 600")),
             (["--token-file", tmp_path / "none"], (tmp_path / "none", "no token")),
             (["--port", 0, "--device", "fpga:x"], ("'fpga:x'", "Invalid device")),
+            (["--port", 0, "--texts", tmp_path], ("--texts", "instructions", tmp_path)),
         ]:
             done = CliRunner().invoke(main, ["serve", str(trained_policy), *map(str, arguments)])
             assert done.exit_code == 64 and told(done.output, *line), done.output
@@ -594,7 +595,6 @@ def test_the_command_refuses_in_one_line(trained_policy, tmp_path):
         assert done.exit_code == 64 and told(done.output, *line) and len(done.output.splitlines()) == 2, done.output
     for arguments, line in [
         ([export, "--device", "cuda"], ("--guidance-scale", "--device", "checkpoints")),
-        ([trained_policy, "--texts", tmp_path], ("--texts", "instructions")),
         ([trained_policy, "--idle", "0"], (0.0, "x>0")),
     ]:
         done = CliRunner().invoke(main, ["serve", *map(str, arguments), "--port", "0"])

@@ -75,3 +75,11 @@ def test_a_timer_that_is_armed_is_cancelled_by_the_end(path, monkeypatch):
     stacks.arm(60.0)
     stacks.close()
     assert calls[0] > 60.0 and calls[-1] == "cancel"
+
+
+def test_where_no_file_can_be_opened_stacks_go_to_stderr_which_stays_open(tmp_path, restored, capfd):
+    (tmp_path / "stacks").write_text("in the way")
+    stacks = Stacks(tmp_path / "stacks" / "rank_1.txt")
+    stacks.write("rank 1", Verdict("error", 1, "out of luck"))
+    stacks.close()
+    assert "test_where_no_file_can_be_opened" in capfd.readouterr().err and not sys.__stderr__.closed

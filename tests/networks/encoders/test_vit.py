@@ -291,7 +291,9 @@ for weights in ("other/vit", "some/vit@v2"):
     *loaded, other, revision = done.stdout.splitlines()
     assert loaded == ["dinov2 True"] * 2
     assert told(other, "weights", "other/vit", "config.json", "Hub", "(hf download", "local folder")
-    assert told(revision, "weights", "some/vit@v2", "config.json", "Hub", "(hf download", "some/vit", "local folder")
+    assert told(
+        revision, "weights", "some/vit@v2", "config.json", "Hub", "(hf download", "--revision v2", "local folder"
+    )
 
 
 def test_attention_pools_by_learned_queries_to_several_tokens(folder):
@@ -445,3 +447,15 @@ def test_a_model_that_is_not_square_is_refused(folder):
     (folder / "config.json").write_text(json.dumps({**config, "image_size": [28, 35]}))
     with pytest.raises(ValueError, match=naming("image_size", "[28, 35]", "patch_size", 7)):
         record(folder)
+
+
+def test_a_repository_without_a_model_is_told_by_what_it_lacks_and_not_to_be_downloaded(hub):
+    hub.create("me/data", files={"README.md": b"not a model"})
+    for weights, words in (
+        ("me/none", ("me/none", "HF_TOKEN")),
+        ("me/data@v9", ("me/data@v9", "revision")),
+        ("me/data", ("me/data", "config.json")),
+    ):
+        with pytest.raises(FileNotFoundError, match=naming("weights", *words)) as caught:
+            VitEncoderConfig(weights=weights).resolve()
+        assert "hf download" not in str(caught.value)

@@ -90,3 +90,36 @@ def test_a_place_is_read_by_the_names_of_its_folders(tmp_path, names):
 def test_without_npy_files_there_are_no_embeddings(tmp_path):
     (tmp_path / "a.txt").write_text("")
     assert embeddings_at(tmp_path) is None and embeddings_at(tmp_path / "a.txt") is None
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("image_id\n" + "".join(f"{row // 2}\n" for row in range(40)), None),
+        ("image_id\n1\n2\n", ("metadata.csv", "2 rows", "40 embeddings")),
+        ("caption\n" + "a\n" * 40, ("metadata.csv", "'image_id'", "caption")),
+        ("image_id\n" + "7\n" * 40, ("40 rows", "data.split")),
+    ],
+)
+def test_what_training_refuses_of_the_split_is_an_error(tmp_path, table, said):
+    record, _ = write(tmp_path)
+    (tmp_path / "metadata.csv").write_text(table)
+    image = record.image.model_copy(update={"metadata": str(tmp_path / "metadata.csv")})
+    split = record.split.model_copy(update={"by": "image_id"})
+    record = record.model_copy(update={"image": image, "split": split})
+    try:
+        record.create()
+        refused = []
+    except DataError as error:
+        refused = [f"{error.source}: {problem}" for problem in error.problems]
+    found = [finding.text for finding in find_in_rows(read_rows(record), record) if finding.severity == "error"]
+    assert found == refused and (told(" ".join(found), *said) if said else not found)
+
+
+def test_a_place_whose_table_names_no_images_is_proposed_without_it(tmp_path):
+    write(tmp_path)
+    for table in ("", "caption\na\n", "image_id\n"):
+        (tmp_path / "metadata.csv").write_text(table)
+        assert "split" not in embeddings_at(tmp_path)
+    (tmp_path / "metadata.csv").write_text("caption,image_id\na,1\n")
+    assert embeddings_at(tmp_path)["split"] == {"by": "image_id"}

@@ -13,8 +13,11 @@ from click.testing import CliRunner
 
 from dp_prior.cli import main
 from dp_prior.config import ConfigError
+from dp_prior.data.embeddings.written import EmbeddingsRecord, Job, write_embeddings
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.convert import convert
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
+from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.reports.inspection import survey as surveying
 from dp_prior.reports.inspection.inspect import inspect, next_command, write_config
 from dp_prior.reports.pages.data_page import summary, write_inspection
@@ -472,6 +475,54 @@ def test_keys_and_slices_that_a_configuration_names_in_vain_are_errors(data, tmp
     (found,) = inspect(str(tmp_path / "config.json"))
     unknown, beyond, *_ = (finding.text for finding in found.findings if finding.severity == "error")
     assert told(unknown, "a", "'stat'", repr(state)) and told(beyond, "b", [2, 9], 3, repr(state))
+
+
+def test_what_training_refuses_beside_the_signals_is_an_error(tmp_path):
+    pytest.importorskip("pyarrow", reason="NOT CHECKED: pyarrow is not installed")
+    config, model = tiny(tmp_path), HashedConfig(dimension=8)
+    embedded = model.create().texts(["go left", "stop"])
+    with np.load(tmp_path / "toy.npz") as file:
+        arrays = dict(file)
+    np.savez(tmp_path / "toy.npz", **arrays, task=np.array(["go left"] * len(arrays["action"])))
+    for name, texts in (("both", ["go left", "stop"]), ("other", ["stop"])):
+        record = EmbeddingsRecord(embedder=model, source={"texts": "text"}, rows=len(texts), cut=len(texts) - 1)
+        write_embeddings(tmp_path / name, Job(record, {"text": texts}, lambda first, stop: embedded[first:stop]))
+    folders = {name: {"path": str(tmp_path / name), "format": "parquet"} for name in ("both", "other", "gone")}
+    for number, (change, words) in enumerate([
+        ({"language": {"a": {"key": "task", "folder": folders["both"]}}}, None),
+        ({"language": {"a": {"key": "task", "folder": folders["gone"]}}}, (tmp_path / "gone",)),
+        ({"language": {"a": {"key": "task", "folder": folders["other"]}}}, ("'go left'", "dp-prior embed")),
+        ({"language": {"a": {"key": "tsk", "folder": folders["both"]}}}, ("language", "'tsk'", "'task'")),
+        ({"embeddings": {"a": {"folder": folders["both"]}}}, ("'episode'", "'frame'")),
+        ({"weights": {"key": "worth"}}, ("weights", "'worth'")),
+        ({"split": {"parts": {"train": ["seen"]}}}, ("split.parts.train", "'seen'")),
+    ]):  # fmt: skip
+        place = tmp_path / f"{number}.json"
+        place.write_text(json.dumps({**config, "data": {**config["data"], **change}}))
+        (found,) = inspect(str(place))
+        errors = [one.text for one in found.findings if one.severity == "error"]
+        assert told(" ".join(errors), *words) if words else not errors, change
+        try:
+            TrainConfig.from_json_path(place).open_data()
+            refused = []
+        except DataError as error:
+            refused = [f"{error.source}: {problem}" for problem in error.problems]
+        assert errors == refused
+        cut = [one.text for one in found.findings if told(one.text, str(tmp_path / "both"), "1 of 2")]
+        assert len(cut) == (words is None), "a doubt of training is a warning"
+
+
+def test_embeddings_of_a_configuration_are_looked_at_and_other_data_refused(embeddings, tmp_path, monkeypatch):
+    folder, image, text = embeddings
+    np.save(folder / "img_emb" / "0.npy", image)
+    np.save(folder / "text_emb" / "0.npy", text)
+    write_config(inspect(str(folder)), tmp_path / "prior.json")
+    (found,) = inspect(str(tmp_path / "prior.json"))
+    assert [rows.folder.count for rows in found.rows] == [len(image), len(text)] and not found.findings
+    (tmp_path / "other.json").write_text(json.dumps(tiny(tmp_path)))
+    monkeypatch.setattr(TrajectoriesConfig, "recorded_sets", lambda self: {})
+    with pytest.raises(DataError, match=naming("'trajectories'", "embeddings", "images")):
+        inspect(str(tmp_path / "other.json"))
 
 
 @pytest.mark.parametrize("content", [None, "a folder"])

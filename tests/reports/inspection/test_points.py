@@ -9,7 +9,7 @@ from dp_prior.reports.inspection.inspect import inspect, write_config
 from dp_prior.reports.pages.data_page import summary
 from dp_prior.run.files.config import TrainConfig
 from tests.data.frames.recordings import ends_of
-from tests.messages import told
+from tests.messages import told, told_each
 
 N = 60
 
@@ -48,6 +48,27 @@ def test_an_encoder_that_sees_little_of_it_is_told(change, words, path, tmp_path
     (tmp_path / "c.json").write_text(json.dumps(document))
     (found,) = inspect(str(tmp_path / "c.json"))
     assert any(told(finding.text, *words) for finding in found.findings)
+
+
+def test_what_is_no_cloud_is_an_error_of_a_configuration_and_a_gap_without_one(path, tmp_path):
+    write_config(inspect(str(path)), tmp_path / "c.json")
+    document, arrays = json.loads((tmp_path / "c.json").read_text()), dict(np.load(path))
+    arrays |= {"five": arrays["cloud"][..., :5], "tag": np.array(["x"] * N), "short": arrays["cloud"][:40]}
+    np.savez(path, **arrays)
+    for key, words in {
+        "clod": ("'clod'", "'cloud'"),
+        "state": ("(2,)", "(points, 3)", "(points, 6)"),
+        "five": ("(90, 5)", "(points, 6)"),
+        "tag": ("str32", "(points, 3)"),
+        "short": ("40 rows", "60 steps"),
+    }.items():
+        document["data"]["points"]["cloud"]["key"] = key
+        (tmp_path / "c.json").write_text(json.dumps(document))
+        (found,) = inspect(str(tmp_path / "c.json"))
+        assert [one.severity for one in found.findings] == ["error"], key
+        assert told(found.findings[0].text, key, *words) and not found.clouds
+    (found,) = inspect(str(path))
+    assert told_each(found.gaps, ("short", "40 rows", "60 steps")) and [one.key for one in found.clouds] == ["cloud"]
 
 
 def test_a_cloud_without_points_is_told_and_not_proposed(path):

@@ -131,6 +131,17 @@ def test_an_angle_that_wraps_is_told_with_its_remedy(tmp_path, key, turn, unit):
     assert findings_of(looked_at(tmp_path, wanted=wanted, **values)) == []
 
 
+def test_angles_of_one_rotation_that_wrap_are_one_finding_about_all_their_steps(tmp_path):
+    steps = np.arange(600)
+    pose = np.stack([walk(np.random.default_rng(k), 0.3) for k in range(6)], axis=1)
+    pose[:, 3], pose[:, 5] = (360 * rate * steps % 360 - 180 for rate in (0.013, 0.017))
+    wraps = (abs(np.diff(np.float32(pose[:, [3, 5]]), axis=0)) > 180).any(1) & (steps[1:] % 60 > 0)
+    names = {"state": ["x", "y", "z", "roll", "pitch", "yaw"]}
+    (found,) = [one for one in find_rotations(looked_at(tmp_path, names, state=pose)) if "wraps" in one.text]
+    assert told(found.text, "dimensions 3 (roll), 5 (yaw)", f"{wraps.sum()} steps", "euler_xyz_degrees")
+    assert (found.episode, found.frame) == divmod(int(np.flatnonzero(wraps)[0]), 60)  # the step before
+
+
 @every(place=[*NPZ_SETS, *(f"{folder}/lerobot" for folder in LEROBOT_SETS)])
 def test_recorded_data_without_rotations_have_no_such_finding(place):
     need(FOLDER / place)

@@ -1,6 +1,7 @@
 """Cameras that are exchanged, blue for red, or moved in an episode are found, and right ones are not."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -92,6 +93,16 @@ def test_an_episode_that_differs_is_named_and_left_out(tmp_path, change, parts):
     assert found.severity == "warning" and told(found.text, *parts) and found.leave_out == [3]
     [of_two] = found_in(tmp_path, lambda number, cameras: change(3 * number, cameras), n=2)
     assert told(of_two.text, *parts, "episodes 0, 1") and not of_two.leave_out
+
+
+def test_cameras_that_moved_by_different_ways_are_told_with_the_largest():
+    place = scene(1).astype(np.float32)
+    pictures = {number: place[:, : SIZE[1]] for number in range(5)}
+    pictures[1] = place[:, 10 : 10 + SIZE[1]]
+    pictures[3] = np.concatenate([scene(2)[:6, : SIZE[1]], pictures[0][:-6]])
+    seen = SimpleNamespace(chosen=SimpleNamespace(named=list))
+    [found] = find_in_views({"front": Views("front", pictures)}, seen)
+    assert told(found.text, "front", "16% of", "12% of", "episodes 1, 3 of 5") and found.leave_out == [1, 3]
 
 
 @pytest.mark.parametrize("name", REAL)

@@ -1,11 +1,15 @@
 """The page of one run: its numbers are those of the run."""
 
+import base64
 import dataclasses
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from dp_prior.evaluation.grid import grid
 from dp_prior.reports.pages.run_page import headlines, measured, points, run_page, short, timed
 from dp_prior.reports.pages.story import EvaluationReport, Story
 from tests.messages import told
@@ -80,6 +84,23 @@ def test_films_beyond_their_room_are_links(tmp_path, monkeypatch):
     page = run_page(Story(tmp_path, "a", rows=one.rows, reports=reports), tmp_path / "report.html")
     assert [film["source"] is None for film in page.films] == [False, True]
     assert [film["file"] for film in page.films] == ["media/rollout_2.mp4", "media/rollout_1.mp4"]
+
+
+def test_pictures_beyond_their_room_are_a_gap_and_frames_are_named_by_their_moments(tmp_path, monkeypatch):
+    pytest.importorskip("PIL", reason="NOT CHECKED: Pillow is not installed")
+    monkeypatch.setattr("dp_prior.reports.pages.run_page.LARGEST_PICTURES", 25)
+    for name in ("ema", "online", "slow"):
+        (tmp_path / f"error_9_{name}.png").write_bytes(name.encode().ljust(10))
+    moments = {"error/moments": [{"episode": 4, "step": 2}, {"episode": 7, "step": 0}]}
+    report = EvaluationReport(tmp_path / "error_9.json", "error", 9, 72, {"type": "error"}, moments)
+    frames = np.random.default_rng(0).integers(0, 256, (2, 4, 6, 3), dtype=np.uint8)
+    page = run_page(story(reports=[report], frames={"error": frames}), tmp_path / "elsewhere" / "page.html")
+    (of_frames, cameras), *shown = page.strips
+    assert told(of_frames, "error", "episode 4, step 2; episode 7, step 0")
+    picture = Image.open(io.BytesIO(base64.b64decode(cameras.removeprefix("data:image/png;base64,"))))
+    assert np.array_equal(picture, grid(frames, 2))
+    assert [base64.b64decode(source.partition(",")[2]).strip() for _, source in shown] == [b"ema", b"online"]
+    assert told("\n".join(page.gaps), "error_9_slow.png", "25 bytes")
 
 
 @pytest.mark.parametrize(("value", "shown"), [("a b", "a b"), (None, ""), (True, "true"), ([1, "x"], '[1, "x"]')])

@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 
+from dp_prior.reports.pages import story as module
 from dp_prior.reports.pages.story import is_number, read_story, state_of
 from tests.cases import every
 from tests.messages import naming, told
@@ -126,6 +127,33 @@ def test_evaluators_are_settings_one_by_one(run):
     settings = read_story(run).settings
     assert settings["evaluate.0.type"] == "loss" and settings["evaluate.1.env.type"] == "toy"
     assert settings["task.list"] == [1, 2]
+
+
+@pytest.mark.parametrize("bound", [1, 60, 61, 62, 119, 120])
+def test_of_long_events_the_newest_whole_lines_are_told(run, monkeypatch, bound):
+    lines = [json.dumps({"step": step, "event": "error", "message": "x" * 15}) + "\n" for step in (1, 2, 3)]
+    assert {len(line) for line in lines} == {60}
+    (run / "events.jsonl").write_text("".join(lines))
+    monkeypatch.setattr(module, "LARGEST_EVENTS", bound)
+    story = read_story(run)
+    whole = [3, 2][: (bound - 1) // 60][::-1]  # the line in which the bound lies is not whole
+    assert [event["step"] for event in story.events] == whole
+    assert told("\n".join(story.gaps), "events.jsonl", "180 bytes", bound)
+
+
+def test_of_many_reports_those_written_last_are_told(run, monkeypatch):
+    for number, name in enumerate(("b", "a", "c")):
+        os.utime(report(run, name, 3, {}), (number, number))
+    os.utime(run / "media" / "rollout_00000002.json", (0, 0))
+    for change, value in (
+        ("MOST_REPORTS", 2),
+        ("LARGEST_REPORTS", 2 * (run / "media" / "a_00000003.json").stat().st_size),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, change, value)
+            story = read_story(run)
+        assert {one.name for one in story.reports} == {"a", "c"}
+        assert told("\n".join(story.gaps), "4 reports", f"{value:,}")
 
 
 def test_frames_of_cameras_are_those_of_the_first_report_or_a_gap(run):

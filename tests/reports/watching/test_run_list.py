@@ -47,6 +47,16 @@ def test_a_summary_follows_its_files(root):
     assert list(runs.summaries()) == ["a"]
 
 
+def test_few_logs_are_kept_and_a_forgotten_one_is_read_anew(root, monkeypatch):
+    monkeypatch.setattr(module, "LOGS_KEPT", 2)
+    runs = Runs(root)
+    for steps in (2, 5):
+        for place in ("a", "sweep/b", "sweep/c"):
+            write_run(root / place, steps=steps)
+            assert runs.one(place)[1].newest == steps / 10
+    assert list(runs._logs) == ["sweep/b", "sweep/c"]
+
+
 def test_a_run_is_not_read_again_before_a_file_changes(root, monkeypatch):
     runs, read = Runs(root), []
     monkeypatch.setattr(
