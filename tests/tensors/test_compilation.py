@@ -148,6 +148,7 @@ def test_off_never_reaches_the_compiler(monkeypatch):
     assert compiled(function, "off", "train.compile") is function
 
 
+@pytest.mark.slow
 def test_a_compiler_that_fails_is_told_in_one_line_with_the_setting(monkeypatch):
     compile_function = torch.compile
 
