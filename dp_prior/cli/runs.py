@@ -399,6 +399,10 @@ def _farewell(outcome: Outcome, config: TrainConfig, modules: tuple[str, ...]) -
     lines.append(f"  {'run':<40} {outcome.directory}")
     if best is not None:
         lines.append(f"  {outcome.label:<40} {best}")
+        is_by_loss = config.task.kind == "policy" and config.train.monitor.metric.endswith("/loss")
+        if outcome.is_measured and is_by_loss and (latest := outcome.latest) != best:
+            remark = "a policy may go on improving while this loss rises, so try both"
+            lines.append(f"  {'newest checkpoint':<40} {latest}; {remark}")
         lines.append("next")
         own = [f"--import={module}" for module in modules]
         lines.append(f"  {shlex.join(['dp-prior', 'evaluate', str(best), *own])}")

@@ -82,6 +82,20 @@ def test_a_farewell_warns_of_a_loss_that_diverged_and_of_what_failed(tmp_path):
     assert told(_farewell(outcome, config, ()), "warning", "logger csv: no space")
 
 
+@pytest.mark.parametrize("metric", ["validation/ema/loss", "rollout/score"])
+def test_the_newest_checkpoint_is_named_beside_an_older_one_that_a_loss_selected(tmp_path, metric):
+    config = write(tmp_path, train__steps=2, evaluate=[])
+    assert train(config).exit_code == 0
+    newest = tmp_path / "run" / "checkpoints" / "step_00000002"
+    mode, evaluators = "max" if metric == "rollout/score" else "min", [{"type": "loss"}, ROLLOUT]
+    monitor = {"metric": metric, "mode": mode}
+    record = TrainConfig.from_json_path(write(tmp_path, evaluate=evaluators, train__monitor=monitor))
+    for best, is_older in ((newest.with_name("step_00000001"), True), (newest, False)):
+        outcome = Outcome("finished", Progress(16, 2), best, tmp_path / "run", [])
+        line = f"newest checkpoint{' ' * 24}{newest}"
+        assert (line in _farewell(outcome, record, ())) == (is_older and metric != "rollout/score")
+
+
 def test_a_page_of_several_runs_needs_a_place(tmp_path):
     done = command("report", tmp_path / "a", tmp_path / "b")
     assert done.exit_code == 2 and told(done.output, "--html")
