@@ -19,6 +19,7 @@ NETWORKS = {
     "unet1d": {"backbone": {"type": "unet1d", "down_dims": [16, 32], "step_embed_dim": 16}},
     "transformer": {"backbone": {"type": "transformer", "embed_dim": 32, "n_layers": 2, "n_heads": 2}},
     "camera": {"encoders": {"camera": {"type": "resnet", "width": 16, "blocks": [1, 1]}}},
+    "camera, sharp": {"encoders": {"camera": {"type": "resnet", "width": 16, "blocks": [1, 1], "sharpness": 4.0}}},
 }
 
 
@@ -31,7 +32,7 @@ def in_half(policy):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_half_precision_errs_by_less_than_half_a_percent_of_the_range(name):
     """The range is 2 normalised units wide."""
-    policy = build(**({"spec": CAMERA} if name == "camera" else {}), **NETWORKS[name])
+    policy = build(**({"spec": CAMERA} if "camera" in name else {}), **NETWORKS[name])
     half = in_half(policy)
     report = parity(policy, half, ByTorch.of(half), policy.sampler, HALF)
     assert 1e-5 < report["largest_error"] < 0.01, report["cases"]
