@@ -18,19 +18,17 @@ def written(table, **options):
     return stream.getvalue()
 
 
-TABLE = {
-    "number": np.arange(20.0),
-    "list": [[1, 2, 3]] * 20,
-    "flag": [True, None] * 10,
-    "text": ["a", "bc"] * 10,
-    "struct": [{"bytes": b"x", "path": None}] * 20,
-    "fixed": pa.array([b"12345"] * 20, pa.binary(5)),
-}
-
-
 @pytest.mark.parametrize("options", [{}, {"row_group_size": 7}, {"write_statistics": False}, {"version": "1.0"}])
 def test_it_is_what_pyarrow_says(options):
-    data = written(TABLE, **options)
+    table = {
+        "number": np.arange(20.0),
+        "list": [[1, 2, 3]] * 20,
+        "flag": [True, None] * 10,
+        "text": ["a", "bc"] * 10,
+        "struct": [{"bytes": b"x", "path": None}] * 20,
+        "fixed": pa.array([b"12345"] * 20, pa.binary(5)),
+    }
+    data = written(table, **options)
     found, metadata = read_footer(io.BytesIO(data)), parquet.ParquetFile(io.BytesIO(data)).metadata
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     assert (found.size, found.rows) == (len(data), 20) and found.groups == [group.num_rows for group in groups]

@@ -5,8 +5,9 @@ import pytest
 
 from dp_prior.evaluation.open_loop import MARGIN, WIDTH, Curves, OpenLoop, episode_runs, write_film
 from tests.evaluation.fakes import read_video
+from tests.extras import needs
 
-pytest.importorskip("matplotlib")
+needs("matplotlib", "plots")
 
 
 def at(*places):

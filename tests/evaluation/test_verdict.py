@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy import integrate
 
 from dp_prior.evaluation.verdict import SHARES, Comparison, log_wealth, mean_limits
 
@@ -41,6 +40,8 @@ def test_the_wealth_is_the_average_over_shares_of_the_product_of_its_bets():
 
 
 def test_the_wealth_of_wins_and_losses_is_the_integral_over_all_shares():
+    from scipy import integrate
+
     for wins, losses in [(0, 3), (5, 2), (12, 12), (40, 5)]:
         gains = np.array([1.0] * wins + [-1.0] * losses)
         exact, _ = integrate.quad(lambda share, w, n: (1 + share) ** w * (1 - share) ** n, 0, 1, (wins, losses))

@@ -9,8 +9,6 @@ from dp_prior.onboard.obs_spec import ObsSpec, Reads
 from tests.cases import every
 from tests.messages import naming
 
-scipy_rotation = pytest.importorskip("scipy.spatial.transform", reason="scipy is not installed: slerp is NOT compared")
-
 
 class Planned:
     """An agent that gives planned actions, and counts the observations that it was given."""
@@ -55,7 +53,9 @@ def test_between_two_actions_a_number_moves_at_constant_velocity_and_a_gripper_a
 
 @every(form=("quaternion_xyzw", "quaternion_wxyz", "axis_angle", "6d_columns", "6d_rows", "matrix"))
 def test_rotations_turn_as_scipys_slerp_does_in_the_form_of_the_data(form):
-    turns = scipy_rotation.Rotation.random(4, random_state=0)
+    from scipy.spatial.transform import Rotation, Slerp
+
+    turns = Rotation.random(4, random_state=0)
     forms = {
         "quaternion_xyzw": turns.as_quat(), "quaternion_wxyz": np.roll(turns.as_quat(), 1, -1),
         "axis_angle": turns.as_rotvec(), "matrix": turns.as_matrix().reshape(4, 9),
@@ -67,27 +67,29 @@ def test_rotations_turn_as_scipys_slerp_does_in_the_form_of_the_data(form):
     rows[2:, :width] *= -1 if form.startswith("quaternion") else 1  # the same rotation, written with the other sign
     agent = Planned(rows[1:], rotations=[(0, width, form)])
     found = commands(agent, 150, rows[0])
-    expected = scipy_rotation.Slerp(np.arange(4) * 50, turns)(np.arange(1, 151))
+    expected = Slerp(np.arange(4) * 50, turns)(np.arange(1, 151))
     if form.startswith("quaternion"):
         order = -1 if form == "quaternion_wxyz" else 0
-        read = scipy_rotation.Rotation.from_quat(np.roll(found[:, :4], order, -1))
+        read = Rotation.from_quat(np.roll(found[:, :4], order, -1))
     elif form == "axis_angle":
-        read = scipy_rotation.Rotation.from_rotvec(found[:, :3])
+        read = Rotation.from_rotvec(found[:, :3])
     else:
         shape = {"matrix": (3, 3), "6d_columns": (2, 3), "6d_rows": (2, 3)}[form]
         axes = found[:, :width].reshape(-1, *shape)
         whole = axes if form == "matrix" else np.concatenate([axes, np.cross(axes[:, :1], axes[:, 1:])], 1)
-        read = scipy_rotation.Rotation.from_matrix(whole.swapaxes(-1, -2) if form == "6d_columns" else whole)
+        read = Rotation.from_matrix(whole.swapaxes(-1, -2) if form == "6d_columns" else whole)
     assert (read.inv() * expected).magnitude().max() < 1e-5  # actions are float32
     np.testing.assert_allclose(found[:, width], np.arange(1, 151) / 50, atol=1e-6)
 
 
 def test_a_turn_keeps_its_limits_of_angular_velocity_and_acceleration_and_arrives():
-    turns = scipy_rotation.Rotation.from_rotvec([[0, 0, 0], [0, 0, 2.5]])
+    from scipy.spatial.transform import Rotation
+
+    turns = Rotation.from_rotvec([[0, 0, 0], [0, 0, 2.5]])
     quaternions = turns.as_quat()
     agent = Planned([quaternions[1]] * 40, rotations=[(0, 4, "quaternion_xyzw")])
     found = commands(agent, 2000, quaternions[0], limits=MotionLimits(velocity=1.0, acceleration=4.0))
-    read = scipy_rotation.Rotation.from_quat(found)
+    read = Rotation.from_quat(found)
     speed = (read[:-1].inv() * read[1:]).magnitude() * 500
     assert speed.max() <= 1 + 1e-6 and np.abs(np.diff(speed)).max() * 500 <= 4 + 1e-3
     assert (read[-1].inv() * turns[1]).magnitude() < 1e-6

@@ -6,21 +6,30 @@ import pytest
 from dp_prior.onboard.rotation_check import MOST_RADIANS, NOT_UNIT, is_rotation, not_a_rotation
 from tests.cases import every
 
-Rotation = pytest.importorskip("scipy.spatial.transform", reason="scipy is not installed: NOT CHECKED").Rotation
-TURNS = Rotation.random(50, random_state=0)
-FORMS = {
-    "quaternion_xyzw": TURNS.as_quat(),
-    "axis_angle": TURNS.as_rotvec(),
-    "euler_xyz_degrees": TURNS.as_euler("xyz", degrees=True),
-    "matrix": TURNS.as_matrix().reshape(-1, 9),
-    "6d_rows": TURNS.as_matrix()[:, :2].reshape(-1, 6),
-    "6d_columns": TURNS.as_matrix()[..., :2].swapaxes(1, 2).reshape(-1, 6),
-}
+ANGLES = ("axis_angle", "euler_xyz_degrees")
+LENGTHS = ("quaternion_xyzw", "matrix", "6d_rows", "6d_columns")
 
 
-@every(form=FORMS)
-def test_rotations_of_scipy_pass_one_by_one_and_no_number_that_is_not_finite_does(form):
-    values = FORMS[form]
+@pytest.fixture(scope="module")
+def forms():
+    """50 rotations of scipy in each form."""
+    from scipy.spatial.transform import Rotation
+
+    turns = Rotation.random(50, random_state=0)
+    matrices = turns.as_matrix()
+    return {
+        "quaternion_xyzw": turns.as_quat(),
+        "axis_angle": turns.as_rotvec(),
+        "euler_xyz_degrees": turns.as_euler("xyz", degrees=True),
+        "matrix": matrices.reshape(-1, 9),
+        "6d_rows": matrices[:, :2].reshape(-1, 6),
+        "6d_columns": matrices[..., :2].swapaxes(1, 2).reshape(-1, 6),
+    }
+
+
+@every(form=(*ANGLES, *LENGTHS))
+def test_rotations_of_scipy_pass_one_by_one_and_no_number_that_is_not_finite_does(form, forms):
+    values = forms[form]
     assert is_rotation(values, form).shape == (50,) and is_rotation(values, form).all()
     for wrong in (np.nan, np.inf, -np.inf):
         changed = values.copy()
@@ -28,19 +37,19 @@ def test_rotations_of_scipy_pass_one_by_one_and_no_number_that_is_not_finite_doe
         assert is_rotation(changed, form).tolist() == [number != 7 for number in range(50)]
 
 
-@pytest.mark.parametrize("form", [form for form in FORMS if FORMS[form].shape[1] != 3])
-def test_a_length_may_be_off_by_the_tolerance_and_no_more(form):
-    values = FORMS[form]
+@pytest.mark.parametrize("form", LENGTHS)
+def test_a_length_may_be_off_by_the_tolerance_and_no_more(form, forms):
+    values = forms[form]
     scale = NOT_UNIT if form.startswith("quaternion") else NOT_UNIT / 2  # of a square
     assert is_rotation(values * (1 + 0.9 * scale), form).all()
     assert not is_rotation(values * (1 + 1.2 * scale), form).any()
 
 
-def test_angles_end_at_two_turns_and_mirror_images_are_no_rotation():
+def test_angles_end_at_two_turns_and_mirror_images_are_no_rotation(forms):
     for form, limit in (("axis_angle", MOST_RADIANS), ("euler_xyz_degrees", np.rad2deg(MOST_RADIANS))):
         ends = np.array([[limit, 0, -limit], [0, limit * 1.001, 0]])
         assert is_rotation(ends, form).tolist() == [True, False]
-    assert not is_rotation(-FORMS["matrix"], "matrix").any()
+    assert not is_rotation(-forms["matrix"], "matrix").any()
 
 
 @pytest.mark.parametrize(

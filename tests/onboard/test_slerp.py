@@ -9,8 +9,6 @@ from dp_prior.onboard.slerp import WIDTHS, to_quaternion
 from dp_prior.tensors import rotations
 from tests.messages import naming
 
-scipy_rotation = pytest.importorskip("scipy.spatial.transform", reason="scipy is not installed: slerp is NOT compared")
-
 
 def each(name):
     """A function of `slerp` over the first axis of all its arrays."""
@@ -33,7 +31,9 @@ def drawn(n, seed=0):
 
 
 def scipy_of(quaternion):
-    return scipy_rotation.Rotation.from_quat(np.roll(quaternion, -1, -1))
+    from scipy.spatial.transform import Rotation
+
+    return Rotation.from_quat(np.roll(quaternion, -1, -1))
 
 
 def test_every_form_and_back_is_the_same_rotation_as_in_torch():
@@ -49,14 +49,16 @@ def test_every_form_and_back_is_the_same_rotation_as_in_torch():
 
 
 def test_the_way_between_two_rotations_is_that_of_scipy():
+    from scipy.spatial.transform import Rotation, Slerp
+
     one, other = drawn(100, 1), drawn(100, 2)
     angles = (scipy_of(one).inv() * scipy_of(other)).magnitude()
     is_clear = angles < np.pi - 1e-3  # at half a turn both ways are as short
     for share in (0.0, 0.25, 0.7, 1.0):
         found = each("slerp")(one, each("between")(one, other), share)
         for i in np.flatnonzero(is_clear):
-            pair = scipy_rotation.Rotation.concatenate([scipy_of(one[i]), scipy_of(other[i])])
-            expected = scipy_rotation.Slerp([0, 1], pair)([share])[0]
+            pair = Rotation.concatenate([scipy_of(one[i]), scipy_of(other[i])])
+            expected = Slerp([0, 1], pair)([share])[0]
             assert (scipy_of(found[i]).inv() * expected).magnitude() < 1e-7
     np.testing.assert_allclose(np.linalg.norm(each("between")(one, other), axis=-1), angles, atol=1e-7)
 

@@ -4,19 +4,24 @@ import pytest
 
 from dp_prior.config import ConfigError
 from dp_prior.pixels.opengl import opengl
+from tests.extras import needs
 from tests.messages import naming
 
-gl_context = pytest.importorskip("mujoco.gl_context", reason="NOT CHECKED: MuJoCo is not installed")
+needs("mujoco", "aloha")
 REMEDY = ("MUJOCO_GL", "egl", "libegl1", "osmesa", "libosmesa6", "videos 0")
 
 
-def backend(module):
-    return type("GLContext", (), {"__module__": module})
+@pytest.fixture
+def backend(monkeypatch):
+    """A function that gives MuJoCo the backend of this name."""
+    from mujoco import gl_context
+
+    return lambda name: monkeypatch.setattr(gl_context, "GLContext", type("GLContext", (), {"__module__": name}))
 
 
-def test_windows_without_a_display_are_refused_before_anything_is_opened(monkeypatch):
+def test_windows_without_a_display_are_refused_before_anything_is_opened(backend, monkeypatch):
     glfw = pytest.importorskip("glfw", reason="NOT CHECKED: glfw is not installed")
-    monkeypatch.setattr(gl_context, "GLContext", backend("mujoco.glfw"))
+    backend("mujoco.glfw")
     monkeypatch.setattr(glfw, "init", lambda: False)
     with pytest.raises(ConfigError, match=naming("display", *REMEDY)), opengl():
         pytest.fail("opened")
@@ -25,8 +30,8 @@ def test_windows_without_a_display_are_refused_before_anything_is_opened(monkeyp
         pass
 
 
-def test_another_backend_needs_no_display_and_its_error_is_told(monkeypatch):
-    monkeypatch.setattr(gl_context, "GLContext", backend("mujoco.egl"))
+def test_another_backend_needs_no_display_and_its_error_is_told(backend):
+    backend("mujoco.egl")
     with opengl():
         pass
     with pytest.raises(ConfigError, match=naming("no context", *REMEDY)), opengl():

@@ -6,7 +6,6 @@ import socket
 
 import pytest
 import yaml
-from huggingface_hub import ModelCard
 
 from dp_prior import load_policy
 from dp_prior.checkpoints.format import Manifest, read_checkpoint, read_manifest
@@ -23,6 +22,12 @@ from tests.tiny import experiment, tiny
 
 ROLLOUT = {"type": "rollout", "env": {"type": "toy", "n_envs": 2, "max_steps": 6}, "n_episodes": 4, "videos": 2}
 SAVER = {"type": "huggingface", "repo": "me/card", "license": "apache-2.0"}
+
+
+def read_card(text):
+    from huggingface_hub import ModelCard
+
+    return ModelCard(text)
 
 
 @pytest.fixture
@@ -46,7 +51,7 @@ def finished(tmp_path, hub, monkeypatch):
 
 def test_the_card_of_a_finished_run_and_what_it_promises(finished, hub):
     files = hub.files("me/card")
-    card = ModelCard(files["README.md"].decode())
+    card = read_card(files["README.md"].decode())
     data = card.data.to_dict()
     assert (data["license"], data["library_name"], data["pipeline_tag"]) == ("apache-2.0", LIBRARY, "robotics")
     assert set(TAGS["policy"]) | {"mlp"} == set(data["tags"])
@@ -98,7 +103,7 @@ def test_a_card_can_be_made_of_almost_nothing(tmp_path, hub):
     policy.normalizer.fit({"x": statistics(2), "position": statistics(2), "angle": statistics(1, 0.0, 6.28)})
     assert isinstance(policy.record, PolicyConfig)
     policy.push_to_hub("me/bare")
-    card = ModelCard(hub.files("me/bare")["README.md"].decode())
+    card = read_card(hub.files("me/bare")["README.md"].decode())
     assert card.data.eval_results is None and "## Training" not in card.text and "## Scores" not in card.text
 
 
@@ -114,7 +119,7 @@ def test_a_run_of_other_settings_does_not_claim_the_score_of_its_file(tmp_path, 
     overrides = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
     outcome = Run(TrainConfig.from_json_path(find_configuration("pusht_state"), overrides), report=None).run()
     assert outcome.failures == []
-    card = ModelCard(hub.files("me/card")["README.md"].decode())
+    card = read_card(hub.files("me/card")["README.md"].decode())
     assert "0.971" not in card.text and "Hardware" not in card.text
     assert "Started from policy/pusht_state.json of dp_prior with other task.backbone.down_dims" in card.text
     values = {result.metric_name: result.metric_value for result in card.data.eval_results}
@@ -146,7 +151,7 @@ def test_the_snippet_of_a_policy_leaves_the_previous_action_to_the_agent(tmp_pat
 def test_the_snippet_of_images_gives_their_conditions(tmp_path):
     card = bare_card(tmp_path, "image", {"x_shape": [8, 8, 1], "cond_shapes": {}})
     assert 'load_image("me/model")\nimages = model.predict(1)  # (1, 8, 8, 1) uint8\n```\n' in card
-    assert ModelCard(card).data.pipeline_tag == "unconditional-image-generation" and "import torch" not in card
+    assert read_card(card).data.pipeline_tag == "unconditional-image-generation" and "import torch" not in card
     card = bare_card(tmp_path, "image", {"x_shape": [8, 8, 1], "cond_shapes": {"label": [], "low_res": [4, 4, 1]}})
     given = "[0], low_res=torch.zeros(1, 4, 4, 1, dtype=torch.uint8)"
     assert "import torch\nfrom dp_prior" in card and f"images = model.predict({given})  # (1" in card

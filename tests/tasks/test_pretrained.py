@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from huggingface_hub import ModelHubMixin
 from safetensors.torch import load_file
 
 from dp_prior import load_policy
@@ -160,6 +159,8 @@ def test_from_the_cache_alone(policy, hub):
 
 
 def test_the_words_are_those_of_the_hubs_own_mixin():
+    from huggingface_hub import ModelHubMixin
+
     for method in ("from_pretrained", "save_pretrained", "push_to_hub"):
         theirs = inspect.signature(getattr(ModelHubMixin, method)).parameters
         ours = inspect.signature(getattr(DiffusionPolicy, method)).parameters
