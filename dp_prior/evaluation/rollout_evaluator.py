@@ -37,11 +37,14 @@ from dp_prior.evaluation.smoothness import MEASURES
 from dp_prior.evaluation.view import CameraView
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.instructions import Instructions
+from dp_prior.onboard.range_watch import RangeLimits
 from dp_prior.tensors.batch import FRAMES, Spec
 from dp_prior.tensors.metrics import ReducingRanks
 
 NUMBERS, STAGE_CHARACTERS = 5, 32
 """Columns of an episode's numbers, and of the name of a stage."""
+FAR = 10.0
+"""Half ranges of training beyond which an observation is told: another unit leads there, and a lost policy seldom."""
 
 
 class RolloutEvaluator:
@@ -277,6 +280,7 @@ class RolloutEvaluator:
             delay=config.delay,
             instructions=instructions,
             guidance_scale=config.guidance_scale,
+            ranges=RangeLimits(tell=FAR),
         )
 
     def _seen(self, obs: dict[str, np.ndarray], policy: Any) -> dict[str, np.ndarray]:

@@ -159,9 +159,14 @@ def delay_fault(merge: MergeConfig | None, delay: int, n_action_steps: int, room
     if delay < 0:
         return f"delay is {delay}; it is a number of control steps, 0 or more"
     if merge is not None and not merge.stalls and not delay <= n_action_steps <= room - delay:
+        which = (
+            f"n_action_steps must lie from {delay} to {room - delay}, and is {n_action_steps}"
+            if 2 * delay <= room
+            else f"no n_action_steps is possible; the longest delay is {room // 2}"
+        )
         return (
-            f"with delay {delay} n_action_steps must lie from {delay} to {room - delay}, and is {n_action_steps}: a "
-            f"chunk holds {room} actions from the present on, of which the first {delay} are past when it arrives"
+            f"with delay {delay} {which}: a chunk holds {room} actions from the present on, of which the first {delay} "
+            f"are past when it arrives"
         )
     return None
 

@@ -44,7 +44,8 @@ def test_every_knob_changes_the_measurement():
     ("fields", "task", "message"),
     [
         ({"delay": 2}, {}, ("delay", 2, "set merge")),
-        ({"delay": 9, "merge": Guided()}, {}, ("delay 9", "n_action_steps", "9 to 6", 8)),
+        ({"delay": 9, "merge": Guided()}, {}, ("delay 9", "n_action_steps", "is 7")),
+        ({"delay": 7, "merge": Guided(), "n_action_steps": 2}, {}, ("delay 7", "n_action_steps", "7 to 8", 2)),
         ({"delay": 2, "merge": Prefix()}, {"prefix": {"max_delay": 1}}, ("task.prefix", "to 1", "raise")),
         ({"delay": 2, "merge": Prefix()}, {}, ("task.prefix", "to 0", "raise")),
         ({"delay": 2, "merge": Prefix()}, {"prefix": {"max_delay": 2}}, None),

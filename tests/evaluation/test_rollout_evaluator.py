@@ -22,6 +22,8 @@ from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.chunking import Ensemble, Naive, Synchronous
 from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.onboard.obs_spec import ObsSpec
+from dp_prior.tensors.observations import policy_reads
 from tests.evaluation.fakes import NOW, TinyPolicy, on_ranks
 from tests.evaluation.rollouts import (
     KEYS,
@@ -43,6 +45,15 @@ def test_policy_that_keeps_its_side_solves_all_and_one_that_wavers_does_not():
     assert measure(Way(side=1.0)).metrics["rollout/success_rate"] == 1.0
     wavering = measure(Way()).metrics
     assert wavering["rollout/score"] < 1.0 and 0 < wavering["rollout/success_rate"] < 1
+
+
+@pytest.mark.parametrize(("high", "is_told"), [(0.2, False), (0.02, True)])
+def test_another_unit_is_told_and_a_lost_policy_is_not(high, is_told, caplog):
+    policy = Way(side=1.0)
+    ends = (np.full(2, -high), np.full(2, high))  # positions of the toy lie between -1 and 1
+    policy.reads = ObsSpec({key: one._replace(range=ends) for key, one in policy_reads(policy).observations.items()})
+    measure(policy)
+    assert told(caplog.text, "half ranges", "unit") == is_told
 
 
 def test_metrics_follow_from_the_table_of_seeds():

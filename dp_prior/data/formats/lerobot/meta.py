@@ -116,7 +116,11 @@ class LeRobotMeta:
                 rows = [(line["task_index"], line["task"]) for line in lines]
         if not rows or not all(type(number) is int and isinstance(text, str) for number, text in rows):
             raise DataError(str(path), ["is not a list of tasks: expected a number and a text in each row"])
-        return dict(rows)
+        tasks = dict(rows)
+        if doubtful := next(((number, text) for number, text in rows if tasks[number] != text), None):
+            number, text = doubtful
+            raise DataError(str(path), [f"task_index {number} is {text!r} and {tasks[number]!r}; expected one text"])
+        return tasks
 
     def video_info(self, key: str) -> dict[str, Any]:
         """What meta/info.json says of the frames of a feature beside their shape."""

@@ -225,6 +225,8 @@ class ZarrStore(EpisodeStore):
             raise DataError(where, [unknown])
         with decoding(where):
             array, stored = self._open_root()[name], stored_bytes(self.path, name)
+            if 0 in chunk_lengths(array):
+                raise DataError(where, [f"chunks are {chunk_lengths(array)}; expected 1 or more along each axis"])
             chunk_bytes = math.prod(chunk_lengths(array)) * array.dtype.itemsize
             some = (min(array.shape[0], chunk_lengths(array)[0]), *array.shape[1:]) if array.shape else ()
             check_array(where, some, array.dtype, stored=sum(stored.values()), ratio=LARGEST_RATIO, chunk=chunk_bytes)

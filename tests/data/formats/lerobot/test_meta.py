@@ -70,6 +70,21 @@ def test_what_is_no_list_of_tasks_is_refused(write, tmp_path):
             store(tmp_path).texts()
 
 
+@pytest.mark.parametrize("write", [write_v2, write_v3])
+def test_two_texts_of_one_task_are_refused_and_one_text_twice_is_read(write, tmp_path):
+    file = write(tmp_path).joinpath("meta", "tasks.parquet" if write is write_v3 else "tasks.jsonl")
+    for second in ("push", "pull"):
+        if write is write_v3:
+            write_table(file, {"task_index": [0, 0], "task": ["push", second]})
+        else:
+            file.write_text("".join(json.dumps({"task_index": 0, "task": text}) + "\n" for text in ("push", second)))
+        if second == "push":
+            assert store(tmp_path).texts() == {0: "push"}
+            continue
+        with pytest.raises(DataError, match=naming(file, "task_index 0", "'push'", "'pull'")):
+            store(tmp_path).texts()
+
+
 @pytest.mark.parametrize("length", [None, 4.5, -3])
 def test_a_length_that_is_none_is_named(length, tmp_path):
     listing = write_v3(tmp_path) / "meta/episodes/chunk-000/file-000.parquet"

@@ -1,5 +1,6 @@
 """Chunks that are missing or cut short are errors and never zeros; other files beside them do not matter."""
 
+import re
 import zipfile
 
 import numpy as np
@@ -41,6 +42,15 @@ def test_a_missing_chunk_is_an_error_and_never_zeros_unless_asked_for(tmp_path, 
     assert "set data.episodes.missing_chunks to 'fill'" in message
     assert f"{path}/data/state" in message
     assert (ZarrStoreConfig(path=path, missing_chunks="fill").create().read("state")[30:40] == 0).all()
+
+
+@pytest.mark.parametrize(("zarr_format", "file"), [(2, ".zarray"), (3, "zarr.json")])
+def test_chunks_of_no_rows_are_named(tmp_path, zarr_format, file):
+    path = write(tmp_path / "set.zarr", zarr_format)
+    metadata = path / "data/state" / file
+    metadata.write_text(re.sub(r"(\"chunk(?:s|_shape)\": \[\s*)10", r"\g<1>0", metadata.read_text()))
+    message = problem_of(lambda: ZarrStoreConfig(path=path).create().read("state"))
+    assert told(message, f"{path}/data/state", (0, 2), "1 or more")
 
 
 def test_many_missing_chunks_are_counted_and_the_first_named_with_their_episodes(tmp_path):
