@@ -4,7 +4,7 @@ DAgger, arXiv:1011.0686)."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ LOST_SEED = "lost_seed"
 
 
 def correct(
-    record: Any, observations: Sequence[str], lost: Mapping[int, np.ndarray], points: int, folder: Path
+    record: Any, observations: Iterable[str], lost: Mapping[int, np.ndarray], points: int, folder: Path
 ) -> None:
     """Let the expert of an environment take over at the start and at steps spread evenly over each lost episode.
 
@@ -30,7 +30,7 @@ def correct(
 
     Args:
         record: of the environment, which has an expert.
-        observations: those that the policy reads.
+        observations: of the environment, that are kept.
         lost: the executed actions (T, A) of lost episodes by their seed.
         points: take-overs in an episode, the start among them.
     """
@@ -40,6 +40,7 @@ def correct(
     longest, expert = max(map(len, lost.values())), record.expert()
     limit = longest + (record.max_steps or longest)  # a whole episode for the expert, wherever it begins
     with contextlib.closing(record.model_copy(update={"n_envs": 1, "max_steps": limit}).create()) as env:
+        env.is_watched = False
         for path, (seed, step) in places.items():
             unsolved = path.with_suffix(Path(UNSOLVED).suffix)
             if path.exists() or unsolved.exists():

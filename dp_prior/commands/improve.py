@@ -6,7 +6,8 @@ the same command goes on at the stage where a killed command stopped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,7 @@ class Improvement:
                 run, ["holds no configuration of a training that could go on; name a run of `dp-prior train`"]
             )
         self._observations = observations(self._config)
+        _refuse_unobserved(self._env, self._observations)
         _refuse_known_seeds(self._config, aim.first_seed)
         self._improved(self._first, [out], out)  # refuses overrides before anything is played
         claim(out, {"policies": {run: player.identity}, **asdict(aim), "overrides": [*aim.overrides]}, "an improvement")
@@ -197,6 +199,19 @@ def improve(
         replace_file(out / ROUNDS, encode_document({"is_reached": aim.is_reached(one.losses), "rounds": rows}))
         report(str(one))
     return done, not work.is_stopped
+
+
+def _refuse_unobserved(record: Any, wanted: Mapping[str, tuple[int, ...] | None]) -> None:
+    """Raises ConfigError if an environment does not observe the states that pictures are drawn from."""
+    states = {key: shape for key, shape in wanted.items() if shape is not None}
+    if not states:
+        return
+    with contextlib.closing(record.model_copy(update={"n_envs": 1}).create()) as env:
+        known = {key: tuple(shape) for key, shape in env.obs_shapes.items()}
+    if missing := [f"{key!r} of shape {shape}" for key, shape in states.items() if known.get(key) != shape]:
+        found = f"pictures are drawn from {', '.join(missing)}, which environment {record.type!r} does not observe"
+        has = ", ".join(f"{key!r} {shape}" for key, shape in known.items())
+        raise ConfigError("data.images", [f"{found}; it observes {has}"])
 
 
 def _refuse_known_seeds(config: TrainConfig, first: int) -> None:

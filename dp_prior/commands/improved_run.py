@@ -14,26 +14,32 @@ from dp_prior.run.files.config import TrainConfig
 FIRST_SET = "demonstrations"
 """Name of the first data set, if there was no other."""
 
-_UNRECORDED = ("embeddings", "images", "depth", "points", "language")
+_UNRECORDED = ("embeddings", "depth", "points", "language")
 
 
-def observations(config: TrainConfig) -> list[str]:
-    """Names of the policy's observations, all of them vectors.
+def observations(config: TrainConfig) -> dict[str, tuple[int, ...] | None]:
+    """What an expert's episodes must hold: the policy's vectors, and the states that its pictures are drawn from.
+
+    Returns:
+        Shape by name of the environment's observation; None if the policy itself says it.
 
     Raises:
         ConfigError: the data have something that episodes of an expert lack.
     """
     sets, problems = config.data.recorded_sets(), []
     for name, one in sets.items():
-        others = [f"{field}.{key}" for field in _UNRECORDED for key in getattr(one, field)]
-        problems += [f"{name} has {', '.join(others)}; an expert's episodes have vectors (obs) alone"] if others else []
+        others = [f"images.{key}" for key, camera in one.images.items() if camera.render is None]
+        others += [f"{field}.{key}" for field in _UNRECORDED for key in getattr(one, field)]
+        has = "an expert's episodes have vectors (obs), and pictures that are drawn from them (render)"
+        problems += [f"{name} has {', '.join(others)}; {has}"] if others else []
     if getattr(config.data, "previous_action", None) is not None:
         problems.append("previous_action is given; a mixture with an expert's episodes does not have it")
     if config.data.split.parts is not None:
         problems.append("split.parts is given; an expert's episodes are divided by the fractions split.train and val")
     if problems:
         raise ConfigError("data", [f"{problem}; train without it to use `dp-prior improve`" for problem in problems])
-    return list(next(iter(sets.values())).obs)
+    first = next(iter(sets.values()))
+    return dict.fromkeys(first.obs) | {camera.key: camera.render.state_shape for camera in first.images.values()}
 
 
 def improved_config(
@@ -69,6 +75,7 @@ def improved_config(
     like_first = {
         "weight": weight,
         "obs": {name: {"key": f"obs.{name}", "rotations": one["rotations"]} for name, one in first["obs"].items()},
+        "images": {name: {**one, "key": f"obs.{one['key']}"} for name, one in first["images"].items()},
         "action": {"key": "action", "rotations": first["action"]["rotations"]},
         "mirror": first["mirror"],
     }

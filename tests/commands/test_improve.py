@@ -3,24 +3,33 @@
 import contextlib
 import itertools
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from dp_prior.cli import main
 from dp_prior.commands import corrections, improve, lost_starts
 from dp_prior.commands.improve import ROUNDS, Aim
-from dp_prior.commands.players import Player
+from dp_prior.commands.players import Player, stored_config
 from dp_prior.config import ConfigError
 from dp_prior.envs.toy import ToyConfig, demonstrations
 from dp_prior.files.locks import FileLock
+from dp_prior.pixels.renderers.pusht import PushTRendererConfig
+from dp_prior.places.reference import resolve
+from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.run import Run
 from dp_prior.training.trainer import PolicyTrainer
 from tests.commands.test_improved_run import corrected
+from tests.extras import needs
 from tests.messages import naming, told
 from tests.tiny import assert_equal, state, tiny, train
+from tests.tiny_camera import ENCODER
 
+ROOT = Path(__file__).parents[2]
 AIM = Aim(lost=0.1, error=0.05, first_seed=1000, losses=6, points=2, weight=0.5, samples=32)
 ROLLOUTS = {"type": "rollout", "name": "toy", "env": {"type": "toy", "n_envs": 4}, "n_episodes": 2, "videos": 0}
 ROLLOUTS |= {"first_seed": 100}
@@ -124,6 +133,44 @@ def test_it_ends_with_success_when_the_limit_is_low_enough(run, tmp_path, monkey
     assert json.loads((tmp_path / "out" / ROUNDS).read_text())["is_reached"] is True
     (last,) = json.loads((tmp_path / "out" / ROUNDS).read_text())["rounds"]
     assert last["high"] < 0.2 and (last["lost"], last["samples"]) == ([], 0)
+
+
+def seeing(place):
+    """The configuration of a policy of Push-T that sees pictures, drawn from the states, and solves nothing."""
+    with np.load(ROOT / "demonstrations" / "pusht.npz") as recorded:
+        ends = recorded["episode_ends"][:4]
+        arrays = {key: recorded[key][: ends[-1]] for key in ("state", "action")}
+    np.savez(place / "pusht.npz", episode_ends=ends, **arrays)
+    camera = {"key": "state", "render": {"type": "pusht"}, "size": [12, 12], "region": [0, 0, 0.5, 0.5]}
+    rollouts = {**ROLLOUTS, "workers": 1, "env": {"type": "pusht", "camera": [24, 24], "n_envs": 2, "max_steps": 120}}
+    return TrainConfig.from_json(json.dumps(tiny(
+        place, train__steps=2, evaluate=[], test=[rollouts], data__episodes__path=str(place / "pusht.npz"),
+        data__obs={"agent_pos": {"key": "state", "slice": [0, 2]}}, data__images={"camera": camera},
+        task__encoders={"camera": {**ENCODER, "crop": None, "jitter": None}},
+    )))  # fmt: skip
+
+
+def test_pictures_that_are_drawn_from_states_are_drawn_from_those_of_the_expert(tmp_path):
+    needs("gym_pusht", "pusht")
+    Run(seeing(tmp_path), report=None).run()
+    rounds, *_ = improved(tmp_path / "run", tmp_path / "out", aim=replace(AIM, losses=2, points=1, samples=16))
+    assert (rounds[0].episodes, len(rounds)) == (2, 2)
+    config = stored_config(resolve(tmp_path / "out" / "round_1" / "run"))
+    data = config.data.set_config("corrections_1").create(horizon=4, n_obs_steps=2, n_action_steps=2)
+    files = sorted((tmp_path / "out" / "round_1" / "episodes").glob("*.npz"))
+    found = data.train.fetch(torch.arange(len(data.train))).cond["camera"][:, -1].numpy()
+    for sample in range(0, len(data.train), 40):
+        episode, row = data.recorded_at("train", sample)
+        with np.load(files[episode]) as file:
+            state = file["obs.state"][row]
+        (drawn,) = PushTRendererConfig().create((24, 24))(state[None])
+        np.testing.assert_array_equal(found[sample], drawn[:12, :12])
+
+
+def test_pictures_of_states_that_the_environment_does_not_observe_are_refused():
+    wanted = {"agent_pos": None, "state": (5,)}
+    with pytest.raises(ConfigError, match=naming("data.images", "'state'", (5,), "'toy'", "'agent_pos' (2,)")):
+        improve._refuse_unobserved(ToyConfig(), wanted)
 
 
 def test_errors_of_all_rounds_sum_to_the_error():

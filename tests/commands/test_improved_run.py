@@ -83,7 +83,7 @@ def test_weights_and_normalizer_are_those_of_the_policy(tmp_path, trained_policy
 
 
 def test_data_that_episodes_of_an_expert_lack_are_refused(tmp_path):
-    assert observations(config_of(tmp_path)) == ["agent_pos", "goal"]
+    assert observations(config_of(tmp_path)) == {"agent_pos": None, "goal": None}
     camera = {"front": {"key": "front", "size": [16, 16]}}
     for change, parts in (
         ({"data__previous_action": "before"}, ["previous_action"]),
