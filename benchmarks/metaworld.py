@@ -2,9 +2,9 @@
 experts, and of a baseline that does not look, on the same 50 seeds.
 
 For each task it records demonstrations and trains `configs/policy/metaworld_state.json` on them. A set, MT10 or MT50,
-is one policy for all its tasks, by `configs/policy/metaworld_mt10.json` on as many demonstrations of each; it is tested
-on 20 seeds a task, with the instruction of each episode and with another one's. What is there already is not done
-again, so the command may be stopped and repeated.
+is one policy for all its tasks, by `configs/policy/metaworld_mt10.json` or `_mt50`, on as many demonstrations of each;
+it is tested on 20 seeds a task, with the instruction of each episode and with another one's. What is there already is
+not done again, so the command may be stopped and repeated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dp_prior.envs.metaworld_tasks import INSTRUCTIONS, SETS
 from dp_prior.evaluation.interval import share_interval
 
 TASKS = ("reach-v3", "button-press-v3", "drawer-open-v3", "push-v3", "pick-place-v3")
-CONFIG, CONFIG_OF_SETS = "metaworld_state", "metaworld_mt10"
+CONFIG, CONFIGS_OF_SETS = "metaworld_state", {"MT10": "metaworld_mt10", "MT50": "metaworld_mt50"}
 FIRST_SEED, EPISODES = 100_000, 50
 EPISODES_OF_SETS = 20  # of each task
 
@@ -91,13 +91,10 @@ def of_set(name: str, runs: Path, demonstrations: int, settings: dict[str, str])
     tasks, data, texts, run = SETS[name], runs / f"{name}.npz", runs / f"{name}_texts", runs / name
     if not data.exists():
         write_demonstrations(data, name, demonstrations)
-    changes = {"data.episodes.path": str(data), "data.language.instruction.folder.path": str(texts)}
-    for test in range(2):
-        changes |= {f"test.{test}.env.task": name, f"test.{test}.n_episodes": len(tasks) * EPISODES_OF_SETS}
-    changes |= settings
-    path = training.ROOT / f"configs/policy/{CONFIG_OF_SETS}.json"
+    changes = {"data.episodes.path": str(data), "data.language.instruction.folder.path": str(texts)} | settings
+    path = training.ROOT / f"configs/policy/{CONFIGS_OF_SETS[name]}.json"
     embed_data("hashed", texts, path, training.assignments(changes), "instruction", lambda line: None)
-    training.train(CONFIG_OF_SETS, changes, run)
+    training.train(CONFIGS_OF_SETS[name], changes, run)
     right, wrong = (by_task(run, test) for test in ("test", "shuffled"))
     totals = [0, 0, 0]
     for number, task in enumerate(tasks):

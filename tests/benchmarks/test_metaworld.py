@@ -2,11 +2,15 @@
 
 import json
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks import metaworld as table
+from dp_prior.run.files.config import TrainConfig
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_open_loop_baseline_is_the_mean_of_the_episodes_that_still_run(tmp_path):
@@ -57,3 +61,12 @@ def test_every_seed_of_a_set_is_tested_once_by_the_expert_of_its_task(tmp_path, 
     assert all(tasks[seed % 10] == task for task, seeds in played.items() for seed in seeds)
     assert [row.split(" | ")[0] for row in rows] == list(tasks) and len(asked) == 2
     assert [cell.split()[0] for cell in last.split(" | ")] == ["all", "50%", "90%", "15%"]
+
+
+def test_the_configurations_of_sets_test_as_many_episodes_of_each_task_as_the_table_counts():
+    for name, config in table.CONFIGS_OF_SETS.items():
+        tests = TrainConfig.from_json_path(ROOT / f"configs/policy/{config}.json").test
+        assert [(one.name, [*one.shuffle]) for one in tests] == [("test", []), ("shuffled", ["instruction"])]
+        for one in tests:
+            assert one.env.task == name and one.first_seed == table.FIRST_SEED
+            assert one.n_episodes == table.EPISODES_OF_SETS * len(table.SETS[name])

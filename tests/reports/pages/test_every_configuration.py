@@ -59,7 +59,8 @@ def place(tmp_path_factory):
     moves = {"state": states, "action": np.tanh(states[:, :4]), "episode_ends": lengths}
     np.savez(root / "runs/metaworld/push-v3.npz", **moves)
     texts = ["reach the goal", "push the puck to the goal"]
-    np.savez(root / "runs/metaworld/MT10.npz", **moves, **told_rows("task", [0, 1] * 5, [30] * 10, texts))
+    for tasks in ("MT10", "MT50"):
+        np.savez(root / f"runs/metaworld/{tasks}.npz", **moves, **told_rows("task", [0, 1] * 5, [30] * 10, texts))
     for task, size in (("transfer_cube", 33), ("insertion", 49)):
         arms = np.tanh(rng.normal(size=(300, size))).astype(np.float32)
         joints = {"state": arms, "action": arms[:, :14], "executed": arms[:, :14]}
@@ -103,8 +104,8 @@ def prepare(name, config):
         run("make-goal-demonstrations", "--episodes", out / "pusht.npz", "--out", out / "pusht_goals.npz")
         texts = ("--key", "instruction", "--out", out / "pusht_goals_texts")
         run("embed", "--model", "hashed", "--config_file", config, *texts)
-    if name == "metaworld_mt10":
-        texts = ("--key", "instruction", "--out", "runs/metaworld/MT10_texts")
+    if name.startswith("metaworld_mt"):
+        texts = ("--key", "instruction", "--out", f"runs/metaworld/{name[-4:].upper()}_texts")
         run("embed", "--model", "hashed", "--config_file", config, *texts)
     if name == "pusht_human_aligned" and not Path("data/pusht_aligned.npz").exists():
         run("convert", "data/pusht_cchi_v7_replay.zarr", "data/pusht_human.npz", "--to", "npz", "--leave-out", "img")
