@@ -48,7 +48,7 @@ class ColorJitter(nn.Module):
             "strengths": torch.tensor(
                 [config.brightness, config.contrast, config.saturation, config.hue], device="cpu"
             ),
-            "identity": torch.eye(3, device="cpu"),
+            "identity": torch.ones(3, device="cpu").diag(),  # the size of eye takes loading two seconds
             "grey": torch.tensor(_LUMA, device="cpu").expand(3, 3).clone(),  # RGB -> its grey, three times
             "turned": (inverse @ quarter_turn @ yiq).float(),  # RGB -> its chroma, rotated by a quarter turn
         }
