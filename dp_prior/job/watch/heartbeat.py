@@ -234,6 +234,7 @@ class Heartbeat:
             self._own.failure = error.verdict
         elif self._is_communication(error):
             self._own.failure = lost = self._await_verdict(error)
+            self._end_lost(lost)  # the judge may come too late for it
         else:
             self._own.failure = self._explain(error)
         self._write_stacks(self._own.failure)
@@ -338,10 +339,7 @@ class Heartbeat:
         """Write the stacks, kill the blamed process, and exit after giving the main thread time to end by itself."""
         self._stacks.disarm()
         self._write_stacks(verdict)
-        peer = self._peers.get(verdict.rank)
-        if peer is not None and verdict.code == LOST:
-            self._ending = threading.Thread(target=end_with_stacks, args=(peer.pidfd,), daemon=True)
-            self._ending.start()
+        self._end_lost(verdict)
         if self._is_leaving.wait(_GRACE_S):
             limit = max(_GRACE_S, self.timeout_s)  # for saves in progress
             if self._is_over.wait(limit):
@@ -349,6 +347,14 @@ class Heartbeat:
         with contextlib.suppress(Exception):
             self._last_words(verdict)
         os._exit(verdict.code)
+
+    def _end_lost(self, verdict: Verdict) -> None:
+        """Begin to end the process of a lost rank, once; a suspended one would stay until torchrun's kill, and without
+        its stacks."""
+        peer = self._peers.get(verdict.rank)
+        if peer is not None and verdict.code == LOST and self._ending is None:
+            self._ending = threading.Thread(target=end_with_stacks, args=(peer.pidfd,), daemon=True)
+            self._ending.start()
 
     def _write_stacks(self, verdict: Verdict) -> None:
         self._stacks.write(f"rank {self.rank} in {self._own.phase}", verdict)

@@ -141,3 +141,21 @@ def test_messages_that_arrive_meanwhile_do_not_change_what_is_judged(monkeypatch
     one._watch()
     one._stacks.close()
     assert seen == [{0, 1}, {0, 1}] and one.verdict is None
+
+
+@pytest.mark.promise("D2")
+def test_a_rank_whose_silence_an_error_finds_before_the_judge_is_ended_with_its_stacks_once(monkeypatch, tmp_path):
+    ended = []
+    monkeypatch.setattr(heartbeat, "end_with_stacks", ended.append)
+    named = {"rank": 0, "ranks": 2, "timeout_s": 60, "stop": Stop(), "stacks": tmp_path}
+    one = Heartbeat(**named, explain=None, last_words=None)
+    one._stacks = Stacks(tmp_path / "rank_0.txt")
+    one._peers[1].pidfd, one._peers[1].heard = 77, time.monotonic() - 3600
+    try:
+        verdict = one._tell(RuntimeError("[gloo/transport/tcp/pair.cc:538] Read error: Connection reset by peer"))
+        assert (verdict.rank, verdict.code) == (1, LOST)
+        one._end_lost(verdict)  # as the judge does, who comes second
+        one._ending.join()
+    finally:
+        one._stacks.close()
+    assert ended == [77]
