@@ -92,7 +92,8 @@ def _elements(function: Callable, args: tuple, given: dict[str, Any]) -> int:
         return args[2]
     elif function is torch.arange and args and not {"start", "end", "step"} & given.keys():
         start, end, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
-        return max(0, math.ceil((end - start) / step)) if step else 0
+        if step and math.isfinite(count := (end - start) / step) and count >= 0:
+            return math.ceil(count)
     return function(*args, **{**given, "device": "meta"}).numel()
 
 
