@@ -143,7 +143,6 @@ def test_messages_that_arrive_meanwhile_do_not_change_what_is_judged(monkeypatch
     assert seen == [{0, 1}, {0, 1}] and one.verdict is None
 
 
-@pytest.mark.promise("D2")
 def test_a_rank_whose_silence_an_error_finds_before_the_judge_is_ended_with_its_stacks_once(monkeypatch, tmp_path):
     ended = []
     monkeypatch.setattr(heartbeat, "end_with_stacks", ended.append)
