@@ -30,7 +30,6 @@ def test_as_many_timesteps_as_a_schedule_takes_can_be_loaded_with_a_small_networ
         (lambda: torch.zeros(1 << 70), ("3 numbers", "1 tensors")),
         (lambda: torch.zeros(-1), ("-1",)),
         (lambda: torch.arange(1e300), ("3 numbers", "1 tensors")),
-        *((lambda numbers=numbers: torch.arange(*numbers), ()) for numbers in ((0, 1, 1e-320), (math.nan,), (0, 1, 0))),
         (lambda: torch.arange(3, 1), ("step",)),
         (lambda: torch.linspace(0, 1, 1 << 40), ("3 numbers", "1 tensors")),
         (lambda: torch.randn(1 << 40), ("3 numbers", "1 tensors")),
@@ -40,8 +39,14 @@ def test_as_many_timesteps_as_a_schedule_takes_can_be_loaded_with_a_small_networ
     ],
 )
 def test_what_is_larger_than_its_weights_or_cannot_be_built_is_refused(create, problem):
-    with pytest.raises(UnbuildableError, match=naming(*problem) if problem else None):
+    with pytest.raises(UnbuildableError, match=naming(*problem)):
         build_bounded(create, [torch.zeros(3)])
+
+
+@pytest.mark.parametrize("numbers", [(0, 1, 1e-320), (math.nan,), (0, 1, 0)])
+def test_rows_of_no_finite_length_are_refused_as_torch_does(numbers):
+    with pytest.raises(UnbuildableError):
+        build_bounded(lambda: torch.arange(*numbers), [])
 
 
 def test_the_elements_of_a_factory_are_counted_as_torch_makes_them():
