@@ -17,6 +17,7 @@ class ConfigError(ValueError):
             more: number of faults beyond `problems`.
             advice: the remedy; last line of the message.
         """
+        self._given = source, problems, more, advice
         total = len(problems) + more
         self.source = source
         self.problems = problems[:MOST_PROBLEMS]
@@ -25,6 +26,10 @@ class ConfigError(ValueError):
         count = f"{total} problem" + ("s" if total != 1 else "")
         lines = [*self.problems, advice] if advice else self.problems
         super().__init__("\n".join([f"{source}: {count}", *(f"  {line}" for line in lines)]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle, from a worker process."""
+        return type(self), self._given
 
 
 class PartError(TypeError):

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from dp_prior.config import ConfigError
 from dp_prior.envs import EnvConfig
 from dp_prior.envs.aloha import AlohaConfig
 from dp_prior.envs.gym import GymConfig
@@ -170,6 +171,8 @@ class _Worker:
             raise self._ended() from None
         if is_answer:
             return found
+        if isinstance(found, ConfigError):
+            raise found
         problem, trace = found
         error = WorkerError(f"environment worker {self._name} failed: {problem}")
         error.add_note(f"in the worker:\n{trace}")
@@ -222,10 +225,13 @@ def _step(env: VectorEnv, argument: tuple[np.ndarray, bool]) -> EnvStep:
 
 
 def _answer(message: bytes, methods: Mapping[str, Callable[[Any], Any]]) -> tuple[bool, Any]:
-    """Whether a call succeeded, and the result; or else the error and its traceback."""
+    """Whether a call succeeded, and the result; or else what the user has to change, or any other error and its
+    traceback."""
     try:
         name, argument = ForkingPickler.loads(message)
         return True, methods[name](argument)
+    except ConfigError as error:
+        return False, error
     except Exception as error:
         return False, (f"{type(error).__name__}: {error}", traceback.format_exc())
 

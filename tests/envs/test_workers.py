@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from dp_prior.config import ConfigError
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.toy import ToyConfig
 from dp_prior.envs.workers import WorkerError, Workers, is_divisible
@@ -96,6 +97,16 @@ def test_a_worker_that_fails_is_one_error_and_ends_all(record, message):
         workers.step(np.zeros((2, 2)))
     if "gripper" in message:
         assert "in step" in caught.value.__notes__[0] and "troubled.py" in caught.value.__notes__[0]
+    wait_for_end(pids, 0)
+
+
+def test_what_the_user_has_to_change_is_told_as_it_is_without_workers():
+    workers, pids = opened(troubled("refuse"), 2)
+    workers.reset([0, 1])
+    workers.step(np.zeros((2, 2)))
+    with pytest.raises(ConfigError) as caught:
+        workers.step(np.zeros((2, 2)))
+    assert str(caught.value) == str(ConfigError("no camera", ["there is no display"], advice="set MUJOCO_GL"))
     wait_for_end(pids, 0)
 
 

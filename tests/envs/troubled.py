@@ -7,6 +7,7 @@ import signal
 import gymnasium
 import numpy as np
 
+from dp_prior.config import ConfigError
 from dp_prior.envs.gym import GymConfig
 from dp_prior.envs.workers import Workers
 
@@ -29,6 +30,8 @@ class Troubled(gymnasium.Env):
         if self.is_odd and self.age == 2:
             if self.trouble == "raise":
                 raise ValueError("the gripper is stuck")
+            if self.trouble == "refuse":
+                raise ConfigError("no camera", ["there is no display"], advice="set MUJOCO_GL")
             if self.trouble == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.trouble == "hang":
