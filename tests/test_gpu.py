@@ -19,7 +19,7 @@ from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.envs.toy import demonstrations
 from dp_prior.job.ranks import Ranks
-from dp_prior.networks.convolution import Conv1d, Downsample1d, Upsample1d
+from dp_prior.networks.backbones.unet1d import UNet1DConfig
 from dp_prior.run.assembly import Assembly
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.tensors.crop import Crop
@@ -151,18 +151,24 @@ def test_compiled_steps_have_the_losses_of_plain_ones(tmp_path, kind, mode):
     assert found == pytest.approx(plain, rel=1e-2)
 
 
-@pytest.mark.parametrize("width", [32, 128])
-def test_compiled_convolutions_in_bfloat16_have_the_gradients_of_plain_ones(width):
+@pytest.mark.parametrize("widths", [(32, 64), (128, 256, 512)])
+def test_a_compiled_unet_in_bfloat16_has_the_gradients_of_the_plain_one(widths):
+    """At a recipe's widths and batch too: torch 2.11 compiles narrow layers to other kernels, which hid a fault."""
     torch.manual_seed(0)
-    layers = Conv1d(16, width, 5), Downsample1d(width), Conv1d(width, width, 3), Upsample1d(width), Conv1d(width, 16, 5)
-    plain, x = torch.nn.Sequential(*layers).to(DEVICE), torch.randn(64, 8, 16, device=DEVICE)
-    found = []
-    for network in (plain, torch.compile(plain)):
-        with torch.autocast(DEVICE.type, torch.bfloat16):
-            y = network(x)
-        found.append(torch.autograd.grad(y.float().square().mean(), list(plain.parameters())))
-    for gradient, expected in zip(*reversed(found), strict=True):
-        assert (gradient - expected).norm() < 0.03 * expected.norm()
+    batch = 256 if IS_GPU else 4
+    plain = UNet1DConfig(down_dims=widths, step_embed_dim=128).create((16, 2), (1, 32)).to(DEVICE)
+    x, cond = torch.randn(batch, 16, 2, device=DEVICE), torch.randn(batch, 1, 32, device=DEVICE)
+    t = torch.arange(batch, device=DEVICE) % 100
+
+    def gradient(network, is_bf16: bool):
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=is_bf16):
+            y = network(x, t, cond)
+        found = torch.autograd.grad((y.float() - x).square().mean(), list(plain.parameters()))
+        return torch.cat([each.flatten() for each in found])
+
+    exact = gradient(plain, False)
+    rounded, compiled = gradient(plain, True), gradient(torch.compile(plain), True)
+    assert (compiled - exact).norm() < 2 * (rounded - exact).norm() < 0.1 * exact.norm()
 
 
 @pytest.mark.parametrize("compile_mode", ["off", pytest.param("reduce-overhead", marks=needs_gpu)])
