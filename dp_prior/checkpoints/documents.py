@@ -6,7 +6,7 @@ Unknown keys are allowed, since other versions write other keys.
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -26,6 +26,7 @@ PROGRESS = "progress.json"
 
 LARGEST_DOCUMENT = 64 << 20  # bytes; a split of a million episodes takes a quarter of the limit
 LARGEST_COUNT = 2**63 - 1
+Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
 
 
 class _Clock(Config, extra="ignore"):
@@ -77,6 +78,9 @@ class ProgressDocument(_Clock):
 
     divergence: _LossLevel | None = None
     """Recent level of the loss; a divergence is measured against it."""
+
+    successes: dict[str, dict[str, tuple[Count, Count]]] = {}
+    """Episodes solved and played by evaluator and instruction, where they decide what is drawn."""
 
     versions: dict[str, str] = {}
     """Version of each library, by its name."""

@@ -73,7 +73,7 @@ def evaluate_checkpoint(
         if not is_imported:
             parts.restore(trainer, snapshot, allow_changes=("data", "seed"))  # measuring on other data is allowed
         with tracker, parts.watched():
-            metrics, _ = measure(evaluators, trainer.models, ranks, trainer.progress, "evaluation")
+            metrics = measure(evaluators, trainer.models, ranks, trainer.progress, "evaluation").metrics
         ranks.end()
     stored, run = snapshot.documents.get(PROGRESS, {"metrics": {}})["metrics"], directory.parent.parent
     if has_result_of(run, directory):

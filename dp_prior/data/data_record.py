@@ -60,6 +60,10 @@ class DataRecord(Config):
         """
         return self
 
+    def followed(self) -> frozenset[str]:
+        """Names of the evaluators whose measurements decide how often samples are drawn."""
+        return frozenset()
+
     def recorded_sets(self) -> Mapping[str, DataRecord]:
         """The sets of recorded episodes by name, each as a data set of its own."""
         return {}

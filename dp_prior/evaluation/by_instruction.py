@@ -10,13 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from dp_prior.data.samples.order import INSTRUCTION_CHARACTERS
 from dp_prior.evaluation.interval import UNBOUNDED, mean_interval
 
-CHARACTERS = 256
-"""Longest instruction; longer texts are cut."""
 
-
-def encode(texts: np.ndarray, characters: int = CHARACTERS) -> np.ndarray:
+def encode(texts: np.ndarray, characters: int = INSTRUCTION_CHARACTERS) -> np.ndarray:
     """(n, characters) numbers of the characters of n texts, 0 after the end."""
     return texts.astype(f"<U{characters}").view("<u4").reshape(len(texts), -1).astype(np.float64)
 

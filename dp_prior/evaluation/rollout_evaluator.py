@@ -18,6 +18,7 @@ from torch import nn
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
+from dp_prior.data.samples.order import INSTRUCTION_CHARACTERS
 from dp_prior.envs.fingerprint import fingerprint
 from dp_prior.envs.vector import VectorEnv
 from dp_prior.envs.workers import Workers, cores, is_divisible
@@ -193,7 +194,7 @@ class RolloutEvaluator:
         """
         config = self.config
         width = NUMBERS + len(self._followed(env, policy)) * len(MEASURES) + STAGE_CHARACTERS
-        width += by_instruction.CHARACTERS if () in env.obs_shapes.values() else 0
+        width += INSTRUCTION_CHARACTERS if () in env.obs_shapes.values() else 0
         instructions = Instructions(policy.spec, config.instructions)
         film = Film(stem.with_suffix(".mp4"), config.videos, env.fps) if stem and config.videos else None
 

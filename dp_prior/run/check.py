@@ -84,7 +84,8 @@ def check(config: TrainConfig, ranks: Ranks, report: Callable[[str], None], allo
                     "a part of your own must draw nothing at random when acting, and keep numbers in its state_dict"
                 )
                 raise ConfigError("task", [f"{problem}; {remedy}"])
-            measured, _ = measure([*parts.evaluators, *parts.tests], trainer.models, ranks, trainer.progress, "check")
+            evaluators = [*parts.evaluators, *parts.tests]
+            measured = measure(evaluators, trainer.models, ranks, trainer.progress, "check").metrics
             lines += time_of_training(config, trainer, start, timed_steps(trainer, batches))
     lines += [f"  also to       {line}" for line in ranks.decide(config.tracker.check)]
     lines.append(f"  checked       one step (loss {row['train/loss']:.4f}), one sample, one save and one load")

@@ -322,24 +322,24 @@ class Run:
         end = trainer.progress
         with ranks.busy():
             trainer.restore(read_checkpoint(best))
-        metrics, media = measure(parts.tests, trainer.models, ranks, trainer.progress, "test")
-        tracker.log(metrics, end)
-        tracker.log_images(media, end)
+        found = measure(parts.tests, trainer.models, ranks, trainer.progress, "test")
+        tracker.log(found.metrics, end)
+        tracker.log_images(found.media, end)
         if not ranks.is_main_process:
             return
         with ranks.busy():
             try:
-                media["curve"] = draw_learning_curve(parts.directory / ROWS, parts.media / "curve.png")
-                tracker.log_images({"curve": media["curve"]}, end)
+                found.media["curve"] = draw_learning_curve(parts.directory / ROWS, parts.media / "curve.png")
+                tracker.log_images({"curve": found.media["curve"]}, end)
             except (ImportError, OSError, ValueError) as error:
                 parts.report(f"no learning curve was drawn: {error}")
-            films = [path for path in media.values() if path.suffix == ".mp4"]
+            films = [path for path in found.media.values() if path.suffix == ".mp4"]
             if films:
                 try:
                     write_gif(films[0], films[0].with_suffix(".gif"))
                 except (ImportError, OSError, ValueError) as error:
                     parts.report(f"no GIF was made: {error}")
-            tracker.log_file(write_result(parts.directory, best, metrics, media, self._tests()), end)
+            tracker.log_file(write_result(parts.directory, best, found.metrics, found.media, self._tests()), end)
         self._deliver(tracker, best, ending)
 
     def _deliver(self, tracker: Tracker, best: Path, ending: str) -> None:

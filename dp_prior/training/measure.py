@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
@@ -14,10 +15,19 @@ from dp_prior.job.stop import Abandoned
 
 
 class Measured(Protocol):
-    """Values by metric name, and files by name for loggers that show them."""
+    """Values by metric name, and files by name for loggers that show them; perhaps `tables`, of rows by name."""
 
     metrics: dict[str, float]
     media: dict[str, Path]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What several evaluators measured."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    media: dict[str, Path] = field(default_factory=dict)
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
 
 class Evaluator(Protocol):
@@ -26,6 +36,23 @@ class Evaluator(Protocol):
     every: Cadence
 
     def run(self, models: dict[str, nn.Module], ranks: Ranks, progress: Progress) -> Measured: ...
+
+
+@runtime_checkable
+class Following(Protocol):
+    """A loader whose order may follow the success of rollouts.
+
+    Attributes:
+        successes: of the newest rollouts, to be stored with a run; None if the order follows none.
+    """
+
+    successes: Any
+
+    def follow(self, tables: Mapping[str, Any]) -> None:
+        """Go on in the order that follows an evaluation."""
+
+    def resume(self, successes: Any) -> None:
+        """Go on in the order that follows stored successes; None: in the order of a start."""
 
 
 @runtime_checkable
@@ -46,8 +73,8 @@ def foretold(evaluators: Sequence[Evaluator], ranks: Ranks) -> list[str]:
 
 def measure(
     evaluators: Sequence[Evaluator], models: dict[str, nn.Module], ranks: Ranks, progress: Progress, phase: str
-) -> tuple[dict[str, float], dict[str, Path]]:
-    """Metrics and media of all evaluators. A collective.
+) -> Findings:
+    """Metrics, media and tables of all evaluators. A collective.
 
     Args:
         phase: its name in the heartbeats.
@@ -55,12 +82,12 @@ def measure(
     Raises:
         Abandoned: on all ranks, if the run is asked to stop meanwhile.
     """
-    metrics: dict[str, float] = {}
-    media: dict[str, Path] = {}
+    found = Findings()
     for evaluator in evaluators:
         ranks.mark(f"{phase} {type(evaluator).__name__}", progress.global_step)
         result = evaluator.run(models, ranks, progress)
         ranks.meet(may_leave=True)
-        metrics |= result.metrics
-        media |= result.media
-    return metrics, media
+        found.metrics.update(result.metrics)
+        found.media.update(result.media)
+        found.tables.update(getattr(result, "tables", {}))
+    return found

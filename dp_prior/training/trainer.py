@@ -32,7 +32,7 @@ from dp_prior.training.best import Best
 from dp_prior.training.divergence import DivergedError, Divergence, LossSum
 from dp_prior.training.ema import EMA
 from dp_prior.training.guard import Guard, NotFiniteError
-from dp_prior.training.measure import Evaluator, measure
+from dp_prior.training.measure import Evaluator, Following, measure
 from dp_prior.training.optimizer import learning_rate, set_learning_rate, update
 from dp_prior.training.samplewise import UNDIFFUSED, samplewise_loss
 from dp_prior.training.stopwatch import Stopwatch
@@ -245,16 +245,19 @@ class PolicyTrainer:
         return metrics
 
     def evaluate(self, evaluators: list[Evaluator]) -> dict[str, float]:
-        """Measure the models. Does not affect training; excluded from samples/s.
+        """Measure the models. Does not affect training, unless the data let the results decide what is drawn next;
+        excluded from samples/s.
 
         Raises:
             Abandoned: on all ranks, if the run is asked to stop meanwhile.
         """
         with self.throughput.paused():
-            metrics, media = measure(evaluators, self.models, self.ranks, self.progress, "evaluation")
-            self.tracker.log_images(media, self.progress)
+            found = measure(evaluators, self.models, self.ranks, self.progress, "evaluation")
+            self.tracker.log_images(found.media, self.progress)
+            if isinstance(self.loader, Following):
+                self.loader.follow(found.tables)
             self.stop.deadline.rests()
-        return metrics | {"train/evaluation_seconds": self.throughput.paused_s}
+        return found.metrics | {"train/evaluation_seconds": self.throughput.paused_s}
 
     def save(self, metrics: dict[str, float], is_best: bool) -> None:
         """Hand a snapshot with the metrics of this step to the writer, if any; training continues."""

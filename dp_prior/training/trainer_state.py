@@ -22,6 +22,7 @@ from dp_prior.training.best import Best
 from dp_prior.training.divergence import Divergence
 from dp_prior.training.ema import EMA
 from dp_prior.training.guard import Guard
+from dp_prior.training.measure import Following
 from dp_prior.training.optimizer import AdamW
 from dp_prior.training.stopwatch import Stopwatch
 
@@ -85,6 +86,8 @@ def take_snapshot(trainer: Trained, metrics: dict[str, float]) -> Snapshot:
         "scaler": accelerator.scaler.state_dict() if accelerator.scaler is not None else None,
         "versions": library_versions(),
     }
+    if isinstance(trainer.loader, Following) and trainer.loader.successes is not None:
+        progress["successes"] = trainer.loader.successes
     return Snapshot(tensors=tensors, documents={**trainer.documents, PROGRESS: progress})
 
 
@@ -115,6 +118,8 @@ def read_state(trainer: Trained, snapshot: Snapshot) -> None:
     trainer.guard.load(training["skipped"])
     trainer.progress = Progress(progress["samples_seen"], progress["global_step"])
     trainer.best.load(progress["best"])
+    if isinstance(trainer.loader, Following):
+        trainer.loader.resume(progress.get("successes"))
     trainer.unmeasured = None if progress.get("unmeasured") is None else Progress(**progress["unmeasured"])
     trainer.measured = {name: math.nan if value is None else value for name, value in progress["metrics"].items()}
     trainer.rollbacks = progress.get("rollbacks", 0)

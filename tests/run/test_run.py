@@ -14,6 +14,7 @@ from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.draw import Draw
+from dp_prior.envs.toy import ToyConfig, demonstrations
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.run import Run, train
@@ -21,8 +22,10 @@ from dp_prior.tensors.randomness import Randomness
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.trainer import PolicyTrainer
 from tests import forks
+from tests.data.recorded.test_language import embed
+from tests.evaluation.rollouts import SIDES, Telling
 from tests.messages import naming
-from tests.tiny import assert_equal, experiment, rows, state, tiny, write
+from tests.tiny import assert_equal, experiment, rows, state, tiny, train_and_die, write
 
 THIRDS = {"train": 0.5, "val": 0.25, "test": 0.25}
 UNET = {"type": "unet1d", "down_dims": [8, 16], "n_groups": 4, "step_embed_dim": 8}
@@ -332,3 +335,37 @@ def test_loggers_get_the_configuration_and_how_accelerate_set_up_the_start(tmp_p
     run.run()
     stored = json.loads((tmp_path / "run" / "config.json").read_text())
     assert begun == [{**stored, "accelerate": run.parts.ranks.facts}] and "accelerate" not in stored
+
+
+def told(place, weights="by_success", **changes) -> Path:
+    """A run whose episodes are told the side of their goal; the sides are drawn by the success of rollouts."""
+    place.mkdir()
+    arrays = demonstrations(8, seed=3)
+    firsts = np.r_[0, arrays["episode_ends"][:-1]]
+    np.savez(place / "toy.npz", **arrays, said=(arrays["state"][firsts, 2] < 0).astype(np.int64))
+    language = {"key": "said", "texts": SIDES, "folder": embed(place / "e", SIDES), "weights": weights, **changes}
+    rollout = {"type": "rollout", "every": {"steps": 6}, "n_episodes": 6, "videos": 0, "env": {"type": "toy"}}
+    monitor = {"metric": "rollout/score", "mode": "max"}
+    return write(place, data__language={"told": language}, evaluate=[rollout], train__monitor=monitor)
+
+
+def test_what_rollouts_decide_to_draw_is_stored_and_a_killed_run_draws_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(ToyConfig, "create", lambda self: Telling(**self.arguments()))
+    whole, killed = told(tmp_path / "whole"), told(tmp_path / "killed")
+    done = train(whole, report=None)
+    found = read_checkpoint(done.latest).documents["progress.json"]["successes"]
+    assert found.keys() == {"rollout"} and found["rollout"].keys() == set(SIDES)
+    assert sum(played for _, played in found["rollout"].values()) == 6
+    for count in (8, 13):  # between an evaluation and the next save, and after it
+        assert train_and_die(killed, "step", count) == -signal.SIGKILL
+    train(killed, report=None)
+    assert_equal(state(tmp_path / "killed/run"), state(tmp_path / "whole/run"))
+    train(told(tmp_path / "balanced", weights="balanced"), report=None)
+    with pytest.raises(AssertionError):  # the success of rollouts decides
+        assert_equal(state(tmp_path / "balanced/run"), state(tmp_path / "whole/run"))
+
+
+def test_a_run_that_follows_no_rollout_of_its_own_is_refused(tmp_path):
+    path = told(tmp_path / "other", success_of="rollouts")
+    with pytest.raises(ConfigError, match=naming("'rollouts'", "evaluate", "['rollout']", "success_of")):
+        train(path)

@@ -36,11 +36,15 @@ class First:
 class Second(First):
     metrics = {"both": 2.0, "b": 2.0}
 
+    def run(self, models, ranks, progress):
+        return SimpleNamespace(**vars(super().run(models, ranks, progress)), tables={"rows": [{"x": 2}]})
+
 
 def test_all_that_is_measured_comes_together_and_the_ranks_meet_after_each():
     events, models, progress = Events(), {"online": None}, Progress(30, 3)
-    metrics, media = measure([First(), Second()], models, events, progress, "check")
-    assert metrics == {"a": 1.0, "both": 2.0, "b": 2.0} and list(media) == ["First", "Second"]
+    found = measure([First(), Second()], models, events, progress, "check")
+    assert found.metrics == {"a": 1.0, "both": 2.0, "b": 2.0} and list(found.media) == ["First", "Second"]
+    assert found.tables == {"rows": [{"x": 2}]}  # the first has none
     expected = [[(f"check {name}", 3), (name, models, progress), "meet"] for name in ("First", "Second")]
     assert events == [event for one in expected for event in one]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 
 from dp_prior.data.recorded.odd_values import constant_warnings, describe_key, range_warnings
 from dp_prior.data.recorded.records import WindowsConfig
-from dp_prior.data.samples.order import BlockOrder, Order, Share, WeightedOrder
+from dp_prior.data.samples.order import BlockOrder, FollowingOrder, Order, Share, Successes, WeightedOrder
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import SplitData
 from dp_prior.tensors.batch import SEEN
@@ -26,7 +27,8 @@ class Demonstrations(SplitData):
         counts: numbers of episodes, steps, windows and padded positions of each part.
         is_train_step: (m,) bool, True where a padded row of `train` is no repeated edge.
         has_embeddings: whether observations are read from disk in blocks.
-        shares: groups of the windows of `train`, with fixed shares of an epoch; None if each comes once per epoch.
+        shares: groups of the windows of `train`, with shares of an epoch, at the start; None if each comes once.
+        follows: names of the evaluators whose measurements change the shares.
         file_warnings: about the files.
     """
 
@@ -37,6 +39,7 @@ class Demonstrations(SplitData):
     is_train_step: np.ndarray
     has_embeddings: bool
     shares: list[Share] | None
+    follows: frozenset[str]
     file_warnings: list[str]
 
     def __init__(self, config: WindowsConfig):
@@ -64,12 +67,22 @@ class Demonstrations(SplitData):
 
     def order(self, seed: int) -> Order | None:
         """See `SplitData`: by shares, in blocks where embeddings are read, or a full shuffle."""
+        if self.follows:
+            return FollowingOrder(seed, self.follows, partial(self.divided, len(self.train)))
         if self.shares is not None:
             return WeightedOrder(seed, self.shares)
         if not self.has_embeddings:
             return None
         config = self._config
         return BlockOrder(seed, len(self.train), block_rows=config.block_rows, shuffle_blocks=config.shuffle_blocks)
+
+    def divided(self, count: int, successes: Successes) -> list[Share]:
+        """`count` samples of an epoch as shares of groups of windows of `train`.
+
+        Args:
+            successes: see `FollowingOrder`.
+        """
+        raise NotImplementedError
 
     def training_samples(self) -> Samples:
         """See `SplitData`; with a cache of the blocks of embeddings."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,7 +20,7 @@ from dp_prior.data.files import decoding
 from dp_prior.data.formats.choice import leaving_out
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import EpisodeStore
-from dp_prior.data.samples.order import Share, shares
+from dp_prior.data.samples.order import INSTRUCTION_CHARACTERS, Share, Successes, shares
 
 
 class LanguageConfig(Config):
@@ -42,10 +42,19 @@ class LanguageConfig(Config):
     """Metadata column that holds the text of each embedding."""
 
     weights: Annotated[
-        Literal["balanced"] | dict[str, Annotated[float, Field(gt=0)]] | None, Change("schedule-changing")
+        Literal["balanced", "by_success"] | dict[str, Annotated[float, Field(gt=0)]] | None, Change("schedule-changing")
     ] = None
     """Weight of each text: its share of the data set's training samples is this over the sum of all weights, exact in
-    every epoch. "balanced" gives all texts the same share. null: every window comes once per epoch."""
+    every epoch. "balanced" gives all texts the same share; "by_success" begins so, and after each run of the evaluator
+    `success_of` a text that was solved in s of n episodes weighs (n - s + 1) / (n + 2), the expected rate of failure.
+    null: every window comes once per epoch."""
+
+    success_of: Annotated[str, Change("schedule-changing")] = "rollout"
+    """Name of the evaluator, one of `evaluate`, whose success rates by instruction decide weights "by_success"."""
+
+    def faults(self) -> Iterator[str]:
+        if self.weights != "by_success" and self.success_of != "rollout":
+            yield f'success_of is {self.success_of!r}, but only weights "by_success" ask an evaluator; remove it'
 
     def keys(self) -> set[str]:
         """The keys of the data set that are named."""
@@ -67,11 +76,12 @@ class LanguageConfig(Config):
         weights = self._weights(texts, str(store.describe()["path"]))
         doubts = [*cut_warnings(record, self.folder.path), *_same_embeddings(texts, table)]
         table = table.reshape(len(texts), *folder.shape)
-        return FrameTexts(texts, index, table, embedder, store.text_files(), weights, doubts)
+        follows = self.success_of if self.weights == "by_success" else None
+        return FrameTexts(texts, index, table, embedder, store.text_files(), weights, follows, doubts)
 
     def _weights(self, texts: list[str], source: str) -> list[float] | None:
-        """The weight of each text; None without `weights`."""
-        if self.weights is None or self.weights == "balanced":
+        """The weight of each text at the start; None without `weights`."""
+        if self.weights is None or isinstance(self.weights, str):
             return None if self.weights is None else [1.0] * len(texts)
         problems = [
             f"language.weights names {text!r}, which no frame has. {nearest_name(text, texts)}"
@@ -95,7 +105,8 @@ class FrameTexts:
         table: (K, *shape) float32 embedding of each.
         embedder: record of the model that made them; None if nothing says.
         files: of the data set, that hold texts.
-        weights: of each text; None if every window comes once per epoch.
+        weights: of each text, at the start; None if every window comes once per epoch.
+        follows: name of the evaluator by whose success rates they change; None if they do not.
         warnings: about texts that a policy cannot tell apart.
     """
 
@@ -105,26 +116,47 @@ class FrameTexts:
     embedder: Any
     files: list[Path]
     weights: list[float] | None
+    follows: str | None
     warnings: list[str]
 
-    def shares(self, index: np.ndarray, count: int) -> list[Share]:
+    def shares(self, index: np.ndarray, count: int, successes: Successes) -> list[Share]:
         """Divide samples among windows by the weights of their texts; texts without a window have no share.
 
         Args:
             index: (n,) number of each window's text.
             count: samples of an epoch.
+            successes: see `FollowingOrder`.
 
         Raises:
-            ConfigError: a text would have no sample.
+            ConfigError: a text with a weight of its own would have no sample, or the successes are of other texts.
         """
+        weights = self._weights_after(successes.get(self.follows, {}))
         texts, sizes = np.unique(index, return_counts=True)
         groups = np.split(np.argsort(index, kind="stable"), np.cumsum(sizes)[:-1])
-        counts = shares(count, [self.weights[number] for number in texts])
+        counts = shares(count, [weights[number] for number in texts])
         lost = [self.texts[number] for number, share in zip(texts, counts, strict=True) if not share]
-        if lost:
+        if lost and self.follows is None:
             found = f"language.weights give {_named(lost)} none of the {count} samples of an epoch"
             raise ConfigError("data", [f"{found}; raise them, or leave these episodes out"])
         return [Share(ids, share) for ids, share in zip(groups, counts, strict=True)]
+
+    def _weights_after(self, successes: Mapping[str, Sequence[int]]) -> list[float]:
+        """The weight of each text after (solved, played) episodes of some: the mean of the posterior of its rate of
+        failure, under a uniform prior."""
+        if not successes:
+            return self.weights
+        known = {text[:INSTRUCTION_CHARACTERS]: number for number, text in enumerate(self.texts)}
+        if not known.keys() & successes.keys():
+            told, said = min(successes), _named(self.texts)
+            raise ConfigError(
+                "data",
+                [
+                    f'language.weights are "by_success", but evaluator {self.follows!r} told {told!r}, and frames have '
+                    f"{said}; let it give the instructions of the data"
+                ],
+            )
+        rates = {known[text]: (n - s + 1) / (n + 2) for text, (s, n) in successes.items() if text in known}
+        return [rates.get(number, 0.5) for number in range(len(self.texts))]
 
     def digest(self) -> bytes:
         """SHA-256 of texts, embeddings and which frame has which."""

@@ -26,7 +26,7 @@ from dp_prior.data.recorded.records import RecordedConfig, WindowsConfig, good_k
 from dp_prior.data.recorded.selection import ACTION
 from dp_prior.data.recorded.trajectories import Trajectories, TrajectoriesConfig
 from dp_prior.data.recorded.window_rows import WindowRows
-from dp_prior.data.samples.order import Share, shares
+from dp_prior.data.samples.order import Share, Successes, shares
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import PARTS
 from dp_prior.tensors.batch import Spec, X
@@ -88,6 +88,10 @@ class MixtureConfig(WindowsConfig):
     def downloaded(self, pinned: Mapping[str, str]) -> Self:
         """See `RecordedConfig.downloaded`."""
         return self.model_copy(update={"sets": {name: one.downloaded(pinned) for name, one in self.sets.items()}})
+
+    def followed(self) -> frozenset[str]:
+        """See `DataRecord`."""
+        return frozenset().union(*(one.followed() for one in self.sets.values()))
 
     def recorded_sets(self) -> dict[str, TrajectoriesConfig]:
         """See `DataRecord`."""
@@ -167,14 +171,9 @@ class Mixture(Demonstrations):
         self.file_warnings = [f"{name}: {warning}" for name, each in sets.items() for warning in each.file_warnings]
         self.has_embeddings = any(each.has_embeddings for each in parts)
         self.train, self.val, self.test = (self._joined(part) for part in PARTS)
-        self.shares = None
-        if is_weighted or any(each.shares is not None for each in parts):
-            begins = np.cumsum([0, *sizes])
-            self.shares = [
-                Share(begin + group.ids, group.count)
-                for begin, each, count in zip(begins, parts, self._counts, strict=False)
-                for group in each.divided(count)
-            ]
+        self.follows = config.followed()
+        is_weighted = is_weighted or any(each.shares is not None for each in parts)
+        self.shares = self.divided(len(self.train), {}) if is_weighted else None
 
     def _joined(self, part: Literal["train", "val", "test"]) -> Samples:
         """Join a part of all sets; the columns that the sets hold in memory become views of the joined columns."""
@@ -189,6 +188,15 @@ class Mixture(Demonstrations):
             setattr(each, part, Samples({**own.columns, **shared}, own.rows))
             begin += own.rows.n_rows
         return Samples(columns, WindowRows.joined([own.rows for own in owns]))
+
+    def divided(self, count: int, successes: Successes) -> list[Share]:
+        """See `Demonstrations`: by the weights of the sets, and within each by its own."""
+        begins = np.cumsum([0, *(len(each.train) for each in self.sets.values())])
+        return [
+            Share(begin + group.ids, group.count)
+            for begin, each, own in zip(begins, self.sets.values(), self._counts, strict=False)
+            for group in each.divided(own, successes)
+        ]
 
     def recorded_at(self, part: str, sample: int) -> tuple[int, int]:
         """See `SplitData`; episodes are numbered through, set after set."""

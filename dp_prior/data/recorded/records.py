@@ -104,6 +104,10 @@ class RecordedConfig(Config):
             given = f"language.{weighted[0]} has weights" if weighted else "weights is given"
             yield f"{given}, but embeddings are shuffled in blocks of neighbours; remove the weights"
 
+    def followed(self) -> frozenset[str]:
+        """See `DataRecord`."""
+        return frozenset(one.success_of for one in self.language.values() if one.weights == "by_success")
+
     @property
     def cameras(self) -> dict[str, FramesConfig]:
         """Everything that is frames: images and depth."""

@@ -35,7 +35,7 @@ from dp_prior.data.recorded.weights import weighted_shares
 from dp_prior.data.recorded.whole_episodes import WholeEpisodes
 from dp_prior.data.recorded.window_rows import WindowRows
 from dp_prior.data.recorded.windows import Windows, make_windows, thinned
-from dp_prior.data.samples.order import Share
+from dp_prior.data.samples.order import Share, Successes
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import PARTS
 from dp_prior.tensors.batch import Spec
@@ -162,7 +162,8 @@ class Trajectories(Demonstrations):
         self._weighted = weighted
         self._weights = None if config.weights is None else config.weights.create(store, chosen)
         is_weighted = weighted is not None or self._weights is not None
-        self.shares = self.divided(len(self.train)) if is_weighted else None
+        self.shares = self.divided(len(self.train), {}) if is_weighted else None
+        self.follows = config.followed()
 
     def _spec(
         self,
@@ -270,8 +271,8 @@ class Trajectories(Demonstrations):
             "short_episodes": int((-(-lengths // self._config.stride) < self._horizon).sum()),
         }
 
-    def divided(self, count: int) -> list[Share]:
-        """`count` samples of an epoch, divided by weights of rows or instructions: of a window's newest observation.
+    def divided(self, count: int, successes: Successes) -> list[Share]:
+        """See `Demonstrations`: by weights of rows or instructions, of a window's newest observation.
 
         Raises:
             ConfigError: a weight or an instruction would have no sample.
@@ -280,7 +281,7 @@ class Trajectories(Demonstrations):
             return weighted_shares(self._weights[self._newest["train"] % len(self._weights)], count)
         if self._weighted is None:
             return [Share(np.arange(len(self.train)), count)]
-        return self._weighted.shares(self._weighted.index[self._newest["train"]], count)
+        return self._weighted.shares(self._weighted.index[self._newest["train"]], count, successes)
 
     def recorded_at(self, part: str, sample: int) -> tuple[int, int]:
         """See `SplitData`; a mirror image is the moment of its original."""

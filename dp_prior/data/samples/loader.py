@@ -1,26 +1,28 @@
 """The order of training, a pure function of (seed, samples_seen), and the batches it makes.
 
-The loader has no state: any position is computed directly. Every rank knows the global order and takes every
-`world_size`-th row of it, so the number of ranks decides which rank computes a sample, never which sample comes next.
+The loader has no state but the successes that its order may follow: any position is computed directly. Every rank knows
+the global order and takes every `world_size`-th row of it, so the number of ranks decides which rank computes a sample,
+never which sample comes next.
 
 Samples on disk are read in a thread while the loop trains on those before them; samples in memory need no thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from dp_prior.config import ConfigError
-from dp_prior.data.samples.order import FullOrder, Order
+from dp_prior.data.samples.order import FollowingOrder, FullOrder, Order, Successes
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.tensors.batch import Batch
 from dp_prior.tensors.randomness import Randomness
@@ -106,11 +108,31 @@ class Loader:
         """Endless iterator over the micro-batches of each global batch, from sample `samples_seen` on.
 
         Where samples lie on disk, the `READ_AHEAD` next ones are read meanwhile. An error there is raised here, when
-        the batch that it belongs to is asked for.
+        the batch that it belongs to is asked for. After `follow` and `resume` they are read anew.
         """
-        starts = itertools.count(samples_seen, self.global_batch_size)
-        read = map(self._read, starts) if self._disk is None else _ahead(self._read, starts, READ_AHEAD)
-        return map(self._finish, read)
+        while True:
+            order = self.order
+            with contextlib.closing(self._from(samples_seen)) as reads:
+                for read in reads:
+                    yield self._finish(read)
+                    samples_seen += self.global_batch_size
+                    if self.order is not order:
+                        break
+
+    def follow(self, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+        """Go on in the order that follows an evaluation; see `FollowingOrder.after`. Other orders stay."""
+        if isinstance(self.order, FollowingOrder):
+            self.order = self.order.after(tables)
+
+    @property
+    def successes(self) -> Successes | None:
+        """Of the newest rollouts, to be stored with a run; None if the order follows none."""
+        return self.order.successes if isinstance(self.order, FollowingOrder) else None
+
+    def resume(self, successes: Successes | None) -> None:
+        """Go on in the order that follows stored successes; None: in the order of a start."""
+        if isinstance(self.order, FollowingOrder):
+            self.order = self.order.resumed(successes or {})
 
     def global_batch(self, samples_seen: int) -> list[Batch]:
         """This rank's micro-batches of the global batch that begins at sample `samples_seen`."""
@@ -119,6 +141,11 @@ class Loader:
     def ids(self, samples_seen: int) -> Tensor:
         """(global_batch_size,) int64 ids, on all ranks, of the batch that begins after `samples_seen` samples."""
         return self._span(samples_seen).to(self.dataset.device, non_blocking=True)
+
+    def _from(self, samples_seen: int) -> Generator[_Read]:
+        """The global batches from a sample on, some of them ahead of time where they lie on disk."""
+        starts = itertools.count(samples_seen, self.global_batch_size)
+        return (self._read(start) for start in starts) if self._disk is None else _ahead(self._read, starts, READ_AHEAD)
 
     def _read(self, samples_seen: int) -> _Read:
         """Everything about a global batch that needs no accelerator."""
@@ -169,7 +196,7 @@ class Loader:
         return ids
 
 
-def _ahead(read: Callable[[int], T], starts: Iterable[int], count: int) -> Iterator[T]:
+def _ahead(read: Callable[[int], T], starts: Iterable[int], count: int) -> Generator[T]:
     """`read` of each start, in order; up to `count` of them are read in a thread before they are asked for."""
     starts = iter(starts)
     pool = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")

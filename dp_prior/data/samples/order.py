@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Protocol
+from math import isnan
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -133,6 +134,56 @@ class WeightedOrder:
         draws = np.arange(first * size, stop * size).reshape(-1, size)
         shuffled = _sorted_by_hash(draws, self.seed, f"set/{number}").reshape(-1) % size
         return shuffled[begin - first * size : end - first * size]
+
+
+Successes = Mapping[str, Mapping[str, Sequence[int]]]
+"""Episodes solved and episodes played, by evaluator and instruction, in the newest evaluation of each."""
+
+INSTRUCTION_CHARACTERS = 256
+"""Of an instruction in `Successes`; longer instructions are cut."""
+
+
+class FollowingOrder(WeightedOrder):
+    """A weighted order whose shares follow the success of rollouts: a pure function of (seed, successes, epoch,
+    position), so that a run which stores the successes resumes anywhere.
+
+    Attributes:
+        successes: of the newest rollouts.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        evaluators: Collection[str],
+        divide: Callable[[Successes], Sequence[Share]],
+        successes: Successes | None = None,
+    ):
+        """
+        Args:
+            evaluators: their names.
+            divide: the groups and their shares, given successes.
+        """
+        self.successes = successes or {}
+        super().__init__(seed, divide(self.successes))
+        self._evaluators, self._divide = evaluators, divide
+
+    def resumed(self, successes: Successes) -> FollowingOrder:
+        """The order after these rollouts."""
+        return FollowingOrder(self.seed, self._evaluators, self._divide, successes)
+
+    def after(self, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> FollowingOrder:
+        """The order after an evaluation; the same one if its evaluators had no part.
+
+        Args:
+            tables: rows by name; `<evaluator>/by_instruction` has `instruction`, `success_rate` and `episodes`. The
+                rates are NaN until an environment that tells only success has told one.
+        """
+        found = {
+            name: {row["instruction"]: [round(row["success_rate"] * row["episodes"]), row["episodes"]] for row in rows}
+            for name in self._evaluators
+            if (rows := [row for row in tables.get(f"{name}/by_instruction", ()) if not isnan(row["success_rate"])])
+        }
+        return self.resumed({**self.successes, **found}) if found else self
 
 
 def _sorted_by_hash(ids: np.ndarray, seed: int, purpose: str) -> np.ndarray:

@@ -142,6 +142,12 @@ class TrainConfig(Config):
     def _evaluator_problems(self) -> Iterator[str]:
         """Unknown models, duplicate names, use of the test split, and mismatches of evaluator and task."""
         models = [*self.train.ema, "online"]
+        able = {one.name for one in self.evaluate if one.type == "rollout"}
+        for name in sorted(self.data.followed() - able):
+            yield (
+                f'data.language weights are "by_success" of {name!r}, but `evaluate` has no rollout of this name; add '
+                f"one, or name one of {sorted(able)} in success_of"
+            )
         produced: list[str] = []
         reported: list[str] = []
         for part, evaluators in (("evaluate", self.evaluate), ("test", self.test)):

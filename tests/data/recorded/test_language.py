@@ -178,7 +178,7 @@ def test_the_column_of_texts_may_have_another_name(tmp_path):
     assert make(tmp_path, folder, text="caption").fingerprint == expected.fingerprint
     with pytest.raises(DataError, match=naming("'text'", "caption", "embedding")):
         make(tmp_path, folder)
-    assert set(LanguageConfig.model_fields) == {"key", "texts", "folder", "text", "weights"}
+    assert set(LanguageConfig.model_fields) == {"key", "texts", "folder", "text", "weights", "success_of"}
 
 
 NUMBERS = {"key": "n", "texts": TEXTS}
@@ -304,6 +304,62 @@ def test_in_a_mixture_texts_divide_the_share_of_their_set(tmp_path, weight):
         assert abs(sum(counts[i] for i in range(first) if texts[i] == text) / 2 - of_a / 3) <= 1
     of_b = [counts[i] for i in range(first, n)]
     assert abs(sum(of_b) / 2 - (n - of_a)) <= 1 and max(of_b) - min(of_b) <= 1 and len(of_b) == second
+
+
+def measured(data, **solved):
+    """The loader of a data set after a rollout of ten episodes of each text."""
+    loader = data.loader(batch_size=4, accumulation=1, seed=5, rank=0, world_size=1)
+    texts = {text.replace(" ", "_"): text for text in TEXTS}
+    found = [{"instruction": texts[name], "success_rate": n / 10, "episodes": 10} for name, n in solved.items()]
+    loader.follow({"rollout/by_instruction": found})
+    return loader
+
+
+def share_of(texts, loader) -> dict[str, float]:
+    """The share of each text in an epoch."""
+    ids = loader.order.ids(3, 0, len(loader))
+    return {text: sum(texts[i] == text for i in ids) / len(ids) for text in TEXTS}
+
+
+@pytest.mark.parametrize("is_mixture", [False, True])
+def test_texts_that_a_rollout_loses_are_drawn_more_often(tmp_path, is_mixture):
+    record, kind = weighted(tmp_path / "a", "by_success"), TrajectoriesConfig
+    if is_mixture:
+        sets = {"a": record | {"weight": 1}, "b": weighted(tmp_path / "b", "by_success") | {"weight": 3}}
+        record, kind = {"sets": sets}, MixtureConfig
+    data = opened(record, kind)
+    texts, n = texts_of_windows(data), len(data.train)
+    balanced = data.loader(batch_size=4, accumulation=1, seed=5, rank=0, world_size=1)
+    assert share_of(texts, balanced) == pytest.approx(dict.fromkeys(TEXTS, 1 / 3), abs=2 / n)
+    of_some = share_of(texts, measured(data, go_left=10, stop=0))  # unmeasured is one half
+    for found, weights in (
+        (share_of(texts, measured(data, go_left=10, go_right=7, stop=0)), (1 / 12, 4 / 12, 11 / 12)),
+        (of_some, (1 / 12, 1 / 2, 11 / 12)),
+    ):
+        told = dict(zip(("go left", "go right", "stop"), weights, strict=True))
+        expected = {text: told[text] / sum(weights) for text in TEXTS}
+        assert found == pytest.approx(expected, abs=2 / n)
+    assert (
+        data.follows == {"rollout"}
+        and data.loader(batch_size=4, accumulation=1, seed=5, rank=0, world_size=1).successes == {}
+    )
+    counts = Counter(measured(data, go_left=10, go_right=0, stop=0).order.ids(0, 0, n).tolist())
+    assert len(counts) > 1  # a solved text may have few samples, or none; that is no error
+
+
+def test_success_of_other_texts_is_one_clear_line_and_success_of_needs_by_success(tmp_path):
+    data = opened(weighted(tmp_path, "by_success"))
+    loader = data.loader(batch_size=4, accumulation=1, seed=5, rank=0, world_size=1)
+    foreign = [{"instruction": "jump", "success_rate": 0.5, "episodes": 2}]
+    with pytest.raises(ConfigError, match=naming("'rollout'", "'jump'", "'go left'")):
+        loader.follow({"rollout/by_instruction": foreign})
+    record = weighted(tmp_path / "b", "balanced")
+    record["language"]["told"]["success_of"] = "other"
+    with pytest.raises(ConfigError, match=naming("success_of", "'other'", "by_success")):
+        opened(record)
+    record["language"]["told"]["weights"] = "by_success"
+    assert opened(record).follows == {"other"}
+    assert kind_of("data.language.told.success_of") == "schedule-changing"
 
 
 def test_a_text_that_is_not_trained_on_has_no_share_and_new_weights_may_be_resumed_with(tmp_path):

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.samples.loader import READ_AHEAD, Loader
-from dp_prior.data.samples.order import epoch_order
+from dp_prior.data.samples.order import FollowingOrder, epoch_order
 from dp_prior.tensors.batch import Batch
+from tests.data.samples.test_order import divide
 from tests.examples import examples
 from tests.messages import naming
 
@@ -192,6 +193,44 @@ def test_only_a_few_batches_are_read_ahead_and_the_thread_ends_with_the_iterator
         assert count <= data.began <= count + READ_AHEAD
     del batches
     assert not reading()
+
+
+@pytest.mark.parametrize("reads_disk", [False, True])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_batch_after_an_evaluation_is_that_of_the_new_order_whatever_was_read_ahead(reads_disk, world_size):
+    found = [{"instruction": text, "success_rate": solved, "episodes": 10} for text, solved in (("a", 0.9), ("b", 0.2))]
+    tables = {"rollout/by_instruction": found}
+
+    def make(rank=0, data=None):
+        order = FollowingOrder(4, {"rollout"}, divide)
+        data = Stored(30, reads_disk) if data is None else data
+        return Loader(data, batch_size=4 // world_size, seed=0, rank=rank, world_size=world_size, order=order)
+
+    for rank in range(world_size):
+        loader, fresh = make(rank), make(rank)
+        batches = loader.from_sample(8)
+        before = [next(batches)[0].ids.tolist() for _ in range(4)]
+        assert before == [fresh.global_batch(start)[0].ids.tolist() for start in (8, 12, 16, 20)]
+        loader.follow({"loss": []})
+        assert next(batches)[0].ids.tolist() == fresh.global_batch(24)[0].ids.tolist()
+        loader.follow(tables)
+        after = [next(batches)[0] for _ in range(9)]  # into the next epoch
+        resumed = make(rank)
+        resumed.resume(loader.successes)
+        for start, batch, other in zip(range(28, 64, 4), after, resumed.from_sample(28), strict=False):
+            assert torch.equal(batch.ids, other[0].ids) and torch.equal(batch.positions, other[0].positions)
+            assert torch.equal(batch.positions, torch.arange(start + rank, start + 4, world_size))
+        assert [batch.ids.tolist() for batch in after] != [
+            fresh.global_batch(start)[0].ids.tolist() for start in range(28, 64, 4)
+        ]
+        resumed.resume(None)
+        assert torch.equal(resumed.global_batch(28)[0].ids, fresh.global_batch(28)[0].ids)
+        del batches
+    assert not reading()
+    plain = stored(Stored(30))
+    plain.follow(tables)
+    plain.resume({"rollout": {}})
+    assert plain.successes is None
 
 
 def test_what_a_gpu_copies_is_pinned_on_that_gpu(monkeypatch):

@@ -163,6 +163,7 @@ RECORDED = {  # of the entries that hold a setting the longest counts
     "data.language.instruction.folder.path": "harmless",
     "data.language.instruction.folder.metadata": "harmless",
     "data.language.instruction.weights": "schedule-changing",
+    "data.language.instruction.success_of": "schedule-changing",
     "data.weights": "schedule-changing",
     "data.sets.language.weights": "schedule-changing",  # of sets that are called so
     "data.sets.weights.episodes": "harmless",
