@@ -308,7 +308,8 @@ class Trajectories(Demonstrations):
             lines.append(f"weights: {n - drawn:,} windows are never drawn, the others in {len(self.shares)} shares")
         elif self.shares is not None:
             counts = sorted(share.count / len(self.train) for share in self.shares)
-            lines.append(f"{len(counts)} instructions, shares {counts[0]:.3g} to {counts[-1]:.3g}")
+            how = f" until {' and '.join(self.follows)} measures their success" if self.follows else ""
+            lines.append(f"{len(counts)} instructions, shares {counts[0]:.3g} to {counts[-1]:.3g}{how}")
         return "; ".join(lines)
 
     @cached_property
