@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -128,7 +128,8 @@ def choose(model: Pretrained, source: Pretrained, record: TransferConfig) -> Tra
         listed = "; ".join(f"{part} {problems[part]}" for part in refused[:_MOST_NAMED])
         more = f"; and {len(refused) - _MOST_NAMED} more" if len(refused) > _MOST_NAMED else ""
         matched = f"{len(wanted) - len(problems)} of {len(wanted)} tensors match"
-        raise ValueError(f"{listed}{more}. {matched}. What may differ is named in may_differ: {named(refused)}")
+        advice = f"What may differ is named in may_differ: {', '.join(covering(refused))}"
+        raise ValueError(f"{listed}{more}. {matched}. {advice}")
     taken = {part: theirs[part].value for part in wanted if part not in problems}
     both = [part for part in problems if part in ours and part in theirs]
     partly = {part: value for part in both if (value := ours[part].joined(theirs[part])) is not None}
@@ -143,6 +144,17 @@ def choose(model: Pretrained, source: Pretrained, record: TransferConfig) -> Tra
         names=tuple(differing_names(model, source)) if both and by_name else (),
         warnings=tuple(misplaced(model, source, by_name)) if are_named and not record.only else (),
     )
+
+
+def covering(parts: Sequence[str]) -> list[str]:
+    """At most `_MOST_NAMED` modules that hold all of some tensors, as far in as so few can be; more if already the
+    outermost modules are more."""
+    modules = list(dict.fromkeys(part.rpartition(".")[0] or part for part in parts))
+    depth = max(module.count(".") for module in modules) + 1
+    while len(modules) > _MOST_NAMED and depth > 1:
+        depth -= 1
+        modules = list(dict.fromkeys(".".join(module.split(".")[:depth]) for module in modules))
+    return modules
 
 
 def named(parts: Iterable[str]) -> str:

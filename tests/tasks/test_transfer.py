@@ -63,6 +63,15 @@ def test_of_another_action_size_the_ends_of_the_network_and_the_normalizer_are_t
     assert told(*found.names, "action", "0, 1", "place", "2 anew")
 
 
+def test_the_advice_names_all_that_differs_by_few_modules():
+    """It can be copied: taken at its word, nothing is refused."""
+    other = policy(cameras=("front", "rear", "side", "top"), action_dim=3)
+    with pytest.raises(ValueError, match="may_differ") as info:
+        taken(other)
+    advice = str(info.value).rpartition("may_differ: ")[2].split(", ")
+    assert len(advice) <= 6 and taken(other, may_differ=advice).taken
+
+
 def test_a_further_camera_does_not_move_the_weights_of_the_one_there_was():
     """The new key stands before the old one, so that the numbers of the encoders change."""
     found = taken(FURTHER, may_differ=["encoder.front", "backbone"])

@@ -59,7 +59,9 @@ def mixed_units(seen: Survey) -> Iterator[Finding]:
         numbers, what = seen.numbers[is_long][is_few].tolist(), _unit(factor)
         times = f"{factor:.3g} times" if is_few is is_larger else f"1/{factor:.3g} of"
         named = first_few([signal.called(dimension) for dimension in dimensions])
-        text = f"{signal.name}, dimensions {named}: episodes {first_few(numbers)} have {times} the size of the others"
+        where = f"{signal.name}, dimension{'s' * (len(dimensions) > 1)} {named}"
+        who = f"episodes {first_few(numbers)} have" if len(numbers) > 1 else f"episode {numbers[0]} has"
+        text = f"{where}: {who} {times} the size of the others"
         yield Finding("warning", f"{text}; {what}?", numbers[0], leave_out=numbers)
 
 

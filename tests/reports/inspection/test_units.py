@@ -49,7 +49,7 @@ def test_data_in_one_unit_have_no_such_finding(tmp_path, seed):
 def test_episodes_in_another_unit_are_named(tmp_path, key, numbers, factor, dimensions, words):
     values = arrays()[key]
     values[rows(*numbers), dimensions] *= factor
-    found = [one for one in find_units(looked_at(tmp_path, **{key: values})) if "episodes" in one.text]
+    found = [one for one in find_units(looked_at(tmp_path, **{key: values})) if "episode" in one.text]
     assert [one.leave_out for one in found] == [numbers] and told(found[0].text, key, *words)
 
 
