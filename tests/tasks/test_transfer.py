@@ -66,7 +66,7 @@ def test_of_another_action_size_the_ends_of_the_network_and_the_normalizer_are_t
 def test_the_advice_names_all_that_differs_by_few_modules():
     """It can be copied: taken at its word, nothing is refused."""
     other = policy(cameras=("front", "rear", "side", "top"), action_dim=3)
-    with pytest.raises(ValueError, match="may_differ") as info:
+    with pytest.raises(ValueError, match=naming("may_differ")) as info:
         taken(other)
     advice = str(info.value).rpartition("may_differ: ")[2].split(", ")
     assert len(advice) <= 6 and taken(other, may_differ=advice).taken
