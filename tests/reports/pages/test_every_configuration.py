@@ -64,7 +64,8 @@ def place(tmp_path_factory):
     for task, size in (("transfer_cube", 33), ("insertion", 49)):
         arms = np.tanh(rng.normal(size=(300, size))).astype(np.float32)
         joints = {"state": arms, "action": arms[:, :14], "executed": arms[:, :14]}
-        np.savez(root / f"runs/aloha/{task}.npz", **joints, seed=np.arange(10), episode_ends=lengths)
+        for name in (task, f"{task}_50"):
+            np.savez(root / f"runs/aloha/{name}.npz", **joints, seed=np.arange(10), episode_ends=lengths)
     pixels, labels = sets.images(400, (32, 32))
     sets.write_folder(root / "data/cifar_train", pixels, labels, "prefix")
     for name in ("train", "test"):
