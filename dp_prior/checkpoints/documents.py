@@ -30,10 +30,10 @@ Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
 
 
 class _Clock(Config, extra="ignore"):
-    samples_seen: int = Field(ge=0, le=LARGEST_COUNT)
+    samples_seen: Count
     """Training samples consumed over all ranks."""
 
-    global_step: int = Field(ge=0, le=LARGEST_COUNT)
+    global_step: Count
     """Optimizer steps taken."""
 
 
@@ -41,15 +41,15 @@ class _Best(Config, extra="ignore"):
     metric: str
     mode: Literal["min", "max"]
     value: float | None
-    step: int | None = Field(ge=0, le=LARGEST_COUNT)
+    step: Count | None
 
 
 class _LossLevel(Config, extra="ignore"):
-    seen: int = Field(ge=0, le=LARGEST_COUNT)
+    seen: Count
     mean: float
     lowest: float | None = Field(gt=0)
-    in_a_row: int = Field(ge=0, le=LARGEST_COUNT)
-    since: int | None = Field(ge=0, le=LARGEST_COUNT)
+    in_a_row: Count
+    since: Count | None
 
 
 class ProgressDocument(_Clock):
@@ -73,7 +73,7 @@ class ProgressDocument(_Clock):
     unmeasured: _Clock | None = None
     """The clock at which the postponed evaluation was due."""
 
-    rollbacks: int = Field(default=0, ge=0, le=LARGEST_COUNT)
+    rollbacks: Count = 0
     """Number of rollbacks so far."""
 
     divergence: _LossLevel | None = None
