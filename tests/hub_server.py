@@ -35,6 +35,7 @@ ROUTES = [  # (method, path) -> kind; the first match counts
     ("POST", r"/api/models/(?P<repo>[^/]+/[^/]+)/preupload/(?P<rev>[^/]+)", "preupload"),
     ("POST", r"/api/models/(?P<repo>[^/]+/[^/]+)/commit/(?P<rev>[^/]+)", "commit"),
     ("POST", r"/api/models/(?P<repo>[^/]+/[^/]+)/tag/(?P<rev>[^/]+)", "tag"),
+    ("POST", r"/api/models/(?P<repo>[^/]+/[^/]+)/branch/(?P<rev>[^/]+)", "branch"),
     ("GET", r"/api/models/(?P<repo>[^/]+/[^/]+)/auth-check(?P<rest>/.*)?", "auth"),
     ("GET", r"/api/models/(?P<repo>[^/]+/[^/]+)/refs", "refs"),
     ("GET", r"/api/models/(?P<repo>[^/]+/[^/]+)/tree/(?P<rev>[^/]+)(?P<path>/.*)?", "tree"),
@@ -81,7 +82,8 @@ class Repo:
 
     private: bool
     commits: dict[str, dict[str, tuple[bytes, bool]]] = field(default_factory=dict)
-    log: list[tuple[str, str]] = field(default_factory=list)  # (commit, summary), oldest first
+    log: list[tuple[str, str]] = field(default_factory=list)  # (commit, summary) of main, oldest first
+    branches: dict[str, str] = field(default_factory=dict)  # the others, and the head of each
     tags: dict[str, str] = field(default_factory=dict)
     objects: dict[str, bytes] = field(default_factory=dict)
 
@@ -89,16 +91,20 @@ class Repo:
     def head(self) -> str:
         return self.log[-1][0]
 
-    def commit(self, tree: dict[str, tuple[bytes, bool]], summary: str) -> str:
-        number = hashlib.sha1(f"{len(self.log)} {summary} {sorted(tree)}".encode()).hexdigest()
+    def commit(self, tree: dict[str, tuple[bytes, bool]], summary: str, branch: str = "main") -> str:
+        number = hashlib.sha1(f"{len(self.commits)} {summary} {sorted(tree)}".encode()).hexdigest()
         self.commits[number] = tree
-        self.log.append((number, summary))
+        if branch == "main":
+            self.log.append((number, summary))
+        else:
+            self.branches[branch] = number
         return number
 
     def find(self, revision: str) -> str | None:
         if revision == "main":
             return self.head
-        return self.tags.get(revision) or (revision if revision in self.commits else None)
+        named = self.branches | self.tags
+        return named.get(revision) or (revision if revision in self.commits else None)
 
 
 class HubServer(ThreadingHTTPServer):
@@ -338,9 +344,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _on_commit(self, groups: dict, repo: Repo, parts: Any, body: bytes) -> None:
         lines = [json.loads(line) for line in body.splitlines() if line]
         header = lines[0]["value"]
-        if header.get("parentCommit") not in (None, repo.head):
-            return self._json({"error": "The parent commit is not the head of main"}, 412)
-        tree = dict(repo.commits[repo.head])
+        branch = groups["rev"]
+        if branch not in ("main", *repo.branches):
+            return self._no_revision(groups)
+        if header.get("parentCommit") not in (None, repo.find(branch)):
+            return self._json({"error": f"The parent commit is not the head of {branch}"}, 412)
+        tree = dict(repo.commits[repo.find(branch)])
         for line in lines[1:]:
             value = line["value"]
             if line["key"] == "file":
@@ -354,7 +363,7 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 prefix = value["path"].rstrip("/") + "/"
                 tree = {path: content for path, content in tree.items() if not path.startswith(prefix)}
-        number = repo.commit(tree, header["summary"])
+        number = repo.commit(tree, header["summary"], branch)
         url = f"{self.server.url}/{groups['repo']}/commit/{number}"
         self._json({"success": True, "commitOid": number, "commitUrl": url})
         return None
@@ -369,9 +378,20 @@ class _Handler(BaseHTTPRequestHandler):
         self._json({})
         return None
 
+    def _on_branch(self, groups: dict, repo: Repo, parts: Any, body: bytes) -> None:
+        found = repo.find(json.loads(body).get("startingPoint", "main"))
+        if groups["rev"] in ("main", *repo.branches):
+            return self._json({"error": "Reference already exists"}, 409)
+        if found is None:
+            return self._no_revision(groups)
+        repo.branches[groups["rev"]] = found
+        self._json({})
+        return None
+
     def _on_refs(self, groups: dict, repo: Repo, parts: Any, body: bytes) -> None:
         tags = [{"name": n, "ref": f"refs/tags/{n}", "targetCommit": c} for n, c in repo.tags.items()]
-        branches = [{"name": "main", "ref": "refs/heads/main", "targetCommit": repo.head}]
+        heads = {"main": repo.head, **repo.branches}
+        branches = [{"name": n, "ref": f"refs/heads/{n}", "targetCommit": c} for n, c in heads.items()]
         self._json({"branches": branches, "tags": tags, "converts": []})
 
     def _on_info(self, groups: dict, repo: Repo, parts: Any, body: bytes) -> None:

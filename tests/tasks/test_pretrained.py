@@ -117,6 +117,21 @@ def test_a_revision_is_a_branch_a_tag_or_a_commit(policy, hub):
         DiffusionPolicy.from_pretrained(Path("/"), revision="v1")
 
 
+def test_a_branch_holds_a_policy_beside_that_of_main(policy, hub):
+    """Of a new repository and of one that exists; pushed again, the branch goes on."""
+    with pytest.raises(FileNotFoundError):
+        load_policy("me/policy@wide")
+    policy.push_to_hub("me/policy", branch="wide")
+    assert "manifest.json" not in hub.files("me/policy") and "manifest.json" in hub.files("me/policy", "wide")
+    first = predict(policy)
+    policy.push_to_hub("me/policy")
+    with torch.no_grad():
+        policy.backbone.head.out.bias.add_(1)
+    policy.push_to_hub("me/policy", branch="wide")
+    assert torch.equal(predict(DiffusionPolicy.from_pretrained("me/policy", revision="wide")), predict(policy))
+    assert torch.equal(predict(load_policy("me/policy")), first) and not torch.equal(first, predict(policy))
+
+
 def test_save_and_push_in_one_call(policy, hub, tmp_path):
     policy.save_pretrained(tmp_path / "policy", push_to_hub=True, repo_id="me/both", private=False)
     assert not hub.repos["me/both"].private
