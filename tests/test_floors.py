@@ -56,9 +56,15 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
         "envs/pusht_pictures.py",
     ],
     "gymnasium": ["envs/"],
-    "metaworld": ["envs/metaworld"],
+    "metaworld": ["envs/metaworld", "pixels/renderers/metaworld.py"],
     "gym_aloha": ["envs/aloha_world.py", "pixels/renderers/aloha.py"],
-    "mujoco": ["envs/aloha_kinematics.py", "envs/aloha_world.py", "pixels/opengl.py", "pixels/renderers/aloha.py"],
+    "mujoco": [
+        "envs/aloha_kinematics.py",
+        "envs/aloha_world.py",
+        "pixels/opengl.py",
+        "pixels/renderers/aloha.py",
+        "pixels/renderers/metaworld.py",
+    ],
     "glfw": ["pixels/opengl.py"],  # MuJoCo brings it
     "gym_pusht": ["envs/pusht", "pixels/renderers/pusht.py"],
     "pygame": ["pixels/renderers/pusht.py"],  # these three come with gym_pusht
@@ -100,6 +106,7 @@ METADATA = {  # of installed packages: their records, and a version; only the co
     ("importlib.metadata", "envs/fingerprint.py"),
     ("importlib.metadata", "inference/export/parity.py"),
     ("importlib.metadata", "pixels/renderers/aloha.py"),
+    ("importlib.metadata", "pixels/renderers/metaworld.py"),
     ("importlib.metadata", "pixels/renderers/pusht.py"),
 }
 ROOF_ONLY = {"print", "input", "exit", "quit", "sys.argv", "sys.exit", "os.environ", "os.getenv", "os.putenv"}

@@ -17,7 +17,7 @@ from dp_prior.files.durable import replacing
 
 Demonstrate = Callable[[int], tuple[np.ndarray, np.ndarray, bool]] | Callable[[int], tuple[np.ndarray, ...]]
 """Plays the episode of a seed; returns states (T, state), actions (T, action), the executed actions (T, action) if they
-are others, and whether the episode is solved."""
+are others, after them scenes (T, scene) if states do not determine pictures, and whether the episode is solved."""
 
 
 def record(
@@ -65,8 +65,10 @@ def record(
                     missing[number_of(one - seed, kinds)] -= 1
                 progress(len(solved), tried)
     seeds = sorted(solved)
-    states, actions, *executed = zip(*(solved[one] for one in seeds), strict=True)
-    more = {"executed": np.concatenate(*executed), "seed": np.array(seeds)} if executed else {}
+    states, actions, *others = zip(*(solved[one] for one in seeds), strict=True)
+    more = {name: np.concatenate(parts) for name, parts in zip(("executed", "scene"), others, strict=False)}
+    if others:
+        more["seed"] = np.array(seeds)
     if instructions:
         numbers = [number_of(one, kinds) for one in seeds]
         more |= told_rows("task", numbers, list(map(len, states)), instructions)

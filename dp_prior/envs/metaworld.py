@@ -15,12 +15,20 @@ import numpy as np
 from pydantic import Field
 
 from dp_prior.config import Config
-from dp_prior.config.extras import needing
 from dp_prior.envs.expert import Expert
 from dp_prior.envs.lockstep import Lockstep
 from dp_prior.envs.metaworld_tasks import INSTRUCTIONS, SETS, told_tasks
 from dp_prior.envs.told import INSTRUCTION, number_of, read_told
-from dp_prior.pixels.opengl import opengl
+from dp_prior.pixels.renderers.metaworld import (
+    SCENE,
+    MetaWorldCamera,
+    MetaWorldRenderer,
+    MetaWorldRendererConfig,
+    environments,
+    scene_of,
+)
+
+Side = Annotated[int, Field(ge=16, le=4096)]
 
 
 class MetaWorldConfig(Config):
@@ -44,29 +52,44 @@ class MetaWorldConfig(Config):
     max_steps: int = Field(default=500, ge=1, le=500)
     """Control steps after which an unsolved episode is over; 80 per second. Meta-World's own limit is 500."""
 
-    render_size: int = Field(default=256, ge=16, le=4096)
-    """Side of a rendered picture, in pixels."""
+    cameras: dict[MetaWorldCamera, tuple[Side, Side]] = {}
+    """Cameras to observe, and their height and width; drawn only when a chunk is predicted."""
+
+    shadows: bool = False
+    """Draw shadows and reflections, as Meta-World's own pictures have them; five times the time on a CPU."""
+
+    render_size: Side = 256
+    """Side of a film's picture, in pixels; from the camera `corner2`."""
 
     def create(self) -> Lockstep:
-        """The environment. Observation: state (39,): hand x, y, z in m, opening of the gripper in [0, 1], position and
+        """The environment. Observations: state (39,): hand x, y, z in m, opening of the gripper in [0, 1], position and
         quaternion of two objects (zeros if there is only one); the same one step earlier; and the goal x, y, z in m.
+        hand (4,), its first four, which a robot knows of itself; scene (184,), from which pictures are drawn, see
+        `scene_of`; each camera (height, width, 3) uint8; and of several tasks instruction (), a text.
 
-        Of several tasks also instruction (), a text. Actions are (4,) in [-1, 1]: the hand's x, y, z in cm and the
-        force that closes the gripper.
+        Actions are (4,) in [-1, 1]: the hand's x, y, z in cm and the force that closes the gripper.
 
         Raises:
             ImportError: metaworld is missing.
             ValueError: a task does not exist, or is named twice.
         """
+
+        def camera(name: MetaWorldCamera, size: tuple[int, int]) -> MetaWorldRenderer:
+            return MetaWorldRendererConfig(camera=name, shadows=self.shadows).create(size)
+
         tasks = told_tasks(self.task)
         check_tasks(tasks or (self.task,))
-        kind = partial(ToldTask, tasks) if tasks else partial(SeededTask, self.task)
+        film = camera("corner2", (self.render_size, self.render_size))
+        drawn = {name: camera(name, size) for name, size in self.cameras.items()}
+        shapes = {"state": (39,), "hand": (4,), "scene": (SCENE,)}
+        shapes |= {name: (*size, 3) for name, size in self.cameras.items()}
         return Lockstep(
-            [kind(self.render_size) for _ in range(self.n_envs)],
+            [ToldTask(tasks, film) if tasks else SeededTask(self.task, film) for _ in range(self.n_envs)],
             max_steps=self.max_steps,
             fps=80,
-            obs_shapes={"state": (39,)} | ({INSTRUCTION: ()} if tasks else {}),
+            obs_shapes=shapes | ({INSTRUCTION: ()} if tasks else {}),
             read_obs=partial(read_told, read=_read) if tasks else _read,
+            draw=lambda raw: _draw(raw[0] if tasks else raw, drawn),
             score="success",
             success_score=None,
         )
@@ -91,76 +114,93 @@ class MetaWorldConfig(Config):
         return act
 
 
-def _read(obs: np.ndarray) -> dict[str, np.ndarray]:
-    return {"state": obs.astype(np.float32)}
+Seen = dict[str, np.ndarray]
+"""Observations of a task: state (39,) float64, as an expert needs the numbers, and scene (184,) float32."""
+
+
+def _read(seen: Seen) -> dict[str, np.ndarray]:
+    state = seen["state"].astype(np.float32)
+    return {"state": state, "hand": state[:4], "scene": seen["scene"]}
+
+
+def _draw(seen: Seen, cameras: Mapping[str, MetaWorldRenderer]) -> dict[str, np.ndarray]:
+    return {name: draw(seen["scene"][None])[0] for name, draw in cameras.items()}
 
 
 class SeededTask:
     """One environment of a task. The seed determines the start; the goal is observed; success ends the episode."""
 
-    def __init__(self, task: str, render_size: int = 256):
-        """Raises: see `task_class`."""
-        env = task_class(task)(render_mode="rgb_array", camera_name="corner2", width=render_size, height=render_size)
+    def __init__(self, task: str, film: MetaWorldRenderer | None = None):
+        """
+        Args:
+            film: draws what `render` returns.
+
+        Raises: see `task_class`.
+        """
+        env = task_class(task)()
         env._partially_observable = False
         del env.sawyer_observation_space  # a cached property, recomputed with the bounds of the goal
         env.seeded_rand_vec, env._freeze_rand_vec = True, False  # starts are drawn from the generator that `seed` seeds
         env._set_task_called = True
-        self._env = env
+        self._task, self._env, self._film = task, env, film
         self.action_space = env.action_space
 
-    def reset(self, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
-        """(39,) float64 observation at the start, and an empty info."""
+    def reset(self, seed: int) -> tuple[Seen, dict[str, Any]]:
+        """What is seen at the start, and an empty info."""
         self._env.seed(seed)
-        return self._env.reset()
+        state, info = self._env.reset()
+        return {"state": state, "scene": self._scene()}, info
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Observation, reward, whether the task is solved, whether 500 steps have passed, and Meta-World's info."""
-        obs, reward, _, truncated, info = self._env.step(action)
-        return obs, float(reward), info["success"] == 1.0, truncated, info
+    def step(self, action: np.ndarray) -> tuple[Seen, float, bool, bool, dict[str, Any]]:
+        """What is seen, reward, whether the task is solved, whether 500 steps have passed, and Meta-World's info."""
+        state, reward, _, truncated, info = self._env.step(action)
+        return {"state": state, "scene": self._scene()}, float(reward), info["success"] == 1.0, truncated, info
 
     def render(self) -> np.ndarray:
-        """(size, size, 3) uint8 from the camera `corner2`, which Meta-World mounts upside down."""
-        with opengl():
-            return self._env.render()[::-1, ::-1]
+        """(size, size, 3) uint8 for films."""
+        return self._film(self._scene()[None])[0]
 
     def close(self) -> None:
-        """Release the renderer."""
+        """Release what Meta-World holds; cameras close with the last task."""
         self._env.close()
+
+    def _scene(self) -> np.ndarray:
+        return scene_of(self._task, self._env.model, self._env.data)
 
 
 class ToldTask:
     """One environment of several tasks: the seed determines task and start, and the instruction is observed."""
 
-    def __init__(self, tasks: tuple[str, ...], render_size: int = 256):
-        """Raises: see `task_class`."""
-        self._tasks, self._render_size = tasks, render_size
-        self._task, self._env = tasks[0], SeededTask(tasks[0], render_size)
+    def __init__(self, tasks: tuple[str, ...], film: MetaWorldRenderer | None = None):
+        """See `SeededTask`."""
+        self._tasks, self._film = tasks, film
+        self._task, self._env = tasks[0], SeededTask(tasks[0], film)
         self.action_space = self._env.action_space  # of every task
 
-    def reset(self, seed: int) -> tuple[tuple[np.ndarray, str], dict[str, Any]]:
-        """The (39,) state of the start and the instruction, and an empty info."""
+    def reset(self, seed: int) -> tuple[tuple[Seen, str], dict[str, Any]]:
+        """What is seen at the start and the instruction, and an empty info."""
         self._turn_to(self._tasks[number_of(seed, len(self._tasks))])
-        state, info = self._env.reset(seed)
-        return (state, INSTRUCTIONS[self._task]), info
+        seen, info = self._env.reset(seed)
+        return (seen, INSTRUCTIONS[self._task]), info
 
     def step(self, action: np.ndarray) -> tuple[Any, ...]:
         """See `SeededTask.step`; the observation as of `reset`."""
-        state, *rest = self._env.step(action)
-        return (state, INSTRUCTIONS[self._task]), *rest
+        seen, *rest = self._env.step(action)
+        return (seen, INSTRUCTIONS[self._task]), *rest
 
     def render(self) -> np.ndarray:
         """See `SeededTask.render`."""
         return self._env.render()
 
     def close(self) -> None:
-        """Release the renderer."""
+        """See `SeededTask.close`."""
         self._env.close()
 
     def _turn_to(self, task: str) -> None:
         """Simulate this task. One model is held at a time: 50 in each row would take 1 GB a row, a new one 0.2 s."""
         if task != self._task:
             self._env.close()
-            self._task, self._env = task, SeededTask(task, self._render_size)
+            self._task, self._env = task, SeededTask(task, self._film)
 
 
 def check_tasks(tasks: tuple[str, ...]) -> None:
@@ -180,11 +220,10 @@ def task_class(task: str) -> type:
         ImportError: metaworld is missing.
         ValueError: there is no such task.
     """
-    with needing("metaworld", "Meta-World is not installed"):
-        from metaworld.env_dict import ALL_V3_ENVIRONMENTS
-    if task not in ALL_V3_ENVIRONMENTS:
-        names = [*ALL_V3_ENVIRONMENTS, *SETS]
+    known = environments()
+    if task not in known:
+        names = [*known, *SETS]
         close = difflib.get_close_matches(task, names, n=3, cutoff=0.4)
         hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else "Its tasks: " + ", ".join(names)
         raise ValueError(f"Meta-World has no task {task!r}. {hint}")
-    return ALL_V3_ENVIRONMENTS[task]
+    return known[task]

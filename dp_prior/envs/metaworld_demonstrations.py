@@ -18,7 +18,7 @@ DISTURBANCE_STEPS = 2, 7  # fewest and most steps of a disturbance
 DISTURBANCE = 0.5  # standard deviation of the offset added to the hand's x, y and z, in cm
 
 
-def demonstrate(seed: int, task: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+def demonstrate(seed: int, task: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, bool]:
     """One episode of a task; the seed determines the start.
 
     A disturbance shifts the executed action; the action recorded is the expert's
@@ -28,6 +28,7 @@ def demonstrate(seed: int, task: str) -> tuple[np.ndarray, np.ndarray, np.ndarra
         state: (T, 39) float32 before the action of its row. In the last row of a solved episode the task is solved.
         action: (T, 4) float32 in [-1, 1], the expert's.
         executed: (T, 4) float32, with disturbances; the last one was not executed.
+        scene: (T, 184) float32, from which pictures of the states are drawn, see `scene_of`.
         is_solved: whether the task was solved within 500 steps.
 
     Raises:
@@ -39,16 +40,17 @@ def demonstrate(seed: int, task: str) -> tuple[np.ndarray, np.ndarray, np.ndarra
 
     expert = ENV_POLICY_MAP[task]()
     rng = np.random.default_rng(seed)
-    state, _ = env.reset(seed)
-    states, actions, done = [], [], []
+    seen, _ = env.reset(seed)
+    states, actions, done, scenes = [], [], [], []
     is_solved, is_over = False, False
     disturbed_steps, offset = 0, np.zeros(3)
     while True:
         with warnings.catch_warnings():  # the policies warn of large actions at nearly every step
             warnings.simplefilter("ignore")
-            chosen = expert.get_action(state.copy())  # the experts of doors write into the array
+            chosen = expert.get_action(seen["state"].copy())  # the experts of doors write into the array
         action = np.clip(chosen, -1.0, 1.0).astype(np.float32)
-        states.append(state)
+        states.append(seen["state"])
+        scenes.append(seen["scene"])
         actions.append(action)
         done.append(action)
         if is_solved or is_over:
@@ -60,12 +62,12 @@ def demonstrate(seed: int, task: str) -> tuple[np.ndarray, np.ndarray, np.ndarra
         if disturbed_steps > 0:
             done[-1][:3] = np.clip(action[:3] + offset, -1.0, 1.0)
             disturbed_steps -= 1
-        state, _, is_solved, is_over, _ = env.step(done[-1])
+        seen, _, is_solved, is_over, _ = env.step(done[-1])
     env.close()
-    return (*(np.array(rows, np.float32) for rows in (states, actions, done)), bool(is_solved))
+    return (*(np.array(rows, np.float32) for rows in (states, actions, done, scenes)), bool(is_solved))
 
 
-def demonstrate_told(seed: int, tasks: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+def demonstrate_told(seed: int, tasks: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, bool]:
     """One episode of the task that the seed chooses; see `demonstrate`."""
     return demonstrate(seed, tasks[number_of(seed, len(tasks))])
 

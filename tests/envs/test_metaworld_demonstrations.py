@@ -18,13 +18,13 @@ from tests.messages import told
 def test_demonstrations_hold_what_the_expert_chose_until_the_task_is_solved(metaworld):
     from metaworld.policies import ENV_POLICY_MAP
 
-    states, actions, executed, is_solved = demonstrate(2, "reach-v3")
+    states, actions, executed, scenes, is_solved = demonstrate(2, "reach-v3")
     assert is_solved and states.dtype == actions.dtype == np.float32
     assert states.shape == (len(actions), 39) and actions.shape[1:] == (4,) and 20 < len(states) <= 501
     expert = ENV_POLICY_MAP["reach-v3"]()
     chosen = np.clip([expert.get_action(state.astype(np.float64)) for state in states], -1, 1)
     np.testing.assert_allclose(actions, chosen, atol=1e-4)  # the expert saw float64
-    for found, expected in zip(demonstrate(2, "reach-v3"), (states, actions, executed, is_solved), strict=True):
+    for found, expected in zip(demonstrate(2, "reach-v3"), (states, actions, executed, scenes, is_solved), strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
@@ -38,7 +38,7 @@ def test_demonstrations_hold_what_the_expert_chose_until_the_task_is_solved(meta
 )
 def test_recorded_actions_lead_to_the_recorded_states_unless_disturbed(task, rate, metaworld, monkeypatch):
     monkeypatch.setattr(metaworld_demonstrations, "DISTURBANCE_RATE", rate)
-    states, actions, executed, _ = demonstrate(7, task)
+    states, actions, executed, scenes, _ = demonstrate(7, task)
     env = MetaWorldConfig(task=task, n_envs=1).create()
 
     def play(actions):
@@ -46,7 +46,9 @@ def test_recorded_actions_lead_to_the_recorded_states_unless_disturbed(task, rat
         steps = [env.step(action[None]) for action in actions[:-1]]
         return np.concatenate([first, *(step.obs["state"] for step in steps)]), steps
 
-    assert np.array_equal(play(executed)[0], states), "the executed actions always lead there"
+    found, steps = play(executed)
+    assert np.array_equal(found, states), "the executed actions always lead there"
+    assert np.array_equal(np.concatenate([step.obs["scene"] for step in steps]), scenes[1:])
     replayed, steps = play(actions)
     assert np.array_equal(replayed, states) == np.array_equal(actions, executed) == (rate == 0)
     if rate == 0:
@@ -59,7 +61,7 @@ def test_written_demonstrations_do_not_depend_on_the_number_of_workers(metaworld
         write_demonstrations(tmp_path / f"{workers}.npz", "reach-v3", episodes=3, seed=5, workers=workers)
     assert (tmp_path / "1.npz").read_bytes() == (tmp_path / "2.npz").read_bytes()
     with np.load(tmp_path / "1.npz") as arrays:
-        state, _, executed, _ = demonstrate(5, "reach-v3")
+        state, _, executed, *_ = demonstrate(5, "reach-v3")
         np.testing.assert_array_equal(arrays["state"][: arrays["episode_ends"][0]], state)
         np.testing.assert_array_equal(arrays["executed"][: arrays["episode_ends"][0]], executed)
         assert arrays["seed"].tolist() == [5, 6, 7]
@@ -77,6 +79,6 @@ def test_demonstrations_of_several_tasks_are_those_of_each_and_told(metaworld, t
         assert found["seed"].tolist() == [7, 8]
         episodes = np.split(np.arange(len(found["state"])), found["episode_ends"][:-1])
         for seed, task, rows in zip((7, 8), ("handle-press-v3", "button-press-v3"), episodes, strict=True):
-            for key, expected in zip(("state", "action", "executed"), demonstrate(seed, task), strict=False):
+            for key, expected in zip(("state", "action", "executed", "scene"), demonstrate(seed, task), strict=False):
                 np.testing.assert_array_equal(found[key][rows], expected)
             assert set(found["instructions"][found["task"][rows]]) == {INSTRUCTIONS[task]}

@@ -162,7 +162,7 @@ def test_demonstrations_of_all_goals_begin_at_a_state_and_at_their_goal(gym_push
 
 @pytest.mark.slow
 def test_demonstrations_of_meta_world_replay_by_their_seed_and_executed_actions(metaworld, tmp_path):
-    state, action, executed, _ = demonstrate(1, "button-press-v3")
+    state, action, executed, *_ = demonstrate(1, "button-press-v3")
     arrays = {"state": state, "action": action, "executed": executed, "seed": np.array([1])}
     record = recorded(tmp_path, {**arrays, "episode_ends": [len(state)]}, obs={"state": {"key": "state"}})
     env = MetaWorldConfig(task="button-press-v3", n_envs=1)

@@ -12,11 +12,13 @@ import numpy as np
 
 from dp_prior.config import family
 from dp_prior.pixels.renderers.aloha import AlohaRendererConfig
+from dp_prior.pixels.renderers.metaworld import MetaWorldRendererConfig
 from dp_prior.pixels.renderers.pusht import PushTRendererConfig, PushTWithoutGoalRendererConfig
 
 RendererConfig = family(
     "renderers",
     AlohaRendererConfig,
+    MetaWorldRendererConfig,
     PushTRendererConfig,
     PushTWithoutGoalRendererConfig,
     needs=("create", "state_shape", "versions"),
