@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from dp_prior.config import ConfigError
 
@@ -27,6 +29,26 @@ def opengl() -> Iterator[None]:
     except Exception as error:  # of MuJoCo, PyOpenGL, glfw or gymnasium, by platform
         found = " ".join(str(error).split())
         raise ConfigError("MuJoCo cannot render here", [found], advice=REMEDY) from error
+
+
+def open_renderer(model: Any, size: tuple[int, int], *, shadows: bool, owner: object) -> Any:
+    """MuJoCo's renderer of a model, which closes with its owner. It belongs to the thread that draws with it.
+
+    Args:
+        size: height and width of a frame.
+        shadows: keep room for shadows.
+
+    Raises:
+        ConfigError: see `opengl`.
+    """
+    import mujoco
+
+    model.vis.global_.offheight, model.vis.global_.offwidth = size
+    model.vis.quality.shadowsize *= shadows
+    with opengl():
+        renderer = mujoco.Renderer(model, *size)
+    weakref.finalize(owner, renderer.close)  # before the interpreter takes OpenGL apart, at the latest
+    return renderer
 
 
 def _find_display() -> None:

@@ -6,7 +6,6 @@ has the left finger of each gripper; the right finger is drawn opposite.
 
 from __future__ import annotations
 
-import weakref
 from importlib.metadata import version
 from typing import Any, Literal
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from dp_prior.config import Config
 from dp_prior.config.extras import needing
-from dp_prior.pixels.opengl import opengl
+from dp_prior.pixels.opengl import open_renderer
 
 AlohaTask = Literal["transfer_cube", "insertion"]
 AlohaCamera = Literal["top", "angle", "front_close", "left_pillar", "right_pillar", "left_wrist", "right_wrist"]
@@ -81,7 +80,7 @@ class AlohaRenderer:
         """See `Renderer`.
 
         Raises:
-            ConfigError: see `opengl`.
+            ConfigError: see `open_renderer`.
         """
         return np.stack([self._draw(state) for state in states.astype(np.float32)])
 
@@ -101,13 +100,7 @@ class AlohaRenderer:
 
         self._model = load_model(self._config.task)
         self._data = mujoco.MjData(self._model)
-        visual = self._model.vis
-        visual.global_.offheight, visual.global_.offwidth = self._size
-        visual.quality.shadowsize *= self._config.shadows
-        with opengl():
-            renderer = mujoco.Renderer(self._model, *self._size)
-        weakref.finalize(self, renderer.close)  # before the interpreter takes OpenGL apart, at the latest
-        return renderer
+        return open_renderer(self._model, self._size, shadows=self._config.shadows, owner=self)
 
 
 def joints_of(qpos: np.ndarray) -> np.ndarray:

@@ -7,7 +7,6 @@ bit.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from functools import lru_cache, partial
 from importlib.metadata import version
@@ -17,7 +16,7 @@ import numpy as np
 
 from dp_prior.config import Config
 from dp_prior.config.extras import needing
-from dp_prior.pixels.opengl import opengl
+from dp_prior.pixels.opengl import open_renderer
 
 MetaWorldCamera = Literal["corner", "corner2", "corner3", "corner4", "topview", "behindGripper", "gripperPOV"]
 
@@ -73,7 +72,7 @@ class MetaWorldRenderer:
         """See `Renderer`.
 
         Raises:
-            ConfigError: see `opengl`.
+            ConfigError: see `open_renderer`.
             ValueError: a number is not that of a task.
         """
         return np.stack([self._opened(self._task(scene[0])).draw(scene) for scene in scenes.astype(np.float32)])
@@ -95,11 +94,7 @@ class _Stage:
         self._config = config
         self._model = model = mujoco.MjModel.from_xml_path(str(environments()[task].model_name.fget(None)))
         self._data = mujoco.MjData(model)
-        model.vis.global_.offheight, model.vis.global_.offwidth = size
-        model.vis.quality.shadowsize *= config.shadows
-        with opengl():
-            self._renderer = mujoco.Renderer(model, *size)
-        weakref.finalize(self, self._renderer.close)  # before the interpreter takes OpenGL apart, at the latest
+        self._renderer = open_renderer(model, size, shadows=config.shadows, owner=self)
         for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
             self._renderer.scene.flags[flag] = config.shadows
 
