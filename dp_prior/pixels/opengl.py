@@ -32,7 +32,7 @@ def opengl() -> Iterator[None]:
 
 
 def open_renderer(model: Any, size: tuple[int, int], *, shadows: bool, owner: object) -> Any:
-    """MuJoCo's renderer of a model, which closes with its owner. It belongs to the thread that draws with it.
+    """MuJoCo's renderer of a model, which closes with its owner, for one thread.
 
     Args:
         size: height and width of a frame.
