@@ -1,10 +1,10 @@
 """`python -m benchmarks.metaworld [TASK ...]`: success in Meta-World of policies trained from states, of its scripted
 experts, and of a baseline that does not look, on the same 50 seeds.
 
-For each task it records demonstrations and trains `configs/policy/metaworld_state.json` on them. A set, MT10 or MT50,
-is one policy for all its tasks, by `configs/policy/metaworld_mt10.json` or `_mt50`, on as many demonstrations of each;
-it is tested on 20 seeds a task, with the instruction of each episode and with another one's. What is there already is
-not done again, so the command may be stopped and repeated.
+For each task it records demonstrations and trains `configs/policy/metaworld_state.json` on them. A set, MT10, MT50 or,
+from the camera, MT10_camera, is one policy for all its tasks, by `configs/policy/metaworld_mt10.json`, `_mt50` or
+`_mt10_camera`, on as many demonstrations of each; it is tested on 20 seeds a task, with the instruction of each episode
+and with another one's. What is there already is not done again, so the command may be stopped and repeated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from dp_prior.envs.metaworld_tasks import INSTRUCTIONS, SETS
 from dp_prior.evaluation.interval import share_interval
 
 TASKS = ("reach-v3", "button-press-v3", "drawer-open-v3", "push-v3", "pick-place-v3")
-CONFIG, CONFIGS_OF_SETS = "metaworld_state", {"MT10": "metaworld_mt10", "MT50": "metaworld_mt50"}
+CONFIG = "metaworld_state"
+CAMERA = "_camera"
+CONFIGS_OF_SETS = {name: f"metaworld_{name.lower()}" for name in ("MT10", "MT50", f"MT10{CAMERA}")}
 FIRST_SEED, EPISODES = 100_000, 50
 EPISODES_OF_SETS = 20  # of each task
 
@@ -88,9 +90,10 @@ def of_task(task: str, runs: Path, demonstrations: int, settings: dict[str, str]
 
 def of_set(name: str, runs: Path, demonstrations: int, settings: dict[str, str]) -> Iterator[str]:
     """Train one policy for the tasks of a set; the rows of its table, that of all tasks last."""
-    tasks, data, texts, run = SETS[name], runs / f"{name}.npz", runs / f"{name}_texts", runs / name
+    tasks = SETS[told := name.removesuffix(CAMERA)]
+    data, texts, run = runs / f"{told}.npz", runs / f"{told}_texts", runs / name
     if not data.exists():
-        write_demonstrations(data, name, demonstrations)
+        write_demonstrations(data, told, demonstrations)
     changes = {"data.episodes.path": str(data), "data.language.instruction.folder.path": str(texts)} | settings
     path = training.ROOT / f"configs/policy/{CONFIGS_OF_SETS[name]}.json"
     embed_data("hashed", texts, path, training.assignments(changes), "instruction", lambda line: None)
@@ -123,12 +126,12 @@ def main(tasks: tuple[str, ...], runs: Path, demonstrations: int, settings: tupl
     runs = runs.resolve()
     runs.mkdir(parents=True, exist_ok=True)
     changed = dict(one.split("=", 1) for one in settings)
-    if sets := [name for name in tasks if name in SETS]:
+    if sets := [name for name in tasks if name in CONFIGS_OF_SETS]:
         click.echo("| task | expert | policy, told rightly | told wrongly |\n|---|---|---|---|")
         for name in sets:
             for row in of_set(name, runs, demonstrations, changed):
                 click.echo(f"| {row} |")
-    if singles := [task for task in tasks or TASKS if task not in SETS]:
+    if singles := [task for task in tasks or TASKS if task not in CONFIGS_OF_SETS]:
         click.echo("| task | expert | open loop | policy | steps of the policy |\n|---|---|---|---|---|")
         for task in singles:
             click.echo(f"| {of_task(task, runs, demonstrations, changed)} |")

@@ -32,7 +32,8 @@ def test_the_expert_solves_what_standing_still_does_not(monkeypatch):
     assert table.solved_by("button-press-v3", lambda states, step: np.zeros((len(states), 4)), seeds) == 0
 
 
-def test_every_seed_of_a_set_is_tested_once_by_the_expert_of_its_task(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["MT10", "MT10_camera"])
+def test_every_seed_of_a_set_is_tested_once_by_the_expert_of_its_task(name, tmp_path, monkeypatch):
     """The table's rows are of the seeds whose task they name, and its last row is the sum."""
     played = {}
 
@@ -46,7 +47,7 @@ def test_every_seed_of_a_set_is_tested_once_by_the_expert_of_its_task(tmp_path, 
     }
     for test, rows in tables.items():
         for step in (5, 12):  # the last counts
-            place = tmp_path / f"MT10/media/{test}_{step:08d}.json"
+            place = tmp_path / f"{name}/media/{test}_{step:08d}.json"
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(json.dumps({"tables": {f"{test}/by_instruction": rows if step == 12 else []}}))
     asked = []
@@ -55,11 +56,12 @@ def test_every_seed_of_a_set_is_tested_once_by_the_expert_of_its_task(tmp_path, 
     monkeypatch.setattr(table, "embed_data", lambda *words: asked.append(words))
     monkeypatch.setattr(table.training, "train", lambda *words: asked.append(words))
     (tmp_path / "MT10.npz").touch()
-    *rows, last = table.of_set("MT10", tmp_path, 3, {})
+    *rows, last = table.of_set(name, tmp_path, 3, {})
     assert sorted(sum(played.values(), [])) == list(range(100_000, 100_200))
     tasks = table.SETS["MT10"]
     assert all(tasks[seed % 10] == task for task, seeds in played.items() for seed in seeds)
     assert [row.split(" | ")[0] for row in rows] == list(tasks) and len(asked) == 2
+    assert asked[1][0] == table.CONFIGS_OF_SETS[name] and asked[0][2].stem == asked[1][0]
     assert [cell.split()[0] for cell in last.split(" | ")] == ["all", "50%", "90%", "15%"]
 
 
@@ -68,5 +70,6 @@ def test_the_configurations_of_sets_test_as_many_episodes_of_each_task_as_the_ta
         tests = TrainConfig.from_json_path(ROOT / f"configs/policy/{config}.json").test
         assert [(one.name, [*one.shuffle]) for one in tests] == [("test", []), ("shuffled", ["instruction"])]
         for one in tests:
-            assert one.env.task == name and one.first_seed == table.FIRST_SEED
-            assert one.n_episodes == table.EPISODES_OF_SETS * len(table.SETS[name])
+            assert one.env.task == name.removesuffix("_camera") and one.first_seed == table.FIRST_SEED
+            assert one.n_episodes == table.EPISODES_OF_SETS * len(table.SETS[one.env.task])
+            assert bool(one.env.cameras) == ("camera" in name)

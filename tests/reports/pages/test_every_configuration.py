@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from dp_prior.cli import main
 from dp_prior.envs.told import told_rows
+from dp_prior.pixels.renderers.metaworld import SCENE
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.files.configurations import truly_described
 from tests.data.pictures import sets
@@ -59,8 +60,10 @@ def place(tmp_path_factory):
     moves = {"state": states, "action": np.tanh(states[:, :4]), "episode_ends": lengths}
     np.savez(root / "runs/metaworld/push-v3.npz", **moves)
     texts = ["reach the goal", "push the puck to the goal"]
+    scenes = np.zeros((300, SCENE), np.float32)
     for tasks in ("MT10", "MT50"):
-        np.savez(root / f"runs/metaworld/{tasks}.npz", **moves, **told_rows("task", [0, 1] * 5, [30] * 10, texts))
+        told = told_rows("task", [0, 1] * 5, [30] * 10, texts)
+        np.savez(root / f"runs/metaworld/{tasks}.npz", **moves, **told, scene=scenes)
     for task, size in (("transfer_cube", 33), ("insertion", 49)):
         arms = np.tanh(rng.normal(size=(300, size))).astype(np.float32)
         joints = {"state": arms, "action": arms[:, :14], "executed": arms[:, :14]}
@@ -106,7 +109,7 @@ def prepare(name, config):
         texts = ("--key", "instruction", "--out", out / "pusht_goals_texts")
         run("embed", "--model", "hashed", "--config_file", config, *texts)
     if name.startswith("metaworld_mt"):
-        texts = ("--key", "instruction", "--out", f"runs/metaworld/{name[-4:].upper()}_texts")
+        texts = ("--key", "instruction", "--out", f"runs/metaworld/{name.split('_')[1].upper()}_texts")
         run("embed", "--model", "hashed", "--config_file", config, *texts)
     if name == "pusht_human_aligned" and not Path("data/pusht_aligned.npz").exists():
         run("convert", "data/pusht_cchi_v7_replay.zarr", "data/pusht_human.npz", "--to", "npz", "--leave-out", "img")
