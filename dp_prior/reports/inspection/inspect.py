@@ -206,6 +206,9 @@ def _configured(config: TrainConfig) -> list[Inspection]:
         clouds = {each.key: _point_encoder(config, name) for name, each in one.points.items()}
         chosen = {"choice": one.choice, "max_rows": one.split.max_rows}
         seen = _recorded(name, place, roles, own, normalizers, cameras, depths, clouds, **chosen)
+        drawn = {each.key for each in one.images.values() if each.render is not None}
+        for key in drawn.union(*(each.keys() for each in one.language.values())):
+            seen.survey.unused.pop(key, None)
         replays = replay_findings(config, name, one) if not seen.survey.problems else []
         found.append(replace(seen, findings=ranked([*seen.findings, *_beside_signals(one, seen.survey), *replays])))
     return found

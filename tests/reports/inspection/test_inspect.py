@@ -510,6 +510,7 @@ def test_what_training_refuses_beside_the_signals_is_an_error(tmp_path):
         assert errors == refused
         cut = [one.text for one in found.findings if told(one.text, str(tmp_path / "both"), "1 of 2")]
         assert len(cut) == (words is None), "a doubt of training is a warning"
+        assert ("task" in found.survey.unused) == (words is not None and "task" not in str(change)), change
 
 
 def test_embeddings_of_a_configuration_are_looked_at_and_other_data_refused(embeddings, tmp_path, monkeypatch):

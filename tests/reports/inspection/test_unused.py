@@ -14,6 +14,7 @@ from dp_prior.reports.pages.data_page import summary
 from tests.data.formats.conftest import N as ROWS
 from tests.data.frames.recordings import ends_of
 from tests.messages import naming, told
+from tests.tiny import tiny
 
 N = 30
 
@@ -148,3 +149,18 @@ def test_videos_beside_the_data_set_have_a_note_with_what_to_write(tmp_path):
     notes = [each.text for each in inspect(str(tmp_path / "d.npz"))[0].findings if "videos" in each.text]
     for note, name in zip(notes, ("0.mp4", "1.mp4"), strict=True):
         assert told(note, "data.images", f'"folder": "{tmp_path}/videos"', f'"file": "{name}"')
+
+
+def test_states_that_pictures_are_drawn_from_are_read(tmp_path):
+    np.savez(
+        tmp_path / "d.npz", where=np.zeros((N, 5)), aim=np.zeros((N, 2)), action=np.zeros((N, 2)), episode_ends=[N]
+    )
+    data = {
+        "type": "trajectories",
+        "episodes": {"type": "npz", "path": str(tmp_path / "d.npz")},
+        "images": {"camera": {"key": "where", "render": {"type": "pusht"}, "size": [96, 96]}},
+        "action": {"key": "action"},
+    }
+    (tmp_path / "cfg.json").write_text(json.dumps(tiny(tmp_path) | {"data": data}))
+    (found,) = inspect(str(tmp_path / "cfg.json"))
+    assert "aim" in found.survey.unused and "where" not in found.survey.unused
