@@ -13,6 +13,7 @@ from dp_prior.envs.aloha import AlohaConfig
 from dp_prior.envs.fingerprint import versions
 from dp_prior.envs.workers import Workers, is_divisible
 from dp_prior.pixels.renderers.aloha import AlohaRendererConfig
+from tests.envs.drawing import drawn_states
 from tests.messages import naming
 
 
@@ -31,19 +32,7 @@ def test_an_unknown_camera_is_refused():
 
 @pytest.fixture
 def drawn(gym_aloha, monkeypatch):
-    """The states of which pictures were asked for; no OpenGL is needed."""
-    states = []
-
-    class Pictures:
-        def __init__(self, config, size):
-            self.size = size
-
-        def __call__(self, rows):
-            states.extend(rows)
-            return np.stack([np.full((*self.size, 3), int(1000 * row[0]) % 256, np.uint8) for row in rows])
-
-    monkeypatch.setattr("dp_prior.envs.aloha.AlohaRendererConfig.create", lambda config, size: Pictures(config, size))
-    return states
+    return drawn_states(monkeypatch, AlohaRendererConfig)
 
 
 def test_observations_are_the_state_and_its_parts(drawn):

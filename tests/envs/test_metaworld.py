@@ -17,6 +17,7 @@ from dp_prior.envs.starts import reset_to
 from dp_prior.envs.workers import Workers, is_divisible
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.pixels.renderers.metaworld import SCENE, MetaWorldRendererConfig
+from tests.envs.drawing import drawn_states
 from tests.messages import naming, told
 from tests.tiny import assert_equal, rows, state, tiny, train, train_and_die, write
 
@@ -33,20 +34,7 @@ ACTIONS = np.random.default_rng(0).uniform(-1, 1, (12, 4))
 
 @pytest.fixture
 def drawn(metaworld, monkeypatch):
-    """The scenes of which pictures were asked for; no OpenGL is needed."""
-    scenes = []
-
-    class Pictures:
-        def __init__(self, config, size):
-            self.size = size
-
-        def __call__(self, rows):
-            scenes.extend(rows)
-            return np.stack([np.full((*self.size, 3), int(1000 * row[-1]) % 256, np.uint8) for row in rows])
-
-    made = "dp_prior.envs.metaworld.MetaWorldRendererConfig.create"
-    monkeypatch.setattr(made, lambda config, size: Pictures(config, size))
-    return scenes
+    return drawn_states(monkeypatch, MetaWorldRendererConfig)
 
 
 def test_an_episode_depends_on_its_seed_alone(metaworld):
