@@ -75,7 +75,7 @@ class Lockstep:
     def _started(self, raw: list[Any]) -> dict[str, np.ndarray]:
         """Begin to count, from the first observation of each row."""
         n = len(raw)
-        self._rows = [{**self._read_obs(one), **self._draw(one)} for one in raw]
+        self._rows = [{**self._read_obs(one), **self._watched(one)} for one in raw]
         self._steps = 0
         self._done = np.zeros(n, dtype=bool)
         self._success = np.full(n, np.nan)
@@ -90,8 +90,7 @@ class Lockstep:
         self._steps += 1
         for row in np.flatnonzero(~self._done):
             obs, reward[row], terminated, truncated, info = self.envs[row].step(actions[row])
-            drawn = self._draw(obs) if self.is_watched else {}
-            self._rows[row] = {**self._rows[row], **self._read_obs(obs), **drawn}
+            self._rows[row] = {**self._rows[row], **self._read_obs(obs), **self._watched(obs)}
             self._judge(row, reward[row], info)
             self._done[row] = terminated or truncated or self._steps >= self.max_steps
         info = {"score": self._score.copy(), "success": self._success.copy()}
@@ -105,6 +104,9 @@ class Lockstep:
     def close(self) -> None:
         for env in self.envs:
             env.close()
+
+    def _watched(self, raw: Any) -> dict[str, np.ndarray]:
+        return self._draw(raw) if self.is_watched else {}
 
     def _judge(self, row: int, reward: float, info: dict[str, Any]) -> None:
         """Update score, success and stage of a row."""

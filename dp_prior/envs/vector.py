@@ -49,9 +49,9 @@ class VectorEnv(Protocol):
     """Size of one row's action."""
 
     is_watched: bool
-    """Whether pictures are looked at after the next steps, which the caller sets; otherwise those of an earlier step
-    may be returned, so that no camera is drawn between two predictions. Other observations are always those after the
-    step, since they tell the motion of an episode."""
+    """Whether pictures are looked at after the next reset and steps, which the caller sets; otherwise those of an
+    earlier step may be returned, and after a reset none, so that no camera is drawn between two predictions. Other
+    observations are always those after the step, since they tell the motion of an episode."""
 
     def reset(self, seeds: Sequence[int]) -> dict[str, np.ndarray]:
         """Start one episode per seed, at most `n_envs`; from now on there are as many rows as seeds."""

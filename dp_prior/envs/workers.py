@@ -84,13 +84,12 @@ class Workers:
         """See `VectorEnv`."""
         check_seeds(seeds, self.n_envs)
         self._bounds = np.arange(len(self._workers) + 1) * len(seeds) // len(self._workers)
-        return _joined(self._call("reset", self._shares([int(seed) for seed in seeds])).values())
+        return _joined(self._call("reset", self._watched([int(seed) for seed in seeds])).values())
 
     def step(self, actions: np.ndarray) -> EnvStep:
         """See `VectorEnv`."""
         actions = check_actions(actions, self._bounds[-1], self.action_dim)
-        shares = {worker: (share, self.is_watched) for worker, share in self._shares(actions).items()}
-        steps = self._call("step", shares).values()
+        steps = self._call("step", self._watched(actions)).values()
         obs, reward, done, info = zip(*steps, strict=True)
         if any("stage" in one for one in info):
             info = [{"stage": np.full(len(own), ""), **one} for own, one in zip(done, info, strict=True)]
@@ -116,6 +115,10 @@ class Workers:
         """Each worker's share of the rows, for workers with a share."""
         parts = {i: rows[self._bounds[i] : self._bounds[i + 1]] for i in range(len(self._workers))}
         return {i: part for i, part in parts.items() if len(part)}
+
+    def _watched(self, rows: Any) -> dict[int, Any]:
+        """Each worker's share of the rows, and whether pictures are looked at afterwards."""
+        return {worker: (share, self.is_watched) for worker, share in self._shares(rows).items()}
 
     def _call(self, method: str, arguments: Mapping[int, Any]) -> dict[int, Any]:
         """Call a method of several workers at the same time; returns each worker's result."""
@@ -211,7 +214,7 @@ def serve(descriptor: int) -> None:
 
         def create(how: tuple[EnvConfig, Any]) -> tuple[Any, ...]:
             env = stack.enter_context(contextlib.closing(_create(*how)))
-            methods.update(reset=env.reset, step=partial(_step, env), render=env.render)
+            methods.update(reset=partial(_reset, env), step=partial(_step, env), render=env.render)
             return env.max_steps, env.fps, env.obs_shapes, env.action_dim
 
         methods["create"] = create
@@ -219,8 +222,14 @@ def serve(descriptor: int) -> None:
             parent.send(_answer(parent.recv_bytes(), methods))
 
 
+def _reset(env: VectorEnv, argument: tuple[list[int], bool]) -> dict[str, np.ndarray]:
+    """A reset, with seeds and whether its pictures are looked at."""
+    seeds, env.is_watched = argument
+    return env.reset(seeds)
+
+
 def _step(env: VectorEnv, argument: tuple[np.ndarray, bool]) -> EnvStep:
-    """A step, with actions and whether its observations are looked at."""
+    """A step, with actions and whether its pictures are looked at."""
     actions, env.is_watched = argument
     return env.step(actions)
 

@@ -119,6 +119,7 @@ class ReplayConfig(Config):
         try:
             env = self.env.model_copy(update={"n_envs": 1}).create()
             with contextlib.closing(env):
+                env.is_watched = False  # pictures are not compared
                 found = self._replayable(env, episodes)
                 reset_to(env, {name: values[:1] for name, values in found.starts.items()})
         except (ValueError, DataError) as error:

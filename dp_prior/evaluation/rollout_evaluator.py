@@ -230,6 +230,7 @@ class RolloutEvaluator:
         agent = self._agent(policy, instructions)
         agent.reset(episodes)
         n = len(episodes)
+        env.is_watched = True
         first = env.reset([config.first_seed + episode for episode in episodes])
         obs = self._seen(first, policy)
         codes = [by_instruction.encode(values) for values in first.values() if values.dtype.kind == "U"][:1]

@@ -90,6 +90,10 @@ def test_pictures_are_drawn_where_they_are_watched_and_numbers_are_always_read()
         seen.append(env.step(np.zeros((2, 1))).obs)
     assert [one["value"][:, 0].tolist() for one in seen] == [[50 - age, 90 - age] for age in range(5)]
     assert [one["picture"][:, 0, 0, 0].tolist() for one in seen] == [[50, 90]] * 3 + [[47, 87]] * 2
+    env.is_watched = False
+    assert set(env.reset([50, 90])) == {"value"} and set(env.step(np.zeros((2, 1))).obs) == {"value"}
+    env.is_watched = True
+    assert env.step(np.zeros((2, 1))).obs["picture"][:, 0, 0, 0].tolist() == [48, 88]
 
 
 RULES = {"sum": np.cumsum, "max": np.maximum.accumulate, "last": np.asarray}

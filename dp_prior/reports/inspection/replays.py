@@ -29,7 +29,7 @@ def replay_findings(config: TrainConfig, name: str, record: TrajectoriesConfig) 
             whole = WholeEpisodes(record.downloaded({}), replay.action, record.split.max_rows)
             ceiling = replay.of(whole).ceiling()
         except (ConfigError, DataError) as error:
-            yield Finding("note", f"not replayed: {error.source} {'; '.join(error.problems)}")
+            yield Finding("note", f"not replayed: {error.source}: {'; '.join(error.problems)}")
         except ImportError as error:
             yield Finding("note", f"not replayed: {error}")
         else:
