@@ -48,7 +48,9 @@ def train(config: str | Path, settings: Mapping[str, Any], run: Path, *more: str
             raise click.ClickException(f"{run} was trained on {done} samples, not on {asked}; use another --runs")
         return
     words = [*command(config, settings), *more]
-    with open(run.with_suffix(".log"), "a", encoding="utf-8") as log:
+    lines = run.with_suffix(".log")
+    click.echo(f"training {run.name}; its lines go to {lines}", err=True)
+    with open(lines, "a", encoding="utf-8") as log:
         subprocess.run(words, cwd=ROOT, env=environment(), check=True, stdout=log, stderr=subprocess.STDOUT)
 
 
