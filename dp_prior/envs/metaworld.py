@@ -79,12 +79,13 @@ class MetaWorldConfig(Config):
 
         tasks = told_tasks(self.task)
         check_tasks(tasks or (self.task,))
+        one = ToldTask if tasks else SeededTask
         film = camera("corner2", (self.render_size, self.render_size))
         drawn = {name: camera(name, size) for name, size in self.cameras.items()}
         shapes = {"state": (39,), "hand": (4,), "scene": (SCENE,)}
         shapes |= {name: (*size, 3) for name, size in self.cameras.items()}
         return Lockstep(
-            [ToldTask(tasks, film) if tasks else SeededTask(self.task, film) for _ in range(self.n_envs)],
+            [one(tasks or self.task, film, self.max_steps) for _ in range(self.n_envs)],
             max_steps=self.max_steps,
             fps=80,
             obs_shapes=shapes | ({INSTRUCTION: ()} if tasks else {}),
@@ -130,10 +131,11 @@ def _draw(seen: Seen, cameras: Mapping[str, MetaWorldRenderer]) -> dict[str, np.
 class SeededTask:
     """One environment of a task. The seed determines the start; the goal is observed; success ends the episode."""
 
-    def __init__(self, task: str, film: MetaWorldRenderer | None = None):
+    def __init__(self, task: str, film: MetaWorldRenderer | None = None, max_steps: int = 500):
         """
         Args:
             film: draws what `render` returns.
+            max_steps: after which an episode is truncated. An expert that takes over has more than Meta-World's 500.
 
         Raises: see `task_class`.
         """
@@ -141,7 +143,7 @@ class SeededTask:
         env._partially_observable = False
         del env.sawyer_observation_space  # a cached property, recomputed with the bounds of the goal
         env.seeded_rand_vec, env._freeze_rand_vec = True, False  # starts are drawn from the generator that `seed` seeds
-        env._set_task_called = True
+        env._set_task_called, env.max_path_length = True, max_steps
         self._task, self._env, self._film = task, env, film
         self.action_space = env.action_space
 
@@ -152,7 +154,7 @@ class SeededTask:
         return {"state": state, "scene": self._scene()}, info
 
     def step(self, action: np.ndarray) -> tuple[Seen, float, bool, bool, dict[str, Any]]:
-        """What is seen, reward, whether the task is solved, whether 500 steps have passed, and Meta-World's info."""
+        """What is seen, reward, whether the task is solved, whether `max_steps` have passed, and Meta-World's info."""
         state, reward, _, truncated, info = self._env.step(action)
         return {"state": state, "scene": self._scene()}, float(reward), info["success"] == 1.0, truncated, info
 
@@ -171,10 +173,10 @@ class SeededTask:
 class ToldTask:
     """One environment of several tasks: the seed determines task and start, and the instruction is observed."""
 
-    def __init__(self, tasks: tuple[str, ...], film: MetaWorldRenderer | None = None):
+    def __init__(self, tasks: tuple[str, ...], film: MetaWorldRenderer | None = None, max_steps: int = 500):
         """See `SeededTask`."""
-        self._tasks, self._film = tasks, film
-        self._task, self._env = tasks[0], SeededTask(tasks[0], film)
+        self._tasks, self._open = tasks, partial(SeededTask, film=film, max_steps=max_steps)
+        self._task, self._env = tasks[0], self._open(tasks[0])
         self.action_space = self._env.action_space  # of every task
 
     def reset(self, seed: int) -> tuple[tuple[Seen, str], dict[str, Any]]:
@@ -200,7 +202,7 @@ class ToldTask:
         """Simulate this task. One model is held at a time: 50 in each row would take 1 GB a row, a new one 0.2 s."""
         if task != self._task:
             self._env.close()
-            self._task, self._env = task, SeededTask(task, self._film)
+            self._task, self._env = task, self._open(task)
 
 
 def check_tasks(tasks: tuple[str, ...]) -> None:

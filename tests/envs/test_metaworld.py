@@ -177,6 +177,13 @@ def test_limit_beyond_that_of_the_simulator_is_refused():
         MetaWorldConfig.from_json('{"task": "push-v3", "max_steps": 501}')
 
 
+def test_an_expert_that_takes_over_may_act_beyond_the_limit_of_the_simulator(metaworld):
+    env = MetaWorldConfig(task=["push-v3", "reach-v3"], n_envs=1).model_copy(update={"max_steps": 502}).create()
+    env.reset([5])
+    done = [bool(env.step(np.zeros((1, 4))).done[0]) for _ in range(502)]
+    assert done.index(True) == 501
+
+
 def test_unknown_task_names_the_nearest_ones_in_one_line(metaworld, tmp_path):
     rollout = RolloutConfig(env=MetaWorldConfig(task="pushh-v3"), videos=0)
     with pytest.raises(ConfigError) as error:
