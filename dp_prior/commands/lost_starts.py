@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +91,16 @@ def find_losses(player: Player, first: int, folder: Path, error: float, is_enoug
 
 
 def lost_actions(folder: Path, seed: int) -> np.ndarray:
-    """(T, A) executed actions of a lost episode."""
-    with np.load(folder / LOST / f"{seed}.npz", allow_pickle=False) as file:
-        return file["action"]
+    """(T, A) executed actions of a lost episode.
+
+    Raises:
+        ConfigError: their file is missing or damaged.
+    """
+    path = folder / LOST / f"{seed}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return file["action"]
+    except (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        found = f"cannot be read ({error}); expected the executed `action` of the start {seed} that was lost"
+        remedy = f"remove {folder}, and the same command does this round again"
+        raise ConfigError(str(path), [f"{found}; {remedy}"]) from None

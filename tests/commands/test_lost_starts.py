@@ -94,6 +94,14 @@ def test_killed_between_its_files_it_plays_the_block_again_and_gives_the_same(tm
     assert all((lost_actions(one, seed) == lost_actions(other, seed)).all() for seed in whole.lost)
 
 
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:100])])
+def test_lost_actions_that_are_missing_or_cut_off_say_what_to_remove(damage, tmp_path):
+    find_losses(Scripted(), 300, tmp_path, 0.05, lambda so_far: len(so_far.lost) >= 1)
+    damage(path := tmp_path / LOST / "300.npz")
+    with pytest.raises(ConfigError, match=naming(path, "action", 300, f"remove {tmp_path},")):
+        lost_actions(tmp_path, 300)
+
+
 def test_before_the_first_start_nothing_is_known():
     found = Losses.of(Outcomes(), 5, 0.05)
     assert (found.starts, found.lost, found.low, found.high) == (0, [], 0.0, 1.0) and math.isnan(found.share)
