@@ -75,7 +75,7 @@ class MetaWorldConfig(Config):
         """
 
         def camera(name: MetaWorldCamera, size: tuple[int, int]) -> MetaWorldRenderer:
-            return MetaWorldRendererConfig(camera=name, shadows=self.shadows).create(size)
+            return MetaWorldRendererConfig(camera=name, shadows=self.shadows).create(size, self.n_envs)
 
         tasks = told_tasks(self.task)
         check_tasks(tasks or (self.task,))

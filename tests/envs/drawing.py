@@ -15,5 +15,5 @@ def drawn_states(monkeypatch, renderer: type) -> list[np.ndarray]:
         states.extend(rows)
         return np.stack([np.full((*size, 3), int(1000 * abs(row).sum()) % 256, np.uint8) for row in rows])
 
-    monkeypatch.setattr(renderer, "create", lambda config, size: lambda rows: draw(rows, size))
+    monkeypatch.setattr(renderer, "create", lambda config, size, *_: lambda rows: draw(rows, size))
     return states

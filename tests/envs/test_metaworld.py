@@ -143,10 +143,10 @@ def test_a_camera_is_drawn_when_it_is_looked_at_and_not_before(task, drawn):
 
 def test_shadows_are_the_renderer_s(metaworld, monkeypatch):
     asked = []
-    monkeypatch.setattr(MetaWorldRendererConfig, "create", lambda config, size: asked.append(config.shadows))
+    monkeypatch.setattr(MetaWorldRendererConfig, "create", lambda config, *given: asked.append((config.shadows, given)))
     for shadows in (False, True):
-        MetaWorldConfig(task="push-v3", n_envs=1, shadows=shadows).create()
-    assert asked == [False, True]
+        MetaWorldConfig(task="push-v3", n_envs=3, shadows=shadows).create()
+    assert asked == [(False, ((256, 256), 3)), (True, ((256, 256), 3))]  # rows, whose tasks stay open
 
 
 def test_the_record_of_a_task_is_what_it_was_and_a_list_comes_back_from_json():

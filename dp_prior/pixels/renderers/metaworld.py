@@ -23,7 +23,7 @@ MetaWorldCamera = Literal["corner", "corner2", "corner3", "corner4", "topview", 
 UPSIDE_DOWN = ("corner", "corner2", "corner3", "corner4")  # as Meta-World mounts them
 BODIES, SITES, POSITIONS = 39, 16, 18  # the most of a task
 SCENE = 1 + 3 * BODIES + 3 * SITES + POSITIONS
-TASKS_HELD = 10  # opened at a time: those of MT10. Each takes 90 MB, and to open it half a second
+TASKS_HELD = 10  # opened at a time, at least: those of MT10. Each takes 90 MB, and to open it half a second
 
 
 class MetaWorldRendererConfig(Config):
@@ -39,16 +39,17 @@ class MetaWorldRendererConfig(Config):
 
     state_shape: ClassVar[tuple[int, ...]] = (SCENE,)
 
-    def create(self, size: tuple[int, int]) -> MetaWorldRenderer:
+    def create(self, size: tuple[int, int], rows: int = 1) -> MetaWorldRenderer:
         """A renderer of scenes, see `scene_of`.
 
         Args:
             size: height and width of a frame.
+            rows: tasks that take turns at most; so many stay open.
 
         Raises:
             ImportError: metaworld is missing.
         """
-        return MetaWorldRenderer(self, size)
+        return MetaWorldRenderer(self, size, rows)
 
     def versions(self) -> dict[str, str]:
         """Versions of the packages that determine the pixels, by package. OpenGL's driver does too, in the last bits.
@@ -63,10 +64,10 @@ class MetaWorldRendererConfig(Config):
 class MetaWorldRenderer:
     """See `Renderer`. OpenGL is asked for at the first picture, and belongs to the thread that draws it."""
 
-    def __init__(self, config: MetaWorldRendererConfig, size: tuple[int, int]):
-        """Args: size: height and width of a frame."""
+    def __init__(self, config: MetaWorldRendererConfig, size: tuple[int, int], rows: int):
+        """See `MetaWorldRendererConfig.create`."""
         self._tasks = list(environments())
-        self._opened = lru_cache(TASKS_HELD)(partial(_Stage, config, size))
+        self._opened = lru_cache(max(TASKS_HELD, rows))(partial(_Stage, config, size))
 
     def __call__(self, scenes: np.ndarray) -> np.ndarray:
         """See `Renderer`.

@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from dp_prior.pixels.renderers import metaworld as renderers
 from dp_prior.pixels.renderers.metaworld import (
     BODIES,
     POSITIONS,
@@ -57,6 +59,18 @@ def test_a_scene_of_no_task_is_refused(number, metaworld):  # noqa: F811
     scene[0, 0] = number
     with pytest.raises(ValueError, match=naming(f"{number:g}", "0 to 49")):
         MetaWorldRendererConfig().create((16, 16))(scene)
+
+
+@pytest.mark.parametrize(("rows", "opened"), [(1, 24), (12, 12)])
+def test_tasks_that_take_turns_stay_open(rows, opened, metaworld, monkeypatch):  # noqa: F811
+    """Twelve, twice: a renderer that holds the last ten opens all of them again."""
+    asked = []
+    stage = SimpleNamespace(draw=lambda scene: np.zeros((16, 16, 3), np.uint8))
+    monkeypatch.setattr(renderers, "_Stage", lambda config, size, task: asked.append(task) or stage)
+    draw = MetaWorldRendererConfig().create((16, 16), rows)
+    for number in (*range(12), *range(12)):
+        draw(np.full((1, SCENE), number))
+    assert len(asked) == opened
 
 
 def test_without_metaworld_the_error_names_the_extra(monkeypatch):
