@@ -32,6 +32,14 @@ def budget_warnings(config: TrainConfig, trainer: PolicyTrainer) -> Iterator[str
         )
     if not config.evaluate and not config.test:
         yield "evaluate and test are empty: nothing is measured, and no checkpoint is selected as the best"
+    last = Progress(trainer.total_samples - 1, steps - 1)
+    for one in config.evaluate:
+        is_late = one.every.minutes is None and not one.every.due(Progress(), last, len(trainer.loader))
+        if is_late and one.type == "rollout" and one.name in config.data.followed():
+            yield (
+                f"evaluator {one.name!r} runs every {one.every}, but the run has {epochs:,.1f} epochs in {steps:,} "
+                f'steps: data.language weights "by_success" stay as they begin; run it more often'
+            )
 
 
 def timed_steps(trainer: PolicyTrainer, batches: Iterator[list[Batch]]) -> float:

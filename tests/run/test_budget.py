@@ -49,6 +49,21 @@ def test_a_run_that_measures_nothing_is_told(tmp_path):
     assert not warnings_of(config_of(tmp_path, evaluate=[], test=[{"type": "loss", "name": "test"}]))
 
 
+def test_weights_by_the_success_of_rollouts_at_the_end_alone_are_told(tmp_path):
+    texts = {"key": "said", "texts": ["a", "b"], "folder": {"path": "texts", "format": "parquet"}}
+
+    def warned(every, weights="by_success"):
+        rollouts = {"type": "rollout", "every": every, "env": {"type": "toy"}}
+        language = {"data__language": {"told": {**texts, "weights": weights}}}
+        monitor = {"metric": "rollout/score", "mode": "max"}
+        return warnings_of(config_of(tmp_path, evaluate=[rollouts], train__monitor=monitor, **language))
+
+    assert told(warned({"steps": 24}), "'rollout'", "24 steps", "3.0 epochs", "by_success")
+    assert warned({"epochs": 50}) and warned({"samples": 192})
+    assert not any(map(warned, [{"steps": 23}, {"epochs": 2}, {"samples": 100}, {"minutes": 90}]))
+    assert not warned({"steps": 24}, weights="balanced")
+
+
 def test_time_and_epochs_are_of_what_is_left_whatever_the_unit_of_the_budget(tmp_path):
     for unit, count in (("samples", 800), ("steps", 100), ("epochs", 12.5)):
         config = config_of(tmp_path, **{"train__steps": None, f"train__{unit}": count})
