@@ -7,6 +7,7 @@ from textwrap import shorten
 
 from dp_prior.run.assembly import Assembly
 from dp_prior.run.budget import budget_warnings
+from dp_prior.run.cameras import camera_warnings
 from dp_prior.run.clouds import cloud_warnings
 from dp_prior.run.files.config import TrainConfig, run_directory
 from dp_prior.run.precision import precision_warnings
@@ -51,6 +52,7 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: Pa
     shown = [f"  {name:<13} {text}" for name, text in lines.items() if text]
     warnings = [*report["warnings"], *parts.model.warnings(), *budget_warnings(config, trainer)]
     warnings += [
+        *camera_warnings(config),
         *cloud_warnings(parts),
         *precision_warnings(parts),
         *foretold([*parts.evaluators, *parts.tests], parts.ranks),

@@ -1,0 +1,29 @@
+"""Whether rollouts show a policy the pictures that it learns from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dp_prior.run.files.config import TrainConfig
+
+
+def camera_warnings(config: TrainConfig) -> Iterator[str]:
+    """A line for each camera whose recorded frames are drawn in another way than an environment draws those of its
+    name."""
+    drawn = {
+        name: camera.render
+        for one in config.data.recorded_sets().values()
+        for name, camera in one.images.items()
+        if camera.render is not None
+    }
+    for evaluator in (one for one in (*config.evaluate, *config.test) if one.type == "rollout"):
+        env = evaluator.env
+        for name in getattr(env, "cameras", {}):
+            if name not in drawn or drawn[name].type != env.type:
+                continue
+            for field, shown in (("camera", name), ("shadows", getattr(env, "shadows", None))):
+                if (learned := getattr(drawn[name], field, shown)) != shown:
+                    yield (
+                        f"data.images.{name}.render.{field} is {learned!r}, but environment {env.type!r} of "
+                        f"{evaluator.name!r} shows {shown!r} by this name; give both the same"
+                    )
