@@ -158,7 +158,7 @@ class Improvement:
             ConfigError: there is no episode; names the lost seeds.
         """
         episodes = folder / "episodes"
-        if getattr(self._env, "expert", None) is not None:
+        if getattr(self._env, "expert", None) is not None and read_result(folder / "run") is None:
             lost = {seed: lost_actions(folder, seed) for seed in losses.lost}
             correct(self._env, self._observations, lost, self._aim.points, episodes)
         if counted(episodes)[0] == 0:

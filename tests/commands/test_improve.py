@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,6 +81,13 @@ def test_a_round_finds_asks_trains_and_tests(run, tmp_path):
     assert [row["lost"] for row in table["rounds"]] == [[*range(1000, 1008)], [*range(1008, 1016)]] and table[
         "is_reached"
     ] is False
+
+
+def test_a_round_that_is_done_no_longer_needs_the_actions_of_its_lost_episodes(run, tmp_path):
+    first, *_ = improved(run, tmp_path / "out")
+    shutil.rmtree(tmp_path / "out" / "round_1" / "lost")
+    again, *_ = improved(run, tmp_path / "out")
+    assert again == first
 
 
 def test_killed_anywhere_it_goes_on_to_the_same_files(run, tmp_path, monkeypatch):
