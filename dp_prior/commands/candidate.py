@@ -21,7 +21,7 @@ class Candidate:
     """A policy that is not loaded yet.
 
     Attributes:
-        name: the reference.
+        name: the reference, without the slash that a shell adds to a folder.
         directory: its files on this machine.
         is_export: whether the files are graphs; if not, a checkpoint.
     """
@@ -31,7 +31,7 @@ class Candidate:
         Raises:
             FileNotFoundError, CheckpointError, RemoteError: the policy is missing, see `resolve`.
         """
-        self.name = reference
+        self.name = reference.rstrip("/") or reference
         self.is_export = Path(reference, POLICY).is_file()
         self.directory = Path(reference) if self.is_export else resolve(reference)
 

@@ -121,15 +121,19 @@ class Improvement:
         _refuse_unobserved(self._env, self._observations)
         _refuse_known_seeds(self._config, aim.first_seed)
         self._improved(self._first, [out], out)  # refuses overrides before anything is played
-        claim(out, {"policies": {run: player.identity}, **asdict(aim), "overrides": [*aim.overrides]}, "an improvement")
+        identity = {"policies": {player.name: player.identity}, **asdict(aim), "overrides": [*aim.overrides]}
+        claim(out, identity, "an improvement")
 
     def rounds(self, most: int) -> Iterator[Round]:
         """Do at most so many rounds until the aim is reached, then test the last policy.
 
         Raises:
-            ConfigError: nobody can say what to do on the lost starts.
+            ConfigError: nobody can say what to do on the lost starts, or more rounds are done already.
             FileExistsError: another process works in the folder.
         """
+        done = sum(read_result(run) is not None for run in self._out.glob("round_*/run"))
+        if done > most:
+            raise ConfigError("--rounds", [f"is {most}, but {self._out} has {done} rounds; give at least {done}"])
         policy, first, episodes = self._first, self._aim.first_seed, []
         with held(self._out):
             for number in range(1, most + 2):

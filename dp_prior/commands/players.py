@@ -28,7 +28,7 @@ class Player:
     """A policy and the rollouts in which it is scored.
 
     Attributes:
-        name: the reference by which it was given.
+        name: see `Candidate`.
         record: the evaluator.
     """
 
@@ -44,7 +44,8 @@ class Player:
             ConfigError: there is no such evaluator.
             FileNotFoundError, CheckpointError, RemoteError: the policy is missing, see `resolve`.
         """
-        self._candidate, self.name = Candidate(reference), reference
+        self._candidate = Candidate(reference)
+        self.name = self._candidate.name
         config = given or stored_config(self._candidate.directory)
         self.record = _rollouts(config, evaluator, reference if given is None else "--config_file")
         is_exported = given is not None or self.record.model == next(iter(config.train.ema), "online")

@@ -15,7 +15,7 @@ from dp_prior.clock import Cadence
 from dp_prior.config import Config, ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.recorded.selection import ActionConfig
-from dp_prior.data.recorded.whole_episodes import WholeEpisodes
+from dp_prior.data.recorded.whole_episodes import EXECUTED, WholeEpisodes
 from dp_prior.data.split_data import SplitData
 from dp_prior.envs import EnvConfig
 from dp_prior.envs.starts import SEED, reset_to, start_keys
@@ -87,6 +87,13 @@ class ReplayConfig(Config):
     def measured_models(self) -> tuple[str, ...]:
         """None: no policy acts."""
         return ()
+
+    @property
+    def keys(self) -> set[str]:
+        """Keys that are read beside those of a policy, where the data set has them."""
+        starts = [(SEED,)] if self.start is None else self.start.values()
+        actions = (EXECUTED,) if self.action is None else self.action.names
+        return {*actions, *(key for keys in starts for key in ((keys,) if isinstance(keys, str) else keys))}
 
     @property
     def score_range(self) -> tuple[float, float]:

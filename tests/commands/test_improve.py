@@ -128,6 +128,10 @@ def test_what_is_done_is_not_done_again_and_more_rounds_go_on(run, tmp_path, mon
     rounds, *_ = improved(run, tmp_path / "out", most=2)
     assert rounds[0] == before[0] and rounds[1].losses == before[1].losses and rounds[1].samples == 32
     assert len(rounds) == 3
+    kept = (tmp_path / "out" / ROUNDS).read_bytes()
+    with pytest.raises(ConfigError, match=naming("--rounds", "is 1", "2 rounds")):
+        improved(f"{run}/", tmp_path / "out")
+    assert (tmp_path / "out" / ROUNDS).read_bytes() == kept
 
 
 def test_it_ends_with_success_when_the_limit_is_low_enough(run, tmp_path, monkeypatch):

@@ -29,7 +29,7 @@ from dp_prior.reports.inspection.faults import MOST_NAMED, Finding, faulty_episo
 from dp_prior.reports.inspection.image_survey import Gallery, find_in_images, images_at, read_gallery
 from dp_prior.reports.inspection.points import Cloud, look_at_points
 from dp_prior.reports.inspection.proposal import propose, propose_data, propose_images, windows_of
-from dp_prior.reports.inspection.replays import replay_findings
+from dp_prior.reports.inspection.replays import replay_findings, replayed_keys
 from dp_prior.reports.inspection.rotations import find_rotations
 from dp_prior.reports.inspection.survey import Role, Survey, survey
 from dp_prior.reports.inspection.units import find_units
@@ -207,7 +207,7 @@ def _configured(config: TrainConfig) -> list[Inspection]:
         chosen = {"choice": one.choice, "max_rows": one.split.max_rows}
         seen = _recorded(name, place, roles, own, normalizers, cameras, depths, clouds, **chosen)
         drawn = {each.key for each in one.images.values() if each.render is not None}
-        for key in drawn.union(*(each.keys() for each in one.language.values())):
+        for key in drawn.union(replayed_keys(config, name), *(each.keys() for each in one.language.values())):
             seen.survey.unused.pop(key, None)
         replays = replay_findings(config, name, one) if not seen.survey.problems else []
         found.append(replace(seen, findings=ranked([*seen.findings, *_beside_signals(one, seen.survey), *replays])))

@@ -36,6 +36,12 @@ def replay_findings(config: TrainConfig, name: str, record: TrajectoriesConfig) 
             yield Finding("warning" if ceiling.is_low else "note", str(ceiling))
 
 
+def replayed_keys(config: TrainConfig, name: str) -> set[str]:
+    """What the replay evaluators of a configuration read of a data set; see `replay_findings`."""
+    replays = [one for one in (*config.evaluate, *config.test) if isinstance(one, ReplayConfig)]
+    return set().union(*(one.keys for one in replays if one.data_set in (None, name)))
+
+
 def _replays(config: TrainConfig, name: str) -> list[ReplayConfig]:
     """The evaluators that replay this data set; without one, an evaluator for each environment of a rollout."""
     evaluators = [*config.evaluate, *config.test]

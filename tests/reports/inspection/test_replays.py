@@ -58,3 +58,24 @@ def test_inspect_shows_it_for_a_configuration(tmp_path):
     path.write_text(json.dumps(tiny(tmp_path, evaluate=[{"type": "loss"}, REPLAY])))
     (found,) = inspect(str(path))
     assert any("3 of 3" in finding.text for finding in found.findings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "read"),
+    [
+        ({}, {"executed", "seed"}),
+        ({"start": {"seed": "number"}, "action": {"key": "sent"}}, {"number", "sent"}),
+        ({"start": {"state": ["number", "seed"]}}, {"number", "seed", "executed"}),
+        ({"data_set": "another"}, set()),
+    ],
+)
+def test_what_a_replay_reads_is_not_called_unused(changes, read, tmp_path):
+    arrays = demonstrations(4, seed=3)
+    n, beside = len(arrays["action"]), {"executed", "sent", "seed", "number"}
+    more = {key: arrays["action"] if key in ("executed", "sent") else np.zeros(n) for key in beside}
+    np.savez(tmp_path / "toy.npz", **arrays, **more)
+    path = tmp_path / "config.json"
+    for evaluators, expected in (([ROLLOUT], beside), ([{**REPLAY, **changes}], beside - read)):
+        path.write_text(json.dumps(tiny(tmp_path, evaluate=[{"type": "loss"}, *evaluators])))
+        (found,) = inspect(str(path))
+        assert found.survey.unused.keys() & beside == expected
