@@ -31,7 +31,16 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {  # run: its configuration and
     "two_step": ("pusht_two_step", {}),
     "two_step_v": ("pusht_two_step", {"task.diffusion.objective": {"type": "v"}}),
     "regression": ("pusht_two_step", {"task.diffusion.schedule.steps": 1, "task.sampler.steps": 1}),
-    "distilled": ("pusht_distilled", {"task.teacher": "{runs}/policy", "train.init_from": "{runs}/policy"}),
+    "distilled": (
+        "pusht_distilled",
+        {
+            "task.teacher": "{runs}/policy",
+            "train.init_from": "{runs}/policy",
+            "task.teacher_steps": 8,
+            "task.sampler.eta": 1.0,
+            "train.lr.warmup_steps": 200,
+        },
+    ),
 }
 """{runs} is where the runs are."""
 

@@ -42,10 +42,12 @@ def test_descriptions_name_command_hardware_duration_and_a_score_that_the_docume
             assert not [number for number in re.findall(r"\b\d\.\d{3}\b", said) if number not in documents]
 
 
-@pytest.mark.parametrize("name", ["pusht_two_step", "pusht_distilled"])
-def test_extensions_of_the_main_job_keep_the_optimizer_that_their_scores_are_of(name):
+@pytest.mark.parametrize(
+    ("name", "optimizer"), [("pusht_two_step", ("adamw", 1e-3)), ("pusht_distilled", ("muon", 2e-3))]
+)
+def test_extensions_of_the_main_job_keep_the_optimizer_that_their_scores_are_of(name, optimizer):
     train = TrainConfig.from_json_path(ROOT / f"configs/policy/{name}.json").train
-    assert (train.optimizer.type, train.lr.peak) == ("adamw", 1e-3)
+    assert (train.optimizer.type, train.lr.peak) == optimizer
 
 
 @pytest.mark.parametrize("arguments", [["train"], ["train", "--check"], ["cache"], ["embed"]])
