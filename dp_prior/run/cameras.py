@@ -11,18 +11,18 @@ def camera_warnings(config: TrainConfig) -> Iterator[str]:
     """A line for each camera whose recorded frames are drawn in another way than an environment draws those of its
     name."""
     drawn = {
-        name: camera.render
+        (name, camera.render.to_json()): camera.render
         for one in config.data.recorded_sets().values()
         for name, camera in one.images.items()
         if camera.render is not None
     }
     for evaluator in (one for one in (*config.evaluate, *config.test) if one.type == "rollout"):
         env = evaluator.env
-        for name in getattr(env, "cameras", {}):
-            if name not in drawn or drawn[name].type != env.type:
+        for (name, _), render in drawn.items():
+            if render.type != env.type or name not in getattr(env, "cameras", {}):
                 continue
             for field, shown in (("camera", name), ("shadows", getattr(env, "shadows", None))):
-                if (learned := getattr(drawn[name], field, shown)) != shown:
+                if (learned := getattr(render, field, shown)) != shown:
                     yield (
                         f"data.images.{name}.render.{field} is {learned!r}, but environment {env.type!r} of "
                         f"{evaluator.name!r} shows {shown!r} by this name; give both the same"

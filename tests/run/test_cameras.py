@@ -35,3 +35,20 @@ def test_another_camera_or_other_shadows_are_told(kind, name, usual, env, tmp_pa
     assert told_each(warned(tmp_path, kind, {}, **env), (f"{place}.camera", f"'{usual}'", f"'{name}'", "'test'"))
     found = warned(tmp_path, kind, {"camera": name}, shadows=True, **env)
     assert told_each(found, (f"{place}.shadows", "False", "True", "'test'"))
+
+
+def test_every_set_of_a_mixture_is_looked_at(tmp_path):
+    config = tiny(tmp_path, task__encoders={"corner2": {"type": "resnet", "width": 16, "blocks": [1]}})
+    data = config.pop("data")
+    shared = {key: data.pop(key) for key in ("batch_size", "split") if key in data}
+    image = {"key": "scene", "size": [32, 32]}
+    sets = {
+        name: {**data, "images": {"corner2": {**image, "render": {"type": "metaworld", "camera": camera}}}}
+        for name, camera in (("wrong", "topview"), ("right", "corner2"))
+    }
+    config["data"] = {"type": "mixture", "sets": sets, **shared}
+    env = {"type": "metaworld", "task": "push-v3", "cameras": {"corner2": [32, 32]}}
+    config["test"] = [{"type": "rollout", "name": "test", "env": env}]
+    for name in ("wrong", "right"):
+        config["data"]["sets"] = {name: sets[name], **sets}
+        assert told_each([*camera_warnings(TrainConfig.from_json(json.dumps(config)))], ("'topview'", "'corner2'"))
