@@ -35,7 +35,7 @@ def compiled(function: Callable[..., Any], mode: Compile, setting: str, *, dynam
     if mode == "off":
         return function
     torch.compiler.assume_constant_result(derive_seed)  # a hash of names
-    fast = torch.compile(function, mode=mode, dynamic=dynamic)
+    fast = torch.compile(function, options=_options(mode), dynamic=dynamic)
     from torch._dynamo.exc import BackendCompilerFailed
 
     def call(*arguments: Any) -> Any:
@@ -51,3 +51,13 @@ def compiled(function: Callable[..., Any], mode: Compile, setting: str, *, dynam
         return tree_map_only(Tensor, torch.clone, found) if mode in CUDA_GRAPHS else found
 
     return call
+
+
+def _options(mode: Compile) -> dict[str, Any]:
+    """The options of torch's compiler for a mode.
+
+    Where there is a GPU, without its choice of memory layouts: torch 2.11 predicts another layout for the gradient of a
+    convolution's weights in bfloat16 than the library returns, and stops.
+    """
+    options = dict(torch._inductor.list_mode_options(mode))
+    return options | {"layout_optimization": False} if torch.cuda.is_available() else options
