@@ -22,8 +22,14 @@ _RESNETS = {
     "resnet101": ([3, 4, 23, 3], True),
     "resnet152": ([3, 8, 36, 3], True),
 }
-_ENVS = {"pusht": {"observation.image": "camera", "observation.state": "agent_pos"}}
+_ENVS = {
+    "pusht": {"observation.image": "camera", "observation.state": "agent_pos"},
+    "aloha": {"observation.images.top": "top", "observation.state": "agent_pos"},
+}
 """Names here of observations that an environment gives, by their keys."""
+
+_ALOHA = {"AlohaInsertion-v0": "insertion", "AlohaTransferCube-v0": "transfer_cube"}
+"""Tasks here of ALOHA; the first is theirs by default."""
 
 _LOADING = "batches are read without worker processes; nothing to set"
 _HUB = 'add {"type": "huggingface", "repo": "user/name"} to tracker.save'
@@ -110,22 +116,32 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
 
 
 def _evaluators(theirs: Theirs, model: str) -> dict[str, Any]:
-    """Validation where episodes are held out, and rollouts in Push-T."""
+    """Validation where episodes are held out, and rollouts in an environment that is here."""
     ours: dict[str, Any] = {}
     if theirs.get("dataset.eval_split", 0.0) > 0:
         ours |= {"evaluate.<validation>.type": "loss", "evaluate.<validation>.models": [model]}
         ours["train.monitor"] = {"metric": f"validation/{model}/loss", "mode": "min"}
-    if theirs.get("env.type") == "pusht":
+    if (env := _environment(theirs)) is not None:
         n = max(2, theirs.get("eval.n_episodes", 50))
         ours |= {
             "evaluate.<rollout>.type": "rollout",
             "evaluate.<rollout>.model": model,
-            "evaluate.<rollout>.env": {"type": "pusht", "n_envs": theirs.get("eval.batch_size") or n},
+            "evaluate.<rollout>.env": {**env, "n_envs": theirs.get("eval.batch_size") or n},
             "train.monitor": {"metric": "rollout/score", "mode": "max"},
         }
-        if _cameras(theirs):
-            ours["evaluate.<rollout>.env.camera"] = [96, 96]
     return ours
+
+
+def _environment(theirs: Theirs) -> dict[str, Any] | None:
+    """The environment of the rollouts, which draws the recorded cameras as they are; None if it is not here."""
+    kind, task = theirs.get("env.type"), _ALOHA.get(theirs.get("env.task") or next(iter(_ALOHA)))
+    if kind == "pusht":
+        return {"type": kind, **({"camera": [96, 96]} if _cameras(theirs) else {})}
+    if kind != "aloha" or task is None:
+        return None
+    shapes = {_name(theirs, key): theirs.get(f"policy.input_features.{key}.shape") for key in _cameras(theirs)}
+    cameras = {name: shape[1:] if shape else [480, 640] for name, shape in shapes.items()}
+    return {"type": kind, "task": task, **({"cameras": cameras, "shadows": True} if cameras else {})}
 
 
 def _policy(kind: str, theirs: Theirs, *names: str) -> Here:
@@ -292,9 +308,17 @@ def _parallel(n: int, theirs: Theirs, *names: str) -> Here:
 
 
 def _env(kind: str, theirs: Theirs, *names: str) -> Here:
-    if kind != "pusht":
+    if kind not in _ENVS:
         raise NoCounterpart(f"environment {kind!r}: by gymnasium's id, see docs/environments.md")
-    return Here({"evaluate.<rollout>.env.type": "pusht"})
+    return Here({"evaluate.<rollout>.env.type": kind})
+
+
+def _env_task(name: str | None, theirs: Theirs, *names: str) -> Here:
+    if theirs.get("env.type") != "aloha" or name is None:
+        return Here()
+    if name not in _ALOHA:
+        raise NoCounterpart(f"{name!r} is not here; {' and '.join(_ALOHA)} are")
+    return Here({"evaluate.<rollout>.env.task": _ALOHA[name]})
 
 
 def _wandb_mode(mode: str | None, theirs: Theirs, *names: str) -> Here:
@@ -423,8 +447,8 @@ _ROWS = (
     Row("ema.min_decay", "train.ema.<average>.min_decay", "", _average),
     Row("ema.max_decay", "train.ema.<average>.max_decay", "", _average),
     *left_out("`models` and `model` of evaluators say which weights", "ema.use_for_eval"),
-    Row("env.type", "evaluate.<rollout>.env.type", "pusht; others by gymnasium's id", _env),
-    *left_out("follows from `env.type`", "env.task"),
+    Row("env.type", "evaluate.<rollout>.env.type", "pusht and aloha; others by gymnasium's id", _env),
+    Row("env.task", "evaluate.<rollout>.env.task", "of ALOHA; of Push-T it follows from `env.type`", _env_task),
     Row("env.episode_length", "evaluate.<rollout>.env.max_steps"),
     *left_out(
         "environments show and step as here", "env.fps", "env.obs_type", "env.render_mode", "env.disable_env_checker"

@@ -274,7 +274,7 @@ def test_what_has_no_counterpart_says_what_has_one():
             "noise_scheduler_type": "EDM",
             "normalization_mapping": modes,
         },
-        "env": {"type": "aloha"},
+        "env": {"type": "libero"},
         "eval_freq": 0,
         "wandb": {"mode": "disabled"},
     }
@@ -285,13 +285,38 @@ def test_what_has_no_counterpart_says_what_has_one():
         "policy.vision_backbone": ("'vit_b_16'", "resnet18"),
         "policy.noise_scheduler_type": ("'EDM'", "DDIM", "DDPM"),
         "policy.normalization_mapping.STATE": ("'SHUFFLED'", "MIN_MAX"),
-        "env.type": ("'aloha'", "docs/environments.md"),
+        "env.type": ("'libero'", "docs/environments.md"),
         "eval_freq": ("`evaluate`",),
         "wandb.mode": ("wandb", "tracker.log"),
     }
     assert not [path for path, names in expected.items() if not told(found.get(path, ""), *names)]
     for nowhere in ({}, {"repo_id": None}):
         assert values(LEROBOT, {**PUSHT, "dataset": nowhere})["data.episodes.path"] == "FILL_IN/data"
+
+
+ALOHA_INPUTS = {
+    "observation.state": {"type": "STATE", "shape": [14]},
+    "observation.images.top": {"type": "VISUAL", "shape": [3, 480, 640]},
+}
+ALOHA = {
+    **PUSHT,
+    "env": {"type": "aloha", "task": "AlohaTransferCube-v0", "episode_length": 400},
+    "policy": {**PUSHT["policy"], "input_features": ALOHA_INPUTS},
+}
+
+
+def test_rollouts_in_aloha_draw_the_recorded_camera_with_its_shadows():
+    found = values(LEROBOT, ALOHA)
+    env = {path.removeprefix("evaluate.1.env."): value for path, value in found.items() if "1.env." in path}
+    expected = {"type": "aloha", "task": "transfer_cube", "cameras.top": [480, 640], "shadows": True, "max_steps": 400}
+    assert {key: env.get(key) for key in expected} == expected and env["n_envs"] == 15
+    assert found["data.images.top.key"] == "observation.images.top"
+    assert found["data.obs.agent_pos.key"] == "observation.state"
+    for task, becomes in (("AlohaInsertion-v0", "insertion"), (None, "insertion")):
+        assert values(LEROBOT, merged(ALOHA, {"env": {"task": task}}))["evaluate.1.env.task"] == becomes
+    unknown = merged(ALOHA, {"env": {"task": "AlohaEndEffectorInsertion-v0"}})
+    assert "AlohaTransferCube-v0" in reasons(LEROBOT, unknown)["env.task"]
+    assert "evaluate.1.env.type" not in values(LEROBOT, unknown)
 
 
 def test_a_sampler_of_all_noise_is_ddpm():
