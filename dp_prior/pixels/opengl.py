@@ -12,7 +12,7 @@ from dp_prior.config import ConfigError
 
 REMEDY = (
     "Without a display set the environment variable MUJOCO_GL to egl (Debian: libegl1 libegl-mesa0 libgl1-mesa-dri) or "
-    "osmesa (libosmesa6), see docs/environments.md; films need no OpenGL with the evaluator's videos 0"
+    "osmesa (libosmesa6), see docs/metaworld.md; films need no OpenGL with the evaluator's videos 0"
 )
 
 
