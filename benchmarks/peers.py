@@ -1,4 +1,4 @@
-"""The policies of LeRobot and Stanford for Push-T, from the folder that `scripts/peers.sh FOLDER` fills.
+"""The policies of LeRobot and Stanford, from the folder that `scripts/peers.sh FOLDER` fills.
 
 Those with a camera have the network of `configs/policy/pusht_image_paper.json`, or one with a smaller UNet; those with
 states see the agent and nine keypoints of the block.
@@ -89,27 +89,62 @@ def lerobot_policy(widths: tuple[int, ...], **changes: Any) -> nn.Module:
     return DiffusionPolicy(record)
 
 
-def lerobot_state_policy(widths: tuple[int, ...], step_dim: int, horizon: int, n_action_steps: int) -> nn.Module:
-    """LeRobot's `DiffusionPolicy` for Push-T with the keypoints as its environment state."""
+def lerobot_state_policy(
+    widths: tuple[int, ...],
+    step_dim: int,
+    horizon: int,
+    n_action_steps: int,
+    dims: tuple[int, int, int] = (2, KEYPOINT_DIM, 2),
+    n_obs_steps: int = 2,
+) -> nn.Module:
+    """LeRobot's `DiffusionPolicy` of states; `dims` are those of state, environment state and action."""
     enter()
-    from lerobot.configs.types import FeatureType, NormalizationMode, PolicyFeature
+    from lerobot.configs.types import NormalizationMode
     from lerobot.policies.diffusion.configuration_diffusion import DiffusionConfig
     from lerobot.policies.diffusion.modeling_diffusion import DiffusionPolicy
 
     record = DiffusionConfig(
-        input_features={
-            "observation.state": PolicyFeature(FeatureType.STATE, (2,)),
-            "observation.environment_state": PolicyFeature(FeatureType.ENV, (KEYPOINT_DIM,)),
-        },
-        output_features={"action": PolicyFeature(FeatureType.ACTION, (2,))},
+        **_lerobot_features(*dims),
         down_dims=widths,
         diffusion_step_embed_dim=step_dim,
+        n_obs_steps=n_obs_steps,
         horizon=horizon,
         n_action_steps=n_action_steps,
         device="cpu",
     )
     record.normalization_mapping["ENV"] = NormalizationMode.MIN_MAX  # as in its recipe; the default is none
     return DiffusionPolicy(record)
+
+
+def lerobot_act(dims: tuple[int, int, int], chunk_size: int, n_action_steps: int, width: int) -> nn.Module:
+    """LeRobot's `ACTPolicy` of states with layers of `width` and four times as many hidden units."""
+    enter()
+    from lerobot.configs.types import NormalizationMode
+    from lerobot.policies.act.configuration_act import ACTConfig
+    from lerobot.policies.act.modeling_act import ACTPolicy
+
+    record = ACTConfig(
+        **_lerobot_features(*dims),
+        chunk_size=chunk_size,
+        n_action_steps=n_action_steps,
+        dim_model=width,
+        dim_feedforward=4 * width,
+        device="cpu",
+    )
+    record.normalization_mapping["ENV"] = NormalizationMode.MEAN_STD  # as of its states; the default is none
+    return ACTPolicy(record)
+
+
+def _lerobot_features(state: int, environment: int, action: int) -> dict[str, Any]:
+    from lerobot.configs.types import FeatureType, PolicyFeature
+
+    return {
+        "input_features": {
+            "observation.state": PolicyFeature(FeatureType.STATE, (state,)),
+            "observation.environment_state": PolicyFeature(FeatureType.ENV, (environment,)),
+        },
+        "output_features": {"action": PolicyFeature(FeatureType.ACTION, (action,))},
+    }
 
 
 def stanford_state_policy(widths: tuple[int, ...], step_dim: int, horizon: int, n_action_steps: int) -> nn.Module:

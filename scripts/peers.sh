@@ -10,6 +10,7 @@
 #     DP_PRIOR_PEERS=/tmp/peers python -m benchmarks image_step
 #     DP_PRIOR_PEERS=/tmp/peers python -m benchmarks --threads 1 unet2d_step image_folder image_sampling
 #     DP_PRIOR_PEERS=/tmp/peers python -m benchmarks.study --group peers
+#     DP_PRIOR_PEERS=/tmp/peers python -m benchmarks.aloha_peers runs/aloha/transfer_cube_50.npz
 #
 # Nothing enters the project's own environment: the packages come without their dependencies, torch is the project's.
 # benchmarks/peers.py and benchmarks/image_peers.py import them from that folder.

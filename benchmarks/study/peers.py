@@ -10,7 +10,9 @@ from __future__ import annotations
 import copy
 import json
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -37,13 +39,12 @@ SAVES = 8
 class Peer(nn.Module):
     """Another library's policy as ours: the agent's `Policy`, and a loss. Noise is drawn from torch's generator."""
 
-    n_obs_steps = 2
     sampler = DDPM(steps=100)
 
     def __init__(self, policy: nn.Module, task: PolicyConfig, spec: Spec):
         super().__init__()
         self.policy = policy
-        self.horizon, self.n_action_steps = task.horizon, task.n_action_steps
+        self.horizon, self.n_obs_steps, self.n_action_steps = task.horizon, task.n_obs_steps, task.n_action_steps
         self.spec = spec
 
     def forward(self, batch: Batch) -> Tensor:
@@ -75,36 +76,66 @@ class StanfordPeer(Peer):
 
 
 class LeRobotPeer(Peer):
-    """LeRobot's `DiffusionPolicy` with its own processors."""
+    """LeRobot's `DiffusionPolicy` with its own processors; its environment state is all but the agent's position."""
 
     def __init__(self, task: PolicyConfig, spec: Spec, statistics: dict[str, Statistics]):
-        super().__init__(peers.lerobot_state_policy(*_sizes(task)), task, spec)
+        extremes = _named(_extremes(statistics))
+        policy = peers.lerobot_state_policy(*_sizes(task), _dims(extremes), task.n_obs_steps)
+        super().__init__(policy, task, spec)
         from lerobot.policies.diffusion.processor_diffusion import make_diffusion_pre_post_processors
 
-        names = {"agent_pos": "observation.state", "keypoint": "observation.environment_state", "x": "action"}
-        extremes = _extremes(statistics)
-        bounds = {name: {"min": extremes[key][0], "max": extremes[key][1]} for key, name in names.items()}
+        bounds = {name: {"min": low, "max": high} for name, (low, high) in extremes.items()}
         self._before, self._after = make_diffusion_pre_post_processors(self.policy.config, bounds)
 
     def forward(self, batch: Batch) -> Tensor:
-        given = self._before({**self._named(batch.cond), "action": batch.x})
+        given = self._before(_named({**batch.cond, "x": batch.x}))
         return self.policy({**given, "action_is_pad": ~batch.mask})[0]
 
     def draw(self, obs, random, how=AS_CONFIGURED):
         model = self.policy.diffusion
-        given = self._before(self._named(obs))
+        given = self._before(_named(obs))
         cond = model._prepare_global_conditioning(given)  # generate_actions returns the executed actions alone
         return self._after(model.conditional_sample(len(cond), global_cond=cond))
 
+
+class ACTPeer(Peer):
+    """LeRobot's `ACTPolicy` with its own processors, as wide as the first level of our network."""
+
+    def __init__(self, task: PolicyConfig, spec: Spec, statistics: dict[str, Statistics]):
+        moments = _named(_both(statistics, lambda one: (one.mean, one.std)))
+        policy = peers.lerobot_act(_dims(moments), task.horizon, task.n_action_steps, task.backbone.down_dims[0])
+        super().__init__(policy, task, spec)
+        from lerobot.policies.act.processor_act import make_act_pre_post_processors
+
+        scales = {name: {"mean": mean, "std": std} for name, (mean, std) in moments.items()}
+        self._before, self._after = make_act_pre_post_processors(self.policy.config, scales)
+
+    def forward(self, batch: Batch) -> Tensor:
+        given = self._before({**self._last(batch.cond), "action": batch.x})
+        return self.policy({**given, "action_is_pad": ~batch.mask})[0]
+
+    def draw(self, obs, random, how=AS_CONFIGURED):
+        return self._after(self.policy.predict_action_chunk(self._before(self._last(obs))))
+
     @staticmethod
-    def _named(obs: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {
-            "observation.state": obs["agent_pos"],
-            "observation.environment_state": obs["keypoint"].flatten(2),
-        }
+    def _last(obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: value[:, -1] for name, value in _named(obs).items()}
 
 
-CODES: dict[str, type[Peer]] = {"diffusion_policy": StanfordPeer, "lerobot": LeRobotPeer}
+CODES: dict[str, type[Peer]] = {"diffusion_policy": StanfordPeer, "lerobot": LeRobotPeer, "act": ACTPeer}
+
+
+def _named(values: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Observations (B, n, ...) or rows (n, D), and actions `x` where there are any, by LeRobot's names."""
+    others = [values[key] for key in sorted(values.keys() - {"agent_pos", "x"})]
+    flat = [one.flatten(2) if one.dim() > 2 else one for one in others]
+    named = {"observation.state": values["agent_pos"], "observation.environment_state": torch.cat(flat, dim=-1)}
+    return named | ({"action": values["x"]} if "x" in values else {})
+
+
+def _dims(named: dict[str, Tensor]) -> tuple[int, int, int]:
+    """Dimensions of state, environment state and action."""
+    return tuple(named[name].shape[-1] for name in ("observation.state", "observation.environment_state", "action"))
 
 
 def _sizes(task: PolicyConfig) -> tuple[tuple[int, ...], int, int, int]:
@@ -119,8 +150,13 @@ def _joined(obs: dict[str, Tensor]) -> Tensor:
 
 def _extremes(statistics: dict[str, Statistics]) -> dict[str, Tensor]:
     """(2, D) smallest and largest value by key."""
+    return _both(statistics, lambda one: (one.min, one.max))
+
+
+def _both(statistics: dict[str, Statistics], read: Callable[[Statistics], tuple[Any, Any]]) -> dict[str, Tensor]:
+    """(2, D) two of the statistics by key."""
     return {
-        key: torch.from_numpy(np.stack([one.min.reshape(-1), one.max.reshape(-1)])).float()
+        key: torch.from_numpy(np.stack([value.reshape(-1) for value in read(one)])).float()
         for key, one in statistics.items()
     }
 

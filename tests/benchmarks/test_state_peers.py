@@ -47,7 +47,7 @@ def data(config):
     return config.data.create(config.task.horizon, config.task.n_obs_steps, config.task.n_action_steps)
 
 
-@pytest.fixture(params=CODES)
+@pytest.fixture(params=["diffusion_policy", "lerobot"])
 def pair(request, config, data):
     """Another code's policy, ours with its weights, and its network."""
     theirs, ours = create(request.param, config, data).eval(), config.task.create(data.spec).eval()
@@ -92,6 +92,22 @@ def test_actions_are_theirs(pair, data, monkeypatch):
     monkeypatch.undo()
     assert found.std() > 10  # px
     torch.testing.assert_close(found, expected, rtol=0, atol=0.01)
+
+
+def test_act_learns_a_chunk_of_one_episode(config, data):
+    wide = config.task.backbone.model_copy(update={"down_dims": (64, 64)})
+    task = config.task.model_copy(update={"n_obs_steps": 1, "backbone": wide})
+    policy = create("act", config.model_copy(update={"task": task}), data)
+    ids = torch.arange(8)
+    batch = data.train.fetch(ids)
+    optimizer = torch.optim.Adam(policy.parameters(), 1e-3)
+    for _ in range(300):
+        optimizer.zero_grad()
+        policy(batch).backward()
+        optimizer.step()
+    found, span = policy.draw(batch.cond, None), batch.x[batch.mask].std()
+    assert found.shape == batch.x.shape
+    assert (found - batch.x)[batch.mask].abs().mean() < 0.3 * span
 
 
 @pytest.mark.parametrize("code", CODES)

@@ -167,7 +167,9 @@ def test_a_compiler_that_fails_is_told_in_one_line_with_the_setting(monkeypatch)
         raise RuntimeError("no g++ here:\n  a second line")
 
     monkeypatch.setattr(
-        torch, "compile", lambda function, options, dynamic: compile_function(function, backend=failing, dynamic=dynamic)
+        torch,
+        "compile",
+        lambda function, options, dynamic: compile_function(function, backend=failing, dynamic=dynamic),
     )
     with pytest.raises(
         ConfigError, match=naming("task.sampler.compile", "'max-autotune'", "RuntimeError", "g++", "'off'")
