@@ -12,12 +12,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.commands.claim import claim, held
 from dp_prior.commands.corrections import LOST_SEED, correct, counted
 from dp_prior.commands.improved_run import improved_config, observations
 from dp_prior.commands.lost_starts import Losses, find_losses, lost_actions
 from dp_prior.commands.players import Player, stored_config
 from dp_prior.config import ConfigError
+from dp_prior.data.errors import DataError
 from dp_prior.envs.starts import SEED
 from dp_prior.files.durable import encode_document, replace_file
 from dp_prior.places.reference import resolve
@@ -173,9 +175,14 @@ class Improvement:
         return episodes
 
     def _trained(self, policy: Path, episodes: Sequence[Path], directory: Path) -> Path | None:
-        """The best checkpoint of a round's run, a stopped one of which goes on; None if a signal stops the training."""
+        """The best checkpoint of a round's run, a stopped one of which goes on; None if a signal stops the training.
+
+        Raises:
+            ConfigError, DataError: the training cannot go on, since something has changed.
+        """
         if read_result(directory) is None:
-            outcome = Run(self._improved(policy, episodes, directory), report=self._report).run()
+            with _training_anew(directory):
+                outcome = Run(self._improved(policy, episodes, directory), report=self._report).run()
             self.is_stopped = outcome.status == "stopped"
         return None if self.is_stopped else resolve(directory)
 
@@ -203,6 +210,19 @@ def improve(
         replace_file(out / ROUNDS, encode_document({"is_reached": aim.is_reached(one.losses), "rounds": rows}))
         report(str(one))
     return done, not work.is_stopped
+
+
+@contextlib.contextmanager
+def _training_anew(directory: Path) -> Iterator[None]:
+    """Tell with an error of a training that goes on how the round is trained anew: changes are not allowed here."""
+    is_begun = (directory / CONFIG).exists()
+    try:
+        yield
+    except (ConfigError, DataError) as error:
+        if not is_begun:
+            raise
+        advice = f"undo the change, or delete {directory}, and the same command trains this round anew"
+        raise type(error)(error.source, error.problems, advice=advice) from None
 
 
 def _refuse_unobserved(record: Any, wanted: Mapping[str, tuple[int, ...] | None]) -> None:

@@ -97,7 +97,7 @@ class Integrity:
                 "checkpoints then needs --allow-change data.fingerprint"
             )
             found = "the data set" if self._root is None else str(self._root)
-            raise DataError(f"{found} is not what it was when {self._path} was written", [*problems, advice])
+            raise DataError(f"{found} is not what it was when {self._path} was written", problems, advice)
 
     def note(self, files: Iterable[Path]) -> None:
         """Write the manifest, or add the files that are not listed yet.

@@ -17,6 +17,7 @@ from dp_prior.commands import corrections, improve, lost_starts
 from dp_prior.commands.improve import ROUNDS, Aim
 from dp_prior.commands.players import Player, stored_config
 from dp_prior.config import ConfigError
+from dp_prior.data.errors import DataError
 from dp_prior.envs.toy import ToyConfig, demonstrations
 from dp_prior.files.locks import FileLock
 from dp_prior.pixels.renderers.pusht import PushTRendererConfig
@@ -199,19 +200,43 @@ def test_without_an_expert_the_lost_seeds_are_told_and_a_persons_episodes_are_ta
     assert (rounds[0].episodes, rounds[0].unsolved, len(rounds)) == (3, 0, 2)
 
 
-def test_a_stopped_training_ends_the_command_with_its_code(run, tmp_path, monkeypatch):
+@contextlib.contextmanager
+def stopping_after_a_step(monkeypatch):
     step = PolicyTrainer.step
 
     def stopping(self, *arguments):
         self.ranks.stop.ask("SIGTERM")
         return step(self, *arguments)
 
-    monkeypatch.setattr(PolicyTrainer, "step", stopping)
+    with monkeypatch.context() as patch:
+        patch.setattr(PolicyTrainer, "step", stopping)
+        yield
+
+
+def test_a_stopped_training_ends_the_command_with_its_code(run, tmp_path, monkeypatch):
     wanted = ["improve", str(run), "--out", str(tmp_path / "out"), "--losses", "3", "--samples", "32", "--rounds", "1"]
-    done = CliRunner().invoke(main, wanted)
-    assert done.exit_code == 75
-    monkeypatch.setattr(PolicyTrainer, "step", step)
+    with stopping_after_a_step(monkeypatch):
+        assert CliRunner().invoke(main, wanted).exit_code == 75
     assert CliRunner().invoke(main, wanted).exit_code == 0
+
+
+def test_an_episode_added_to_a_stopped_training_trains_the_round_anew_once_its_run_is_deleted(
+    run, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(ToyConfig, "expert", None)
+    out, place = tmp_path / "out", tmp_path / "out" / "round_1"
+    with pytest.raises(ConfigError):
+        improved(run, out)
+    corrected(place / "episodes", 3)
+    with stopping_after_a_step(monkeypatch):
+        improved(run, out)
+    shutil.copy(place / "episodes" / "0_0.npz", place / "episodes" / "3_0.npz")
+    with pytest.raises((ConfigError, DataError), match=naming("delete", place / "run", "anew")) as caught:
+        improved(run, out)
+    assert "--allow-change" not in str(caught.value)
+    shutil.rmtree(place / "run")
+    rounds, *_ = improved(run, out)
+    assert rounds[0].episodes == 4
 
 
 def test_wrong_inputs_are_named_with_a_remedy(run, tmp_path):

@@ -144,9 +144,10 @@ class TrainConfig(Config):
         models = [*self.train.ema, "online"]
         able = {one.name for one in self.evaluate if one.type == "rollout"}
         for name in sorted(self.data.followed() - able):
+            others = f", or name one of {sorted(able)} in success_of" if able else ""
             yield (
                 f'data.language weights are "by_success" of {name!r}, but `evaluate` has no rollout of this name; add '
-                f"one, or name one of {sorted(able)} in success_of"
+                f"one{others}"
             )
         produced: list[str] = []
         reported: list[str] = []
