@@ -28,6 +28,9 @@ _ENVS = {
 }
 """Names here of observations that an environment gives, by their keys."""
 
+_FRAMES = {"observation.image": [3, 96, 96], "observation.images.top": [3, 480, 640]}
+"""Shapes of the cameras of environments in their published data sets."""
+
 _ALOHA = {"AlohaInsertion-v0": "insertion", "AlohaTransferCube-v0": "transfer_cube"}
 """Tasks here of ALOHA; the first is theirs by default."""
 
@@ -45,6 +48,18 @@ def _inputs(theirs: Theirs) -> dict[str, str]:
         path.removeprefix(start).removesuffix(end): str(value)
         for path, value in theirs.items()
         if path.startswith(start) and path.endswith(end)
+    }
+
+
+def _defaults(theirs: Theirs) -> dict[str, Any]:
+    """The input features of a known environment, where there are none."""
+    observed, shown = _ENVS.get(str(theirs.get("env.type")), {}), theirs.get("env.obs_type", "pixels_agent_pos")
+    if _inputs(theirs) or shown != "pixels_agent_pos":
+        return {}
+    return {
+        f"policy.input_features.{key}.{field}": value
+        for key in observed
+        for field, value in ({"type": "VISUAL", "shape": _FRAMES[key]} if key in _FRAMES else {"type": "STATE"}).items()
     }
 
 
@@ -479,9 +494,11 @@ LEROBOT = Library(
     name="LeRobot",
     link="https://github.com/huggingface/lerobot",
     about="`train_config.json` of a run, or the flags of `lerobot-train`, of its diffusion policy. Flags do not "
-    "say the observations: they are in `train_config.json`, and otherwise `observation.state` is taken.",
+    "say the observations, which are in `train_config.json`: of Push-T and ALOHA those of the published data sets are "
+    "taken, otherwise `observation.state`.",
     rows=_ROWS,
     skeleton=_skeleton,
+    defaults=_defaults,
     blocks={
         "policy": "task",
         "dataset": "data.episodes",

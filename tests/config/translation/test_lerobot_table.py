@@ -319,6 +319,17 @@ def test_rollouts_in_aloha_draw_the_recorded_camera_with_its_shadows():
     assert "evaluate.1.env.type" not in values(LEROBOT, unknown)
 
 
+def test_flags_of_a_known_environment_mean_the_observations_of_its_published_data():
+    for env, camera, size in (("pusht", "camera", [96, 96]), ("aloha", "top", [480, 640])):
+        found = values(LEROBOT, merged(OLDER, {"env": {"type": env}, "policy": {"crop_shape": [80, 90]}}))
+        assert found[f"data.images.{camera}.size"] == size and found[f"task.encoders.{camera}.crop"] == [80, 90]
+        assert found["data.obs.agent_pos.key"] == "observation.state"
+    shown = [str(line) for line in translated(LEROBOT, OLDER).lines]
+    assert any(told(line, "policy.input_features.observation.image.type", "data.images.camera.key") for line in shown)
+    for env in ({"type": "pusht", "obs_type": "environment_state_agent_pos"}, {"type": "libero"}):
+        assert "data.images.camera.key" not in values(LEROBOT, merged(OLDER, {"env": env}))
+
+
 def test_a_sampler_of_all_noise_is_ddpm():
     found = values(LEROBOT, merged(PUSHT, {"policy": {"noise_scheduler_type": "DDPM"}}))
     assert (found["task.sampler.type"], found["task.sampler.spacing"]) == ("ddpm", "diffusers")
