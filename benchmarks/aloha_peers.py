@@ -72,7 +72,8 @@ def seconds_of_ours(recipe: str, settings: Settings, pilot: Path) -> float:
 
 def seconds_of_theirs(code: str, recipe: str, settings: Settings, pilot: Path) -> float:
     """Of a core, for a sample of LeRobot's policy."""
-    pilot.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(pilot, ignore_errors=True)  # the steps of a stopped one would count as steps that take no time
+    pilot.mkdir(parents=True)
     batch = settings["data.batch_size"]
     config = _config(recipe, {**settings, "train.samples": PILOT[1] * batch})
     trained = Training(code, config, _data(config))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import peers
-from benchmarks.aloha_peers import CODES, RECIPES, main, settings_of, table
+from benchmarks import aloha_peers, peers
+from benchmarks.aloha_peers import CODES, PILOT, RECIPES, main, seconds_of_theirs, settings_of, table
 from benchmarks.training import ROOT, assignments
 from dp_prior.run.files.config import TrainConfig
 
@@ -30,6 +30,26 @@ def test_the_mean_is_over_trainings():
         "| ours | 1,000 | 80.0, 90.0 | 85.0 (21.5 to 100.0) |",
         "| lerobot | 1,000 | 50.0, 50.0 | 50.0 (50.0 to 50.0) |",
     ]
+
+
+def test_steps_of_a_stopped_pilot_are_not_taken_for_fast_ones(tmp_path, monkeypatch):
+    done = []
+
+    class Training:
+        def __init__(self, *arguments):
+            pass
+
+        def run(self, path):
+            first = int(path.read_text()) if path.exists() else 0
+            done.extend(range(first, self.steps))
+            path.write_text(str(self.steps))
+
+    monkeypatch.setattr(aloha_peers, "Training", Training)
+    monkeypatch.setattr(aloha_peers, "_config", lambda recipe, settings: None)
+    monkeypatch.setattr(aloha_peers, "_data", lambda config: None)
+    (tmp_path / "peer.pt").write_text("126")
+    seconds_of_theirs("lerobot", RECIPES["insertion"], {"data.batch_size": 8}, tmp_path)
+    assert done == [*range(PILOT[1])]
 
 
 @pytest.mark.slow
