@@ -111,8 +111,11 @@ class ACTPeer(Peer):
         self._before, self._after = make_act_pre_post_processors(self.policy.config, scales)
 
     def forward(self, batch: Batch) -> Tensor:
-        given = self._before({**self._last(batch.cond), "action": batch.x})
-        return self.policy({**given, "action_is_pad": ~batch.mask})[0]
+        given = {**self._before({**self._last(batch.cond), "action": batch.x}), "action_is_pad": ~batch.mask}
+        if self.training:
+            return self.policy(given)[0]
+        found = self.policy.model(given)[0]  # the encoder of actions, whose term is in LeRobot's loss, is of training
+        return ((found - given["action"]).abs() * batch.mask[..., None]).mean()
 
     def draw(self, obs, random, how=AS_CONFIGURED):
         return self._after(self.policy.predict_action_chunk(self._before(self._last(obs))))

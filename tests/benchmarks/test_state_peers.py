@@ -108,6 +108,14 @@ def test_act_learns_a_chunk_of_one_episode(config, data):
     found, span = policy.draw(batch.cond, None), batch.x[batch.mask].std()
     assert found.shape == batch.x.shape
     assert (found - batch.x)[batch.mask].abs().mean() < 0.3 * span
+    scale = torch.from_numpy(data.statistics()["x"].std).float() + 1e-8
+    expected = ((found - batch.x) / scale * batch.mask[..., None]).abs().mean()
+    assert policy.eval()(batch).item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_trained_average_has_a_loss_on_held_out_windows(code, config, data):
+    assert 0 < Training(code, config, data).validation_loss() < 10
 
 
 @pytest.mark.parametrize("code", CODES)
