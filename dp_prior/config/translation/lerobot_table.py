@@ -22,14 +22,22 @@ _RESNETS = {
     "resnet101": ([3, 4, 23, 3], True),
     "resnet152": ([3, 8, 36, 3], True),
 }
+_ALOHA_CAMERAS = ("top", "angle", "front_close", "left_pillar", "right_pillar", "left_wrist", "right_wrist")
+
 _ENVS = {
     "pusht": {"observation.image": "camera", "observation.state": "agent_pos"},
-    "aloha": {"observation.images.top": "top", "observation.state": "agent_pos"},
+    "aloha": {
+        **{f"observation.images.{camera}": camera for camera in _ALOHA_CAMERAS},
+        "observation.state": "agent_pos",
+    },
 }
 """Names here of observations that an environment gives, by their keys."""
 
 _FRAMES = {"observation.image": [3, 96, 96], "observation.images.top": [3, 480, 640]}
 """Shapes of the cameras of environments in their published data sets."""
+
+_SHOWN = "pixels_agent_pos"
+"""The `env.obs_type` of the published data sets, theirs by default."""
 
 _ALOHA = {"AlohaInsertion-v0": "insertion", "AlohaTransferCube-v0": "transfer_cube"}
 """Tasks here of ALOHA; the first is theirs by default."""
@@ -53,13 +61,16 @@ def _inputs(theirs: Theirs) -> dict[str, str]:
 
 def _defaults(theirs: Theirs) -> dict[str, Any]:
     """The input features of a known environment, where there are none."""
-    observed, shown = _ENVS.get(str(theirs.get("env.type")), {}), theirs.get("env.obs_type", "pixels_agent_pos")
-    if _inputs(theirs) or shown != "pixels_agent_pos":
+    observed = _ENVS.get(str(theirs.get("env.type")), {})
+    if _inputs(theirs) or (theirs.get("env.obs_type") or _SHOWN) != _SHOWN:
         return {}
+    features = {key: {"type": "VISUAL", "shape": shape} for key, shape in _FRAMES.items()}
+    features["observation.state"] = {"type": "STATE"}
     return {
         f"policy.input_features.{key}.{field}": value
-        for key in observed
-        for field, value in ({"type": "VISUAL", "shape": _FRAMES[key]} if key in _FRAMES else {"type": "STATE"}).items()
+        for key, feature in features.items()
+        if key in observed
+        for field, value in feature.items()
     }
 
 
@@ -138,24 +149,29 @@ def _evaluators(theirs: Theirs, model: str) -> dict[str, Any]:
         ours["train.monitor"] = {"metric": f"validation/{model}/loss", "mode": "min"}
     if (env := _environment(theirs)) is not None:
         n = max(2, theirs.get("eval.n_episodes", 50))
+        n_envs = theirs.get("eval.batch_size") or n
         ours |= {
             "evaluate.<rollout>.type": "rollout",
             "evaluate.<rollout>.model": model,
-            "evaluate.<rollout>.env": {**env, "n_envs": theirs.get("eval.batch_size") or n},
+            "evaluate.<rollout>.env": {**env, "n_envs": n_envs},
             "train.monitor": {"metric": "rollout/score", "mode": "max"},
         }
+        if (room := min(n, n_envs)) < 4:
+            ours["evaluate.<rollout>.videos"] = room  # of episodes side by side; 4 by default
     return ours
 
 
 def _environment(theirs: Theirs) -> dict[str, Any] | None:
     """The environment of the rollouts, which draws the recorded cameras as they are; None if it is not here."""
-    kind, task = theirs.get("env.type"), _ALOHA.get(theirs.get("env.task") or next(iter(_ALOHA)))
+    kind, task = theirs.get("env.type"), theirs.get("env.task")
     if kind == "pusht":
         return {"type": kind, **({"camera": [96, 96]} if _cameras(theirs) else {})}
-    if kind != "aloha" or task is None:
+    if kind != "aloha" or not (task is None or task in _ALOHA):
         return None
-    shapes = {_name(theirs, key): theirs.get(f"policy.input_features.{key}.shape") for key in _cameras(theirs)}
+    known = [key for key in _cameras(theirs) if key in _ENVS[kind]]  # the others are named when the run starts
+    shapes = {_name(theirs, key): theirs.get(f"policy.input_features.{key}.shape") for key in known}
     cameras = {name: shape[1:] if shape else [480, 640] for name, shape in shapes.items()}
+    task = next(iter(_ALOHA.values())) if task is None else _ALOHA[task]
     return {"type": kind, "task": task, **({"cameras": cameras, "shadows": True} if cameras else {})}
 
 
@@ -329,11 +345,20 @@ def _env(kind: str, theirs: Theirs, *names: str) -> Here:
 
 
 def _env_task(name: str | None, theirs: Theirs, *names: str) -> Here:
-    if theirs.get("env.type") != "aloha" or name is None:
+    if theirs.get("env.type") == "pusht" or name is None:
         return Here()
-    if name not in _ALOHA:
+    if theirs.get("env.type") == "aloha" and name not in _ALOHA:
         raise NoCounterpart(f"{name!r} is not here; {' and '.join(_ALOHA)} are")
-    return Here({"evaluate.<rollout>.env.task": _ALOHA[name]})
+    return Here({"evaluate.<rollout>.env.task": _ALOHA.get(name, name)})
+
+
+def _shown(kind: str | None, theirs: Theirs, *names: str) -> Here:
+    if theirs.get("env.type") in _ENVS and not _inputs(theirs):
+        raise NoCounterpart(
+            f"of {kind!r} without `policy.input_features` only `observation.state` is taken; name the others in "
+            "`data.obs` and `data.images`"
+        )
+    return Here()
 
 
 def _wandb_mode(mode: str | None, theirs: Theirs, *names: str) -> Here:
@@ -465,9 +490,9 @@ _ROWS = (
     Row("env.type", "evaluate.<rollout>.env.type", "pusht and aloha; others by gymnasium's id", _env),
     Row("env.task", "evaluate.<rollout>.env.task", "of ALOHA; of Push-T it follows from `env.type`", _env_task),
     Row("env.episode_length", "evaluate.<rollout>.env.max_steps"),
-    *left_out(
-        "environments show and step as here", "env.fps", "env.obs_type", "env.render_mode", "env.disable_env_checker"
-    ),
+    Row("env.obs_type", "", "the data say what is observed", _shown),
+    *left_out("environments show and step as here", "env.fps", "env.render_mode", "env.disable_env_checker"),
+    *left_out("rollouts draw cameras as the data have them", "env.observation_height", "env.observation_width"),
     *left_out("environments show and step as here", "env.visualization_width", "env.visualization_height"),
     *left_out("environments show and step as here", "env.max_parallel_tasks"),
     Row("eval.n_episodes", "evaluate.<rollout>.n_episodes", "2 at least", _episodes),

@@ -330,6 +330,33 @@ def test_flags_of_a_known_environment_mean_the_observations_of_its_published_dat
         assert "data.images.camera.key" not in values(LEROBOT, merged(OLDER, {"env": env}))
 
 
+def test_few_rollouts_are_all_filmed():
+    for given, videos in (({"batch_size": 1}, 1), ({"n_episodes": 3}, 3), ({"n_episodes": 1}, 2), ({}, None)):
+        found = values(LEROBOT, merged(OLDER, {"eval": given}))
+        assert found.get("evaluate.0.videos") == videos
+
+
+def test_rollouts_in_aloha_draw_those_cameras_that_it_has():
+    frame = {"type": "VISUAL", "shape": [3, 48, 64]}
+    cameras = {f"observation.images.{name}": frame for name in ("left_wrist", "cam_high")}
+    found = values(LEROBOT, merged(ALOHA, {"policy": {"input_features": cameras}}))
+    assert found["data.images.left_wrist.size"] == found["evaluate.1.env.cameras.left_wrist"] == [48, 64]
+    assert found["data.images.images_cam_high.size"] == [48, 64]
+    assert not [path for path in found if path.startswith("evaluate.") and "cam_high" in path]
+
+
+def test_settings_of_an_environment_are_not_said_to_be_met_where_they_are_not():
+    shown = merged(OLDER, {"env": {"obs_type": "environment_state_agent_pos"}})
+    assert told(reasons(LEROBOT, shown)["env.obs_type"], "environment_state_agent_pos", "data.obs", "observation.state")
+    assert "observation.state" not in reasons(LEROBOT, PUSHT)["env.obs_type"]
+    elsewhere = merged(OLDER, {"env": {"type": "libero", "task": "libero_spatial"}})
+    assert "evaluate.<rollout>" in reasons(LEROBOT, elsewhere)["env.task"]
+    unnamed = merged(ALOHA, {"env": {"task": ""}})
+    assert "env.task" in reasons(LEROBOT, unnamed) and "evaluate.1.env.type" not in values(LEROBOT, unnamed)
+    sized = merged(ALOHA, {"env": {"observation_height": 480, "observation_width": 640}})
+    assert not [line for line in translated(LEROBOT, sized).lines if line.outcome == "unknown"]
+
+
 def test_a_sampler_of_all_noise_is_ddpm():
     found = values(LEROBOT, merged(PUSHT, {"policy": {"noise_scheduler_type": "DDPM"}}))
     assert (found["task.sampler.type"], found["task.sampler.spacing"]) == ("ddpm", "diffusers")
