@@ -36,6 +36,12 @@ _ENVS = {
 _FRAMES = {"observation.image": [3, 96, 96], "observation.images.top": [3, 480, 640]}
 """Shapes of the cameras of environments in their published data sets."""
 
+_ENCODERS = {
+    "policy.pretrained_backbone_weights": "ResNet18_Weights.IMAGENET1K_V1",
+    "policy.use_group_norm": False,
+}
+"""Defaults of cameras from LeRobot 0.6 on, which flags leave out and files of every release have."""
+
 _SHOWN = "pixels_agent_pos"
 """The `env.obs_type` of the published data sets, theirs by default."""
 
@@ -60,9 +66,15 @@ def _inputs(theirs: Theirs) -> dict[str, str]:
 
 
 def _defaults(theirs: Theirs) -> dict[str, Any]:
-    """The input features of a known environment, where there are none."""
+    """The input features of a known environment, where there are none, and how cameras are encoded."""
+    features = {} if _inputs(theirs) else _features(theirs)
+    return features | (_ENCODERS if _cameras({**theirs, **features}) else {})
+
+
+def _features(theirs: Theirs) -> dict[str, Any]:
+    """The input features of the published data of an environment; none if it shows something else."""
     observed = _ENVS.get(str(theirs.get("env.type")), {})
-    if _inputs(theirs) or (theirs.get("env.obs_type") or _SHOWN) != _SHOWN:
+    if (theirs.get("env.obs_type") or _SHOWN) != _SHOWN:
         return {}
     features = {key: {"type": "VISUAL", "shape": shape} for key, shape in _FRAMES.items()}
     features["observation.state"] = {"type": "STATE"}
@@ -156,6 +168,8 @@ def _evaluators(theirs: Theirs, model: str) -> dict[str, Any]:
             "evaluate.<rollout>.env": {**env, "n_envs": n_envs},
             "train.monitor": {"metric": "rollout/score", "mode": "max"},
         }
+        if not {"eval_freq", "env_eval_freq"} & theirs.keys():
+            ours["evaluate.<rollout>.every.steps"] = 20000
         if (room := min(n, n_envs)) < 4:
             ours["evaluate.<rollout>.videos"] = room  # of episodes side by side; 4 by default
     return ours

@@ -33,6 +33,8 @@ PUSHT = {
         "render_mode": "rgb_array",
         "visualization_width": 384,
         "visualization_height": 384,
+        "observation_width": 384,
+        "observation_height": 384,
     },
     "policy": {
         "type": "diffusion",
@@ -328,6 +330,22 @@ def test_flags_of_a_known_environment_mean_the_observations_of_its_published_dat
     assert any(told(line, "policy.input_features.observation.image.type", "data.images.camera.key") for line in shown)
     for env in ({"type": "pusht", "obs_type": "environment_state_agent_pos"}, {"type": "libero"}):
         assert "data.images.camera.key" not in values(LEROBOT, merged(OLDER, {"env": env}))
+
+
+def test_flags_leave_cameras_the_encoder_of_the_newest_release_which_is_told():
+    said = reasons(LEROBOT, OLDER)
+    assert told(said["policy.use_group_norm (false by default)"], "frozen_batch")
+    weights = 'policy.pretrained_backbone_weights ("ResNet18_Weights.IMAGENET1K_V1" by default)'
+    assert told(said[weights], "safetensors")
+    given = {"use_group_norm": True, "pretrained_backbone_weights": None}
+    for changes in ({"policy": given}, {"env": None}):
+        assert not [name for name in reasons(LEROBOT, merged(OLDER, changes)) if name.endswith("by default)")]
+
+
+def test_rollouts_are_as_often_as_there():
+    flags = {key: value for key, value in OLDER.items() if key != "eval_freq"}
+    for given, steps in (({}, 20000), ({"eval_freq": 70}, 70), ({"env_eval_freq": 80}, 80), ({"eval_freq": 0}, None)):
+        assert values(LEROBOT, {**flags, **given}).get("evaluate.0.every.steps") == steps
 
 
 def test_few_rollouts_are_all_filmed():
