@@ -71,7 +71,7 @@ class Integrity:
             root: the recorded episodes, a directory or a file; None if there are none.
             places: endings of the files of embeddings and their metadata, by path or URL.
         """
-        self._path = path
+        self.path = path
         self._root = root
         self._verify = verify
         self._places = {_absolute(place): endings for place, endings in (places or {}).items()}
@@ -92,12 +92,8 @@ class Integrity:
             for place in manifest.folders.keys() & self._places.keys():
                 problems += self._compare_folder(place, manifest.folders[place], pool)
         if problems:
-            advice = (
-                f"copy the data set again, or repair it; if the change is meant, delete {self._path}, and a run with "
-                "checkpoints then needs --allow-change data.fingerprint"
-            )
             found = "the data set" if self._root is None else str(self._root)
-            raise DataError(f"{found} is not what it was when {self._path} was written", problems, advice)
+            raise DataError(f"{found} is not what it was when {self.path} was written", problems, _remedy([self.path]))
 
     def note(self, files: Iterable[Path]) -> None:
         """Write the manifest, or add the files that are not listed yet.
@@ -118,8 +114,8 @@ class Integrity:
         manifest = DataManifest(root=self._root_name(), files=dict(sorted(notes.items())), folders=folders)
         if manifest == known or not (notes or folders):
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(self._path, seal({"format": 1, **manifest.model_dump(mode="json", exclude_defaults=True)}))
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(self.path, seal({"format": 1, **manifest.model_dump(mode="json", exclude_defaults=True)}))
 
     def scope(self) -> str:
         """One line: what is compared at a start, and content that is not read; empty without files."""
@@ -138,10 +134,10 @@ class Integrity:
     def _read(self) -> DataManifest | None:
         """The manifest; None if there is none, or it belongs to a data set elsewhere."""
         try:
-            with reading(self._path):
-                data = read_small(self._path, LARGEST_DATA_MANIFEST)
+            with reading(self.path):
+                data = read_small(self.path, LARGEST_DATA_MANIFEST)
         except DataError:
-            if self._path.exists():
+            if self.path.exists():
                 raise
             return None
         try:
@@ -151,7 +147,7 @@ class Integrity:
                 raise ValueError(f"{leaving[0]!r} leaves the data set")
         except (ValueError, ValidationError) as error:
             problem = f"is not a manifest of a data set ({str(error).splitlines()[0]})"
-            raise DataError(str(self._path), [f"{problem}; delete it, and the next start writes it again"]) from None
+            raise DataError(str(self.path), [f"{problem}; delete it, and the next start writes it again"]) from None
         return manifest if manifest.root == self._root_name() else None
 
     def _compare(self, path: Path | str, expected: FileNote, size: int | None = None) -> str | None:
@@ -205,6 +201,14 @@ class Integrity:
         return "" if self._root is None else str(self._root.absolute())
 
 
+def _remedy(manifests: Sequence[Path]) -> str:
+    """What to do about data that are not those of their manifests."""
+    return (
+        f"copy the data set again, or repair it; if the change is meant, delete {' and '.join(map(str, manifests))}, "
+        "and a run with checkpoints then needs --allow-change data.fingerprint"
+    )
+
+
 class JointIntegrity:
     """See `Integrity`, of several data sets, each of which has its own manifest."""
 
@@ -213,14 +217,15 @@ class JointIntegrity:
 
     def check(self) -> None:
         """See `Integrity.check`; one report of all data sets."""
-        problems = []
+        problems, changed = [], []
         for part in self._parts:
             try:
                 part.check()
             except DataError as error:
                 problems += [f"{error.source}: {problem}" for problem in error.problems]
+                changed += [part.path] if error.advice else []
         if problems:
-            raise DataError("data.sets", problems)
+            raise DataError("data.sets", problems, _remedy(changed) if changed else "")
 
     def scope(self) -> str:
         """See `Integrity.scope`; each line once."""

@@ -126,6 +126,19 @@ def test_all_damage_is_in_one_report(tmp_path):
     assert told(str(caught.value), config.episodes.path, run / "data_manifest.json")
 
 
+def test_what_to_do_about_several_data_sets_names_the_manifest_of_each_that_has_changed(tmp_path):
+    parts, files = [], [tmp_path / f"{name}.npz" for name in "abc"]
+    for file in files:
+        parts.append(Integrity(tmp_path / f"{file.stem}.json", write_data(file), "hashes"))
+        parts[-1].note([file])
+    flip(files[0]), flip(files[2])
+    with pytest.raises(DataError) as caught:
+        JointIntegrity(parts).check()
+    assert told_each(caught.value.problems, (files[0], "SHA-256"), (files[2], "SHA-256"))
+    assert told(caught.value.advice, tmp_path / "a.json", tmp_path / "c.json", "--allow-change data.fingerprint")
+    assert "b.json" not in str(caught.value)
+
+
 def test_a_manifest_of_a_data_set_elsewhere_is_written_anew(tmp_path):
     config = make(tmp_path, "npz")
     path, _, run = noted(tmp_path, config)
