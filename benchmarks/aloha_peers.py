@@ -120,9 +120,10 @@ def table(results: dict[str, Settings]) -> str:
         if rows := [one for name, one in results.items() if name.startswith(f"{code} ")]:
             solved = np.array([100 * one["solved"] for one in rows])
             low, high = mean_interval(solved, limits=(0.0, 100.0))
+            spread = f" ({low:.1f} to {high:.1f})" * (len(solved) > 1)
             samples = sum(one["samples"] for one in rows) // len(rows)
             each = ", ".join(f"{one:.1f}" for one in solved)
-            lines.append(f"| {code} | {samples:,} | {each} | {solved.mean():.1f} ({low:.1f} to {high:.1f}) |")
+            lines.append(f"| {code} | {samples:,} | {each} | {solved.mean():.1f}{spread} |")
     return "\n".join(lines)
 
 

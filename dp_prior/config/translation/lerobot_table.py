@@ -534,7 +534,7 @@ LEROBOT = Library(
     link="https://github.com/huggingface/lerobot",
     about="`train_config.json` of a run, or the flags of `lerobot-train`, of its diffusion policy. Flags do not "
     "say the observations, which are in `train_config.json`: of Push-T and ALOHA those of the published data sets are "
-    "taken, otherwise `observation.state`.",
+    "taken, otherwise `observation.state`. What flags omit has the value of LeRobot 0.6.",
     rows=_ROWS,
     skeleton=_skeleton,
     defaults=_defaults,
