@@ -202,7 +202,7 @@ class Integrity:
 
 
 def _remedy(manifests: Sequence[Path]) -> str:
-    """What to do about data that are not those of their manifests."""
+    """The remedy where files differ from their manifests."""
     return (
         f"copy the data set again, or repair it; if the change is meant, delete {' and '.join(map(str, manifests))}, "
         "and a run with checkpoints then needs --allow-change data.fingerprint"
