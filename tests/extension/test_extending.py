@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.extension.installed import anew, assert_unknown, examples, lines_of
+from tests.extension.installed import OPERATORS, anew, assert_unknown, examples, lines_of
 from tests.messages import naming, told
 
 ROOT = Path(__file__).parent.parent.parent
@@ -186,3 +186,10 @@ def test_part_whose_code_has_changed_is_one_clear_error(tmp_path, monkeypatch):
             with pytest.raises(ValueError, match=naming(*named)) as error:
                 load_policy(tmp_path / "run")
             assert origin in str(error.value)
+
+
+def test_importing_anew_registers_no_operator_a_second_time():
+    first = importlib.import_module(OPERATORS)
+    with anew():
+        assert importlib.import_module("dp_prior.tensors.batch") and importlib.import_module(OPERATORS) is first
+    assert importlib.import_module(OPERATORS) is first
