@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from dp_prior.config.translation.lerobot_environments import (
+    cameras_of,
+    defaults,
+    env_task,
+    env_type,
+    environment,
+    name_of,
+    obs_type,
+    vectors_of,
+)
 from dp_prior.config.translation.library import Library
 from dp_prior.config.translation.published_choices import BATCH_NORM, BETA_SCHEDULES, PREDICTIONS, RATES, beta, warm_up
 from dp_prior.config.translation.row import Here, NoCounterpart, Row, Theirs, built, copies, fixed, left_out
@@ -22,84 +32,11 @@ _RESNETS = {
     "resnet101": ([3, 4, 23, 3], True),
     "resnet152": ([3, 8, 36, 3], True),
 }
-_ALOHA_CAMERAS = ("top", "angle", "front_close", "left_pillar", "right_pillar", "left_wrist", "right_wrist")
-
-_ENVS = {
-    "pusht": {"observation.image": "camera", "observation.state": "agent_pos"},
-    "aloha": {
-        **{f"observation.images.{camera}": camera for camera in _ALOHA_CAMERAS},
-        "observation.state": "agent_pos",
-    },
-}
-"""Names here of observations that an environment gives, by their keys."""
-
-_FRAMES = {"observation.image": [3, 96, 96], "observation.images.top": [3, 480, 640]}
-"""Shapes of the cameras of environments in their published data sets."""
-
-_ENCODERS = {
-    "policy.pretrained_backbone_weights": "ResNet18_Weights.IMAGENET1K_V1",
-    "policy.use_group_norm": False,
-}
-"""Defaults of cameras from LeRobot 0.6 on, which flags leave out and files of every release have."""
-
-_SHOWN = "pixels_agent_pos"
-"""The `env.obs_type` of the published data sets, theirs by default."""
-
-_ALOHA = {"AlohaInsertion-v0": "insertion", "AlohaTransferCube-v0": "transfer_cube"}
-"""Tasks here of ALOHA; the first is theirs by default."""
-
 _LOADING = "batches are read without worker processes; nothing to set"
 _HUB = 'add {"type": "huggingface", "repo": "user/name"} to tracker.save'
 _LORA = "adapters are not here; `train.init_from` fine-tunes whole weights"
 _REMOTE = "runs start where the command does"
 _BETA = "stated for 1000 timesteps: theirs times T / 1000; cosine has none"
-
-
-def _inputs(theirs: Theirs) -> dict[str, str]:
-    """The type of each input feature, by its key; keys hold dots themselves."""
-    start, end = "policy.input_features.", ".type"
-    return {
-        path.removeprefix(start).removesuffix(end): str(value)
-        for path, value in theirs.items()
-        if path.startswith(start) and path.endswith(end)
-    }
-
-
-def _defaults(theirs: Theirs) -> dict[str, Any]:
-    """The input features of a known environment, where there are none, and how cameras are encoded."""
-    features = {} if _inputs(theirs) else _features(theirs)
-    return features | (_ENCODERS if _cameras({**theirs, **features}) else {})
-
-
-def _features(theirs: Theirs) -> dict[str, Any]:
-    """The input features of the published data of an environment; none if it shows something else."""
-    observed = _ENVS.get(str(theirs.get("env.type")), {})
-    if (theirs.get("env.obs_type") or _SHOWN) != _SHOWN:
-        return {}
-    features = {key: {"type": "VISUAL", "shape": shape} for key, shape in _FRAMES.items()}
-    features["observation.state"] = {"type": "STATE"}
-    return {
-        f"policy.input_features.{key}.{field}": value
-        for key, feature in features.items()
-        if key in observed
-        for field, value in feature.items()
-    }
-
-
-def _name(theirs: Theirs, key: str) -> str:
-    """The name here of an observation."""
-    known = _ENVS.get(str(theirs.get("env.type")), {})
-    return known.get(key, key.removeprefix("observation.").replace(".", "_"))
-
-
-def _cameras(theirs: Theirs) -> list[str]:
-    """The keys of cameras; one to be filled in where the configuration is of a run to be."""
-    return [key for key, kind in _inputs(theirs).items() if kind == "VISUAL"]
-
-
-def _vectors(theirs: Theirs) -> list[str]:
-    found = [key for key, kind in _inputs(theirs).items() if kind in ("STATE", "ENV")]
-    return found or ["observation.state"]
 
 
 def _steps(theirs: Theirs) -> int:
@@ -141,11 +78,11 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
     }
     if theirs.get("dataset.repo_id") is None and theirs.get("dataset.root") is None:
         ours["data.episodes.path"] = f"{TO_FILL_IN}/data"
-    for key in _vectors(theirs):
-        ours[f"data.obs.{_name(theirs, key)}.key"] = key
-        ours[f"task.normalizer.{_name(theirs, key)}"] = _NORMALIZERS["MIN_MAX"]
-    for key in _cameras(theirs):
-        ours[f"data.images.{_name(theirs, key)}"] = {"key": key, "size": [96, 96]}
+    for key in vectors_of(theirs):
+        ours[f"data.obs.{name_of(theirs, key)}.key"] = key
+        ours[f"task.normalizer.{name_of(theirs, key)}"] = _NORMALIZERS["MIN_MAX"]
+    for key in cameras_of(theirs):
+        ours[f"data.images.{name_of(theirs, key)}"] = {"key": key, "size": [96, 96]}
     for name in _encoding(theirs):
         ours[f"task.encoders.{name}"] = {"type": "resnet", "norm": "group", "crop": None}
     if theirs.get("wandb.enable", False) and theirs.get("wandb.mode") != "disabled":
@@ -159,7 +96,7 @@ def _evaluators(theirs: Theirs, model: str) -> dict[str, Any]:
     if theirs.get("dataset.eval_split", 0.0) > 0:
         ours |= {"evaluate.<validation>.type": "loss", "evaluate.<validation>.models": [model]}
         ours["train.monitor"] = {"metric": f"validation/{model}/loss", "mode": "min"}
-    if (env := _environment(theirs)) is not None:
+    if (env := environment(theirs)) is not None:
         n = max(2, theirs.get("eval.n_episodes", 50))
         n_envs = theirs.get("eval.batch_size") or n
         ours |= {
@@ -175,20 +112,6 @@ def _evaluators(theirs: Theirs, model: str) -> dict[str, Any]:
     return ours
 
 
-def _environment(theirs: Theirs) -> dict[str, Any] | None:
-    """The environment of the rollouts, which draws the recorded cameras as they are; None if it is not here."""
-    kind, task = theirs.get("env.type"), theirs.get("env.task")
-    if kind == "pusht":
-        return {"type": kind, **({"camera": [96, 96]} if _cameras(theirs) else {})}
-    if kind != "aloha" or not (task is None or task in _ALOHA):
-        return None
-    known = [key for key in _cameras(theirs) if key in _ENVS[kind]]  # the others are named when the run starts
-    shapes = {_name(theirs, key): theirs.get(f"policy.input_features.{key}.shape") for key in known}
-    cameras = {name: shape[1:] if shape else [480, 640] for name, shape in shapes.items()}
-    task = next(iter(_ALOHA.values())) if task is None else _ALOHA[task]
-    return {"type": kind, "task": task, **({"cameras": cameras, "shadows": True} if cameras else {})}
-
-
 def _policy(kind: str, theirs: Theirs, *names: str) -> Here:
     if kind != "diffusion":
         raise NoCounterpart(f"policy {kind!r} is not here; a diffusion policy takes its place")
@@ -197,13 +120,13 @@ def _policy(kind: str, theirs: Theirs, *names: str) -> Here:
 
 def _feature(kind: str, theirs: Theirs, *key: str) -> Here:
     room = "images" if kind == "VISUAL" else "obs"
-    return Here({f"data.{room}.{_name(theirs, '.'.join(key))}.key": ".".join(key)})
+    return Here({f"data.{room}.{name_of(theirs, '.'.join(key))}.key": ".".join(key)})
 
 
 def _shape(shape: list[int], theirs: Theirs, *key: str) -> Here:
-    if ".".join(key) not in _cameras(theirs) or theirs.get("policy.resize_shape"):
+    if ".".join(key) not in cameras_of(theirs) or theirs.get("policy.resize_shape"):
         return Here()
-    return Here({f"data.images.{_name(theirs, '.'.join(key))}.size": shape[1:]})
+    return Here({f"data.images.{name_of(theirs, '.'.join(key))}.size": shape[1:]})
 
 
 def _per_camera(*fields: str) -> Any:
@@ -217,12 +140,12 @@ def _per_camera(*fields: str) -> Any:
 
 def _encoding(theirs: Theirs) -> list[str]:
     """The names of the cameras that have an encoder of their own."""
-    names = [_name(theirs, key) for key in _cameras(theirs)]
+    names = [name_of(theirs, key) for key in cameras_of(theirs)]
     return names if theirs.get("policy.use_separate_rgb_encoder_per_camera", False) else names[:1]
 
 
 def _shared(theirs: Theirs) -> dict[str, str]:
-    names, encoding = [_name(theirs, key) for key in _cameras(theirs)], _encoding(theirs)
+    names, encoding = [name_of(theirs, key) for key in cameras_of(theirs)], _encoding(theirs)
     return {f"task.shared_encoders.{name}": encoding[0] for name in names if name not in encoding}
 
 
@@ -244,7 +167,7 @@ def _backbone(name: str, theirs: Theirs, *names: str) -> Here:
 
 
 def _frames(shape: list[int] | None, theirs: Theirs, *names: str) -> Here:
-    keys = [_name(theirs, key) for key in _cameras(theirs)]
+    keys = [name_of(theirs, key) for key in cameras_of(theirs)]
     return Here({f"data.images.{key}.size": shape for key in keys if shape is not None})
 
 
@@ -261,7 +184,7 @@ def _normalizer(room: str) -> Any:
     def to(mode: str, theirs: Theirs, *names: str) -> Here:
         if mode not in _NORMALIZERS:
             raise NoCounterpart(f"{mode!r} has no counterpart; those of {', '.join(_NORMALIZERS)} have")
-        keys = ["action"] if room == "action" else [_name(theirs, key) for key in _vectors(theirs)]
+        keys = ["action"] if room == "action" else [name_of(theirs, key) for key in vectors_of(theirs)]
         return Here({f"task.normalizer.{key}": _NORMALIZERS[mode] for key in keys})
 
     return to
@@ -350,29 +273,6 @@ def _episodes(n: int, theirs: Theirs, *names: str) -> Here:
 
 def _parallel(n: int, theirs: Theirs, *names: str) -> Here:
     return Here({"evaluate.<rollout>.env.n_envs": n} if n else {})
-
-
-def _env(kind: str, theirs: Theirs, *names: str) -> Here:
-    if kind not in _ENVS:
-        raise NoCounterpart(f"environment {kind!r}: by gymnasium's id, see docs/environments.md")
-    return Here({"evaluate.<rollout>.env.type": kind})
-
-
-def _env_task(name: str | None, theirs: Theirs, *names: str) -> Here:
-    if theirs.get("env.type") == "pusht" or name is None:
-        return Here()
-    if theirs.get("env.type") == "aloha" and name not in _ALOHA:
-        raise NoCounterpart(f"{name!r} is not here; {' and '.join(_ALOHA)} are")
-    return Here({"evaluate.<rollout>.env.task": _ALOHA.get(name, name)})
-
-
-def _shown(kind: str | None, theirs: Theirs, *names: str) -> Here:
-    if theirs.get("env.type") in _ENVS and not _inputs(theirs):
-        raise NoCounterpart(
-            f"of {kind!r} without `policy.input_features` only `observation.state` is taken; name the others in "
-            "`data.obs` and `data.images`"
-        )
-    return Here()
 
 
 def _wandb_mode(mode: str | None, theirs: Theirs, *names: str) -> Here:
@@ -501,10 +401,10 @@ _ROWS = (
     Row("ema.min_decay", "train.ema.<average>.min_decay", "", _average),
     Row("ema.max_decay", "train.ema.<average>.max_decay", "", _average),
     *left_out("`models` and `model` of evaluators say which weights", "ema.use_for_eval"),
-    Row("env.type", "evaluate.<rollout>.env.type", "pusht and aloha; others by gymnasium's id", _env),
-    Row("env.task", "evaluate.<rollout>.env.task", "of ALOHA; of Push-T it follows from `env.type`", _env_task),
+    Row("env.type", "evaluate.<rollout>.env.type", "pusht and aloha; others by gymnasium's id", env_type),
+    Row("env.task", "evaluate.<rollout>.env.task", "of ALOHA; of Push-T it follows from `env.type`", env_task),
     Row("env.episode_length", "evaluate.<rollout>.env.max_steps"),
-    Row("env.obs_type", "", "the data say what is observed", _shown),
+    Row("env.obs_type", "", "the data say what is observed", obs_type),
     *left_out("environments show and step as here", "env.fps", "env.render_mode", "env.disable_env_checker"),
     *left_out("rollouts draw cameras as the data have them", "env.observation_height", "env.observation_width"),
     *left_out("environments show and step as here", "env.visualization_width", "env.visualization_height"),
@@ -537,7 +437,7 @@ LEROBOT = Library(
     "taken, otherwise `observation.state`. What flags omit has the value of LeRobot 0.6.",
     rows=_ROWS,
     skeleton=_skeleton,
-    defaults=_defaults,
+    defaults=defaults,
     blocks={
         "policy": "task",
         "dataset": "data.episodes",
