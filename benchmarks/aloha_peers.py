@@ -54,6 +54,7 @@ PILOT = (50, 150)
 
 
 def settings_of(code: str, data: Path, seed: int) -> Settings:
+    """Changes to our recipe for a training."""
     return {**SHARED, **CODES[code], "data.episodes.path": str(data), "seed": seed}
 
 
@@ -76,7 +77,7 @@ def seconds_of_theirs(code: str, recipe: str, settings: Settings, pilot: Path) -
     pilot.mkdir(parents=True)
     batch = settings["data.batch_size"]
     config = _config(recipe, {**settings, "train.samples": PILOT[1] * batch})
-    trained = Training(code, config, _data(config))
+    trained = Training(code, config, config.open_data())
     trained.steps = PILOT[0]
     trained.run(pilot / "peer.pt")
     begun, trained.steps = time.process_time(), PILOT[1]
@@ -92,7 +93,7 @@ def train(code: str, recipe: str, settings: Settings, directory: Path) -> Any:
     directory.mkdir(parents=True, exist_ok=True)
     config = _config(recipe, settings)
     (directory / CONFIG).write_text(config.to_json())
-    Training(code, config, _data(config)).run(directory / "peer.pt")
+    Training(code, config, config.open_data()).run(directory / "peer.pt")
     return load_peer(directory)
 
 
@@ -101,11 +102,8 @@ def _config(recipe: str, settings: Settings) -> TrainConfig:
     return TrainConfig.from_json_path(path, training.assignments(settings))
 
 
-def _data(config: TrainConfig) -> Any:
-    return config.data.create(config.task.horizon, config.task.n_obs_steps, config.task.n_action_steps)
-
-
 def measure(policy: Any, task: str, episodes: int, first_seed: int) -> Settings:
+    """The share of solved episodes and the mean score of a policy."""
     torch.manual_seed(0)  # LeRobot draws its noise from torch's generator
     env = AlohaConfig(task=task, n_envs=50)
     record = RolloutConfig(env=env, n_episodes=episodes, first_seed=first_seed, videos=0)

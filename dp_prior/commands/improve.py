@@ -12,17 +12,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.commands.claim import claim, held
 from dp_prior.commands.corrections import LOST_SEED, correct, counted
 from dp_prior.commands.improved_run import improved_config, observations
 from dp_prior.commands.lost_starts import Losses, find_losses, lost_actions
 from dp_prior.commands.players import Player, stored_config
 from dp_prior.config import ConfigError
-from dp_prior.data.errors import DataError
+from dp_prior.data.errors import ChangedError
 from dp_prior.envs.starts import SEED
 from dp_prior.files.durable import encode_document, replace_file
 from dp_prior.places.reference import resolve
+from dp_prior.run.files.changes import OtherRunError
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.files.scores import read_result
 from dp_prior.run.run import Run
@@ -178,7 +178,7 @@ class Improvement:
         """The best checkpoint of a round's run, a stopped one of which goes on; None if a signal stops the training.
 
         Raises:
-            ConfigError, DataError: the training cannot go on, since something has changed.
+            OtherRunError, ChangedError: the data or the settings of a stopped training have changed.
         """
         if read_result(directory) is None:
             with _training_anew(directory):
@@ -214,13 +214,11 @@ def improve(
 
 @contextlib.contextmanager
 def _training_anew(directory: Path) -> Iterator[None]:
-    """Tell with an error of a training that goes on how the round is trained anew: changes are not allowed here."""
-    is_begun = (directory / CONFIG).exists()
+    """Let the error of a stopped training whose data or settings have changed say how to train the round anew; the
+    command has no option to allow a change."""
     try:
         yield
-    except (ConfigError, DataError) as error:
-        if not is_begun:
-            raise
+    except (OtherRunError, ChangedError) as error:
         advice = f"undo the change, or delete {directory}, and the same command trains this round anew"
         raise type(error)(error.source, error.problems, advice=advice) from None
 

@@ -32,6 +32,10 @@ class MissingError(DataError):
     """There is no data set at its path."""
 
 
+class ChangedError(DataError):
+    """A data set has changed since its manifest was written."""
+
+
 class UnreadableError(OSError):
     """The operating system refused to read a file of the data set: permissions, I/O error, too many open files.
 

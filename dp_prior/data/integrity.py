@@ -16,7 +16,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from dp_prior.config import Config
-from dp_prior.data.errors import DataError
+from dp_prior.data.errors import ChangedError, DataError
 from dp_prior.data.files import Verify, reading
 from dp_prior.data.found_files import find_files
 from dp_prior.files.durable import replace_file, seal, unseal
@@ -80,7 +80,7 @@ class Integrity:
         """Compare sizes, and hashes if asked for, of all files noted. Without a manifest there is nothing to compare.
 
         Raises:
-            DataError: files have changed, are missing or were added; all of them in one report.
+            ChangedError: files have changed, are missing or were added; all of them in one report.
             UnreadableError: the system refused to read a file.
         """
         manifest = self._read()
@@ -93,7 +93,9 @@ class Integrity:
                 problems += self._compare_folder(place, manifest.folders[place], pool)
         if problems:
             found = "the data set" if self._root is None else str(self._root)
-            raise DataError(f"{found} is not what it was when {self.path} was written", problems, _remedy([self.path]))
+            raise ChangedError(
+                f"{found} is not what it was when {self.path} was written", problems, _remedy([self.path])
+            )
 
     def note(self, files: Iterable[Path]) -> None:
         """Write the manifest, or add the files that are not listed yet.
@@ -223,9 +225,11 @@ class JointIntegrity:
                 part.check()
             except DataError as error:
                 problems += [f"{error.source}: {problem}" for problem in error.problems]
-                changed += [part.path] if error.advice else []
+                changed += [part.path] if isinstance(error, ChangedError) else []
+        if changed:
+            raise ChangedError("data.sets", problems, _remedy(changed))
         if problems:
-            raise DataError("data.sets", problems, _remedy(changed) if changed else "")
+            raise DataError("data.sets", problems)
 
     def scope(self) -> str:
         """See `Integrity.scope`; each line once."""

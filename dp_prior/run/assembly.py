@@ -17,12 +17,12 @@ from dp_prior.checkpoints.documents import CONFIG, DATA, SPEC
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore, Saved
 from dp_prior.checkpoints.writer import CheckpointWriter
-from dp_prior.config import ORIGINS, ConfigError, changed_code
+from dp_prior.config import ORIGINS, changed_code
 from dp_prior.data.recorded.records import pinned_commits
 from dp_prior.files.regular_files import read_object
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.watch.judge import PATIENCE
-from dp_prior.run.files.changes import check_changes
+from dp_prior.run.files.changes import OtherRunError, check_changes
 from dp_prior.run.files.config import TrainConfig, run_directory
 from dp_prior.run.files.directory import RunDirectory
 from dp_prior.run.files.exit_file import ExitFile, explain
@@ -163,7 +163,7 @@ class Assembly:
         """Resume from a snapshot and report what has changed since.
 
         Raises:
-            ConfigError: the snapshot is of another run, or of other code of another package.
+            OtherRunError: the snapshot is of another run, or of other code of another package.
         """
         self.report_changes(snapshot.documents, trainer.documents, allow_changes)
         try:
@@ -175,7 +175,7 @@ class Assembly:
             advice = f".{question} Then take that code, or train in another directory" if question else ""
             found = str(error).replace(f" {WAS_CHANGED}", "").rstrip(".")  # what may have changed is known here
             problem = f"the tensors of the checkpoint do not fit these settings: {found}{advice}"
-            raise ConfigError("the checkpoint is of another run", [problem]) from None
+            raise OtherRunError("the checkpoint is of another run", [problem]) from None
 
     def report_changes(self, before: dict[str, Any], now: dict[str, Any], allow_changes: Iterable[str]) -> None:
         """Report how the documents of a checkpoint differ from those of this run; see `check_changes`. All ranks call

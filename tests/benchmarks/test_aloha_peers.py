@@ -1,5 +1,7 @@
 """The comparison on ALOHA: its configurations, its table, and the command from training to table."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -46,8 +48,7 @@ def test_steps_of_a_stopped_pilot_are_not_taken_for_fast_ones(tmp_path, monkeypa
             path.write_text(str(self.steps))
 
     monkeypatch.setattr(aloha_peers, "Training", Training)
-    monkeypatch.setattr(aloha_peers, "_config", lambda recipe, settings: None)
-    monkeypatch.setattr(aloha_peers, "_data", lambda config: None)
+    monkeypatch.setattr(aloha_peers, "_config", lambda recipe, settings: SimpleNamespace(open_data=lambda: None))
     (tmp_path / "peer.pt").write_text("126")
     seconds_of_theirs("lerobot", RECIPES["insertion"], {"data.batch_size": 8}, tmp_path)
     assert done == [*range(PILOT[1])]

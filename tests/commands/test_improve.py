@@ -17,11 +17,12 @@ from dp_prior.commands import corrections, improve, lost_starts
 from dp_prior.commands.improve import ROUNDS, Aim
 from dp_prior.commands.players import Player, stored_config
 from dp_prior.config import ConfigError
-from dp_prior.data.errors import DataError
+from dp_prior.data.errors import ChangedError
 from dp_prior.envs.toy import ToyConfig, demonstrations
 from dp_prior.files.locks import FileLock
 from dp_prior.pixels.renderers.pusht import PushTRendererConfig
 from dp_prior.places.reference import resolve
+from dp_prior.run.files.changes import OtherRunError
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.run import Run
 from dp_prior.training.trainer import PolicyTrainer
@@ -220,7 +221,7 @@ def test_a_stopped_training_ends_the_command_with_its_code(run, tmp_path, monkey
     assert CliRunner().invoke(main, wanted).exit_code == 0
 
 
-def test_an_episode_added_to_a_stopped_training_trains_the_round_anew_once_its_run_is_deleted(
+def test_episodes_changed_after_a_stopped_training_train_the_round_anew_once_its_run_is_deleted(
     run, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(ToyConfig, "expert", None)
@@ -230,13 +231,26 @@ def test_an_episode_added_to_a_stopped_training_trains_the_round_anew_once_its_r
     corrected(place / "episodes", 3)
     with stopping_after_a_step(monkeypatch):
         improved(run, out)
-    shutil.copy(place / "episodes" / "0_0.npz", place / "episodes" / "3_0.npz")
-    with pytest.raises((ConfigError, DataError), match=naming("delete", place / "run", "anew")) as caught:
-        improved(run, out)
-    assert "--allow-change" not in str(caught.value)
+    for source, target, error in (("0_0", "3_0", OtherRunError), ("1_0", "0_0", ChangedError)):
+        shutil.copy(place / "episodes" / f"{source}.npz", place / "episodes" / f"{target}.npz")
+        with pytest.raises(error, match=naming("delete", place / "run", "anew")) as caught:
+            improved(run, out)
+        assert "--allow-change" not in str(caught.value)
     shutil.rmtree(place / "run")
     rounds, *_ = improved(run, out)
     assert rounds[0].episodes == 4
+
+
+def test_other_errors_of_a_stopped_training_keep_their_remedy(run, tmp_path, monkeypatch):
+    def fails(self, *arguments):
+        raise ConfigError("MuJoCo cannot render here", ["no EGL"], advice="set MUJOCO_GL")
+
+    with stopping_after_a_step(monkeypatch):
+        improved(run, tmp_path / "out")
+    monkeypatch.setattr(Run, "run", fails)
+    with pytest.raises(ConfigError, match=naming("MUJOCO_GL")) as caught:
+        improved(run, tmp_path / "out")
+    assert "delete" not in str(caught.value)
 
 
 def test_wrong_inputs_are_named_with_a_remedy(run, tmp_path):

@@ -15,6 +15,11 @@ from dp_prior.checkpoints.documents import CONFIG, DATA, PROGRESS
 from dp_prior.config import ORIGINS, ConfigError, Kind, change_of, child
 from dp_prior.run.files.config import TrainConfig
 
+
+class OtherRunError(ConfigError):
+    """A checkpoint is of another run: other settings or data, with which training cannot go on."""
+
+
 REFUSED_CHANGES: tuple[Kind, ...] = ("architecture", "data")
 FINGERPRINT = "data.fingerprint"
 SPLIT = "data.split"
@@ -39,7 +44,7 @@ def check_changes(
         One line for each difference, with its class.
 
     Raises:
-        ConfigError: settings changed that may not; one report lists all of these.
+        OtherRunError: settings changed that may not; one report lists all of these.
     """
     shown: list[str] = []
     refused: dict[str, str] = {}
@@ -77,7 +82,7 @@ def check_changes(
             f"put these settings back, train in another directory (--set tracker.data_path=...), or, if it is meant, "
             f"resume with {options}"
         )
-        raise ConfigError("the checkpoint is of another run", list(refused.values()), advice=advice)
+        raise OtherRunError("the checkpoint is of another run", list(refused.values()), advice=advice)
     return shown
 
 

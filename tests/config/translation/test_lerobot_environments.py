@@ -1,6 +1,9 @@
 """LeRobot: observations and environments, from files of runs and from flags."""
 
+from typing import get_args
+
 from dp_prior.config.translation.lerobot_table import LEROBOT
+from dp_prior.pixels.renderers.aloha import AlohaCamera
 from tests.config.translation.test_lerobot_table import OLDER, PUSHT
 from tests.config.translation.translated import merged, reasons, translated, values
 from tests.messages import told
@@ -82,3 +85,10 @@ def test_settings_of_an_environment_are_not_said_to_be_met_where_they_are_not():
     assert "env.task" in reasons(LEROBOT, unnamed) and "evaluate.1.env.type" not in values(LEROBOT, unnamed)
     sized = merged(ALOHA, {"env": {"observation_height": 480, "observation_width": 640}})
     assert not [line for line in translated(LEROBOT, sized).lines if line.outcome == "unknown"]
+
+
+def test_the_cameras_of_aloha_are_those_that_the_simulation_draws():
+    names = get_args(AlohaCamera)
+    features = {f"observation.images.{name}": {"type": "VISUAL", "shape": [3, 96, 128]} for name in names}
+    found = values(LEROBOT, {**ALOHA, "policy": {**PUSHT["policy"], "input_features": features}})
+    assert all(found[f"evaluate.1.env.cameras.{name}"] == [96, 128] for name in names)
