@@ -84,6 +84,9 @@ def test_a_description_without_data_adds_nothing_to_the_error():
         folders.model_copy(update={"description": "Command: dp-prior train. Score: 1."}).open_data()
     with pytest.raises(MissingError, match=naming("image_embeddings.npy", "ask me")):
         folders.model_copy(update={"description": "Mine. Data: ask me"}).open_data()
+    with pytest.raises(MissingError) as found:
+        folders.model_copy(update={"description": "Data: make --out a.npz. Command: dp-prior train."}).open_data()
+    assert str(found.value).endswith("make --out a.npz")  # can be copied
 
 
 @pytest.mark.slow

@@ -369,3 +369,9 @@ def test_a_run_that_follows_no_rollout_of_its_own_is_refused(tmp_path):
     path = told(tmp_path / "other", success_of="rollouts")
     with pytest.raises(ConfigError, match=naming("'rollouts'", "evaluate", "['rollout']", "success_of")):
         train(path)
+    path = told(tmp_path / "control", success_of="control")
+    config = json.loads(path.read_text())
+    config["evaluate"].append({**config["evaluate"][0], "name": "control", "shuffle": ["side"]})
+    path.write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=naming("'control'", "evaluate", "shuffle", "['rollout']", "success_of")):
+        train(path)

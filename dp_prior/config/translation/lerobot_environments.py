@@ -17,7 +17,10 @@ _ENVS = {
 }
 """Names here of observations that an environment gives, by their keys."""
 
-_FRAMES = {"observation.image": [3, 96, 96], "observation.images.top": [3, 480, 640]}
+_SHAPE = [3, 480, 640]
+"""Of the pictures of ALOHA's cameras, if nothing else is said."""
+
+_FRAMES = {"observation.image": [3, 96, 96], "observation.images.top": _SHAPE}
 """Shapes of the cameras of environments in their published data sets."""
 
 _ENCODERS = {
@@ -84,13 +87,13 @@ def vectors_of(theirs: Theirs) -> list[str]:
 def environment(theirs: Theirs) -> dict[str, Any] | None:
     """The environment of the rollouts, which draws the recorded cameras as they are; None if it is not here."""
     kind, task = theirs.get("env.type"), theirs.get("env.task")
+    known = [key for key in cameras_of(theirs) if key in _ENVS.get(str(kind), ())]  # the run's start names the others
+    shapes = {key: theirs.get(f"policy.input_features.{key}.shape") or _FRAMES.get(key, _SHAPE) for key in known}
+    cameras = {name_of(theirs, key): shape[1:] for key, shape in shapes.items()}
     if kind == "pusht":
-        return {"type": kind, **({"camera": [96, 96]} if cameras_of(theirs) else {})}
+        return {"type": kind, **cameras}
     if kind != "aloha" or not (task is None or task in _ALOHA):
         return None
-    known = [key for key in cameras_of(theirs) if key in _ENVS[kind]]  # the others are named when the run starts
-    shapes = {name_of(theirs, key): theirs.get(f"policy.input_features.{key}.shape") for key in known}
-    cameras = {name: shape[1:] if shape else [480, 640] for name, shape in shapes.items()}
     task = next(iter(_ALOHA.values())) if task is None else _ALOHA[task]
     return {"type": kind, "task": task, **({"cameras": cameras, "shadows": True} if cameras else {})}
 

@@ -121,7 +121,7 @@ class TrainConfig(Config):
             yield
         except MissingError as error:
             said = HOW_TO_GET_DATA.search(self.description)
-            advice = f"to get the data: {said[1].strip()}" if said else ""
+            advice = f"to get the data: {said[1].strip().removesuffix('.')}" if said else ""
             raise MissingError(error.source, error.problems, advice) from None
 
     @property
@@ -142,12 +142,12 @@ class TrainConfig(Config):
     def _evaluator_problems(self) -> Iterator[str]:
         """Unknown models, duplicate names, use of the test split, and mismatches of evaluator and task."""
         models = [*self.train.ema, "online"]
-        able = {one.name for one in self.evaluate if one.type == "rollout"}
+        able = {one.name for one in self.evaluate if one.type == "rollout" and not one.shuffle}
         for name in sorted(self.data.followed() - able):
             others = f", or name one of {sorted(able)} in success_of" if able else ""
             yield (
-                f'data.language weights are "by_success" of {name!r}, but `evaluate` has no rollout of this name; add '
-                f"one{others}"
+                f'data.language weights are "by_success" of {name!r}, but `evaluate` has no rollout of this name '
+                f"without shuffle; add one{others}"
             )
         produced: list[str] = []
         reported: list[str] = []

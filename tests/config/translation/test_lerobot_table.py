@@ -239,7 +239,7 @@ def test_the_configuration_of_a_run():
         "evaluate.1.n_episodes": 30,
         "evaluate.1.env.n_envs": 15,
         "evaluate.1.env.max_steps": 250,
-        "evaluate.1.env.camera": [96, 96],
+        "evaluate.1.env.camera": [96, 112],
         "tracker.data_path": "outputs/pusht",
         "tracker.run_name": "pusht",
         "tracker.run_id": "abc",
