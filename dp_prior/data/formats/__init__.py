@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dp_prior.config import family
 from dp_prior.data.formats.episode_files import EpisodeFilesConfig
+from dp_prior.data.formats.flagged_arrays import FlaggedArraysConfig
 from dp_prior.data.formats.hdf5_groups import Hdf5GroupsConfig
 from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
 from dp_prior.data.formats.masked_arrays import MaskedArraysConfig
@@ -14,7 +15,7 @@ from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
 
 EpisodeStoreConfig = family(
     "episodes",
-    *(ZarrStoreConfig, NpzStoreConfig, LeRobotStoreConfig, RobomimicStoreConfig),
+    *(ZarrStoreConfig, FlaggedArraysConfig, NpzStoreConfig, LeRobotStoreConfig, RobomimicStoreConfig),
     *(Hdf5GroupsConfig, EpisodeFilesConfig, MaskedArraysConfig, Ros2BagsConfig),
     needs=("create", "path", "is_at", "is_remote", "local", "write"),
 )

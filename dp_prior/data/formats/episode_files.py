@@ -6,20 +6,19 @@ import contextlib
 import os
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from dp_prior.data.errors import DataError, MissingError, UnreadableError, first_few
-from dp_prior.data.files import check_count, decoding, npy_header, reading
+from dp_prior.data.files import check_count, decoding, reading
 from dp_prior.data.formats.grouped import ACTIONS, EpisodeArrays, GroupedStore, Layout, rows_agree, steps_key
 from dp_prior.data.formats.hdf5_groups import ENDINGS, Hdf5Episode
-from dp_prior.data.formats.npz import read_header
+from dp_prior.data.formats.npz import read_blocks, read_header
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.found_files import by_number
-from dp_prior.data.frames.arrays import row_bytes
 from dp_prior.data.hdf5 import import_h5py
 from dp_prior.files.regular_files import check_regular
 
@@ -44,17 +43,12 @@ class NpzEpisode(EpisodeArrays):
 
     def rows(self, key: str, first: int, stop: int) -> np.ndarray:
         """See `EpisodeArrays`."""
-        where = f"{self.where}[{key}]"
-        with decoding(where), zipfile.ZipFile(self.file) as archive, archive.open(f"{key}.npy") as stream:
-            shape, is_fortran, dtype = npy_header(stream)
-            if dtype.hasobject:
-                raise DataError(where, ["holds Python objects, which are never decoded; save a plain numeric array"])
-            if is_fortran:
-                with np.load(self.file, allow_pickle=False) as arrays:
-                    return arrays[key][first:stop]
-            size = row_bytes(shape, dtype)
-            stream.seek(first * size, 1)
-            return np.frombuffer(stream.read((stop - first) * size), dtype).reshape(stop - first, *shape[1:])
+        return next(self.blocks(key, first, stop, stop - first))
+
+    def blocks(self, key: str, first: int, stop: int, step: int) -> Iterator[np.ndarray]:
+        """See `EpisodeArrays`; in one pass over the file."""
+        with decoding(f"{self.where}[{key}]"):
+            yield from read_blocks(self.file, key, first, stop, step)
 
 
 class EpisodeFilesConfig(EpisodeStoreRecord):

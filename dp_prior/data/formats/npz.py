@@ -139,20 +139,8 @@ class NpzStore(EpisodeStore):
         """See `EpisodeStore`. A member of a zip file can only be decompressed from its beginning, so one thread reads
         all of it, never the whole array at once."""
         where, (shape, dtype) = self.locate(key, 0), self.headers[key]
-
-        def blocks(first: int, stop: int) -> Iterator[np.ndarray]:
-            size = row_bytes(shape, dtype)
-            step = frames_per_block(size)
-            with zipfile.ZipFile(self.path) as archive, archive.open(f"{key}.npy") as stream:
-                if npy_header(stream)[1]:
-                    raise DataError(where, ["is in Fortran order; save np.ascontiguousarray of it"])
-                stream.seek(first * size, 1)
-                for row in range(first, stop, step):
-                    count = min(step, stop - row)
-                    block = np.frombuffer(stream.read(count * size), dtype)
-                    yield block.reshape(count, *shape[1:])
-
-        array, parts = PictureArray(where, shape, dtype, blocks), [FramePart(where, tuple(range(len(ends))))]
+        step, parts = frames_per_block(row_bytes(shape, dtype)), [FramePart(where, tuple(range(len(ends))))]
+        array = PictureArray(where, shape, dtype, lambda first, stop: read_blocks(self.path, key, first, stop, step))
         return ArrayFrames(array, ends, self.path, [self.path], self.format, parts=parts, contents=contents)
 
     def stored_metadata(self) -> Any:
@@ -176,6 +164,31 @@ def read_header(archive: zipfile.ZipFile, member: str) -> tuple[tuple[int, ...],
     ratio = RATIOS.get(info.compress_type, LARGEST_RATIO)
     check_array(f"{archive.filename}[{member}]", shape, dtype, stored=info.compress_size, ratio=ratio)
     return shape, dtype
+
+
+def read_blocks(path: Path, key: str, first: int, stop: int, step: int) -> Iterator[np.ndarray]:
+    """Rows first to stop - 1 of an array in order, at most `step` at once, in one pass: a member of the archive can
+    only be read from its beginning. An array in Fortran order is read whole. No rows are one empty block.
+
+    Raises:
+        DataError: it holds Python objects, or does not fit into memory.
+    """
+    where, starts = f"{path}[{key}]", range(first, max(stop, first + 1), max(step, 1))
+    with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as stream:
+        shape, is_fortran, dtype = npy_header(stream)
+        if dtype.hasobject:
+            raise DataError(where, ["holds Python objects, which are never decoded; save a plain numeric array"])
+        if is_fortran:
+            check_memory(where, math.prod(shape) * dtype.itemsize)
+            with np.load(path, allow_pickle=False) as arrays:
+                whole = arrays[key]
+            yield from (whole[row : min(row + step, stop)] for row in starts)
+            return
+        size = row_bytes(shape, dtype)
+        stream.seek(first * size, 1)
+        for row in starts:
+            count = min(step, stop - row)
+            yield np.frombuffer(stream.read(count * size), dtype).reshape(count, *shape[1:])
 
 
 def _write(
