@@ -132,6 +132,15 @@ def missing_part(array: h5py.Dataset) -> str | None:
     return f"holds {found} of {expected} chunks" if found < expected else None
 
 
+def row_blocks(array: h5py.Dataset, first: int, stop: int, step: int) -> Iterator[np.ndarray]:
+    """Rows first to stop - 1 in order, at most `step` at once; each chunk is decompressed once."""
+    chunk = array.chunks[0] if array.chunks else 1
+    held = chunk * max(step // chunk, 1)
+    for begin in range(first - first % held, stop, held):
+        rows = array[max(begin, first) : min(begin + held, stop)]
+        yield from (rows[row : row + step] for row in range(0, len(rows), step))
+
+
 def arrays_in(group: h5py.Group) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
     """Shape and dtype of every array of `datasets`."""
     return {key: (array.shape or (), array.dtype) for key, array in datasets(group).items()}

@@ -1,10 +1,12 @@
-"""Opening HDF5 files: nothing outside them is read."""
+"""Opening HDF5 files: nothing outside them is read, and nothing twice."""
 
 import os
 import sys
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.hdf5 import (
@@ -18,6 +20,7 @@ from dp_prior.data.hdf5 import (
     lost_names,
     member,
     opened_hdf5,
+    row_blocks,
 )
 from tests.messages import naming, told
 
@@ -142,3 +145,30 @@ def test_without_h5py_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ImportError, match=naming("h5py", 'pip install "dp_prior[hdf5]"')):
         import_h5py()
+
+
+class Chunked:
+    """An array in chunks that notes which of them every slice decompresses."""
+
+    def __init__(self, rows, chunk):
+        self.values, self.chunks, self.read = np.arange(rows), (chunk,) if chunk else None, []
+
+    def __getitem__(self, rows):
+        found = self.values[rows]
+        self.read += sorted({*(found // self.chunks[0]).tolist()}) if self.chunks else []
+        return found
+
+
+@given(
+    rows=st.integers(0, 40),
+    chunk=st.integers(0, 50),
+    step=st.integers(1, 50),
+    bounds=st.tuples(*2 * [st.integers(0, 40)]),
+)
+def test_blocks_of_rows_are_the_rows_and_decompress_each_chunk_once(rows, chunk, step, bounds):
+    first, stop = sorted(min(bound, rows) for bound in bounds)
+    array = Chunked(rows, chunk)
+    blocks = [*row_blocks(array, first, stop, step)]
+    assert [row for block in blocks for row in block] == [*range(first, stop)]
+    assert all(0 < len(block) <= step for block in blocks)
+    assert len(array.read) == len({*array.read})

@@ -40,6 +40,7 @@ from dp_prior.data.hdf5 import (
     missing_part,
     names_beside,
     opened_hdf5,
+    row_blocks,
 )
 from dp_prior.files.durable import replacing
 
@@ -299,10 +300,10 @@ class RobomimicStore(EpisodeStore):
         """Rows first to stop - 1 in order, at most `step` at once and never of two demonstrations."""
         begin = 0
         for name, end in zip(self.demonstrations, self.episode_ends.tolist(), strict=True):
-            for row in range(max(first, begin), min(stop, end), step):
+            if max(first, begin) < min(stop, end):
                 with opened_hdf5(self.path, f"{name}/{key}") as file:
-                    block = array_at(file, f"data/{name}/{key}")[row - begin : min(row + step, stop, end) - begin]
-                yield block
+                    array = array_at(file, f"data/{name}/{key}")
+                    yield from row_blocks(array, max(first, begin) - begin, min(stop, end) - begin, step)
             begin = end
 
     def locate(self, key: str, row: int) -> str:
