@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.files import check_is_file, check_memory
+from dp_prior.data.files import check_is_file, check_memory, decoding
 from dp_prior.data.formats.episode_store import EpisodeStore, spans
 from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
@@ -70,7 +70,6 @@ _ACTIONS_APART = f"if the actions have other names, read them by {GROUPS}, and n
 _BESIDE = "neither a demonstration, named data/demo_0 and so on, nor a list of them in this file under mask/"
 
 _DEMO = re.compile(r"demo_\d+")
-_BLOCK_ROWS = 4096
 
 
 class RobomimicStoreConfig(EpisodeStoreRecord):
@@ -255,22 +254,21 @@ class RobomimicStore(EpisodeStore):
         return int(self.episode_ends[-1])
 
     def read(self, key: str) -> np.ndarray:
-        """(N, *feature_shape) in the stored dtype."""
-        shape, dtype = self.layout(key)
-        check_memory(f"{self.path}[{key}]", shape[0] * row_bytes(shape, dtype))
-        values, row = np.empty(shape, dtype), 0
-        for block in self.blocks(key, 0, shape[0], _BLOCK_ROWS):
-            values[row : row + len(block)] = block
-            row += len(block)
-        return values
+        """(N, *feature_shape) in the stored dtype, of floats the widest."""
+        return self.episodes(key, self.episode_ends, np.arange(len(self.episode_ends)))
 
     def episodes(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """See `EpisodeStore`; only the demonstrations of these episodes are read."""
         shape, dtype = self.layout(key, numbers.tolist())
         count = sum(end - begin for begin, end in spans(ends, numbers))
         check_memory(f"{self.path}[{key}]", count * row_bytes(shape, dtype))
-        found = (self.blocks(key, begin, end, end - begin) for begin, end in spans(ends, numbers))
-        return np.concatenate([block for blocks in found for block in blocks])
+        found = []
+        with opened_hdf5(self.path, key) as file:
+            for number in numbers.tolist():
+                where = f"data/{self.demonstrations[number]}/{key}"
+                with decoding(f"{self.path}/{where}"):
+                    found.append(array_at(file, where)[()])
+        return np.concatenate(found)
 
     def open_frames(self, key: str, ends: np.ndarray, contents: FrameContents = COLOURS) -> ArrayFrames:
         """See `EpisodeStore`; such as those of `obs/agentview_image`."""
