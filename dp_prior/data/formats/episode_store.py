@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.files import decoding
 from dp_prior.data.frames import FrameContents, FrameFile, FramePart, FrameSource, frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
 from dp_prior.data.frames.chosen_frames import ChosenFrames
@@ -79,12 +78,8 @@ class EpisodeStore(ABC):
         return {}
 
     def rows(self, key: str) -> int:
-        """Number of rows of a key, which may be one per episode."""
-        return int(self.open(key).shape[0])
-
-    def open(self, key: str) -> Any:
-        """Rows of a key as an array that may be read when it is sliced; the default reads all of them."""
-        return self.read(key)
+        """Number of rows of a key, which may be one per episode; the default reads them."""
+        return int(self.read(key).shape[0])
 
     def episodes(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """(n, *feature_shape) concatenated rows of some episodes, in the stored dtype.
@@ -96,12 +91,14 @@ class EpisodeStore(ABC):
         Raises:
             DataError: the key cannot be read, or has not one row for each step.
         """
-        values = self.open(key)
-        if values.shape[0] < ends[-1]:
-            found = f"has {values.shape[0]} rows; expected one for each of {ends[-1]} steps"
-            raise DataError(self.locate(key, 0), [found])
-        with decoding(self.locate(key, 0)):
-            return np.concatenate([np.asarray(values[begin:end]) for begin, end in spans(ends, numbers)])
+        values = self.read(key)
+        self._check_rows(key, len(values), ends)
+        return np.concatenate([values[begin:end] for begin, end in spans(ends, numbers)])
+
+    def _check_rows(self, key: str, rows: int, ends: np.ndarray) -> None:
+        """Raises DataError unless a key has a row for each step."""
+        if rows < ends[-1]:
+            raise DataError(self.locate(key, 0), [f"has {rows} rows; expected one for each of {ends[-1]} steps"])
 
     def cameras(self) -> dict[str, tuple[int, ...]]:
         """Shape of a picture, of every key that has one per step: three channels of uint8, or of floats that are whole

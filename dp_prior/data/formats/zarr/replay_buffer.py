@@ -17,7 +17,7 @@ import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import check_array, check_memory, decoding
-from dp_prior.data.formats.episode_store import EpisodeStore
+from dp_prior.data.formats.episode_store import EpisodeStore, spans
 from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.formats.zarr.chunks import chunk_lengths, chunks_cut_short, is_hidden, missing_chunks, stored_bytes
@@ -35,6 +35,9 @@ LARGEST_RATIO = 40_000
 """Bound on what a byte decodes to: zstd writes 128 KB of one value as four bytes."""
 
 MOST_AXES = 32
+
+BLOCK_ROWS = 4096
+"""Of numbers that are read at once, in chunks of fewer."""
 
 CHUNK_BYTES = 1 << 20
 """Of numbers that are written, before compression; frames have the blocks in which they are read."""
@@ -183,17 +186,17 @@ class ZarrStore(EpisodeStore):
         with decoding(f"{self.path}/meta"):
             return dict(self._open_root()["meta"].attrs) if "meta" in self._open_root() else {}
 
-    def open(self, key: str) -> zarr.Array:
-        """A key's array, none of it decoded yet.
-
-        Raises:
-            DataError: chunks are missing or cut short, or it cannot be decoded safely.
-        """
-        return self._open(self._prefix + key)
+    def episodes(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """See `EpisodeStore`; only chunks with rows of these episodes are read."""
+        array = self._open(self._prefix + key)
+        self._check_rows(key, array.shape[0], ends)
+        rows = np.concatenate([np.arange(*span) for span in spans(ends, numbers)])
+        with decoding(self.locate(key, 0)):
+            return np.concatenate([*_rows(array, rows)])
 
     def open_frames(self, key: str, ends: np.ndarray, contents: FrameContents = COLOURS) -> ArrayFrames:
         """See `EpisodeStore`; decodes a block of chunks at a time, never the whole array."""
-        array = self.open(key)
+        array = self._open(self._prefix + key)
 
         def blocks(first: int, stop: int) -> Iterator[np.ndarray]:
             chunk = chunk_lengths(array)[0]
@@ -214,6 +217,11 @@ class ZarrStore(EpisodeStore):
             return np.asarray(array[...])
 
     def _open(self, name: str) -> zarr.Array:
+        """An array, none of it decoded yet.
+
+        Raises:
+            DataError: chunks are missing or cut short, or it cannot be decoded safely.
+        """
         where, metadata = f"{self.path}/{name}", self._metadata[name]
         coding = [metadata.get(field) for field in ("dtype", "data_type", "filters", "compressor", "codecs")]
         is_text = metadata.get("filters") == [{"id": "vlen-utf8"}]
@@ -249,3 +257,11 @@ class ZarrStore(EpisodeStore):
             # Consolidated metadata are a copy, and stay as they were when episodes are appended.
             self._root = zarr.open_group(store=store, mode="r", use_consolidated=False)
         return self._root
+
+
+def _rows(array: zarr.Array, rows: np.ndarray) -> Iterator[np.ndarray]:
+    """Sorted rows of an array, a block after the other; each chunk is decompressed once."""
+    chunk = chunk_lengths(array)[0]
+    held = chunk * max(BLOCK_ROWS // chunk, 1)
+    for block in np.split(rows, np.flatnonzero(np.diff(rows // held)) + 1):
+        yield np.asarray(array[block[0] : block[-1] + 1])[block - block[0]]

@@ -4,6 +4,8 @@ import zipfile
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
@@ -62,6 +64,31 @@ def test_data_and_episode_ends_may_lie_elsewhere(tmp_path):
     assert "2 problems" in message
     assert told(message, "no arrays", "'data'")
     assert told(message, "'meta/episode_ends'", "ends, obs/points, state")
+
+
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=12), chunk=st.integers(1, 60), held=st.integers(1, 20),
+    data=st.data(),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_some_episodes_are_read_as_from_the_whole_array_and_each_chunk_once(
+    tmp_path_factory, lengths, chunk, held, data
+):
+    import zarr
+
+    path, ends = tmp_path_factory.mktemp("spans") / "set.zarr", np.cumsum(lengths)
+    root, values = zarr.open_group(str(path), mode="w", zarr_format=2), np.arange(2 * ends[-1]).reshape(-1, 2)
+    root.create_array("data/state", data=values, chunks=(chunk, 2))
+    root.create_array("meta/episode_ends", data=ends)
+    numbers = np.array(sorted(data.draw(st.sets(st.integers(0, len(lengths) - 1), min_size=1))))
+    rows = np.concatenate([np.arange(ends[number] - lengths[number], ends[number]) for number in numbers])
+    store, read, slice_of = ZarrStoreConfig(path=path).create(), [], zarr.Array.__getitem__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dp_prior.data.formats.zarr.replay_buffer.BLOCK_ROWS", held)
+        patch.setattr(zarr.Array, "__getitem__", lambda array, at: read.append(at) or slice_of(array, at))
+        assert np.array_equal(store.episodes("state", ends, numbers), values[rows])
+    decoded = [number for at in read for number in range(at.start // chunk, (at.stop - 1) // chunk + 1)]
+    assert len(decoded) == len({*decoded})
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
