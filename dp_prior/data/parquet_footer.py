@@ -6,6 +6,7 @@ catches). The footer is one struct in Thrift's compact protocol; only a few of i
 
 from __future__ import annotations
 
+import hashlib
 import io
 from typing import Any, BinaryIO, NamedTuple
 
@@ -13,6 +14,9 @@ LARGEST_FOOTER = 64 << 20
 """Most bytes of a footer; it has about 150 for each column of each row group."""
 
 MOST_NESTED = 32
+
+_READ: dict[bytes, Footer] = {}
+"""Footers by the SHA-256 of their bytes; those of many row groups are asked for once a column."""
 
 _WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}  # BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE
 _FIXED = 7  # FIXED_LEN_BYTE_ARRAY
@@ -54,8 +58,13 @@ def read_footer(file: BinaryIO) -> Footer:
     if end[4:] != b"PAR1" or length > min(size - 8, LARGEST_FOOTER):
         raise ValueError("is no parquet file, or is cut short: it does not end with a footer")
     file.seek(size - 8 - length)
+    data = file.read(length)
+    digest = hashlib.sha256(data).digest()
+    if digest in _READ:
+        return _READ[digest]._replace(size=size)
     try:
-        return _footer(_Reader(file.read(length)).struct(MOST_NESTED), size)
+        _READ[digest] = _footer(_Reader(data).struct(MOST_NESTED), size)
+        return _READ[digest]
     except (IndexError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
         raise ValueError(f"has a damaged footer ({type(error).__name__})") from None
 
