@@ -153,7 +153,7 @@ class Mixture(Demonstrations):
         if problems:
             raise ConfigError("data", problems)
         parts = list(sets.values())
-        rates = {rate for name in sets if (rate := _rate(config.sets[name], sets[name]) or sets[name].spec.fps)}
+        rates = {rate for name in sets if (rate := _rate(config.sets[name], sets[name]))}
         names = _dimensions(config, sets)
         self.spec = parts[0].spec.model_copy(update={"fps": rates.pop() if len(rates) == 1 else None, "names": names})
         self.files = [file for each in parts for file in each.files]
@@ -262,8 +262,7 @@ def _layout(spec: Spec) -> dict[str, str]:
 
 def _rate(stated: SetConfig, found: Trajectories) -> float | None:
     """Control steps per second of a set as it is trained on; None if nothing says."""
-    rate = stated.fps or found.described.get("fps")
-    return rate / stated.stride if rate and stated.stride > 1 else rate
+    return found.spec.fps if stated.fps is None else stated.fps / stated.stride
 
 
 def _dimensions(config: MixtureConfig, sets: dict[str, Trajectories]) -> dict[str, tuple[str, ...]]:
@@ -280,9 +279,9 @@ def _different_actions(config: MixtureConfig, sets: dict[str, Trajectories]) -> 
     """A line for each rate, or order of named dimensions, in which a set differs from the first that states one."""
     rates, names = {}, {}
     for name, each in sets.items():
-        stated, action = config.sets[name], config.sets[name].action
+        stated = config.sets[name]
         rates[name] = _rate(stated, each)
-        names[name] = stated.action_names or tuple(action.dimensions(each.described.get("names", {})))
+        names[name] = stated.action_names or each.spec.names.get(X)
         width = each.spec.x_shape[1]
         if stated.action_names and len(stated.action_names) != width:
             yield f"sets.{name}.action_names has {len(stated.action_names)} names for an action of {width} dimensions"

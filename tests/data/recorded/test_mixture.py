@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import zipfile
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.npz import META
 from dp_prior.data.integrity import DATA_MANIFEST
 from dp_prior.data.recorded.mixture import Mixture, MixtureConfig, SetConfig
 from dp_prior.data.recorded.records import WindowsConfig
@@ -20,7 +22,7 @@ from dp_prior.run.files.config import TrainConfig
 from tests.data.frames.recordings import pictures
 from tests.data.recorded import test_frame_embeddings as embedded
 from tests.data.recorded.trajectories import CONFIG, configure, episodes
-from tests.messages import naming, told
+from tests.messages import naming, told, told_each
 from tests.tiny import assert_equal, experiment, rows, state, tiny, train, train_and_die, write, write_data
 
 KEYS = {key: CONFIG[key] for key in ("obs", "action")}
@@ -352,7 +354,7 @@ def test_rates_and_names_that_lerobot_sets_state_are_compared(tmp_path):
     width = info["features"]["action"]["shape"][0]
     info["fps"], info["features"]["action"]["names"] = 20, [f"joint_{i}" for i in range(width)]
     (tmp_path / "b" / "meta" / "info.json").write_text(json.dumps(info))
-    with pytest.raises(ConfigError, match=naming("sets.b", 20, "sets.a", 10)):
+    with pytest.raises(ConfigError, match=naming("sets.b", 20.0, "sets.a", 10.0)):
         MixtureConfig.from_json(json.dumps({"sets": sets})).create(4, 2, 2)
     sets["b"]["fps"] = 10
     spec = MixtureConfig.from_json(json.dumps({"sets": sets})).create(4, 2, 2).spec
@@ -360,6 +362,25 @@ def test_rates_and_names_that_lerobot_sets_state_are_compared(tmp_path):
     sets["a"]["action_names"] = [f"joint_{width - i}" for i in range(width)]
     with pytest.raises(ConfigError, match=naming("('joint_0', 'joint_1')", "sets.b.action_names")):
         MixtureConfig.from_json(json.dumps({"sets": sets})).create(4, 2, 2)
+
+
+def test_rates_and_names_that_converted_sets_state_are_compared(paths):
+    """Rate and names lie in `meta.json`, as `dp-prior convert` writes it, not in what the file says of itself."""
+    config = json.loads(mixture({"a": (paths["a"], 1), "b": (paths["b"], 1)}).to_json())
+    for name, fps, names in (("a", 10, ["x", "y"]), ("b", 30, ["y", "x"])):
+        with zipfile.ZipFile(paths[name], "a") as archive:
+            archive.writestr(META, json.dumps({"fps": fps, "names": {config["sets"][name]["action"]["key"]: names}}))
+    with pytest.raises(ConfigError) as caught:
+        MixtureConfig.from_json(json.dumps(config)).create(*WINDOWS)
+    assert told_each(
+        caught.value.problems,
+        ("sets.b", 30.0, "sets.a", 10.0, "sets.b.fps"),
+        ("sets.b", "('y', 'x')", "sets.a", "('x', 'y')", "sets.b.action_names"),
+    )
+    config["sets"]["b"] |= {"stride": 3, "action_names": ["x", "y"]}
+    config["sets"]["a"]["action_names"] = ["x", "y"]
+    spec = MixtureConfig.from_json(json.dumps(config)).create(*WINDOWS).spec
+    assert spec.fps == 10 and spec.names["x"] == ("x", "y")
 
 
 def test_files_of_every_set_are_compared_with_its_manifest(paths, tmp_path):
