@@ -182,6 +182,8 @@ def test_sets_with_depth_are_mixed_if_their_ranges_agree(tmp_path):
         mixed(near=0.1)
     with pytest.raises(ConfigError, match=naming("'front_depth' of sets.b", "region", REGION, "sets.a")):
         mixed(region=REGION, camera=None)
+    with pytest.raises(ConfigError, match=naming("'front_depth'", "sets.b", "sets.a", "camera", "'front'")):
+        mixed(camera=None)  # whose random crops would be those of the colours all the same
 
 
 @pytest.mark.parametrize(

@@ -254,7 +254,9 @@ def _layout(spec: Spec) -> dict[str, str]:
     for key, shape in sorted(spec.cond_shapes.items()):
         how = rotations(key) + (f", fitted by {spec.fits[key].how}" if key in spec.fits else "")
         how += f" from region {list(spec.fits[key].region)}" if key in spec.fits and spec.fits[key].region else ""
-        how += f" from {spec.depths[key].near:g} to {spec.depths[key].far:g} m" if key in spec.depths else ""
+        if depth := spec.depths.get(key):
+            how += f" from {depth.near:g} to {depth.far:g} m"
+            how += f" beside camera {depth.camera!r}" if depth.camera else ""
         how += f", embedded by {spec.embedders[key].model_dump()}" if key in spec.embedders else ""
         layouts[f"observation {key!r}"] = f"{spec.kind(key)} of shape {shape[1:]}{how}"
     return layouts
