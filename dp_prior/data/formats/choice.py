@@ -125,12 +125,16 @@ def episodes_of(listed: Iterable[int | str], store: EpisodeStore, where: str) ->
 
 
 def named(value: Any) -> str:
-    """A value in one way, whatever its type: true and false as these words, whole numbers without a point."""
+    """A value in one way, whatever its type: true and false as these words, whole numbers in full and without a point,
+    other numbers by the digits that their type keeps, so that 0.1 of 32 bits is 0.1."""
     if isinstance(value, (bool, np.bool_)):
         return str(bool(value)).lower()
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    return value if isinstance(value, str) else f"{float(value):.12g}"
+    if isinstance(value, (str, int, np.integer)):
+        return str(value)
+    number = float(str(value))  # the shortest text of a narrow float, whose exact value has other digits
+    return str(int(number)) if number.is_integer() else f"{number:.15g}"
 
 
 def ranges(numbers: Iterable[int]) -> list[int | str]:

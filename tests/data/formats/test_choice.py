@@ -146,14 +146,17 @@ def test_episodes_are_chosen_by_a_column(tmp_path):
     flags, grade = np.zeros(N, bool), np.repeat(["good", "bad", "good", "fair", "bad"], LENGTHS)
     flags[ENDS - 1] = success  # said at the last step, as LeRobot's next.success
     np.savez(
-        tmp_path / "d.npz", **arrays(), success=success, flags=flags, grade=grade, level=np.repeat(success, LENGTHS) * 2
-    )
+        tmp_path / "d.npz", **arrays(), success=success, flags=flags, grade=grade,
+        level=np.repeat(success, LENGTHS) * 2,
+        quality=np.array([0.1, 0.1, 0.3, 0.7, 0.9], np.float32), session=20261127150635 + np.array([0, 1, 1, 0, 60]),
+    )  # fmt: skip
 
     def chosen(**where):
         return ChoiceConfig(where=where).of(NpzStoreConfig(path=tmp_path / "d.npz").create())[0].numbers.tolist()
 
     assert chosen(success=True) == chosen(flags=True) == chosen(level=2) == chosen(level=2.0) == [0, 2, 3]
     assert chosen(grade=["good", "fair"], success=True) == [0, 2, 3] and chosen(grade="bad", success=False) == [1, 4]
+    assert chosen(quality=0.1) == [0, 1] and chosen(session=20261127150635) == [0, 3]
     for where, words in (
         ({"grade": "best"}, ("none of", "5 episodes")),
         ({"succes": True}, ("choice.where.succes", "'succes'", "'success'")),
@@ -215,6 +218,11 @@ def test_lists_and_values_are_written_in_one_way():
     assert [named(value) for value in (True, np.bool_(False), 1, 1.0, np.float32(0.5), b"a", "b")] == [
         "true", "false", "1", "1", "0.5", "a", "b",
     ]  # fmt: skip
+    for kind in (np.float16, np.float32, np.float64, float):
+        assert [named(kind(value)) for value in (0.1, 0.3, 1 / 4, 1e3, -0.0)] == ["0.1", "0.3", "0.25", "1000", "0"]
+    for number in (2**53 + 1, 2**63 - 1, 20261127150635):
+        assert named(number) == named(np.int64(number)) == str(number) != named(number - 1)
+    assert named(0.1 + 0.2) == "0.3" and named(1764256235.123) != named(1764256235.124)
     assert told_each(overlaps({"a": [0, 1, 2, 3], "b": [2, 3, 9]}, np.arange(10) + 100), ("a", "b", "102, 103"))
     assert ChoiceConfig.of_texts("0-3, 7,train", "2", ["ok=true", "who=me"]) == ChoiceConfig(
         only=("0-3", 7, "train"), leave_out=(2,), where={"ok": True, "who": "me"}
