@@ -226,9 +226,9 @@ class Mixture(Demonstrations):
         return {"sets": {name: each.described for name, each in self.sets.items()}, **super().report()}
 
     def warnings(self) -> list[str]:
-        """See `Demonstrations`; with depth that lies outside of its range, by the set."""
-        depths = [f"{name}: {line}" for name, each in self.sets.items() for line in each.depth_warnings()]
-        return [*super().warnings(), *depths]
+        """See `Demonstrations`; with the doubts about each set."""
+        doubts = [f"{name}: {line}" for name, each in self.sets.items() for line in each.doubts()]
+        return [*super().warnings(), *doubts]
 
 
 def _different_specs(sets: dict[str, Trajectories]) -> Iterator[str]:

@@ -339,13 +339,17 @@ class Trajectories(Demonstrations):
         }
 
     def warnings(self) -> list[str]:
-        """See `Demonstrations`; with instructions that are always the same, or that cannot be told apart."""
-        doubts = [f"{key!r}: {line}" for key, found in self._language.items() for line in found.warnings]
-        return [*super().warnings(), *doubts, *self.depth_warnings()] + [
+        """See `Demonstrations`; with instructions that are always the same, and `doubts`."""
+        return [*super().warnings(), *self.doubts()] + [
             f"{key!r} is {language.texts[0]!r} in every frame, so it tells the policy nothing"
             for key, language in self._language.items()
             if len(language.texts) == 1
         ]
+
+    def doubts(self) -> list[str]:
+        """Warnings that hold in a mixture too: of instructions that cannot be told apart, and `depth_warnings`."""
+        texts = [f"{key!r}: {line}" for key, found in self._language.items() for line in found.warnings]
+        return [*texts, *self.depth_warnings()]
 
     def depth_warnings(self) -> Iterator[str]:
         """A line for each depth of which little lies in its range, as in another unit. Looks at a few frames."""

@@ -455,3 +455,6 @@ def test_instructions_that_share_an_embedding_are_told(tmp_path):
     }
     warnings = TrajectoriesConfig.from_json(json.dumps(config)).create(2, 1, 1).warnings()
     assert any(told(line, "1 of 3", repr(texts[0])) for line in warnings)
+    mixed = MixtureConfig.from_json(json.dumps({"sets": {"one": config, "two": config}})).create(2, 1, 1)
+    lines = [line for line in mixed.warnings() if told(line, "'told'", "1 of 3", repr(texts[0]))]
+    assert [line.partition(": ")[0] for line in lines] == ["one", "two"]
