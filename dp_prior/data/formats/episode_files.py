@@ -148,8 +148,13 @@ def _has_signals(layout: Layout) -> bool:
 
 
 def files_of_episodes(folder: Path, pattern: str) -> list[Path]:
-    """The files of episodes in a folder, in the order of the numbers in their names."""
-    with reading(folder):
+    """The files of episodes in a folder, in the order of the numbers in their names.
+
+    Raises:
+        DataError: the folder cannot be listed, or the pattern is none of names in it, such as a whole path.
+    """
+    expected = f"files is {pattern!r}; expected a pattern of names in the folder, such as '*.npz'"
+    with decoding(folder, expected), reading(folder):
         found = [file for file in folder.glob(pattern) if file.suffix in (*ENDINGS, ".npz") and not file.is_dir()]
     visible = (file for file in found if not file.name.startswith("."))
     return sorted(visible, key=lambda file: by_number(str(file.relative_to(folder))))

@@ -56,6 +56,9 @@ def test_only_some_files_and_another_key_of_steps_may_be_named(tmp_path):
     assert len(store.episode_ends) == 11
     with pytest.raises(DataError, match=naming("x*", ".hdf5", ".h5", ".npz")):
         EpisodeFilesConfig(path=path, files="x*").create()
+    for pattern in (str(path / "*.npz"), "", "."):
+        with pytest.raises(DataError, match=naming(path, "files", repr(pattern), "*.npz")):
+            EpisodeFilesConfig(path=path, files=pattern).create()
 
 
 def test_arrays_of_python_objects_and_damaged_files_are_refused_by_name(tmp_path):
