@@ -7,6 +7,7 @@ in training; of frames, one block or one episode at a time.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def convert(
     """Convert a data set.
 
     Args:
+        source, path: of the data set and of the new one; `~` is the home directory.
         target: type of the new data set.
         kind: type of the source; None for what its files look like.
         settings: fields of its record, as `name=value`.
@@ -57,6 +59,7 @@ def convert(
         ConfigError: a type or a setting is unknown.
         DataError: the source is damaged, or the target cannot hold it.
     """
+    source, path = (Path(os.path.expanduser(one)) for one in (source, path))
     record, new = record_of(kind or kind_of(source), source, settings), record_of(target, path)
     if pictures and not new.writes_videos:
         raise ConfigError("--pictures", [f"is for data of type 'lerobot'; type {target!r} keeps every pixel anyway"])

@@ -154,6 +154,16 @@ def test_robomimic_keeps_its_paths_in_zarr_and_has_points_for_lerobot(tmp_path):
     assert read(tmp_path / "l", "lerobot").describe()["fps"] == 20
 
 
+def test_paths_may_begin_with_the_home_directory(source, tmp_path, monkeypatch):
+    """A shell expands no `~` in quotes; a folder of that name in the working directory would be a trap."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(source.parent))
+    said = CliRunner().invoke(main, ["convert", f"~/{source.name}", "~/out/new.npz", "--to", "npz"])
+    assert said.exit_code == 0 and told(said.output, source.parent / "out" / "new.npz")
+    assert NpzStoreConfig(path=Path("~/out/new.npz")).create().keys() and not [*Path().iterdir()]
+
+
 def test_the_command_names_renames_and_leaves_out(source, tmp_path):
     pytest.importorskip("zarr")
     done = command(
