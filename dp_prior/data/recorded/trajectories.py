@@ -132,7 +132,8 @@ class Trajectories(Demonstrations):
         keys = {key for each in wanted.values() for key in each.names}.union(
             *(record.keys() for record in config.language.values())
         )
-        keys |= {record.key for record in config.points.values()}
+        keys |= {*config.choice.where, *(record.key for record in config.points.values())}
+        keys |= set() if config.weights is None or config.weights.key is None else {config.weights.key}
         self.files = [*store.files(keys), *(path for found in self._language.values() for path in found.files)]
         self._ends, self._lengths = ends, np.diff(ends, prepend=0)
         self._digest = _digest(arrays, ends, self._embeddings, self._language)

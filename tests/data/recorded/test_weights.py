@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from dp_prior.config import ConfigError
-from dp_prior.data.errors import DataError
+from dp_prior.data.errors import ChangedError, DataError
+from dp_prior.data.formats.convert import convert
 from dp_prior.data.recorded.mixture import MixtureConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.data.recorded.weights import weighted_shares
@@ -130,3 +131,20 @@ def test_weights_that_cannot_be_meant_are_refused(path):
             opened(path, weights)
     with pytest.raises(ConfigError, match=naming("weights", 100, 64)):
         weighted_shares(np.linspace(1, 2, 100), 1000)
+
+
+def test_the_manifest_has_the_arrays_that_weigh_and_choose(path, tmp_path):
+    """In zarr each array has files of its own. Other weights would give a resumed run another order without a word."""
+    pytest.importorskip("zarr")
+    convert(path, tmp_path / "d.zarr", "zarr", left_out=["grade"])
+    given = record(tmp_path / "d.zarr", {"key": "quality"}, choice={"where": {"intervention": False}}, verify="hashes")
+    config = TrajectoriesConfig.from_json(json.dumps({**given, "episodes": {**given["episodes"], "type": "zarr"}}))
+    config.integrity(tmp_path).note(config.create(4, 2, 3).files)
+    config.integrity(tmp_path).check()
+    for key in ("quality", "intervention"):
+        chunk = next(file for file in (tmp_path / "d.zarr" / "data" / key).iterdir() if file.name[0] != ".")
+        content = chunk.read_bytes()
+        chunk.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(ChangedError, match=naming(chunk)):
+            config.integrity(tmp_path).check()
+        chunk.write_bytes(content)
