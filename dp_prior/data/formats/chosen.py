@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from dp_prior.data.errors import DataError
+from dp_prior.data.files import decoding
 from dp_prior.data.formats.episode_store import EpisodeStore, spans, step_of
 
 
@@ -110,8 +111,8 @@ class Chosen:
         Raises:
             DataError: it has several values per step, or of another type.
         """
-        values = self.column(store, key, where)
-        if values.size != len(values) or values.dtype.kind not in "biufUTSO":
+        values = plain_texts(self.column(store, key, where), store.locate(key, 0))
+        if values.size != len(values) or values.dtype.kind not in "biufUT":
             found = f"{where}: key {key!r} holds {values.dtype} of shape {values.shape[1:]} per step"
             raise DataError(str(store.describe()["path"]), [f"{found}; expected one number, truth value or text"])
         return values.reshape(len(values))
@@ -119,3 +120,21 @@ class Chosen:
     def last(self, store: EpisodeStore, key: str) -> np.ndarray:
         """(k,) value of a key at the last step of each episode; see `one_value`."""
         return self.one_value(store, key, f"choice.where.{key}")[self.ends - 1]
+
+
+def plain_texts(values: np.ndarray, where: str) -> np.ndarray:
+    """Texts in an array of texts, if they are bytes, or objects of Python as those of any length are in HDF5, and with
+    numpy 1.26 in zarr; other values as they are.
+
+    Args:
+        where: the array, for messages.
+
+    Raises:
+        DataError: a text is not UTF-8.
+    """
+    listed = values.ravel().tolist() if values.dtype.kind in "SO" else []
+    if not listed or not all(isinstance(text, (bytes, str)) for text in listed):
+        return values
+    with decoding(where, "holds texts that are not UTF-8"):
+        texts = [text.decode() if isinstance(text, bytes) else text for text in listed]
+    return np.array(texts).reshape(values.shape)

@@ -16,9 +16,8 @@ from dp_prior.data.embeddings.embedding_column import read_rows
 from dp_prior.data.embeddings.folder import EmbeddingFolder, FolderConfig
 from dp_prior.data.embeddings.written import cut_warnings, read_record
 from dp_prior.data.errors import DataError, first_few, nearest_name
-from dp_prior.data.files import decoding
 from dp_prior.data.formats.choice import leaving_out
-from dp_prior.data.formats.chosen import Chosen
+from dp_prior.data.formats.chosen import Chosen, plain_texts
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.samples.order import INSTRUCTION_CHARACTERS, Share, Successes, shares
 
@@ -205,10 +204,7 @@ def read_texts(record: LanguageConfig, store: EpisodeStore, chosen: Chosen) -> t
 
 def _texts_of(store: EpisodeStore, key: str, source: str, values: np.ndarray) -> np.ndarray:
     """(rows,) numbers or texts, given the values of a key."""
-    values = values.reshape(len(values)) if values.size == len(values) else values
-    if values.dtype.kind == "S":
-        with decoding(store.locate(key, 0), "holds texts that are not UTF-8"):
-            values = np.char.decode(values, "utf-8")
+    values = plain_texts(values.reshape(len(values)) if values.size == len(values) else values, store.locate(key, 0))
     if values.ndim != 1 or values.dtype.kind not in "iuUT":
         found = f"key {key!r} holds {values.dtype} of shape {values.shape}"
         raise DataError(source, [f"language: {found}; expected a text or the number of a text in each row"])

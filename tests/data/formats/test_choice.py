@@ -12,6 +12,7 @@ from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.choice import ChoiceConfig, episodes_of, leaving_out, named, overlaps, ranges
 from dp_prior.data.formats.convert import convert
+from dp_prior.data.formats.episode_files import EpisodeFilesConfig
 from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from tests.data.formats.test_convert import RECORDS, TARGETS, frames, place
@@ -164,6 +165,19 @@ def test_episodes_are_chosen_by_a_column(tmp_path):
     ):
         with pytest.raises(DataError, match=naming(*words)):
             chosen(**where)
+
+
+def test_episodes_are_chosen_by_texts_of_hdf5_and_not_by_rows_of_numbers(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    for number, grade in enumerate(("good", "bad", "good")):
+        with h5py.File(tmp_path / f"episode_{number}.hdf5", "w") as file:
+            file["state"] = file["action"] = np.zeros((4, 2))
+            file["grade"] = [grade] * 4
+            file.create_dataset("uneven", (4,), h5py.vlen_dtype(np.float32))[:] = [np.ones(2)] * 4
+    store = EpisodeFilesConfig(path=tmp_path).create()
+    assert ChoiceConfig(where={"grade": "good"}).of(store)[0].numbers.tolist() == [0, 2]
+    with pytest.raises(DataError, match=naming("choice.where.uneven", "object", "number", "text")):
+        ChoiceConfig(where={"uneven": 1}).of(store)
 
 
 def test_numbers_are_those_of_the_data_set(tmp_path):

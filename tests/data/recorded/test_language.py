@@ -77,6 +77,21 @@ def test_texts_are_read_from_keys_and_lists(tmp_path, arrays, fields, expected):
     assert texts_of(write_npz(tmp_path / "d.npz", **arrays), embed(tmp_path / "e"), **fields) == expected
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_texts_of_hdf5_may_be_of_any_length(tmp_path, encoding):
+    """h5py gives them as Python objects, as zarr does on numpy 1.26; where they choose and weigh they were read."""
+    h5py = pytest.importorskip("h5py")
+    for number, (begin, end) in enumerate(zip([0, *ENDS], ENDS, strict=False)):
+        with h5py.File(tmp_path / f"episode_{number}.hdf5", "w") as file:
+            file["state"] = file["action"] = np.random.default_rng(0).normal(size=(end - begin, 2))
+            file.create_dataset("told", data=EXPECTED[begin:end], dtype=h5py.string_dtype(encoding))
+            file.create_dataset("uneven", (end - begin,), h5py.vlen_dtype(np.float32))[:] = [np.ones(2)] * (end - begin)
+    episodes = {"type": "episode_files", "path": str(tmp_path)}
+    assert texts_of(episodes, embed(tmp_path / "e"), key="told") == EXPECTED
+    with pytest.raises(DataError, match=naming("language", "'uneven'", "text")):
+        texts_of(episodes, embed(tmp_path / "e"), key="uneven")
+
+
 def test_texts_that_a_conversion_stored_need_no_list(tmp_path):
     episodes = write_npz(tmp_path / "d.npz", task_index=PER_FRAME)
     with pytest.raises(DataError, match=naming("language", "language.texts")):
