@@ -94,6 +94,11 @@ def _remarks(recording: Recording, fps: float | None) -> Iterator[str]:
     for name, source in recording.cameras.items():
         if (dtype := source.describe().get("stored")) is not None:
             yield f"{name}: was {dtype} and is uint8"
+    store, end = recording.store, int(recording.chosen.recorded[-1])
+    behind = {name: rows - end for name, key in recording.keys.items() if (rows := store.rows(key)) > end}
+    if behind:
+        found = f"{max(behind.values()):,} rows after the last episode's end, row {end:,}"
+        yield f"{', '.join(behind)}: {found}, belong to no episode and are not written"
     yield from recording.store.remarks()
     for name, why in recording.store.unread().items():
         yield f"{name}: not converted; {why}"

@@ -283,6 +283,22 @@ def test_sources_that_lack_something_are_refused_by_name(source, tmp_path):
     assert (tmp_path / "out.npz").read_text() == "mine"
 
 
+@pytest.mark.parametrize("kind", ["npz", "zarr"])
+def test_rows_that_belong_to_no_episode_are_told(tmp_path, kind):
+    """As a recorder leaves them that was stopped before it wrote the end of its last episode."""
+    whole = ends_of(LENGTHS)
+    np.savez(tmp_path / "s.npz", state=np.arange(N), action=np.arange(N), episode_ends=whole[:-1])
+    if kind == "zarr":
+        zarr = pytest.importorskip("zarr")
+        np.savez(tmp_path / "s.npz", state=np.arange(N), action=np.arange(N), episode_ends=whole)
+        convert(tmp_path / "s.npz", tmp_path / "s", "zarr")
+        zarr.open_group(tmp_path / "s")["meta/episode_ends"].resize(len(whole) - 1)
+    source = tmp_path / ("s" if kind == "zarr" else "s.npz")
+    said = convert(source, tmp_path / "out.npz", "npz")
+    assert told(said, "state", "action", f"{LENGTHS[-1]} rows", f"row {whole[-2]}", "not written")
+    assert "not written" not in convert(tmp_path / "out.npz", tmp_path / "again.npz", "npz")
+
+
 @pytest.mark.parametrize("values", [np.array(["a"] * N), np.arange(N).astype("datetime64[s]")])
 def test_types_that_zarr_writes_as_objects_are_no_numbers(values, tmp_path):
     zarr = pytest.importorskip("zarr")
