@@ -20,6 +20,7 @@ from dp_prior.data.errors import ChangedError, DataError
 from dp_prior.data.files import Verify, reading
 from dp_prior.data.found_files import find_files
 from dp_prior.files.durable import replace_file, seal, unseal
+from dp_prior.files.printable import as_unicode
 from dp_prior.files.regular_files import open_regular, read_small
 
 DATA_MANIFEST = "data_manifest.json"
@@ -89,8 +90,9 @@ class Integrity:
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="data-verify") as pool:
             paths = [self._root / name for name in manifest.files]
             problems = list(filter(None, pool.map(self._compare, paths, manifest.files.values())))
-            for place in manifest.folders.keys() & self._places.keys():
-                problems += self._compare_folder(place, manifest.folders[place], pool)
+            for place in self._places:
+                if (expected := manifest.folders.get(as_unicode(place))) is not None:
+                    problems += self._compare_folder(place, expected, pool)
         if problems:
             found = "the data set" if self._root is None else str(self._root)
             raise ChangedError(
@@ -101,18 +103,20 @@ class Integrity:
         """Write the manifest, or add the files that are not listed yet.
 
         Raises:
-            DataError: a file is missing.
+            DataError: a file is missing, or has a name that is no Unicode.
             UnreadableError: the system refused to read a file.
         """
         known = self._read()
         notes = {} if known is None else dict(known.files)
         folders = {} if known is None else dict(known.folders)
         given = sorted(path.relative_to(self._root).as_posix() for path in files)
+        _check_names(str(self._root), given)
         names = [name for name in given if name not in notes]
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="data-hash") as pool:
             notes |= zip(names, pool.map(self._take, names), strict=True)
             for place, endings in self._places.items():
-                folders[place] = self._take_folder(place, endings, folders.get(place), pool)
+                name = as_unicode(place)
+                folders[name] = self._take_folder(place, endings, folders.get(name), pool)
         manifest = DataManifest(root=self._root_name(), files=dict(sorted(notes.items())), folders=folders)
         if manifest == known or not (notes or folders):
             return
@@ -195,12 +199,19 @@ class Integrity:
             return dict(known)
         files = find_files(place, endings)
         sizes, hashes = files.sizes(), dict[str, str]()
+        _check_names(place, sizes)
         if self._verify == "hashes" and files.is_local:
             hashes = dict(zip(sizes, pool.map(lambda name: _sha256(_join(place, name)), sizes), strict=True))
         return {name: FileNote(size=size, sha256=hashes.get(name)) for name, size in sizes.items()}
 
     def _root_name(self) -> str:
-        return "" if self._root is None else str(self._root.absolute())
+        return "" if self._root is None else as_unicode(str(self._root.absolute()))
+
+
+def _check_names(place: str, names: Iterable[str]) -> None:
+    """Raises DataError for names of files that no manifest can hold; those of folders above them may be any."""
+    if odd := [name for name in names if as_unicode(name) != name]:
+        raise DataError(place, [f"{name!r} is not named in UTF-8; rename it" for name in odd])
 
 
 def _remedy(manifests: Sequence[Path]) -> str:

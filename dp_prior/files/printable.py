@@ -14,3 +14,9 @@ _UNPRINTABLE = re.compile(
 def printable(text: str) -> str:
     """`text` with each control character shown as an escape, such as \\x1b; equal where there is none."""
     return _UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def as_unicode(text: str) -> str:
+    """`text`, such as a path, with each byte that is no text shown as an escape, such as \\udcff; equal where there is
+    none. JSON and pydantic take no other."""
+    return text.encode(errors="backslashreplace").decode()

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -149,6 +150,42 @@ def test_a_manifest_of_a_data_set_elsewhere_is_written_anew(tmp_path):
     flip(elsewhere)
     with pytest.raises(DataError, match=naming("more.npz", "SHA-256")):
         moved.check()
+
+
+@pytest.fixture
+def odd_folder(tmp_path, monkeypatch):
+    """The working directory, whose name is no Unicode, as of a disk that older systems wrote."""
+    place = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    try:
+        place.mkdir()
+    except OSError:
+        pytest.skip("this file system takes Unicode alone")
+    monkeypatch.chdir(place)
+    return place
+
+
+def test_a_working_directory_may_have_a_name_that_is_no_unicode(odd_folder):
+    config = make(Path(), "npz")
+    _, (file,), run = noted(Path(), config)
+    check(config, run)
+    config.integrity(run).note([file])
+    embeddings = Integrity(run / "m.json", None, "hashes", {"e": (".npy",)})
+    Path("e").mkdir()
+    Path("e/a.npy").write_bytes(b"aa")
+    embeddings.note([])
+    embeddings.check()
+    for changed in (file, Path("e/a.npy")):
+        flip(changed)
+    assert told(problems_of(config, run)[0], file, "SHA-256")
+    with pytest.raises(DataError, match=naming("a.npy", "SHA-256")):
+        embeddings.check()
+
+
+def test_a_file_whose_name_is_no_unicode_is_refused_when_it_is_noted(odd_folder):
+    (odd_folder / "a.npz").write_bytes(b"a")
+    with pytest.raises(DataError, match=naming(odd_folder.parent, repr(f"{odd_folder.name}/a.npz"), "UTF-8", "rename")):
+        Integrity(Path("m.json"), odd_folder.parent, "sizes").note([odd_folder / "a.npz"])
+    assert not Path("m.json").exists()
 
 
 def test_files_used_later_are_added_and_what_was_noted_stays(tmp_path):

@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 
-from dp_prior.files.printable import printable
+from dp_prior.files.printable import as_unicode, printable
 
 
 @pytest.mark.promise("K14")
@@ -18,3 +18,9 @@ def test_control_characters_are_shown_and_nothing_else_changes():
     assert printable(every).isascii() is False and printable(printable(every)) == printable(every)
     left = {char for char in printable(every) if unicodedata.category(char) in ("Cc", "Zl", "Zp", "Cs")}
     assert left == {"\t", "\n"}
+
+
+def test_bytes_that_are_no_text_are_shown_and_nothing_else_changes():
+    for sound in ("", "/a b/Größe 日本 🤖", "\\udcff", "\x1b"):
+        assert as_unicode(sound) == sound
+    assert as_unicode("a\udcff/ü") == r"a\udcff/ü"

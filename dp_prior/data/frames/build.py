@@ -31,6 +31,7 @@ from dp_prior.data.frames.layout import (
     read_journal,
 )
 from dp_prior.files.durable import replace_file, seal, sync_directory
+from dp_prior.files.printable import as_unicode
 from dp_prior.pixels.resize import Fit
 
 SYNC_EVERY_S = 1.0
@@ -190,7 +191,7 @@ class _Writer:
         """Declare the cache complete."""
         plan = self._plan
         index = CacheIndex(
-            source=str(plan.source.root.absolute()),
+            source=as_unicode(str(plan.source.root.absolute())),
             fit=plan.fit,
             encoding=plan.encoding,
             ends=plan.source.ends.tolist(),

@@ -175,7 +175,7 @@ class MadeFrames:
                 Path(part.where).write_bytes(b"frames")
 
     def read(self, part, skip):
-        with open(self.log, "a") as log:
+        with open(self.log, "a", errors="backslashreplace") as log:
             log.write(f"{os.getpid()} {part.where} {skip}\n")
         lengths = np.diff(self.ends, prepend=0)
         rows = np.concatenate([np.arange(self.ends[e] - lengths[e], self.ends[e]) for e in part.episodes])[skip:]

@@ -53,6 +53,17 @@ def test_grey_frames_take_a_byte_for_each_pixel_and_damage_is_found(source):
     assert contents(cache) == before
 
 
+def test_the_data_may_lie_in_a_folder_whose_name_is_no_unicode(source):
+    root = Path(os.fsdecode(os.fsencode(source.root) + b"/\xff"))
+    try:
+        root.mkdir()
+    except OSError:
+        pytest.skip("this file system takes Unicode alone")
+    every = torch.arange(sum(LENGTHS))
+    found = cache_of(MadeFrames(root, LENGTHS, PARTS)).open().rows(every)
+    assert torch.equal(found, cache_of(source).open().rows(every))
+
+
 @encodings
 def test_a_complete_cache_is_not_built_again(source, encoding):
     cache = cache_of(source, encoding)
