@@ -30,7 +30,7 @@ class StoredImages:
             size: to which all are resized; None for none.
 
         Raises:
-            DataError: they have another size or other classes, or are the images that are trained on.
+            DataError: they have another size or other classes, or some of their files are trained on.
         """
         source, of, problems = self.source, trained.source, []
         if size is None and source.size != of.size:
@@ -41,6 +41,9 @@ class StoredImages:
             problems.append(f"class {name!r} is in {there.root}, but not in {other.root}; both need the same classes")
         if self.column.cache.directory == trained.column.cache.directory:
             problems.append("data.test_source names the images of data.source, which are trained on")
+        elif source.describe() == of.describe() and (both := {*source.files()} & {*of.files()}):
+            found = f"data.test_source has {len(both)} file{'s' if len(both) > 1 else ''} of data.source, {of.root}"
+            problems.append(f"{found}, such as {min(both)}, which would be trained on; name folders apart")
         if problems:
             raise DataError(str(source.root), problems)
         if self.labels is None:

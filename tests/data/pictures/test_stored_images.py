@@ -6,7 +6,7 @@ import torch
 
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
-from tests.data.pictures.sets import CLASSES, everything, images, opened, write_npz, write_parquet
+from tests.data.pictures.sets import CLASSES, everything, images, opened, write_folder, write_npz, write_parquet
 from tests.messages import naming
 
 pytest.importorskip("PIL", reason="needs the extra image")
@@ -57,6 +57,24 @@ def test_a_test_source_that_is_trained_on_or_split_as_well_is_refused(tmp_path):
         opened(tmp_path, record, test_source=record)
     with pytest.raises(ConfigError, match=naming("test_source", "split.test", 0.1, 0)):
         opened(tmp_path, record, test_source=record, split={"train": 0.8, "val": 0.1, "test": 0.1})
+
+
+def test_a_test_source_inside_the_source_is_refused(tmp_path):
+    """Files of training and of test in one folder, as of data sets on the Hub, would all be trained on."""
+    pytest.importorskip("pyarrow", reason="needs the extra lerobot")
+    record = write_parquet(tmp_path / "hub", *images())
+    last = sorted((tmp_path / "hub").iterdir())[-1]
+    with pytest.raises(DataError, match=naming("1 file", last, "data.source", "data.test_source")):
+        opened(tmp_path, record, test_source={**record, "path": str(last)})
+    record = write_folder(tmp_path / "all", *images(), labels_from="prefix")
+    write_folder(tmp_path / "all" / "test", *images(seed=1), labels_from="prefix")
+    with pytest.raises(DataError, match=naming("12 files", tmp_path / "all/test/cat_000.png", "data.source")):
+        opened(tmp_path, record, test_source={**record, "path": str(tmp_path / "all" / "test")})
+    pixels, labels = images()
+    both = {"type": "npz", "path": str(tmp_path / "both.npz"), "labels": "labels"}
+    np.savez(tmp_path / "both.npz", train=pixels, test=images(seed=1)[0], labels=labels)
+    data = opened(tmp_path, {**both, "images": "train"}, test_source={**both, "images": "test"})
+    assert len(data.test) == 12, "one file may hold an array of each"
 
 
 def test_class_without_a_trained_image_is_refused(tmp_path):
