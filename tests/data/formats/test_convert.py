@@ -283,6 +283,19 @@ def test_sources_that_lack_something_are_refused_by_name(source, tmp_path):
     assert (tmp_path / "out.npz").read_text() == "mine"
 
 
+@pytest.mark.parametrize("how", [{"left_out": ["task_index"]}, {"renames": {"task_index": "old"}}])
+def test_lerobot_has_no_instructions_without_their_numbers(source, tmp_path, how):
+    """Every step would have the first of them."""
+    pytest.importorskip("pyarrow")
+    convert(source, tmp_path / "lerobot", "lerobot", fps=5)
+    convert(source, tmp_path / "without.npz", "npz", **how)
+    for first, changes in ((source, how), (tmp_path / "lerobot", how), (tmp_path / "without.npz", {})):
+        found = tmp_path / f"from_{first.stem}"
+        said = convert(first, found, "lerobot", fps=5, **changes)
+        assert told(said, "tasks", f"{len(TASKS)} instructions", "'task_index'", "not written")
+        assert LeRobotStoreConfig(path=found).create().texts() == {0: ""}
+
+
 @pytest.mark.parametrize("kind", ["npz", "zarr"])
 def test_rows_that_belong_to_no_episode_are_told(tmp_path, kind):
     """As a recorder leaves them that was stopped before it wrote the end of its last episode."""

@@ -18,7 +18,7 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.formats.lerobot.frames import LeRobotPictures, LeRobotVideo, lerobot_frames, videos_of
 from dp_prior.data.formats.lerobot.hub import download
-from dp_prior.data.formats.lerobot.lerobot_writer import as_videos, write_lerobot
+from dp_prior.data.formats.lerobot.lerobot_writer import as_videos, says_tasks, write_lerobot
 from dp_prior.data.formats.lerobot.meta import COUNTED, LeRobotMeta, TableFile
 from dp_prior.data.formats.lerobot.salvage import salvage
 from dp_prior.data.formats.lerobot.tables import read_columns, to_numpy
@@ -111,7 +111,9 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
     def losses(self, recording: Recording) -> list[str]:
         """See `EpisodeStoreRecord`."""
         names = ", ".join(as_videos(recording))
-        return [f"{names}: compressed as video, as LeRobot does; --pictures keeps every pixel"] if names else []
+        videos = [f"{names}: compressed as video, as LeRobot does; --pictures keeps every pixel"] if names else []
+        lost = f"{len(recording.tasks)} instructions are not written; no key {TASK!r} says which step has which"
+        return videos if says_tasks(recording) else [*videos, f"tasks: {lost}"]
 
 
 class LeRobotStore(EpisodeStore):

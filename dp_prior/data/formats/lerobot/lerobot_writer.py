@@ -127,7 +127,13 @@ def _renamed(recording: Recording) -> Recording:
         problems.append("does not say its control steps per second; give them with --fps")
     if problems:
         raise DataError(where, problems)
-    return replace(recording, keys=keys, cameras=cameras, names=dotted(recording.names))
+    tasks = recording.tasks if says_tasks(recording) else []
+    return replace(recording, keys=keys, cameras=cameras, names=dotted(recording.names), tasks=tasks)
+
+
+def says_tasks(recording: Recording) -> bool:
+    """Whether the instruction of each step is known: its number is a key, or no other instruction exists."""
+    return TASK in recording.keys or len(recording.tasks) <= 1
 
 
 def _tasks(recording: Recording) -> list[str]:
