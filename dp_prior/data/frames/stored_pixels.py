@@ -130,7 +130,8 @@ class StoredPixels(FrameAxes):
             return pictures
         value = block[row][pictures[row] != block[row]][0]
         found = f"holds {self.dtype.name} with the value {value:g}; expected whole numbers from 0 to 255"
-        remedy = "np.round(x).astype(np.uint8)" if 0 <= value <= 255 else "scale them to 0 to 255"
+        whole = "np.round(x * 255)" if np.nanmax(block, initial=0) <= 1 else "np.round(x)"
+        remedy = f"{whole}.astype(np.uint8)" if 0 <= value <= 255 else "scale them to 0 to 255"
         raise PixelError(f"{found}. Convert it once: {remedy}", row)
 
 

@@ -65,6 +65,16 @@ def test_a_value_that_is_not_whole_is_named_with_its_frame_while_it_is_read(form
         gathered(source)
 
 
+@pytest.mark.parametrize("format", ["npz", "robomimic"])
+def test_pictures_from_0_to_1_that_begin_black_are_told_to_be_scaled(format, tmp_path):
+    """The first rows tell nothing, and values rounded by themselves would be 0 and 1."""
+    values = pictures(12).astype(np.float32) / 255
+    values[:9] = 0
+    source = written(format, tmp_path, values, [4, 8])
+    with pytest.raises(DataError, match=naming("episode 1", "frame 5", "np.round(x * 255).astype(np.uint8)")):
+        gathered(source)
+
+
 def test_missing_and_short_chunks_are_named(tmp_path):
     pytest.importorskip("zarr")
     folder = write_zarr(tmp_path / "d", pictures(12), [4, 8])
