@@ -154,11 +154,11 @@ class Plans:
         if self._plans:
             plan = self._plans[-1]
             left = plan.chunk[rows, self._step - plan.present :]
-            if self.warm_start:
+            if self.warm_start and left.shape[1]:  # nothing is left of a chunk that was executed to its end
                 previous = held(left, self.policy.horizon)
             if self.merge.continues and self._step >= past:
-                executed = [action[rows] for action in self._executed][len(self._executed) - past :]
-                unfinished = torch.stack([*executed, *left[:, past:].unbind(1)], dim=1)
+                executed = [action[rows, None] for action in self._executed][len(self._executed) - past :]
+                unfinished = torch.cat([*executed, left[:, past:]], dim=1)
         chunk = self.draw(obs, self._episodes[rows], self._step, unfinished, self.delay, previous)
         chunks = torch.zeros(len(self._episodes), *chunk.shape[1:], device="cpu", dtype=torch.float32)
         chunks[rows] = chunk

@@ -5,9 +5,10 @@ import torch
 from torch import nn
 
 from dp_prior.diffusion.draw import AS_CONFIGURED
-from dp_prior.inference.chunking import Ensemble, Naive, Synchronous
+from dp_prior.inference.chunking import Ensemble, Guided, Naive, Prefix, Synchronous
 from dp_prior.inference.plans import Plans
 from dp_prior.tensors.batch import Spec
+from tests.cases import every
 
 
 class Clock(nn.Module):
@@ -48,6 +49,16 @@ def test_every_step_gets_the_action_that_is_meant_for_it(horizon, n_obs_steps, m
         torch.testing.assert_close(found[..., 0], torch.arange(3.0 * horizon)[:, None].expand(-1, 2))
         assert torch.equal(found[..., 1], torch.tensor([0.0, 1.0]).expand(3 * horizon, 2))
         assert predicted == list(range(0, 3 * horizon, n_action_steps))
+
+
+@every(merge=[None, Guided(), Prefix()], warm_start=[False, True], n_obs_steps=[1, 2])
+def test_a_chunk_that_is_executed_to_its_end_is_followed_by_the_next(merge, warm_start, n_obs_steps):
+    policy = Clock(8, n_obs_steps, 1)
+    policy.weight = nn.Parameter(torch.zeros(()))  # guidance differentiates
+    plans = Plans(policy, 9 - n_obs_steps, merge=merge, warm_start=warm_start)
+    found, predicted = actions_of(plans, 24, rows=2)
+    torch.testing.assert_close(found[..., 0], torch.arange(24.0)[:, None].expand(-1, 2))
+    assert predicted == list(range(0, 24, 9 - n_obs_steps))
 
 
 @pytest.mark.parametrize("delay", [1, 2, 3])
