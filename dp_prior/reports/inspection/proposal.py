@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -310,10 +311,17 @@ def _steps(fps: float | None) -> int:
 
 
 def _names(keys: list[str]) -> dict[str, str]:
-    """The policy's name of each key: its last part, or all of it where two would be the same."""
+    """The policy's name of each key: its last part; where two would be the same, the whole key, with a number where
+    whole keys are the same too, as of keys in Japanese."""
     short = {key: _plain(re.split(r"[./]", key)[-1]) for key in keys}
-    taken = [*short.values(), ACTION]
-    return {key: name if taken.count(name) == 1 else _plain(f"obs_{key}") for key, name in short.items()}
+    count = Counter([*short.values(), ACTION])
+    taken, found = {name for name in count if count[name] == 1}, {}
+    for key, name in short.items():
+        whole = _plain(f"obs_{key}")
+        numbered = itertools.chain([whole], (f"{whole}_{number}" for number in itertools.count(2)))
+        found[key] = name if count[name] == 1 else next(one for one in numbered if one not in taken)
+        taken.add(found[key])
+    return found
 
 
 def _plain(name: str) -> str:

@@ -12,6 +12,7 @@ from dp_prior.cli import main
 from dp_prior.config import ConfigError
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior.data.recorded.selection import KeyConfig
 from dp_prior.reports.inspection.inspect import inspect, write_config
 from dp_prior.reports.inspection.proposal import PICTURE, USUAL_RATE, _reduced, propose, propose_data, windows_of
 from dp_prior.reports.inspection.survey import survey
@@ -36,6 +37,19 @@ def test_every_observation_the_action_and_every_camera_is_named_once(seen):
     assert [one["key"] for one in data["obs"].values()] == ["state"]
     assert [one["key"] for one in data["images"].values()] == ["cam/front", "cam/state"]
     assert len({*data["obs"], *data["images"]}) == 3
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [("状態", "位置", "手"), ("left arm", "left_arm", "left-arm"), ("a.x", "b.x", "obs_a_x"), ("obs/action", "é", "è")],
+    ids=["no Latin letter", "other signs", "the name of another", "the action"],
+)
+def test_no_observation_is_lost_to_another_of_the_same_name(tmp_path, keys):
+    episodes = [{**{key: one["state"] for key in keys}, "action": one["action"]} for one in clean(4)]
+    path = write_npz(tmp_path / "d.npz", episodes)
+    wanted = {key: (KeyConfig(key=key), "observation") for key in keys}
+    data = propose_data(survey(NpzStoreConfig(path=str(path)).create(), wanted), EPISODES, {})
+    assert sorted(one["key"] for one in data["obs"].values()) == sorted(keys)
 
 
 @example(1, 1)
