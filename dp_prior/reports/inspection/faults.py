@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from dp_prior.data.errors import first_few
-from dp_prior.data.formats.choice import overlaps
+from dp_prior.data.formats.choice import named, overlaps
 from dp_prior.data.recorded.odd_values import HUGE, OUTLIER_WIDTHS
 from dp_prior.reports.inspection.quaternions import quaternions_of
 from dp_prior.reports.inspection.survey import Signal, Survey
@@ -360,7 +361,9 @@ def interventions(seen: Survey) -> Iterator[Finding]:
     for signal in seen.signals:
         last = re.split(r"[./]", signal.key)[-1].removeprefix("is_")
         if last == "intervention" and signal.values.shape[1] == 1 and (share := (signal.values > 0).mean()) > 0:
-            how = f'"weights": {{"key": "{signal.key}", "values": {{"true": 4}}}} in data draws them more often'
+            flags = np.unique(signal.values[signal.values > 0])[:MOST_NAMED].astype(seen.store.dtype(signal.key))
+            weights = json.dumps({"key": signal.key, "values": {named(flag): 4 for flag in flags}})
+            how = f'"weights": {weights} in data draws them more often'
             yield Finding("note", f"{signal.name}: {share:.1%} of the steps are corrections by a human; {how}")
 
 

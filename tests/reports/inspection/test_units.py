@@ -1,9 +1,12 @@
 """Wrong units are found where they are, and nowhere in data without them."""
 
+import json
+
 import numpy as np
 import pytest
 
 from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior.data.recorded.weights import WeightsConfig
 from dp_prior.reports.inspection.faults import find
 from dp_prior.reports.inspection.survey import survey
 from dp_prior.reports.inspection.units import find_units
@@ -22,8 +25,8 @@ def arrays(seed=0, width=6):
 
 
 def looked_at(tmp_path, **changes):
-    values = {key: np.float32(one) for key, one in {**arrays(), **changes}.items()}
-    np.savez(tmp_path / "d.npz", **values, episode_ends=ENDS)
+    values = {key: np.float32(one) for key, one in arrays().items()}
+    np.savez(tmp_path / "d.npz", **{**values, **changes}, episode_ends=ENDS)
     return survey(NpzStoreConfig(path=tmp_path / "d.npz").create())
 
 
@@ -74,11 +77,15 @@ def test_rows_after_the_last_end_are_an_error(tmp_path):
     assert told_each((one.text for one in errors), ("40 rows", "row 360", "no episode"))
 
 
-def test_corrections_are_named_with_the_line_that_weighs_them(tmp_path):
-    flags = np.zeros((ENDS[-1], 1))
+@pytest.mark.parametrize("dtype", [bool, np.int64, np.float32])
+def test_corrections_are_named_with_the_line_that_weighs_them(tmp_path, dtype):
+    flags = np.zeros((ENDS[-1], 1), dtype)
     flags[rows(2)] = 1
-    texts = [one.text for one in find(looked_at(tmp_path, intervention=flags))]
-    assert any(told(text, "10.0%", '"weights": {"key": "intervention"') for text in texts)
+    seen = looked_at(tmp_path, intervention=flags)
+    (text,) = (one.text for one in find(seen) if told(one.text, "10.0%"))
+    line = text[text.index('"weights": ') + len('"weights": ') :]
+    weights = WeightsConfig.from_json(json.dumps(json.JSONDecoder().raw_decode(line)[0]))
+    np.testing.assert_array_equal(weights.create(seen.store, seen.chosen), np.where(flags[:, 0] > 0, 4.0, 1.0))
     assert not any("corrections" in one.text for one in find(looked_at(tmp_path, intervention=flags * 0)))
 
 
