@@ -231,7 +231,8 @@ def _cameras(store: EpisodeStore) -> dict[str, tuple[int, ...]]:
 def _all_numbers(store: EpisodeStore, cameras: Collection[str]) -> dict[str, tuple[KeyConfig, Role]]:
     """Every key of numbers, by roles that follow from the names."""
     others = {*cameras, *store.counted, store.text_key}
-    shapes = {key: shape for key, shape in store.keys().items() if store.is_number(key) and key not in others}
+    keys = {key: shape for key, shape in store.keys().items() if key not in others and 0 not in shape}
+    shapes = {key: shape for key, shape in keys.items() if store.is_number(key)}
     return {key: (KeyConfig(key=key), role) for key, role in roles_of(shapes).items()}
 
 
@@ -244,6 +245,8 @@ def _read(store: EpisodeStore, key: str, chosen: Chosen, episodes: np.ndarray) -
     known = store.keys()
     if key not in known:
         raise DataError(str(store.describe()["path"]), [f"has {store.no_key(key)}"])
+    if 0 in known[key]:
+        raise DataError(store.locate(key, 0), [f"has shape {known[key]} per step, which is empty"])
     values = store.episodes(key, chosen.recorded, chosen.numbers[episodes])
     if values.dtype.kind not in "biuf":
         raise DataError(store.locate(key, 0), [f"holds {values.dtype}, which is not a number type"])

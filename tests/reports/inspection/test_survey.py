@@ -9,6 +9,7 @@ from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.recorded.selection import KeyConfig
 from dp_prior.reports.inspection import survey as module
 from dp_prior.reports.inspection.survey import Signal, roles_of, survey
+from tests.messages import told
 from tests.reports.inspection.recordings import clean, write_npz
 
 
@@ -76,6 +77,16 @@ def test_a_key_too_wide_for_a_vector_is_named_and_not_read(recorded, monkeypatch
     monkeypatch.setattr(module, "WIDEST", 2)
     seen = survey(recorded[1])
     assert not seen.of("observation") and any(gap.startswith("state: 3") for gap in seen.gaps)
+
+
+def test_a_key_without_numbers_is_no_observation_and_refused_where_a_configuration_names_it(tmp_path):
+    episodes = [{**episode, "state": episode["state"][:, :0]} for episode in clean(n=2)]
+    store = NpzStoreConfig(path=str(write_npz(tmp_path / "d.npz", episodes))).create()
+    seen = survey(store)
+    assert [one.key for one in seen.of("observation", "action")] == ["action"]
+    assert "empty" in seen.unused["state"] and not seen.problems
+    (problem,) = survey(store, {"pos": (KeyConfig(key="state"), "observation")}).problems
+    assert told(problem, "pos", "(0,)", "empty")
 
 
 def test_statistics_leave_out_the_steps_that_are_not_finite():
