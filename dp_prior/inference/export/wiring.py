@@ -6,6 +6,7 @@ A robot of LeRobot gives one vector, `observation.state`, whose numbers have nam
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -36,8 +37,8 @@ class Wiring(NamedTuple):
     """Names of the numbers of `observation.state`, in order."""
 
     state_range: list[list[float] | None]
-    """Lowest and highest value in training of each number of `observation.state`; None for numbers that are not
-    read."""
+    """Lowest and highest value in training of each number of `observation.state`; None for numbers that are not read,
+    or are parts of a rotation."""
 
     action_names: list[str] | None
     """Names of the numbers of an action, in order."""
@@ -166,7 +167,8 @@ def _state_range(read: Mapping[str, Reads], keys: Mapping[str, str], width: int)
     found: list[list[float] | None] = [None] * width
     for _, one, part in _parts(read, keys):
         if one.range is not None:
-            found[part] = [list(ends) for ends in zip(*(end.tolist() for end in one.range), strict=True)]
+            every = zip(*(end.tolist() for end in one.range), strict=True)
+            found[part] = [list(ends) if all(map(math.isfinite, ends)) else None for ends in every]
     return found
 
 

@@ -1,5 +1,7 @@
 """The wiring of policies: recorded names where LeRobot has them, chosen ones elsewhere, and nothing that is guessed."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -111,6 +113,14 @@ def test_what_no_robot_gives_is_refused_with_the_option(reads, keys, named):
     with pytest.raises(ConfigError) as error:
         wired(SPEC, ObsSpec(reads), keys)
     assert all(part in str(error.value) for part in ["--keys", *named]), error.value
+
+
+def test_numbers_of_a_rotation_have_no_range_and_the_settings_are_json():
+    ends = np.array([[0.0, -np.inf, -np.inf, -np.inf], [2.0, np.inf, np.inf, np.inf]])
+    reads = ObsSpec({"arm": Reads((4,), "float32", rotations=[(1, 4, "axis_angle")], range=(ends[0], ends[1]))})
+    found = wired(SPEC, reads, {"arm": "observation.state"})
+    assert found.state_range == [[0.0, 2.0], None, None, None]
+    json.dumps(found, allow_nan=False)
 
 
 def test_a_source_is_a_key_and_a_part():

@@ -31,8 +31,8 @@ class DPPriorConfig(PreTrainedConfig):
     """Names of the numbers of `observation.state` in training, in order; compared with the robot's."""
 
     state_range: list[list[float] | None] = field(default_factory=list)
-    """Lowest and highest value of each number of `observation.state` in training; null for numbers that are not
-    read."""
+    """Lowest and highest value of each number of `observation.state` in training; null for numbers that are not read,
+    or are parts of a rotation."""
 
     action_names: list[str] | None = None
     """Names of the numbers of an action in training, in order; compared with the robot's."""
