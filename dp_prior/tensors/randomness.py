@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import operator
 from functools import lru_cache
 
 import torch
@@ -43,7 +44,7 @@ def derive_seed(seed: int, *path: str | int) -> int:
 
 @lru_cache(1024)
 def _derived(seed: int, *path: str | int) -> int:
-    text = json.dumps([seed, *path])  # distinguishes 1 from "1" and ("a", "b") from ("ab",)
+    text = json.dumps([seed, *path], default=operator.index)  # distinguishes 1 from "1" and ("a", "b") from ("ab",)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import operator
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -22,7 +23,7 @@ def _counters(counts: np.ndarray) -> np.ndarray:
 
 
 def _seed(seed: int, *path: str | int) -> np.uint64:
-    digest = hashlib.sha256(json.dumps([seed, *path]).encode()).digest()
+    digest = hashlib.sha256(json.dumps([seed, *path], default=operator.index).encode()).digest()
     return np.uint64(int.from_bytes(digest[:8], "little") >> 1)
 
 

@@ -23,6 +23,16 @@ def test_keys_are_equal_bit_for_bit(seed, purpose, path):
     )
 
 
+@pytest.mark.parametrize("number", [np.int64(12345), np.uint8(77), torch.tensor(54321)], ids=str)
+def test_a_seed_or_step_of_numpy_or_torch_is_the_number(number):
+    keys = [
+        twin.NumpyRandomness.from_counts(number, "a", COUNTS).stream("b", number).keys,
+        Randomness.from_counts(number, "a", torch.tensor(COUNTS)).stream("b", number).keys.numpy().view(np.uint64),
+    ]
+    expected = twin.NumpyRandomness.from_counts(int(number), "a", COUNTS).stream("b", int(number)).keys
+    assert all(np.array_equal(each, expected) for each in keys)
+
+
 @pytest.mark.parametrize("shape", [(1,), (3, 5), (16, 2)])
 def test_normal_numbers_differ_by_rounding(shape):
     ours = Randomness.from_counts(1, "a", torch.arange(2000)).normal(*shape).numpy()
