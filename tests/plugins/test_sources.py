@@ -133,6 +133,17 @@ def test_an_observation_beyond_the_limit_is_refused_wherever_the_policy_runs(ope
         opened(tmp_path, merge="naive", ranges_refuse=3.0).select_action(strange)
 
 
+@pytest.mark.parametrize("n_action_steps", [-1, 0, 9])
+def test_actions_that_a_chunk_does_not_have_are_refused_wherever_the_policy_runs(opened, tmp_path, n_action_steps):
+    policy = build(SPEC, n_obs_steps=1)
+    with pytest.raises(ValueError, match=naming("n_action_steps", n_action_steps, "1 to 8")):
+        opened(folder(tmp_path, policy), n_action_steps=n_action_steps)
+    pytest.importorskip("websockets", reason="websockets is not installed: a server as the policy is NOT tested")
+    option = "--policy.n_action_steps"
+    with running(policy) as server, pytest.raises(ValueError, match=naming(option, n_action_steps, "1 to 8")):
+        opened(tmp_path, address=f"127.0.0.1:{server.port}", n_action_steps=n_action_steps)
+
+
 @pytest.mark.parametrize("address", ["box", ":8000", "box:http"])
 def test_an_address_without_a_port_is_refused(opened, tmp_path, address):
     with pytest.raises(ValueError, match=naming("--policy.address", repr(address), "HOST:PORT")):

@@ -126,6 +126,11 @@ class ServerSource:
         self._client = PolicyClient(**where, token=token, ranges=config.ranges)
         self.horizon = self._client.metadata["horizon"]
         if config.n_action_steps is not None:
+            room = self.horizon - self._client.n_obs_steps + 1
+            if not 1 <= config.n_action_steps <= room:
+                self._client.close()
+                raise ValueError(f"--policy.n_action_steps is {config.n_action_steps}, but a chunk of the server's "
+                                 f"policy has 1 to {room} actions to execute")  # fmt: skip
             self._client.n_action_steps = config.n_action_steps
 
     def agent(self, merge: str = "naive", max_weight: float | None = None) -> ChunkBroker:
