@@ -80,14 +80,20 @@ class Controller:
             position: (action_dim,) where the robot rests, as an action would say.
 
         Raises:
-            ValueError: the limits, rotations or numbers at once do not fit this width.
+            ValueError: the limits, rotations or numbers at once do not fit this width, a number at once is part of a
+                rotation, or the position is not finite, or holds no rotation where one is.
         """
-        self._end = np.array(position, np.float64)
-        width = len(self._end)
+        start = np.array(position, np.float64)
+        width = len(start)
         beyond = [stop for _, stop, _ in self._rotations if stop > width] + [i for i in self._at_once if i >= width]
         if beyond:
             raise ValueError(f"rotations or at_once name the number {beyond[0]}, but a command has {width}")
-        turned = {i for start, stop, _ in self._rotations for i in range(start, stop)}
+        turned = {i for begin, stop, _ in self._rotations for i in range(begin, stop)}
+        if parts := turned.intersection(i % width for i in self._at_once):
+            raise ValueError(f"at_once names {sorted(parts)}, which are parts of a rotation; rotations turn at "
+                             f"constant angular velocity, so leave them out")  # fmt: skip
+        self._check("position", start, width)
+        self._end = start
         self._straight = np.array([i for i in range(width) if i not in turned], np.int64)
         limits = self._limits.of(width)
         self._motion = LimitedMotion(
@@ -128,16 +134,20 @@ class Controller:
 
     def _lead(self, action: np.ndarray) -> None:
         """Begin the control step of an action."""
-        if action.shape != self._end.shape or not np.isfinite(action).all():
-            raise ValueError(f"the action is {action}; expected {len(self._end)} finite numbers, as in reset")
-        for start, stop, form in self._rotations:
-            if not is_rotation(action[start:stop], form):
-                raise ValueError(f"the action's slice {[start, stop]}: {not_a_rotation(action[start:stop], form)}")
+        self._check("action", action, len(self._end))
         self._start, self._end = self._end, action
         self._period += 1
         self._begin, self._stop = self._tick, math.ceil(self._period * self._ratio - 1e-9)
         for (start, stop, _), turn in zip(self._rotations, self._turns):  # noqa: B905 (Python 3.8)
             turn.lead(action[start:stop])
+
+    def _check(self, name: str, numbers: np.ndarray, width: int) -> None:
+        """Raises ValueError if these numbers are no command."""
+        if numbers.shape != (width,) or not np.isfinite(numbers).all():
+            raise ValueError(f"the {name} is {numbers}; expected {width} finite numbers")
+        for start, stop, form in self._rotations:
+            if not is_rotation(numbers[start:stop], form):
+                raise ValueError(f"the {name}'s slice {[start, stop]}: {not_a_rotation(numbers[start:stop], form)}")
 
 
 class _Turn:

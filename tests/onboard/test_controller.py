@@ -120,6 +120,23 @@ def test_an_action_that_is_no_command_is_refused_instead_of_sent():
             commands(Planned([wrong], rotations=[(0, 4, "quaternion_xyzw")]), 1, [0, 0, 0, 1, 0])
 
 
+def test_a_position_that_is_no_command_is_refused_as_an_action_is():
+    agent = Planned([[0, 0, 0, 1, 0]], rotations=[(0, 4, "quaternion_xyzw")])
+    for wrong, told in (
+        ([0, 0, 0, 0, 1], ("position", [0, 4], [0.0] * 4, "no rotation", "expected 1")),
+        ([0, 0, 0, 1, np.nan], ("position", "nan", "5 finite numbers")),
+    ):
+        with pytest.raises(ValueError, match=naming(*told)):
+            Controller(agent, fps=10, rate=500).reset(wrong)
+
+
+@pytest.mark.parametrize("number", [2, -2])
+def test_a_part_of_a_rotation_takes_no_value_at_once(number):
+    agent = Planned([[0, 0, 0, 1]], rotations=[(1, 4, "axis_angle")])
+    with pytest.raises(ValueError, match=naming("at_once", [2], "rotation", "leave")):
+        Controller(agent, fps=10, rate=500, at_once=[0, number]).reset([0, 0, 0, 1])
+
+
 def test_settings_without_meaning_are_refused():
     agent = Planned([[0.0, 0.0]])
     with pytest.raises(ValueError, match=naming("fps is 50", "rate 30", "at least", "above 0")):
