@@ -131,6 +131,10 @@ def _array(raw: dict[Any, Any], name: str) -> np.ndarray:
         if not isinstance(data, (bool, int, float)):
             raise WireError(f"{name} is a scalar of type {type(data).__name__}; expected a number")
         try:
+            if np.dtype(dtype).kind in "iu":  # before 2.0 numpy keeps the lowest bits of a larger number
+                ends = np.iinfo(dtype)
+                if not ends.min <= data <= ends.max:
+                    raise OverflowError
             return np.array(data, dtype)
         except (OverflowError, ValueError):
             raise WireError(f"{name} is {repr(data):.40}, which {dtype} cannot hold") from None

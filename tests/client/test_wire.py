@@ -123,6 +123,7 @@ def test_what_cannot_be_sent_is_named(value, found):
         (array("text"), ("'a'", "str", "[1]", "<f8")),
         (array(**{"more": 1}), ("'a'", "openpi's")),
         (scalar(300, "|u1"), ("'a'", 300, "|u1")),
+        (scalar(-0.5, "|u1"), ("'a'", -0.5, "|u1")),
         (scalar("x", "<f4"), ("'a'", "scalar", "str")),
     ],
 )  # fmt: skip
