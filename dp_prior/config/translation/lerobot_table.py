@@ -10,6 +10,7 @@ from dp_prior.config.translation.lerobot_environments import (
     env_task,
     env_type,
     environment,
+    inputs,
     name_of,
     obs_type,
     vectors_of,
@@ -80,7 +81,8 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
         ours["data.episodes.path"] = f"{TO_FILL_IN}/data"
     for key in vectors_of(theirs):
         ours[f"data.obs.{name_of(theirs, key)}.key"] = key
-        ours[f"task.normalizer.{name_of(theirs, key)}"] = _NORMALIZERS["MIN_MAX"]
+        mode = "IDENTITY" if _is_env(theirs, key) else "MIN_MAX"  # theirs names no mode for ENV by default
+        ours[f"task.normalizer.{name_of(theirs, key)}"] = _NORMALIZERS[mode]
     for key in cameras_of(theirs):
         ours[f"data.images.{name_of(theirs, key)}"] = {"key": key, "size": [96, 96]}
     for name in _encoding(theirs):
@@ -178,13 +180,18 @@ def _crop(value: Any, theirs: Theirs, *names: str) -> Here:
     return _per_camera("crop")(theirs.get("policy.crop_shape"), theirs)
 
 
-def _normalizer(room: str) -> Any:
-    """A function of a mode of normalisation, for vectors or the action."""
+def _is_env(theirs: Theirs, key: str) -> bool:
+    return inputs(theirs).get(key) == "ENV"
+
+
+def _normalizer(kind: str) -> Any:
+    """A function of a mode of normalisation, for the features of a kind."""
 
     def to(mode: str, theirs: Theirs, *names: str) -> Here:
         if mode not in _NORMALIZERS:
             raise NoCounterpart(f"{mode!r} has no counterpart; those of {', '.join(_NORMALIZERS)} have")
-        keys = ["action"] if room == "action" else [name_of(theirs, key) for key in vectors_of(theirs)]
+        vectors = [name_of(theirs, key) for key in vectors_of(theirs) if _is_env(theirs, key) == (kind == "ENV")]
+        keys = ["action"] if kind == "ACTION" else vectors
         return Here({f"task.normalizer.{key}": _NORMALIZERS[mode] for key in keys})
 
     return to
@@ -290,9 +297,9 @@ _ROWS = (
     Row("policy.n_obs_steps", "task.n_obs_steps"),
     Row("policy.horizon", "task.horizon"),
     Row("policy.n_action_steps", "task.n_action_steps"),
-    Row("policy.normalization_mapping.STATE", "task.normalizer.<name>.type", "", _normalizer("state")),
-    Row("policy.normalization_mapping.ENV", "task.normalizer.<name>.type", "", _normalizer("state")),
-    Row("policy.normalization_mapping.ACTION", "task.normalizer.action.type", "", _normalizer("action")),
+    Row("policy.normalization_mapping.STATE", "task.normalizer.<name>.type", "", _normalizer("STATE")),
+    Row("policy.normalization_mapping.ENV", "task.normalizer.<name>.type", "", _normalizer("ENV")),
+    Row("policy.normalization_mapping.ACTION", "task.normalizer.action.type", "", _normalizer("ACTION")),
     *left_out("of cameras: `mean` and `std` of their encoder", "policy.normalization_mapping.VISUAL"),
     Row("policy.input_features.*.*.*.type", "data.images.<camera>.key", "VISUAL; others are in `data.obs`", _feature),
     Row("policy.input_features.*.*.type", "data.obs.<name>.key", "STATE and ENV; VISUAL is in `data.images`", _feature),

@@ -184,7 +184,7 @@ def test_the_configuration_of_a_run():
         "task.encoders.camera.bottleneck": False,
         "task.encoders.camera.keypoints": 16,
         "task.encoders.images_wrist.norm": "group",
-        "task.normalizer.agent_pos.type": "gaussian",
+        "task.normalizer.agent_pos.type": "limits",
         "task.normalizer.action.type": "gaussian",
         "task.backbone.type": "unet1d",
         "task.backbone.down_dims": [64, 128],
@@ -248,6 +248,18 @@ def test_the_configuration_of_a_run():
         "tracker.log.1.mode": "offline",
     }
     assert {path: found.get(path) for path in expected} == expected
+
+
+def test_state_and_environment_state_are_normalised_each_by_its_own_mode():
+    features = {"observation.state": {"type": "STATE"}, "observation.environment_state": {"type": "ENV"}}
+    for modes in ({"STATE": "MEAN_STD", "ENV": "MIN_MAX"}, {"ENV": "MIN_MAX", "STATE": "MEAN_STD"}):
+        policy = {"policy": {"input_features": features, "normalization_mapping": modes}}
+        found = values(LEROBOT, merged(OLDER, policy))
+        assert found["task.normalizer.agent_pos.type"] == "gaussian"
+        assert found["task.normalizer.environment_state.type"] == "limits"
+    found = values(LEROBOT, merged(OLDER, {"policy": {"input_features": features}}))
+    assert found["task.normalizer.agent_pos.type"] == "limits"
+    assert found["task.normalizer.environment_state.type"] == "identity"  # as there, where no mode is named
 
 
 def test_a_setting_changes_what_it_changes_there():
