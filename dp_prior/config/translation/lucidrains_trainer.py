@@ -33,7 +33,7 @@ def trainer_skeleton(theirs: Theirs, update_every: int) -> dict[str, Any]:
         "train.ema.ema.type": "constant",
         "train.ema.ema.decay": folded_decay(decay, theirs.get("ema_update_every", update_every)),
         "train.save_every.steps": every,
-        "checkpoints.keep_every": every,
+        "checkpoints.keep_every": _kept(every, theirs),
         "evaluate.<validation>.type": "loss",
         "evaluate.<validation>.every.steps": every,
         "evaluate.<images>.type": "images",
@@ -46,11 +46,16 @@ def trainer_skeleton(theirs: Theirs, update_every: int) -> dict[str, Any]:
 
 def _cadence(every: int, theirs: Theirs, *names: str) -> Here:
     places = ("train.save_every", "evaluate.<validation>.every", "evaluate.<images>.every")
-    return Here({"checkpoints.keep_every": every, **{f"{place}.steps": every for place in places}})
+    return Here({"checkpoints.keep_every": _kept(every, theirs), **{f"{place}.steps": every for place in places}})
+
+
+def _kept(every: int, theirs: Theirs) -> int | None:
+    return None if theirs.get("save_best_and_latest_only", False) else every
 
 
 def _drawn(n: int, theirs: Theirs, *names: str) -> Here:
-    return Here({"evaluate.<images>.n_samples": n, "evaluate.<images>.shown": n})
+    measured = theirs.get("num_fid_samples") if theirs.get("calculate_fid", True) else None
+    return Here({"evaluate.<images>.n_samples": measured or n, "evaluate.<images>.shown": n})
 
 
 def _precision(value: Any, theirs: Theirs, *names: str) -> str:

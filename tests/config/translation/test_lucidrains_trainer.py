@@ -73,6 +73,14 @@ def test_keeping_all_checkpoints_is_as_here_and_keeping_few_is_not():
     assert few["checkpoints.keep_every"] is None
 
 
+@pytest.mark.parametrize("turned", [False, True], ids=["in order", "turned round"])
+def test_the_order_of_the_arguments_changes_nothing(turned):
+    settings = {**TRAINER, "calculate_fid": True}
+    found = values(DENOISING_DIFFUSION, dict(reversed(settings.items())) if turned else settings)
+    assert found["checkpoints.keep_every"] is None
+    assert (found["evaluate.1.n_samples"], found["evaluate.1.shown"]) == (5000, 36)
+
+
 def test_a_distance_without_a_model_says_how_to_name_one():
     found = reasons(DENOISING_DIFFUSION, {**TRAINER, "calculate_fid": True})
     assert "features" in found["calculate_fid"]
