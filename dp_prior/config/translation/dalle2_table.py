@@ -22,12 +22,13 @@ _ENCODINGS = "`data.text_encodings` names a folder of them"
 def _skeleton(theirs: Theirs) -> dict[str, Any]:
     n_timesteps, n_steps = theirs.get("prior.timesteps", 1000), theirs.get("prior.sample_timesteps")
     log = theirs.get("tracker.log.log_type", theirs.get("tracker.tracker_type", "console"))
+    fewer = {"type": "ddim", "steps": n_steps, "eta": 1.0}
     ours: dict[str, Any] = {
         "task.type": "prior",
         "task.backbone.type": "multi_query_prior",
         "task.backbone.text_tokens": theirs.get("prior.net.max_text_len") or 256,
         "task.diffusion.schedule": {"type": "cosine", "steps": n_timesteps},
-        "task.sampler": {"type": "ddim", "steps": n_steps} if n_steps else {"type": "ddpm", "steps": n_timesteps},
+        "task.sampler": fewer if n_steps else {"type": "ddpm", "steps": n_timesteps},
         "task.text_dropout": 0.0,
         "data.type": "embeddings",
         "data.image.path": f"{TO_FILL_IN}/image_embeddings",
@@ -68,15 +69,41 @@ def _average(value: Any, theirs: Theirs, *names: str) -> Here:
     return Here({"train.ema.ema": {"type": "constant", "decay": decay}})
 
 
+def _predicts_clean(theirs: Theirs) -> bool:
+    """Their `predict_x_start`, without which nothing is clamped to a length."""
+    return bool(theirs.get("prior.predict_x_start", True))
+
+
+def _clamp(place: str) -> Any:
+    """A function of whether embeddings are clamped to their length."""
+
+    def to(is_clamped: bool, theirs: Theirs, *names: str) -> Here:
+        return Here({place: is_clamped and _predicts_clean(theirs)})
+
+    return to
+
+
+def _clamp_training(is_clamped: bool, theirs: Theirs, *names: str) -> Here:
+    if is_clamped and _predicts_clean(theirs) and theirs.get("prior.predict_v"):
+        raise NoCounterpart("velocities, which have no length of their own, are not clamped")
+    return _clamp("task.clamp_training")(is_clamped, theirs)
+
+
 def _encodings(is_conditioned: bool, theirs: Theirs, *names: str) -> Here:
     return Here({"data.text_encodings.path": f"{TO_FILL_IN}/text_encodings"} if is_conditioned else {})
 
 
 def _clip(is_clamped: bool, theirs: Theirs, *names: str) -> Here:
-    is_clipped = not theirs.get("prior.predict_x_start", True)  # to [-1, 1], there
-    other = {"type": "fixed", "bound": 1.0} if is_clipped else None
+    if not _predicts_clean(theirs):  # to [-1, 1] there, whatever `is_clamped` is
+        return Here({"task.diffusion.clip": {"type": "fixed", "bound": 1.0}})
     length = {"type": "l2norm", "radius": theirs.get("prior.image_embed_scale")}
-    return Here({"task.diffusion.clip": length if is_clamped else other})
+    return Here({"task.diffusion.clip": length if is_clamped else None})
+
+
+def _text_dropout(share: float | None, theirs: Theirs, *names: str) -> Here:
+    own = theirs.get("prior.text_cond_drop_prob")
+    found = theirs.get("prior.cond_drop_prob") if own is None else own
+    return Here({} if found is None else {"task.text_dropout": found})
 
 
 def _self_condition(is_given: bool, theirs: Theirs, *names: str) -> float:
@@ -150,6 +177,13 @@ def _of_saver(field: str) -> Any:
     return to
 
 
+def _objective(is_clean: bool, theirs: Theirs, *names: str) -> str:
+    """What the network predicts, where `predict_v` goes before `predict_x_start`."""
+    if is_clean not in (True, False):
+        raise NoCounterpart(f"{is_clean!r} has no counterpart; True and False have")
+    return "v" if theirs.get("prior.predict_v") else "x0" if is_clean else "eps"
+
+
 def _velocity(is_velocity: bool, theirs: Theirs, *names: str) -> Here:
     return Here({"task.diffusion.objective.type": "v"} if is_velocity else {})
 
@@ -184,9 +218,9 @@ _ROWS = (
     *left_out(_BY_EMBEDDINGS, "prior.clip.make", "prior.clip.model", "prior.clip.base_model_kwargs.**"),
     *left_out("the data say it", "prior.image_embed_dim", "prior.image_size", "prior.image_channels"),
     Row("prior.timesteps", "task.diffusion.schedule.steps"),
-    Row("prior.sample_timesteps", "task.sampler.steps", "null: ddpm over all timesteps", _sampling_steps),
-    Row("prior.cond_drop_prob", "task.text_dropout"),
-    Row("prior.text_cond_drop_prob", "task.text_dropout"),
+    Row("prior.sample_timesteps", "task.sampler.steps", "with `eta` 1; null: ddpm over all timesteps", _sampling_steps),
+    Row("prior.cond_drop_prob", "task.text_dropout", "", _text_dropout),
+    Row("prior.text_cond_drop_prob", "task.text_dropout", "instead of `cond_drop_prob`", _text_dropout),
     fixed(
         "prior.image_cond_drop_prob",
         (0, 0.0, None),
@@ -198,7 +232,7 @@ _ROWS = (
         "prior.predict_x_start",
         "task.diffusion.objective.type",
         "true: x0; false: eps",
-        Words({True: "x0", False: "eps"}),
+        _objective,
     ),
     Row("prior.predict_v", "task.diffusion.objective.type", "true: v", _velocity),
     Row(
@@ -217,8 +251,8 @@ _ROWS = (
     ),
     Row("prior.condition_on_text_encodings", "data.text_encodings", _ENCODINGS, _encodings),
     Row("prior.sampling_clamp_l2norm", "task.diffusion.clip", "true: l2norm", _clip),
-    Row("prior.sampling_final_clamp_l2norm", "task.clamp_end"),
-    Row("prior.training_clamp_l2norm", "task.clamp_training"),
+    Row("prior.sampling_final_clamp_l2norm", "task.clamp_end", "", _clamp("task.clamp_end")),
+    Row("prior.training_clamp_l2norm", "task.clamp_training", "", _clamp_training),
     Row("prior.init_image_embed_l2norm", "task.clamp_start"),
     Row("prior.image_embed_scale", "task.embedding_scale"),
     Row("data.image_url", "data.image.path"),

@@ -175,6 +175,7 @@ def test_a_prior_of_todays_form():
         "task.diffusion.clip.bound": 1.0,
         "task.sampler.type": "ddim",
         "task.sampler.steps": 50,
+        "task.sampler.eta": 1.0,
         "task.text_dropout": 0.2,
         "task.clamp_end": False,
         "data.type": "embeddings",
@@ -250,7 +251,10 @@ def test_a_prior_of_the_older_form():
             {"prior": {"predict_x_start": True}},
             {"task.diffusion.objective.type": "x0", "task.diffusion.clip": None},
         ),
-        ({"prior": {"sample_timesteps": None}}, {"task.sampler.type": "ddpm", "task.sampler.steps": 500}),
+        (
+            {"prior": {"sample_timesteps": None}},
+            {"task.sampler.type": "ddpm", "task.sampler.steps": 500, "task.sampler.eta": None},
+        ),
         ({"train": {"warmup_steps": None}}, {"train.lr.warmup_steps": 0}),
         ({"train": {"amp": False}}, {"train.precision": "fp32"}),
         ({"prior": {"beta_schedule": "jsd"}}, {"task.diffusion.schedule.type": "linear_signal"}),
@@ -261,6 +265,31 @@ def test_a_setting_changes_what_it_changes_there(settings, changes):
     found = differences(DALLE2, PRIOR, merged(PRIOR, settings))
     assert {path: found.get(path) for path in changes} == changes
     assert set(found) - set(changes) <= {"task.diffusion.clip.type", "task.diffusion.clip.bound"}
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["in order", "turned round"])
+def test_settings_that_go_before_others_do_so_in_any_order(turned):
+    def prior(**settings):
+        items = {**OLDER["prior"], **settings}.items()
+        return {**OLDER, "prior": dict(reversed(items) if turned else items)}
+
+    both = values(DALLE2, prior(predict_x_start=True, cond_drop_prob=0.1))
+    assert both["task.diffusion.objective.type"] == "v" and both["task.text_dropout"] == 0.3
+    own = values(DALLE2, prior(predict_v=False, predict_x_start=False, text_cond_drop_prob=None, cond_drop_prob=0.1))
+    assert own["task.diffusion.objective.type"] == "eps" and own["task.text_dropout"] == 0.1
+
+
+def test_without_predictions_of_the_embedding_nothing_is_clamped_to_a_length():
+    clamps = ("sampling_clamp_l2norm", "sampling_final_clamp_l2norm", "training_clamp_l2norm")
+    prior = {**OLDER["prior"], "predict_v": False, **dict.fromkeys(clamps, True)}
+    found = values(DALLE2, {**OLDER, "prior": {**prior, "predict_x_start": False}})
+    assert (found["task.diffusion.clip.type"], found["task.diffusion.clip.bound"]) == ("fixed", 1.0)
+    assert not found["task.clamp_end"] and not found["task.clamp_training"]
+    clean = values(DALLE2, {**OLDER, "prior": prior})
+    assert clean["task.diffusion.clip.type"] == "l2norm"
+    assert clean["task.clamp_end"] and clean["task.clamp_training"]
+    told_why = reasons(DALLE2, {**OLDER, "prior": {**prior, "predict_v": True}})
+    assert told(told_why["prior.training_clamp_l2norm"], "velocities", "not clamped")
 
 
 def test_a_place_above_the_run_and_other_loaders_are_dropped_with_the_remedy():
