@@ -174,9 +174,9 @@ def _frames(shape: list[int] | None, theirs: Theirs, *names: str) -> Here:
 
 
 def _crop(value: Any, theirs: Theirs, *names: str) -> Here:
-    ratio = theirs.get("policy.crop_ratio", 1.0)
-    if theirs.get("policy.resize_shape"):
-        return _per_camera("crop")(ratio if ratio < 1 else None, theirs)
+    ratio, frame = theirs.get("policy.crop_ratio", 1.0), theirs.get("policy.resize_shape")
+    if frame:
+        return _per_camera("crop")([int(ratio * side) for side in frame] if ratio < 1 else None, theirs)
     return _per_camera("crop")(theirs.get("policy.crop_shape"), theirs)
 
 
@@ -309,7 +309,7 @@ _ROWS = (
     *left_out("all windows are trained on, padding as `data.mask_padding` says", "policy.drop_n_last_frames"),
     Row("policy.vision_backbone", "task.encoders.<camera>.blocks", "and `bottleneck`", _backbone),
     Row("policy.resize_shape", "data.images.<camera>.size", "", _frames),
-    Row("policy.crop_ratio", "task.encoders.<camera>.crop", "with `resize_shape`; 1: null", _crop),
+    Row("policy.crop_ratio", "task.encoders.<camera>.crop", "pixels of `resize_shape`, rounded down; 1: null", _crop),
     Row("policy.crop_shape", "task.encoders.<camera>.crop", "", _crop),
     fixed("policy.crop_is_random", True, "crops are random in training and the centre otherwise"),
     fixed(

@@ -270,7 +270,7 @@ def test_a_setting_changes_what_it_changes_there():
     resized = {"policy": {"resize_shape": [64, 72], "crop_ratio": 0.9, "crop_shape": None}}
     assert differences(LEROBOT, PUSHT, merged(PUSHT, resized)) == {
         **{f"data.images.{camera}.size": [64, 72] for camera in ("camera", "images_wrist")},
-        **{f"task.encoders.{camera}.crop": 0.9 for camera in ("camera", "images_wrist")},
+        **{f"task.encoders.{camera}.crop": [57, 64] for camera in ("camera", "images_wrist")},
     }
 
 
