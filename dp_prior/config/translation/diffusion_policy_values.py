@@ -208,9 +208,7 @@ def _evaluators(theirs: Theirs) -> dict[str, Any]:
         "evaluate.<sampled>.n_samples": theirs.get("dataloader.batch_size", 256),
         "evaluate.<sampled>.eval_timesteps": [_steps(theirs)],
     }
-    metric, mode = f"train_action/{model}/mse[steps={_steps(theirs)}]", "min"
     if _is_pusht(theirs):
-        metric, mode = "test/score", "max"
         for name in ("test", "train"):
             if theirs.get(f"task.env_runner.n_{name}", 2) < 2:
                 continue
@@ -224,9 +222,11 @@ def _evaluators(theirs: Theirs) -> dict[str, Any]:
             }
             if "rgb" in _shapes(theirs).values():
                 ours[f"evaluate.<{name}>.env.camera"] = [96, 96]
-    elif "evaluate.<validation>.type" in ours:
-        metric = f"validation/{model}/loss"
-    return {**ours, "train.monitor": {"metric": metric, "mode": mode}}
+    scores = [f"{name}/score" for name in ("test", "train") if f"evaluate.<{name}>.type" in ours]
+    error = f"train_action/{model}/mse[steps={_steps(theirs)}]"
+    loss = f"validation/{model}/loss" if "evaluate.<validation>.type" in ours else error
+    monitor = {"metric": scores[0], "mode": "max"} if scores else {"metric": loss, "mode": "min"}
+    return {**ours, "train.monitor": monitor}
 
 
 def monitored(key: str, theirs: Theirs, *names: str) -> Here:
@@ -237,17 +237,20 @@ def monitored(key: str, theirs: Theirs, *names: str) -> Here:
     """
     model = "ema" if _averages(theirs) else "online"
     metrics = {
-        "test_mean_score": "test/score",
-        "train_mean_score": "train/score",
-        "val_loss": f"validation/{model}/loss",
-        "train_action_mse_error": f"train_action/{model}/mse[steps={_steps(theirs)}]",
+        "test_mean_score": ("test", "test/score"),
+        "train_mean_score": ("train", "train/score"),
+        "val_loss": ("validation", f"validation/{model}/loss"),
+        "train_action_mse_error": ("sampled", f"train_action/{model}/mse[steps={_steps(theirs)}]"),
     }
     if key not in metrics:
         raise NoCounterpart(f"{key!r} selects no checkpoint here; choose a metric of `evaluate`")
+    entry, metric = metrics[key]
     if key.endswith("_score") and not _is_pusht(theirs):
         raise NoCounterpart("the translated run has no rollouts, since their environment is not here")
+    if f"evaluate.<{entry}>.type" not in _evaluators(theirs):
+        raise NoCounterpart(f"nothing measures {key!r} in the translated run; choose a metric of `evaluate`")
     mode = theirs.get("checkpoint.topk.mode", "max")
-    return Here({"train.monitor.metric": metrics[key], "train.monitor.mode": mode})
+    return Here({"train.monitor.metric": metric, "train.monitor.mode": mode})
 
 
 def average(name: str, shift: int = 0) -> Any:

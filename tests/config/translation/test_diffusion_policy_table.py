@@ -687,6 +687,27 @@ def test_an_encoder_without_the_norm_of_imagenet_or_of_another_network():
     assert told(said["policy.obs_encoder.imagenet_norm"], "False needs nothing")
 
 
+@pytest.mark.parametrize(
+    ("n_test", "n_train", "val_ratio", "metric", "mode"),
+    [
+        (1, 5, 0.1, "train/score", "max"),
+        (20, 0, 0.1, "test/score", "max"),
+        (0, 0, 0.1, "validation/ema/loss", "min"),
+        (0, 0, 0.0, "train_action/ema/mse[steps=40]", "min"),
+    ],
+)
+@pytest.mark.parametrize("key", ["test_mean_score", "train_mean_score", "val_loss"])
+def test_checkpoints_are_selected_by_what_the_translated_run_measures(n_test, n_train, val_ratio, metric, mode, key):
+    task = {"env_runner": {"n_test": n_test, "n_train": n_train}, "dataset": {"val_ratio": val_ratio}}
+    asked = {"task": task, "checkpoint": {"topk": {"monitor_key": key, "mode": "min" if key == "val_loss" else "max"}}}
+    found = translated(DIFFUSION_POLICY, merged(UNET_LOWDIM, asked))  # valid: an evaluator measures the metric
+    places = {"test_mean_score": "test/score", "train_mean_score": "train/score", "val_loss": "validation/ema/loss"}
+    dropped = [line.text for line in found.lines if line.theirs == "checkpoint.topk.monitor_key"]
+    if found.config["train"]["monitor"]["metric"] != places[key]:
+        assert found.config["train"]["monitor"] == {"metric": metric, "mode": mode}
+        assert told(dropped[0], repr(key), "evaluate")
+
+
 def test_what_has_no_counterpart_says_what_to_do():
     changes = {
         "n_latency_steps": 2,
