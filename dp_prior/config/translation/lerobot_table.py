@@ -16,7 +16,15 @@ from dp_prior.config.translation.lerobot_environments import (
     vectors_of,
 )
 from dp_prior.config.translation.library import Library
-from dp_prior.config.translation.published_choices import BATCH_NORM, BETA_SCHEDULES, PREDICTIONS, RATES, beta, warm_up
+from dp_prior.config.translation.published_choices import (
+    BATCH_NORM,
+    BETA_SCHEDULES,
+    FREE_NORM,
+    PREDICTIONS,
+    RATES,
+    beta,
+    warm_up,
+)
 from dp_prior.config.translation.row import Here, NoCounterpart, Row, Theirs, built, copies, fixed, left_out
 from dp_prior.config.translation.translate import TO_FILL_IN
 
@@ -249,6 +257,16 @@ def _every(name: str) -> Any:
     return to
 
 
+def _log_every(steps: int, theirs: Theirs, *names: str) -> int:
+    if not steps:
+        raise NoCounterpart("rows are always logged; train.log_every says how often")
+    return steps
+
+
+def _max_norm(norm: float, theirs: Theirs, *names: str) -> float:
+    return norm if norm > 0 else FREE_NORM
+
+
 def _average(value: Any, theirs: Theirs, *names: str) -> Here:
     """All settings of `ema` together, since a constant decay excludes the others."""
     if not _averages(theirs):
@@ -388,7 +406,7 @@ _ROWS = (
     *left_out("results are those of the kernels; nothing to set", "cudnn_deterministic"),
     Row("batch_size", "data.batch_size"),
     Row("steps", "train.steps"),
-    Row("log_freq", "train.log_every.steps"),
+    Row("log_freq", "train.log_every.steps", "", _log_every),
     Row("save_freq", "train.save_every.steps"),
     *left_out("checkpoints are always saved", "save_checkpoint"),
     Row("eval_freq", "evaluate.<rollout>.every.steps", "", _every("rollout")),
@@ -399,7 +417,7 @@ _ROWS = (
     *left_out("settings are those of the configuration alone", "use_policy_training_preset"),
     *copies("`policy.optimizer_*`", "optimizer.type", "optimizer.lr", "optimizer.betas", "optimizer.eps"),
     *copies("`policy.optimizer_*`", "optimizer.weight_decay"),
-    Row("optimizer.grad_clip_norm", "train.max_grad_norm"),
+    Row("optimizer.grad_clip_norm", "train.max_grad_norm", f"0: {FREE_NORM:g}, no limit", _max_norm),
     *copies("`policy.scheduler_*`", "scheduler.type", "scheduler.name", "scheduler.num_warmup_steps"),
     *(Row(f"ema.{name}", "train.ema", f"`{name}` of the average", _average) for name in ("enable", "decay")),
     Row("ema.update_after_step", "train.ema.<average>.update_after_step", "", _average),

@@ -1,6 +1,7 @@
 """LeRobot: `train_config.json` of its diffusion policy."""
 
 from dp_prior.config.translation.lerobot_table import LEROBOT
+from dp_prior.config.translation.published_choices import FREE_NORM
 from tests.config.translation.translated import differences, merged, reasons, translated, values
 from tests.messages import told
 
@@ -272,6 +273,12 @@ def test_a_setting_changes_what_it_changes_there():
         **{f"data.images.{camera}.size": [64, 72] for camera in ("camera", "images_wrist")},
         **{f"task.encoders.{camera}.crop": [57, 64] for camera in ("camera", "images_wrist")},
     }
+
+
+def test_zero_is_no_limit_of_gradients_and_no_cadence_of_the_log():
+    changes = {"optimizer": {"grad_clip_norm": 0}, "log_freq": 0}
+    assert values(LEROBOT, merged(PUSHT, changes))["train.max_grad_norm"] == FREE_NORM
+    assert told(reasons(LEROBOT, merged(PUSHT, changes))["log_freq"], "always logged", "train.log_every")
 
 
 def test_without_an_average_the_trained_weights_are_measured():
