@@ -162,16 +162,16 @@ def _optimizer_state(trainer: Trained) -> dict[str, Tensor]:
 
 
 def _load_optimizer_state(trainer: Trained, tensors: dict[str, Tensor]) -> None:
-    """Copies, because the optimizer must own its memory. Without tensors, as before the first step, the optimizer stays
-    unchanged."""
-    if not tensors:
-        return
+    """Copies, because the optimizer must own its memory. A parameter without a gradient so far has no tensors, as all
+    have none before the first step; it begins again without state."""
     parameters, moments = _named_parameters(trainer.online), trainer.optimizer.moments
-    expected = {f"{moment}.{name}" for name, each in parameters.items() for moment in moments(each)}
-    if set(tensors) != expected:
-        missing, unknown = sorted(expected - set(tensors)), sorted(set(tensors) - expected)
+    names = {name: {moment: f"{moment}.{name}" for moment in moments(each)} for name, each in parameters.items()}
+    names = {name: own for name, own in names.items() if not tensors.keys().isdisjoint(own.values())}
+    expected = {key for own in names.values() for key in own.values()}
+    if tensors.keys() != expected:
+        missing, unknown = sorted(expected - tensors.keys()), sorted(tensors.keys() - expected)
         raise ValueError(f"the optimizer state does not fit the model: missing {missing[:3]}, unknown {unknown[:3]}")
-    for name, parameter in parameters.items():
-        trainer.optimizer.state[parameter] = {
-            moment: tensors[f"{moment}.{name}"].to(parameter.device, copy=True) for moment in moments(parameter)
-        }
+    trainer.optimizer.state = {
+        parameters[name]: {moment: tensors[key].to(parameters[name].device, copy=True) for moment, key in own.items()}
+        for name, own in names.items()
+    }

@@ -2,13 +2,16 @@
 
 import pytest
 import torch
+from torch import nn
 
 import dp_prior
 from dp_prior.clock import Cadence
+from dp_prior.training.trainer import PolicyTrainer
 from dp_prior.training.trainer_state import read_state, take_snapshot
+from dp_prior.training.training_config import TrainingConfig
 from tests.cases import every
 from tests.messages import naming
-from tests.training.test_trainer import Listener, Score, build
+from tests.training.test_trainer import Line, Listener, Numbers, Score, build
 
 
 def trained(**change):
@@ -87,6 +90,32 @@ def test_optimizer_state_of_another_model_is_refused():
     moments["optimizer.exp_avg.other.weight"] = moments.pop("optimizer.exp_avg.layer.weight")
     with pytest.raises(ValueError, match=naming("'exp_avg.layer.weight'", "'exp_avg.other.weight'")):
         read_state(build(), snapshot)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_parameter_that_has_had_no_gradient_does_not_hinder_a_resume(optimizer):
+    def trainer():
+        model = Line()
+        model.spare = nn.Linear(2, 2)
+        return PolicyTrainer(model, Numbers(), TrainingConfig(steps=4, optimizer={"type": optimizer}))
+
+    torch.manual_seed(0)
+    whole, resumed = trainer(), trainer()
+    batches = whole.loader.from_sample(0)
+    whole.step(next(batches))
+    early = take_snapshot(whole, {}).copy()
+    whole.step(next(batches))
+    read_state(resumed, early)
+    resumed.step(next(resumed.loader.from_sample(4)))
+    expected = flat(take_snapshot(whole, {}).copy())
+    found = flat(take_snapshot(resumed, {}))
+    assert found.keys() == expected.keys() and not [name for _, name in found if ".exp_avg.spare" in name]
+    for key, value in expected.items():
+        assert torch.equal(found[key], value), key
+    whole.online.layer.weight.grad, whole.online.spare.weight.grad = torch.ones(1, 1), torch.ones(2, 2)
+    whole.optimizer.step()
+    read_state(whole, early)
+    assert whole.online.spare.weight not in whole.optimizer.state
 
 
 def test_snapshot_before_the_first_step_has_no_moments_and_can_be_read():
