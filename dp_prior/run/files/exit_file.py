@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import errno
+import math
 import os
 import socket
 import threading
@@ -125,7 +126,7 @@ class ExitFile:
     def _is_told(self, before: dict[str, Any]) -> bool:
         """Whether another rank of this run has written the root cause already."""
         is_cause = self.ranks > 1 and before.get("code") not in (None, LOST)
-        return is_cause and str(before.get("ended")) >= self._started
+        return is_cause and _moment(before.get("ended")) >= _moment(self._started)
 
     def _write(self, content: dict[str, Any]) -> None:
         if self.path.exists() and not self.path.is_file():
@@ -197,3 +198,11 @@ def explain(error: BaseException, rank: int) -> Verdict:
 
 def _now() -> str:
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def _moment(text: Any) -> float:
+    """Seconds since the epoch of a time in `exit.json`, whose zone is that of its writer; the past if it is none."""
+    try:
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return -math.inf

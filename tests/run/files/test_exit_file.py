@@ -181,6 +181,25 @@ def test_what_fails_before_the_run_begins_is_told_by_the_rank_where_it_did(tmp_p
         assert (found["rank"], found["ranks"]) == (1, 2) and "no data" in found["message"]
 
 
+@pytest.mark.parametrize(
+    ("ended", "is_kept"),
+    [
+        ("2026-10-25T02:10:00+01:00", True),  # 20 minutes after the start, since the clock was set back an hour
+        ("2026-10-24T20:55:00-04:00", True),
+        ("2026-10-25T09:30:00+09:00", False),  # of an earlier run
+        ("2026-10-25T02:45:00+02:00", False),
+        ("yesterday", False),
+        (7, False),
+    ],
+)
+def test_a_cause_is_kept_whatever_the_time_zone_of_its_rank(ended, is_kept, tmp_path, monkeypatch):
+    monkeypatch.setattr(exit_file, "_now", lambda: "2026-10-25T02:50:00+02:00")
+    file = ExitFile(tmp_path, 0, 2)
+    (tmp_path / "exit.json").write_text(json.dumps({"reason": "data", "code": 65, "message": "cause", "ended": ended}))
+    file.fail(RankLostError(Verdict(1, LOST, "rank 1 is gone")))
+    assert (json.loads((tmp_path / "exit.json").read_text())["message"] == "cause") == is_kept
+
+
 def test_disk_that_cannot_be_written_hides_no_error(tmp_path, monkeypatch):
     def full(path, data):
         raise OSError(28, "No space left on device")
