@@ -91,8 +91,8 @@ class JsonlLogger(Logger):
         self._event("error", progress, message=message)
 
     def rewind(self, progress: Progress) -> None:
-        """Move rows of later steps to `metrics.cut.jsonl`; at step 0 all rows, since nothing has been trained."""
-        self._cut_beyond(progress.global_step)
+        """Move rows of later steps to `metrics.cut.jsonl`; at the start of a run all rows."""
+        self._cut_beyond(-1 if progress == Progress() else progress.global_step)
 
     def sync(self) -> None:
         """Make the rows survive a power cut."""
@@ -120,7 +120,7 @@ class JsonlLogger(Logger):
                 start, end = end, end + len(line)
                 row = parse_row(line)
                 last = self._row["step"] if self._row else -1
-                if row is None or row["step"] <= last or (step is not None and (row["step"] > step or step == 0)):
+                if row is None or row["step"] <= last or (step is not None and row["step"] > step):
                     cut.append(line if line.endswith(b"\n") else line + b"\n")
                     continue
                 self._row = row

@@ -80,10 +80,10 @@ class TensorBoardLogger(Logger):
         self._write_text("errors", message, progress)
 
     def rewind(self, progress: Progress) -> None:
-        """Make readers ignore logged values of later steps; at step 0 of all steps, since nothing has been trained."""
+        """Make readers ignore logged values of later steps; at the start of a run of all steps."""
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
-        step = progress.global_step + 1 if progress.global_step else 0
+        step = 0 if progress == Progress() else progress.global_step + 1
         self._write(step=step, session_log=SessionLog(status=SessionLog.START))
         self._write_text("config", "\n".join(f"    {line}" for line in self._config.splitlines()), progress)
 

@@ -19,10 +19,10 @@ def at(step):
     return Progress(10 * step, step)
 
 
-def opened(directory, step=0):
+def opened(directory, start=0):
     logger = TensorBoardConfig().create()
     logger.begin(RunFacts(directory, RunIdentity("a", "b"), {"seed": 3}, 1.0, print))
-    logger.rewind(at(step))
+    logger.rewind(start if isinstance(start, Progress) else at(start))
     return logger
 
 
@@ -75,6 +75,15 @@ def test_a_run_that_goes_on_shows_each_step_once_and_old_files_stay(tmp_path, re
     expected = [(step, 1.0 if step <= resumed else 2.0) for step in range(1, 12)]
     assert curve(tmp_path, "loss") == expected
     assert first.read_bytes() == before
+
+
+def test_the_value_of_step_0_stays_where_a_loop_goes_on_after_it(tmp_path):
+    for start, steps, loss in ((Progress(), (0, 1), 1.0), (Progress(10, 0), (1, 2), 2.0)):
+        logger = opened(tmp_path, start)
+        for step in steps:
+            logger.log({"loss": loss}, at(step))
+        logger.close()
+    assert curve(tmp_path, "loss") == [(0, 1.0), (1, 2.0), (2, 2.0)]
 
 
 def test_files_sort_by_age_even_within_a_second(tmp_path):

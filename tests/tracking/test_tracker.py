@@ -133,6 +133,19 @@ def test_a_tracker_alone_begins_with_what_is_logged_first_and_continues_its_log(
     assert json.loads((tmp_path / "run" / "run.json").read_text())["name"] == "mine"
 
 
+@pytest.mark.parametrize("clock", [int, at])
+def test_a_tracker_alone_keeps_the_row_of_step_0_where_it_goes_on_at_step_1(tmp_path, clock):
+    record = TrackerConfig(data_path=str(tmp_path), log=[])
+    for steps, loss in (((0, 1), 4.0), ((1, 2), 2.0)):
+        with record.create() as tracker:
+            for step in steps:
+                tracker.log({"loss": loss}, clock(step))
+    assert [(row["step"], row["loss"]) for row in read_rows(tmp_path)] == [(0, 4.0), (1, 2.0), (2, 2.0)]
+    with record.create() as tracker:
+        tracker.log({"loss": 1.0}, clock(0))
+    assert [(row["step"], row["loss"]) for row in read_rows(tmp_path)] == [(0, 1.0)]
+
+
 def test_a_tracker_alone_shows_the_settings_that_it_begins_with(tmp_path):
     logger = Recorder()
     with tracker_of(tmp_path, [logger]) as tracker:
