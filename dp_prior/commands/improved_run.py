@@ -24,9 +24,12 @@ def observations(config: TrainConfig) -> dict[str, tuple[int, ...] | None]:
         Shape by name of the environment's observation; None if the policy itself says it.
 
     Raises:
-        ConfigError: the data have something that episodes of an expert lack.
+        ConfigError: the data are not recorded episodes, or have something that episodes of an expert lack.
     """
     sets, problems = config.data.recorded_sets(), []
+    if not sets:
+        found = f"is {config.data.type!r}, which holds no recorded episodes that an expert's could be added to"
+        raise ConfigError("data.type", [f"{found}; name the run of a policy"])
     for name, one in sets.items():
         others = [f"images.{key}" for key, camera in one.images.items() if camera.render is None]
         others += [f"{field}.{key}" for field in _UNRECORDED for key in getattr(one, field)]

@@ -94,6 +94,12 @@ def test_data_that_episodes_of_an_expert_lack_are_refused(tmp_path):
             observations(config_of(tmp_path, **change))
 
 
+def test_a_run_without_recorded_episodes_is_refused(trained_prior):
+    config = TrainConfig.from_json_path(trained_prior / "config.json")
+    with pytest.raises(ConfigError, match=naming("data.type", "'embeddings'")):
+        observations(config)
+
+
 def test_an_override_that_fits_nothing_is_refused_with_the_run(tmp_path):
     with pytest.raises(ConfigError, match=naming(tmp_path / "new", "train.pace")):
         improved(tmp_path, overrides=("train.pace=1",))
