@@ -239,10 +239,9 @@ def _refuse_unobserved(record: Any, wanted: Mapping[str, tuple[int, ...] | None]
 def _refuse_known_seeds(config: TrainConfig, first: int) -> None:
     """Raises ConfigError if a start was played by an evaluator or a demonstrator."""
     played = [one for one in (*config.evaluate, *config.test) if hasattr(one, "first_seed")]
-    ends = {one.name: one.first_seed + one.n_episodes for one in played}
+    ends = [(one.name, one.first_seed + one.n_episodes) for one in played]
     for name, one in config.data.downloaded({}).recorded_sets().items():
         store = one.episodes.create()
-        for key in {*store.keys()} & {SEED, LOST_SEED}:
-            ends[name] = int(store.read(key).max()) + 1
-    if known := [f"{name} has seeds up to {end - 1}" for name, end in ends.items() if end > first]:
+        ends += [(name, int(store.read(key).max()) + 1) for key in {*store.keys()} & {SEED, LOST_SEED}]
+    if known := [f"{name} has seeds up to {end - 1}" for name, end in ends if end > first]:
         raise ConfigError("--seeds", [f"{first} is not after all seeds that are known: {'; '.join(known)}; raise it"])

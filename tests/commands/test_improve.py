@@ -280,6 +280,17 @@ def test_a_run_without_rollouts_and_seeds_of_the_data_are_refused(trained_policy
         improved(trained(tmp_path), tmp_path / "out")
 
 
+def test_all_known_seeds_count_where_a_set_has_the_name_of_its_rollouts_and_seeds_of_two_kinds(tmp_path):
+    config = json.loads(TrainConfig.from_json(json.dumps(tiny(tmp_path, evaluate=[], test=[ROLLOUTS]))).to_json())
+    alone = {key: config["data"][key] for key in ("episodes", "obs", "action")}
+    config["data"] = {"type": "mixture", "sets": {"toy": alone}}
+    for seeds, known in (({"seed": 1}, 101), ({"seed": 2000, "lost_seed": 3}, 2000), ({"lost_seed": 3000}, 3000)):
+        arrays = {key: np.full(4, seed) for key, seed in seeds.items()}
+        np.savez(tmp_path / "toy.npz", **demonstrations(4, seed=3), **arrays)
+        with pytest.raises(ConfigError, match=naming("--seeds", 50, "toy", known)):
+            improve._refuse_known_seeds(TrainConfig.from_json(json.dumps(config)), 50)
+
+
 def test_an_improved_run_is_improved_again_on_later_seeds(run, tmp_path):
     rounds, *_ = improved(run, tmp_path / "out")
     again = tmp_path / "out" / "round_1" / "run"
