@@ -117,11 +117,10 @@ def _parse(text: str) -> tuple[str, list[str]]:
 
 def _split(text: str) -> Iterator[str]:
     """The parts between commas that lie in no brackets and no quotes."""
-    depth, is_quoted, begin = 0, False, 0
-    for place, letter in enumerate(text):
-        is_quoted ^= letter == '"'
-        depth += 0 if is_quoted else (letter in "[{") - (letter in "]}")
-        if letter == "," and not depth and not is_quoted:
-            yield text[begin:place].strip()
-            begin = place + 1
+    depth, begin = 0, 0
+    for found in re.finditer(r'"(?:[^"\\]|\\.)*"|[][{},]', text):
+        depth += (found[0] in "[{") - (found[0] in "]}")
+        if found[0] == "," and not depth:
+            yield text[begin : found.start()].strip()
+            begin = found.end()
     yield text[begin:].strip()

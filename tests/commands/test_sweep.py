@@ -37,6 +37,12 @@ def test_values_may_be_lists_and_records(tmp_path):
     assert [trial.config.train.lr.type for trial in found] == ["constant", "constant", "cosine", "cosine"]
 
 
+def test_texts_may_hold_commas_brackets_and_quotes(tmp_path):
+    texts = ["a, b", 'say "c, d", or {', "x]", "", "back\\", 'f"g']
+    found = trials(write(tmp_path), [f"description={','.join(map(json.dumps, texts))}"], 1)
+    assert [trial.config.description for trial in found] == texts
+
+
 def test_directories_of_long_values_can_be_made_and_differ_by_what_is_cut(tmp_path):
     values = {
         "task.backbone": {"type": "mlp", "hidden_dim": 8, "n_blocks": 1},
