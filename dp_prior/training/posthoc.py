@@ -141,7 +141,7 @@ def reconstruct(
         advice = 'give train.ema an average {"type": "power_function"} and set checkpoints.keep_every before training'
         raise ConfigError(str(reference), [f"no checkpoint holds a power-function average; {advice}"])
     coefficients, error = fit([average.profile for average in averages], target)
-    if error > max_error:
+    if not error <= max_error:  # also where NaN is allowed
         found = f"width {relative_width:g} at step {target.step} is out of reach: the error would be {error:.2g}"
         limit = f"at most {max_error:g} is allowed. There are the widths {widths} at {len(chain)} checkpoints"
         advice = "choose a width between or near those, or keep more checkpoints (checkpoints.keep_every)"

@@ -313,6 +313,8 @@ def test_a_width_out_of_reach_is_refused_with_what_there_is(kept, tmp_path):
     named = (0.002, f"step {N_STEPS}", "at most 0.1", "0.05, 0.1", "8 checkpoints", "checkpoints.keep_every")
     with pytest.raises(ConfigError, match=naming(*named)):
         reconstruct(kept, 0.002, tmp_path / "out")
+    with pytest.raises(ConfigError, match=naming(f"step {N_STEPS}", "nan")):
+        reconstruct(kept, 0.002, tmp_path / "out", max_error=float("nan"))
     assert not (tmp_path / "out").exists()
     assert reconstruct(kept, 0.002, tmp_path / "out", max_error=1.0).error > 0.1
 
