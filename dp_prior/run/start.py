@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from dp_prior.checkpoints.documents import CONFIG, DATA
 from dp_prior.checkpoints.format import read_checkpoint, read_manifest
@@ -162,11 +162,25 @@ def _reordered(config: TrainConfig, reference: str) -> list[str]:
     """A line for each observation, and the action, that joins the same keys in another order than a checkpoint, as far
     as its own configuration says: shapes agree, and the numbers mean something else."""
     theirs = read_checkpoint(resolve(reference, whole=False), [CONFIG]).documents[CONFIG].get("data") or {}
-    ours = json.loads(config.to_json())["data"]
+    known = [keys for data in _sets(theirs).values() for keys in _joined(data).items()]
     lines = []
-    for place in ("action", *(f"obs.{name}" for name in ours.get("obs") or {})):
-        now, was = (flat(data).get(f"{place}.key") for data in (ours, theirs))
-        if isinstance(now, list) and isinstance(was, list) and now != was and sorted(now) == sorted(was):
-            joined, read = ", ".join(now), ", ".join(was)
-            lines.append(f"data.{place}.key joins {joined}, but these weights read {read}; write that order")
+    for where, data in _sets(json.loads(config.to_json())["data"]).items():
+        for place, now in _joined(data).items():
+            orders = [keys for other, keys in known if other == place and sorted(keys) == sorted(now)]
+            if orders and now not in orders:
+                joined, read = ", ".join(now), ", ".join(orders[0])
+                lines.append(f"{where}.{place}.key joins {joined}, but these weights read {read}; write that order")
     return lines
+
+
+def _sets(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Recorded data by the place of their settings; each set of a mixture."""
+    sets = data.get("sets")
+    return {f"data.sets.{name}": one for name, one in sets.items()} if isinstance(sets, dict) else {"data": data}
+
+
+def _joined(data: dict[str, Any]) -> dict[str, list[str]]:
+    """The keys of the action, and of each observation, that join several, by their place in the settings of a set."""
+    settings, places = flat(data), ("action", *(f"obs.{name}" for name in data.get("obs") or {}))
+    found = {place: settings.get(f"{place}.key") for place in places}
+    return {place: keys for place, keys in found.items() if isinstance(keys, list)}

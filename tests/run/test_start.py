@@ -152,3 +152,26 @@ def test_keys_that_weights_join_in_another_order_are_told(order, tmp_path):
     one.parts.report = lines.append
     one.run()
     assert sum(told(line, "data.obs.both.key", "b, a", "a, b") for line in lines) == (order == ["b", "a"])
+
+
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_keys_that_a_set_of_a_mixture_joins_in_another_order_are_told(is_mixed, tmp_path):
+    with np.load(write_data(tmp_path / "toy.npz")) as file:
+        halves = {"a": file["state"][:, :2], "b": file["state"][:, 2:4]}
+        np.savez(tmp_path / "toy.npz", **file, **halves)
+
+    def config(place, **orders):
+        found = tiny(place, train__steps=1, tracker__data_path=str(place / "run"))
+        episodes = {"type": "npz", "path": str(tmp_path / "toy.npz")}
+        sets = {
+            name: {"episodes": episodes, "action": {"key": "action"}, "obs": {"both": {"key": order}}}
+            for name, order in orders.items()
+        }
+        found["data"] = {"type": "mixture", "sets": sets} if len(sets) > 1 or is_mixed else sets["one"]
+        return found | {"data": {**found["data"], "batch_size": 8}}
+
+    (first := tmp_path / "first").mkdir()
+    experiment(config(first, one=["a", "b"])).run()
+    second = TrainConfig.from_json(json.dumps(config(tmp_path, one=["a", "b"], two=["b", "a"], three=["b"])))
+    (line,) = start._reordered(second, str(first / "run"))
+    assert told(line, "data.sets.two.obs.both.key", "b, a", "a, b")
