@@ -73,19 +73,20 @@ class Given(Conditions):
             if not np.isin(self._arrays[key], np.arange(len(names))).all():
                 problem = f"{key} holds other numbers than those of the classes, 0 to {len(names) - 1}"
                 raise ConfigError(f"--conditions {path}", [problem])
-        self._count, self._dtypes = counts.pop(), {key: spec.dtype(key) for key in wanted}
+        self._count = counts.pop()
+        self._arrays = {key: _as_read(value, key, spec, path) for key, value in self._arrays.items()}
 
     def rows(self, ids: Tensor) -> dict[str, Tensor]:
         """See `Conditions`."""
         chosen = (ids % self._count).cpu().numpy()
         return {
-            key: torch.from_numpy(np.ascontiguousarray(value[chosen])).to(ids.device, self._dtypes[key])
+            key: torch.from_numpy(np.ascontiguousarray(value[chosen])).to(ids.device)
             for key, value in self._arrays.items()
         }
 
     def labels(self, ids: Tensor) -> Tensor | None:
         """See `Conditions`."""
-        return self.rows(ids)[LABEL] if LABEL in self._dtypes else None
+        return self.rows(ids)[LABEL] if LABEL in self._arrays else None
 
 
 def _as_conditions(arrays: dict[str, np.ndarray], spec: Spec) -> dict[str, np.ndarray]:
@@ -97,6 +98,27 @@ def _as_conditions(arrays: dict[str, np.ndarray], spec: Spec) -> dict[str, np.nd
         return arrays
     names = {"arr_0": others.pop(), **({"arr_1": LABEL} if LABEL in spec.cond_shapes else {})}
     return {names[key]: value for key, value in arrays.items() if key in names}
+
+
+def _as_read(value: np.ndarray, key: str, spec: Spec, path: Path) -> np.ndarray:
+    """Numbers in the type that a model reads.
+
+    Raises:
+        ConfigError: the type does not hold one of them.
+    """
+    dtype = torch.empty(0, dtype=spec.dtype(key)).numpy().dtype
+    with np.errstate(over="ignore", invalid="ignore"):
+        read = value.astype(dtype)
+    if dtype.kind == "f":
+        expected, is_lost = "finite numbers", ~np.isfinite(read)
+        is_lost &= spec.kind(key) not in ("depth", "points")  # there it stands for no distance, and no point
+    else:
+        limits = np.iinfo(dtype)
+        expected, is_lost = f"whole numbers from {limits.min} to {limits.max}", read != value
+    if is_lost.any():
+        row, *_ = place = tuple(np.argwhere(is_lost)[0].tolist())
+        raise ConfigError(f"--conditions {path}", [f"{key} holds {value[place]} in row {row}; expected {expected}"])
+    return read
 
 
 class Labelled(Conditions):

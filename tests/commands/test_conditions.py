@@ -47,6 +47,42 @@ def test_a_file_that_holds_other_conditions_is_refused_by_its_name_with_what_is_
     assert "given.npz" in str(caught.value) and word in str(caught.value)
 
 
+@pytest.mark.parametrize("dtype", [">f4", np.longdouble, np.float16, np.uint16, ">i8", np.int8])
+def test_numbers_of_any_type_are_read(dtype, tmp_path):
+    given = Given(written(tmp_path, state=ROWS["state"].astype(dtype), label=ROWS[LABEL].astype(dtype)), SPEC)
+    assert given.rows(torch.arange(3))["state"].tolist() == ROWS["state"].tolist()
+    assert given.labels(torch.arange(3)).tolist() == ROWS[LABEL].tolist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "named"),
+    [
+        ("vector", np.nan, ("nan", "finite")),
+        ("vector", 1e300, ("1e+300", "finite")),
+        ("image", 0.5, (0.5, "0 to 255")),
+        ("image", 256, (256, "0 to 255")),
+        ("image", -1, (-1, "0 to 255")),
+        ("image", np.nan, ("nan", "0 to 255")),
+        ("tokens", 0.5, (0.5, "whole")),
+    ],
+)
+def test_numbers_that_the_type_of_a_condition_does_not_hold_are_refused(kind, value, named, tmp_path):
+    spec, shape = Spec(x_shape=(3,), cond_shapes={"state": (2, 2, 3)}, kinds={"state": kind}), (4, 2, 2, 3)
+    given = np.zeros(shape, np.result_type(type(value)))
+    np.savez(tmp_path / "given.npz", state=given)
+    assert not Given(tmp_path / "given.npz", spec).rows(torch.arange(4))["state"].any()
+    given[2, 1, 1, 0] = value
+    np.savez(tmp_path / "given.npz", state=given)
+    with pytest.raises(ConfigError, match=naming("--conditions", "state", "row 2", *named)):
+        Given(tmp_path / "given.npz", spec)
+
+
+def test_what_stands_for_no_point_of_a_cloud_may_be_given(tmp_path):
+    spec = Spec(x_shape=(3,), cond_shapes={"state": (2, 2, 3)}, kinds={"state": "points"})
+    np.savez(tmp_path / "given.npz", state=np.full((4, 2, 2, 3), np.nan))
+    assert Given(tmp_path / "given.npz", spec).rows(torch.arange(4))["state"].isnan().all()
+
+
 def test_a_file_of_another_kind_is_refused(tmp_path):
     (tmp_path / "text.npz").write_text("no arrays")
     with pytest.raises(ConfigError, match=naming("--conditions", "text.npz", ".npz")):
