@@ -8,7 +8,7 @@ from typing import Any
 
 from dp_prior.config import ConfigError
 from dp_prior.files.durable import encode_document, replace_file
-from dp_prior.files.locks import FileLock
+from dp_prior.files.locks import FileLock, NoLocksError
 from dp_prior.files.regular_files import read_object
 
 PLAYERS = "players.json"
@@ -50,8 +50,13 @@ def held(out: Path) -> FileLock:
 
     Raises:
         FileExistsError: another process does.
+        ConfigError: the file system has no locks.
     """
-    lock = FileLock.take(out, folder=True)
+    try:
+        lock = FileLock.take(out, folder=True)
+    except NoLocksError as error:
+        problem = f"{out} cannot be locked ({error.strerror}); name a folder on a file system that supports flock"
+        raise ConfigError("--out", [problem]) from None
     if lock is None:
         raise FileExistsError(f"another process works in {out}; wait for its end, or choose another --out")
     return lock

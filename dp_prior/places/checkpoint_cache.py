@@ -18,6 +18,7 @@ from dp_prior.checkpoints.format import (
     LARGEST_MANIFEST,
     MANIFEST,
     MODEL_FILES,
+    CheckpointError,
     DamagedError,
     FileEntry,
     parse_manifest,
@@ -25,7 +26,7 @@ from dp_prior.checkpoints.format import (
 )
 from dp_prior.checkpoints.scan import STEP
 from dp_prior.files.durable import replace_file, sync_directory
-from dp_prior.files.locks import POLL_S, FileLock
+from dp_prior.files.locks import POLL_S, FileLock, NoLocksError
 from dp_prior.places.pointer import LARGEST_POINTER, Pointer
 from dp_prior.places.source import NoPlaceError, RemoteError, Source, is_intact
 
@@ -47,6 +48,7 @@ def fetch(source: Source, text: str, which: str | None, prefer: Prefer, *, whole
         FileNotFoundError: the place does not exist or has no checkpoint.
         RemoteError: the place cannot be reached, refuses access, or has unexpected content.
         DamagedError: the manifest is invalid.
+        CheckpointError: the file system of the cache has no locks.
     """
     folder, data = _locate(source, text, which, prefer, whole)
     manifest = parse_manifest(data, text)
@@ -128,6 +130,11 @@ def _follow(source: Source, text: str, pointer: Pointer | None) -> tuple[str, by
 
 
 def _locked(path: Path) -> FileLock:
-    while (lock := FileLock.take(path)) is None:
-        time.sleep(POLL_S)
+    """Raises CheckpointError if the file system has no locks."""
+    try:
+        while (lock := FileLock.take(path)) is None:
+            time.sleep(POLL_S)
+    except NoLocksError as error:
+        found = f"{path} cannot be locked ({error.strerror}), which keeps two downloads apart"
+        raise CheckpointError(f"{found}; set HOME to a folder on a file system that supports flock") from None
     return lock

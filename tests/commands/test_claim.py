@@ -1,6 +1,10 @@
 """A folder belongs to one comparison; the comparisons and trials that claim it are tested with them."""
 
+import errno
+import fcntl
 import json
+import os
+from unittest.mock import Mock
 
 import pytest
 
@@ -38,3 +42,9 @@ def test_one_process_holds_it(tmp_path):
     with held(tmp_path), pytest.raises(FileExistsError, match=naming(tmp_path, "--out")):
         held(tmp_path)
     held(tmp_path).release()
+
+
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))))
+    with pytest.raises(ConfigError, match=naming("--out", tmp_path, os.strerror(errno.ENOLCK), "flock")):
+        held(tmp_path)

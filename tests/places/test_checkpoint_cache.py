@@ -1,15 +1,18 @@
 """References to remote places: what comes is what was meant, whole and verified, or nothing comes at all."""
 
+import errno
 import hashlib
 import json
 import os
 import shutil
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from dp_prior.checkpoints.format import CheckpointError, read_checkpoint
 from dp_prior.files.durable import seal, unseal
+from dp_prior.files.locks import FileLock, NoLocksError
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import NoPlaceError, RemoteError
 from tests.messages import naming
@@ -310,3 +313,11 @@ def test_tensors_own_their_memory_and_the_cache_is_left_alone(repo, cache):
     tensors = read_checkpoint(found).tensors["model.safetensors"]
     next(iter(tensors.values())).fill_(9)
     assert torch.equal(read_checkpoint(found).tensors["model.safetensors"]["w"], torch.ones(300))
+
+
+def test_a_cache_on_a_file_system_without_locks_is_named(repo, cache, monkeypatch):
+    refused = NoLocksError(errno.ENOLCK, os.strerror(errno.ENOLCK), "file")
+    monkeypatch.setattr(FileLock, "take", Mock(side_effect=refused))
+    with pytest.raises(CheckpointError, match=naming(os.strerror(errno.ENOLCK), "HOME", "flock")) as caught:
+        resolve("hf://me/x", cache=cache)
+    assert str(cache) in str(caught.value) and not list(cache.iterdir())
