@@ -92,10 +92,15 @@ class LocalSaverConfig(Config):
             raise ValueError(f"template {template!r}: {error}") from None
         return template
 
+    @property
+    def templates(self) -> list[Path]:
+        """Where copies go; equal for equal places."""
+        return [Path(one).expanduser() for one in (self.save_latest_to, self.save_best_to) if one is not None]
+
     def faults(self) -> Iterator[str]:
-        if self.save_latest_to is None and self.save_best_to is None:
+        if not self.templates:
             yield "a local saver needs save_latest_to or save_best_to; the run keeps its own checkpoints"
-        elif self.save_latest_to == self.save_best_to:
+        elif len({*self.templates}) < len(self.templates):
             yield f"save_latest_to and save_best_to are both {self.save_latest_to!r}; they need two places"
 
     def check(self, directory: Path) -> list[str]:

@@ -70,6 +70,11 @@ class UploadConfig(Config):
         """The remote place, for messages and for the name of the outbox."""
         raise NotImplementedError
 
+    @property
+    def outbox(self) -> str:
+        """Name of the folder of the outbox."""
+        return re.sub(r"[^A-Za-z0-9.-]+", "_", self.place)
+
     def destination(self) -> Destination:
         """The client of the place; made in the worker process."""
         raise NotImplementedError
@@ -115,7 +120,7 @@ class UploadSaver(Saver):
         self.name = record.place
         self.patience_s = record.drain_s
         self.record = record
-        self.outbox = Outbox(directory / OUTBOX / re.sub(r"[^A-Za-z0-9.-]+", "_", record.place))
+        self.outbox = Outbox(directory / OUTBOX / record.outbox)
         self.schedule = Schedule(record.max_commits_per_hour)
         self.problem = ""
         self.remark: str | None = None

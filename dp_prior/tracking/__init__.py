@@ -70,10 +70,21 @@ class TrackerConfig(Config):
         for name in dict.fromkeys(names):
             if names.count(name) > 1:
                 yield f"logger {name!r} is listed {names.count(name)} times; keep one"
-        places = [saver.place for saver in self.save if isinstance(saver, UploadConfig)]
-        for place in dict.fromkeys(places):
-            if places.count(place) > 1:
-                yield f"two savers send to {place}; one can send both the latest and the best"
+        yield from self._saver_faults()
+
+    def _saver_faults(self) -> Iterator[str]:
+        """Savers of which one would undo what another does."""
+        uploads = [saver for saver in self.save if isinstance(saver, UploadConfig)]
+        for outbox in dict.fromkeys(saver.outbox for saver in uploads):
+            first, *others = (saver.place for saver in uploads if saver.outbox == outbox)
+            if first in others:
+                yield f"two savers send to {first}; one can send both the latest and the best"
+            elif others:
+                yield f"savers send to {first} and {others[0]}, which share the folder outbox/{outbox}; rename a place"
+        copies = [one for saver in self.save if isinstance(saver, LocalSaverConfig) for one in saver.templates]
+        for place in dict.fromkeys(copies):
+            if copies.count(place) > 1:
+                yield f"two savers copy to {str(place)!r}, each over the copy of the other; give each its own place"
 
     @property
     def farewell_s(self) -> float:

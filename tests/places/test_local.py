@@ -299,8 +299,9 @@ def test_what_is_filled_in_is_one_harmless_name(step, seen, metric):
 def test_a_saver_without_a_place_or_with_one_place_twice_is_refused():
     with pytest.raises(ConfigError, match=naming("local saver", "save_latest_to", "save_best_to")):
         LocalSaverConfig()
-    with pytest.raises(ConfigError, match=naming("'a'", "save_latest_to", "save_best_to")):
-        LocalSaverConfig(save_latest_to="a", save_best_to="a")
+    for same in ("a", "a/", "./a"):
+        with pytest.raises(ConfigError, match=naming("'a'", "save_latest_to", "save_best_to")):
+            LocalSaverConfig(save_latest_to="a", save_best_to=same)
 
 
 def test_a_template_with_metric_needs_a_monitored_one(run):

@@ -147,3 +147,19 @@ def test_a_run_directory_that_cannot_be_written_is_refused_at_the_start(tmp_path
     (tmp_path / "run").write_text("a file")
     with pytest.raises(OSError, match=naming(tmp_path / "run")):
         create(TrackerConfig(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "named"),
+    [
+        ({"save_latest_to": "copy"}, {"save_best_to": "./copy/"}, ("'copy'",)),
+        ({"save_best_to": "a", "save_type": "model"}, {"save_best_to": "a"}, ("'a'",)),
+        ({"url": "s3://b/runs/a"}, {"url": "s3://b/runs_a"}, ("s3://b/runs/a", "s3://b/runs_a", "fsspec_s3_b_runs_a")),
+        ({"url": "s3://b/a"}, {"url": "s3://b/a/", "save_latest": True}, ("s3://b/a",)),
+    ],
+)
+def test_savers_of_which_one_would_undo_what_another_does_are_refused(one, other, named):
+    kind = "fsspec" if "url" in one else "local"
+    with pytest.raises(ConfigError, match=naming(*named)):
+        TrackerConfig(save=[{"type": kind, **one}, {"type": kind, **other}])
+    TrackerConfig(save=[{"type": kind, **one}, {"type": "local", "save_best_to": "elsewhere"}])
