@@ -21,6 +21,7 @@ from dp_prior.training.optimizer import AdamWConfig
 OptimizerConfig = family("optimizers", AdamWConfig, MuonConfig)
 
 _BUDGET_UNITS = ("samples", "epochs", "steps")
+_LONGEST_NAME = 100  # of an average with a file of its name
 _START = Progress()
 
 
@@ -101,6 +102,10 @@ class TrainingConfig(Config):
         for name in ema:
             if name == "online" or not name.isidentifier():
                 raise ValueError(f"{name!r} cannot name an average; use an identifier other than 'online'")
+        for name in [*ema][1:]:  # see `weights_file`
+            if not name.isascii() or len(name) > _LONGEST_NAME:
+                expected = f"use at most {_LONGEST_NAME} letters a to z, digits and _"
+                raise ValueError(f"{name!r} cannot name the file of an average in a checkpoint; {expected}")
         return ema
 
     def faults(self) -> Iterator[str]:

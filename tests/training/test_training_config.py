@@ -51,6 +51,13 @@ def test_an_average_has_the_name_of_no_other_weights_and_of_no_path(name):
         TrainingConfig(steps=1, ema={name: {"type": "power"}})
 
 
+@pytest.mark.parametrize("name", ["größe", "a" * 101])
+def test_an_average_with_a_file_of_its_name_has_a_plain_one(name):
+    TrainingConfig(steps=1, ema={name: {"type": "constant"}, "a" * 100: {"type": "constant"}})
+    with pytest.raises(ConfigError, match=naming("ema", f"'{name}'", "at most 100")):
+        TrainingConfig(steps=1, ema={"ema": {"type": "constant"}, name: {"type": "constant"}})
+
+
 @pytest.mark.parametrize(
     ("settings", "remedy"),
     [
