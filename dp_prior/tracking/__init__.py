@@ -73,7 +73,7 @@ class TrackerConfig(Config):
         yield from self._saver_faults()
 
     def _saver_faults(self) -> Iterator[str]:
-        """Savers of which one would undo what another does."""
+        """Savers that share a place or an outbox."""
         uploads = [saver for saver in self.save if isinstance(saver, UploadConfig)]
         for outbox in dict.fromkeys(saver.outbox for saver in uploads):
             first, *others = (saver.place for saver in uploads if saver.outbox == outbox)

@@ -201,7 +201,7 @@ def _now() -> str:
 
 
 def _moment(text: Any) -> float:
-    """Seconds since the epoch of a time in `exit.json`, whose zone is that of its writer; the past if it is none."""
+    """Seconds since the epoch of a time in `exit.json`, written in any zone; the past if the text is no time."""
     try:
         return datetime.datetime.fromisoformat(text).timestamp()
     except (TypeError, ValueError, OverflowError):
