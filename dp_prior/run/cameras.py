@@ -10,20 +10,21 @@ from dp_prior.run.files.config import TrainConfig
 def camera_warnings(config: TrainConfig) -> Iterator[str]:
     """A line for each camera whose recorded frames are drawn in another way than an environment draws those of its
     name."""
-    drawn = {
-        (name, camera.render.to_json()): camera.render
-        for one in config.data.recorded_sets().values()
+    sets = config.data.recorded_sets()
+    drawn = [
+        (f"data.images.{name}" if one is config.data else f"data.sets.{called}.images.{name}", name, camera.render)
+        for called, one in sets.items()
         for name, camera in one.images.items()
         if camera.render is not None
-    }
+    ]
     for evaluator in (one for one in (*config.evaluate, *config.test) if one.type == "rollout"):
         env = evaluator.env
-        for (name, _), render in drawn.items():
+        for where, name, render in drawn:
             if render.type != env.type or name not in getattr(env, "cameras", {}):
                 continue
             for field, shown in (("camera", name), ("shadows", getattr(env, "shadows", None))):
                 if (learned := getattr(render, field, shown)) != shown:
                     yield (
-                        f"data.images.{name}.render.{field} is {learned!r}, but environment {env.type!r} of "
+                        f"{where}.render.{field} is {learned!r}, but environment {env.type!r} of "
                         f"{evaluator.name!r} shows {shown!r} by this name; give both the same"
                     )

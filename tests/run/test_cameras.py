@@ -49,6 +49,9 @@ def test_every_set_of_a_mixture_is_looked_at(tmp_path):
     config["data"] = {"type": "mixture", "sets": sets, **shared}
     env = {"type": "metaworld", "task": "push-v3", "cameras": {"corner2": [32, 32]}}
     config["test"] = [{"type": "rollout", "name": "test", "env": env}]
-    for name in ("wrong", "right"):
-        config["data"]["sets"] = {name: sets[name], **sets}
-        assert told_each([*camera_warnings(TrainConfig.from_json(json.dumps(config)))], ("'topview'", "'corner2'"))
+    sets["data"] = sets["wrong"]
+    expected = {name: (f"data.sets.{name}.images.corner2.render.camera", "'topview'") for name in ("wrong", "data")}
+    for name, other in (("wrong", "data"), ("data", "wrong"), ("right", "wrong")):
+        config["data"]["sets"] = {one: sets[one] for one in (name, other)}
+        named = [expected[one] for one in (name, other) if one in expected]
+        assert told_each([*camera_warnings(TrainConfig.from_json(json.dumps(config)))], *named)
