@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,6 +47,8 @@ class FsspecSaverConfig(UploadConfig):
             raise ValueError(
                 f"{url!r} is not the URL of a folder, such as s3://bucket/runs/pusht; for a path use `local`"
             )
+        if re.match(r"(file|local)://(?![/~])", url):  # relative to the folder of the process that sends
+            raise ValueError(f"{url!r} names no absolute path, such as file:///disk/pusht; for a path use `local`")
         return without_password(url.rstrip("/") if not url.endswith("://") else url)
 
     @property

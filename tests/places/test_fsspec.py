@@ -167,6 +167,13 @@ def test_what_is_no_url_is_refused(url):
         FsspecSaverConfig(url=url)
 
 
+@pytest.mark.parametrize("url", ["file://backup/pusht", "file://./backup", "local://backup"])
+def test_a_relative_path_in_a_url_is_refused_since_the_worker_has_another_working_directory(url):
+    with pytest.raises(ConfigError, match=naming("url", f"'{url}'", "file:///disk/pusht", "`local`")):
+        FsspecSaverConfig(url=url)
+    assert FsspecSaverConfig(url="file://~/backup").url == "file://~/backup"
+
+
 @pytest.mark.parametrize(
     ("record", "field"), [("save", {"type": "fsspec", "url": "{}"}), ("load", {"type": "remote", "reference": "{}"})]
 )
