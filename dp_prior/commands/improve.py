@@ -181,10 +181,20 @@ class Improvement:
             OtherRunError, ChangedError: the data or the settings of a stopped training have changed.
         """
         if read_result(directory) is None:
+            self._refuse_later_rounds(directory)
             with _training_anew(directory):
                 outcome = Run(self._improved(policy, episodes, directory), report=self._report).run()
             self.is_stopped = outcome.status == "stopped"
         return None if self.is_stopped else resolve(directory)
+
+    def _refuse_later_rounds(self, directory: Path) -> None:
+        """Raises ConfigError if a round would be trained anew before one that its first policy has played."""
+        number = int(directory.parent.name.removeprefix("round_"))
+        later = self._out / f"round_{number + 1}"
+        if later.exists() and not directory.exists():
+            found = f"is missing, but its policy played in {later}"
+            remedy = f"restore it, or delete {later} and all after it, and the same command goes on from here"
+            raise ConfigError(str(directory), [f"{found}; {remedy}"])
 
     def _improved(self, policy: Path, episodes: Sequence[Path], directory: Path) -> TrainConfig:
         """The configuration of a round's run."""

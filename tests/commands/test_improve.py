@@ -241,6 +241,18 @@ def test_episodes_changed_after_a_stopped_training_train_the_round_anew_once_its
     assert rounds[0].episodes == 4
 
 
+def test_a_round_is_not_trained_anew_before_one_that_its_policy_played(run, tmp_path):
+    out = tmp_path / "out"
+    improved(run, out)
+    shutil.rmtree(out / "round_1" / "run")
+    kept = (out / ROUNDS).read_bytes()
+    with pytest.raises(ConfigError, match=naming(out / "round_1" / "run", out / "round_2", "delete")):
+        improved(run, out)
+    assert (out / ROUNDS).read_bytes() == kept and not (out / "round_1" / "run").exists()
+    shutil.rmtree(out / "round_2")
+    assert len(improved(run, out)[0]) == 2
+
+
 def test_other_errors_of_a_stopped_training_keep_their_remedy(run, tmp_path, monkeypatch):
     def fails(self, *arguments):
         raise ConfigError("MuJoCo cannot render here", ["no EGL"], advice="set MUJOCO_GL")
