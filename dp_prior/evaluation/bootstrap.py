@@ -24,9 +24,10 @@ def solved(scores: np.ndarray) -> np.ndarray:
 
 
 def worst_tenth(scores: np.ndarray) -> np.ndarray:
-    """Mean of the lowest tenth, rounded up to whole episodes."""
+    """Mean of the lowest tenth, rounded up to whole episodes; NaN if a score is, for it may be among the lowest."""
     count = math.ceil(scores.shape[-1] / 10)
-    return np.sort(scores, axis=-1)[..., :count].mean(-1)
+    lowest = np.sort(scores, axis=-1)[..., :count].mean(-1)
+    return np.where(np.isnan(scores).any(-1), np.nan, lowest)[()]
 
 
 STATISTICS: dict[str, Statistic] = {"score": mean, "solved": solved, "worst tenth": worst_tenth}

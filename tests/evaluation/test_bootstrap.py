@@ -14,6 +14,14 @@ def test_statistics():
     assert worst_tenth(scores) == pytest.approx(0.1), "a tenth of 11 is rounded up to 2"
 
 
+def test_episodes_without_a_score_are_not_left_out_of_the_worst_tenth():
+    """Sorted last, they made the worst tenth of a policy that broke down that of its other episodes."""
+    scores = np.full((2, 20), 0.5)
+    scores[0, 3] = np.nan
+    np.testing.assert_array_equal(worst_tenth(scores), [np.nan, 0.5])
+    assert all(np.isnan(statistic(scores[0])) for statistic in (mean, worst_tenth))
+
+
 def test_bootstrap_has_the_exact_distribution_of_all_resamples():
     groups = [np.array([[0.1, 0.9, 0.4], [0.3, 0.2, 1.0]]), np.array([[0.5, 0.8, 0.0]])]
     exact = []
