@@ -22,7 +22,8 @@ class NoiseTable:
         snr: (T,) float64 signal-to-noise ratio (alpha / sigma) squared.
         levels: (alpha, sigma) of every timestep as plain numbers, and at index -1 those of the clean sample.
         variance: alpha^2 + sigma^2, of x_t where the data are standard normal; like `levels`.
-        half_log_snr: log(alpha / sigma) of every timestep, DPM-Solver's lambda; no signal at all counts as -30.
+        half_log_snr: log(alpha / sigma) of every timestep, DPM-Solver's lambda; no signal at all counts as -30, or as 1
+            less than the timestep before.
     """
 
     def __init__(self, alpha: Tensor, sigma: Tensor):
@@ -38,7 +39,9 @@ class NoiseTable:
             )
         self.levels = [*zip(alpha.tolist(), sigma.tolist(), strict=True), (1.0, 0.0)]
         self.variance = [round(alpha**2 + sigma**2, 12) for alpha, sigma in self.levels]  # exactly 1 where it is kept
-        self.half_log_snr = [math.log(max(alpha / sigma, math.exp(-30))) for alpha, sigma in self.levels[:-1]]
+        self.half_log_snr = [math.log(alpha / sigma) for alpha, sigma in self.levels[:-1] if alpha]
+        if not alpha[-1]:
+            self.half_log_snr.append(min([-30.0, *(last - 1 for last in self.half_log_snr[-1:])]))
         for step in (self.transition, self._weights, self.log_stds, self.multistep):
             setattr(self, step.__name__, functools.cache(step))
 

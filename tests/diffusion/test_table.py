@@ -2,14 +2,17 @@
 
 import math
 import time
+from itertools import pairwise
 
 import pytest
 import torch
 
 from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
-from dp_prior.diffusion.schedule import Cosine, Flow, Linear
+from dp_prior.diffusion.sampler import DPMSolver, UniPC
+from dp_prior.diffusion.schedule import Cosine, Flow, Linear, PowerCosine
 from dp_prior.diffusion.table import NoiseTable
+from dp_prior.tensors.randomness import Randomness
 from tests.cases import every
 from tests.messages import naming
 
@@ -107,6 +110,18 @@ def test_multistep_integrates_polynomials_in_lambda_exactly(nodes):
 
 def test_pure_noise_counts_as_a_finite_half_log_snr():
     assert Flow(steps=4).table().half_log_snr == pytest.approx([math.log(3), 0.0, -math.log(3), -30.0])
+
+
+@pytest.mark.parametrize("tau", [1.0, 8.0, 20.0])
+def test_faint_signals_are_told_apart(tau):
+    """Those below e^-30 counted as equal, and samplers divided by their distance, which was 0."""
+    table = PowerCosine(floor=0.0, tau=tau).table()
+    assert all(later < before for before, later in pairwise(table.half_log_snr))
+    assert table.half_log_snr[-2] == pytest.approx(math.log(table.alpha[-2] / table.sigma[-2]))
+    random = Randomness.from_counts(0, "test", torch.arange(4))
+    for sampler in (DPMSolver(), DPMSolver(stochastic=True), UniPC(), UniPC(order=3)):
+        x_0 = sampler(lambda x_t, t: torch.full_like(x_t, 0.5), random.normal(3), table, random)
+        torch.testing.assert_close(x_0, torch.full((4, 3), 0.5))
 
 
 def test_a_table_that_does_not_lose_signal_is_refused():
