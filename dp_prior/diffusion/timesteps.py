@@ -14,6 +14,9 @@ from dp_prior.tensors.randomness import Randomness
 GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 """2^64 divided by the golden ratio, as int64: its multiples fill the circle evenly however many are taken."""
 
+LARGEST_LOSS = 1e15
+"""Larger losses are remembered as this, so that the sum of their squares stays finite."""
+
 
 class _Timesteps(Config):
     """The fields of every distribution of timesteps."""
@@ -163,7 +166,8 @@ class LossAwareSampler(TimestepSampler):
         place = t * history + (self.counts[t.clamp(max=steps - 1)] + rank) % history
         is_kept = (t < steps) & (rank >= size[t] - history)
         slots = torch.cat([self.losses.flatten(), self.losses.new_zeros(1)])
-        slots[torch.where(is_kept, place, steps * history)] = per_sample[order].to(slots.dtype)
+        kept = per_sample[order].clamp(-LARGEST_LOSS, LARGEST_LOSS)
+        slots[torch.where(is_kept, place, steps * history)] = kept.to(slots.dtype)
         self.losses.copy_(slots[:-1].view(steps, history))
         self.counts.add_(size[:-1])
 

@@ -136,6 +136,18 @@ def test_history_keeps_the_newest_losses_like_a_loop_does():
         assert sorted(sampler.losses[step].tolist()) == pytest.approx(sorted(kept[step]))
 
 
+@pytest.mark.parametrize("loss", [1e20, 3e38, -1e30])
+def test_a_huge_loss_keeps_the_probabilities_finite(loss):
+    """Its square overflowed: the probability of its timestep was NaN, and every sample drew that timestep."""
+    sampler = filled(uniform=0.1)
+    sampler.update(torch.full((3,), 7), torch.full((3,), loss), torch.ones(3))
+    expected = torch.full((20,), 0.1 / 20)
+    expected[7] += 0.9
+    torch.testing.assert_close(sampler.probability(), expected)
+    t, factor = sampler.draw(RANDOM)
+    assert factor.isfinite().all() and len(t.unique()) == 20
+
+
 def test_history_is_saved_with_the_model_and_goes_on_from_there():
     config = DiffusionConfig(timesteps=LossSecondMoment(history=3))
     process, copy = DiffusionProcess(config), DiffusionProcess(config)
