@@ -85,6 +85,21 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
             statistics = {**statistics, **{key: Statistics.of(value) for key, value in values.items()}}
         super().fit(statistics, samples)
 
+    def warnings(self) -> list[str]:
+        """See `DiffusionModel.warnings`; depth that shows other pixels than its camera where both are cropped."""
+        found = super().warnings()
+        for key, depth in self.spec.depths.items():
+            encoders = [] if depth.camera is None else [self.encoder.encoder_of(name) for name in (key, depth.camera)]
+            crops = [encoder.camera.crop for encoder in encoders if hasattr(encoder, "camera")]
+            if len(crops) == 2 and crops[0] != crops[1] and any(crop.size != crop.frame for crop in crops):
+                own, theirs = (f"{each.size} of {each.frame}" for each in crops)
+                found.append(
+                    f"data.depth.{key}.camera is {depth.camera!r}, but random crops show different pixels of both: "
+                    f"{own} of the depth and {theirs} of the camera (height, width); give both the same size in data "
+                    f"and the same crop in task.encoders"
+                )
+        return found
+
     def given(self, mask: Tensor, random: Randomness) -> Tensor | None:
         """See `DiffusionModel.given` and `PrefixConfig`."""
         prefix = self.record.prefix

@@ -137,6 +137,35 @@ def test_a_clip_that_cuts_into_the_data_is_told(normalizer, clip, reach):
         assert told(found[0], "+-1", "normalised units") and f" {reach}" in found[0]
 
 
+CAMERA = {"type": "resnet", "width": 16, "blocks": [1], "stem": "patch", "pool": "mean", "output_dim": 3}
+
+
+@pytest.mark.parametrize(
+    ("size", "crops", "differ"),
+    [
+        (16, (0.5, 0.5), False),
+        (16, (None, None), False),
+        (8, (None, None), False),
+        (8, (0.5, 0.5), True),
+        (16, (0.5, 0.75), True),
+        (16, (0.5, None), True),
+    ],
+)
+def test_crops_of_depth_that_are_not_those_of_its_camera_are_told(size, crops, differ):
+    """`camera` promises equal crops, but of frames of another size other places were drawn, without a word."""
+    spec = Spec(
+        x_shape=(4, 2),
+        cond_shapes={"front": (2, 16, 16, 3), "far": (2, size, size, 1)},
+        kinds={"front": "image", "far": "depth"},
+        depths={"far": {"near": 0.1, "far": 2.0, "camera": "front"}},
+    )
+    encoders = {key: CAMERA | {"crop": crop} for key, crop in zip(("front", "far"), crops, strict=True)}
+    policy = PolicyConfig.model_validate({**SMALL, "encoders": encoders}).create(spec)
+    policy.normalizer.fit({"x": statistics(batch().x)})
+    found = policy.warnings()
+    assert len(found) == differ and all(told(line, "data.depth.far.camera", "'front'", "crop") for line in found)
+
+
 def test_sampler_can_be_replaced_for_a_call():
     policy, data = build(), batch()
     other = policy.sampler.model_copy(update={"steps": 10})
