@@ -85,7 +85,8 @@ class Lockstep:
 
     def step(self, actions: np.ndarray) -> EnvStep:
         n = len(self._rows)
-        actions = np.clip(check_actions(actions, n, self.action_dim), self._low, self._high).astype(self._dtype)
+        actions = np.clip(check_actions(actions, n, self.action_dim), self._low, self._high)
+        actions = (np.rint(actions) if self._dtype.kind in "iu" else actions).astype(self._dtype)
         reward = np.zeros(n)
         self._steps += 1
         for row in np.flatnonzero(~self._done):

@@ -154,3 +154,19 @@ def test_the_stage_that_an_environment_names_is_the_last_one_and_stays():
     assert [stage.tolist() for stage in found[1:]] == [["part 2"] * 2] * 2 + [["part 4", "part 2"]] * 2
     env.reset([9, 9])
     assert "stage" not in env.step(np.zeros((2, 1))).info
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int8, np.uint8])
+def test_actions_of_whole_numbers_are_rounded_to_the_nearest(dtype):
+    """They were cut off: 0.999, predicted for a recorded 1, was executed as 0."""
+    executed = []
+
+    def step(action):
+        executed.append(action)
+        return 5.0, 0.0, False, False, {}
+
+    low, high = np.array([0], dtype), np.array([3], dtype)
+    env = lockstep(action_space=SimpleNamespace(shape=(1,), low=low, high=high, dtype=np.dtype(dtype)), step=step)
+    episode(env, [5], [[[0.999]], [[0.4]], [[1.6]], [[-9.0]], [[9.0]]])
+    assert [one.tolist() for one in executed] == [[1], [0], [2], [0], [3]]
+    assert {one.dtype for one in executed} == {np.dtype(dtype)}
