@@ -26,7 +26,7 @@ Signals = Mapping[str, list[int]]
 def signals(
     obs_shapes: Mapping[str, tuple[int, ...]], action_dim: int, spec: Spec, angles: Mapping[str, Collection[int]]
 ) -> Signals:
-    """The executed action, and each vector that the policy observes.
+    """The executed action, and each vector that the policy observes, unless it is named as the action is.
 
     Args:
         angles: numbers that are angles, by key; a vector of nothing else is left out.
@@ -34,7 +34,7 @@ def signals(
     seen = [key for key in obs_shapes if key in spec.cond_shapes and spec.kind(key) not in ("image", "text")]
     lengths = {key: obs_shapes[key][0] for key in seen if len(obs_shapes[key]) == 1 and obs_shapes[key][0] <= LARGEST}
     numbers = {key: [one for one in range(length) if one not in angles.get(key, ())] for key, length in lengths.items()}
-    return {ACTION: list(range(action_dim)), **{key: kept for key, kept in numbers.items() if kept}}
+    return {ACTION: list(range(action_dim)), **{key: kept for key, kept in numbers.items() if kept and key != ACTION}}
 
 
 class Motion:

@@ -19,6 +19,12 @@ def test_signals_are_the_action_and_vectors_that_the_policy_observes():
     assert "state" not in signals(shapes, 2, spec, {"state": range(5)}), "of angles alone"
 
 
+def test_an_observation_that_is_named_as_the_action_is_not_followed_in_its_place():
+    """The numbers of the observation were looked for in the action: an IndexError at the end of a rollout."""
+    spec = Spec(x_shape=(4, 2), cond_shapes={"action": (2, 3), "state": (2, 1)})
+    assert signals({"action": (3,), "state": (1,)}, 2, spec, {}) == {"action": [0, 1], "state": [0]}
+
+
 def test_an_angle_that_jumps_by_a_full_turn_moves_nothing():
     states = np.random.default_rng(0).normal(size=(1, 10, 3))
     turned = states + [0, 0, 2 * np.pi] * (np.arange(10) % 2)[:, None]
