@@ -11,11 +11,16 @@ W = 1 and standard normal data, x_0' is Y.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+MOST_STEEP = 2.0**12
+"""Of sigma / alpha: a gradient scaled down further would vanish in half precision, where the clean sample is predicted.
+"""
 
 
 class Target(NamedTuple):
@@ -48,5 +53,15 @@ class Target(NamedTuple):
             x_0, raw = estimate(x_t)
             clean = x_0.detach()
             error = torch.where(self.weights > 0, self.weights * (self.values - clean), 0.0)
-            (gradient,) = torch.autograd.grad(x_0, x_t, error)
-        return clean.add(gradient, alpha=self.strength(*level)), None if raw is None else raw.detach()
+            scale = _near_one(error, *level)
+            (gradient,) = torch.autograd.grad(x_0, x_t, error * scale)
+        guided = clean.add(gradient / scale, alpha=self.strength(*level))
+        return guided, None if raw is None else raw.detach()
+
+
+def _near_one(error: Tensor, alpha: float, sigma: float) -> Tensor:
+    """(B, 1, ...) powers of two that bring the gradient inside the network near 1. The gradient grows with the error,
+    and with sigma / alpha where noise is predicted; half precision ends at 65,504."""
+    steepness = min(sigma / alpha, MOST_STEEP) if alpha else MOST_STEEP
+    largest = error.abs().flatten(1).amax(1).clamp(min=1e-30).log2().ceil() + math.ceil(max(0.0, math.log2(steepness)))
+    return torch.exp2(-largest).view(-1, *[1] * (error.dim() - 1))

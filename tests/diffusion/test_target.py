@@ -62,6 +62,21 @@ def test_guided_estimate_is_that_of_the_dense_jacobian(objective, guidance):
         assert not found.requires_grad
 
 
+@every(objective=["eps", "x0", "v", "flow"], t=[10, 50, 99])
+def test_a_network_in_half_precision_is_guided(objective, t):
+    """At the noisiest timestep an error of the noise is one of 2,029 times its size in x_0, and so is its gradient:
+    their product overflowed, and all of the sample was NaN."""
+
+    def half(x_t, t):
+        assert x_t.dtype == torch.float32
+        return network(x_t.half(), t.half())
+
+    process = DiffusionProcess(DiffusionConfig(objective={"type": objective}, clip=None))
+    draw, x_t = Draw(target=Target(Y, W, 5.0)), Y.flip(0)
+    found, expected = (process.denoiser(one, (3, 5, 2), draw)(x_t, t) for one in (half, network))
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02 * float(expected.abs().max()))
+
+
 @pytest.mark.parametrize("beta", [0.7, 5.0, 1e9])
 def test_flow_sampling_is_the_algorithm_of_the_paper(beta):
     """Equations 2 to 4 of arXiv:2506.07339, written out: time tau runs from noise at 0 to data at 1, and the velocity
