@@ -45,6 +45,28 @@ def rows(n=8, seed=0):
     return Randomness.from_counts(seed, "test", torch.arange(n))
 
 
+@every(
+    dtype=[torch.bfloat16, torch.float16, torch.float64],
+    backbone=[
+        {"type": "prior_transformer", "n_text_tokens": 2, "embed_dim": 16},
+        {"type": "multi_query_prior", "n_text_tokens": 2},
+        {"type": "multi_query_prior", "time_table": 20},
+    ],
+    encodings=[False, True],
+)
+def test_weights_of_any_precision_draw(dtype, backbone, encodings):
+    """`multi_query_prior` multiplied weights of half precision by features of the time in float32, and failed."""
+    spec = Spec(x_shape=(DIM,), cond_shapes={"text": (DIM,), **({"text_encodings": (3, DIM)} if encodings else {})})
+    task = {**SMALL, "backbone": {"n_layers": 1, "n_heads": 2, **backbone}}
+    torch.manual_seed(0)
+    prior = PriorConfig.from_json(json.dumps(task)).create(spec).eval()
+    cond = batch(spec=spec).cond
+    expected = prior.draw(cond, rows())
+    prior.cast_weights(dtype)
+    found = prior.draw(cond, rows())
+    assert found.dtype == torch.float32 and F.cosine_similarity(found, expected).median() > 0.95
+
+
 def encodings_of(given):
     return given.cond.get("text_encodings")
 

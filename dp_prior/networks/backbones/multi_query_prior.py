@@ -133,7 +133,7 @@ class PriorTokens(nn.Module):
             kept: (B,) by key, 1 to keep a sample's condition, 0 to drop it, and the noisy embedding where the text
                 embedding is dropped; None keeps all.
         """
-        embedding = self.project(cond[EMBEDDING])
+        embedding = self.project(cond[EMBEDDING].to(compute_dtype(self.null[EMBEDDING])))
         batch, dim = len(embedding), self.cond_shape[1]
         encodings = cond.get(ENCODINGS, embedding.new_zeros(batch, 0, dim))[:, : self.counts[ENCODINGS]]
         encodings = F.pad(encodings, (0, 0, 0, self.counts[ENCODINGS] - encodings.shape[1]))
@@ -210,7 +210,7 @@ class MultiQueryPrior(nn.Module):
             raise ValueError(f"backbone {config.type!r} predicts no variance; set diffusion.variance to a fixed one")
         self.dim = dim
         time_dim = config.n_time_tokens * dim
-        self.time = nn.Embedding(config.time_table, time_dim) if config.time_table else _time_layers(dim, time_dim)
+        self.time = nn.Embedding(config.time_table, time_dim) if config.time_table else TimeLayers(dim, time_dim)
         self.image = _widening(dim, config.n_image_tokens)
         self.query = nn.Parameter(torch.randn(dim))
         self.distances = nn.Embedding(BUCKETS, config.n_heads)
@@ -274,12 +274,21 @@ def distance_buckets(count: int) -> Tensor:
     return torch.where(distance < exact, distance, far)
 
 
-def _time_layers(dim: int, out_dim: int) -> nn.Sequential:
-    hidden = 2 * out_dim
-    return nn.Sequential(
-        SinusoidalEmbedding(dim=dim),
-        *(KernelLinear(dim, hidden), nn.SiLU(), KernelLinear(hidden, hidden), nn.SiLU(), KernelLinear(hidden, out_dim)),
-    )
+class TimeLayers(nn.Sequential):
+    """The timestep's features, through three linear layers."""
+
+    def __init__(self, dim: int, out_dim: int):
+        wide = 2 * out_dim
+        layers = KernelLinear(dim, wide), nn.SiLU(), KernelLinear(wide, wide), nn.SiLU(), KernelLinear(wide, out_dim)
+        super().__init__(SinusoidalEmbedding(dim=dim), *layers)
+
+    def forward(self, t: Tensor) -> Tensor:
+        """(B,) timesteps -> (B, out_dim) in the dtype of the weights."""
+        sinusoidal, *layers = self
+        found = sinusoidal(t).to(layers[0].weight.dtype)
+        for layer in layers:
+            found = layer(found)
+        return found
 
 
 def _widening(dim: int, count: int) -> nn.Module:
