@@ -132,6 +132,22 @@ def missing_part(array: h5py.Dataset) -> str | None:
     return f"holds {found} of {expected} chunks" if found < expected else None
 
 
+def complete_array(group: h5py.Group, key: str, where: str) -> h5py.Dataset:
+    """The array at a path below a group.
+
+    Args:
+        where: the array, for messages.
+
+    Raises:
+        DataError: a part of it is not written, or it declares more than is stored.
+    """
+    array = array_at(group, key)
+    check_dataset(array)
+    if array.dtype.kind != "O" and (missing := missing_part(array)):
+        raise DataError(where, [f"{missing}; the file is incomplete, copy or write it again"])
+    return array
+
+
 def row_blocks(array: h5py.Dataset, first: int, stop: int, step: int) -> Iterator[np.ndarray]:
     """Rows first to stop - 1 in order, at most `step` at once; each chunk is decompressed once."""
     chunk = array.chunks[0] if array.chunks else 1

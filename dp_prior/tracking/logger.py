@@ -62,7 +62,7 @@ class Logger:
         """Show how much of a long evaluation is done. Called often, and only for loggers without a queue."""
 
     def rewind(self, progress: Progress) -> None:
-        """The run resumes here; later steps will be logged again. At `Progress()` the run starts, and all steps will."""
+        """The run resumes here; later steps will be logged again. At `Progress()` all steps will."""
 
     def sync(self) -> None:
         """A checkpoint is about to be saved: make all logged content survive a power cut."""

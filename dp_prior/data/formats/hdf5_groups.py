@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,21 +14,16 @@ from dp_prior.data.formats.grouped import EpisodeArrays, GroupedStore, Layout
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.found_files import by_number
 from dp_prior.data.hdf5 import (
-    array_at,
     arrays_in,
-    check_dataset,
+    complete_array,
     groups_at,
     has_groups,
     import_h5py,
     lost_names,
-    missing_part,
     names_beside,
     opened_hdf5,
     row_blocks,
 )
-
-if TYPE_CHECKING:
-    import h5py
 
 ENDINGS = (".hdf5", ".h5")
 
@@ -53,28 +47,15 @@ class Hdf5Episode(EpisodeArrays):
 
     def rows(self, key: str, first: int, stop: int) -> np.ndarray:
         """See `EpisodeArrays`."""
-        with self._opened(key) as array:
-            return array[first:stop]
+        where = f"{self.where}[{key}]"
+        with opened_hdf5(self.file, where) as file:
+            return complete_array(file[self._group], key, where)[first:stop]
 
     def blocks(self, key: str, first: int, stop: int, step: int) -> Iterator[np.ndarray]:
         """See `EpisodeArrays`; each chunk is decompressed once."""
-        with self._opened(key) as array:
-            yield from row_blocks(array, first, stop, step)
-
-    @contextlib.contextmanager
-    def _opened(self, key: str) -> Iterator[h5py.Dataset]:
-        """An array of the open file.
-
-        Raises:
-            DataError: a part of it is missing.
-        """
-        with opened_hdf5(self.file, f"{self.where}[{key}]") as file:
-            array = array_at(file[self._group], key)
-            check_dataset(array)
-            if array.dtype.kind != "O" and (missing := missing_part(array)):
-                found = f"{missing}; the file is incomplete, copy or write it again"
-                raise DataError(f"{self.where}[{key}]", [found])
-            yield array
+        where = f"{self.where}[{key}]"
+        with opened_hdf5(self.file, where) as file:
+            yield from row_blocks(complete_array(file[self._group], key, where), first, stop, step)
 
 
 class Hdf5GroupsConfig(EpisodeStoreRecord):
