@@ -1,4 +1,7 @@
-"""Formats of recorded episodes, one per module or folder: a record, how its data are read, and how they are written."""
+"""Formats of recorded episodes, one per module or folder: a record, how its data are read, and how they are written.
+
+A path is taken for the first of the family that it looks like.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
 
 EpisodeStoreConfig = family(
     "episodes",
-    *(ZarrStoreConfig, FlaggedArraysConfig, NpzStoreConfig, LeRobotStoreConfig, RobomimicStoreConfig),
-    *(Hdf5GroupsConfig, EpisodeFilesConfig, MaskedArraysConfig, Ros2BagsConfig),
+    *(ZarrStoreConfig, LeRobotStoreConfig, RobomimicStoreConfig, Hdf5GroupsConfig),
+    *(FlaggedArraysConfig, NpzStoreConfig, EpisodeFilesConfig, MaskedArraysConfig, Ros2BagsConfig),
     needs=("create", "path", "is_at", "is_remote", "local", "write"),
 )

@@ -19,7 +19,7 @@ from tests.messages import naming
         ({"obs": {"observation.state": {"key": "state"}}}, ("name 'observation.state'",)),
         ({"action": {"key": "action", "slice": [2, 2]}}, ("[2, 2]", "empty", "expected 0 <=")),
         ({"action": {"key": "action", "slice": [-1, 2]}}, ("[-1, 2]", "negative")),
-        ({"episodes": {"type": "hdf5", "path": "a"}}, ("'hdf5'", "'zarr', 'flagged_arrays', 'npz', 'lerobot'")),
+        ({"episodes": {"type": "hdf5", "path": "a"}}, ("'hdf5'", "'zarr', 'lerobot', 'robomimic', 'hdf5_groups'")),
         ({"batch_size": 0}, ("batch_size",)),
         ({"previous_action": "agent"}, ("previous_action", "'agent'", "another observation")),
         ({"previous_action": "action"}, ("previous_action", "'action'", "name of")),
