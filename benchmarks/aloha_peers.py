@@ -1,7 +1,7 @@
 """`python -m benchmarks.aloha_peers DATA`: LeRobot's ACT and diffusion policy, and ours, on ALOHA from states.
 
 Each learns the same demonstrations in the same minutes of one core, several times, and plays the same seeds with its
-last weights. LeRobot's policies are its own classes with its losses, normalizers and samplers; both get our average and
+last weights. The samples of these minutes are measured once, which needs a machine without other work. LeRobot's policies are its own classes with its losses, normalizers and samplers; both get our average and
 a cosine learning rate, the diffusion policy our sizes and batches too, and ACT its own batches of 8 and a network that
 one core can train: 128 wide, where the published one is 512. What is there already is not done again, so the command
 may be stopped and repeated.
@@ -146,16 +146,16 @@ def main(
     results: dict[str, Settings] = {}
     for code in only or CODES:
         kept = Kept(out.absolute() / f"{code}.jsonl", **options, first_seed=first_seed)
+        if (room := f"samples of {code}") not in kept.results:
+            given = RECIPES[task], settings_of(code, data.absolute(), 0), out.absolute() / f"pilot_{code}"
+            each = seconds_of_ours(*given) if code == "ours" else seconds_of_theirs(code, *given)
+            kept.note(room, int(60 * minutes / each))
+        samples = kept.results[room]
         for seed in range(trainings):
             name, directory = f"{code} {seed}", out.absolute() / f"{code}_{seed}"
-            settings, pilot = settings_of(code, data.absolute(), seed), out.absolute() / f"pilot_{code}_{seed}"
-            if (room := f"samples of {name}") not in kept.results:
-                given = RECIPES[task], settings, pilot
-                each = seconds_of_ours(*given) if code == "ours" else seconds_of_theirs(code, *given)
-                kept.note(room, int(60 * minutes / each))
             if name not in kept.results:
-                samples = kept.results[room]
-                policy = train(code, RECIPES[task], {**settings, "train.samples": samples}, directory)
+                settings = {**settings_of(code, data.absolute(), seed), "train.samples": samples}
+                policy = train(code, RECIPES[task], settings, directory)
                 kept.note(name, {"samples": samples, **measure(policy, task, episodes, first_seed)})
         results |= kept.results
     click.echo(table(results))
