@@ -1,10 +1,11 @@
 """`python -m benchmarks.aloha_peers DATA`: LeRobot's ACT and diffusion policy, and ours, on ALOHA from states.
 
 Each learns the same demonstrations in the same minutes of one core, several times, and plays the same seeds with its
-last weights. The samples of these minutes are measured once, which needs a machine without other work. LeRobot's policies are its own classes with its losses, normalizers and samplers; both get our average and
-a cosine learning rate, the diffusion policy our sizes and batches too, and ACT its own batches of 8 and a network that
-one core can train: 128 wide, where the published one is 512. What is there already is not done again, so the command
-may be stopped and repeated.
+last weights. The samples of these minutes are measured once, on a machine without other work. LeRobot's policies are
+its own classes with its losses, normalizers and samplers; both get our average and a cosine learning rate, the
+diffusion policy our sizes and batches too, and ACT its own batches of 8 and a network that one core can train: 128
+wide, where the published one is 512. What is there already is not done again, so the command may be stopped and
+repeated.
 
 Needs a folder that `scripts/peers.sh` fills, named by DP_PRIOR_PEERS.
 """

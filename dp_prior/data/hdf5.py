@@ -139,7 +139,7 @@ def complete_array(group: h5py.Group, key: str, where: str) -> h5py.Dataset:
         where: the array, for messages.
 
     Raises:
-        DataError: a part of it is not written, or it declares more than is stored.
+        DataError: a part of the array is not written, or more is declared than stored.
     """
     array = array_at(group, key)
     check_dataset(array)
