@@ -28,7 +28,7 @@ class Demonstrations(SplitData):
         is_train_step: (m,) bool, True where a padded row of `train` is no repeated edge.
         has_embeddings: whether observations are read from disk in blocks.
         shares: groups of the windows of `train`, with shares of an epoch, at the start; None if each comes once.
-        follows: names of the evaluators whose measurements change the shares.
+        follows: texts of the data by the evaluator whose measurements of them change the shares.
         file_warnings: about the files.
     """
 
@@ -39,7 +39,7 @@ class Demonstrations(SplitData):
     is_train_step: np.ndarray
     has_embeddings: bool
     shares: list[Share] | None
-    follows: frozenset[str]
+    follows: dict[str, list[str]]
     file_warnings: list[str]
 
     def __init__(self, config: WindowsConfig):

@@ -127,7 +127,7 @@ class FrameTexts:
             successes: see `FollowingOrder`.
 
         Raises:
-            ConfigError: a text with a weight of its own would have no sample, or the successes are of other texts.
+            ConfigError: a text with a weight of its own would have no sample.
         """
         weights = self._weights_after(successes.get(self.follows, {}))
         texts, sizes = np.unique(index, return_counts=True)
@@ -145,15 +145,6 @@ class FrameTexts:
         if not successes:
             return self.weights
         known = {text[:INSTRUCTION_CHARACTERS]: number for number, text in enumerate(self.texts)}
-        if not known.keys() & successes.keys():
-            told, said = min(successes), _named(self.texts)
-            raise ConfigError(
-                "data",
-                [
-                    f'language.weights are "by_success", but evaluator {self.follows!r} told {told!r}, and frames have '
-                    f"{said}; let it give the instructions of the data"
-                ],
-            )
         rates = {known[text]: (n - s + 1) / (n + 2) for text, (s, n) in successes.items() if text in known}
         return [rates.get(number, 0.5) for number in range(len(self.texts))]
 

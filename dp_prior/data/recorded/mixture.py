@@ -171,7 +171,9 @@ class Mixture(Demonstrations):
         self.file_warnings = [f"{name}: {warning}" for name, each in sets.items() for warning in each.file_warnings]
         self.has_embeddings = any(each.has_embeddings for each in parts)
         self.train, self.val, self.test = (self._joined(part) for part in PARTS)
-        self.follows = config.followed()
+        self.follows = {
+            name: [text for each in parts for text in each.follows.get(name, ())] for name in config.followed()
+        }
         is_weighted = is_weighted or any(each.shares is not None for each in parts)
         self.shares = self.divided(len(self.train), {}) if is_weighted else None
 

@@ -164,7 +164,7 @@ class Trajectories(Demonstrations):
         self._weights = None if config.weights is None else config.weights.create(store, chosen)
         is_weighted = weighted is not None or self._weights is not None
         self.shares = self.divided(len(self.train), {}) if is_weighted else None
-        self.follows = config.followed()
+        self.follows = {} if weighted is None or weighted.follows is None else {weighted.follows: weighted.texts}
 
     def _spec(
         self,

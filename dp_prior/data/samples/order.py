@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from dp_prior.config import ConfigError
+from dp_prior.data.errors import first_few
 from dp_prior.tensors.randomness import Randomness
 
 
@@ -154,16 +156,21 @@ class FollowingOrder(WeightedOrder):
     def __init__(
         self,
         seed: int,
-        evaluators: Collection[str],
+        evaluators: Mapping[str, Collection[str]],
         divide: Callable[[Successes], Sequence[Share]],
         successes: Successes | None = None,
     ):
         """
         Args:
-            evaluators: their names.
+            evaluators: the instructions of the data that follow each, by its name.
             divide: the groups and their shares, given successes.
+
+        Raises:
+            ConfigError: an evaluator told successes, but none of instructions that follow it.
         """
         self.successes = successes or {}
+        for name, texts in evaluators.items():
+            _check_told(name, self.successes.get(name, {}), texts)
         super().__init__(seed, divide(self.successes))
         self._evaluators, self._divide = evaluators, divide
 
@@ -184,6 +191,18 @@ class FollowingOrder(WeightedOrder):
             if (rows := [row for row in tables.get(f"{name}/by_instruction", ()) if not isnan(row["success_rate"])])
         }
         return self.resumed({**self.successes, **found}) if found else self
+
+
+def _check_told(name: str, successes: Mapping[str, Sequence[int]], texts: Collection[str]) -> None:
+    if successes and not successes.keys() & {text[:INSTRUCTION_CHARACTERS] for text in texts}:
+        said = first_few(sorted(map(repr, set(texts))), 3)
+        raise ConfigError(
+            "data",
+            [
+                f'language.weights are "by_success", but evaluator {name!r} told {min(successes)!r}, and frames have '
+                f"{said}; let it give the instructions of the data"
+            ],
+        )
 
 
 def _sorted_by_hash(ids: np.ndarray, seed: int, purpose: str) -> np.ndarray:

@@ -354,7 +354,7 @@ def test_texts_that_a_rollout_loses_are_drawn_more_often(tmp_path, is_mixture):
         weight_of = dict(zip(("go left", "go right", "stop"), weights, strict=True))
         expected = {text: weight_of[text] / sum(weights) for text in TEXTS}
         assert found == pytest.approx(expected, abs=2 / n)
-    assert data.follows == {"rollout"} and balanced.successes == {}
+    assert data.follows.keys() == {"rollout"} and balanced.successes == {}
     assert is_mixture or told(data.summary(), "3 instructions", "rollout", "success")
     counts = Counter(measured(data, go_left=10, go_right=0, stop=0).order.ids(0, 0, n).tolist())
     assert len(counts) > 1  # a solved text may have few samples, or none; that is no error
@@ -371,8 +371,27 @@ def test_success_of_other_texts_is_one_clear_line_and_success_of_needs_by_succes
     with pytest.raises(ConfigError, match=naming("success_of", "'other'", "by_success")):
         opened(record)
     record["language"]["told"]["weights"] = "by_success"
-    assert opened(record).follows == {"other"}
+    assert opened(record).follows == {"other": sorted(set(TEXTS))}
     assert kind_of("data.language.told.success_of") == "schedule-changing"
+
+
+def test_in_a_mixture_sets_of_which_the_evaluator_plays_no_text_stay_as_they_begin(tmp_path):
+    """It knows the instructions of one environment, and a mixture may have the sets of several."""
+    a, b = (weighted(tmp_path / name, "by_success") for name in "ab")
+    others = ["jump", "run", "sit"]
+    b["language"]["told"] |= {"texts": others, "folder": embed(tmp_path / "others", others)}
+    data = opened({"sets": {"a": a | {"weight": 1}, "b": b | {"weight": 1}}}, MixtureConfig)
+    loader, texts = measured(data, go_left=10, go_right=0, stop=0), texts_of_windows(data.sets["a"])
+    counts = Counter(loader.order.ids(3, 0, len(loader)).tolist())
+    of_a, of_b = (
+        [sum(counts[first + i] for i, own in enumerate(texts) if own == text) for text in TEXTS]
+        for first in (0, len(texts))
+    )
+    assert of_a == pytest.approx([len(texts) * weight / 23 for weight in (1, 11, 11)], abs=1)
+    assert of_b == pytest.approx([len(texts) / 3] * 3, abs=1)
+    foreign = [{"instruction": "fly", "success_rate": 0.5, "episodes": 2}]
+    with pytest.raises(ConfigError, match=naming("'rollout'", "'fly'", "'go left'")):
+        loader.follow({"rollout/by_instruction": foreign})
 
 
 def test_a_text_that_is_not_trained_on_has_no_share_and_new_weights_may_be_resumed_with(tmp_path):

@@ -202,7 +202,7 @@ def test_a_batch_after_an_evaluation_is_that_of_the_new_order_whatever_was_read_
     tables = {"rollout/by_instruction": found}
 
     def make(rank=0, data=None):
-        order = FollowingOrder(4, {"rollout"}, divide)
+        order = FollowingOrder(4, {"rollout": ("a", "b")}, divide)
         data = Stored(30, reads_disk) if data is None else data
         return Loader(data, batch_size=4 // world_size, seed=0, rank=rank, world_size=world_size, order=order)
 

@@ -70,7 +70,7 @@ def rows(**solved):
 
 
 def following():
-    return FollowingOrder(4, {"rollout"}, divide)
+    return FollowingOrder(4, {"rollout": ("a", "b")}, divide)
 
 
 def test_an_order_that_follows_is_that_of_the_shares_measured_last():
