@@ -71,7 +71,7 @@ class NothingSent(TorchFunctionMode):
 class Accelerator:
     """One rank on that device."""
 
-    device, scaler = ELSEWHERE, None
+    device, scaler, ddp_handler = ELSEWHERE, None, None
     process_index, num_processes, is_main_process = 0, 1, True
 
     def prepare_model(self, model, device_placement):

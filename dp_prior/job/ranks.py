@@ -25,7 +25,7 @@ from accelerate.utils import (
     get_int_from_env,
     parse_choice_from_env,
 )
-from torch import Tensor
+from torch import Tensor, nn
 
 from dp_prior.config import ConfigError
 from dp_prior.job.stop import Abandoned, Stop, StoppedEarly
@@ -69,6 +69,17 @@ class Ranks:
             "device": str(self.device),
             "backend": state.backend,
         }
+
+    def distributed(self, model: nn.Module) -> nn.Module:
+        """The model, on this rank's device, such that its backward pass averages gradients over ranks.
+
+        Parameters without a gradient stay without one. Networks of this package have none, and the search for them is
+        left out.
+        """
+        handler = self.accelerator.ddp_handler
+        if handler is not None and any(_is_foreign(part) for part in model.modules()):
+            handler.find_unused_parameters = True
+        return self.accelerator.prepare_model(model, device_placement=False)
 
     # collectives: every rank calls them, in the same order
 
@@ -255,6 +266,11 @@ def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: floa
             "With --multi_gpu it starts several; without GPUs set ACCELERATE_USE_CPU=true before it, too"
         )
     return accelerator
+
+
+def _is_foreign(part: nn.Module) -> bool:
+    """Whether a module's class is neither of this package nor of torch."""
+    return type(part).__module__.partition(".")[0] not in (__package__.partition(".")[0], "torch")
 
 
 def _was_asked_for_several() -> bool:

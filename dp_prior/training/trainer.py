@@ -104,8 +104,7 @@ class PolicyTrainer:
         self.online = model.to(self.device)
         self.averages = {name: EMA(self.online, decay) for name, decay in config.ema.items()}
         self.optimizer = config.optimizer.create(self.online)
-        wrapped = _Wrapped(self.online, config.compile)
-        self.wrapped = self.accelerator.prepare_model(wrapped, device_placement=False)  # moved above
+        self.wrapped = ranks.distributed(_Wrapped(self.online, config.compile))
         self.means = Means()
         self.guard = Guard(self.device)
         self.divergence = Divergence()

@@ -51,6 +51,10 @@ def digest(trainer: PolicyTrainer) -> dict[str, str]:
     }
 
 
+class Unused(torch.nn.Linear):
+    """A part of another package, which its model does not use."""
+
+
 def two_ranks(accelerator, place: Path) -> dict:
     """What one of two ranks sees; the directories with what the runs wrote are in `place`."""
     rank = accelerator.process_index
@@ -105,6 +109,14 @@ def two_ranks(accelerator, place: Path) -> dict:
     PolicyTrainer.step = poisoned
     experiment(tiny(place, **HALF, train__steps=5, tracker__data_path=str(place / "poisoned"))).run()
     found["poisoned"] = [trainers[-1].guard.counts.tolist(), digest(trainers[-1])]
+
+    def extend(self, model, *arguments, **keywords):
+        model.unused = Unused(2, 2)
+        building(self, model, *arguments, **keywords)
+
+    PolicyTrainer.step, PolicyTrainer.__init__ = step, extend
+    outcome = experiment(tiny(place, **HALF, train__steps=3, tracker__data_path=str(place / "unused"))).run()
+    found["unused"] = [outcome.progress.global_step, trainers[-1].online.unused.weight.grad is None]
     found["written"] = [path for path in written if str(place) in path]
     return found
 
@@ -219,6 +231,10 @@ def test_bad_sample_on_one_rank_is_skipped_on_all(ranks):
     (counts, models), (others, same) = (one["poisoned"] for one in ranks[0])
     assert counts == others == [2, 0, 4]
     assert models == same
+
+
+def test_a_part_of_another_package_may_get_no_gradient(ranks):
+    assert [one["unused"] for one in ranks[0]] == [[3, True]] * 2
 
 
 def test_the_facts_of_a_start_are_those_of_accelerate_as_json(tmp_path):
