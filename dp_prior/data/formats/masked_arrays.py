@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -23,9 +24,19 @@ from dp_prior.files.regular_files import open_regular
 class MaskedEpisode(EpisodeArrays):
     """See `EpisodeArrays`; one episode of the arrays in a folder, which are mapped into memory."""
 
-    def __init__(self, folder: Path, number: int, length: int, headers: Layout, time_first: bool):
+    def __init__(
+        self,
+        folder: Path,
+        number: int,
+        length: int,
+        headers: Layout,
+        time_first: bool,
+        mapped: Callable[[str], np.ndarray],
+    ):
+        """Args: mapped: the array of a key over all episodes."""
         self.file, self.where = folder, f"{folder}, episode {number}"
         self._number, self._length, self._headers, self._time_first = number, length, headers, time_first
+        self._mapped = mapped
 
     def layout(self) -> Layout:
         """See `EpisodeArrays`."""
@@ -34,7 +45,7 @@ class MaskedEpisode(EpisodeArrays):
     def rows(self, key: str, first: int, stop: int) -> np.ndarray:
         """See `EpisodeArrays`."""
         with decoding(f"{self.where}[{key}]"):
-            array = map_npy(self.file / f"{key}.npy")
+            array = self._mapped(key)
             return np.array(array[first:stop, self._number] if self._time_first else array[self._number, first:stop])
 
 
@@ -77,7 +88,8 @@ class MaskedArraysConfig(EpisodeStoreRecord):
         fitting = {key: each for key, each in headers.items() if _fits(each[0], shape, len(lengths), time_first)}
         if not fitting:
             raise DataError(str(path), [f"has no array that begins with the axes of {name}, {shape}"])
-        episodes = [MaskedEpisode(path, n, length, fitting, time_first) for n, length in enumerate(lengths)]
+        mapped = lru_cache(1)(lambda key: map_npy(path / f"{key}.npy"))  # keys are read one after another
+        episodes = [MaskedEpisode(path, n, length, fitting, time_first, mapped) for n, length in enumerate(lengths)]
         return MaskedArraysStore(path, episodes, {key: headers[key] for key in headers.keys() - fitting.keys()})
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats import masked_arrays
 from dp_prior.data.formats.masked_arrays import MaskedArraysConfig
 from dp_prior.data.formats.recognition import kind_of
 from tests.messages import naming
@@ -40,6 +41,15 @@ def test_steps_that_do_not_exist_are_left_out(time_first, tmp_path):
         expected = np.concatenate([arrays[key][n, :length] for n, length in enumerate(LENGTHS)])
         np.testing.assert_array_equal(store.read(key), expected)
     assert "shape (9,)" in store.unread()["onehot_goals"]
+
+
+def test_an_array_is_mapped_once_for_all_episodes(tmp_path, monkeypatch):
+    write(tmp_path / "d", True)
+    mapped, names = masked_arrays.map_npy, []
+    monkeypatch.setattr(masked_arrays, "map_npy", lambda path: names.append(path.stem) or mapped(path))
+    store = MaskedArraysConfig(path=tmp_path / "d").create()
+    assert [len(store.read(key)) for key in ("actions_seq", "observations_seq")] == [sum(LENGTHS)] * 2
+    assert names == ["actions_seq", "observations_seq"]
 
 
 @pytest.mark.parametrize("name", ["existence_mask", "observations_seq"])
