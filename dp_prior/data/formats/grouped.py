@@ -206,11 +206,12 @@ class GroupedStore(EpisodeStore):
 
     def _blocks(self, key: str, first: int, stop: int, step: int) -> Iterator[np.ndarray]:
         """Rows first to stop - 1 in order, at most `step` at once and never of two episodes."""
-        begin = 0
-        for part, end in zip(self._parts, self.episode_ends.tolist(), strict=True):
-            if max(first, begin) < min(stop, end):
-                yield from part.blocks(key, max(first, begin) - begin, min(stop, end) - begin, step)
-            begin = end
+        ends = self.episode_ends
+        while first < stop:
+            number = int(np.searchsorted(ends, first, side="right"))
+            begin, last = (int(ends[number - 1]) if number else 0), min(stop, int(ends[number]))
+            yield from self._parts[number].blocks(key, first - begin, last - begin, step)
+            first = last
 
     def _check(self, key: str, numbers: np.ndarray) -> None:
         """Raises DataError unless these episodes have the array, alike and with a row for each step."""

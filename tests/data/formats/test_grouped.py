@@ -63,6 +63,28 @@ def test_frames_are_those_of_the_rows_and_may_be_skipped(layout):
     np.testing.assert_array_equal(gathered(source, skip=1)[kept], joined(CAMERA, more)[kept])
 
 
+class Asked(list):
+    """Counts the elements that are looked at."""
+
+    count = 0
+
+    def __getitem__(self, place):
+        self.count += 1
+        return super().__getitem__(place)
+
+    def __iter__(self):
+        return (self[place] for place in range(len(self)))
+
+
+def test_the_frames_of_an_episode_are_found_without_looking_at_the_others(layout):
+    store, _ = layout
+    source = store.frames(CAMERA, store.episode_ends)
+    store._parts = Asked(store._parts)
+    for part in source.parts:
+        assert sum(map(len, source.read(part, 0))) == LENGTHS[part.episodes[0]]
+    assert store._parts.count == len(LENGTHS)
+
+
 def test_it_is_converted_and_what_is_not_is_named(layout, tmp_path):
     pytest.importorskip("zarr")
     store, more = layout
