@@ -79,21 +79,17 @@ def member(group: h5py.Group, path: str) -> h5py.Group | h5py.Dataset | None:
     return _followed(group, path, MOST_NESTED)
 
 
-def datasets(group: h5py.Group) -> dict[str, h5py.Dataset]:
-    """Every dataset below a group by each of its paths, sorted; `lost_names` tells of those that are not read.
+def datasets(group: h5py.Group) -> tuple[dict[str, h5py.Dataset], dict[str, str]]:
+    """Every dataset below a group by each of its paths, sorted, and why other names lead to no array of this file.
 
     A group that several links name is looked through once.
 
     Raises:
         DataError: groups are nested too deeply, or there are too many.
     """
-    found = {path: item for path, item in _below(group) if not isinstance(item, str)}
-    return dict(sorted(found.items()))
-
-
-def lost_names(group: h5py.Group) -> dict[str, str]:
-    """Why a name below a group leads to no array of this file, by path; raises the errors of `datasets`."""
-    return {path: why for path, why in _below(group) if isinstance(why, str)}
+    found = _below(group)
+    arrays = sorted(((path, item) for path, item in found if not isinstance(item, str)), key=lambda each: each[0])
+    return dict(arrays), {path: why for path, why in found if isinstance(why, str)}
 
 
 def names_beside(file: h5py.File, paths: Iterable[str]) -> list[str]:
@@ -157,9 +153,10 @@ def row_blocks(array: h5py.Dataset, first: int, stop: int, step: int) -> Iterato
         yield from (rows[row : row + step] for row in range(0, len(rows), step))
 
 
-def arrays_in(group: h5py.Group) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-    """Shape and dtype of every array of `datasets`."""
-    return {key: (array.shape or (), array.dtype) for key, array in datasets(group).items()}
+def arrays_in(group: h5py.Group) -> tuple[dict[str, tuple[tuple[int, ...], np.dtype]], dict[str, str]]:
+    """Shape and dtype of every array, and why there are no others; see `datasets`."""
+    arrays, lost = datasets(group)
+    return {key: (array.shape or (), array.dtype) for key, array in arrays.items()}, lost
 
 
 def groups_at(file: h5py.File, pattern: str) -> list[str]:

@@ -19,7 +19,6 @@ from dp_prior.data.hdf5 import (
     groups_at,
     has_groups,
     import_h5py,
-    lost_names,
     names_beside,
     opened_hdf5,
     row_blocks,
@@ -34,16 +33,17 @@ class Hdf5Episode(EpisodeArrays):
     def __init__(self, path: Path, group: str = ""):
         self.file, self._group = path, group or "/"
         self.where = f"{path}/{group}" if group else str(path)
+        self._lost: dict[str, str] = {}
 
     def layout(self) -> Layout:
         """See `EpisodeArrays`."""
         with opened_hdf5(self.file, "its layout") as file:
-            return arrays_in(file[self._group])
+            arrays, self._lost = arrays_in(file[self._group])
+        return arrays
 
     def lost(self) -> dict[str, str]:
-        """See `EpisodeArrays`."""
-        with opened_hdf5(self.file, "its layout") as file:
-            return lost_names(file[self._group])
+        """See `EpisodeArrays`; of the last `layout`, for a data set may have thousands of episodes."""
+        return self._lost
 
     def rows(self, key: str, first: int, stop: int) -> np.ndarray:
         """See `EpisodeArrays`."""

@@ -35,7 +35,6 @@ from dp_prior.data.hdf5 import (
     datasets,
     has_groups,
     import_h5py,
-    lost_names,
     member,
     missing_part,
     names_beside,
@@ -159,7 +158,7 @@ class RobomimicStore(EpisodeStore):
                 lengths.append(actions.shape[0])
             if problems:
                 raise DataError(str(path), problems, "" if lengths else _ACTIONS_APART)
-            self._keys = arrays_in(member(group, names[0]))
+            self._keys, _ = arrays_in(member(group, names[0]))
         self.episode_ends = np.cumsum(np.array(lengths, dtype=np.int64))
 
     def keys(self) -> dict[str, tuple[int, ...]]:
@@ -185,8 +184,8 @@ class RobomimicStore(EpisodeStore):
             for name, places in self.parts().items()
         }
         with opened_hdf5(self.path, "its layout") as file:
-            demonstrations = [member(file, f"data/{name}") for name in self.demonstrations]
-            names, lost = [*map(datasets, demonstrations)], [*map(lost_names, demonstrations)]
+            found = (datasets(member(file, f"data/{name}")) for name in self.demonstrations)
+            names, lost = zip(*(([*arrays], without) for arrays, without in found), strict=True)
             beside = names_beside(file, [f"data/{name}" for name in self._known] + [f"mask/{name}" for name in lists])
         shapes = {
             key: f"{dtype} of shape {shape} in the first demonstration, which has {rows} steps"

@@ -177,9 +177,8 @@ def survey(
     if problems:
         raise DataError(str(store.describe()["path"]), problems)
     shapes, lengths = store.keys(), chosen.lengths
-    seen = [_cameras(store), store.depths(), store.clouds()]
+    seen, unread = [_cameras(store), store.depths(), store.clouds()], store.unread()
     if wanted is None:
-        unread = store.unread()
         seen = [{key: shape for key, shape in found.items() if key not in unread} for found in seen]
         wanted = _all_numbers(store, {*itertools.chain(*seen), *unread})
     cameras, depths, clouds = seen
@@ -210,7 +209,7 @@ def survey(
     except DataError as error:
         gaps += [f"instructions: {problem}" for problem in error.problems]
     used = {key for each, role in wanted.values() if role != "other" for key in each.names} | too_wide
-    unused = unused_keys(store, {*used, *itertools.chain(*seen)}, len(texts))
+    unused = unused_keys(store, {*used, *itertools.chain(*seen)}, len(texts), unread)
     return Survey(store, described, chosen, episodes, signals, clock, texts, *seen, problems, gaps, unused)
 
 

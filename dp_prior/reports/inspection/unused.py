@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
@@ -26,18 +26,19 @@ _MEANINGS = (
 )
 
 
-def unused_keys(store: EpisodeStore, used: Collection[str], n_texts: int) -> dict[str, str]:
+def unused_keys(store: EpisodeStore, used: Collection[str], n_texts: int, unread: Mapping[str, str]) -> dict[str, str]:
     """Type, shape and meaning of every key but those used, and of arrays that are no keys, by name.
 
     Args:
         used: keys that are read as observation, action or camera, or told elsewhere.
         n_texts: different instructions.
+        unread: see `EpisodeStore.unread`, which may look into every file.
     """
     shapes = store.keys()
     counted = [key for key in store.counted if key in shapes]
     lines = {key: _line(store, key, shapes[key], n_texts) for key in shapes if key not in {*used, *counted}}
     ours = {", ".join(counted): "follow from the episodes"} if counted else {}
-    return {**lines, **ours, **store.unread()}
+    return {**lines, **ours, **unread}
 
 
 def _line(store: EpisodeStore, key: str, shape: tuple[int, ...], n_texts: int) -> str:

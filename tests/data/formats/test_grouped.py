@@ -5,11 +5,13 @@ import os
 import numpy as np
 import pytest
 
+from dp_prior.data import hdf5
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.convert import convert
 from dp_prior.data.formats.recognition import kind_of, record_of
 from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
+from dp_prior.reports.inspection.survey import survey
 from tests.data.formats.episodes_apart import (
     CAMERA,
     LENGTHS,
@@ -83,6 +85,14 @@ def test_the_frames_of_an_episode_are_found_without_looking_at_the_others(layout
     for part in source.parts:
         assert sum(map(len, source.read(part, 0))) == LENGTHS[part.episodes[0]]
     assert store._parts.count == len(LENGTHS)
+
+
+def test_each_episode_is_looked_through_once(tmp_path, monkeypatch):
+    looked, found = hdf5._below, []
+    monkeypatch.setattr(hdf5, "_below", lambda group: found.append(group) or looked(group))
+    store = record_of("episode_files", write_hdf5_files(tmp_path / "d")).create()
+    assert survey(store).unused and store.unread()
+    assert len(found) == len(LENGTHS)
 
 
 def test_it_is_converted_and_what_is_not_is_named(layout, tmp_path):

@@ -5,9 +5,11 @@ import pytest
 
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats import robomimic
 from dp_prior.data.formats.recognition import record_of
 from dp_prior.data.formats.robomimic import RobomimicStoreConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
+from dp_prior.reports.inspection.survey import survey
 from tests import forks
 from tests.data.frames.recordings import pictures, write_robomimic
 from tests.data.recorded.trajectories import fetch_all
@@ -76,6 +78,14 @@ def test_what_is_neither_a_demonstration_nor_a_list_has_a_line(path):
     found = opened(path, filter="train").unread()
     assert list(found) == ["mask/none", "mask/odd", "mask/train", "data/demo_3_bad", "mask/far", "notes"]
     assert told(found["data/demo_3_bad"], "data/demo_0", "mask/")
+
+
+def test_a_survey_looks_through_each_demonstration_once(path, monkeypatch):
+    looked, found = robomimic.datasets, []
+    monkeypatch.setattr(robomimic, "datasets", lambda group: found.append(group.name) or looked(group))
+    store = opened(path)
+    assert survey(store).signals
+    assert sorted(found) == sorted(f"/data/{name}" for name in store.demonstrations)
 
 
 def test_a_filter_selects_demonstrations_and_keeps_their_order(path):
@@ -160,6 +170,7 @@ FUZZ = """
 import sys
 from pathlib import Path
 import numpy as np
+from dp_prior.data.formats import robomimic
 from dp_prior.data.formats.recognition import record_of
 from dp_prior.data.formats.robomimic import RobomimicStoreConfig
 from dp_prior.data.errors import DataError
