@@ -88,7 +88,7 @@ class MaskedArraysConfig(EpisodeStoreRecord):
         fitting = {key: each for key, each in headers.items() if _fits(each[0], shape, len(lengths), time_first)}
         if not fitting:
             raise DataError(str(path), [f"has no array that begins with the axes of {name}, {shape}"])
-        mapped = lru_cache(1)(lambda key: map_npy(path / f"{key}.npy"))  # keys are read one after another
+        mapped = lru_cache(1)(lambda key: map_npy(path / f"{key}.npy"))  # a key is read for all episodes in turn
         episodes = [MaskedEpisode(path, n, length, fitting, time_first, mapped) for n, length in enumerate(lengths)]
         return MaskedArraysStore(path, episodes, {key: headers[key] for key in headers.keys() - fitting.keys()})
 
