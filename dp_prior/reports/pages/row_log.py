@@ -55,6 +55,7 @@ class RowLog:
     def _forget(self, inode: int | None) -> None:
         self._inode, self._at, self._mark = inode, 0, b""
         self._rows: list[dict[str, Any]] = []
+        self._measured: list[bool] = []  # of each row, see `_is_measured`
 
     def _before(self, file: BinaryIO, place: int) -> bytes:
         start = max(0, place - _MARK)
@@ -63,17 +64,18 @@ class RowLog:
 
     def _keep(self, row: dict[str, Any]) -> None:
         self._rows.append(row)
+        self._measured.append(_is_measured(row))
         if len(self._rows) > MOST_ROWS:
-            measured = sum(map(_is_measured, self._rows))
-            thin_all = measured > MOST_ROWS // 2
+            thin_all = sum(self._measured) > MOST_ROWS // 2
             kept, odd = [], False
-            for one in self._rows:
-                if thin_all or not _is_measured(one):
+            for number, is_measured in enumerate(self._measured):
+                if thin_all or not is_measured:
                     odd = not odd
                     if not odd:
                         continue
-                kept.append(one)
-            self._rows = kept
+                kept.append(number)
+            self._rows = [self._rows[number] for number in kept]
+            self._measured = [self._measured[number] for number in kept]
 
 
 def _is_measured(row: dict[str, Any]) -> bool:

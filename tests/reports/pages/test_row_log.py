@@ -71,6 +71,14 @@ def test_a_long_log_keeps_its_ends_and_what_was_measured(tmp_path, monkeypatch):
     assert 40 < len(written(tmp_path, *many).rows()) <= 101
 
 
+def test_a_row_of_a_long_log_is_looked_at_once_however_often_the_log_is_thinned(tmp_path, monkeypatch):
+    looked, original = [], row_log._is_measured
+    monkeypatch.setattr(row_log, "MOST_ROWS", 20)
+    monkeypatch.setattr(row_log, "_is_measured", lambda row: looked.append(1) or original(row))
+    lines = [line(step, **{"rollout/score" if step % 100 == 0 else "train/loss": 1.0}) for step in range(1001)]
+    assert len(written(tmp_path, *lines).rows()) <= 21 and len(looked) <= len(lines)
+
+
 @pytest.mark.promise("K9")
 def test_endless_lines_and_pipes_are_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(row_log, "LONGEST_LINE", 100)
