@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dp_prior.reports.pages.story import Story, is_number, state_of
+from dp_prior.reports.pages.story import EvaluationReport, Story, is_number, state_of
 
 RECENT_ROWS = 20
 """Newest rows of the log whose speed predicts the remaining time."""
@@ -59,7 +61,6 @@ def summarise(story: Story) -> Summary:
     metric, values = _score(story)
     sign = -1 if story.settings.get("train.monitor.mode") == "min" and not metric.endswith("/score") else 1
     done = _done(story)
-    looks = [look for report in reversed(story.reports) for look in (report.film, *report.pictures) if look is not None]
     return Summary(
         name=story.name,
         ending=story.ending,
@@ -71,7 +72,7 @@ def summarise(story: Story) -> Summary:
         test=next((value for name, value in story.test.items() if _is_score(name, story)), None),
         task=str(story.settings.get("task.type") or ""),
         changed={key: value for key, value in story.changed.items() if _tells(key)},
-        look=next(iter(looks), None),
+        look=_newest_look(story.reports),
         problem=next(iter(story.gaps), None),
     )
 
@@ -88,6 +89,24 @@ def differences(changed: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]
         ]
         for name, settings in texts.items()
     }
+
+
+def _newest_look(reports: list[EvaluationReport]) -> Path | None:
+    """The newest film or picture. Lists the folder once: `EvaluationReport.pictures` of each report would list it
+    again, with the files of all others."""
+    if not reports:
+        return None
+    folder = reports[-1].path.parent
+    with os.scandir(folder) as entries:
+        pictures = sorted(entry.name for entry in entries if entry.name.endswith(".png") and entry.is_file())
+    for report in reversed(reports):
+        if (film := report.film) is not None:
+            return film
+        start = f"{report.path.stem}_"
+        place = bisect.bisect_left(pictures, start)
+        if any(name.startswith(start) for name in pictures[place : place + 1]):
+            return folder / pictures[place]
+    return None
 
 
 def _tells(key: str) -> bool:

@@ -6,6 +6,7 @@ import pytest
 
 from dp_prior.reports.pages.story import EvaluationReport, Story
 from dp_prior.reports.watching.summary import differences, summarise
+from tests.audited import events_of
 
 
 def story(rows=(), result=None, reports=(), **settings):
@@ -79,6 +80,12 @@ def test_the_newest_film_or_picture_is_shown(tmp_path):
     assert summarise(story(reports=reports)).look == tmp_path / "rollout_2_ema.png"
     (tmp_path / "rollout_2.mp4").touch()
     assert summarise(story(reports=reports)).look == tmp_path / "rollout_2.mp4"
+
+
+def test_the_folder_of_reports_is_listed_once_however_many_they_are(tmp_path):
+    reports = [EvaluationReport(tmp_path / f"error_{n:08d}.json", "error", n, n, {}, {}) for n in range(50)]
+    listed = events_of(lambda: summarise(story(reports=reports)), ("os.scandir", "os.listdir"))
+    assert [arguments for _, arguments in listed] == [[str(tmp_path)]]
 
 
 def test_differences_are_the_settings_that_runs_do_not_share():
