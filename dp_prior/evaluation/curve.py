@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.evaluation.picture import INK, import_figure, save_png
-from dp_prior.tracking.jsonl import parse_row
+from dp_prior.tracking.row_log import RowLog
 
 Series = tuple[np.ndarray, np.ndarray]  # x (n,), y (n,)
 
@@ -31,14 +31,12 @@ def draw_learning_curve(metrics: Path, output: Path) -> Path:
     """Draw a PNG with a panel for each kind of metric in the log.
 
     Args:
-        metrics: JSONL file with one object of numbers per line.
+        metrics: JSONL file with one object of numbers per line; of a long one the rows that `RowLog` keeps are drawn.
 
     Raises:
         ValueError: no row has a metric to draw.
     """
-    with metrics.open("rb") as file:
-        rows = [row for line in file if (row := parse_row(line)) is not None]
-    series, panels = _panels(rows, "samples_seen")
+    series, panels = _panels(RowLog(metrics).rows(), "samples_seen")
     if not panels:
         raise ValueError(f"{metrics} holds no loss, action error or score yet; train a little first")
     lines = max(len(found) for _, found, _ in panels)  # of the legends below the panels

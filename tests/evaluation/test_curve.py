@@ -5,7 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from dp_prior.evaluation import curve
 from dp_prior.evaluation.curve import _series, _smooth, draw_learning_curve, learning_curves
+from dp_prior.tracking import row_log
 from tests.extras import needs
 from tests.messages import naming, told_each
 
@@ -49,6 +51,15 @@ def test_picture_has_a_panel_for_each_kind_of_metric(tmp_path):
 
     one, three = width(ROWS[:1]), width(ROWS)
     assert three > 2.5 * one
+
+
+def test_a_long_log_is_drawn_from_the_rows_that_are_kept_of_it(tmp_path, monkeypatch):
+    drawn, original = [], curve._series
+    monkeypatch.setattr(row_log, "MOST_ROWS", 100)
+    monkeypatch.setattr(curve, "_series", lambda rows, x: drawn.append(len(rows)) or original(rows, x))
+    rows = [{"step": step, "samples_seen": 8 * step, "train/loss": 1.0 / step} for step in range(1, 1001)]
+    draw_learning_curve(write(tmp_path / "m.jsonl", rows), tmp_path / "c.png")
+    assert 40 < drawn[0] <= 101
 
 
 def test_curve_of_a_run_without_metrics_says_so(tmp_path):

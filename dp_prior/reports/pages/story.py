@@ -25,7 +25,6 @@ from dp_prior.evaluation.interval import SHARE, UNBOUNDED
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.files.durable import is_alive
 from dp_prior.files.regular_files import UnfitError, open_regular, read_small
-from dp_prior.reports.pages.row_log import RowLog
 from dp_prior.run.files.changes import flat
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.files.directory import refuse_checkpoint
@@ -33,6 +32,7 @@ from dp_prior.run.files.exit_file import EXIT, RUNNING
 from dp_prior.run.files.scores import MEDIA, RESULT
 from dp_prior.tracking.identity import IDENTITY
 from dp_prior.tracking.jsonl import EVENTS, ROWS, parse_row
+from dp_prior.tracking.row_log import RowLog
 
 BY_SEED = "/by_seed"
 MOMENTS = "/moments"

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dp_prior.checkpoints.documents import CONFIG
-from dp_prior.reports.pages.row_log import RowLog
 from dp_prior.reports.pages.run_page import run_page
 from dp_prior.reports.pages.story import read_story
 from dp_prior.reports.watching.summary import Summary, summarise
@@ -22,6 +21,7 @@ from dp_prior.run.files.exit_file import EXIT
 from dp_prior.run.files.scores import MEDIA, PAGE, RESULT
 from dp_prior.tracking.identity import IDENTITY
 from dp_prior.tracking.jsonl import EVENTS, ROWS
+from dp_prior.tracking.row_log import RowLog
 
 LOGS_KEPT = 16
 """Logs whose rows are kept in memory, so that only their new lines are read."""

@@ -6,9 +6,9 @@ import os
 import pytest
 
 from dp_prior.files.regular_files import UnfitError
-from dp_prior.reports.pages import row_log
-from dp_prior.reports.pages.row_log import RowLog
+from dp_prior.tracking import row_log
 from dp_prior.tracking.jsonl import iterate_rows
+from dp_prior.tracking.row_log import RowLog
 from tests.messages import naming
 
 
