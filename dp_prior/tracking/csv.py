@@ -1,22 +1,24 @@
 """`metrics.csv` in the run directory, for spreadsheets: one row per step, a column for each metric.
 
 The table is derived from the log of record, `metrics.jsonl`, at each checkpoint, on a resume and at the end of the run,
-so that only one log must be recovered after a crash. Columns are in the order in which metrics first appeared; a cell
-is empty where a step has no value and `nan` where a value was not finite.
+so that only one log must be recovered after a crash. Each time only the rows since the last time are read, unless there
+is a new metric. Columns are in the order in which metrics first appeared; a cell is empty where a step has no value and
+`nan` where a value was not finite.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.files.durable import replace_file
-from dp_prior.tracking.jsonl import iterate_rows
+from dp_prior.files.durable import replacing
+from dp_prior.tracking.jsonl import placed_rows
 from dp_prior.tracking.logger import Logger, RunFacts
 
 CSV_ROWS = "metrics.csv"
@@ -45,40 +47,77 @@ class CsvLogger(Logger):
             ValueError: `metrics.csv` was not written by this logger; the file is left unchanged.
         """
         self._directory = run.directory
-        path = run.directory / CSV_ROWS
-        if path.exists():
-            with open(path, "rb") as file:
+        self._path = run.directory / CSV_ROWS
+        if self._path.exists():
+            with open(self._path, "rb") as file:
                 columns = file.readline(1000).decode("utf-8", "replace").rstrip("\n").split(",")[:2]
             if columns != CLOCK:
-                raise ValueError(f"{path} begins with {columns}, not with {CLOCK}, so it is no log of a run; move it")
-        self.sync()
+                raise ValueError(
+                    f"{self._path} begins with {columns}, not with {CLOCK}, so it is no log of a run; move it"
+                )
+        self._forget()
 
     def rewind(self, progress: Progress) -> None:
         """See `Logger`. Rows of later steps are in `metrics.cut.jsonl`."""
+        self._forget()
         self.sync()
 
     def sync(self) -> None:
-        """Rewrite the table; takes about a second for 100,000 rows."""
-        write_table(self._directory)
+        """Add the rows since the last call; the first call, and a call that finds a new metric, write all rows, which
+        takes about 3 s for 100,000."""
+        columns = dict(self._columns)
+        for _, row in placed_rows(self._directory, self._read):
+            columns |= dict.fromkeys(row)
+        columns.pop("nonfinite", None)
+        if len(columns) > len(self._columns) or self._written != _version(self._path):
+            self._forget()
+        self._columns = columns
+        with replacing(self._path) as temporary:
+            if self._written:
+                shutil.copyfile(self._path, temporary)
+            with open(temporary, "ab") as file:
+                file.truncate(self._kept)
+                read, kept = self._add(file)
+        self._read, self._kept, self._written = read, kept, _version(self._path)
 
     def close(self) -> None:
         """Write the complete table."""
         self.sync()
 
+    def _forget(self) -> None:
+        """Let the next `sync` write all rows."""
+        self._columns = dict.fromkeys(CLOCK)
+        self._read = self._kept = 0  # bytes of the log and of the table that no later row changes
+        self._written: tuple[int, ...] | None = None  # the table as it was written
 
-def write_table(directory: Path) -> None:
-    """Write `metrics.csv` from the rows of `metrics.jsonl`."""
-    columns = dict.fromkeys(CLOCK)
-    for row in iterate_rows(directory):
-        columns |= dict.fromkeys(row)
-    columns.pop("nonfinite", None)
-    text = io.StringIO(newline="")
-    text.write(_header(columns))
-    writer = csv.writer(text, lineterminator="\n")
-    for row in iterate_rows(directory):
-        cells = (row.get(name, "") for name in columns)
-        writer.writerow(["nan" if cell is None else cell if cell == "" else repr(cell) for cell in cells])
-    replace_file(directory / CSV_ROWS, text.getvalue().encode())
+    def _add(self, file: BinaryIO) -> tuple[int, int]:
+        """Append the rows from `self._read` on. Returns where the newest begins in the log, and in the table: this row
+        may be logged again, with more metrics."""
+        text = io.TextIOWrapper(file, "utf-8", newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        if not self._kept:
+            text.write(_header(self._columns))
+        read, newest = self._read, None
+        for place, row in placed_rows(self._directory, self._read):
+            if newest is not None:
+                writer.writerow(newest)
+            cells = (row.get(name, "") for name in self._columns)
+            read, newest = place, ["nan" if cell is None else cell if cell == "" else repr(cell) for cell in cells]
+        text.flush()
+        kept = file.tell()
+        if newest is not None:
+            writer.writerow(newest)
+        text.close()
+        return read, kept
+
+
+def _version(path: Path) -> tuple[int, ...] | None:
+    """Differs once a file was replaced or changed; None if there is none."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _header(columns: Iterable[str]) -> str:

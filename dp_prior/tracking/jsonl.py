@@ -156,11 +156,18 @@ def _refuse(name: str) -> float:
 
 def iterate_rows(directory: Path) -> Iterator[dict[str, Any]]:
     """The rows of a run, oldest first, without lines that cannot be parsed; none if there is no log."""
+    return (row for _, row in placed_rows(directory, 0))
+
+
+def placed_rows(directory: Path, start: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """As `iterate_rows`, from the line that begins at byte `start` on, each with the byte at which its line begins."""
     if (directory / ROWS).exists():
         with open_regular(directory / ROWS) as file:
+            file.seek(start)
             for line in file:
                 if (row := parse_row(line)) is not None:
-                    yield row
+                    yield start, row
+                start += len(line)
 
 
 def read_rows(directory: Path) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior.clock import Progress
+from dp_prior.tracking import jsonl
 from dp_prior.tracking.csv import CSV_ROWS, CsvLogger
 from dp_prior.tracking.identity import RunIdentity
 from dp_prior.tracking.jsonl import JsonlLogger
@@ -59,6 +60,37 @@ def test_every_number_is_read_back_whatever_its_name_and_whenever_it_came(tmp_pa
     assert table(directory / CSV_ROWS) == list(expected.values())
     with open(directory / CSV_ROWS, encoding="utf-8", newline="") as file:
         assert next(csv.reader(file)) == list(columns), "in order of appearance"
+
+
+@examples(40)
+@given(st.lists(st.tuples(st.integers(0, 2), st.sets(st.sampled_from("abc")), st.sampled_from("-s-e-d")), max_size=9))
+def test_a_table_that_is_added_to_is_that_written_at_once(tmp_path_factory, logged):
+    directory = tmp_path_factory.mktemp("log")
+    record, logger = opened(directory)
+    path, step = directory / CSV_ROWS, 0
+    for increase, names, then in logged:
+        step += increase
+        record.log(dict.fromkeys(names, step / 4), at(step))
+        if then == "e" and path.exists():
+            path.write_text("step,samples_seen\nedited by a spreadsheet\n")
+        if then == "d":
+            path.unlink(missing_ok=True)
+        if then == "s":
+            logger.sync()
+    logger.close()
+    added = path.read_bytes()
+    opened(directory)[1].close()
+    assert path.read_bytes() == added
+
+
+def test_a_row_is_read_a_few_times_however_many_checkpoints_there_are(tmp_path, monkeypatch):
+    parsed, original = [], jsonl.parse_row
+    record, logger = opened(tmp_path)
+    monkeypatch.setattr(jsonl, "parse_row", lambda line: parsed.append(1) or original(line))
+    for step in range(100):
+        record.log({"loss": step}, at(step))
+        logger.sync()
+    assert len(table(tmp_path / CSV_ROWS)) == 100 and len(parsed) <= 500
 
 
 @given(st.sets(st.integers(0, 12)), st.integers(0, 12))
