@@ -52,6 +52,11 @@ class RowLog:
                 self._mark = self._before(file, self._at)
             return [*self._rows, *([] if newest is None else [newest[1]])]
 
+    @property
+    def n_kept(self) -> int:
+        """How many rows are kept in memory."""
+        return len(self._rows)
+
     def _forget(self, inode: int | None) -> None:
         self._inode, self._at, self._mark = inode, 0, b""
         self._rows: list[dict[str, Any]] = []

@@ -21,10 +21,10 @@ from dp_prior.run.files.exit_file import EXIT
 from dp_prior.run.files.scores import MEDIA, PAGE, RESULT
 from dp_prior.tracking.identity import IDENTITY
 from dp_prior.tracking.jsonl import EVENTS, ROWS
-from dp_prior.tracking.row_log import RowLog
+from dp_prior.tracking.row_log import MOST_ROWS, RowLog
 
-LOGS_KEPT = 16
-"""Logs whose rows are kept in memory, so that only their new lines are read."""
+ROWS_KEPT = 16 * MOST_ROWS
+"""Rows of all logs that are kept in memory, so that only new lines are read: of 16 long logs, or of many short ones."""
 
 LONGEST_WAIT_S = 90.0
 """Seconds that a request waits for other pages to be drawn."""
@@ -171,7 +171,7 @@ class Runs:
         """The log of a run, whose rows are kept."""
         with self._lock:
             log = self._logs[place] = self._logs.pop(place, None) or RowLog(self.root / place / ROWS)
-            if len(self._logs) > LOGS_KEPT:
+            while len(self._logs) > 1 and sum(one.n_kept for one in self._logs.values()) > ROWS_KEPT:
                 del self._logs[next(iter(self._logs))]
             return log
 

@@ -9,6 +9,7 @@ import pytest
 from dp_prior.reports.pages.page import Page
 from dp_prior.reports.watching import run_list as module
 from dp_prior.reports.watching.run_list import Runs
+from dp_prior.tracking import row_log
 from tests.messages import naming
 from tests.reports.watching.runs_on_disk import write_run
 
@@ -47,14 +48,28 @@ def test_a_summary_follows_its_files(root):
     assert list(runs.summaries()) == ["a"]
 
 
-def test_few_logs_are_kept_and_a_forgotten_one_is_read_anew(root, monkeypatch):
-    monkeypatch.setattr(module, "LOGS_KEPT", 2)
+def test_few_rows_are_kept_and_a_forgotten_log_is_read_anew(root, monkeypatch):
+    monkeypatch.setattr(module, "ROWS_KEPT", 4)
     runs = Runs(root)
     for steps in (2, 5):
         for place in ("a", "sweep/b", "sweep/c"):
             write_run(root / place, steps=steps)
             assert runs.one(place)[1].newest == steps / 10
     assert list(runs._logs) == ["sweep/b", "sweep/c"]
+
+
+def test_only_new_lines_of_many_short_logs_are_read(root, monkeypatch):
+    for number in range(30):
+        write_run(root / f"{number}", steps=5)
+    runs = Runs(root)
+    runs.summaries()
+    parsed, original = [], row_log.parse_row
+    monkeypatch.setattr(row_log, "parse_row", lambda line: parsed.append(1) or original(line))
+    for place in runs.summaries():
+        with (root / place / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 9, "samples_seen": 72, "rollout/score": 0.9}\n')
+    assert {one.newest for one in runs.summaries().values()} == {0.9}
+    assert len(parsed) == 2 * 33  # the newest row is read again
 
 
 def test_a_run_is_not_read_again_before_a_file_changes(root, monkeypatch):
