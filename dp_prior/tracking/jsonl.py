@@ -92,7 +92,9 @@ class JsonlLogger(Logger):
 
     def rewind(self, progress: Progress) -> None:
         """Move rows of later steps to `metrics.cut.jsonl`; at the start of a run all rows."""
-        self._cut_beyond(-1 if progress == Progress() else progress.global_step)
+        step = -1 if progress == Progress() else progress.global_step
+        if self._row is not None and self._row["step"] > step:
+            self._cut_beyond(step)
 
     def sync(self) -> None:
         """Make the rows survive a power cut."""

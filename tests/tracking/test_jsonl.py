@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior.clock import Progress
+from dp_prior.tracking import jsonl
 from dp_prior.tracking.jsonl import CUT, EVENTS, ROWS, JsonlLogger, parse_row, read_rows
 from dp_prior.tracking.tracker import RESERVED
 from tests.examples import examples
@@ -144,6 +145,20 @@ def test_rewind_cuts_what_will_come_again_and_keeps_it_aside(tmp_path_factory, s
     logger.log({"more": 1}, at(resumed + 1))
     logger.close()
     assert rows_of(directory) == [*kept, {"step": resumed + 1, "samples_seen": 10 * resumed + 10, "loss": 9, "more": 1}]
+
+
+def test_a_resume_after_the_last_row_reads_the_log_once(tmp_path, monkeypatch):
+    logger = JsonlLogger(tmp_path)
+    for step in range(5):
+        logger.log({"a": step}, at(step))
+    logger.close()
+    parsed, original = [], jsonl.parse_row
+    monkeypatch.setattr(jsonl, "parse_row", lambda line: parsed.append(1) or original(line))
+    logger = JsonlLogger(tmp_path)
+    logger.rewind(at(4))
+    assert len(parsed) == 5
+    logger.log({"a": 5}, at(5))
+    assert [row["a"] for row in rows_of(tmp_path)] == [0, 1, 2, 3, 4, 5]
 
 
 def test_repeated_rewinds_add_to_what_is_aside(tmp_path):
