@@ -19,6 +19,8 @@ class ChosenFrames:
         self.root, self.size, self._source, self._numbers = source.root, source.size, source, numbers.tolist()
         self._lengths = np.diff(source.ends, prepend=0)
         self.ends = np.cumsum(self._lengths[numbers])
+        self._is_chosen = np.zeros(len(self._lengths), bool)
+        self._is_chosen[numbers] = True
         places = {number: place for place, number in enumerate(self._numbers)}
         self._whole: dict[tuple[int, ...], FramePart] = {}
         self.parts = []
@@ -31,7 +33,8 @@ class ChosenFrames:
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
         whole = self._whole[part.episodes]
-        is_kept = np.repeat(np.isin(whole.episodes, self._numbers), self._lengths[list(whole.episodes)])
+        episodes = list(whole.episodes)
+        is_kept = np.repeat(self._is_chosen[episodes], self._lengths[episodes])
         kept = np.flatnonzero(is_kept)
         row = int(kept[skip]) if skip < len(kept) else len(is_kept)
         for block in self._source.read(whole, row):
