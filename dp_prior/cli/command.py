@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 import click
+from click.core import ParameterSource
 
 from dp_prior.files.printable import printable
 
@@ -112,6 +113,33 @@ error_option = click.option(
     type=FiniteRange(0, 0.5, min_open=True),
     help="Probability of a wrong verdict, over all pairs and looks.",
 )
+
+
+def range_option(words: str) -> Callable[[Callable], Callable]:
+    """`--range LOWEST HIGHEST` of scores."""
+
+    def check(context: click.Context, param: click.Parameter, limits: tuple[float, float]) -> tuple[float, float]:
+        low, high = limits
+        if not low < high:
+            raise click.UsageError(f"--range {low:g} {high:g} is empty; give the lowest score first")
+        if not math.isfinite(high - low):
+            raise click.UsageError(f"--range {low:g} {high:g} is wider than any number; give scores that are reached")
+        return limits
+
+    options = {"nargs": 2, "type": FiniteRange(), "default": (0.0, 1.0), "show_default": True}
+    return click.option("--range", "limits", callback=check, help=words, **options)
+
+
+def refuse_given(names: Iterable[str], why: str) -> None:
+    """Raises UsageError if the user gave any of these parameters of the command, which have no effect here."""
+    context = click.get_current_context()
+    given = [param.opts[0] for param in context.command.params if param.name in names and _is_given(context, param)]
+    if given:
+        raise click.UsageError(f"{', '.join(given)}: {why}")
+
+
+def _is_given(context: click.Context, param: click.Parameter) -> bool:
+    return context.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
 
 
 def import_modules(modules: tuple[str, ...]) -> None:

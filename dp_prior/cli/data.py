@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from dp_prior.cli.command import Command, FiniteRange, echo, modules_option, new_names, overrides_option
+from dp_prior.cli.command import Command, FiniteRange, echo, modules_option, new_names, overrides_option, refuse_given
 
 
 @click.command(cls=Command)
@@ -26,8 +26,6 @@ def inspect(place: str, html: Path | None, write_config: Path | None, overrides:
     from dp_prior.reports.pages.data_page import summary, write_inspection
     from dp_prior.run.files.exit_file import BAD_DATA
 
-    if html is not None and html.expanduser().absolute() == Path(place).expanduser().absolute():
-        raise click.UsageError(f"--html {html} is the data set; name another file for the page")
     found = look(place, overrides)
     echo("\n".join(summary(found)))
     if html is not None:
@@ -159,6 +157,12 @@ def embed(
         raise click.UsageError("give --texts, --images, or --config_file and --key")
     if tokens and texts is None:
         raise click.UsageError("--tokens is for --texts: pictures and frames have no tokens")
+    if config_file is None:
+        refuse_given(["overrides"], "is for --config_file; texts and pictures have no settings")
+    elif column is not None:
+        raise click.UsageError(
+            "--column is for --texts and --images; --key names what is embedded of the configuration"
+        )
     if texts is not None:
         is_new = embed_texts(model, out, texts, column or "text", echo, by_token=tokens)
     elif images is not None:
@@ -183,7 +187,7 @@ def embed(
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of the first episode.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes, by default one per core; the result is equal.")
 @click.option(
-    "--noise", default=0.0, show_default=True, type=click.FloatRange(0, 1), help="ALOHA: share of disturbed episodes."
+    "--noise", default=0.0, show_default=True, type=FiniteRange(0, 1), help="ALOHA: share of disturbed episodes."
 )
 def make_demonstrations(out: Path, task: str, episodes: int, seed: int, workers: int | None, noise: float) -> None:
     """Record demonstrations by the scripted expert of Push-T, of tasks of Meta-World or of ALOHA. Those of ALOHA can be

@@ -24,6 +24,8 @@ from dp_prior.cli.command import (
     modules_option,
     optional_stdout,
     overrides_option,
+    range_option,
+    refuse_given,
     say,
 )
 
@@ -83,9 +85,10 @@ def train(
         config = TrainConfig.from_json_path(find_configuration(config_file), overrides)
         if check:
             ranks = Ranks(make_accelerator(config.train.precision, config.train.dist_timeout))
-            found = check_run(config, ranks, say, allow_change)
+            found = check_run(config, ranks, say, allow_change, resume)
             if ranks.is_main_process:
                 given = {"set": overrides, "import": modules, "allow-change": allow_change}
+                given |= {"resume": [resume]} if resume != "auto" else {}
                 own = [f"--{option}={value}" for option, values in given.items() for value in values]
                 train_it = shlex.join(["dp-prior", "train", "--config_file", str(config_file), *own])
                 say(found if is_launched else f"{found}\nnext\n  {train_it}")
@@ -134,6 +137,7 @@ def sweep(
 
     found = trials(find_configuration(config_file), varied, seeds, overrides)
     if only_print:
+        refuse_given(["html"], "is for runs, and --print runs nothing; `dp-prior report` makes their page later")
         echo("\n".join(trial.command(modules) for trial in found))
         return
     code = run_trials(found, say)
@@ -176,15 +180,7 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> N
 @click.option("--measure", type=click.Choice(["score", "success"]), default="score", show_default=True)
 @click.option("--evaluator", help="Name of the rollouts; by default the only ones of `test`, or else of `evaluate`.")
 @click.option("--config_file", type=click.Path(path_type=Path), help="Has the rollouts, in place of the policies' own.")
-@click.option(
-    "--range",
-    "limits",
-    nargs=2,
-    type=FiniteRange(),
-    default=(0.0, 1.0),
-    show_default=True,
-    help="Lowest and highest score of OUTCOMES.csv.",
-)
+@range_option("Lowest and highest score of OUTCOMES.csv.")
 @click.option("--device", default="cpu", show_default=True, help="Where the policies run, for example cuda.")
 def compare(
     policies: tuple[str, ...],
@@ -209,11 +205,12 @@ def compare(
     from dp_prior.run.files.configurations import find_configuration
 
     if len(policies) == 1:
-        if not limits[0] < limits[1]:
-            raise click.UsageError(f"--range {limits[0]:g} {limits[1]:g} is empty; give the lowest score first")
+        playing = ("most", "per_round", "measure", "evaluator", "config_file", "device")
+        refuse_given(playing, "is for policies that play; a CSV file holds outcomes that are known")
         names, known = compare_outcomes(Path(policies[0]), limits, error)
         most = None
     else:
+        refuse_given(["limits"], "is for OUTCOMES.csv; policies are scored by their rollouts, whose range is known")
         if out is None:
             raise click.UsageError("--out names the folder for the outcomes, from which a stopped comparison continues")
         if len(set(policies)) < len(policies):
@@ -356,6 +353,7 @@ def translate(theirs: tuple[str, ...], library: str | None, out: Path | None) ->
     VALUE behind FILE override its settings. FLAGS alone need no file.
     """
     from dp_prior.commands import translated
+    from dp_prior.files.durable import write_new
 
     found, translation = translated.translate_settings(theirs, library)
     for line in translated.report(found, translation):
@@ -363,8 +361,8 @@ def translate(theirs: tuple[str, ...], library: str | None, out: Path | None) ->
     if out is None:
         echo(translated.text(translation).rstrip("\n"))
         return
-    translated.write(translation, out)
-    echo(f"wrote {out}\nnext\n  dp-prior train --config_file {out} --check")
+    write_new(out, translated.text(translation))
+    echo(f"wrote {out}\nnext\n  dp-prior train --config_file {shlex.quote(str(out))} --check")
 
 
 @click.command(cls=Command)

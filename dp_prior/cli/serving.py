@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dp_prior.cli.command import Command, FiniteRange, echo, error_option, modules_option, new_names, say
+from dp_prior.cli.command import Command, FiniteRange, echo, error_option, modules_option, new_names, range_option, say
 from dp_prior.files.printable import printable
 from dp_prior.files.redact import redact
 
@@ -151,7 +151,7 @@ def _merge(name: str) -> Any:
     "idle_s",
     default=3600.0,
     show_default=True,
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     help="Seconds without a request before closing.",
 )
 def serve(
@@ -192,9 +192,7 @@ def serve(
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the trials, result and page.")
 @error_option
 @click.option("--most", default=50, show_default=True, type=click.IntRange(min=1), help="Starts at most.")
-@click.option(
-    "--range", "limits", nargs=2, type=FiniteRange(), default=(0.0, 1.0), show_default=True, help="Of scores."
-)
+@range_option("Of scores.")
 @click.option("--stages", default="", metavar="NAME,NAME,...", help="Stages that a trial may reach, in order.")
 @click.option(
     "--answer-after",
@@ -227,8 +225,6 @@ def trial(
 
     if len(policies) < 2 or len(set(policies)) < len(policies):
         raise click.UsageError("a trial compares two policies or more, each named once")
-    if not limits[0] < limits[1]:
-        raise click.UsageError(f"--range {limits[0]:g} {limits[1]:g} is empty; give the lowest score first")
     if sys.stdin is None:
         raise click.UsageError("standard input is closed, but a trial asks a person; run it in a terminal")
     rules = TrialRules(limits, error, most, _stages(stages))

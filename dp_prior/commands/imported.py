@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
@@ -87,6 +88,6 @@ def import_published(
         [
             told,
             *(f"ignored {', '.join(keys)}: {reason}" for reason, keys in found.ignored.items()),
-            f"next\n  dp-prior train --config_file {out / CONFIG} {given}",
+            f"next\n  dp-prior train --config_file {shlex.quote(str(out / CONFIG))} {given}",
         ]
     )

@@ -74,7 +74,8 @@ def trials(config_file: Path, varied: Iterable[str], seeds: int, overrides: Iter
     places = [run_directory(trial.config) for trial in found]
     double = [place for place in places if places.count(place) > 1]
     if double:
-        raise ConfigError("--vary", [f"two trials would lie in {double[0]}; name each value once"])
+        remedy = "name each value once, and none that differ in signs alone, such as a/b and a_b"
+        raise ConfigError("--vary", [f"two trials would lie in {double[0]}; {remedy}"])
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from dp_prior.config import ConfigError
 from dp_prior.config.translation.foreign_settings import read_settings
@@ -57,19 +56,6 @@ def report(library: Library, translation: Translation) -> Iterator[str]:
     yield ", ".join(f"{n} {what}" for what, n in counts.items() if n)
     if translation.to_fill_in:
         yield f"to fill in: {', '.join(translation.to_fill_in)}"
-
-
-def write(translation: Translation, path: Path) -> None:
-    """Write the configuration.
-
-    Raises:
-        FileExistsError: there is such a file.
-    """
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text(translation))
-    except FileExistsError:
-        raise FileExistsError(f"{path} exists; name another file, or delete it") from None
 
 
 def text(translation: Translation) -> str:

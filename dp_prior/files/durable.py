@@ -51,6 +51,20 @@ def replace_file(path: Path, data: bytes) -> None:
         raise _naming(path, error) from error
 
 
+def write_new(path: Path, text: str) -> None:
+    """Write a file that is not there yet, and the missing folders above it.
+
+    Raises:
+        FileExistsError: there is such a file, or a file where a folder should be; with the remedy.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise FileExistsError(f"{error.filename} exists; name another file, or delete it") from None
+
+
 def _naming(path: Path, error: OSError) -> OSError:
     """The same error with the path that the user knows; an error of a write to a descriptor names no file."""
     return error if error.errno is None else OSError(error.errno, error.strerror, str(path))

@@ -23,18 +23,25 @@ from dp_prior.run.budget import time_of_training, timed_steps
 from dp_prior.run.files.config import TrainConfig, run_directory
 from dp_prior.run.files.directory import RunDirectory
 from dp_prior.run.plan import plan
-from dp_prior.run.start import initialise
+from dp_prior.run.start import Resume, initialise, recalled
 from dp_prior.tensors.batch import Batch
 from dp_prior.tensors.randomness import Randomness
 from dp_prior.training.guard import NotFiniteError
 from dp_prior.training.measure import measure
 
 
-def check(config: TrainConfig, ranks: Ranks, report: Callable[[str], None], allow_changes: Iterable[str] = ()) -> str:
+def check(
+    config: TrainConfig,
+    ranks: Ranks,
+    report: Callable[[str], None],
+    allow_changes: Iterable[str] = (),
+    resume: Resume = "auto",
+) -> str:
     """One step, one sample, one save and one load, and every evaluator on a few samples. Returns the plan.
 
     Args:
         allow_changes: see `Run.run`; compared with the checkpoint on this machine that the run would resume from.
+        resume: see `Run.run`.
 
     Raises:
         CheckpointError: the run directory cannot be written.
@@ -45,7 +52,7 @@ def check(config: TrainConfig, ranks: Ranks, report: Callable[[str], None], allo
     ranks.decide(RunDirectory(directory).inspect)
     ranks.decide(RunDirectory(directory).try_writing)
     config = with_local_data(config, ranks)
-    source = ranks.decide(lambda: config.tracker.load.recall(directory))
+    source = ranks.decide(lambda: recalled(config.tracker.load, directory, resume))
     ranks.decide(config.data.integrity(directory).check, PATIENCE * config.train.dist_timeout)
     trial = config.model_copy(
         update={

@@ -38,34 +38,46 @@ def find_checkpoint(
         ConfigError: `resume` is never and there is a checkpoint, or must and there is none; or the run is an import.
     """
     own, directory = store.latest(), store.root.parent
+    reference = recalled(load, directory, resume)
     if resume == "never":
-        if own is not None:
-            raise ConfigError(
-                "--resume never",
-                [
-                    f"{directory} already holds checkpoints, up to {own.name}; nothing is overwritten. "
-                    f"Choose another directory (--set tracker.data_path=...) or resume with --resume auto"
-                ],
-            )
         return None
-    reference = load.recall(directory)
     if own is not None and "://" not in (reference or ""):
         if not read_manifest(own).can_be_resumed:
             problem = f"{directory} is an imported policy, which has no training state to resume"
             raise ConfigError("tracker.data_path", [f"{problem}; choose another directory, with train.init_from"])
         return own
     if reference is None:
-        other = load.path if isinstance(load, LocalResumeConfig) else None
-        if resume == "must":
-            places = directory if other is None else f"{directory}, nor in {other} (tracker.load)"
-            problem = f"there is no checkpoint in {places}; start with --resume auto to begin from scratch"
-            raise ConfigError("--resume must", [problem])
-        if other is not None:
-            report(f"  start from    nothing: there is no checkpoint in {other} (tracker.load)")
+        if isinstance(load, LocalResumeConfig) and load.path is not None:
+            report(f"  start from    nothing: there is no checkpoint in {load.path} (tracker.load)")
         return None
     if "://" not in reference:
         return _whole(resolve(reference, prefer="latest"), reference)
     return _adopt(store, reference, resume, report) or own
+
+
+def recalled(load: ResumeConfig, directory: Path, resume: Resume) -> str | None:
+    """The reference that a run would resume from, None for a fresh start; opens no socket.
+
+    Raises:
+        ConfigError: `resume` is never and there is a checkpoint, or must and there is none.
+    """
+    if resume == "never":
+        if (own := LocalResumeConfig().recall(directory)) is not None:
+            raise ConfigError(
+                "--resume never",
+                [
+                    f"{directory} already holds checkpoints, up to {resolve(own).name}; nothing is overwritten. "
+                    f"Choose another directory (--set tracker.data_path=...) or resume with --resume auto"
+                ],
+            )
+        return None
+    reference = load.recall(directory)
+    if reference is None and resume == "must":
+        other = load.path if isinstance(load, LocalResumeConfig) else None
+        places = directory if other is None else f"{directory}, nor in {other} (tracker.load)"
+        problem = f"there is no checkpoint in {places}; start with --resume auto to begin from scratch"
+        raise ConfigError("--resume must", [problem])
+    return reference
 
 
 def initialise(model: Pretrained, config: TrainConfig, ranks: Ranks, report: Callable[[str], None]) -> None:

@@ -109,3 +109,46 @@ def test_each_configuration_that_is_listed_is_one_that_train_takes_by_its_name()
 
 def test_the_schema_is_printed_whole():
     assert json.loads(command("schema").output) == json_schema(TrainConfig)
+
+
+@pytest.mark.parametrize(
+    ("line", "refusal"),
+    [
+        ("compare a.csv --most 3 --measure success", ("--most, --measure", "policies")),
+        ("compare a.csv --config_file c.json --device cuda", ("--config_file, --device", "policies")),
+        ("compare a b --out c --range 0 5", ("--range", "OUTCOMES.csv")),
+        ("compare a.csv --range 3 2", ("--range 3 2", "empty", "lowest")),
+        ("compare a.csv --range -1e308 1e308", ("--range -1e+308 1e+308", "wider")),
+        ("trial a b --out c --range -1e308 1e308", ("--range -1e+308 1e+308", "wider")),
+    ],
+)
+def test_an_option_that_would_have_no_effect_is_refused(line, refusal):
+    done = command(*line.split())
+    assert done.exit_code == 2 and told(done.output, *refusal), done.output
+
+
+def test_a_sweep_that_only_prints_makes_no_page(tmp_path):
+    done = command("sweep", write(tmp_path), "--vary", "seed=1,2", "--print", "--html", tmp_path / "p.html")
+    assert done.exit_code in (2, 64) and not (tmp_path / "p.html").exists()
+
+
+def test_a_translation_names_its_file_as_a_shell_reads_it_and_makes_its_folder(tmp_path):
+    out = tmp_path / "new/a b.json"
+    (tmp_path / "theirs.json").write_text(json.dumps({"policy": {"type": "diffusion"}}))
+    done = command("translate", tmp_path / "theirs.json", "--from", "lerobot", "--out", out)
+    assert done.exit_code == 0 and f"--config_file {shlex.quote(str(out))} --check" in done.output, done.output
+    assert json.loads(out.read_text())
+    assert told(
+        command("translate", tmp_path / "theirs.json", "--from", "lerobot", "--out", out).output, "a b.json exists"
+    )
+
+
+def test_a_check_refuses_to_resume_or_to_begin_as_the_run_would(tmp_path):
+    config = write(tmp_path)
+    must = train(config, "--check", "--resume", "must")
+    assert must.exit_code == 64 and told(must.output, "--resume must", "no checkpoint"), must.output
+    assert "--resume=never" in train(config, "--check", "--resume", "never").output
+    train(config)
+    never = train(config, "--check", "--resume", "never")
+    assert never.exit_code == 64 and told(never.output, "--resume never", "checkpoints", "overwritten"), never.output
+    assert train(config, "--check", "--resume", "must").exit_code == 0

@@ -27,6 +27,7 @@ from dp_prior.files.durable import (
     sync_directory,
     temporary_beside,
     unseal,
+    write_new,
 )
 from tests.cases import every
 from tests.messages import naming, told
@@ -318,3 +319,12 @@ def test_a_damaged_document_is_not_parsed(monkeypatch):
     for damaged in (data.replace(b"1,", b"2,"), data[:-1], data + b" ", b" " + data):
         with pytest.raises(ValueError, match=naming("SHA-256")):
             unseal(damaged)
+
+
+def test_a_new_file_gets_its_folders_and_replaces_nothing(tmp_path):
+    write_new(tmp_path / "a/b/c.json", "{}")
+    assert (tmp_path / "a/b/c.json").read_text() == "{}"
+    for place, found in {"a/b/c.json": "c.json", "a/b/c.json/d": "c.json", "a/b": "b"}.items():
+        with pytest.raises(FileExistsError, match=naming(f"{found} exists", "another file")):
+            write_new(tmp_path / place, "new")
+    assert (tmp_path / "a/b/c.json").read_text() == "{}"

@@ -20,6 +20,7 @@ from dp_prior.data.recorded.camera import DepthConfig, ImageConfig
 from dp_prior.data.recorded.language import FrameTexts
 from dp_prior.data.recorded.selection import KeyConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
+from dp_prior.files.durable import write_new
 from dp_prior.networks.encoders.points import PointEncoderConfig
 from dp_prior.reports.inspection.beside_images import unread_beside
 from dp_prior.reports.inspection.cameras import Strip, look
@@ -140,12 +141,7 @@ def write_config(found: list[Inspection], path: Path) -> None:
         ConfigError, DataError: see `proposed`.
         FileExistsError: there is such a file.
     """
-    proposal = proposed(found)
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(json.dumps(proposal, indent=2) + "\n")
-    except FileExistsError:
-        raise FileExistsError(f"{path} exists; name another file, or delete it") from None
+    write_new(path, json.dumps(proposed(found), indent=2) + "\n")
 
 
 def proposed(found: list[Inspection]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.files.durable import replace_file
+from dp_prior.files.regular_files import open_regular
 
 Table = tuple[str, tuple[str, ...], list[tuple[Any, ...]]]
 """Title, names of the columns, rows."""
@@ -64,14 +65,24 @@ class Page:
         return template(Path(__file__).parent / "page.html").render(**vars(self))
 
     def write(self, output: Path) -> Path:
-        """Write the page as one file.
+        """Write the page as one file, in place of an older page.
 
         Raises:
-            OSError: the file cannot be written.
+            OSError: the file cannot be written, or is something else than a page.
         """
         output.parent.mkdir(parents=True, exist_ok=True)
+        if output.exists() and not _is_page(output):
+            raise FileExistsError(f"{output} exists and is no page; name another file for the page")
         replace_file(output, self.render().encode(errors="replace"))  # file names may not be UTF-8
         return output
+
+
+def _is_page(path: Path) -> bool:
+    """Whether a file begins as HTML does."""
+    if not path.is_file():
+        return False
+    with open_regular(path) as file:
+        return file.read(100).lstrip().lower().startswith(b"<!doctype html")
 
 
 @functools.cache

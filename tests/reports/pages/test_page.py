@@ -78,3 +78,13 @@ def test_numbers_of_a_table_stay_whole_and_long_texts_wrap():
     html = page.render()
     assert "<td>-0.7866 (-1 to 0.12)</td>" in html and '<td class="long">a text of several words' in html
     assert re.search(r"td, th { white-space: nowrap }", html) and "td.long { white-space: normal; min-width" in html
+
+
+def test_a_page_replaces_a_page_and_nothing_else(tmp_path):
+    page = FULL.write(tmp_path / "new/page.html")
+    assert dataclasses.replace(FULL, title="other").write(page).read_text() != FULL.render()
+    (tmp_path / "config.json").write_text("{}")
+    for other in (tmp_path / "config.json", tmp_path):
+        with pytest.raises(FileExistsError, match=naming(str(other), "no page", "another file")):
+            FULL.write(other)
+    assert (tmp_path / "config.json").read_text() == "{}"
