@@ -68,6 +68,10 @@ class EpisodeStore(ABC):
     def read(self, key: str) -> np.ndarray:
         """(N, *feature_shape) all rows of a key, in the stored dtype."""
 
+    def expect(self, keys: Iterable[str]) -> None:  # noqa: B027 (a format need not)
+        """Tell the keys that are read next, which a format may read together; those told before are no longer expected.
+        The default reads each by itself."""
+
     def numbers(self) -> np.ndarray:
         """(E,) int64 number of each episode in the data set's own counting; the default counts from 0."""
         return np.arange(len(self.episode_ends))

@@ -160,6 +160,7 @@ def _read_keys(
     """The stored arrays by key, each read once, and why others are not read."""
     known, problems = store.keys(), []
     raw: dict[str, np.ndarray | None] = {}
+    store.expect(key for wanted in keys.values() for key in wanted.names if key in known)
     for name, key in [(name, key) for name, wanted in keys.items() for key in wanted.names]:
         if key not in known:
             problems.append(f"{_called(name)}: the data set has {store.no_key(key)}")
@@ -171,6 +172,7 @@ def _read_keys(
             except DataError as error:
                 raw[key] = None
                 problems += [f"{_called(name)}: {error.source}: {problem}" for problem in error.problems]
+    store.expect(())
     return {key: values for key, values in raw.items() if values is not None}, problems
 
 

@@ -5,11 +5,12 @@ This is a reader of the published layout; the lerobot package is not needed.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
@@ -27,6 +28,9 @@ from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.frames import FrameContents, FrameFile, FrameSource
 from dp_prior.data.frames.chosen_frames import ChosenFrames
 from dp_prior.data.frames.colours import COLOURS
+
+if TYPE_CHECKING:
+    import pyarrow
 
 
 class LeRobotStoreConfig(EpisodeStoreRecord):
@@ -126,6 +130,8 @@ class LeRobotStore(EpisodeStore):
         self.episode_ends = np.cumsum(np.array(list(self.meta.lengths.values()), dtype=np.int64))
         self._file_ends = np.cumsum([sum(self.meta.lengths[e] for e in file.episodes) for file in self.meta.tables])
         self._order_checked = False
+        self._expected: set[str] = set()
+        self._ahead: dict[tuple[Path, str], np.ndarray] = {}  # columns of files, read beside another one
 
     def keys(self) -> dict[str, tuple[int, ...]]:
         """Shape per frame of every feature, video included."""
@@ -134,6 +140,10 @@ class LeRobotStore(EpisodeStore):
     def dtype(self, key: str) -> str:
         """Type that meta/info.json declares for a feature."""
         return str(self.meta.features[key].get("dtype"))
+
+    def expect(self, keys: Iterable[str]) -> None:
+        """See `EpisodeStore`; the next key that is read opens each file for all of them."""
+        self._expected, self._ahead = {key for key in keys if self.dtype(key) not in ("video", "image")}, {}
 
     def numbers(self) -> np.ndarray:
         """See `EpisodeStore`; `episode_index`."""
@@ -266,8 +276,27 @@ class LeRobotStore(EpisodeStore):
 
     def _read_file(self, file: TableFile, key: str) -> np.ndarray:
         """(rows, ...) of one column of one file, its rows checked against the episode list."""
+        if (found := self._ahead.pop((file.path, key), None)) is not None:
+            return found
+        others = self._expected - {key}
+        try:
+            table = self._read_table(file, key, others)
+        except DataError:
+            if not others:
+                raise
+            table, others = self._read_table(file, key, ()), set()  # their faults are told when they are read
+        for other in others.intersection(table.column_names):
+            with contextlib.suppress(DataError):
+                self._ahead[file.path, other] = self._values(table, file, other)
+        return self._values(table, file, key)
+
+    def _values(self, table: pyarrow.Table, file: TableFile, key: str) -> np.ndarray:
+        return to_numpy(table.column(key), file.path, key, may_be_text=self.dtype(key) == "string")
+
+    def _read_table(self, file: TableFile, key: str, others: Iterable[str]) -> pyarrow.Table:
+        """A column of a file, and any of `others` that exist."""
         checks = () if self._order_checked else ("episode_index", "frame_index")
-        table = read_columns(file.path, [key], checks, ", which meta/info.json declares")
+        table = read_columns(file.path, [key], {*checks, *others}, ", which meta/info.json declares")
         if (rows := file.rows(self.meta.lengths)) is not None:
             table = table.take(rows)
         lengths = [self.meta.lengths[episode] for episode in file.episodes]
@@ -285,7 +314,7 @@ class LeRobotStore(EpisodeStore):
                 row = wrong[0]
                 found = f"row {row} has {check} {values[row]}; expected {expected_columns[check][row]}"
                 raise DataError(str(file.path), [f"{found}, by the episode list"])
-        return to_numpy(table.column(key), file.path, key, may_be_text=self.dtype(key) == "string")
+        return table
 
 
 def _import_pyarrow() -> None:

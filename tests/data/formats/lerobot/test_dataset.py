@@ -5,7 +5,10 @@ import numpy as np
 import pytest
 
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.choice import ChoiceConfig
+from dp_prior.data.formats.lerobot import dataset
 from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
+from dp_prior.data.recorded.selection import KeyConfig, read_selected
 from tests.messages import naming, told
 
 pa = pytest.importorskip("pyarrow", reason="NOT CHECKED: LeRobot stores, the extra dp_prior[lerobot] is not installed")
@@ -192,3 +195,36 @@ def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(ImportError, match=naming('pip install "dp_prior[lerobot]"')):
         store(tmp_path)
+
+
+@all_versions
+def test_keys_that_are_read_together_open_each_file_once(write, tmp_path, monkeypatch):
+    store, opened = LeRobotStoreConfig(path=write(tmp_path / "set")).create(), []
+    keys = ["observation.state", "action", "pose"]
+    expected = {key: store.read(key) for key in keys}
+    read = dataset.read_columns
+    monkeypatch.setattr(dataset, "read_columns", lambda path, *given: opened.append(path) or read(path, *given))
+    for numbers in ([0, 1, 2], [0, 2]):
+        opened.clear()
+        configs = {key.rpartition(".")[2]: KeyConfig(key=key) for key in keys}
+        arrays, chosen, _ = read_selected(store, configs, ChoiceConfig(only=numbers))
+        assert len(opened) == len({*opened}) <= len(store.meta.tables)
+        for key in keys:
+            rows = expected[key] if chosen.is_all else expected[key][chosen.rows]
+            np.testing.assert_array_equal(arrays[key.rpartition(".")[2]], rows)
+    opened.clear()
+    store.read("action")
+    store.read("action")
+    assert len(opened) == 2 * len(store.meta.tables)  # nothing is kept behind
+
+
+def test_a_fault_of_a_column_is_told_of_this_column_alone(tmp_path):
+    root = write_v2(tmp_path / "set")
+    table = columns([1])
+    table["pose"] = pa.array([[[1.0]], [[2.0], [3.0]], [[1.0]]], pa.list_(pa.list_(pa.float32())))
+    write_table(root / "data/chunk-000/episode_000001.parquet", table)
+    store = LeRobotStoreConfig(path=root).create()
+    configs = {"action": KeyConfig(key="action"), "pose": KeyConfig(key="pose")}
+    with pytest.raises(DataError) as caught:
+        read_selected(store, configs)
+    assert len(caught.value.problems) == 1 and told(caught.value.problems[0], "obs.pose", "episode_000001.parquet")
