@@ -76,7 +76,7 @@ class CsvLogger(Logger):
             if self._written:
                 shutil.copyfile(self._path, temporary)
             with open(temporary, "ab") as file:
-                file.truncate(self._kept)
+                file.seek(file.truncate(self._kept))
                 read, kept = self._add(file)
         self._read, self._kept, self._written = read, kept, _version(self._path)
 

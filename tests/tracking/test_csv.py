@@ -5,7 +5,7 @@ import math
 import os
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dp_prior.clock import Progress
@@ -64,6 +64,7 @@ def test_every_number_is_read_back_whatever_its_name_and_whenever_it_came(tmp_pa
 
 @examples(40)
 @given(st.lists(st.tuples(st.integers(0, 2), st.sets(st.sampled_from("abc")), st.sampled_from("-s-e-d")), max_size=9))
+@example([(1, {"a"}, "s"), (0, {"a"}, "s"), (1, {"a"}, "s")])
 def test_a_table_that_is_added_to_is_that_written_at_once(tmp_path_factory, logged):
     directory = tmp_path_factory.mktemp("log")
     record, logger = opened(directory)
