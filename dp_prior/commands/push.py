@@ -38,7 +38,8 @@ def push_run(run: Path, repo: str | None, limit_s: float, report: Callable[[str]
     records = [record for record in config.tracker.save if isinstance(record, UploadConfig)]
     if repo is not None:
         named = [one for one in records if isinstance(one, HuggingFaceSaverConfig) and one.repo == repo]
-        records = named or [HuggingFaceSaverConfig.from_json(json.dumps({"type": "huggingface", "repo": repo}))]
+        given = json.dumps({"type": "huggingface", "repo": repo})
+        records = named or [HuggingFaceSaverConfig.from_json(given, source="--repo, which is user/name")]
         best = resolve(run)
         asked = records[0].model_copy(update={"save_best": True})  # the saver itself may send the latest only
         UploadSaver(asked, run).complete(best, *shown_on_card(run, best))

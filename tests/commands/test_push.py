@@ -58,3 +58,9 @@ def test_push_to_a_repository_shows_what_the_finished_run_has_measured_and_drawn
     assert command("push", moved, "--repo", "me/later").exit_code == 0
     later = hub.files("me/later")
     assert later["media/curve.png"] == sent["media/curve.png"] and b"final/ema/loss" in later["README.md"]
+
+
+def test_a_repository_without_its_user_is_refused_by_the_name_of_the_option(tmp_path):
+    train(write(tmp_path, train__steps=2))
+    refused = command("push", tmp_path / "run", "--repo", "tiny")
+    assert refused.exit_code == 64 and told(refused.output, "--repo", "user/name", "'tiny'"), refused.output
