@@ -7,6 +7,7 @@ order of their names.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -19,7 +20,7 @@ from pydantic import AfterValidator, Field
 from dp_prior.config import Change, ConfigError
 from dp_prior.data.columns.joined import join
 from dp_prior.data.columns.memory import MemoryColumn
-from dp_prior.data.errors import DataError
+from dp_prior.data.errors import DataError, first_few
 from dp_prior.data.integrity import DATA_MANIFEST, JointIntegrity
 from dp_prior.data.recorded.demonstrations import Demonstrations
 from dp_prior.data.recorded.records import RecordedConfig, WindowsConfig, good_key
@@ -228,9 +229,21 @@ class Mixture(Demonstrations):
         return {"sets": {name: each.described for name, each in self.sets.items()}, **super().report()}
 
     def warnings(self) -> list[str]:
-        """See `Demonstrations`; with the doubts about each set."""
+        """See `Demonstrations`; with the doubts about each set, and episodes that one set holds out and another not."""
         doubts = [f"{name}: {line}" for name, each in self.sets.items() for line in each.doubts()]
-        return [*super().warnings(), *doubts]
+        return [*super().warnings(), *doubts, *_leaks(self.sets)]
+
+
+def _leaks(sets: dict[str, Trajectories]) -> Iterator[str]:
+    """A line for every two sets of the same recording of which one trains on episodes that the other holds out."""
+    for (name, one), (other, held) in itertools.permutations(sets.items(), 2):
+        if Path(one.described["path"]).resolve() != Path(held.described["path"]).resolve():
+            continue
+        out = {*held.split_ids["val"], *held.split_ids["test"]}
+        if both := sorted(out.intersection(one.split_ids["train"])):
+            found = f"sets.{name} trains on the episodes {first_few(both)} of {one.described['path']}"
+            why = f"sets.{other} holds them out, whose losses are then too low"
+            yield f"{found}, and {why}; list the episodes of each part in split.parts"
 
 
 def _different_specs(sets: dict[str, Trajectories]) -> Iterator[str]:

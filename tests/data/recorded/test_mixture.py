@@ -13,10 +13,12 @@ import torch
 
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.npz import META
 from dp_prior.data.integrity import DATA_MANIFEST
 from dp_prior.data.recorded.mixture import Mixture, MixtureConfig, SetConfig
 from dp_prior.data.recorded.records import WindowsConfig
+from dp_prior.data.recorded.split import SplitConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.run.files.config import TrainConfig
 from tests.data.frames.recordings import pictures
@@ -438,3 +440,20 @@ def test_a_policy_takes_a_mixture_and_a_prior_does_not(paths):
     assert TrainConfig.from_json(json.dumps(config)).data.type == "mixture"
     with pytest.raises(ConfigError, match=naming("data.type", "'mixture'", "'prior'")):
         TrainConfig.from_json(json.dumps(config | {"task": {"type": "prior"}}))
+
+
+def test_an_episode_that_one_set_trains_on_and_another_holds_out_is_told(paths):
+    """As where some episodes are drawn more often by a second set of the same file."""
+    config = mixture({"all": (paths["both"], 1), "some": (paths["both"], 2), "apart": (paths["a"], 1)})
+    some = config.sets["some"].model_copy(update={"choice": ChoiceConfig(only=["2-9"])})
+    split = SplitConfig(train=0.75, val=0.25, test=0)
+    leaking = config.model_copy(update={"sets": {**config.sets, "some": some}, "split": split}).create(*WINDOWS)
+    sets = leaking.sets
+    shared = {*sets["all"].split_ids["train"]} & {*sets["some"].split_ids["val"]}
+    back = {*sets["some"].split_ids["train"]} & {*sets["all"].split_ids["val"]}
+    assert shared or back
+    found = [line for line in leaking.warnings() if told(line, "split.parts", "both.npz")]
+    assert len(found) == bool(shared) + bool(back)
+    listed = SplitConfig(parts={"train": ["1-9"], "val": [0]})
+    mended = mixture({"all": (paths["both"], 1), "some": (paths["both"], 2)}).model_copy(update={"split": listed})
+    assert not any(told(line, "split.parts") for line in mended.create(*WINDOWS).warnings())
