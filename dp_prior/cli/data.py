@@ -158,7 +158,7 @@ def embed(
     if tokens and texts is None:
         raise click.UsageError("--tokens is for --texts: pictures and frames have no tokens")
     if config_file is None:
-        refuse_given(["overrides"], "is for --config_file; texts and pictures have no settings")
+        refuse_given(["overrides"], "only for --config_file; texts and pictures have no settings")
     elif column is not None:
         raise click.UsageError(
             "--column is for --texts and --images; --key names what is embedded of the configuration"

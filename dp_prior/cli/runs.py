@@ -137,7 +137,7 @@ def sweep(
 
     found = trials(find_configuration(config_file), varied, seeds, overrides)
     if only_print:
-        refuse_given(["html"], "is for runs, and --print runs nothing; `dp-prior report` makes their page later")
+        refuse_given(["html"], "only for runs, and --print runs nothing; `dp-prior report` makes their page later")
         echo("\n".join(trial.command(modules) for trial in found))
         return
     code = run_trials(found, say)
@@ -206,11 +206,11 @@ def compare(
 
     if len(policies) == 1:
         playing = ("most", "per_round", "measure", "evaluator", "config_file", "device")
-        refuse_given(playing, "is for policies that play; a CSV file holds outcomes that are known")
+        refuse_given(playing, "only for policies that play; a CSV file holds outcomes that are known")
         names, known = compare_outcomes(Path(policies[0]), limits, error)
         most = None
     else:
-        refuse_given(["limits"], "is for OUTCOMES.csv; policies are scored by their rollouts, whose range is known")
+        refuse_given(["limits"], "only for OUTCOMES.csv; policies are scored by their rollouts, whose range is known")
         if out is None:
             raise click.UsageError("--out names the folder for the outcomes, from which a stopped comparison continues")
         if len(set(policies)) < len(policies):
