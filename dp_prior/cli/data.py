@@ -179,7 +179,7 @@ def embed(
     default="pusht",
     show_default=True,
     help="pusht; a task of Meta-World such as push-v3, several with commas, MT10 or MT50; transfer_cube or insertion "
-    "of ALOHA.",
+    "of ALOHA; Lift, PickPlaceCan or NutAssemblySquare of robosuite.",
 )
 @click.option(
     "--episodes", default=200, show_default=True, type=click.IntRange(min=1), help="Solved episodes of each task."
@@ -187,24 +187,36 @@ def embed(
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of the first episode.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes, by default one per core; the result is equal.")
 @click.option(
-    "--noise", default=0.0, show_default=True, type=FiniteRange(0, 1), help="ALOHA: share of disturbed episodes."
+    "--noise",
+    default=0.0,
+    show_default=True,
+    type=FiniteRange(0, 1),
+    help="ALOHA and robosuite: share of disturbed episodes.",
 )
 def make_demonstrations(out: Path, task: str, episodes: int, seed: int, workers: int | None, noise: float) -> None:
-    """Record demonstrations by the scripted expert of Push-T, of tasks of Meta-World or of ALOHA. Those of ALOHA can be
-    stopped and repeated at any time."""
+    """Record demonstrations by the scripted expert of Push-T, or of tasks of Meta-World, ALOHA or robosuite. Those of
+    the last two can be stopped and repeated at any time."""
     from dp_prior.config import ConfigError
-    from dp_prior.envs import aloha_demonstrations, metaworld_demonstrations, pusht_demonstrations
+    from dp_prior.envs import (
+        aloha_demonstrations,
+        metaworld_demonstrations,
+        pusht_demonstrations,
+        robosuite_demonstrations,
+    )
     from dp_prior.envs.aloha_world import STAGES
     from dp_prior.envs.metaworld import check_tasks
     from dp_prior.envs.metaworld_tasks import told_tasks
+    from dp_prior.envs.robosuite_expert import EXPERTS
 
-    if noise and task not in STAGES:
-        raise ConfigError("--noise", [f"is {noise:g}, but only ALOHA's tasks {sorted(STAGES)} take noise; remove it"])
+    if noise and task not in (known := [*STAGES, *EXPERTS]):
+        raise ConfigError("--noise", [f"is {noise:g}, but only {', '.join(known)} take noise; remove it"])
     several: tuple[str, ...] = ()
     if task == "pusht":
         pusht_demonstrations.write_demonstrations(out, episodes, seed, workers)
     elif task in STAGES:
         aloha_demonstrations.write_demonstrations(out, task, episodes, seed, workers, noise)
+    elif task in EXPERTS:
+        robosuite_demonstrations.write_demonstrations(out, task, episodes, seed, workers, noise)
     else:
         several = told_tasks(tuple(task.split(",")) if "," in task else task)
         try:

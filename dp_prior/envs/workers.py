@@ -32,6 +32,7 @@ from dp_prior.envs.aloha import AlohaConfig
 from dp_prior.envs.gym import GymConfig
 from dp_prior.envs.metaworld import MetaWorldConfig
 from dp_prior.envs.pusht import PushTConfig
+from dp_prior.envs.robosuite import RobosuiteConfig
 from dp_prior.envs.vector import EnvStep, VectorEnv, check_actions, check_seeds
 
 WORKER_GRACE_S = 5.0
@@ -52,7 +53,7 @@ def is_divisible(record: EnvConfig) -> bool:
     to create the environment, so a gymnasium id must be registered by the name of the class. False for environments of
     other packages, which may, for example, use a GPU."""
     if not isinstance(record, GymConfig):
-        return isinstance(record, PushTConfig | AlohaConfig | MetaWorldConfig)
+        return isinstance(record, PushTConfig | AlohaConfig | MetaWorldConfig | RobosuiteConfig)
     entry_point = record.registration().entry_point
     return isinstance(entry_point, str) and not entry_point.startswith("__main__")
 

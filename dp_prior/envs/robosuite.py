@@ -1,0 +1,209 @@
+"""robosuite: tasks for simulated arms (Zhu et al. 2020, arXiv:2009.12293), in which robomimic's data sets were recorded
+(Mandlekar et al. 2021, arXiv:2108.03298)."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, JsonValue, field_validator
+
+from dp_prior.config import Config
+from dp_prior.config.extras import needing
+from dp_prior.envs.expert import Expert
+from dp_prior.envs.lockstep import Lockstep
+from dp_prior.envs.robosuite_expert import EXPERTS
+from dp_prior.envs.robosuite_world import IMAGE, RobosuiteWorld
+from dp_prior.envs.starts import SEED
+from dp_prior.pixels.opengl import REMEDY
+
+Side = Annotated[int, Field(ge=16, le=4096)]
+
+STATES = "states"
+"""Key of robomimic's files for the simulator's states, from which an episode can begin."""
+
+OURS: dict[str, JsonValue] = {
+    "has_renderer": False,
+    "has_offscreen_renderer": False,
+    "use_camera_obs": False,
+    "use_object_obs": True,
+    "ignore_done": True,
+    "reward_shaping": False,
+    "hard_reset": True,
+}
+"""Arguments of `robosuite.make` that are not the user's: pictures are drawn here, episodes end here, a reward is the
+solved share of the task, and a start depends on its seed alone."""
+
+IDLE = "camera_names", "camera_heights", "camera_widths", "camera_depths", "camera_segmentations", "horizon"
+"""Arguments of `robosuite.make` without a meaning here."""
+
+
+POSES = {"input_type": "absolute", "input_ref_frame": "world"}
+"""What tells a controller that actions are poses, from robosuite 1.5 on."""
+
+
+class RobosuiteConfig(Config):
+    """A task of robosuite. Score: the largest reward, from 0 to 1; 1 is solved and ends the episode."""
+
+    type: Literal["robosuite"] = "robosuite"
+
+    score_range: ClassVar = (0.0, 1.0)
+
+    modules: ClassVar = ("robosuite", "mujoco")
+    """What simulates, for the environment's fingerprint."""
+
+    task: str
+    """robosuite's name of the task, the `env_name` of robomimic's files: `Lift`, `PickPlaceCan`, `NutAssemblySquare`,
+    `TwoArmTransport`, `ToolHang`, ..."""
+
+    make_arguments: dict[str, JsonValue] = {}
+    """Further arguments of `robosuite.make`, the `env_kwargs` of robomimic's files. `robots` is a Panda where nothing
+    else is said, the controller robosuite's for differences of poses, `OSC_POSE`. Entries about renderers, cameras,
+    rewards and the end of episodes are left out, since this record says them."""
+
+    absolute_actions: bool = False
+    """Actions are poses instead of differences: x, y, z in m, a rotation vector in rad, and the gripper, as Diffusion
+    Policy's files `*_abs.hdf5` have them."""
+
+    n_envs: int = Field(default=10, ge=1)
+    """Episodes that run side by side: the largest batch of a prediction."""
+
+    max_steps: int = Field(default=400, ge=1)
+    """Control steps after which an unsolved episode is over, 20 per second if the arguments do not say otherwise.
+    Diffusion Policy takes 400, for the transport and the tool 700."""
+
+    cameras: dict[str, tuple[Side, Side]] = {}
+    """Cameras of the task to observe, such as `agentview` and `robot0_eye_in_hand`, and their height and width; drawn
+    only when a chunk is predicted. The observation is called like robomimic's, `agentview_image`."""
+
+    film_camera: str = "agentview"
+    """Camera of films."""
+
+    render_size: Side = 256
+    """Side of a film's picture, in pixels."""
+
+    @field_validator("make_arguments")
+    @classmethod
+    def _without_ours(cls, make_arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        return {name: value for name, value in make_arguments.items() if name not in (*OURS, *IDLE)}
+
+    def create(self) -> Lockstep:
+        """The environment. Observations, all of robosuite's numbers by name, as robomimic's files have them below
+        `obs/`: object (K,), positions in m and quaternions of the objects and of their ways to the grippers; of each
+        arm robot0_eef_pos (3,) in m, robot0_eef_quat (4,) as x, y, z, w, robot0_gripper_qpos (2,), joints in rad, ...;
+        state (D,), object and these three of each arm; and each camera (height, width, 3) uint8.
+
+        Actions are those of the controller, for OSC_POSE (7,) of each arm: differences of position and rotation in
+        [-1, 1], or see `absolute_actions`; and the gripper, 1 closes it.
+
+        Raises:
+            ImportError: robosuite is missing.
+            ValueError: there is no such task or camera, robosuite refuses the arguments, or the machine has no EGL.
+        """
+        worlds = [self._world() for _ in range(self.n_envs)]
+        first, _ = worlds[0].reset(0)
+        shapes = {name: value.shape for name, value in first.observe().items()}
+        return Lockstep(
+            worlds,
+            max_steps=self.max_steps,
+            fps=first.control_freq,
+            obs_shapes=shapes | {f"{camera}{IMAGE}": (*size, 3) for camera, size in self.cameras.items()},
+            read_obs=RobosuiteWorld.observe,
+            draw=RobosuiteWorld.draw,
+            score="max",
+            success_score=None,
+            start_keys=(),
+            begin=_begin,
+        )
+
+    @property
+    def expert(self) -> Callable[[], Expert] | None:
+        """Makes the expert of the demonstrations; None for other tasks, arguments and actions than theirs."""
+        is_theirs = not self.make_arguments and not self.absolute_actions
+        expert = EXPERTS.get(self.task) if is_theirs else None
+        return None if expert is None else lambda: expert
+
+    def _world(self) -> RobosuiteWorld:
+        robosuite = need_robosuite()
+        if self.task not in robosuite.ALL_ENVIRONMENTS:
+            close = difflib.get_close_matches(self.task, robosuite.ALL_ENVIRONMENTS, n=3, cutoff=0.4)
+            names = sorted(robosuite.ALL_ENVIRONMENTS)
+            hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else f"Its tasks: {', '.join(names)}"
+            raise ValueError(f"robosuite has no task {self.task!r}. {hint}")
+        arguments = {"robots": "Panda", **copy.deepcopy(self.make_arguments), **OURS}
+        version = tuple(map(int, robosuite.__version__.split(".")[:2]))
+        try:
+            arguments.setdefault("controller_configs", _controller(robosuite, version, arguments["robots"]))
+            if self.absolute_actions:
+                for one in _controllers(arguments["controller_configs"]):
+                    one |= {"control_delta": False} if version < (1, 5) else POSES
+            env = robosuite.make(self.task, **arguments)
+        except Exception as error:  # of any of its parts
+            what = f"{type(error).__name__}: {error}".removesuffix(": ")
+            raise ValueError(
+                f"robosuite {robosuite.__version__} cannot make the task {self.task!r} of make_arguments ({what}); "
+                f"expected the env_kwargs of a file that was recorded with this version"
+            ) from error
+        known = set(env.sim.model.camera_names)
+        if unknown := {*self.cameras, self.film_camera} - known:
+            has = ", ".join(sorted(known))
+            raise ValueError(f"the task {self.task!r} has no camera {min(unknown)!r}; its cameras: {has}")
+        is_limited = not any(map(_is_absolute, _controllers(arguments["controller_configs"])))
+        return RobosuiteWorld(env, is_limited, self.cameras, (self.film_camera, self.render_size))
+
+
+def _begin(world: RobosuiteWorld, start: dict[str, Any]) -> RobosuiteWorld:
+    """A world at a recorded start: the simulator's state, or a seed."""
+    return (world.begin(start[STATES]) if STATES in start else world.reset(int(start[SEED])))[0]
+
+
+def _controllers(configs: Any) -> Iterator[dict[str, Any]]:
+    """The controllers of parts of the body: before robosuite 1.5 one, or a list for several arms."""
+    if isinstance(configs, list):
+        for one in configs:
+            yield from _controllers(one)
+    elif "body_parts" in configs:
+        yield from configs["body_parts"].values()
+    else:
+        yield configs
+
+
+def _is_absolute(controller: dict[str, Any]) -> bool:
+    return controller.get("control_delta") is False or controller.get("input_type") == "absolute"
+
+
+def _controller(robosuite: Any, version: tuple[int, ...], robots: Any) -> dict[str, Any]:
+    """robosuite's own controller for differences of poses."""
+    if version < (1, 5):
+        return robosuite.load_controller_config(default_controller="OSC_POSE")
+    robot = robots if isinstance(robots, str) else robots[0]
+    return robosuite.load_composite_controller_config(robot=robot)
+
+
+def need_robosuite() -> Any:
+    """The package, silent about its own set-up.
+
+    Raises:
+        ImportError: it is missing; the message names the extra.
+        ValueError: there is no library of EGL, which it opens when it is imported.
+    """
+    logging.getLogger("robosuite_logs").addFilter(_is_news)
+    with needing("robosuite", "the tasks of robosuite need it, MuJoCo and gymnasium"):
+        import gymnasium  # noqa: F401
+        import mujoco  # noqa: F401
+
+        try:
+            import robosuite
+        except AttributeError as error:  # of PyOpenGL: robosuite opens EGL's library at once
+            raise ValueError(
+                f"robosuite cannot be imported here, as EGL's library is missing ({error}). {REMEDY}"
+            ) from error
+    return robosuite
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a message of robosuite's is about more than its own set-up."""
+    return record.levelno >= logging.ERROR

@@ -1,0 +1,120 @@
+"""Experts of three tasks of robosuite, functions of the observations alone, for one Panda with the controller OSC_POSE.
+
+They have no clock: what an expert does next follows from where the gripper and the object are, and whether the gripper
+holds something. Ways bend by degrees with the distance, so that a policy needs no history to imitate them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from dp_prior.envs.expert import Expert
+
+Observed = Mapping[str, np.ndarray]
+
+REACH, TURN = 0.05, 0.5  # m and rad of an action of 1
+GAIN = 1.5  # the controller lags behind its goal
+OPEN, CLOSE = -1.0, 1.0
+CUBE, CAN, HANDLE = 0.046, 0.053, 0.033  # m between the fingers below which they have closed on it
+NEAR = 0.012  # m from the goal at which a gripper closes
+STEEP = 3.0  # m of height kept for each m that the gripper is aside
+CLEARANCE = 0.12  # m of height above an object that are kept at most
+SHELF = 1.0  # m, height at which objects are carried
+BIN = np.array([0.17, 0.37])  # x and y in m of the place of the can
+PEG = np.array([0.23, 0.10])  # likewise of the square peg
+ARM = 0.054  # m from the middle of the square nut to its handle
+
+
+def lift(obs: Observed) -> np.ndarray:
+    """The action (7,) that grasps the cube, aligned with its sides, and lifts it."""
+    cube, turn = obs["cube_pos"], _turned(obs, _yaw(obs["cube_quat"]), 4)
+    if _holds(obs, cube, CUBE):
+        return _action(np.array([0.0, 0.0, 0.1]), turn, CLOSE)
+    return _grasp(obs, cube, turn)
+
+
+def place_can(obs: Observed) -> np.ndarray:
+    """The action (7,) that grasps the can and sets it down in its bin."""
+    can, turn = obs["Can_pos"], _turned(obs, 0.0, 2)
+    aside = np.linalg.norm(can[:2] - BIN)
+    if not _holds(obs, can, CAN):
+        if aside < 0.06:  # set down
+            return _action(np.array([0.0, 0.0, 0.1]), turn, OPEN)
+        return _grasp(obs, can, turn)
+    way = np.array([*(BIN - can[:2]), 0.0])
+    if aside > 0.02:
+        return _action(_carried(way, SHELF - can[2]), turn, CLOSE)
+    way[2] = 0.88 - can[2]
+    return _action(way, turn, OPEN if can[2] < 0.9 else CLOSE)
+
+
+def put_nut(obs: Observed) -> np.ndarray:
+    """The action (7,) that takes the square nut by its handle and puts it over the square peg."""
+    nut, yaw = obs["SquareNut_pos"], _yaw(obs["SquareNut_quat"])
+    handle = nut + np.array([np.cos(yaw), np.sin(yaw), 0.0]) * ARM
+    if not _holds(obs, handle, HANDLE):
+        return _grasp(obs, handle, _turned(obs, yaw, 2))
+    way = np.array([*(PEG - nut[:2]), 0.0])
+    aside, off = np.linalg.norm(way), _least(-yaw, 4)
+    level = _turned(obs, yaw, 2)
+    turn = level + np.array([0.0, 0.0, off])
+    if aside > 0.006 or abs(off) > 0.05:
+        return _action(_carried(way, SHELF - nut[2]), turn, CLOSE)
+    way[2] = 0.84 - nut[2]
+    return _action(way, turn, CLOSE)
+
+
+def _grasp(obs: Observed, goal: np.ndarray, turn: np.ndarray) -> np.ndarray:
+    """Approach a goal from above with an open gripper, and close it there."""
+    way = goal - obs["robot0_eef_pos"]
+    aside = np.linalg.norm(way[:2]) + 0.05 * abs(turn[2])
+    way[2] += min(CLEARANCE, STEEP * max(0.0, aside - 0.004))
+    is_there = np.linalg.norm(goal - obs["robot0_eef_pos"]) < NEAR
+    return _action(way, turn, CLOSE if is_there else OPEN)
+
+
+def _carried(way: np.ndarray, rise: float) -> np.ndarray:
+    """A way aside that begins once the load is nearly at its height."""
+    way = way * np.clip(1.0 - rise / 0.05, 0.0, 1.0)
+    way[2] = rise
+    return way
+
+
+def _holds(obs: Observed, goal: np.ndarray, width: float) -> bool:
+    """Whether the gripper has closed on something at the goal, to this width."""
+    gap = float(np.abs(obs["robot0_gripper_qpos"]).sum())
+    return bool(np.linalg.norm(goal - obs["robot0_eef_pos"]) < 2.0 * NEAR and gap < width)
+
+
+def _action(way: np.ndarray, turn: np.ndarray, gripper: float) -> np.ndarray:
+    """(7,) of a way in m and a rotation vector in rad."""
+    return np.clip([*(GAIN * way / REACH), *(turn / TURN), gripper], -1.0, 1.0).astype(np.float32)
+
+
+def _turned(obs: Observed, yaw: float, symmetry: int) -> np.ndarray:
+    """(3,) rotation vector to a gripper that points down, turned like an object with so many equal sides."""
+    from scipy.spatial.transform import Rotation
+
+    hand = Rotation.from_quat(obs["robot0_eef_quat"].astype(np.float64))
+    x, y, _ = hand.as_matrix()[:, 0]
+    own = np.arctan2(y, x)
+    goal = own + _least(yaw - own, symmetry)
+    down = np.array([[np.cos(goal), np.sin(goal), 0.0], [np.sin(goal), -np.cos(goal), 0.0], [0.0, 0.0, -1.0]])
+    return (Rotation.from_matrix(down) * hand.inv()).as_rotvec()
+
+
+def _yaw(quaternion: np.ndarray) -> float:
+    """Angle in rad about the vertical of an object that lies flat."""
+    return 2.0 * float(np.arctan2(quaternion[2], quaternion[3]))
+
+
+def _least(angle: float, symmetry: int) -> float:
+    """The smallest of the angles in rad that look alike for something with so many equal sides."""
+    period = 2.0 * np.pi / symmetry
+    return (angle + period / 2) % period - period / 2
+
+
+EXPERTS: dict[str, Expert] = {"Lift": lift, "PickPlaceCan": place_can, "NutAssemblySquare": put_nut}
+"""By robosuite's name of the task."""
