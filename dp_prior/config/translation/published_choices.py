@@ -47,8 +47,6 @@ RATES = Words(
 )
 """Learning rates of diffusers' `get_scheduler`, with its defaults."""
 
-WITHOUT_BETAS = ("squaredcos_cap_v2", "cosine", "sigmoid")
-
 
 def beta(schedule: str, steps: str, default: str = "linear", n_steps: int = 1000) -> Any:
     """A function of an end of diffusers' betas: here they are stated for 1000 timesteps and scaled to the others.

@@ -24,8 +24,6 @@ from dp_prior.data.hdf5 import are_alike
 ACTIONS = ("action", "actions")
 """Names whose rows are the steps of an episode, where `steps` does not say another."""
 
-_BLOCK_BYTES = 8 << 20
-
 Layout = dict[str, tuple[tuple[int, ...], np.dtype]]
 """Shape and dtype of arrays by their names."""
 
