@@ -54,6 +54,11 @@ class Statistics:
         found = [(c.min(), c.max(), c.mean(), c.std(), *np.quantile(c, [0.01, 0.99])) for c in columns]
         return cls(len(values), *(each.reshape(values.shape[1:]) for each in np.array(found).reshape(-1, 6).T))
 
+    @property
+    def varies(self) -> np.ndarray:
+        """Bool of the feature shape: which dimensions are not constant for a normalizer of the default settings."""
+        return varies_in(self.min, self.max, Limits().range_eps)
+
     def part(self, start: int, stop: int) -> Statistics:
         """The statistics of some elements of a vector."""
         return Statistics(self.count, *(getattr(self, each.name)[start:stop] for each in fields(self)[1:]))

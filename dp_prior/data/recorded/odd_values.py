@@ -9,7 +9,7 @@ import numpy as np
 
 from dp_prior.data.errors import first_few
 from dp_prior.data.recorded.selection import ACTION
-from dp_prior.tensors.normalizer import Limits, Statistics, varies_in
+from dp_prior.tensors.normalizer import Statistics
 
 HUGE = 1e6
 """Larger magnitudes are worth a warning: they are more often a sentinel or a broken sensor than a measurement."""
@@ -20,7 +20,7 @@ OUTLIER_WIDTHS = 100.0
 
 def describe_key(statistics: Statistics) -> dict[str, Any]:
     """Shape, range and dimensions that do not vary of one key; JSON-able."""
-    constant = np.flatnonzero(~varies_in(statistics.min, statistics.max, Limits().range_eps)).tolist()
+    constant = np.flatnonzero(~statistics.varies).tolist()
     low, high = statistics.min.ravel().tolist(), statistics.max.ravel().tolist()
     return {"shape": list(statistics.min.shape), "min": low, "max": high, "constant_dimensions": constant}
 

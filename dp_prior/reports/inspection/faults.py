@@ -16,7 +16,6 @@ from dp_prior.data.formats.choice import named, overlaps
 from dp_prior.data.recorded.odd_values import HUGE, OUTLIER_WIDTHS
 from dp_prior.reports.inspection.quaternions import quaternions_of
 from dp_prior.reports.inspection.survey import Signal, Survey
-from dp_prior.tensors.normalizer import Limits, varies_in
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
@@ -101,7 +100,7 @@ def constant(seen: Survey) -> Iterator[Finding]:
     for signal in seen.of("observation", "action"):
         if not np.isfinite(signal.values).all(1).any():  # told by `not_finite`
             continue
-        is_constant = ~_varies(signal)
+        is_constant = ~signal.statistics().varies
         effect = "the policy always gives these values" if signal.role == "action" else "they tell the policy nothing"
         if is_constant.any():
             yield Finding("note", f"{_listed(signal, is_constant)}: constant, {effect}")
@@ -157,7 +156,7 @@ def jumps(seen: Survey) -> Iterator[Finding]:
         found, known = signal.statistics(), {place: rows for place, (_, rows) in whole_turns(signal, seen).items()}
         known |= {place: one.flips for one in quaternions_of(signal, seen) for place in one.places}
         reaches = found.max - found.min
-        least = STILL * np.median(reaches[_varies(signal)]) if _varies(signal).any() else 0.0
+        least = STILL * np.median(reaches[found.varies]) if found.varies.any() else 0.0
         for dimension in np.flatnonzero(_is_continuous(signal) & (reaches >= least)):
             size = abs(seen.steps(signal.values[:, dimension]))
             size[known.get(dimension, [])] = np.nan
@@ -275,14 +274,14 @@ def duplicates(seen: Survey) -> Iterator[Finding]:
 
 def idle(seen: Survey) -> Iterator[Finding]:
     """Long times in which neither states nor actions change."""
-    signals = [signal for signal in seen.of("observation", "action") if _varies(signal).any()]
+    signals = [signal for signal in seen.of("observation", "action") if signal.statistics().varies.any()]
     if not signals:
         return
     moves = np.zeros(len(signals[0].values) - 1, bool)
     for signal in signals:
-        found, varies = signal.statistics(), _varies(signal)
-        width = np.maximum(found.q99 - found.q01, 1e-3 * (found.max - found.min))[varies]
-        moves |= (abs(seen.steps(signal.values[:, varies])) > 1e-3 * width).any(1)
+        found = signal.statistics()
+        width = np.maximum(found.q99 - found.q01, 1e-3 * (found.max - found.min))[found.varies]
+        moves |= (abs(seen.steps(signal.values[:, found.varies])) > 1e-3 * width).any(1)
     whole, ends = [], []
     for number, begin, end in zip(seen.numbers.tolist(), seen.bounds, seen.bounds[1:], strict=False):
         moving = np.flatnonzero(moves[begin : end - 1])
@@ -384,12 +383,6 @@ CHECKS: tuple[Callable[[Survey], Iterator[Finding]], ...] = (
     not_finite, time, alignment, jumps, outliers, duplicates, idle, strange_lengths, instructions, strange_episodes,
     clipped, constant, types, parts, after_the_end, interventions,
 )  # fmt: skip
-
-
-def _varies(signal: Signal) -> np.ndarray:
-    """(width,) bool: by the rule of the normalizer."""
-    found = signal.statistics()
-    return varies_in(found.min, found.max, Limits().range_eps)
 
 
 def _is_continuous(signal: Signal) -> np.ndarray:

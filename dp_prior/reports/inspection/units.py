@@ -10,8 +10,7 @@ import numpy as np
 
 from dp_prior.data.errors import first_few
 from dp_prior.reports.inspection.faults import Finding
-from dp_prior.reports.inspection.survey import Signal, Survey
-from dp_prior.tensors.normalizer import Limits, varies_in
+from dp_prior.reports.inspection.survey import Survey
 
 UNITS = {180 / math.pi: "degrees among radians", 1000.0: "millimetres among metres"}
 """Factors between units that are mixed up, and what they are."""
@@ -43,7 +42,7 @@ def mixed_units(seen: Survey) -> Iterator[Finding]:
         sizes = np.maximum.reduceat(
             np.where(np.isfinite(signal.values), abs(signal.values), 0), seen.bounds[:-1], axis=0
         )[is_long]
-        varied = np.flatnonzero(_varies(signal) & (sizes > 0).all(0))
+        varied = np.flatnonzero(signal.statistics().varies & (sizes > 0).all(0))
         groups: dict[bytes, list[int]] = {}
         for dimension in varied.tolist():
             is_larger = _larger_group(sizes[:, dimension])
@@ -97,7 +96,7 @@ def still_grippers(seen: Survey) -> Iterator[Finding]:
     for signal in seen.of("observation", "action"):
         named = [str(column) for column in signal.columns] or [""] * signal.values.shape[1]
         is_gripper = np.array(["grip" in f"{signal.key} {name}".lower() for name in named], bool)
-        if still := np.flatnonzero(is_gripper & ~_varies(signal)).tolist():
+        if still := np.flatnonzero(is_gripper & ~signal.statistics().varies).tolist():
             listed = first_few([signal.called(dimension) for dimension in still])
             yield Finding("warning", f"{signal.name}, dimension {listed}: the gripper never moves; was it recorded?")
 
@@ -117,8 +116,3 @@ def _larger_group(sizes: np.ndarray) -> np.ndarray | None:
 def _unit(factor: float) -> str | None:
     """Which units a factor above 1 lies between."""
     return next((what for unit, what in UNITS.items() if unit / NEAR < factor < unit * NEAR), None)
-
-
-def _varies(signal: Signal) -> np.ndarray:
-    found = signal.statistics()
-    return varies_in(found.min, found.max, Limits().range_eps)
