@@ -10,10 +10,9 @@ from __future__ import annotations
 import contextlib
 import datetime
 import errno
-import hashlib
-import json
 import logging
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from dp_prior.checkpoints.run_lock import RunLock
 from dp_prior.checkpoints.scan import STEP, StoredCheckpoint, names_in, scan
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.clock import Progress
+from dp_prior.config.record import digest_of
 from dp_prior.files.durable import encode_document, finite, is_alive, remove_leftovers, replace_file, sync_directory
 
 INDEX = "index.json"
@@ -79,9 +79,7 @@ class CheckpointStore:
         self.world_size = world_size
         self._lock: RunLock | None = None
         self._verified: set[Path] = set()
-        self._known: list[StoredCheckpoint] | None = (
-            None  # oldest first, while locked; None when the directory must be scanned
-        )
+        self._known: list[StoredCheckpoint] | None = None  # oldest first, while locked; None: to be scanned
         self._sequence = 0  # of the last save
 
     def lock(self, wait_s: float = 10.0) -> RunLock:
@@ -180,7 +178,7 @@ class CheckpointStore:
             step=progress.global_step,
             samples_seen=progress.samples_seen,
             world_size=self.world_size,
-            config_hash=_config_hash(snapshot),
+            config_hash=digest_of(snapshot.documents[CONFIG]) if CONFIG in snapshot.documents else None,
             metrics=finite({name: float(value) for name, value in metrics.items()}),
             monitor=self.monitor,
             mode=self.mode,
@@ -347,19 +345,11 @@ class CheckpointStore:
         return True
 
 
-def _config_hash(snapshot: Snapshot) -> str | None:
-    """SHA-256 of the stored configuration as `Config.digest` computes it, independent of the order of keys."""
-    if CONFIG not in snapshot.documents:
-        return None
-    text = json.dumps(snapshot.documents[CONFIG], sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def _free_bytes(path: Path) -> int | None:
     """Free bytes for this user; None if the file system does not report a size."""
     with contextlib.suppress(OSError):
-        status = os.statvfs(path)
-        return status.f_bavail * status.f_frsize if status.f_blocks else None
+        usage = shutil.disk_usage(path)
+        return usage.free if usage.total else None
     return None
 
 

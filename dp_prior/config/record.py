@@ -114,8 +114,13 @@ class Config(Record):
 
     def digest(self) -> str:
         """SHA-256 of the resolved record, independent of the order of keys."""
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return digest_of(self.model_dump(mode="json"))
+
+
+def digest_of(document: Any) -> str:
+    """SHA-256 of the values of a JSON document, independent of the order of keys."""
+    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:
