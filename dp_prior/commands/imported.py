@@ -71,9 +71,9 @@ def import_published(
         "train": {**parts["train"], "init_from": str(out.expanduser().resolve())},
         "tracker": {"data_path": f"{out}_tuned"},
     }
-    whole = json.loads(TrainConfig.from_json(json.dumps(config), source=f"{files.place}, converted").model_dump_json())
+    whole = TrainConfig.from_json(json.dumps(config), source=f"{files.place}, converted").model_dump(mode="json")
     origin = {"format": layout, "place": files.place, "revision": files.revision, "files": files.hashes, **found.origin}
-    documents = {CONFIG: whole, SPEC: json.loads(model.spec.model_dump_json()), SOURCE: origin}
+    documents = {CONFIG: whole, SPEC: model.spec.model_dump(mode="json"), SOURCE: origin}
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     manifest = Manifest(sequence=1, step=0, samples_seen=0, world_size=1, saved_at=now)
     out = vacant(out)

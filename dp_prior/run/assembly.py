@@ -53,7 +53,7 @@ def with_local_data(config: TrainConfig, ranks: Ranks) -> TrainConfig:
     """
     data = config.data
     pinned = pinned_commits(read_object(run_directory(config) / CONFIG).get("data"))
-    pinned = ranks.decide(lambda: pinned_commits(json.loads(data.downloaded(pinned).model_dump_json())))
+    pinned = ranks.decide(lambda: pinned_commits(data.downloaded(pinned).model_dump(mode="json")))
     return config.model_copy(update={"data": data.downloaded(pinned)})
 
 
@@ -154,7 +154,7 @@ class Assembly:
             seed=self.config.seed,
             documents={
                 CONFIG: json.loads(self.config.to_json()),
-                SPEC: json.loads(self.data.spec.model_dump_json()),
+                SPEC: self.data.spec.model_dump(mode="json"),
                 DATA: self.data.document(),
             },
         )

@@ -176,7 +176,7 @@ class Pretrained(nn.Module):
         )
         documents = {
             "config.json": {"task": json.loads(self.record.to_json())},
-            "spec.json": json.loads(self.spec.model_dump_json()),
+            "spec.json": self.spec.model_dump(mode="json"),
         }
         # torch.compile wraps a module, which adds a prefix to the names of its weights
         weights = {name.replace("_orig_mod.", ""): tensor for name, tensor in self.state_dict().items()}

@@ -284,8 +284,8 @@ def _settings(config: dict[str, Any], gaps: list[str]) -> tuple[dict[str, Any], 
             why = f"has parts of other packages ({first_few(sorted(parts))}), whose modules --import names"
         gaps.append(f"{CONFIG} {why}; its settings are shown as stored")
         return _listed({key: value for key, value in config.items() if key != ORIGINS}), {}
-    settings = _listed(json.loads(record.model_dump_json()))
-    chosen = _listed(json.loads(record.model_dump_json(exclude_defaults=True)))  # without any `type`
+    settings = _listed(record.model_dump(mode="json"))
+    chosen = _listed(record.model_dump(mode="json", exclude_defaults=True))  # without any `type`
     records = {".".join(parts[:end]) for parts in (key.split(".") for key in chosen) for end in range(len(parts) + 1)}
     types = {f"{record}.type" for record in records}
     return settings, {key: value for key, value in settings.items() if key in chosen or key in types}

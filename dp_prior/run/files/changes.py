@@ -104,7 +104,7 @@ def completed(config: dict[str, Any]) -> dict[str, Any]:
     A configuration that this version cannot read is returned unchanged, so that the comparison shows every difference.
     """
     try:
-        return json.loads(TrainConfig.from_json(json.dumps(config)).model_dump_json())
+        return TrainConfig.from_json(json.dumps(config)).model_dump(mode="json")
     except ConfigError:
         return config
 
