@@ -177,8 +177,7 @@ class ActionErrorEvaluator(HeldOutEvaluator):
             ]
             n = counts[executed].sum()
             by_dimension = {key: errors[:, executed].sum((0, 1)) / n for key, errors in values.items()}
-            layout, names = model.spec.layout("x"), list(model.spec.names.get("x", ()))
-            names = layout.names(names) if layout is not None and names else names
+            names = model.spec.names_inside("x")
             result.tables[f"{name}/by_dimension[steps={steps}]"] = [
                 {"dimension": number, **({"name": names[number]} if names else {})}
                 | {key: float(means[number]) for key, means in by_dimension.items()}
@@ -236,15 +235,14 @@ class ActionErrorEvaluator(HeldOutEvaluator):
         self, policy: Any, sampler: SamplerConfig, episode: int, run: range, ranks: ReducingRanks | None
     ) -> OpenLoop:
         """Recorded and predicted actions of an episode, whose samples are `run`."""
-        every, layout = policy.n_action_steps, policy.spec.layout("x")
+        every = policy.n_action_steps
         error, recorded, mask = self._errors(policy, sampler, ranks, torch.tensor(run[::every]))
         first = policy.n_obs_steps - 1
         executed = slice(first, first + every)
         real = torch.where(mask[:, executed, None], recorded[:, executed], torch.nan).flatten(0, 1)
         found = (real + error[:, executed].flatten(0, 1)).numpy()
-        width, names = min(real.shape[1], MOST_DIMENSIONS), list(policy.spec.names.get("x", ()))
-        names = layout.names(names) if layout is not None and names else names
-        names = names or [f"dimension {number}" for number in range(width)]
+        width = min(real.shape[1], MOST_DIMENSIONS)
+        names = policy.spec.names_inside("x") or [f"dimension {number}" for number in range(width)]
         title = f"episode {episode}: recorded actions (grey), and predicted from recorded observations (blue)"
         return OpenLoop(title, real.numpy()[:, :width], found[:, :width], names, every)
 

@@ -86,8 +86,7 @@ def number_names(policy: Pretrained, other: Pretrained, key: str) -> Names:
 
 def _own_names(policy: Pretrained, key: str) -> Names:
     """Names that the data set gives to the numbers of a vector; none unless each has one of its own."""
-    names, layout = policy.spec.names.get(key, ()), policy.spec.layout(key)
-    names = tuple(layout.names(names)) if names and layout is not None else names
+    names = policy.spec.names_inside(key)
     return names if len({*names}) == len(names) else ()
 
 

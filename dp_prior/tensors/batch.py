@@ -149,6 +149,11 @@ class Spec(Config):
         rotations = self.rotations.get(key)
         return Layout(*self.feature_shape(key), rotations) if rotations else None
 
+    def names_inside(self, key: str) -> tuple[str, ...]:
+        """Names of the numbers of a vector, or of "x", with rotations as 6D; () for a key without names."""
+        names, layout = self.names.get(key, ()), self.layout(key)
+        return tuple(layout.names(names)) if names and layout is not None else names
+
     def dtype(self, key: str) -> torch.dtype:
         """Type of the values of a conditioning input, which follows from its kind."""
         return DTYPES[self.kind(key)]
