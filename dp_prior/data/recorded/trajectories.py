@@ -116,8 +116,7 @@ class Trajectories(Demonstrations):
         self.described = store.describe()
         most = config.split.max_rows
         arrays, chosen, self.file_warnings = read_selected(store, wanted, config.choice, config.stride, most)
-        ends, self._n_recorded, self._n_of_all = chosen.ends, len(chosen.numbers), len(chosen.recorded)
-        parts = config.split.of(store, chosen).ids()
+        ends, parts = chosen.ends, config.split.of(store, chosen).ids()
         self.file_warnings += config.split.unused_parts(store)
         split = {part: np.searchsorted(chosen.numbers, numbers) for part, numbers in parts.items()}
         self.split_ids = {part: chosen.named(numbers) for part, numbers in split.items()}
@@ -129,18 +128,17 @@ class Trajectories(Demonstrations):
             arrays, ends = with_images(config.mirror, wanted, arrays, ends)
         self._embeddings = {key: record.create(chosen) for key, record in config.embeddings.items()}
         self._language = {key: record.create(store, chosen) for key, record in config.language.items()}
-        keys = {key for each in wanted.values() for key in each.names}.union(
-            *(record.keys() for record in config.language.values())
-        )
-        keys |= {*config.choice.where, *(record.key for record in config.points.values())}
-        keys |= set() if config.weights is None or config.weights.key is None else {config.weights.key}
+        keys = {*config.choice.where, *(record.key for record in config.points.values())}
+        keys.update(*(each.names for each in wanted.values()), *(each.keys() for each in config.language.values()))
+        if config.weights is not None and config.weights.key is not None:
+            keys.add(config.weights.key)
         self.files = [*store.files(keys), *(path for found in self._language.values() for path in found.files)]
         self._ends, self._lengths = ends, np.diff(ends, prepend=0)
         self._digest = _digest(arrays, ends, self._embeddings, self._language)
         starts: dict[str, tuple[float, ...]] = {}
         if config.previous_action is not None:
             name = config.previous_action
-            start = central_action(arrays[ACTION][self._rows("train")], config.action.rotations)
+            start = central_action(arrays[ACTION][self._steps("train", 1)[0]], config.action.rotations)
             wanted[name], arrays[name] = config.action, previous_actions(arrays[ACTION], ends, start, config.stride)
             starts[name] = tuple(start.tolist())
         self.spec = self._spec(self._metadata(store), steps, arrays, wanted, starts)
@@ -148,7 +146,7 @@ class Trajectories(Demonstrations):
         self._chosen, self._newest = chosen, {}
         sets = {}
         for name in PARTS:
-            steps_of, lengths = self._steps(name)
+            steps_of, lengths = self._steps(name, config.stride)
             windows = make_windows(lengths, horizon, n_obs_steps - 1, n_action_steps - 1)
             source = steps_of[windows.source]
             rows = WindowRows.of(windows, steps, config.mask_padding)
@@ -231,15 +229,10 @@ class Trajectories(Demonstrations):
         if short == n > 0:
             self.file_warnings.append(self.few)
 
-    def _rows(self, part: str) -> np.ndarray:
-        """Rows of the episodes of a part, one episode after another, at the rate of the recording."""
+    def _steps(self, part: str, stride: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and lengths of the episodes of a part, see `thinned`; at stride 1 at the rate of the recording."""
         numbers = self._numbers[part]
-        return thinned((self._ends - self._lengths)[numbers], self._lengths[numbers], 1)[0]
-
-    def _steps(self, part: str) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and lengths of the episodes of a part at the rate of the policy; see `thinned`."""
-        numbers = self._numbers[part]
-        return thinned((self._ends - self._lengths)[numbers], self._lengths[numbers], self._config.stride)
+        return thinned((self._ends - self._lengths)[numbers], self._lengths[numbers], stride)
 
     def _columns(self, arrays: Mapping[str, np.ndarray], source: np.ndarray) -> dict[str, Column]:
         """Every key by its storage. Args: source: (m,) row of the data set for each row of the columns."""
@@ -295,7 +288,7 @@ class Trajectories(Demonstrations):
     def summary(self) -> str:
         """See `Demonstrations.summary`; with what was chosen, cut, mirrored, or has weights."""
         lines = [super().summary()]
-        if left := self._n_of_all - self._n_recorded:
+        if left := len(self._chosen.recorded) - len(self._chosen.numbers):
             by = "choice leaves" if self._config.split.max_rows is None else "choice and split.max_rows leave"
             lines.append(f"{by} out {left} episode{'s' if left > 1 else ''}")
         if self._config.stride > 1:
@@ -329,7 +322,7 @@ class Trajectories(Demonstrations):
 
     def report(self) -> dict[str, Any]:
         """See `Demonstrations.report`; with lengths of episodes."""
-        recorded = self._lengths[: self._n_recorded]
+        recorded = self._chosen.lengths
         return {
             **self.described,
             "episodes": len(recorded),
