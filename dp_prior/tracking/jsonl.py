@@ -156,13 +156,15 @@ def _refuse(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
-def iterate_rows(directory: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a run, oldest first, without lines that cannot be parsed; none if there is no log."""
-    return (row for _, row in placed_rows(directory, 0))
-
-
 def placed_rows(directory: Path, start: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """As `iterate_rows`, from the line that begins at byte `start` on, each with the byte at which its line begins."""
+    """The rows of a run, oldest first, without lines that cannot be parsed; none if there is no log.
+
+    Args:
+        start: byte at which the first line begins.
+
+    Yields:
+        The byte at which its line begins, and the row.
+    """
     if (directory / ROWS).exists():
         with open_regular(directory / ROWS) as file:
             file.seek(start)
@@ -173,14 +175,14 @@ def placed_rows(directory: Path, start: int) -> Iterator[tuple[int, dict[str, An
 
 
 def read_rows(directory: Path) -> list[dict[str, Any]]:
-    """As `iterate_rows`.
+    """The rows of a run, see `placed_rows`.
 
     Raises:
         FileNotFoundError: there is no log.
     """
     if not (directory / ROWS).exists():
         raise FileNotFoundError(f"no log at {directory / ROWS}")
-    return list(iterate_rows(directory))
+    return [row for _, row in placed_rows(directory, 0)]
 
 
 def is_finite(value: float) -> bool:

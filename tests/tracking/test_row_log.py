@@ -7,7 +7,7 @@ import pytest
 
 from dp_prior.files.regular_files import UnfitError
 from dp_prior.tracking import row_log
-from dp_prior.tracking.jsonl import iterate_rows
+from dp_prior.tracking.jsonl import read_rows
 from dp_prior.tracking.row_log import RowLog
 from tests.messages import naming
 
@@ -35,8 +35,8 @@ def test_rows_are_those_of_the_file_however_it_grows(tmp_path):
     ]
     for change in changes:
         path.write_text(change(path.read_text()))  # in place: the same inode
-        assert log.rows() == list(iterate_rows(tmp_path))
-        assert log.rows() == list(iterate_rows(tmp_path))
+        assert log.rows() == read_rows(tmp_path)
+        assert log.rows() == read_rows(tmp_path)
 
 
 def test_a_file_in_its_place_is_read_anew(tmp_path):
