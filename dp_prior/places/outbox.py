@@ -8,7 +8,6 @@ an entry that is being sent.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
 import threading
@@ -64,7 +63,6 @@ class Outbox:
         manifest = parse_manifest(read_small(source / MANIFEST), source)
         manifest = manifest.only(manifest.files if files is None else files)
         name = source.name if STEP.fullmatch(source.name) else f"step_{manifest.step:08d}"
-        finite = {key: value if math.isfinite(value) else None for key, value in (scores or {}).items()}
         with self._lock:
             self.directory.mkdir(parents=True, exist_ok=True)
             remove_leftovers(self.directory)
@@ -78,7 +76,7 @@ class Outbox:
                     for file, path in media.items():
                         replace_file(temporary / CARD_FACTS / file, path.read_bytes())
                 replace_file(temporary / MANIFEST, manifest.encode())
-                intent = {"name": name, "step": manifest.step, "scores": finite}
+                intent = {"name": name, "step": manifest.step, "scores": scores or {}}
                 replace_file(temporary / INTENT, seal(intent))
                 os.rename(temporary, target)
             sync_directory(self.directory)
