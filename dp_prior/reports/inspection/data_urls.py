@@ -13,11 +13,16 @@ from dp_prior.pixels.picture_files import import_pillow
 from dp_prior.pixels.video_writer import VideoWriter
 
 
+def data_url(kind: str, content: bytes) -> str:
+    """The address that holds a file of a media type, such as image/png."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
 def address(picture: np.ndarray) -> str:
     """(H, W, 3) uint8 -> an address that holds it as a JPEG."""
     stream = io.BytesIO()
     import_pillow().fromarray(picture).save(stream, "JPEG", quality=80)
-    return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
+    return data_url("image/jpeg", stream.getvalue())
 
 
 def film_address(frames: np.ndarray, fps: float) -> str:
@@ -31,4 +36,4 @@ def film_address(frames: np.ndarray, fps: float) -> str:
         with VideoWriter(path, fps) as video:
             for frame in frames:
                 video.write(frame)
-        return f"data:video/mp4;base64,{base64.b64encode(path.read_bytes()).decode()}"
+        return data_url("video/mp4", path.read_bytes())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import datetime
 import io
 import json
@@ -18,6 +17,7 @@ from dp_prior.evaluation.curve import learning_curves
 from dp_prior.evaluation.grid import grid, save_png
 from dp_prior.evaluation.picture import draw_scores, import_figure
 from dp_prior.files.regular_files import read_small
+from dp_prior.reports.inspection.data_urls import data_url
 from dp_prior.reports.pages.charts import bars, overlay, sampled
 from dp_prior.reports.pages.drawing import Chart, Drawing
 from dp_prior.reports.pages.page import Page, Table
@@ -47,7 +47,7 @@ def run_page(story: Story, output: Path) -> Page:
     for report in reversed([report for report in story.reports if report.film][-MOST_FILMS:]):
         film, text = report.film, f"{report.name} at step {report.step:,}: {_scored(report)}"
         room -= film.stat().st_size
-        source = f"data:video/mp4;base64,{_encoded(film, LARGEST_FILMS)}" if room > 0 else None
+        source = data_url("video/mp4", read_small(film, LARGEST_FILMS)) if room > 0 else None
         films.append({"text": text, "source": source, "file": _relative(film, output)})
     drawing = Drawing()
     sections = [
@@ -163,7 +163,7 @@ def _pictures(story: Story) -> list[tuple[str, str]]:
                 )
                 return found
             name = picture.stem.removeprefix(f"{report.path.stem}_")
-            source = f"data:image/png;base64,{_encoded(picture, LARGEST_PICTURES)}"
+            source = data_url("image/png", read_small(picture, LARGEST_PICTURES))
             found.append((f"{report.name}, {name}, at step {report.step:,}", source))
     return found
 
@@ -175,13 +175,9 @@ def _frames(story: Story) -> list[tuple[str, str]]:
         file = io.BytesIO()
         save_png(file, grid(np.asarray(frames), min(4, len(frames))))
         moments = "; ".join(newest[name].moments) or f"{len(frames)} moments"
-        source = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-        found.append((f"{name}, the cameras at the moments drawn below: {moments}", source))
+        title = f"{name}, the cameras at the moments drawn below: {moments}"
+        found.append((title, data_url("image/png", file.getvalue())))
     return found
-
-
-def _encoded(path: Path, most: int) -> str:
-    return base64.b64encode(read_small(path, most)).decode()
 
 
 def _learning(drawing: Drawing, story: Story, x: str, label: str) -> list[Chart]:
