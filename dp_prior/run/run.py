@@ -112,12 +112,11 @@ class Outcome:
         return self.stopped_by in (TIME_LIMIT, "SIGUSR1")
 
     def _repr_html_(self) -> str:
-        found = self.result() or {"test": {}}
         facts = {
             "samples": f"{self.progress.samples_seen:,} in {self.progress.global_step:,} steps",
             self.label: self.best,
             "directory": self.directory,
-            **{name: f"{value:.6g}" for name, value in found["test"].items() if value is not None},
+            **{name: f"{value:.6g}" for name, value in self.scores.items() if not math.isnan(value)},
             **{f"failure {number}": line for number, line in enumerate(self.failures, 1)},
         }
         return facts_table(f"run {self.directory.name}: {self.status}", facts)
