@@ -7,6 +7,7 @@ file.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -41,7 +42,7 @@ def read_rows(rows: FileRows, wanted: np.ndarray, out: np.ndarray | None = None)
         return out
     is_break = (steps > LARGEST_GAP) | (np.diff(wanted // LONGEST_RUN) > 0)
     edges = [0, *(np.flatnonzero(is_break) + 1).tolist(), len(wanted)]
-    for begin, end in zip(edges, edges[1:], strict=False):
+    for begin, end in pairwise(edges):
         run = wanted[begin:end]
         if len(run):
             np.take(rows.read(int(run[0]), int(run[-1]) + 1), run - run[0], axis=0, out=out[begin:end], mode="clip")

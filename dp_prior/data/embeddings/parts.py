@@ -97,9 +97,8 @@ def left_out(count: int, used: int) -> str:
 
 
 def _parts(codes: Callable[[int, int], np.ndarray], count: int, where: str) -> dict[str, SplitPart]:
-    counts = []
-    for start in range(0, count, KEYS_AT_ONCE):
-        counts.append(np.bincount(codes(start, min(start + KEYS_AT_ONCE, count)), minlength=len(PARTS)))
+    chunks = (codes(start, min(start + KEYS_AT_ONCE, count)) for start in range(0, count, KEYS_AT_ONCE))
+    counts = [np.bincount(chunk, minlength=len(PARTS)) for chunk in chunks]
     table = np.array(counts, dtype=np.int64)  # (chunks, parts)
     parts = {name: SplitPart(codes, code, table[:, code], count) for code, name in enumerate(PARTS)}
     if not len(parts["train"]):

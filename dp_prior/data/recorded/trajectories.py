@@ -187,10 +187,10 @@ class Trajectories(Demonstrations):
             | {key: (steps, *found.folder.shape) for key, found in self._embeddings.items()}
             | {key: (steps, *column.shape) for key, column in self.images.items()}
             | {key: (steps, *found.table.shape[1:]) for key, found in self._language.items()},
-            kinds={key: "image" for key in config.images}
-            | {key: "depth" for key in config.depth}
-            | {key: "points" for key in config.points}
-            | {key: "text" for key in config.language},
+            kinds=dict.fromkeys(config.images, "image")
+            | dict.fromkeys(config.depth, "depth")
+            | dict.fromkeys(config.points, "points")
+            | dict.fromkeys(config.language, "text"),
             fits={key: image.resize for key, image in config.cameras.items()},
             depths={key: depth.range for key, depth in config.depth.items()},
             rotations={key: each.rotations for key, each in wanted.items() if each.rotations},

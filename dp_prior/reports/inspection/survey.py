@@ -181,7 +181,6 @@ def survey(
     if wanted is None:
         seen = [{key: shape for key, shape in found.items() if key not in unread} for found in seen]
         wanted = _all_numbers(store, {*itertools.chain(*seen), *unread})
-    cameras, depths, clouds = seen
     width = {name: sum(math.prod(shapes.get(key, ())) for key in each.names) for name, (each, _) in wanted.items()}
     gaps = [f"{name}: {n:,} numbers in a step, more than {WIDEST:,}" for name, n in width.items() if n > WIDEST]
     too_wide = {key for name, (each, _) in wanted.items() if width[name] > WIDEST for key in each.names}
