@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dp_prior.config.extras import needing
 from dp_prior.files.regular_files import read_small
 
 if TYPE_CHECKING:
@@ -38,10 +39,8 @@ def import_pillow(extra: str = "plots") -> Any:
     Raises:
         ImportError: Pillow is not installed.
     """
-    try:
+    with needing(extra, "pictures need Pillow"):
         from PIL import Image
-    except ImportError as error:
-        raise ImportError(f'pictures need Pillow ({error}): pip install "dp_prior[{extra}]"') from error
     return Image
 
 
