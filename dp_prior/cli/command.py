@@ -133,13 +133,10 @@ def range_option(words: str) -> Callable[[Callable], Callable]:
 def refuse_given(names: Iterable[str], why: str) -> None:
     """Raises UsageError if the user gave any of these parameters of the command, which have no effect here."""
     context = click.get_current_context()
-    given = [param.opts[0] for param in context.command.params if param.name in names and _is_given(context, param)]
+    asked = {name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    given = [param.opts[0] for param in context.command.params if param.name in asked]
     if given:
         raise click.UsageError(f"{', '.join(given)}: {why}")
-
-
-def _is_given(context: click.Context, param: click.Parameter) -> bool:
-    return context.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
 
 
 def import_modules(modules: tuple[str, ...]) -> None:
