@@ -112,14 +112,10 @@ class Workers:
         for worker in self._workers:
             worker.join()
 
-    def _shares(self, rows: Any) -> dict[int, Any]:
-        """Each worker's share of the rows, for workers with a share."""
-        parts = {i: rows[self._bounds[i] : self._bounds[i + 1]] for i in range(len(self._workers))}
-        return {i: part for i, part in parts.items() if len(part)}
-
     def _watched(self, rows: Any) -> dict[int, Any]:
-        """Each worker's share of the rows, and whether pictures are looked at afterwards."""
-        return {worker: (share, self.is_watched) for worker, share in self._shares(rows).items()}
+        """Each worker's share of the rows, for workers with a share, and whether pictures are looked at afterwards."""
+        shares = {i: rows[self._bounds[i] : self._bounds[i + 1]] for i in range(len(self._workers))}
+        return {i: (share, self.is_watched) for i, share in shares.items() if len(share)}
 
     def _call(self, method: str, arguments: Mapping[int, Any]) -> dict[int, Any]:
         """Call a method of several workers at the same time; returns each worker's result."""
