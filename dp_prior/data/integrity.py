@@ -26,7 +26,6 @@ from dp_prior.files.regular_files import open_regular, read_small
 DATA_MANIFEST = "data_manifest.json"
 
 LARGEST_DATA_MANIFEST = 1 << 30  # bytes: a zarr data set may have millions of chunks
-_READ_AT_ONCE = 1 << 20  # bytes
 _THREADS = 4
 
 
@@ -262,8 +261,5 @@ def _join(place: str, name: str) -> str:
 
 
 def _sha256(path: Path | str) -> str:
-    digest = hashlib.sha256()
     with reading(path), open_regular(path) as file:
-        while piece := file.read(_READ_AT_ONCE):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
