@@ -170,11 +170,8 @@ def _role(role: str) -> Any:
     return to
 
 
-def _of_saver(field: str) -> Any:
-    def to(value: Any, theirs: Theirs, number: str) -> Here:
-        return Here({f"tracker.save.<{number}>.{field}": value})
-
-    return to
+def _save_type(kind: str, theirs: Theirs, number: str) -> Here:
+    return Here({f"tracker.save.<{number}>.save_type": kind})
 
 
 def _objective(is_clean: bool, theirs: Theirs, *names: str) -> str:
@@ -327,7 +324,7 @@ _ROWS = (
         _role("latest"),
     ),
     Row("tracker.save.*.save_best", "tracker.save.<saver>.save_best", "of a local saver `save_best_to`", _role("best")),
-    Row("tracker.save.*.save_type", "tracker.save.<saver>.save_type", "", _of_saver("save_type")),
+    Row("tracker.save.*.save_type", "tracker.save.<saver>.save_type", "", _save_type),
     Row("tracker.save.*.huggingface_repo", "tracker.save.<saver>.repo", "", _saved("huggingface_repo")),
     *left_out("`checkpoints.keep_every` keeps checkpoints for good", "tracker.save.*.save_all"),
     *left_out("a checkpoint holds its configuration and its figures", "tracker.save.*.save_meta_to"),
