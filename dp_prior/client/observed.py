@@ -78,6 +78,8 @@ class Observed:
             self._check_frozen(now, key, value, times[key], key in captured)
         for key, value in values.items():
             past = self._observations.setdefault(key, deque())
+            if past and past[-1][1].shape != value.shape:
+                past.clear()  # values of two shapes cannot be stacked, and only the predictor knows which one is right
             if key not in captured or not past or times[key] > past[-1][0]:  # else delivered again, or overtaken
                 past.append((times[key], value))
         oldest = max(self.newest, now - self._kept_s) - self._past * self._period

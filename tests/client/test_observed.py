@@ -71,6 +71,17 @@ def test_other_observations_have_a_limit_only_with_a_time_of_capture(caplog):
     assert told(line, "'lost'", "1.1 s")
 
 
+@pytest.mark.parametrize("strange", [np.zeros(3), np.zeros((1, 2)), "text", None])
+def test_a_value_of_another_shape_is_left_to_the_predictor_and_spoils_no_later_one(strange):
+    seen = observed(past=2)
+    for step, value in enumerate([np.zeros(2), np.zeros(2), strange, np.ones(2), np.ones(2)]):
+        seen.remember(100 + step * PERIOD, {"arm": value, "goal": np.full(1, step)}, {})
+        found = seen.stacked()
+        assert found["arm"].shape == (3, *np.shape(value))
+        np.testing.assert_allclose(found["goal"][:, 0], np.maximum(np.arange(step - 2, step + 1), 0), atol=1e-9)
+    assert (found["arm"] == 1).all()
+
+
 def test_a_camera_that_died_does_not_fill_the_memory_with_what_the_others_see():
     seen = observed()
     for step in range(500):
