@@ -84,12 +84,11 @@ class PolicyClient(ChunkBroker):
             server_timing; round_trip_ms.
 
         Raises:
-            ValueError: an observation is beyond `ranges.refuse`.
+            ValueError: an observation is no array of numbers, or is beyond `ranges.refuse`.
             ServerError: the server refuses the request.
             ConnectionError: there is no answer within `patience_s`.
         """
-        seen = {key: np.asarray(obs[key]) for key in self._ranges.keys if key in obs}
-        self._ranges.check(seen)
+        self._ranges.check({key: self.reads.array(key, obs[key]) for key in self._ranges.keys if key in obs})
         next_step = self._next_step
         fields: dict[str, Any] = {"episode": self.episode, "step": next_step[0] if step is None else step}
         if prefix is not None:

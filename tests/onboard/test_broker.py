@@ -185,6 +185,9 @@ def test_chunks_for_a_caller_that_keeps_the_queue(policy, agent_on, rounding):
         assert not np.array_equal(first, second), "noise is that of the step"
         with pytest.raises((ValueError, RuntimeError), match=naming("'before'", "[20.0, 70.0]", "`act`")):
             agent.infer({key: twice[key] for key in obs})
+        for wrong, message in (([[1], [2, 3]], ()), ([["a"] * 3] * 2, ("<U1",)), (["a", "b", "c"], ("<U1",))):
+            with pytest.raises(ValueError, match=naming("'position'", *message)):
+                agent.infer({**twice, "position": wrong})
 
 
 @AGENTS

@@ -53,7 +53,7 @@ class ExportAgent(ChunkBroker):
         step = next_step[0] if step is None else step
         random = NumpyRandomness.from_counts(self.seed, "agent", [self.episode]).stream("chunk", step)
         rows = self._row(obs)
-        self._ranges.check({key: np.asarray(rows[key]) for key in self._ranges.keys})
+        self._ranges.check({key: self.reads.array(key, rows[key]) for key in self._ranges.keys})
         chunk = self.policy.predict(rows, random)[0]
         wrong = chunk[~np.isfinite(chunk).all(-1)]
         if len(wrong):
