@@ -24,6 +24,8 @@ MOST_ITEMS = 65536
 """Most items of all maps and lists of a message together; an array counts as a few."""
 MOST_NAME = 200
 """Most characters of a key, and of a text in a list: numpy gives every text of an array the length of the longest."""
+MOST_TEXTS, LONGEST_TEXT = 64, 4096
+"""Most texts of an observation that is an instruction for each step, and most characters of these."""
 
 _ARRAY, _SCALAR = b"__ndarray__", b"__npgeneric__"
 
@@ -112,8 +114,9 @@ def _decoded(raw: Any, name: str, depth: int) -> Any:
         raise WireError(f"{name} is nested more than {MOST_DEPTH} deep")
     if isinstance(raw, dict):
         return {key: _decoded(value, repr(key), depth + 1) for key, value in raw.items()}
-    if any(isinstance(value, (str, bytes)) and len(value) > MOST_NAME for value in raw):
-        raise WireError(f"{name} is a list with a text of more than {MOST_NAME} characters")
+    longest = LONGEST_TEXT if depth == 2 and len(raw) <= MOST_TEXTS else MOST_NAME
+    if any(isinstance(value, (str, bytes)) and len(value) > longest for value in raw):
+        raise WireError(f"{name} is a list of {len(raw)} with a text of more than {longest} characters")
     return [_decoded(value, name, depth + 1) for value in raw]
 
 

@@ -15,6 +15,7 @@ from dp_prior.client.wire import OWN_FIELDS, pack
 from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import Prefix
+from dp_prior.inference.instructions import LONGEST
 from dp_prior.inference.serving.policy_server import ServerLimits
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.rotations import RotationSlice
@@ -97,6 +98,18 @@ def test_a_text_that_only_the_server_can_refuse_does_not_stop_the_robot_for_ever
             robot.act(seen[4])
         twice = {"pos": np.stack([seen[4]["pos"]] * 2), "a b/c": "go"}
         np.testing.assert_array_equal(robot.act(seen[4]), Agent(policy).infer(twice, step=4)["chunk"][1])
+
+
+@pytest.mark.parametrize("length", [10, LONGEST])
+def test_an_instruction_of_any_length_may_change_within_an_episode(length):
+    policy = Fake()
+    shapes, texts = {"pos": (2, 3), "a b/c": (2, 8)}, {"a b/c": HashedConfig(dimension=8)}
+    policy.spec = Spec(x_shape=(8, 2), cond_shapes=shapes, kinds={"a b/c": "text"}, embedders=texts)
+    agent = Agent(policy)
+    with running(policy) as server, PolicyClient(port=server.port) as robot:
+        for step, obs in enumerate(observations(9)):
+            obs["a b/c"] = ("a " if step < 4 else "b ") * (length // 2)
+            np.testing.assert_array_equal(robot.act(obs), agent.act(obs))
 
 
 def test_several_robots_share_a_server():
