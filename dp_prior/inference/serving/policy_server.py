@@ -57,6 +57,9 @@ LEAST_TOKEN = 16
 LARGEST_FRAME = 1920 * 1200 * 3
 """Bytes of the largest camera frame of a policy that resizes frames, in the default limit of a message."""
 
+LARGEST_CLOUD = 1280 * 720
+"""Points of the largest cloud there, which the policy thins."""
+
 log = logging.getLogger(__name__)
 
 
@@ -75,10 +78,15 @@ class ServerLimits:
 
 
 def most_bytes(spec: Spec) -> int:
-    """Default limit of a message: twice what the policy reads, in float64 and full HD, and 1 MiB for other keys."""
+    """Default limit of a message: twice what the policy reads, in float64, full HD and whole clouds of a depth camera,
+    and 1 MiB for other keys."""
     total = 0
     for key, shape in spec.cond_shapes.items():
-        size = shape[0] * LARGEST_FRAME // 3 * shape[-1] if key in spec.fits else math.prod(shape)
+        size = math.prod(shape)
+        if key in spec.fits:
+            size = shape[0] * LARGEST_FRAME // 3 * shape[-1]
+        elif spec.kind(key) == "points":
+            size = shape[0] * max(LARGEST_CLOUD, shape[1]) * shape[-1]
         total += size if spec.kind(key) == "image" else 8 * size
     return (1 << 20) + 2 * total
 

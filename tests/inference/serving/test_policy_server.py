@@ -382,6 +382,16 @@ def test_the_limit_of_messages_leaves_room_for_what_the_policy_reads():
         assert asked(end, message)["actions"].shape == (4, 2)
 
 
+def test_a_whole_cloud_of_a_depth_camera_is_thinned_by_the_server():
+    policy = Fake()
+    policy.spec = Spec(x_shape=(8, 2), cond_shapes={"cloud": (2, 16, 3)}, kinds={"cloud": "points"})
+    cloud = np.random.default_rng(0).normal(size=(2, 640 * 480, 3)).astype(np.float32)
+    thin = cloud[:, np.arange(16) * (640 * 480) // 16]
+    with running(policy) as server, joined(server) as end:
+        found = [asked(end, pack({"cloud": one, OWN_FIELDS: {"step": 0}}))["chunk"] for one in (cloud, thin)]
+    np.testing.assert_array_equal(*found)
+
+
 def test_compression_is_neither_offered_nor_accepted():
     with running(Fake()) as server, joined(server) as end:
         assert not end.protocol.extensions
