@@ -7,10 +7,12 @@ whole history, episode and step), so it can be sent again after the line dropped
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -56,12 +58,12 @@ class PolicyClient(ChunkBroker):
             ranges: how far observations may lie outside their range in training; None for the defaults.
 
         Raises:
+            ValueError: the host is no name or address.
             ConnectionError: no server answered in time, or it refuses the connection; the text has its reason.
             ServerError: it is another kind of server, or speaks another version.
             ImportError: websockets or msgpack is missing.
         """
-        place = f"[{host}]" if ":" in host else host  # an address of IPv6
-        self.url = host if host.startswith(("ws://", "wss://")) else f"ws://{place}:{port}"
+        self.url = _address(host, port)
         self.metadata: dict[str, Any] = {}
         self.timing: dict[str, float] = {}
         self._token, self._timeout_s, self._patience_s = token, timeout_s, patience_s
@@ -206,6 +208,26 @@ class PolicyClient(ChunkBroker):
                 raise
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 1.0)
+
+
+def _address(host: str, port: int) -> str:
+    """The whole address of a server; see `PolicyClient`."""
+    is_whole = host.startswith(("ws://", "wss://"))
+    try:
+        if not is_whole and ":" in host:
+            inner = host.strip("[]")
+            ipaddress.IPv6Address(inner.partition("%")[0])
+            host = f"[{inner}]"
+        url = host if is_whole else f"ws://{host}:{port}"
+        parts = urlsplit(url)
+        if not parts.hostname or parts.port == 0:  # the port may raise, too
+            raise ValueError
+    except ValueError:
+        raise ValueError(
+            f"host is {host!r} and port {port!r}; expected a name or an address, such as 'gpu-box', with its port "
+            f"apart, or both as ws://gpu-box:8000"
+        ) from None
+    return url
 
 
 def _names(metadata: Mapping[str, Any]) -> list[Sequence[str]]:
