@@ -51,7 +51,7 @@ class PolicyClient(ChunkBroker):
 
         Args:
             host: name or address, or a whole address that begins with ws:// or wss://.
-            token: of the server's token file.
+            token: content of the server's token file; white space around it is left out, as by the server.
             timeout_s: seconds that one attempt waits for its answer.
             patience_s: seconds to keep trying to connect, and to have a request answered, before giving up; 0 for one
                 attempt.
@@ -66,7 +66,7 @@ class PolicyClient(ChunkBroker):
         self.url = _address(host, port)
         self.metadata: dict[str, Any] = {}
         self.timing: dict[str, float] = {}
-        self._token, self._timeout_s, self._patience_s = token, timeout_s, patience_s
+        self._token, self._timeout_s, self._patience_s = token and token.strip(), timeout_s, patience_s
         self._socket: Any = None
         self._open = contextlib.ExitStack()
         self._persist(self._connect)

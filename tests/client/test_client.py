@@ -240,7 +240,7 @@ def test_reasons_of_a_refusal_are_told_without_trying_again():
     with running(Fake(), token="k" * 16, limits=ServerLimits(message_bytes=1000)) as server:
         with pytest.raises(ConnectionError, match=naming("127.0.0.1", "`Authorization: Api-Key KEY`")):
             PolicyClient(port=server.port)
-        robot = PolicyClient(f"ws://127.0.0.1:{server.port}", token="k" * 16)
+        robot = PolicyClient(f"ws://127.0.0.1:{server.port}", token="k" * 16 + "\n")  # as a file has it
         with pytest.raises(ConnectionError, match=naming("127.0.0.1", 1009, 1000)):
             robot.infer({"pos": np.zeros((2, 3)), "a b/c": np.zeros((2, 1)), "more": np.zeros(1000)})
         assert robot.act(observations(1)[0]).shape == (2,)
