@@ -63,31 +63,30 @@ def find_losses(player: Player, first: int, folder: Path, error: float, is_enoug
         is_enough: whether to stop.
 
     Raises:
-        ConfigError: the environment does not tell whether an episode is solved.
+        ConfigError: the environment told in no episode whether it is solved.
         OSError: a file cannot be written.
     """
     kept, env = folder / OUTCOMES, player.record.env
     outcomes = Outcomes.read(kept, (0.0, 1.0)) if kept.is_file() else Outcomes()
     found = Losses.of(outcomes, first, error)
-    if is_enough(found):
-        return found
-    (folder / LOST).mkdir(parents=True, exist_ok=True)
-    with player.playing(first) as play:
-        while True:
-            rows = play(range(found.starts, found.starts + env.n_envs))
-            if any(row["success"] is None for row in rows):
-                remedy = "let its info have is_success, or give the evaluator's env a success_score"
-                raise ConfigError(
-                    f"environment {env.type!r}", [f"does not tell whether an episode is solved; {remedy}"]
-                )
-            for row in rows:
-                if not row["success"]:  # before the outcomes, so that a lost start always has its actions
-                    write_arrays(folder / LOST / f"{row['seed']}.npz", action=row["actions"])
-            outcomes.add(outcome_rows(POLICY, rows, "success", 0.0))
-            outcomes.write(kept)
-            found = Losses.of(outcomes, first, error)
-            if is_enough(found):
-                return found
+    if not is_enough(found):
+        (folder / LOST).mkdir(parents=True, exist_ok=True)
+        with player.playing(first) as play:
+            while True:
+                rows = play(range(found.starts, found.starts + env.n_envs))
+                for row in rows:
+                    if not row["success"]:  # before the outcomes, so that a lost start always has its actions
+                        write_arrays(folder / LOST / f"{row['seed']}.npz", action=row["actions"])
+                outcomes.add(outcome_rows(POLICY, rows, "success", 0.0))
+                outcomes.write(kept)
+                found = Losses.of(outcomes, first, error)
+                if is_enough(found):
+                    break
+    if not any(row.get("success") for row in outcomes.rows.values()):  # many environments tell nothing of a failure
+        remedy = "let its info have is_success, or give the evaluator's env a success_score"
+        told = f"told in none of {found.starts} episodes whether it is solved"
+        raise ConfigError(f"environment {env.type!r}", [f"{told}; {remedy}"])
+    return found
 
 
 def lost_actions(folder: Path, seed: int) -> np.ndarray:

@@ -107,6 +107,19 @@ def test_before_the_first_start_nothing_is_known():
     assert (found.starts, found.lost, found.low, found.high) == (0, [], 0.0, 1.0) and math.isnan(found.share)
 
 
-def test_an_environment_that_does_not_tell_success_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=naming("toy", "is_success", "success_score")):
-        find_losses(Scripted(success=lambda solved: None), 0, tmp_path, 0.05, lambda so_far: False)
+def test_an_environment_that_does_not_tell_success_is_refused_on_every_look(tmp_path):
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=naming("toy", "8 episodes", "is_success", "success_score")):
+            find_losses(Scripted(success=lambda _: None), 0, tmp_path, 0.05, lambda so_far: len(so_far.lost) >= 8)
+
+
+@pytest.mark.parametrize("first", [1, 3])
+def test_of_an_environment_that_tells_success_alone_the_other_starts_are_lost(tmp_path, first):
+    def enough(so_far):
+        return len(so_far.lost) >= 2
+
+    whole = find_losses(Scripted(), first, tmp_path / "whole", 0.05, enough)
+    silent = Scripted(success=lambda solved: solved or None)
+    silent.record.env = ToyConfig(n_envs=1)  # the first block may have no solved start
+    found = find_losses(silent, first, tmp_path / "silent", 0.05, enough)
+    assert found.lost == whole.lost[:2] == [one for one in silent.played if one % 3 == 0]
