@@ -9,12 +9,14 @@ import itertools
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 from dp_prior.config import ConfigError
+from dp_prior.places.local import LocalSaverConfig
 from dp_prior.run.files.config import TrainConfig, run_directory
 from dp_prior.run.files.exit_file import STOPPED, classify
 from dp_prior.run.run import Run
@@ -50,7 +52,8 @@ def trials(config_file: Path, varied: Iterable[str], seeds: int, overrides: Iter
         overrides: further changes to all trials.
 
     Raises:
-        ConfigError: a value is wrong, a key is named twice, or two trials would have the same directory.
+        ConfigError: a value is wrong, a key is named twice, or two trials would have the same directory, or copy
+            checkpoints to the same place.
     """
     base, overrides = TrainConfig.from_json_path(config_file, overrides), tuple(overrides)
     values = dict(_parse(text) for text in varied)
@@ -68,14 +71,17 @@ def trials(config_file: Path, varied: Iterable[str], seeds: int, overrides: Iter
             told = [f"{names[key]}={value}" for key, value in zip(values, chosen, strict=True)]
             place = _place("_".join([*told, f"seed={seed}"]))
             own = [f"{key}={value}" for key, value in zip(values, chosen, strict=True)]
+            own += ["tracker.run_id=null"] if base.tracker.run_id else []  # each trial is a run of its own
             own += [f"seed={seed}", f"tracker.data_path={json.dumps(f'{base.tracker.data_path}_{place}')}"]
             changes = (*overrides, *own)
             found.append(Trial(config_file, TrainConfig.from_json_path(config_file, changes), changes))
     places = [run_directory(trial.config) for trial in found]
-    double = [place for place in places if places.count(place) > 1]
-    if double:
+    if double := _shared([[place] for place in places]):
         remedy = "name each value once, and none that differ in signs alone, such as a/b and a_b"
-        raise ConfigError("--vary", [f"two trials would lie in {double[0]}; {remedy}"])
+        raise ConfigError("--vary", [f"two trials would lie in {double}; {remedy}"])
+    if double := _shared([_copies(trial.config) for trial in found]):
+        remedy = "name a place relative to the run directory, such as copies/best"
+        raise ConfigError("tracker.save", [f"two trials would replace each other's copies in {double}; {remedy}"])
     return found
 
 
@@ -98,6 +104,18 @@ def run_trials(found: list[Trial], report: Callable[[str], None]) -> int:
         if outcome.status == "stopped":
             return STOPPED
     return code
+
+
+def _copies(config: TrainConfig) -> list[Path]:
+    """Templates of the places where a run copies checkpoints on this machine."""
+    savers = [saver for saver in config.tracker.save if isinstance(saver, LocalSaverConfig)]
+    return [run_directory(config) / template for saver in savers for template in saver.templates]
+
+
+def _shared(places: list[list[Path]]) -> Path | None:
+    """A place of two trials; None if each is of one."""
+    counts = Counter(place for own in places for place in set(own))
+    return next((place for place, count in counts.items() if count > 1), None)
 
 
 def _place(told: str) -> str:

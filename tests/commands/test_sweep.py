@@ -95,6 +95,22 @@ def test_a_wrong_grid_is_refused_before_anything_runs(tmp_path, varied, message)
         trials(write(tmp_path), varied, 1)
 
 
+@pytest.mark.parametrize("template", ["{tmp}/best", "{tmp}/{{step:08d}}", "~/best"])
+def test_trials_that_would_replace_each_others_copies_are_refused(tmp_path, template):
+    template = template.format(tmp=tmp_path)
+    config = write(tmp_path, tracker__save=[{"type": "local", "save_best_to": template}])
+    with pytest.raises(ConfigError, match=naming("tracker.save", Path(template).name, "relative")):
+        trials(config, [], 2)
+    assert len(trials(config, [], 1)) == 1
+    own = [{"type": "local", "save_best_to": "copies/best"}]
+    assert len(trials(write(tmp_path, tracker__save=own), [], 2)) == 2
+
+
+def test_each_trial_has_an_id_of_its_own(tmp_path):
+    found = trials(write(tmp_path, tracker__run_id="mine"), [], 2)
+    assert [trial.config.tracker.run_id for trial in found] == [None, None]
+
+
 def test_a_sweep_in_which_no_run_begins_ends_with_the_code_of_the_first(tmp_path):
     config, page = write(tmp_path, train__steps=2), tmp_path / "page.html"
     (tmp_path / "toy.npz").unlink()
