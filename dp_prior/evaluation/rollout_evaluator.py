@@ -262,6 +262,7 @@ class RolloutEvaluator:
                 film.add(draw, done, info["success"])
         rows[broken, 1] = np.nan
         rows[broken, 2] *= 0.0  # unknown stays unknown
+        rows[broken, 4] = np.nan
         reached = by_instruction.encode(stages, STAGE_CHARACTERS)
         return np.concatenate([rows, motion.measured(rows[:, 3]), reached, *codes], axis=1)
 

@@ -183,6 +183,15 @@ def test_policy_of_another_world_is_refused(policy, message):
         measure(policy)
 
 
+def test_an_episode_that_breaks_off_was_never_solved(monkeypatch):
+    monkeypatch.setattr(Silent, "solved", range(20))
+    monkeypatch.setattr(ToyConfig, "create", lambda self: Silent(**self.arguments()))
+    result = measure(Way(broken=True))
+    rows = result.tables["rollout/by_seed"]
+    assert {row["solved_at"] for row in rows if math.isnan(row["score"])} == {None}
+    assert {row["solved_at"] for row in rows if not math.isnan(row["score"])} == {1}
+
+
 @pytest.mark.parametrize(("solved", "rate"), [((), math.nan), ((0, 5), 0.2)])
 def test_success_that_nobody_speaks_of_is_unknown_and_not_zero(monkeypatch, tmp_path, solved, rate):
     monkeypatch.setattr(ToyConfig, "create", lambda self: Silent(**self.arguments()))
