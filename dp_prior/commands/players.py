@@ -87,7 +87,7 @@ def score_limits(players: Sequence[Player]) -> tuple[float, float]:
         if keys:
             remedy = "give all the same rollouts by --config_file"
             raise ConfigError(player.name, [f"is evaluated with another {', '.join(keys)} than {first.name}; {remedy}"])
-    low, high = first.record.env.score_range
+    low, high = first.record.score_range
     if not (math.isfinite(low) and math.isfinite(high)):
         told = f"environment {first.record.env.type!r} states no limits of its scores"
         raise ConfigError("--measure score", [f"{told}; compare by --measure success, or by the environment's `score`"])

@@ -7,6 +7,7 @@ import pytest
 
 from dp_prior.commands.players import Player, score_limits
 from dp_prior.config import ConfigError
+from dp_prior.envs.toy import ToyConfig
 from dp_prior.inference.export.write import write_export
 from dp_prior.inference.load import load_policy
 from dp_prior.run.files.config import TrainConfig
@@ -72,6 +73,12 @@ def test_scores_without_limits_need_success(tmp_path, trained_policy):
     one = player(str(trained_policy), given=TrainConfig.from_json_path(path))
     with pytest.raises(ConfigError, match=naming("'gym'", "--measure success")):
         score_limits([one, one])
+
+
+def test_an_environment_of_which_no_limits_are_known_needs_success(runs, monkeypatch):
+    monkeypatch.delattr(ToyConfig, "score_range")  # as docs/extending.md allows
+    with pytest.raises(ConfigError, match=naming("'toy'", "--measure success")):
+        score_limits([player(runs["short"])] * 2)
 
 
 def test_other_weights_or_settings_are_another_identity(runs, tmp_path):
