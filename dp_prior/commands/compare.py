@@ -110,6 +110,8 @@ def compare_policies(
                     if player.name not in plays:
                         plays[player.name] = opened.enter_context(player.playing(first))
                     rows = plays[player.name](range(missing[0], missing[-1] + 1))
+                    if rules.measure == "score":
+                        _refuse_beyond(rows, limits, player.record.env.type)
                     outcomes.add(outcome_rows(player.name, rows, rules.measure, limits[0]))
                     outcomes.write(kept)
             starts += [str(first + one) for one in episodes]
@@ -201,6 +203,15 @@ def outcome_rows(name: str, rows: Iterable[dict[str, Any]], measure: str, lowest
             "success": success,
             "steps": str(row["steps"]),
         }
+
+
+def _refuse_beyond(rows: Iterable[dict[str, Any]], limits: tuple[float, float], env: str) -> None:
+    """Raises ConfigError if a score is outside the limits that an environment states, on which the error rests."""
+    low, high = limits
+    for row in rows:
+        if not low <= row["score"] <= high and not math.isnan(row["score"]):
+            found = f"states scores from {low:g} to {high:g}, but seed {row['seed']} has {row['score']:g}"
+            raise ConfigError(f"environment {env!r}", [f"{found}; correct score_range of its record, or its score"])
 
 
 def _progress(names: Sequence[str], known: Comparison, most: int) -> str:

@@ -196,6 +196,22 @@ def test_actions_that_are_not_finite_lose(fakes, tmp_path):
         assert known.pairs()[0].better == 1 and set(known.scores[0]) == {0.0}
 
 
+def test_a_score_beyond_the_stated_limits_is_refused_before_it_is_kept(fakes, tmp_path, monkeypatch):
+    play = _Playing.play
+
+    def beyond(self, episodes):
+        return [
+            {**row, "score": 1.5 if row["seed"] == self.first + 1 else row["score"]} for row in play(self, episodes)
+        ]
+
+    monkeypatch.setattr(_Playing, "play", beyond)
+    players = fakes(0.9, 0.2)
+    with pytest.raises(ConfigError, match=naming("'toy'", "0 to 1", players[0].record.first_seed + 1, 1.5)):
+        run(players, tmp_path / "c")
+    assert not (tmp_path / "c" / OUTCOMES).exists()
+    run(players, tmp_path / "by_success", measure="success", most=20)
+
+
 def test_an_environment_that_tells_no_success_is_named(fakes, tmp_path):
     players = fakes(0.9, 0.9)
     for player in players:
