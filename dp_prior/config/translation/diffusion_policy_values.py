@@ -64,6 +64,7 @@ def skeleton(theirs: Theirs) -> dict[str, Any]:
         "data.mask_padding": False,
         "data.split": {"train": 1.0, "val": 0.0, "test": 0.0},
         "train.epochs": 1,
+        "train.lr": {"type": "cosine"},
         "train.max_grad_norm": FREE_NORM,
         "tracker.data_path": f"runs/{theirs.get('name', 'diffusion_policy')}",
         "tracker.log.<console>.type": "console",

@@ -77,6 +77,7 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
         "data.batch_size": 8,
         "data.split": {"train": round(1.0 - held_out, 6), "val": held_out, "test": 0.0},
         "train.steps": 100000,
+        "train.lr": {"type": "cosine"},
         "train.max_grad_norm": 10.0,
         "train.log_every.steps": 200,
         "train.save_every.steps": 20000,

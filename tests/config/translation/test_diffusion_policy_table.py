@@ -737,3 +737,8 @@ def test_what_has_no_counterpart_says_what_to_do():
         "task.dataset.rotation_rep": "6D",
     }
     assert {key for key, remedy in remedies.items() if remedy not in found.get(key, "")} == set()
+
+
+def test_a_rate_without_its_schedule_follows_theirs():
+    assert values(DIFFUSION_POLICY, {"optimizer": {"lr": 3e-4}})["train.lr.type"] == "cosine"
+    assert values(DIFFUSION_POLICY, {"training": {"lr_warmup_steps": 70}})["train.lr.type"] == "cosine"

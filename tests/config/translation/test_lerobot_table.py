@@ -342,3 +342,9 @@ def test_cameras_share_the_encoder_of_the_first_unless_each_has_its_own():
         found = values(LEROBOT, theirs)
         assert found.pop("task.shared_encoders.images_wrist") == "camera"
         assert found == {key: one for key, one in separate.items() if not key.startswith("task.encoders.images_wrist.")}
+
+
+def test_a_rate_without_its_schedule_follows_theirs():
+    for theirs, ours, value in ("optimizer_lr", "peak", 3e-4), ("scheduler_warmup_steps", "warmup_steps", 70):
+        found = values(LEROBOT, merged(OLDER, {"policy": {theirs: value}}))
+        assert (found["train.lr.type"], found[f"train.lr.{ours}"]) == ("cosine", value)
