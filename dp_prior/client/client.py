@@ -50,7 +50,9 @@ class PolicyClient(ChunkBroker):
         """Connect.
 
         Args:
-            host: name or address, or a whole address that begins with ws:// or wss://.
+            host: name or address, with its port or without (`gpu-box:8000`, `gpu-box`), or a whole address that begins
+                with ws:// or wss://.
+            port: of the server, where `host` names none.
             token: content of the server's token file; white space around it is left out, as by the server.
             timeout_s: seconds that one attempt waits for its answer.
             patience_s: seconds to keep trying to connect, and to have a request answered, before giving up; 0 for one
@@ -213,19 +215,18 @@ class PolicyClient(ChunkBroker):
 def _address(host: str, port: int) -> str:
     """The whole address of a server; see `PolicyClient`."""
     is_whole = host.startswith(("ws://", "wss://"))
+    place = f"[{host}]" if host.count(":") > 1 and "[" not in host else host  # an address of IPv6
+    url = host if is_whole else f"ws://{place}" if ":" in place.rpartition("]")[2] else f"ws://{place}:{port}"
     try:
-        if not is_whole and ":" in host:
-            inner = host.strip("[]")
-            ipaddress.IPv6Address(inner.partition("%")[0])
-            host = f"[{inner}]"
-        url = host if is_whole else f"ws://{host}:{port}"
         parts = urlsplit(url)
-        if not parts.hostname or parts.port == 0:  # the port may raise, too
+        if "[" in parts.netloc:
+            ipaddress.IPv6Address((parts.hostname or "").partition("%")[0])
+        if not parts.hostname or parts.port == 0 or not (is_whole or (parts.port and not parts.path)):
             raise ValueError
-    except ValueError:
+    except ValueError:  # of the port, too
         raise ValueError(
-            f"host is {host!r} and port {port!r}; expected a name or an address, such as 'gpu-box', with its port "
-            f"apart, or both as ws://gpu-box:8000"
+            f"host is {host!r} and port {port!r}; expected a name or an address, such as 'gpu-box' or 'gpu-box:8000', "
+            f"or a whole address, such as ws://gpu-box:8000"
         ) from None
     return url
 

@@ -246,6 +246,12 @@ def test_reasons_of_a_refusal_are_told_without_trying_again():
         assert robot.act(observations(1)[0]).shape == (2,)
 
 
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1:1", 8000), ("[::1]:1", 8000), ("ws://127.0.0.1:1", 8000)])
+def test_a_host_may_name_its_port(host, port):
+    with pytest.raises(ConnectionError, match=naming(f"ws://{host.removeprefix('ws://')}", "[Errno 111]")):
+        PolicyClient(host, port, patience_s=0)
+
+
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
 def test_an_address_of_ipv6_is_one_without_brackets_too(host):
     with pytest.raises(ConnectionError, match=naming("ws://[::1]:1", "[Errno 111]")):
@@ -254,7 +260,14 @@ def test_an_address_of_ipv6_is_one_without_brackets_too(host):
 
 @pytest.mark.parametrize(
     ("host", "port"),
-    [("gpu-box:8000", 8000), ("http://gpu-box", 8000), ("", 8000), ("127.0.0.1", 99999), ("ws://127.0.0.1:99999", 1)],
+    [
+        ("gpu-box:", 8000),
+        ("http://gpu-box", 8000),
+        ("", 8000),
+        ("127.0.0.1", 99999),
+        ("ws://127.0.0.1:99999", 1),
+        ("a:b:c", 1),
+    ],
 )
 def test_an_address_that_is_none_is_told_with_what_is_expected(host, port):
     with pytest.raises(ValueError, match=naming(repr(host), port, "ws://gpu-box:8000")):
