@@ -16,7 +16,10 @@ from dp_prior.data.pictures.images import ImagesConfig
 from dp_prior.reports.inspection.faults import Finding
 from dp_prior.reports.inspection.image_survey import parts_at
 
-_ENDINGS = (".csv", ".json", ".jsonl", ".npy", ".npz", ".parquet", ".hdf5", ".h5")
+_ENDINGS = {
+    *(".csv", ".json", ".jsonl", ".npy", ".npz", ".parquet", ".hdf5", ".h5"),
+    *(".pkl", ".pickle", ".mat", ".pt", ".mcap", ".bag", ".db3"),
+}
 
 _TEXTS = {"text", "caption", "captions", "prompt", "description"}
 

@@ -32,6 +32,7 @@ def place_with(root, files):
         ({"metadata.jsonl": '{"file_name": "0.png", "text": "a"}\n'}, ("metadata.jsonl", "text", "labels", "prior.md")),
         ({"a.h5": "", "b.h5": ""}, ("*.h5", "2 not read", "a.h5", "#other-files")),
         ({"cat/000.npy": ""}, ("*.npy", "1 not read", "cat/000.npy", "#other-files")),
+        ({"cat/obs_dict.pkl": "", "cat/policy_out.pkl": ""}, ("*.pkl", "2 not read", "obs_dict.pkl", "#other-files")),
         ({"odd.csv": "a\0,b\n"}, ("odd.csv", "not read", "a, b")),
         ({"meta.jsonl": "no json"}, ("meta.jsonl", "not read")),
     ],
