@@ -16,7 +16,13 @@ from dp_prior.cli.command import Command, FiniteRange, echo, modules_option, new
 @click.argument("place", metavar="DATA_OR_CONFIG")
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page with everything that was found.")
 @click.option("--write-config", type=click.Path(path_type=Path), help="Write a configuration that trains on the data.")
-@overrides_option
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY.KEY=VALUE",
+    help="Override a setting; of a data set data.action, such as data.action.key=command. Repeatable.",
+)
 def inspect(place: str, html: Path | None, write_config: Path | None, overrides: tuple[str, ...]) -> None:
     """Show a data set and its faults, given a path, user/name on the Hub, or a configuration (docs/pages.md). Exit code
     65 if it cannot be trained on."""

@@ -45,8 +45,9 @@ def kind_of(path: Path) -> str:
     if not path.exists():
         raise DataError(str(path.absolute()), ["no such file or directory"])
     refuse_unread_layout(path)
-    if layout := _likely_layout(path):
-        raise DataError(str(path.absolute()), [f"is read if a configuration says how, probably {json.dumps(layout)}"])
+    if layout := likely_layout(path):
+        told = json.dumps({"episodes": layout})
+        raise DataError(str(path.absolute()), [f"is read if a configuration says how, probably {told}"])
     inside = [each for each in sorted(path.iterdir()) if known_kind(each)] if path.is_dir() else []
     if inside:
         raise DataError(str(path.absolute()), [f"is no data set, but {inside[0]} in it is one; name that"])
@@ -60,8 +61,9 @@ def kind_of(path: Path) -> str:
     raise DataError(str(path.absolute()), [f"{found}; expected {known} (docs/data.md#layouts), {remedy}"])
 
 
-def _likely_layout(path: Path) -> dict[str, dict[str, str]]:
-    """`episodes` of a configuration for groups called NAME_0, NAME_1, ..., or for folders with a file of an episode."""
+def likely_layout(path: Path) -> dict[str, str]:
+    """`episodes` of a configuration for groups called NAME_0, NAME_1, ..., or for folders with a file of an episode;
+    empty for another path."""
     if path.suffix in ENDINGS:
         layout = first_layout([path])
         names = {key.partition("/")[0] for key in layout}
@@ -73,7 +75,7 @@ def _likely_layout(path: Path) -> dict[str, dict[str, str]]:
         layout, is_alike = first_layout(files[:1]), len(files) > 1 == len({file.name for file in files})
         is_alike = is_alike and layout and not holds_several(layout)
         found = {"type": "episode_files", "path": str(path), "files": f"*/{files[0].name}"} if is_alike else {}
-    return found and {"episodes": found}
+    return found
 
 
 def _arrays_of_one_episode(path: Path) -> str:

@@ -12,13 +12,13 @@ from typing import Any
 from dp_prior.config import Config, ConfigError
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.errors import DataError
-from dp_prior.data.formats.recognition import Episodes, kind_of, known_kind
+from dp_prior.data.formats.recognition import Episodes, kind_of, known_kind, likely_layout
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.formats.unread_layouts import refuse_unread_layout
 from dp_prior.data.pictures.images import ImagesConfig
 from dp_prior.data.recorded.camera import DepthConfig, ImageConfig
 from dp_prior.data.recorded.language import FrameTexts
-from dp_prior.data.recorded.selection import KeyConfig
+from dp_prior.data.recorded.selection import ActionConfig, KeyConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.files.durable import write_new
 from dp_prior.networks.encoders.points import PointEncoderConfig
@@ -46,6 +46,14 @@ class _Embeddings(Config):
 
 class _Images(Config):
     data: ImagesConfig
+
+
+class _ActionOf(Config):
+    action: ActionConfig
+
+
+class _Action(Config):
+    data: _ActionOf
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,7 @@ def inspect(place: str, overrides: Iterable[str] = ()) -> list[Inspection]:
 
     Args:
         place: a path, `user/name` of a LeRobot data set on the Hub, or a configuration (.json).
-        overrides: changes to the configuration.
+        overrides: changes to the configuration; of a data set, `data.action` alone.
 
     Raises:
         ConfigError: the configuration is wrong.
@@ -91,25 +99,35 @@ def inspect(place: str, overrides: Iterable[str] = ()) -> list[Inspection]:
     path = Path(place).expanduser()
     if path.suffix == ".json":
         return _configured(TrainConfig.from_json_path(path, overrides))
-    if overrides := list(overrides):
-        problem = f"--set {overrides[0]} changes a configuration, but {place} is a data set; leave it out"
-        raise ConfigError(place, [problem])
+    action = _given_action(place, list(overrides))
     kind = known_kind(path)
     if kind is None:
         refuse_unread_layout(path)
-    embeddings = embeddings_at(path) if kind is None else None
+    embeddings = embeddings_at(path) if kind is None and action is None else None
     if embeddings is not None:
         if "image" not in embeddings or "text" not in embeddings:  # nothing to pair them with; they are looked at alone
             alone = embeddings.get("image") or embeddings["text"]
             return [_embeddings(path.name, {"image": alone}, {"image": alone, "text": alone})]
         return [_embeddings(path.name, embeddings, embeddings)]
-    images = images_at(path) if kind in (None, "npz") else None
+    images = images_at(path) if kind in (None, "npz") and action is None else None
     if images is not None:
         return [_images(path.name, images, None)]
-    episodes = _on_hub(place) if not path.exists() else {}
+    episodes = (likely_layout(path) if kind is None else {}) if path.exists() else _on_hub(place)
     episodes = episodes or {"type": kind_of(path), "path": str(path)}
     record = Episodes.from_json(json.dumps({"episodes": episodes}), source=place).episodes
-    return [_recorded(path.name, record, None, {})]
+    return [_recorded(path.name, record, None, {}, action=action)]
+
+
+def _given_action(place: str, overrides: list[str]) -> ActionConfig | None:
+    """What `--set` says about the action of a data set.
+
+    Raises:
+        ConfigError: it changes something else, which only a configuration has.
+    """
+    if other := next((each for each in overrides if not each.startswith(("data.action=", "data.action."))), None):
+        problem = f"--set {other} changes a configuration, but {place} is a data set, of which data.action may be named"
+        raise ConfigError(place, [f"{problem}; leave it out, or change what --write-config has written"])
+    return _Action.from_json("{}", overrides, source=place).data.action if overrides else None
 
 
 def next_command(found: list[Inspection], place: str) -> list[str] | None:
@@ -249,14 +267,16 @@ def _recorded(
     cameras: dict[str, ImageConfig] | None = None,
     depths: dict[str, DepthConfig] | None = None,
     clouds: dict[str, PointEncoderConfig] | None = None,
+    action: ActionConfig | None = None,
     **chosen: Any,
 ) -> Inspection:
     """Args:
     wanted, data, normalizers, cameras, depths, clouds: those of a configuration; None for all keys.
+    action: the action of a data set without a configuration; None for the key with its name.
     chosen: which episodes, see `survey`; none for all.
     """
     is_divided = bool((data.get("split") or {}).get("parts"))
-    seen = replace(survey(record.create(), wanted, **chosen), is_divided=is_divided)
+    seen = replace(survey(record.create(), wanted, action=action, **chosen), is_divided=is_divided)
     is_remote = record.is_remote and cameras is None
     keys = dict.fromkeys(seen.cameras) if cameras is None else cameras
     unnamed = {key: shape for key, shape in seen.cameras.items() if key not in keys}
@@ -286,6 +306,7 @@ def _recorded(
         episodes = {name: value for name, value in episodes.items() if value is not None}  # the path of one on the Hub
         frames = {strip.camera: strip.size for strip in strips if strip.camera in keys}
         data = propose_data(seen, episodes, frames, distances, leave_out, [one.key for one in points])
+        data |= {} if action is None else {"action": json.loads(action.model_dump_json(exclude_unset=True))}
     more = {"leave_out": leave_out, "depths": distances, "clouds": points}
     return Inspection(name, seen, [], found, strips, [*seen.gaps, *gaps], normalizers, data, **more)
 

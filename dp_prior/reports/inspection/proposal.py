@@ -235,7 +235,7 @@ def _check_named(name: str, data: dict[str, Any], hint: str) -> None:
     missing = [] if "action" in data else ["action"]
     missing += [] if {"obs", "images", "depth", "points"} & data.keys() else ["obs"]
     if missing:
-        problem = f"no key looks like {' or '.join(missing)}; name it in data.{missing[0]} yourself (docs/data.md)"
+        problem = f"no key looks like {' or '.join(missing)}; name it in data.{missing[0]} (docs/data.md)"
         raise ConfigError(name, [f"{problem}; {hint}" if hint and "action" in missing else problem])
 
 

@@ -17,8 +17,8 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
-from dp_prior.data.recorded.selection import KeyConfig
-from dp_prior.reports.inspection.unused import action_hint, unused_keys
+from dp_prior.data.recorded.selection import ActionConfig, KeyConfig
+from dp_prior.reports.inspection.unused import action_hint, is_about_the_recording, unused_keys
 from dp_prior.tensors.normalizer import Statistics
 from dp_prior.tensors.rotations import RotationSlice
 
@@ -161,6 +161,7 @@ def survey(
     wanted: Mapping[str, tuple[KeyConfig, Role]] | None = None,
     choice: ChoiceConfig | None = None,
     max_rows: int | None = None,
+    action: ActionConfig | None = None,
 ) -> Survey:
     """Look at a data set.
 
@@ -168,6 +169,7 @@ def survey(
         wanted: the keys that a configuration reads and their roles, by name; None for all keys, whose roles follow from
             their names.
         choice, max_rows: of episodes by the configuration.
+        action: the action among all keys; None for the key with its name.
 
     Raises:
         DataError: the data set has no usable episodes.
@@ -180,7 +182,7 @@ def survey(
     seen, unread = [_cameras(store), store.depths(), store.clouds()], store.unread()
     if wanted is None:
         seen = [{key: shape for key, shape in found.items() if key not in unread} for found in seen]
-        wanted = _all_numbers(store, {*itertools.chain(*seen), *unread})
+        wanted = _all_numbers(store, {*itertools.chain(*seen), *unread}, action)
     width = {name: sum(math.prod(shapes.get(key, ())) for key in each.names) for name, (each, _) in wanted.items()}
     gaps = [f"{name}: {n:,} numbers in a step, more than {WIDEST:,}" for name, n in width.items() if n > WIDEST]
     too_wide = {key for name, (each, _) in wanted.items() if width[name] > WIDEST for key in each.names}
@@ -226,12 +228,18 @@ def _cameras(store: EpisodeStore) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _all_numbers(store: EpisodeStore, cameras: Collection[str]) -> dict[str, tuple[KeyConfig, Role]]:
-    """Every key of numbers, by roles that follow from the names."""
+def _all_numbers(
+    store: EpisodeStore, cameras: Collection[str], action: ActionConfig | None
+) -> dict[str, tuple[KeyConfig, Role]]:
+    """Every key of numbers, by roles that follow from the names, and a given action."""
     others = {*cameras, *store.counted, store.text_key}
     keys = {key: shape for key, shape in store.keys().items() if key not in others and 0 not in shape}
     shapes = {key: shape for key, shape in keys.items() if store.is_number(key)}
-    return {key: (KeyConfig(key=key), role) for key, role in roles_of(shapes).items()}
+    if action is None:
+        return {key: (KeyConfig(key=key), role) for key, role in roles_of(shapes).items()}
+    taken = () if action.ahead else action.names  # what is observed is the action of the step before, too
+    roles = roles_of({key: shape for key, shape in shapes.items() if key not in {*taken, "action", "actions"}})
+    return {key: (KeyConfig(key=key), role) for key, role in roles.items()} | {"action": (action, "action")}
 
 
 def _read(store: EpisodeStore, key: str, chosen: Chosen, episodes: np.ndarray) -> np.ndarray:
@@ -295,7 +303,8 @@ def roles_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Role]:
         lambda key: key.startswith(("observation", "obs.")),
         lambda key: len(shapes[key]) == 1 and shapes[key][0] > 1,
     ):
-        observations = [key for key in shapes if key != action and len(shapes[key]) <= 2 and test(key)]
+        found = (key for key in shapes if key != action and len(shapes[key]) <= 2 and test(key))
+        observations = [key for key in found if not is_about_the_recording(key)]
         if observations:
             break
     return {key: "action" if key == action else "observation" if key in observations else "other" for key in shapes}

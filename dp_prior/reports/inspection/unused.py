@@ -14,16 +14,23 @@ _ACTION = re.compile(r"(^|[./_])(action|ctrl|control|command|cmd|target)", re.I)
 
 _OTHER_ACTION = "another action"
 
+_SUCCESS = re.compile(r"(^|[./_])(reward|return|done|terminat|truncat|timeout|success|is_(first|last))", re.I)
+
+_TIME = re.compile(r"(^|[./_])timestamps?([./_]|$)", re.I)
+
 _MEANINGS = (
     (re.compile(r"annotation|description|caption", re.I), "an annotation"),
-    (
-        re.compile(r"(^|[./_])(reward|return|done|terminat|truncat|timeout|success|is_(first|last))", re.I),
-        "about success",
-    ),
+    (_SUCCESS, "about success"),
     (re.compile(r"(^|[./_])(env_)?states?([./]|$)|^sim", re.I), "perhaps the state of a simulator, which no robot has"),
-    (_ACTION, _OTHER_ACTION),
     (re.compile(r"^timestamp$"), "the time of each step, in which gaps are looked for"),
+    (_TIME, "a time"),
+    (_ACTION, _OTHER_ACTION),
 )
+
+
+def is_about_the_recording(key: str) -> bool:
+    """Whether a key is called a time or a mark of success, which the policy has no use for when it acts."""
+    return bool(_TIME.search(key) or _SUCCESS.search(key))
 
 
 def unused_keys(store: EpisodeStore, used: Collection[str], n_texts: int, unread: Mapping[str, str]) -> dict[str, str]:
@@ -75,15 +82,16 @@ def videos_beside(path: Path) -> Iterator[str]:
 
 
 def action_hint(shapes: dict[str, tuple[int, ...]], observations: Collection[str]) -> str:
-    """What to write as the action of a data set without a key of that name."""
-    found = [key for key in shapes if _ACTION.search(key)]
-    if found:
+    """The option that names the action of a data set without a key of that name."""
+    found = [key for key in shapes if _ACTION.search(key) and not is_about_the_recording(key)]
+    if found := [key for key in found if not key.startswith("obs")] or found:
         named = ", ".join(f"{key} {shape}" for key, shape in shapes.items() if key in found)
         which = "candidates are" if len(found) > 1 else "a candidate is"
         joined = "; several are joined" if len(found) > 1 else ""
-        return f'{which} {named}{joined}: "action": {{"key": {_listed(found)}}}'
+        return f"{which} {named}{joined}: --set 'data.action.key={_listed(found)}'"
     hint = "if none was recorded, the next value of what is observed is one"
-    return f'{hint}: "action": {{"key": {_listed(observations)}, "ahead": 1}}' if observations else ""
+    line = f'{{"key": {_listed(observations)}, "ahead": 1}}'
+    return f"{hint}: --set 'data.action={line}'" if observations else ""
 
 
 def _listed(keys: Collection[str]) -> str:

@@ -174,6 +174,39 @@ def test_an_action_of_one_number_without_an_axis_is_an_action(tmp_path):
     assert TrainConfig.from_json_path(tmp_path / "first.json").data.action.key == "action"
 
 
+@pytest.mark.parametrize(
+    ("setting", "action", "observed"),
+    [
+        ("data.action.key=cmd", {"key": "cmd"}, ["state"]),
+        ('data.action.key=["grip", "cmd"]', {"key": ["grip", "cmd"]}, ["state"]),
+        ('data.action={"key": "state", "ahead": 1}', {"key": "state", "ahead": 1}, ["state"]),
+    ],
+)
+def test_an_action_of_another_name_is_given_to_the_first_look(setting, action, observed, tmp_path):
+    arrays = {"state": (60, 3), "cmd": (60, 2), "grip": (60,)}
+    random = np.random.default_rng(0)
+    made = {key: random.normal(size=shape) for key, shape in arrays.items()}
+    np.savez(tmp_path / "data.npz", **made, episode_ends=[30, 60])
+    place, path = str(tmp_path / "data.npz"), tmp_path / "first.json"
+    result = CliRunner().invoke(main, ["inspect", place, "--set", setting, "--write-config", str(path)])
+    assert result.exit_code == 0, result.output
+    data = json.loads(path.read_text())["data"]
+    assert (data["action"], list(data["obs"])) == (action, observed)
+    TrainConfig.from_json_path(path)
+    with pytest.raises(ConfigError, match=naming("--set data.batch_size=3", place, "data.action", "--write-config")):
+        inspect(place, ["data.batch_size=3"])
+
+
+def test_a_folder_with_a_file_in_each_episode_is_read_without_a_configuration(tmp_path):
+    for name in ("day_1", "day_2"):
+        (tmp_path / "mine" / name).mkdir(parents=True)
+        np.savez(tmp_path / "mine" / name / "trajectory.npz", action=np.zeros((30, 2)), state=np.ones((30, 3)))
+    found = inspect(str(tmp_path / "mine"))
+    write_config(found, tmp_path / "first.json")
+    episodes = TrainConfig.from_json_path(tmp_path / "first.json").data.episodes
+    assert episodes.type == "episode_files" and len(episodes.create().episode_ends) == 2
+
+
 def test_robomimic_observations_come_before_the_states_of_its_simulator():
     shapes = {"actions": (7,), "dones": (), "states": (45,), "obs/object": (14,), "obs/robot0_eef_pos": (3,)}
     roles = surveying.roles_of(shapes | {"next_obs/object": (14,), "next_obs/robot0_eef_pos": (3,)})

@@ -59,13 +59,27 @@ def test_every_key_is_read_or_has_a_line(path):
 
 def test_without_an_action_the_lines_to_write_are_given(path, tmp_path):
     found = inspect(str(path))
-    line = '"action": {"key": ["action.pose", "action.grip"]}'
+    line = """--set 'data.action.key=["action.pose", "action.grip"]'"""
     assert any(line in text for text in summary(found))
     with pytest.raises(ValueError, match=naming("d.npz", "data.action", "docs/data.md")) as caught:
         write_config(found, tmp_path / "c.json")
     assert line in str(caught.value)
-    assert action_hint({"state": (3,)}, ["state"]).endswith('"action": {"key": "state", "ahead": 1}')
+    assert action_hint({"state": (3,)}, ["state"]).endswith("""--set 'data.action={"key": "state", "ahead": 1}'""")
     assert action_hint({}, []) == ""
+
+
+def test_times_and_marks_of_success_are_neither_observations_nor_actions(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(N, 3))
+    beside = {"observation.controller.success": rows[:, 0], "observation.timestamp.control": rows[:, 1]}
+    np.savez(
+        tmp_path / "d.npz",
+        **{"observation.joints": rows, "control.joints": rows},
+        **beside,
+        episode_ends=ends_of([12, 18]),
+    )
+    (found,) = inspect(str(tmp_path / "d.npz"))
+    assert [signal.key for signal in found.survey.of("observation")] == ["observation.joints"]
+    assert found.survey.action_hint.endswith("""--set 'data.action.key="control.joints"'""")
 
 
 def test_the_keys_that_a_format_counts_are_one_line(tmp_path):
