@@ -51,6 +51,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "rich": ["tracking/console.py"],
     "pyarrow": [
         "data/formats/lerobot/",
+        "data/formats/table_file.py",
         "data/embeddings/",
         "data/pictures/parquet.py",
         "envs/pusht_pictures.py",

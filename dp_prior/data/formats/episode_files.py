@@ -1,8 +1,9 @@
-"""A folder with one file per episode: HDF5 as ACT and ALOHA write it, or `.npz`."""
+"""A folder with one file per episode: HDF5 as ACT and ALOHA write it, `.npz`, or tables."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import zipfile
 from collections import defaultdict
@@ -18,9 +19,13 @@ from dp_prior.data.formats.grouped import ACTIONS, EpisodeArrays, GroupedStore, 
 from dp_prior.data.formats.hdf5_groups import ENDINGS, Hdf5Episode
 from dp_prior.data.formats.npz import read_blocks, read_header
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
+from dp_prior.data.formats.table_file import TableEpisode
 from dp_prior.data.found_files import by_number
 from dp_prior.data.hdf5 import import_h5py
 from dp_prior.files.regular_files import check_regular
+
+_KINDS = ((*ENDINGS, ".npz"), (".parquet",), (".csv",))
+"""Endings of episodes; files of a later kind beside those of an earlier one are notes about them."""
 
 _MOST_ASKED = 8
 """Files that are opened, until one can be read, to tell whether a folder holds episodes."""
@@ -52,8 +57,9 @@ class NpzEpisode(EpisodeArrays):
 
 
 class EpisodeFilesConfig(EpisodeStoreRecord):
-    """A folder with one HDF5 or `.npz` file per episode. Keys are the names of arrays, in HDF5 their paths, such as
-    `observations/qpos` and `observations/images/top`; pictures are arrays, or PNG or JPEG in padded rows."""
+    """A folder with one HDF5, `.npz`, parquet or CSV file per episode. Keys are the names of arrays, in HDF5 their
+    paths, such as `observations/qpos` and `observations/images/top`; pictures are arrays, or PNG or JPEG in padded
+    rows. Keys of tables are columns; numbered columns, such as `q0`, `q1`, `q2`, are one key, `q`."""
 
     type: Literal["episode_files"] = "episode_files"
 
@@ -74,7 +80,8 @@ class EpisodeFilesConfig(EpisodeStoreRecord):
             layout = first_layout(files[:_MOST_ASKED])
         except ImportError:
             return True  # creating the store says what to install
-        is_signal = len(files) > 1 and (files[0].suffix != ".npz" or _has_signals(layout))
+        is_signal = len(files) > 1 and (files[0].suffix in ENDINGS or _has_signals(layout))
+        is_signal = is_signal and files[0].suffix != ".parquet"  # embeddings are vectors in parquet too
         is_other = holds_several(layout) or holds_a_step(layout)
         return not is_other and (steps_key(layout) is not None or (is_signal and rows_agree(layout)))
 
@@ -89,9 +96,9 @@ class EpisodeFilesConfig(EpisodeStoreRecord):
             raise MissingError(str(path.absolute()), ["no such folder; check data.episodes.path"])
         files = files_of_episodes(path, self.files)
         if not files:
-            expected = f"expected {self.files} ending with .hdf5, .h5 or .npz"
+            expected = f"expected {self.files} ending with {', '.join(itertools.chain(*_KINDS))}"
             raise DataError(str(path.absolute()), [f"holds no file of an episode; {expected}"])
-        if any(file.suffix != ".npz" for file in files):
+        if any(file.suffix in ENDINGS for file in files):
             import_h5py()
         advice = "if it is no episode, say in files which are; if another key has the steps, name it in steps"
         return EpisodeFilesStore(path, "one file per episode", [episode_at(file) for file in files], self.steps, advice)
@@ -115,6 +122,8 @@ class EpisodeFilesStore(GroupedStore):
 
 def episode_at(file: Path) -> EpisodeArrays:
     """The episode in a file, which is not opened yet."""
+    if file.suffix in (".parquet", ".csv"):
+        return TableEpisode(file)
     return NpzEpisode(file) if file.suffix == ".npz" else Hdf5Episode(file)
 
 
@@ -155,6 +164,8 @@ def files_of_episodes(folder: Path, pattern: str) -> list[Path]:
     """
     expected = f"files is {pattern!r}; expected a pattern of names in the folder, such as '*.npz'"
     with decoding(folder, expected), reading(folder):
-        found = [file for file in folder.glob(pattern) if file.suffix in (*ENDINGS, ".npz") and not file.is_dir()]
-    visible = (file for file in found if not file.name.startswith("."))
-    return sorted(visible, key=lambda file: by_number(str(file.relative_to(folder))))
+        ours = {ending for kind in _KINDS for ending in kind}
+        found = [file for file in folder.glob(pattern) if file.suffix in ours and not file.is_dir()]
+    visible = [file for file in found if not file.name.startswith(".")]
+    kinds = ([file for file in visible if file.suffix in kind] for kind in _KINDS)
+    return sorted(next(filter(None, kinds), []), key=lambda file: by_number(str(file.relative_to(folder))))

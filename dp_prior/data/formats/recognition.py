@@ -54,10 +54,11 @@ def kind_of(path: Path) -> str:
     if arrays := _arrays_of_one_episode(path):
         remedy = "If each file is one episode, name their folder; else say how it is read (docs/data.md#layouts)"
         raise DataError(str(path.absolute()), [f"holds {arrays}, and no layout of several episodes. {remedy}"])
-    known = "a folder of LeRobot or zarr, a folder with a file per episode, or a file .npz, .hdf5, .h5, .zip or .mcap"
+    known = "a folder of LeRobot or zarr, a folder with a file .hdf5, .npz, .parquet or .csv per episode"
+    known = f"{known}, or a file .npz, .hdf5, .h5, .zip or .mcap"
     inside = first_few(sorted(each.name for each in path.iterdir()), 3) if path.is_dir() else ""
     found = f"is of no known format{inside and ', it holds '}{inside}"
-    remedy = "or save arrays by NumPy (docs/own_data.md#save-the-demonstrations)"
+    remedy = "or save arrays by NumPy (docs/own_data.md#other-files)"
     raise DataError(str(path.absolute()), [f"{found}; expected {known} (docs/data.md#layouts), {remedy}"])
 
 

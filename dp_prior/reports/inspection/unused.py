@@ -89,7 +89,7 @@ def action_hint(shapes: dict[str, tuple[int, ...]], observations: Collection[str
         which = "candidates are" if len(found) > 1 else "a candidate is"
         joined = "; several are joined" if len(found) > 1 else ""
         return f"{which} {named}{joined}: --set 'data.action.key={_listed(found)}'"
-    hint = "if none was recorded, the next value of what is observed is one"
+    hint = "name it by --set data.action.key=KEY; if none was recorded, the next value of what is observed is one"
     line = f'{{"key": {_listed(observations)}, "ahead": 1}}'
     return f"{hint}: --set 'data.action={line}'" if observations else ""
 

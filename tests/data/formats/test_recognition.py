@@ -62,5 +62,5 @@ def test_groups_and_folders_of_other_names_are_answered_with_what_to_write(tmp_p
 def test_a_folder_of_no_format_is_answered_with_what_it_holds(tmp_path):
     for name in ("demo_0.pkl", "demo_1.pkl"):
         (tmp_path / name).touch()
-    with pytest.raises(DataError, match=naming("demo_0.pkl, demo_1.pkl", "docs/own_data.md#save-the-demonstrations")):
+    with pytest.raises(DataError, match=naming("demo_0.pkl, demo_1.pkl", "docs/own_data.md#other-files")):
         kind_of(tmp_path)

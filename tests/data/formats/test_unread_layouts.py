@@ -1,5 +1,6 @@
 """Demonstrations that no format reads are called what they are, and the page's lines make of them what is read."""
 
+import pickle
 import re
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from dp_prior.reports.inspection.inspect import inspect
 from tests.messages import naming
 
 PAGE = Path(__file__).parents[3] / "docs/own_data.md"
-LENGTHS = (3, 5)
+LENGTHS = (3, 12)  # names without zeros sort 10 before 2
 
 
 def signals(steps):
@@ -32,15 +33,19 @@ def write_arrays_apart(folder, arrays):
 
 def write_steps_apart(folder, arrays):
     for step in range(len(arrays["action"])):
-        np.savez(folder / f"step_{step:03}.npz", **{key: values[step] for key, values in arrays.items()})
+        np.savez(folder / f"step_{step}.npz", **{key: values[step] for key, values in arrays.items()})
 
 
 def write_table(folder, arrays):
     image = pytest.importorskip("PIL.Image", reason="NOT CHECKED: the image extra is not installed")
     for step, frame in enumerate(arrays["front"]):
-        image.fromarray(frame).save(folder / f"{step:03}.jpg", quality=95)
+        image.fromarray(frame).save(folder / f"{step}.jpg", quality=95)
     rows = np.column_stack([np.arange(len(arrays["action"])), arrays["state"][:, :2], arrays["action"]])
     np.savetxt(folder / "states.csv", rows, delimiter=",", header="t,x,y,to_x,to_y", comments="")
+
+
+def write_pickle(folder, arrays):
+    folder.with_suffix(".pkl").write_bytes(pickle.dumps(arrays))
 
 
 def recordings(root, write):
@@ -54,7 +59,7 @@ def recordings(root, write):
     ("write", "named"),
     [
         (write_arrays_apart, ("recordings", "ep0", "action.npy (3, 2)", "front.npy (3, 8, 9, 3)", ".npz")),
-        (write_steps_apart, ("recordings", "step", "ep0/step_000.npz", "state (4,)", "action (2,)", ".npz")),
+        (write_steps_apart, ("recordings", "step", "ep0/step_0.npz", "state (4,)", "action (2,)", ".npz")),
     ],
 )
 def test_arrays_and_steps_one_by_one_are_called_what_they_are(write, named, tmp_path):
@@ -66,12 +71,19 @@ def test_arrays_and_steps_one_by_one_are_called_what_they_are(write, named, tmp_
                 ask(folder)
 
 
-@pytest.mark.parametrize(("number", "write"), [*enumerate([write_arrays_apart, write_steps_apart, write_table])])
+def run_lines(number):
+    """Run one of the blocks of the page's section."""
+    section = PAGE.read_text(encoding="utf-8").partition("### Other files")[2].partition("\n## ")[0]
+    exec(re.findall(r"```python\n(.*?)```", section, re.DOTALL)[number], {})
+
+
+@pytest.mark.parametrize(
+    ("number", "write"), [(0, write_arrays_apart), (1, write_steps_apart), (2, write_table), (4, write_pickle)]
+)
 def test_the_lines_of_the_page_make_of_them_what_is_read(number, write, tmp_path, monkeypatch):
     recordings(tmp_path, write)
     monkeypatch.chdir(tmp_path)
-    section = PAGE.read_text(encoding="utf-8").partition("### Other files")[2].partition("\n## ")[0]
-    exec(re.findall(r"```python\n(.*?)```", section, re.DOTALL)[number], {})
+    run_lines(number)
     assert kind_of(Path("joined")) == "episode_files"
     store = record_of("episode_files", Path("joined")).create()
     expected = [signals(steps) for steps in LENGTHS]
@@ -79,6 +91,17 @@ def test_the_lines_of_the_page_make_of_them_what_is_read(number, write, tmp_path
     state = np.concatenate([one["state"] for one in expected])[:, : store.keys()["state"][0]]
     assert np.array_equal(store.read("state"), state)
     assert np.array_equal(store.read("action"), np.concatenate([one["action"] for one in expected]))
+
+
+def test_a_table_of_all_episodes_becomes_one_for_each_by_the_lines_of_the_page(tmp_path, monkeypatch):
+    pytest.importorskip("pandas", reason="NOT CHECKED: pandas is not installed")
+    rows = np.concatenate([np.column_stack([np.full(n, n), *signals(n)["action"].T]) for n in LENGTHS])
+    np.savetxt(tmp_path / "recordings.csv", rows, delimiter=",", header="episode,action_0,action_1", comments="")
+    monkeypatch.chdir(tmp_path)
+    run_lines(3)
+    store = record_of(kind_of(Path("joined")), Path("joined")).create()
+    assert store.episode_ends.tolist() == np.cumsum(LENGTHS).tolist() and store.keys() == {"action": (2,)}
+    assert np.array_equal(store.read("action"), rows[:, 1:])
 
 
 def test_arrays_of_all_episodes_are_told_that_they_may_be_one_file(tmp_path):

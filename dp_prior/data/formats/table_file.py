@@ -1,0 +1,107 @@
+"""An episode in a table, CSV or parquet, with a row per step; numbered columns, such as `q0` and `q1`, are one key."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from dp_prior.config.extras import needing
+from dp_prior.data.errors import DataError
+from dp_prior.data.files import decoding, reading
+from dp_prior.data.formats.grouped import EpisodeArrays, Layout
+from dp_prior.data.formats.lerobot.tables import read_columns, to_numpy
+from dp_prior.files.regular_files import check_regular
+
+_NUMBERED = re.compile(r"(.+?)[._\[ ]*(\d+)\]?")
+
+_COUNTERS = ("episode", "episode_index", "episode_id", "demo", "demo_id", "traj_id", "trajectory_id")
+
+
+class TableEpisode(EpisodeArrays):
+    """See `EpisodeArrays`; one file. Numbers of CSV are float64, and empty cells NaN."""
+
+    def __init__(self, path: Path):
+        self.file, self.where = path, str(path)
+        self._lost: dict[str, str] = {}
+
+    def layout(self) -> Layout:
+        """See `EpisodeArrays`."""
+        return {key: (values.shape, values.dtype) for key, values in self._arrays().items()}
+
+    def rows(self, key: str, first: int, stop: int) -> np.ndarray:
+        """See `EpisodeArrays`."""
+        return self._arrays()[key][first:stop]
+
+    def lost(self) -> dict[str, str]:
+        """See `EpisodeArrays`; of the last reading."""
+        return self._lost
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        """The rows of every key.
+
+        Raises:
+            DataError: the file cannot be read, or a column numbers several episodes.
+            ImportError: pyarrow is not installed.
+        """
+        columns, self._lost = (_csv if self.file.suffix == ".csv" else _parquet)(self.file)
+        for name in _COUNTERS:
+            if name in columns and len(found := np.unique(columns[name])) > 1:
+                problem = f"column {name!r} numbers {len(found):,} episodes; expected one"
+                raise DataError(self.where, [f"{problem}: save each as a file (docs/own_data.md#other-files)"])
+        return _joined(columns)
+
+
+def _csv(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The columns by the names in the first line, texts where a cell is no number; none is lost."""
+    with reading(path), decoding(path, "is not a readable CSV file"):
+        check_regular(path, path.stat().st_mode)
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            names, *rows = (row for row in csv.reader(stream) if row)
+    if wrong := next((number for number, row in enumerate(rows) if len(row) != len(names)), None):
+        problem = f"row {wrong} has {len(rows[wrong])} cells, the line of names {len(names)}; the file is cut off"
+        raise DataError(str(path), [f"{problem}, or a text in it has commas without quotes"])
+    return {name.strip(): _numbers(column) for name, column in zip(names, zip(*rows, strict=True), strict=False)}, {}
+
+
+def _numbers(cells: tuple[str, ...]) -> np.ndarray:
+    try:
+        return np.array([cell.strip() or "nan" for cell in cells], np.float64)
+    except ValueError:
+        return np.array(cells)
+
+
+def _parquet(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The columns of numbers, of equally long lists of them and of texts, and why others cannot be read."""
+    with needing("lerobot", "tables in parquet need pyarrow"):
+        import pyarrow
+        from pyarrow import parquet
+    with reading(path), decoding(path, "is not a readable parquet file"):
+        check_regular(path, path.stat().st_mode)
+        schema = parquet.read_schema(path)
+    binary = {field.name for field in schema if pyarrow.types.is_binary(field.type) or field.type.num_fields > 1}
+    lost = {name: f"{path}[{name}] holds {schema.field(name).type}, no numbers" for name in sorted(binary)}
+    table, columns = read_columns(path, [name for name in schema.names if name not in binary]), {}
+    for name in table.column_names:
+        try:
+            columns[name] = to_numpy(table[name], path, name, may_be_text=True)
+        except DataError as error:
+            lost[name] = "; ".join(error.problems)
+    return columns, lost
+
+
+def _joined(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Columns of numbers as one key where they are numbered from 0 or 1 without a gap; others as they are."""
+    numbered = defaultdict[str, dict[int, str]](dict)
+    for name, values in columns.items():
+        if (found := _NUMBERED.fullmatch(name)) and values.ndim == 1 and values.dtype.kind in "biuf":
+            numbered[found[1]][int(found[2])] = name
+    joined = {}
+    for key, names in numbered.items():
+        order = sorted(names)
+        if len(order) > 1 and key not in columns and order in (list(range(len(order))), list(range(1, len(order) + 1))):
+            joined[key] = np.stack([columns.pop(names[number]) for number in order], axis=1)
+    return columns | joined

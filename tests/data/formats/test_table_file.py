@@ -1,0 +1,87 @@
+"""Episodes in CSV and parquet: columns are keys, numbered columns one key."""
+
+import numpy as np
+import pytest
+
+from dp_prior.data.errors import DataError
+from dp_prior.data.formats.episode_files import EpisodeFilesConfig
+from dp_prior.data.formats.recognition import kind_of
+from dp_prior.data.formats.table_file import TableEpisode
+from tests.messages import naming, told
+
+LENGTHS = [4, 6]
+
+
+def written(folder, ending, **columns):
+    """A folder with tables of random joints `q.0` to `q.11`, actions and stamps; columns: further ones."""
+    random = np.random.default_rng(0)
+    folder.mkdir()
+    episodes = []
+    for number, length in enumerate(LENGTHS):
+        table = {"timestamp": np.arange(length) / 10} | {
+            f"q.{joint}": random.normal(size=length) for joint in range(12)
+        }
+        table |= {f"action{joint}": random.normal(size=length) for joint in (2, 1)}
+        table |= {name: np.resize(values, length) for name, values in columns.items()}
+        episodes.append(table)
+        path = folder / f"take_{number}{ending}"
+        if ending == ".csv":
+            lines = [",".join(table), *(",".join(map(str, row)) for row in zip(*table.values(), strict=True))]
+            path.write_text("\n".join(lines) + "\n")
+        else:
+            pyarrow = pytest.importorskip("pyarrow", reason="NOT CHECKED: the extra lerobot is not installed")
+            from pyarrow import parquet
+
+            parquet.write_table(pyarrow.table({name: list(values) for name, values in table.items()}), path)
+    return episodes
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_numbered_columns_are_a_key_in_the_order_of_their_numbers(ending, tmp_path):
+    episodes = written(tmp_path / "d", ending, note=np.array(["far", "near"]), camera_3=np.ones(1))
+    assert kind_of(tmp_path / "d") == "episode_files"
+    store = EpisodeFilesConfig(path=tmp_path / "d").create()
+    assert store.episode_ends.tolist() == np.cumsum(LENGTHS).tolist()
+    assert store.keys() == {"timestamp": (), "note": (), "camera_3": (), "q": (12,), "action": (2,)}
+    for key, names in {"q": [f"q.{joint}" for joint in range(12)], "action": ["action1", "action2"]}.items():
+        expected = np.concatenate([np.stack([one[name] for name in names], axis=1) for one in episodes])
+        np.testing.assert_array_equal(store.read(key), expected)
+    assert store.read("note").tolist()[:3] == ["far", "near", "far"]
+
+
+def test_vectors_in_parquet_are_read_and_what_is_none_has_a_line(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="NOT CHECKED: the extra lerobot is not installed")
+    from pyarrow import parquet
+
+    rows = {"action": [[0.0, 1.0], [2.0, 3.0]], "uneven": [[1], [1, 2]], "picture": [b"a", b"b"]}
+    parquet.write_table(pyarrow.table(rows), tmp_path / "0.parquet")
+    store = EpisodeFilesConfig(path=tmp_path).create()
+    assert store.keys() == {"action": (2,)} and store.read("action").tolist() == rows["action"]
+    unread = store.unread()
+    assert told(unread["uneven"], "row 1", "2 elements") and told(unread["picture"], "binary")
+
+
+def test_a_table_beside_other_episodes_is_no_episode(tmp_path):
+    written(tmp_path / "d", ".csv")
+    np.savez(tmp_path / "d/take.npz", action=np.zeros((5, 2)), state=np.zeros((5, 3)))
+    store = EpisodeFilesConfig(path=tmp_path / "d").create()
+    assert store.episode_ends.tolist() == [5] and told(store.unread()["*.csv"], "take_0.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("a0,a1\n1,2\n3\n", ("row 1", "1 cells", "names 2")),
+        ("", ("CSV",)),
+        ("episode,a0,a1\n0,1,2\n1,1,2\n", ("'episode'", "2 episodes", "docs/own_data.md#other-files")),
+    ],
+)
+def test_damaged_tables_and_those_of_several_episodes_are_refused(text, parts, tmp_path):
+    (tmp_path / "0.csv").write_text(text)
+    with pytest.raises(DataError, match=naming(tmp_path / "0.csv", *parts)):
+        TableEpisode(tmp_path / "0.csv").layout()
+
+
+def test_an_empty_cell_is_not_finite(tmp_path):
+    (tmp_path / "0.csv").write_text("\ufeffa0, a1\n1,\n3,4\n", encoding="utf-8")
+    np.testing.assert_array_equal(TableEpisode(tmp_path / "0.csv").rows("a", 0, 2), [[1, np.nan], [3, 4]])
