@@ -131,6 +131,13 @@ class Survey:
         return None if found is None else float(found)
 
     @property
+    def period(self) -> float | None:
+        """Seconds of a usual step by the timestamps; None without timestamps that increase."""
+        steps = np.full(1, np.nan) if self.clock is None else self.steps(self.clock)
+        found = np.median(steps[np.isfinite(steps)]) if np.isfinite(steps).any() else 0.0
+        return float(found) if found > 0 else None
+
+    @property
     def action_hint(self) -> str:
         """What to write as the action where no key has that name."""
         shapes = {key: shape for key, shape in self.store.keys().items() if self.store.is_number(key)}
@@ -202,6 +209,7 @@ def survey(
     try:
         if shapes.get("timestamp") in ((), (1,)):
             clock = read("timestamp")[:, 0].astype(np.float64)
+            clock *= 1.0 if described["fps"] is not None else _unit(clock)
     except DataError as error:
         gaps += [f"timestamps: {problem}" for problem in error.problems]
     try:
@@ -315,6 +323,13 @@ def _chosen(lengths: np.ndarray, width: int) -> np.ndarray:
     most = min(MOST_EPISODES, max(1, int(MOST_NUMBERS / max(1.0, lengths.mean() * width))))
     count = min(len(lengths), most)
     return np.arange(count) * len(lengths) // count
+
+
+def _unit(clock: np.ndarray) -> float:
+    """Seconds in one unit of a clock, which counts s, ms, us or ns: the largest that leaves a step at most 2 s."""
+    steps = np.diff(clock)
+    period = np.median(steps[steps > 0]) if (steps > 0).any() else 0.0
+    return next((10.0**-power for power in (0, 3, 6) if period * 10.0**-power <= 2), 1e-9)
 
 
 def _texts(texts: Mapping[int, str], numbers: np.ndarray, lengths: np.ndarray) -> dict[str, int]:

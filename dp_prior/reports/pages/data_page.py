@@ -140,7 +140,8 @@ def _facts(one: Inspection) -> dict[str, str]:
         facts["rate"] = f"{fps:g} steps per second"
         facts["duration"] = str(timedelta(seconds=round(steps / fps)))
     else:
-        facts["rate"] = 'not stated; write it into data, such as "fps": 50'
+        found = "such as" if seen.period is None else "by the timestamps"
+        facts["rate"] = f'not stated; write it into data, {found} "fps": {1 / (seen.period or 0.02):.3g}'
     if len(seen.episodes) < len(seen.lengths):
         read = int(seen.lengths[seen.episodes].sum())
         facts["looked at"] = f"{len(seen.episodes):,} evenly spread episodes, {read:,} steps ({read / steps:.1%})"

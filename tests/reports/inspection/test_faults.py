@@ -22,6 +22,17 @@ def test_clean_data_raise_nothing(tmp_path, seed):
     assert look(tmp_path, clean(1, seed)) == []
 
 
+@pytest.mark.parametrize(("unit", "start"), [(1, 0), (1e3, 0), (1e6, 5e12), (1e9, 1.7e18)])
+def test_stamps_of_recorders_are_told_in_seconds_whatever_they_count(unit, start, tmp_path):
+    episodes = clean()
+    gap(episodes)
+    for episode in episodes:
+        episode["timestamp"] = (np.round(episode["timestamp"] * unit, 2) + start).astype(np.float64)
+    seen = survey(NpzStoreConfig(path=write_npz(tmp_path / "data.npz", episodes)).create())
+    assert seen.period == pytest.approx(PERIOD, rel=1e-3)
+    assert any(told(found.text, "1 gaps", "0.45 s", "0.1 s") for found in find(seen))
+
+
 def nan(episodes):
     episodes[2]["state"][7, 1] = np.nan
 

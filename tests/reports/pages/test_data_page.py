@@ -1,6 +1,7 @@
 """The page and the lines about data sets say what was found, the most severe first."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from dp_prior.reports.inspection.inspect import Inspection
 from dp_prior.reports.inspection.survey import survey
 from dp_prior.reports.pages.data_page import summary, write_inspection
 from dp_prior.tensors.normalizer import Limits
+from tests.messages import told
 from tests.reports.inspection.recordings import clean, write_npz
 from tests.reports.pages.test_report import Outline
 
@@ -46,6 +48,13 @@ def test_the_lines_count_episodes_steps_and_numbers(seen):
     assert lines["episodes"] == "5" and lines["steps"] == f"{int(seen.lengths.sum()):,}"
     assert lines["observation"] == "state, 3 numbers" and lines["action"] == "action, 2 numbers"
     assert str(int(np.median(seen.lengths))) in lines["length"]
+
+
+def test_a_rate_that_is_not_declared_is_proposed_by_the_timestamps(seen):
+    (line,) = (line for line in summary([inspection(seen)]) if line.startswith("rate"))
+    assert told(line, '"fps": 10', "timestamps")
+    (line,) = (line for line in summary([inspection(replace(seen, clock=None))]) if line.startswith("rate"))
+    assert told(line, '"fps": 50')
 
 
 def test_the_page_has_the_quantities_of_every_number_and_the_normalised_range_of_the_action(seen, tmp_path):
