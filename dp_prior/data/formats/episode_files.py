@@ -25,7 +25,7 @@ from dp_prior.data.hdf5 import import_h5py
 from dp_prior.files.regular_files import check_regular
 
 _KINDS = ((*ENDINGS, ".npz"), (".parquet",), (".csv",))
-"""Endings of episodes; files of a later kind beside those of an earlier one are notes about them."""
+"""Endings of episodes, by kind. In a folder the first kind found is read; tables beside arrays are notes."""
 
 _MOST_ASKED = 8
 """Files that are opened, until one can be read, to tell whether a folder holds episodes."""
