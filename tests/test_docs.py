@@ -26,6 +26,7 @@ from dp_prior import load_policy
 from dp_prior.cli import main
 from dp_prior.config.errors import ConfigError
 from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.reports.inspection.inspect import inspect, write_config
 from dp_prior.run.assembly import Assembly
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.files.configurations import truly_described
@@ -271,6 +272,12 @@ def test_own_data_become_a_policy_that_acts(place):
     names = run_page("docs/own_data.md", {"episodes": episodes, "robot": np.zeros(2), "object_": np.zeros(2)})
     assert names["action"].shape == (2,)
     assert names["outcome"].status == "finished" and names["score"] > 0
+
+
+def test_first_settings_train_in_the_directory_that_the_page_names(place):
+    np.savez("mine.npz", state=np.ones((20, 4)), action=np.ones((20, 2)), episode_ends=[10, 20])
+    write_config(inspect("mine.npz"), path := Path("mine.json"))
+    assert f"`{TrainConfig.from_json_path(path).tracker.data_path}`" in text_of("docs/own_data.md")
 
 
 def test_published_weights_load_as_told(embedded):
