@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from dp_prior.config.translation.lerobot_environments import (
@@ -25,7 +26,17 @@ from dp_prior.config.translation.published_choices import (
     beta,
     warm_up,
 )
-from dp_prior.config.translation.row import Here, NoCounterpart, Row, Theirs, built, copies, fixed, left_out
+from dp_prior.config.translation.row import (
+    Here,
+    NoCounterpart,
+    Row,
+    Theirs,
+    Words,
+    built,
+    fixed,
+    left_out,
+    same,
+)
 from dp_prior.config.translation.translate import TO_FILL_IN
 
 _NORMALIZERS = {
@@ -45,7 +56,12 @@ _LOADING = "batches are read without worker processes; nothing to set"
 _HUB = 'add {"type": "huggingface", "repo": "user/name"} to tracker.save'
 _LORA = "adapters are not here; `train.init_from` fine-tunes whole weights"
 _REMOTE = "runs start where the command does"
+_PRESET = "use_policy_training_preset"
 _BETA = "stated for 1000 timesteps: theirs times T / 1000; cosine has none"
+
+
+def _has_preset(theirs: Theirs) -> bool:
+    return bool(theirs.get(_PRESET, True))
 
 
 def _steps(theirs: Theirs) -> int:
@@ -77,7 +93,7 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
         "data.batch_size": 8,
         "data.split": {"train": round(1.0 - held_out, 6), "val": held_out, "test": 0.0},
         "train.steps": 100000,
-        "train.lr": {"type": "cosine"},
+        "train.lr": {"type": "cosine"} if _has_preset(theirs) else {"type": "cosine", "peak": 1e-3, "warmup_steps": 0},
         "train.max_grad_norm": 10.0,
         "train.log_every.steps": 200,
         "train.save_every.steps": 20000,
@@ -86,6 +102,9 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
         "tracker.log.<console>.type": "console",
         "task.normalizer.action": _NORMALIZERS["MIN_MAX"],
     }
+    if not _has_preset(theirs):
+        decay = 1e-2 if theirs.get("optimizer.type") == "adamw" else 0.0
+        ours["train.optimizer"] = {"type": "adamw", "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": decay}
     if theirs.get("dataset.repo_id") is None and theirs.get("dataset.root") is None:
         ours["data.episodes.path"] = f"{TO_FILL_IN}/data"
     for key in vectors_of(theirs):
@@ -264,6 +283,32 @@ def _log_every(steps: int, theirs: Theirs, *names: str) -> int:
     return steps
 
 
+def _chosen(preset: str, own: str, ours: str, to: Callable[..., Any] = same) -> list[Row]:
+    """Rows of a setting that stands at two paths, of which `use_policy_training_preset` chooses the one that counts."""
+
+    def of(is_preset: bool, other: str) -> Callable[..., Any]:
+        def value_of(value: Any, theirs: Theirs, *names: str) -> Any:
+            if _has_preset(theirs) is not is_preset:
+                raise NoCounterpart(f"`{other}` counts, as `{_PRESET}` says")
+            return to(value, theirs, *names)
+
+        return value_of
+
+    note = to.remark if isinstance(to, Words) else ""
+    where = f"a copy of `{preset}` unless `{_PRESET}` is false"
+    return [Row(preset, ours, note, of(True, own)), Row(own, ours, where, of(False, preset), is_copy=True)]
+
+
+def _warm_up(steps: int, theirs: Theirs, *names: str) -> int:
+    return warm_up("policy.scheduler_name" if _has_preset(theirs) else "scheduler.name")(steps, theirs)
+
+
+def _optimizer(kind: str, theirs: Theirs, *names: str) -> Here:
+    if not _has_preset(theirs) and kind not in ("adam", "adamw"):
+        raise NoCounterpart(f"{kind!r} is not here; adamw takes its place, or set train.optimizer")
+    return Here({"train.optimizer.type": "adamw"})
+
+
 def _max_norm(norm: float, theirs: Theirs, *names: str) -> float:
     return norm if norm > 0 else FREE_NORM
 
@@ -373,12 +418,12 @@ _ROWS = (
     Row("policy.do_mask_loss_for_padding", "data.mask_padding"),
     Row("policy.compile_model", "train.compile", "with `compile_mode`", _compile),
     Row("policy.compile_mode", "train.compile", "with `compile_model`", _compile),
-    Row("policy.optimizer_lr", "train.lr.peak"),
-    Row("policy.optimizer_betas", "train.optimizer.betas"),
-    Row("policy.optimizer_eps", "train.optimizer.eps"),
-    Row("policy.optimizer_weight_decay", "train.optimizer.weight_decay"),
-    Row("policy.scheduler_name", "train.lr", "", RATES),
-    Row("policy.scheduler_warmup_steps", "train.lr.warmup_steps", "", warm_up("policy.scheduler_name")),
+    *_chosen("policy.optimizer_lr", "optimizer.lr", "train.lr.peak"),
+    *_chosen("policy.optimizer_betas", "optimizer.betas", "train.optimizer.betas"),
+    *_chosen("policy.optimizer_eps", "optimizer.eps", "train.optimizer.eps"),
+    *_chosen("policy.optimizer_weight_decay", "optimizer.weight_decay", "train.optimizer.weight_decay"),
+    *_chosen("policy.scheduler_name", "scheduler.name", "train.lr", RATES),
+    *_chosen("policy.scheduler_warmup_steps", "scheduler.num_warmup_steps", "train.lr.warmup_steps", _warm_up),
     Row("policy.use_amp", "train.precision", "true: bf16", _precision),
     *left_out("CUDA_VISIBLE_DEVICES chooses the GPU", "policy.device"),
     *left_out("`dp-prior import`, then `train.init_from`", "policy.path", "policy.pretrained_path"),
@@ -415,11 +460,10 @@ _ROWS = (
     Row("eval_steps", "evaluate.<validation>.every.steps", "", _every("validation")),
     Row("max_eval_samples", "evaluate.<validation>.max_samples", "0: null", _samples),
     *left_out("time stamps are compared by the reader of the data", "tolerance_s"),
-    *left_out("settings are those of the configuration alone", "use_policy_training_preset"),
-    *copies("`policy.optimizer_*`", "optimizer.type", "optimizer.lr", "optimizer.betas", "optimizer.eps"),
-    *copies("`policy.optimizer_*`", "optimizer.weight_decay"),
+    *left_out("false: `optimizer` and `scheduler` count, else their copies in `policy`", _PRESET),
+    Row("optimizer.type", "train.optimizer.type", "adam, adamw: adamw", _optimizer),
     Row("optimizer.grad_clip_norm", "train.max_grad_norm", f"0: {FREE_NORM:g}, no limit", _max_norm),
-    *copies("`policy.scheduler_*`", "scheduler.type", "scheduler.name", "scheduler.num_warmup_steps"),
+    fixed("scheduler.type", "diffuser", "learning rates are those of diffusers; set train.lr", "train.lr"),
     *(Row(f"ema.{name}", "train.ema", f"`{name}` of the average", _average) for name in ("enable", "decay")),
     Row("ema.update_after_step", "train.ema.<average>.update_after_step", "", _average),
     Row("ema.inv_gamma", "train.ema.<average>.inv_gamma", "", _average),

@@ -348,3 +348,21 @@ def test_a_rate_without_its_schedule_follows_theirs():
     for theirs, ours, value in ("optimizer_lr", "peak", 3e-4), ("scheduler_warmup_steps", "warmup_steps", 70):
         found = values(LEROBOT, merged(OLDER, {"policy": {theirs: value}}))
         assert (found["train.lr.type"], found[f"train.lr.{ours}"]) == ("cosine", value)
+
+
+def test_without_the_preset_optimizer_and_schedule_count():
+    own = {
+        "use_policy_training_preset": False,
+        "optimizer": {"type": "adamw", "lr": 2e-3, "betas": [0.8, 0.9], "eps": 1e-6, "weight_decay": 0.1},
+        "scheduler": {"type": "diffuser", "name": "constant_with_warmup", "num_warmup_steps": 30},
+    }
+    found = values(LEROBOT, merged(PUSHT, own))
+    assert [found[f"train.optimizer.{key}"] for key in ("betas", "eps", "weight_decay")] == [[0.8, 0.9], 1e-6, 0.1]
+    assert [found[f"train.lr.{key}"] for key in ("type", "peak", "warmup_steps")] == ["constant", 2e-3, 30]
+    said = reasons(LEROBOT, merged(PUSHT, own))
+    assert told(said["policy.optimizer_lr"], "`optimizer.lr`", "`use_policy_training_preset`")
+    assert told(reasons(LEROBOT, PUSHT)["optimizer.lr"], "`policy.optimizer_lr`")
+    other = merged(PUSHT, merged(own, {"optimizer": {"type": "sgd"}}))
+    assert told(reasons(LEROBOT, other)["optimizer.type"], "'sgd'", "train.optimizer")
+    omitted = values(LEROBOT, merged(OLDER, {"use_policy_training_preset": False, "optimizer": {"type": "adam"}}))
+    assert [omitted[key] for key in ("train.lr.peak", "train.optimizer.weight_decay")] == [1e-3, 0.0]
