@@ -13,7 +13,7 @@ import numpy as np
 
 from dp_prior.config import ConfigError
 from dp_prior.envs.told import number_of, told_rows
-from dp_prior.files.durable import replacing
+from dp_prior.files.durable import creating, refuse_existing, replacing
 
 Demonstrate = Callable[[int], tuple[np.ndarray, np.ndarray, bool]] | Callable[[int], tuple[np.ndarray, ...]]
 """Plays the episode of a seed; returns states (T, state), actions (T, action), the executed actions (T, action) if they
@@ -38,17 +38,21 @@ def record(
     and the `seed` of each episode, from which the episodes can be replayed.
 
     Args:
-        path: file to write, replaced durably at the end; see `write_episodes`.
+        path: file to write at the end; see `write_episodes`.
         demonstrate: must be picklable.
         workers: number of processes, None for one per core; does not affect the result.
         progress: called after every seed with the number of solved episodes and of seeds tried.
 
     Returns:
         Number of seeds tried.
+
+    Raises:
+        FileExistsError: there is such a file; before anything is played.
     """
     if episodes < 1:
         raise ValueError(f"episodes is {episodes}; a set needs at least 1.")
     path = Path(path)
+    refuse_existing(path)
     path.parent.mkdir(parents=True, exist_ok=True)  # so that a missing permission fails early
     kinds = len(instructions) or 1
     streams = [count(first, kinds) for first in range(seed, seed + kinds)]
@@ -80,26 +84,24 @@ def write_episodes(path: Path, episodes: Sequence[tuple[np.ndarray, np.ndarray]]
     """Write one compressed npz in the layout of a replay buffer: `state`, `action` and `episode_ends`.
 
     Args:
-        path: file to write, replaced durably. A missing directory is created.
+        path: file to write, durably. A missing directory is created.
         episodes: states (T, state) and actions (T, action) of each episode.
         more: further arrays, by name.
+
+    Raises:
+        FileExistsError: there is such a file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     states, actions = zip(*episodes, strict=True)
     ends = np.cumsum([len(state) for state in states])
-    write_arrays(path, state=np.concatenate(states), action=np.concatenate(actions), episode_ends=ends, **more)
-
-
-def write_arrays(path: Path, **arrays: np.ndarray) -> None:
-    """Write one compressed npz, durably."""
-    with replacing(path) as temporary, open(temporary, "wb") as file:
+    arrays = {"state": np.concatenate(states), "action": np.concatenate(actions), "episode_ends": ends, **more}
+    with creating(path) as temporary, open(temporary, "wb") as file:
         np.savez_compressed(file, **arrays)
 
 
-def refuse_same_file(demonstrations: Path, path: Path) -> None:
-    """Raise ConfigError if the output `path` is the input `demonstrations`."""
-    if path.absolute() == demonstrations.absolute():
-        raise ConfigError(str(path), ["would replace the demonstrations that it is made of; choose another file"])
+def write_arrays(path: Path, **arrays: np.ndarray) -> None:
+    """Write one compressed npz, durably, in place of an older one."""
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        np.savez_compressed(file, **arrays)
 
 
 def read_demonstrations(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

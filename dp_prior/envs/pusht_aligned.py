@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dp_prior.envs.expert_demonstrations import read_demonstrations, refuse_same_file, write_episodes
+from dp_prior.envs.expert_demonstrations import read_demonstrations, write_episodes
+from dp_prior.files.durable import refuse_existing
 
 GOAL, GOAL_ANGLE = np.array([256.0, 256.0]), np.pi / 4  # of the block, in px and radians
 
@@ -50,9 +51,10 @@ def write_aligned_demonstrations(demonstrations: Path, path: Path) -> tuple[int,
         Number of episodes, and the median distances from the goal at the end, in px and in degrees.
 
     Raises:
-        ConfigError: see `read_demonstrations`; or input and output are the same file.
+        ConfigError: see `read_demonstrations`.
+        FileExistsError: there is such a file.
     """
-    refuse_same_file(demonstrations, path)
+    refuse_existing(path)
     states, actions, ends = read_demonstrations(demonstrations)
     episodes = np.split(np.arange(len(states)), ends[:-1])
     write_episodes(path, [aligned(states[rows], actions[rows]) for rows in episodes])

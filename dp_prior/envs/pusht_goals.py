@@ -13,12 +13,13 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from dp_prior.envs.expert_demonstrations import read_demonstrations, refuse_same_file, write_episodes
+from dp_prior.envs.expert_demonstrations import read_demonstrations, write_episodes
 from dp_prior.envs.lockstep import Lockstep
 from dp_prior.envs.pusht import OBS_SHAPES, PushTConfig, read_state, repeatable_env, sensed
 from dp_prior.envs.pusht_keypoints import keypoints
 from dp_prior.envs.starts import SEED
 from dp_prior.envs.told import INSTRUCTION, number_of, read_told, told_rows
+from dp_prior.files.durable import refuse_existing
 from dp_prior.pixels.renderers.pusht import SCREEN, PushTWithoutGoalRendererConfig
 
 INSTRUCTIONS = tuple(
@@ -102,9 +103,10 @@ def write_goal_demonstrations(demonstrations: Path, path: Path) -> int:
         Number of episodes written.
 
     Raises:
-        ConfigError: see `read_demonstrations`; or input and output are the same file.
+        ConfigError: see `read_demonstrations`.
+        FileExistsError: there is such a file.
     """
-    refuse_same_file(demonstrations, path)
+    refuse_existing(path)
     states, actions, ends = read_demonstrations(demonstrations)
     parts = [(turns, rows) for rows in np.split(np.arange(len(states)), ends[:-1]) for turns in range(4)]
     write_episodes(

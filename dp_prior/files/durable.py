@@ -52,17 +52,12 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def write_new(path: Path, text: str) -> None:
-    """Write a file that is not there yet, and the missing folders above it.
-
-    Raises:
-        FileExistsError: there is such a file, or a file where a folder should be; with the remedy.
-    """
+    """Write a file that is not there yet; see `creating`."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise FileExistsError(f"{error.filename} exists; name another file, or delete it") from None
+        with creating(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _naming(path, error) from None
 
 
 def _naming(path: Path, error: OSError) -> OSError:
@@ -122,6 +117,46 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def creating(path: Path) -> Iterator[Path]:
+    """A temporary path for a library to write to. Becomes `path`, which must be new, durably on success; deleted on
+    error. Missing folders above are created.
+
+    Raises:
+        FileExistsError: there is such a file, or a file where a folder should be; with the remedy.
+    """
+    refuse_existing(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise _existing(error.filename) from None
+    temporary = temporary_beside(path)
+    try:
+        yield temporary
+        sync_file(temporary)
+        try:
+            os.link(temporary, path)  # fails if another process was faster, as a rename would not
+        except FileExistsError:
+            raise _existing(path) from None
+        except OSError:  # the file system has no hard links
+            refuse_existing(path)
+            os.rename(temporary, path)
+    finally:
+        with contextlib.suppress(OSError):  # the first error matters, not an error of the cleanup
+            temporary.unlink()
+    sync_directory(path.parent)
+
+
+def refuse_existing(path: Path) -> None:
+    """Raises FileExistsError with the remedy if something has this name, be it a link that leads nowhere."""
+    if os.path.lexists(path):
+        raise _existing(path)
+
+
+def _existing(path: Path | str) -> FileExistsError:
+    return FileExistsError(f"{path} exists, and nothing is overwritten; name another file, or another folder")
+
+
+@contextmanager
 def temporary_directory(path: Path) -> Iterator[Path]:
     """A new directory beside `path`, to fill and rename to `path`; deleted at the end if still under this name."""
     temporary = temporary_beside(path)
@@ -134,12 +169,20 @@ def temporary_directory(path: Path) -> Iterator[Path]:
 
 
 def publish(temporary: Path, path: Path) -> None:
-    """Make a directory with all its files durable and give it its name."""
+    """Make a directory with all its files durable and give it its name.
+
+    Raises:
+        FileExistsError: something else has this name meanwhile.
+    """
     for folder, _, files in os.walk(temporary, topdown=False):
         for file in files:
             sync_file(Path(folder, file))
         sync_directory(Path(folder))
-    os.rename(temporary, path)
+    try:
+        os.rename(temporary, path)
+    except OSError:
+        refuse_existing(path)
+        raise
     sync_directory(path.parent)
 
 

@@ -25,8 +25,12 @@ from tests.messages import told
         ),
         (
             "make-goal-demonstrations --episodes good.npz --out good.npz",
-            ("good.npz", "replace"),
+            ("good.npz exists", "another file"),
         ),
+        ("make-goal-demonstrations --episodes good.npz --out ends.npz", ("ends.npz exists", "another file")),
+        ("align-demonstrations --episodes good.npz --out link.npz", ("link.npz exists", "another file")),
+        ("make-demonstrations --episodes 1 --out good.npz", ("good.npz exists", "another file")),
+        ("make-demonstrations --episodes 1 --out link.npz", ("link.npz exists", "another file")),
         ("inspect good.npz --html ./good.npz", ("good.npz", "no page", "another file")),
         ("inspect good.npz --html four.npz", ("four.npz", "no page", "another file")),
         ("inspect good.npz --html .", ("no page", "another file")),
@@ -49,10 +53,11 @@ def test_what_a_command_cannot_use_is_refused_in_a_line_and_nothing_is_replaced(
     np.savez("ends.npz", **arrays, episode_ends=[4, 9])
     np.savez("four.npz", **{**arrays, "state": np.zeros((10, 4))}, episode_ends=[10])
     (tmp_path / "empty.npz").touch()
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    (tmp_path / "link.npz").symlink_to("four.npz")
+    before = {path.name: (path.is_symlink(), path.read_bytes()) for path in tmp_path.iterdir()}
     done = command(*line.split())
     assert done.exit_code in (2, 64) and told(done.output, *refusal), done.output
-    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert before == {path.name: (path.is_symlink(), path.read_bytes()) for path in tmp_path.iterdir()}
 
 
 @pytest.mark.parametrize("option", [["--episodes", "0"], ["--seed", "-1"], ["--workers", "0"]])

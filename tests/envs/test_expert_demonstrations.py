@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
 from dp_prior.envs import expert_demonstrations as demonstrations
-from dp_prior.envs.expert_demonstrations import read_demonstrations, record, refuse_same_file, write_episodes
+from dp_prior.envs.expert_demonstrations import read_demonstrations, record, write_episodes
 from tests.messages import naming
 
 
@@ -106,8 +106,17 @@ def test_a_file_that_is_no_npz_is_refused(tmp_path, data):
         read_demonstrations(tmp_path / "d.npz")
 
 
-def test_demonstrations_are_never_replaced_by_what_is_made_of_them(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    refuse_same_file(tmp_path / "a.npz", tmp_path / "b.npz")
-    with pytest.raises(ConfigError, match=naming("a.npz")):
-        refuse_same_file(tmp_path / "a.npz", tmp_path.joinpath("a.npz").relative_to(tmp_path))
+def test_an_existing_file_is_refused_before_an_episode_is_played_and_one_that_appears_meanwhile_stays(
+    tmp_path, in_this_process
+):
+    path = tmp_path / "d.npz"
+
+    def meanwhile(seed):
+        path.write_text("another's")
+        return episode(seed)
+
+    with pytest.raises(FileExistsError, match=naming("d.npz exists", "another file")):
+        record(path, meanwhile, 1, 1, None)
+    with pytest.raises(FileExistsError, match=naming("d.npz exists", "another file")):
+        record(path, lambda seed: pytest.fail("played"), 1, 1, None)
+    assert path.read_text() == "another's" and list(tmp_path.iterdir()) == [path]

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior.files.durable import (
+    creating,
     encode_document,
     exchange,
     is_alive,
@@ -328,3 +329,33 @@ def test_a_new_file_gets_its_folders_and_replaces_nothing(tmp_path):
         with pytest.raises(FileExistsError, match=naming(f"{found} exists", "another file")):
             write_new(tmp_path / place, "new")
     assert (tmp_path / "a/b/c.json").read_text() == "{}"
+
+
+def test_a_new_file_that_cannot_be_written_whole_is_not_there_and_the_error_names_it(tmp_path, monkeypatch):
+    def cut(self, text, **how):
+        with open(self, "w", **how) as file:
+            file.write(text[:2])
+        raise OSError(errno.ENOSPC, "no room", str(self))
+
+    monkeypatch.setattr(Path, "write_text", cut)
+    with pytest.raises(OSError, match="no room") as found:
+        write_new(tmp_path / "cfg.json", '{"a": 1}')
+    assert found.value.filename == str(tmp_path / "cfg.json") and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_new_file_never_takes_the_place_of_one_that_another_process_writes_meanwhile(
+    tmp_path, monkeypatch, has_links
+):
+    if not has_links:
+        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError(errno.EPERM, "no links")))
+    with creating(tmp_path / "new.npz") as temporary:
+        temporary.write_text("ours")
+    with (
+        pytest.raises(FileExistsError, match=naming("link.npz exists", "another file")),
+        creating(tmp_path / "link.npz") as temporary,
+    ):
+        temporary.write_text("ours")
+        (tmp_path / "link.npz").symlink_to("nowhere")
+    assert sorted(os.listdir(tmp_path)) == ["link.npz", "new.npz"] and (tmp_path / "new.npz").read_text() == "ours"
+    assert os.readlink(tmp_path / "link.npz") == "nowhere"

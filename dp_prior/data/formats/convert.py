@@ -16,6 +16,7 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.recognition import kind_of, record_of
 from dp_prior.data.formats.recording import Recording
+from dp_prior.files.durable import refuse_existing
 
 
 def convert(
@@ -60,6 +61,7 @@ def convert(
         DataError: the source is damaged, or the target cannot hold it.
     """
     source, path = (Path(os.path.expanduser(one)) for one in (source, path))
+    refuse_existing(path)
     record, new = record_of(kind or kind_of(source), source, settings), record_of(target, path)
     if pictures and not new.writes_videos:
         raise ConfigError("--pictures", [f"is for data of type 'lerobot'; type {target!r} keeps every pixel anyway"])
@@ -67,8 +69,6 @@ def convert(
     with _offering_salvage(record.path.expanduser(), record.can_salvage and not salvage):
         store, told = record.salvage(left_out) if salvage else (record.create(), [])
         recording = Recording.of(store, renames=renames or {}, left_out=left_out, **chosen)
-        if path.exists():
-            raise FileExistsError(f"{path} exists; nothing is overwritten, choose another name")
         path.parent.mkdir(parents=True, exist_ok=True)
         new.write(recording)
     names = [*recording.keys, *recording.cameras]

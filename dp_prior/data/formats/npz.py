@@ -20,7 +20,7 @@ from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.frames import FrameContents, FramePart, frames_per_block, pixel_bytes
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
 from dp_prior.data.frames.colours import COLOURS
-from dp_prior.files.durable import replacing
+from dp_prior.files.durable import creating
 
 META = "meta.json"
 """Member of the file with what its arrays do not say: `fps`, `tasks` and `names`."""
@@ -60,7 +60,7 @@ class NpzStoreConfig(EpisodeStoreRecord):
         if self.episode_ends in {*recording.keys, *recording.cameras}:
             found = f"has a key {self.episode_ends!r}; rename it with --rename"
             raise DataError(str(recording.store.describe()["path"]), [found])
-        with replacing(self.path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+        with creating(self.path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(META, json.dumps(recording.metadata))
             _write(archive, self.episode_ends, recording.ends.shape, recording.ends.dtype, [recording.ends])
             for name in recording.keys:

@@ -41,7 +41,7 @@ from dp_prior.data.hdf5 import (
     opened_hdf5,
     row_blocks,
 )
-from dp_prior.files.durable import replacing
+from dp_prior.files.durable import creating
 
 if TYPE_CHECKING:
     import h5py
@@ -110,7 +110,7 @@ class RobomimicStoreConfig(EpisodeStoreRecord):
         arrays = {name: recording.read(name) for name in recording.keys}
         frames = {name: recording.frames(name) for name in recording.cameras}
         bounds = itertools.pairwise([0, *recording.ends.tolist()])
-        with replacing(self.path) as temporary, h5py.File(temporary, "w") as file:
+        with creating(self.path) as temporary, h5py.File(temporary, "w") as file:
             data = file.create_group("data")
             data.attrs["total"] = int(recording.ends[-1])
             data.attrs[METADATA] = json.dumps(recording.metadata)
