@@ -42,7 +42,10 @@ def exit_codes() -> Iterator[None]:
     """User errors end with one clear message and their exit code (docs/processes.md), without a traceback."""
     try:
         yield
-    except (Exception, KeyboardInterrupt) as error:
+    except KeyboardInterrupt as error:  # without imports: they fail if it came while torch was imported
+        echo(f"error: {str(error) or 'interrupted'}", err=True)
+        sys.exit(130)  # docs/processes.md
+    except Exception as error:
         try:
             from dp_prior.run.files.exit_file import FAILED, REFUSED, STOPPED, classify
         except ModuleNotFoundError as missing:  # run by a Python outside the environment
@@ -53,7 +56,7 @@ def exit_codes() -> Iterator[None]:
         reason, code = classify(error)
         if code == FAILED:
             raise
-        text = str(error) or "interrupted"
+        text = str(error)
         if reason == REFUSED:
             text = f"{error.strerror}: {error.filename!r}" if error.filename else f"{error.strerror}; make room"
         if not getattr(error, "is_relayed", False):  # the main rank says it, see `Ranks.decide`
