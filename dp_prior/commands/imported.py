@@ -12,6 +12,7 @@ from typing import Literal
 from dp_prior.checkpoints.documents import CONFIG, SPEC
 from dp_prior.checkpoints.format import Manifest, Snapshot, write_checkpoint
 from dp_prior.files.durable import encode_document, replace_file
+from dp_prior.files.home import expanded
 from dp_prior.inference.foreign import dalle2, diffusion_policy, improved_diffusion, lerobot
 from dp_prior.inference.foreign.foreign_files import PublishedFiles
 from dp_prior.inference.foreign.foreign_model import PublishedModel
@@ -68,7 +69,7 @@ def import_published(
     config = {
         **parts,
         "description": f"{found.library}'s {found.kind}, imported from {place}.",
-        "train": {**parts["train"], "init_from": str(out.expanduser().resolve())},
+        "train": {**parts["train"], "init_from": str(expanded(out).resolve())},
         "tracker": {"data_path": f"{out}_tuned"},
     }
     whole = TrainConfig.from_json(json.dumps(config), source=f"{files.place}, converted").model_dump(mode="json")

@@ -14,6 +14,7 @@ from pydantic import Field
 from dp_prior.config import Change, Config
 from dp_prior.data.files import Verify
 from dp_prior.data.integrity import DATA_MANIFEST, Integrity, JointIntegrity
+from dp_prior.files.home import expanded
 
 FRAME_CACHE = """Directory of the frame caches, which runs share; null is `.dp_prior_frames` beside the data set, or
 below ~/.cache where that is read-only."""
@@ -41,7 +42,7 @@ class DataRecord(Config):
 
     def integrity(self, directory: Path) -> Integrity | JointIntegrity:
         """Compares the files of the data set with the manifest of the run in `directory`."""
-        manifest = directory / DATA_MANIFEST if self.manifest is None else self.manifest.expanduser()
+        manifest = directory / DATA_MANIFEST if self.manifest is None else expanded(self.manifest)
         return Integrity(manifest, self.root(), self.verify, self.places())
 
     def root(self) -> Path | None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.embedders import Embedder, TransformersConfig
+from dp_prior.files.home import expanded
 from dp_prior.tensors.batch import Spec
 
 LONGEST = 4096
@@ -40,7 +41,7 @@ class Instructions:
         """
         self._keys = [key for key in spec.cond_shapes if spec.kind(key) == "text"]
         self._spec = spec
-        self._source = None if source is None else Path(source).expanduser()
+        self._source = None if source is None else expanded(source)
         self._embedders: dict[str, Embedder] = {}  # by the identity of the model
         self._known: dict[str, np.ndarray] | None = None
         if self._source is not None:

@@ -38,6 +38,7 @@ from dp_prior.files.durable import (
     temporary_directory,
     try_writing,
 )
+from dp_prior.files.home import expanded
 from dp_prior.files.regular_files import read_object, read_small
 from dp_prior.places.saver import Saver
 from dp_prior.places.source import is_intact
@@ -95,7 +96,7 @@ class LocalSaverConfig(Config):
     @property
     def templates(self) -> list[Path]:
         """Where copies go; equal for equal places."""
-        return [Path(one).expanduser() for one in (self.save_latest_to, self.save_best_to) if one is not None]
+        return [expanded(one) for one in (self.save_latest_to, self.save_best_to) if one is not None]
 
     def faults(self) -> Iterator[str]:
         if not self.templates:
@@ -108,7 +109,7 @@ class LocalSaverConfig(Config):
         lines = []
         for template in filter(None, (self.save_latest_to, self.save_best_to)):
             try:
-                try_writing((directory / Path(template).expanduser()).parent)
+                try_writing((directory / expanded(template)).parent)
                 lines.append(f"{template} can be written to")
             except OSError as error:
                 lines.append(f"{template} cannot be written to: {error.strerror} ({error.filename})")
@@ -150,7 +151,7 @@ class LocalSaver(Saver):
         record = self._record
         if template is None:
             return
-        target = self._directory / Path(fill(template, progress, metric)).expanduser()
+        target = self._directory / expanded(fill(template, progress, metric))
         self._refuse_links(target)
         copy_checkpoint(source, target, MODEL_FILES if record.save_type == "model" else None)
         if record.keep is not None and _fields(template):

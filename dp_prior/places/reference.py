@@ -20,6 +20,7 @@ from typing import Any
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, read_manifest
 from dp_prior.checkpoints.retention import monitored, ranked
 from dp_prior.checkpoints.scan import STEP, StoredCheckpoint, scan
+from dp_prior.files.home import expanded
 from dp_prior.files.hub_files import HubRepository
 from dp_prior.places.checkpoint_cache import CACHE, Prefer, cached, fetch
 from dp_prior.places.fsspec import FsspecFolder
@@ -58,7 +59,7 @@ def resolve(
     text = str(reference)
     if "://" not in text:
         return _resolve_path(text, prefer)
-    cache = (CACHE if cache is None else cache).expanduser()
+    cache = expanded(CACHE if cache is None else cache)
     source, which = _open(text, prefer, **hub)
     if isinstance(source, WebSource) and (found := cached(cache, source.digest, whole)) is not None:
         return found  # the hash identifies the checkpoint without a connection
@@ -86,10 +87,10 @@ def _open(text: str, prefer: Prefer, **hub: Any) -> tuple[Source, str | None]:
 
 
 def _resolve_path(text: str, prefer: Prefer) -> Path:
-    path, which = Path(text).expanduser(), None
+    path, which = expanded(text), None
     if not path.exists() and "@" in text:
         before, _, which = text.rpartition("@")
-        path = Path(before).expanduser()
+        path = expanded(before)
     if not path.is_dir():
         named = "" if text == str(path) else f" (reference {text!r})"
         raise FileNotFoundError(f"no checkpoint at {path}: there is no such directory{named}")

@@ -10,6 +10,7 @@ from pydantic import field_validator
 from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.format import MANIFEST
 from dp_prior.config import Config
+from dp_prior.files.home import expanded
 from dp_prior.files.redact import without_password
 
 
@@ -41,7 +42,7 @@ class LocalResumeConfig(Config):
             return f"{directory}@latest"
         if self.path is None:
             return None
-        path = Path(self.path).expanduser()
+        path = expanded(self.path)
         if (path / MANIFEST).is_file() or ("@" in self.path and not path.exists()):
             return str(path)
         return f"{path}@{self.choose}" if _holds_checkpoints(path) else None

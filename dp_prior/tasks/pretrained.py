@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from dp_prior.checkpoints.errors import GoneError
 from dp_prior.checkpoints.format import TRAINING, Manifest, Snapshot, read_checkpoint, read_manifest, write_checkpoint
 from dp_prior.config import ORIGINS, Config, an, changed_code, members, unknown_type
+from dp_prior.files.home import expanded
 from dp_prior.files.hub_files import HubRepository
 from dp_prior.places.hub import publish
 from dp_prior.places.parcel import Parcel
@@ -219,7 +220,7 @@ def vacant(directory: str | Path) -> Path:
     Raises:
         FileExistsError: the path exists and is not an empty directory.
     """
-    directory = Path(directory).expanduser()
+    directory = expanded(directory)
     if directory.is_dir() and not any(directory.iterdir()):
         directory.rmdir()
     if directory.exists():
@@ -230,9 +231,9 @@ def vacant(directory: str | Path) -> Path:
 
 def _hub_or_path(name: str, revision: str | None) -> str:
     """An existing path wins; otherwise `user/name` is a Hub repository."""
-    if "://" not in name and not Path(name).expanduser().exists():
+    if "://" not in name and not expanded(name).exists():
         repository = HubRepository.parse(name)
-        if repository is not None and not Path(repository.name).expanduser().exists():
+        if repository is not None and not expanded(repository.name).exists():
             if Path(repository.name).parent.is_dir():
                 log.warning(
                     "there is no directory %s; asking the Hub, which takes half a minute without a network", name

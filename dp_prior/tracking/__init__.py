@@ -9,6 +9,7 @@ from typing import TextIO
 from pydantic import Field
 
 from dp_prior.config import Config, family
+from dp_prior.files.home import expanded
 from dp_prior.places import ResumeConfig, SaverConfig
 from dp_prior.places.local import LocalSaverConfig
 from dp_prior.places.resume import LocalResumeConfig
@@ -99,7 +100,7 @@ class TrackerConfig(Config):
 
     def check(self) -> list[str]:
         """Try once whether each saver's place is writable; returns a line for each place."""
-        directory = Path(self.data_path).expanduser()
+        directory = expanded(self.data_path)
         local = [line for one in self.save if isinstance(one, LocalSaverConfig) for line in one.check(directory)]
         return local + [f"{one.place}: {one.check()}" for one in self.save if isinstance(one, UploadConfig)]
 
@@ -121,7 +122,7 @@ class TrackerConfig(Config):
             stream: where the console logger writes; standard output if None.
             console: False for no console logger, also if `log` lists it.
         """
-        path = Path(self.data_path).expanduser() if directory is None else directory
+        path = expanded(self.data_path) if directory is None else directory
         shown = [record for record in self.log if isinstance(record, ConsoleConfig) and console]
         consoles = [record.create(stream, total_samples) for record in shown]
         return Tracker(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -27,6 +26,7 @@ from dp_prior.data.samples.order import BlockOrder, Order
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.samples.row_selection import EachRow
 from dp_prior.data.split_data import PARTS, SplitData
+from dp_prior.files.home import expanded
 from dp_prior.tensors.batch import Spec, X
 
 TEXT = "text"
@@ -110,7 +110,7 @@ class EmbeddingPairs(SplitData):
         self._used = config.split.used(self.folders[X].count)
         self._scanned = {name: folder.scan(self._used) for name, folder in self.folders.items()}
         self.parts = config.split.assign(self.folders[X])
-        made = None if config.text is None else read_record(Path(config.text.path).expanduser())
+        made = None if config.text is None else read_record(expanded(config.text.path))
         self._cut = [] if config.text is None else cut_warnings(made, config.text.path)
         self.spec = Spec(
             x_shape=self.folders[X].shape,

@@ -7,7 +7,6 @@ in training; of frames, one block or one episode at a time.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.recognition import kind_of, record_of
 from dp_prior.data.formats.recording import Recording
 from dp_prior.files.durable import refuse_existing
+from dp_prior.files.home import expanded
 
 
 def convert(
@@ -60,13 +60,13 @@ def convert(
         ConfigError: a type or a setting is unknown.
         DataError: the source is damaged, or the target cannot hold it.
     """
-    source, path = (Path(os.path.expanduser(one)) for one in (source, path))
+    source, path = map(expanded, (source, path))
     refuse_existing(path)
     record, new = record_of(kind or kind_of(source), source, settings), record_of(target, path)
     if pictures and not new.writes_videos:
         raise ConfigError("--pictures", [f"is for data of type 'lerobot'; type {target!r} keeps every pixel anyway"])
     chosen = {"choice": choice, "stride": stride, "fps": fps, "robot_type": robot_type, "pictures": pictures}
-    with _offering_salvage(record.path.expanduser(), record.can_salvage and not salvage):
+    with _offering_salvage(expanded(record.path), record.can_salvage and not salvage):
         store, told = record.salvage(left_out) if salvage else (record.create(), [])
         recording = Recording.of(store, renames=renames or {}, left_out=left_out, **chosen)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,7 @@ from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.formats.table_file import TableEpisode
 from dp_prior.data.found_files import by_number
 from dp_prior.data.hdf5 import import_h5py
+from dp_prior.files.home import expanded
 from dp_prior.files.regular_files import check_regular
 
 _KINDS = ((*ENDINGS, ".npz"), (".parquet",), (".csv",))
@@ -91,7 +92,7 @@ class EpisodeFilesConfig(EpisodeStoreRecord):
         Raises:
             ImportError: h5py is not installed.
         """
-        path = self.path.expanduser()
+        path = expanded(self.path)
         if not path.is_dir():
             raise MissingError(str(path.absolute()), ["no such folder; check data.episodes.path"])
         files = files_of_episodes(path, self.files)

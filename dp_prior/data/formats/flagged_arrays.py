@@ -20,6 +20,7 @@ from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.frames import FrameContents, FramePart, frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
 from dp_prior.data.frames.colours import COLOURS
+from dp_prior.files.home import expanded
 
 FLAGS = ("terminals", "timeouts", "terminations", "truncations", "dones", "done")
 """Names of flags, where `flags` does not say others."""
@@ -55,7 +56,7 @@ class FlaggedArraysConfig(EpisodeStoreRecord):
         Raises:
             ImportError: h5py is not installed.
         """
-        path = self.path.expanduser()
+        path = expanded(self.path)
         check_is_file(path, ".hdf5 or .npz")
         return FlaggedArraysStore(path, self.flags)
 

@@ -23,6 +23,7 @@ from dp_prior.data.hdf5 import (
     opened_hdf5,
     row_blocks,
 )
+from dp_prior.files.home import expanded
 
 ENDINGS = (".hdf5", ".h5")
 
@@ -85,7 +86,7 @@ class Hdf5GroupsConfig(EpisodeStoreRecord):
             ImportError: h5py is not installed.
         """
         import_h5py()
-        path = self.path.expanduser()
+        path = expanded(self.path)
         check_is_file(path, ".hdf5")
         with opened_hdf5(path, "its layout") as file:
             names = sorted(groups_at(file, self.groups), key=by_number)

@@ -18,6 +18,7 @@ from dp_prior.data.errors import DataError, MissingError, UnreadableError
 from dp_prior.data.files import check_memory, decoding, map_npy, npy_header, reading
 from dp_prior.data.formats.grouped import EpisodeArrays, GroupedStore, Layout
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
+from dp_prior.files.home import expanded
 from dp_prior.files.regular_files import open_regular
 
 
@@ -75,7 +76,7 @@ class MaskedArraysConfig(EpisodeStoreRecord):
 
     def create(self) -> MaskedArraysStore:
         """Read the mask; arrays are read when asked for."""
-        path = self.path.expanduser()
+        path = expanded(self.path)
         if not path.is_dir():
             raise MissingError(str(path.absolute()), ["no such folder; check data.episodes.path"])
         files, masks = _arrays_at(path), _masks(path)

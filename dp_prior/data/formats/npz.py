@@ -21,6 +21,7 @@ from dp_prior.data.frames import FrameContents, FramePart, frames_per_block, pix
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
 from dp_prior.data.frames.colours import COLOURS
 from dp_prior.files.durable import creating
+from dp_prior.files.home import expanded
 
 META = "meta.json"
 """Member of the file with what its arrays do not say: `fps`, `tasks` and `names`."""
@@ -79,7 +80,7 @@ class NpzStore(EpisodeStore):
     format = "npz"
 
     def __init__(self, path: Path, episode_ends: str):
-        self.path = path = path.expanduser()
+        self.path = path = expanded(path)
         with reading(path):
             check_is_file(path, ".npz")
         with decoding(path, "is not a readable .npz file"), zipfile.ZipFile(path) as archive:

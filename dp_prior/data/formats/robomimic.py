@@ -42,6 +42,7 @@ from dp_prior.data.hdf5 import (
     row_blocks,
 )
 from dp_prior.files.durable import creating
+from dp_prior.files.home import expanded
 
 if TYPE_CHECKING:
     import h5py
@@ -133,7 +134,7 @@ class RobomimicStore(EpisodeStore):
     format = "robomimic HDF5"
 
     def __init__(self, path: Path, filter: str | None):
-        self.path = path = path.expanduser()
+        self.path = path = expanded(path)
         self._filter = filter
         check_is_file(path, ".hdf5")
         with opened_hdf5(self.path, "data") as file:

@@ -22,6 +22,7 @@ from dp_prior.data.frames import (
 )
 from dp_prior.data.frames.colours import COLOURS
 from dp_prior.data.frames.video_frames import declared_frames, read_video, size_of, wrong_count
+from dp_prior.files.home import expanded
 from dp_prior.pixels.picture_files import encoded_picture, import_pillow
 from dp_prior.pixels.video_files import import_av
 
@@ -49,7 +50,7 @@ class FolderFrames:
             file: name of the camera's video in the folder of each episode; None if these hold its pictures.
             per_row: frames for each row, of which the first is read.
         """
-        self.root, self._contents, self._per_row = (path := path.expanduser()), contents, per_row
+        self.root, self._contents, self._per_row = (path := expanded(path)), contents, per_row
         self._numbers = numbers = np.arange(len(ends)) if numbers is None else numbers
         lengths = np.diff(ends, prepend=0)[numbers]
         self.ends, self._lengths = np.cumsum(lengths), lengths.tolist()

@@ -30,6 +30,7 @@ from dp_prior.data.frames.frame_rows import FrameRows
 from dp_prior.data.frames.layout import CACHE_FILE, JOURNAL, OFFSET_BYTES, CacheIndex, Encoding, read_index
 from dp_prior.data.frames.picture_frames import decode_picture
 from dp_prior.files.durable import sync_directory
+from dp_prior.files.home import expanded
 from dp_prior.pixels.picture_files import import_pillow
 from dp_prior.pixels.resize import Fit
 
@@ -66,11 +67,11 @@ class BuildEstimate:
 def cache_root(given: Path | None, data_set: Path) -> Path:
     """Where caches lie: the given directory; else beside the data set; else, if that is read-only, `USER_CACHE`."""
     if given is not None:
-        return given.expanduser()
-    beside = data_set.expanduser().absolute().parent / CACHE_FOLDER
+        return expanded(given)
+    beside = expanded(data_set).absolute().parent / CACHE_FOLDER
     if os.access(beside if beside.exists() else beside.parent, os.W_OK | os.X_OK):
         return beside
-    return USER_CACHE.expanduser()
+    return expanded(USER_CACHE)
 
 
 class FrameCache:

@@ -17,6 +17,7 @@ from dp_prior.data.found_files import find_files
 from dp_prior.data.frames import FramePart
 from dp_prior.data.pictures.decode import PICTURE_ENDINGS, decode_image
 from dp_prior.data.pictures.image_source import ImageSource, numbered
+from dp_prior.files.home import expanded
 from dp_prior.files.regular_files import open_regular
 from dp_prior.pixels.picture_files import encoded_picture, import_pillow
 
@@ -63,7 +64,7 @@ class FolderImages(ImageSource):
 
     def __init__(self, config: FolderImagesConfig, labelled: bool, uniform: bool):
         import_pillow("image")
-        root = config.path.expanduser()
+        root = expanded(config.path)
         if not root.is_dir():
             raise MissingError(str(root.absolute()), ["there is no such folder of images; check data.source.path"])
         found = find_files(str(root), PICTURE_ENDINGS)
@@ -72,7 +73,7 @@ class FolderImages(ImageSource):
         labels = None
         if labelled:
             read = {"folder": _by_folder, "prefix": _by_prefix, "csv": _by_table}[config.labels_from]
-            labels = numbered(read(root, names, config.table.expanduser()))
+            labels = numbered(read(root, names, expanded(config.table)))
         super().__init__(Path(found.place), [len(names)], [found.place], labels)
         self.parts = [FramePart(found.place, (chunk,)) for chunk in range(len(self.ends))]
         self.size = self._decoded(0, None).shape[:2]

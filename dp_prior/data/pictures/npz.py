@@ -16,6 +16,7 @@ from dp_prior.data.formats.npz import read_header
 from dp_prior.data.frames import FramePart, frames_per_block
 from dp_prior.data.pictures.decode import as_rgb
 from dp_prior.data.pictures.image_source import ImageSource, numbered
+from dp_prior.files.home import expanded
 from dp_prior.files.regular_files import check_regular
 
 IMAGES, LABELS = ("images", "arr_0"), ("labels", "arr_1")
@@ -48,7 +49,7 @@ class NpzImages(ImageSource):
     """See `NpzImagesConfig`. One thread reads all: a member of a zip file is decompressed from its beginning."""
 
     def __init__(self, config: NpzImagesConfig, labelled: bool):
-        path = config.path.expanduser()
+        path = expanded(config.path)
         if not path.exists():
             raise MissingError(str(path.absolute()), ["there is no such file; check data.source.path"])
         with reading(path):

@@ -20,6 +20,7 @@ from dp_prior.data.formats.choice import leaving_out
 from dp_prior.data.formats.chosen import Chosen, plain_texts
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.samples.order import INSTRUCTION_CHARACTERS, Share, Successes, shares
+from dp_prior.files.home import expanded
 
 
 class LanguageConfig(Config):
@@ -70,7 +71,7 @@ class LanguageConfig(Config):
         rows = _rows_of(folder, self.text, texts)
         table = read_rows(folder.rows, rows).astype(np.float32)
         folder.check(table, rows)
-        record = read_record(Path(self.folder.path).expanduser())
+        record = read_record(expanded(self.folder.path))
         embedder = None if record is None else record.embedder
         weights = self._weights(texts, str(store.describe()["path"]))
         doubts = [*cut_warnings(record, self.folder.path), *_same_embeddings(texts, table)]

@@ -38,6 +38,7 @@ from dp_prior.data.recorded.windows import Windows, make_windows, thinned
 from dp_prior.data.samples.order import Share, Successes
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import PARTS
+from dp_prior.files.home import expanded
 from dp_prior.tensors.batch import Spec
 
 DEPTHS_LOOKED_AT = 64
@@ -65,7 +66,7 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
 
     def root(self) -> Path:
         """See `DataRecord`."""
-        return self.episodes.path.expanduser()
+        return expanded(self.episodes.path)
 
     def places(self) -> dict[str, tuple[str, ...]]:
         """See `DataRecord`: those of embeddings."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from dp_prior.checkpoints.snapshot import file_tensors
 from dp_prior.config import Config, ConfigError
+from dp_prior.files.home import expanded
 from dp_prior.files.hub_files import HubRepository
 from dp_prior.files.regular_files import SMALL, UnfitError, read_small
 from dp_prior.places.hub import HubSource
@@ -39,7 +39,7 @@ class PublishedFiles:
         Raises:
             FileNotFoundError: `reference` is neither.
         """
-        self._directory, self._hub = Path(reference).expanduser(), None
+        self._directory, self._hub = expanded(reference), None
         self.place, self.hashes = str(self._directory.resolve()), {}
         if self._directory.is_file():
             raise FileNotFoundError(

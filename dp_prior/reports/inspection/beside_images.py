@@ -13,6 +13,7 @@ from dp_prior.data.files import reading
 from dp_prior.data.found_files import by_number
 from dp_prior.data.pictures.decode import PICTURE_ENDINGS
 from dp_prior.data.pictures.images import ImagesConfig
+from dp_prior.files.home import expanded
 from dp_prior.reports.inspection.faults import Finding
 from dp_prior.reports.inspection.image_survey import parts_at
 
@@ -29,7 +30,7 @@ _LONGEST_LINE = 4096
 def unread_beside(record: ImagesConfig) -> Iterator[Finding]:
     """A finding for each kind of file beside the pictures that is not read: what the first file holds, the way out."""
     for source in record.sources().values():
-        places = {Path(place).expanduser(): endings for place, endings in source.places().items()}
+        places = {expanded(place): endings for place, endings in source.places().items()}
         for place, endings in places.items():
             yield from _other_parts(place, record)
             yield from _kinds(place, (file for file in place.rglob("*") if file not in places), endings)
@@ -37,7 +38,7 @@ def unread_beside(record: ImagesConfig) -> Iterator[Finding]:
 
 def _other_parts(place: Path, record: ImagesConfig) -> Iterator[Finding]:
     """A finding for each part of the set beside the folder `train` that nothing reads."""
-    read = {Path(each).expanduser() for each in record.places()}
+    read = {expanded(each) for each in record.places()}
     parts = parts_at(place.parent) if place.name.lower() == "train" else {}
     for part in parts.values():
         if part not in read:

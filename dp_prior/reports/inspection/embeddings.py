@@ -16,6 +16,7 @@ from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.embeddings.written import RECORD, cut_warnings, read_record
 from dp_prior.data.errors import DataError
 from dp_prior.data.pictures.decode import PICTURE_ENDINGS
+from dp_prior.files.home import expanded
 from dp_prior.reports.inspection.faults import MOST_NAMED, Finding
 from dp_prior.tensors.batch import X
 
@@ -88,7 +89,7 @@ def find_in_rows(found: list[FolderRows], record: EmbeddingsConfig) -> Iterator[
     yield from _refused_split(found[0], record)
     yield from (Finding("warning", line) for line in pair_warnings([rows.folder for rows in found]))
     for rows in found:
-        lines = cut_warnings(read_record(Path(rows.folder.path).expanduser()), rows.folder.path)
+        lines = cut_warnings(read_record(expanded(rows.folder.path)), rows.folder.path)
         yield from (Finding("warning", line) for line in lines)
     by_name = {rows.name: rows.values for rows in found}
     image, text = by_name["image"], by_name.get("text")

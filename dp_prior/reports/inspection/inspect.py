@@ -21,6 +21,7 @@ from dp_prior.data.recorded.language import FrameTexts
 from dp_prior.data.recorded.selection import ActionConfig, KeyConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.files.durable import write_new
+from dp_prior.files.home import expanded
 from dp_prior.networks.encoders.points import PointEncoderConfig
 from dp_prior.reports.inspection.beside_images import unread_beside
 from dp_prior.reports.inspection.cameras import Strip, look
@@ -96,7 +97,7 @@ def inspect(place: str, overrides: Iterable[str] = ()) -> list[Inspection]:
         ConfigError: the configuration is wrong.
         DataError, UnreadableError: there is no data set, or it cannot be read.
     """
-    path = Path(place).expanduser()
+    path = expanded(place)
     if path.suffix == ".json":
         return _configured(TrainConfig.from_json_path(path, overrides))
     action = _given_action(place, list(overrides))

@@ -22,6 +22,7 @@ from dp_prior.data.split_data import SplitData
 from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.evaluation.held_out import HeldOutConfig
 from dp_prior.evaluation.loss import LossConfig
+from dp_prior.files.home import expanded
 from dp_prior.tasks import TaskConfig
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tracking import TrackerConfig
@@ -204,4 +205,4 @@ class TrainConfig(Config):
 
 def run_directory(config: TrainConfig) -> Path:
     """The run directory."""
-    return Path(config.tracker.data_path).expanduser()
+    return expanded(config.tracker.data_path)

@@ -28,6 +28,7 @@ from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.frames import FrameContents, FrameFile, FrameSource
 from dp_prior.data.frames.chosen_frames import ChosenFrames
 from dp_prior.data.frames.colours import COLOURS
+from dp_prior.files.home import expanded
 
 if TYPE_CHECKING:
     import pyarrow
@@ -100,12 +101,12 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
             ImportError: pyarrow is not installed.
         """
         _import_pyarrow()
-        return LeRobotStore(LeRobotMeta(self.local({}, ()).path.expanduser()))
+        return LeRobotStore(LeRobotMeta(expanded(self.local({}, ()).path)))
 
     def salvage(self, left_out: Collection[str]) -> tuple[LeRobotStore, list[str]]:
         """See `EpisodeStoreRecord` and `salvage`."""
         _import_pyarrow()
-        meta, told = salvage(self.local({}, ()).path.expanduser(), left_out)
+        meta, told = salvage(expanded(self.local({}, ()).path), left_out)
         return LeRobotStore(meta), told
 
     def write(self, recording: Recording) -> None:

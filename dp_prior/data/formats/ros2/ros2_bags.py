@@ -16,6 +16,7 @@ from dp_prior.data.formats.ros2.bags import METADATA, Bag, bags_at, is_recording
 from dp_prior.data.formats.ros2.topics import TopicsConfig
 from dp_prior.data.formats.ros2.topics_proposal import missing_topics
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
+from dp_prior.files.home import expanded
 
 
 class Ros2BagsConfig(EpisodeStoreRecord):
@@ -56,11 +57,11 @@ class Ros2BagsConfig(EpisodeStoreRecord):
     def _bags(self) -> list[Bag]:
         with needing("ros", "reading ROS 2 bags needs mcap and mcap-ros2-support"):
             import mcap_ros2.decoder  # noqa: F401
-        return bags_at(self.path.expanduser())
+        return bags_at(expanded(self.path))
 
     def _opened(self, bags: list[Bag]) -> Ros2BagsStore:
-        path = self.path.expanduser()
-        file = (self.topics or (path if path.is_dir() else path.parent) / "topics.json").expanduser()
+        path = expanded(self.path)
+        file = expanded(self.topics or (path if path.is_dir() else path.parent) / "topics.json")
         if not file.exists():
             raise missing_topics(bags[0], path, file)
         return Ros2BagsStore(path, bags, TopicsConfig.from_json_path(file), file)

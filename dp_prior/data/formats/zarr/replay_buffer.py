@@ -27,6 +27,7 @@ from dp_prior.data.frames import FrameContents, frames_per_block, pixel_bytes
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
 from dp_prior.data.frames.colours import COLOURS
 from dp_prior.files.durable import publish, temporary_directory
+from dp_prior.files.home import expanded
 
 if TYPE_CHECKING:
     import zarr
@@ -120,7 +121,7 @@ class ZarrStore(EpisodeStore):
     """Reads a replay buffer array by array, whole: a small read costs zarr most of a millisecond."""
 
     def __init__(self, path: Path, data: str, episode_ends: str, missing_chunks: str):
-        self.path = path = path.expanduser()
+        self.path = path = expanded(path)
         self._fill_missing = missing_chunks == "fill"
         self._metadata = read_metadata(path)
         self._root: zarr.Group | None = None
