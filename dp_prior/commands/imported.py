@@ -11,14 +11,13 @@ from typing import Literal
 
 from dp_prior.checkpoints.documents import CONFIG, SPEC
 from dp_prior.checkpoints.format import Manifest, Snapshot, write_checkpoint
-from dp_prior.files.durable import encode_document, replace_file
+from dp_prior.files.durable import encode_document, publish, replace_file, temporary_directory, vacant
 from dp_prior.files.home import expanded
 from dp_prior.inference.foreign import dalle2, diffusion_policy, improved_diffusion, lerobot
 from dp_prior.inference.foreign.foreign_files import PublishedFiles
 from dp_prior.inference.foreign.foreign_model import PublishedModel
 from dp_prior.inference.foreign.foreign_policy import Published
 from dp_prior.run.files.config import TrainConfig
-from dp_prior.tasks.pretrained import vacant
 
 SOURCE = "source.json"
 """The origin of an imported model, in its checkpoint instead of a training state: format, place, revision, hashes."""
@@ -41,7 +40,8 @@ _FILES: dict[str, Format] = {
 def import_published(
     reference: str, out: Path, layout: Format | None = None, names: Mapping[str, str] | None = None
 ) -> str:
-    """Write a published model to `out`, a run whose only checkpoint has its weights and normalizer.
+    """Write a published model to `out`, a run whose only checkpoint has its weights and normalizer. The run appears
+    complete or not at all.
 
     Its configuration fine-tunes it in another directory, once the paths of data are given.
 
@@ -78,10 +78,13 @@ def import_published(
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     manifest = Manifest(sequence=1, step=0, samples_seen=0, world_size=1, saved_at=now)
     out = vacant(out)
-    directory = out / "checkpoints" / "step_00000000"
-    directory.parent.mkdir(parents=True)
-    write_checkpoint(directory, Snapshot({"model.safetensors": model.state_dict()}, documents), manifest)
-    replace_file(out / CONFIG, encode_document(whole))
+    with temporary_directory(out) as place:
+        checkpoints = place / "checkpoints"
+        checkpoints.mkdir()
+        snapshot = Snapshot({"model.safetensors": model.state_dict()}, documents)
+        write_checkpoint(checkpoints / "step_00000000", snapshot, manifest)
+        replace_file(place / CONFIG, encode_document(whole))
+        publish(place, out)
     count = sum(parameter.numel() for parameter in model.parameters())
     told = f"imported {found.library}'s {found.kind}, {count / 1e6:.2f} M parameters, from {place} to {out}"
     given = " ".join(f"--set {path}=..." for path in found.to_fill_in)

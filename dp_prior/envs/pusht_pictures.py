@@ -13,7 +13,7 @@ import torch
 
 from dp_prior.envs.expert_demonstrations import read_demonstrations
 from dp_prior.envs.pusht_expert import AGENT_RADIUS
-from dp_prior.files.durable import replacing
+from dp_prior.files.durable import publish, temporary_directory, vacant
 from dp_prior.tensors.randomness import Randomness
 
 SIZE = 32
@@ -55,31 +55,31 @@ def write_embeddings(demonstrations: Path, folder: Path, rows_per_file: int = 81
     """Embed every frame of demonstrations by `write_demonstrations`, in the layout of clip-retrieval.
 
     Args:
-        folder: gets `img_emb/*.npy`, float16, and `metadata/*.parquet` with the columns episode and frame.
+        folder: gets `img_emb/*.npy`, float16, and `metadata/*.parquet` with the columns episode and frame; appears
+            complete or not at all.
 
     Returns:
         Number of frames.
 
     Raises:
-        FileExistsError: the folder already holds embeddings.
+        FileExistsError: the folder exists and is not empty.
         ConfigError: see `read_demonstrations`.
     """
     import pyarrow
     from pyarrow import parquet
 
     states, _, ends = read_demonstrations(demonstrations)
-    for name in ("img_emb", "metadata"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        if any((folder / name).iterdir()):
-            raise FileExistsError(f"{folder / name} is not empty; choose another folder, or empty this one")
+    folder = vacant(folder)
     encode = PictureEncoder()
     episode = np.searchsorted(ends, np.arange(len(states)), side="right")
     frame = np.arange(len(states)) - np.concatenate([[0], ends])[episode]
-    for number, first in enumerate(range(0, len(states), rows_per_file)):
-        rows = slice(first, first + rows_per_file)
-        with replacing(folder / "img_emb" / f"img_emb_{number:04d}.npy") as temporary:
-            np.save(temporary, encode(states[rows]).astype(np.float16))
-        table = pyarrow.table({"episode": episode[rows], "frame": frame[rows]})
-        with replacing(folder / "metadata" / f"metadata_{number:04d}.parquet") as temporary:
-            parquet.write_table(table, temporary)
+    with temporary_directory(folder) as place:
+        for name in ("img_emb", "metadata"):
+            (place / name).mkdir()
+        for number, first in enumerate(range(0, len(states), rows_per_file)):
+            rows = slice(first, first + rows_per_file)
+            np.save(place / "img_emb" / f"img_emb_{number:04d}.npy", encode(states[rows]).astype(np.float16))
+            table = pyarrow.table({"episode": episode[rows], "frame": frame[rows]})
+            parquet.write_table(table, place / "metadata" / f"metadata_{number:04d}.parquet")
+        publish(place, folder)
     return len(states)

@@ -25,6 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dp_prior.files.home import expanded
+
 _TEMPORARY = re.compile(r"\.tmp_(?P<host>[A-Za-z0-9.-]+)_(?P<pid>[0-9]+)_[0-9a-f]{8}_")
 _LONGEST_NAME = 255  # bytes; NAME_MAX of every common file system
 _LARGEST_PID = 2**31 - 1
@@ -166,6 +168,21 @@ def temporary_directory(path: Path) -> Iterator[Path]:
     finally:
         if temporary.exists():
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def vacant(directory: str | Path) -> Path:
+    """Prepare a path for a new directory: remove an empty one, create the parents.
+
+    Raises:
+        FileExistsError: the path exists and is not an empty directory.
+    """
+    directory = expanded(directory)
+    if directory.is_dir() and not any(directory.iterdir()):
+        directory.rmdir()
+    if directory.exists():
+        raise FileExistsError(f"{directory} exists and is not empty; choose another folder")
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    return directory
 
 
 def publish(temporary: Path, path: Path) -> None:

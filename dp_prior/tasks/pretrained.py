@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from dp_prior.checkpoints.errors import GoneError
 from dp_prior.checkpoints.format import TRAINING, Manifest, Snapshot, read_checkpoint, read_manifest, write_checkpoint
 from dp_prior.config import ORIGINS, Config, an, changed_code, members, unknown_type
+from dp_prior.files.durable import vacant
 from dp_prior.files.home import expanded
 from dp_prior.files.hub_files import HubRepository
 from dp_prior.places.hub import publish
@@ -212,21 +213,6 @@ class Pretrained(nn.Module):
             parcel = Parcel.of(directory, ("best",), {"name": "model"})
             return publish(parcel, repo_id, commit_message, private=private, token=token, branch=branch,
                            license_name=license)  # fmt: skip
-
-
-def vacant(directory: str | Path) -> Path:
-    """Prepare a path for a new directory: remove an empty one, create the parents.
-
-    Raises:
-        FileExistsError: the path exists and is not an empty directory.
-    """
-    directory = expanded(directory)
-    if directory.is_dir() and not any(directory.iterdir()):
-        directory.rmdir()
-    if directory.exists():
-        raise FileExistsError(f"{directory} exists and is not empty; choose another directory")
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    return directory
 
 
 def _hub_or_path(name: str, revision: str | None) -> str:

@@ -31,8 +31,9 @@ from dp_prior.checkpoints.format import (
 )
 from dp_prior.checkpoints.scan import STEP, StoredCheckpoint, scan
 from dp_prior.config import ConfigError
+from dp_prior.files.durable import vacant
 from dp_prior.places.reference import resolve
-from dp_prior.tasks.pretrained import Pretrained, vacant, weights_file
+from dp_prior.tasks.pretrained import Pretrained, weights_file
 from dp_prior.training.ema import PowerFunctionDecay
 
 METHOD = "combination of stored power-function averages, Karras et al. 2024 (arXiv:2312.02696)"

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from click.testing import CliRunner
 
 from dp_prior import load_policy
 from dp_prior.cli import main
+from dp_prior.commands import imported
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.tensors.randomness import Randomness
 from tests.inference.foreign.checkpoints import diffusion_policy, lerobot
@@ -129,3 +131,13 @@ def test_a_directory_with_content_is_not_overwritten(tmp_path):
     source = lerobot(tmp_path / "source")[0]
     refused = command("import", source, "--out", source)
     assert refused.exit_code == 64 and told(refused.output, source)
+
+
+@pytest.mark.parametrize("name", ["write_checkpoint", "replace_file", "publish"])
+def test_an_import_that_is_interrupted_leaves_nothing_and_the_same_command_imports(tmp_path, monkeypatch, name):
+    source, out = lerobot(tmp_path / "source")[0], tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(imported, name, Mock(side_effect=KeyboardInterrupt))
+        assert command("import", source, "--out", out).exit_code == 130
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+    assert command("import", source, "--out", out).exit_code == 0

@@ -1,4 +1,5 @@
 import json
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from click.testing import CliRunner
 from dp_prior.cli import main
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.envs.pusht import PushTConfig
-from dp_prior.envs.pusht_pictures import DIMENSION, PX, SIZE, PictureEncoder, draw
+from dp_prior.envs.pusht_pictures import DIMENSION, PX, SIZE, PictureEncoder, draw, write_embeddings
 from tests.messages import told
 
 
@@ -48,6 +49,18 @@ def test_embeddings_have_length_one_and_tell_states_apart():
     moved = (encode(near) * found).sum(1)
     other = (found @ found.T)[~np.eye(40, dtype=bool)]
     assert moved.min() > 0.98 > other.mean()
+
+
+def test_an_interrupted_command_leaves_no_part_of_the_embeddings_and_the_same_command_makes_them(tmp_path, monkeypatch):
+    np.savez(tmp_path / "d.npz", state=states(), action=states()[:, :2], episode_ends=[40])
+    encoded = PictureEncoder.__call__
+    seen = Mock(side_effect=[np.ones((30, DIMENSION)), KeyboardInterrupt])
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(PictureEncoder, "__call__", lambda *_: seen())
+        write_embeddings(tmp_path / "d.npz", tmp_path / "e", 30)
+    assert PictureEncoder.__call__ is encoded and [path.name for path in tmp_path.iterdir()] == ["d.npz"]
+    assert write_embeddings(tmp_path / "d.npz", tmp_path / "e", 30) == 40
+    assert sorted(path.name for path in (tmp_path / "e/img_emb").iterdir()) == ["img_emb_0000.npy", "img_emb_0001.npy"]
 
 
 def test_the_command_writes_what_a_policy_reads_and_the_environment_gives_the_same(tmp_path):
