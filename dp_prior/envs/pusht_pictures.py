@@ -6,6 +6,7 @@ a frozen network, the embedding is a fixed function of the picture, and the poli
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +79,9 @@ def write_embeddings(demonstrations: Path, folder: Path, rows_per_file: int = 81
             (place / name).mkdir()
         for number, first in enumerate(range(0, len(states), rows_per_file)):
             rows = slice(first, first + rows_per_file)
-            np.save(place / "img_emb" / f"img_emb_{number:04d}.npy", encode(states[rows]).astype(np.float16))
+            content = io.BytesIO()  # NumPy's own error of a full disk has no number
+            np.save(content, encode(states[rows]).astype(np.float16))
+            (place / "img_emb" / f"img_emb_{number:04d}.npy").write_bytes(content.getvalue())
             table = pyarrow.table({"episode": episode[rows], "frame": frame[rows]})
             parquet.write_table(table, place / "metadata" / f"metadata_{number:04d}.parquet")
         publish(place, folder)

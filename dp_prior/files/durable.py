@@ -121,7 +121,7 @@ def replacing(path: Path) -> Iterator[Path]:
 @contextmanager
 def creating(path: Path) -> Iterator[Path]:
     """A temporary path for a library to write to. Becomes `path`, which must be new, durably on success; deleted on
-    error. Missing folders above are created.
+    error. Missing folders above are created, temporary files of killed processes for the same `path` deleted.
 
     Raises:
         FileExistsError: there is such a file, or a file where a folder should be; with the remedy.
@@ -131,6 +131,7 @@ def creating(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise _existing(error.filename) from None
+    remove_leftovers(path.parent, f"_{path.name}")
     temporary = temporary_beside(path)
     try:
         yield temporary
@@ -160,7 +161,11 @@ def _existing(path: Path | str) -> FileExistsError:
 
 @contextmanager
 def temporary_directory(path: Path) -> Iterator[Path]:
-    """A new directory beside `path`, to fill and rename to `path`; deleted at the end if still under this name."""
+    """A new directory beside `path`, to fill and rename to `path`; deleted at the end if still under this name.
+
+    Deletes those of killed processes for the same `path`.
+    """
+    remove_leftovers(path.parent, f"_{path.name}")
     temporary = temporary_beside(path)
     temporary.mkdir()
     try:

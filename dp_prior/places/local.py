@@ -32,7 +32,6 @@ from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.files.durable import (
     exchange,
-    remove_leftovers,
     replace_file,
     sync_directory,
     temporary_directory,
@@ -212,7 +211,6 @@ def copy_checkpoint(source: Path, target: Path, files: Container[str] | None = N
         )
     if target.exists() and (target.parent.name == "checkpoints" or (target.parent / INDEX).exists()):
         raise FileExistsError(f"{target} is a run's own checkpoint, so it is not replaced; choose another place")
-    remove_leftovers(target.parent, f"_{target.name}")
     with temporary_directory(target) as temporary:  # after `exchange` the old copy has this name and is deleted
         for name, entry in manifest.files.items():
             shutil.copyfile(source / name, temporary / name)

@@ -17,7 +17,7 @@ from pydantic import Field, JsonValue, field_validator
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.files.durable import remove_leftovers, temporary_directory
+from dp_prior.files.durable import temporary_directory
 from dp_prior.files.redact import is_secret_name
 from dp_prior.tracking.logger import Logger, RunFacts
 from dp_prior.tracking.media import SHOWN_VIDEOS, pixels
@@ -172,7 +172,6 @@ def _create_database(uri: str) -> None:
     if not uri.startswith("sqlite:///") or path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(path.parent, f"_{path.name}")
     with temporary_directory(path) as folder:
         mlflow.MlflowClient(f"sqlite:///{folder / path.name}").search_experiments()
         if not path.exists():  # else another process was faster

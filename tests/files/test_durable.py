@@ -27,6 +27,7 @@ from dp_prior.files.durable import (
     seal,
     sync_directory,
     temporary_beside,
+    temporary_directory,
     unseal,
     write_new,
 )
@@ -94,6 +95,19 @@ def test_a_process_of_another_user_lives(tmp_path, monkeypatch):
     host, pid = owner_of(temporary_beside(tmp_path))
     monkeypatch.setattr(os, "kill", Mock(side_effect=PermissionError))
     assert is_alive(host, pid) is True
+
+
+@pytest.mark.parametrize("write", [creating, temporary_directory])
+def test_what_killed_processes_left_of_a_target_is_deleted_when_it_is_written_again(tmp_path, monkeypatch, write):
+    names = {}
+    for name, pid in (("a", 2**31 - 1), ("a", os.getpid()), ("b", 2**31 - 1)):
+        monkeypatch.setattr(os, "getpid", lambda pid=pid: pid)
+        names[name, pid] = temporary_beside(tmp_path / name)
+        (names[name, pid] / "part").mkdir(parents=True)
+        monkeypatch.undo()
+    with write(tmp_path / "a") as temporary:
+        assert {*tmp_path.iterdir()} - {temporary} == {*names.values()} - {names["a", 2**31 - 1]}
+        temporary.touch()
 
 
 @pytest.mark.parametrize("is_gone", [True, False])

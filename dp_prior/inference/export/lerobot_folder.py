@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dp_prior.files.durable import publish, temporary_directory
+from dp_prior.files.durable import publish, refuse_existing, temporary_directory
 from dp_prior.inference.export.wiring import STATE, Wiring
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tensors.batch import X
@@ -44,8 +44,7 @@ def write_lerobot_folder(
     Raises:
         FileExistsError: `directory` exists.
     """
-    if directory.exists() or directory.is_symlink():
-        raise FileExistsError(f"{directory} exists; choose another directory for the export, or delete it")
+    refuse_existing(directory)
     directory.parent.mkdir(parents=True, exist_ok=True)
     with temporary_directory(directory) as temporary:
         if write_policy is not None:

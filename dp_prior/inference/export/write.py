@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from torch import nn
 
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import DDPM, SamplerConfig
-from dp_prior.files.durable import encode_document, make_directory, seal, sync_directory, temporary_beside
+from dp_prior.files.durable import encode_document, make_directory, publish, refuse_existing, seal, temporary_directory
 from dp_prior.inference.export.example_rows import frame_shapes, observations
 from dp_prior.inference.export.exported_policy import FORMATS, PARITY, POLICY, ExportedPolicy, OnnxPolicy
 from dp_prior.inference.export.graph_files import EXTENSIONS, graph_file
@@ -57,8 +55,7 @@ def write_export(
         ConfigError: the policy cannot be exported, or the export does not compute what the policy computes.
         ImportError: a library of the extra `onnx` is not installed.
     """
-    if os.path.lexists(directory):
-        raise FileExistsError(f"{directory} exists; choose another directory for the export, or delete it")
+    refuse_existing(directory)
     sampler = sampler or policy.sampler
     if problems := _problems(policy, sampler, options):
         raise ConfigError(source, problems)
@@ -67,23 +64,16 @@ def write_export(
         raise ConfigError(source, problems)
     computed = _computed(policy, options.precision)
     make_directory(directory.parent)
-    temporary = temporary_beside(directory)
-    temporary.mkdir()
-    try:
+    with temporary_directory(directory) as temporary:
         for name, graph in _graphs(computed, layout, source, options, content).items():
             content["files"][name] = hashlib.sha256(graph).hexdigest()
-            _write(temporary / name, graph)
-        _write(temporary / POLICY, seal(content))
+            (temporary / name).write_bytes(graph)
+        (temporary / POLICY).write_bytes(seal(content))
         report = parity(policy, computed, POLICIES[layout].load(temporary), sampler, options)
         if problem := disparity(report["largest_error"], options.precision):
             raise ConfigError(source, [problem])
-        _write(temporary / PARITY, encode_document(report))
-        sync_directory(temporary)
-        os.rename(temporary, directory)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    sync_directory(directory.parent)
+        (temporary / PARITY).write_bytes(encode_document(report))
+        publish(temporary, directory)
     return report
 
 
@@ -226,11 +216,3 @@ def graph_parts(
         parts.append(("actions", ActionsGraph(policy), (x_t, *seen), ("x",)))
         parts.append(("inside", InsideGraph(policy), (torch.zeros(rows, *policy.spec.x_shape), *seen), ("actions",)))
     return parts
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write and sync a new file; the caller syncs the directory."""
-    with open(path, "xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
