@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ from pydantic import AfterValidator
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.files.durable import encode_document, replace_file, replacing
+from dp_prior.files.durable import encode_document, replace_file
 
 
 def _names_a_file(name: str) -> str:
@@ -56,6 +57,7 @@ def write_report(path: Path, settings: Config, progress: Progress, result: Measu
         report["environment"] = result.environment
     path.parent.mkdir(parents=True, exist_ok=True)
     for name, array in result.arrays.items():
-        with replacing(path.with_name(f"{path.stem}_{name}.npy")) as temporary, temporary.open("wb") as file:
-            np.save(file, array)
+        content = io.BytesIO()  # NumPy's own error of a full disk has no number
+        np.save(content, array)
+        replace_file(path.with_name(f"{path.stem}_{name}.npy"), content.getvalue())
     replace_file(path, encode_document(report))

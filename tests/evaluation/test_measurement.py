@@ -9,8 +9,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from dp_prior.config import Config
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement, write_report
+from dp_prior.run.files.exit_file import UNSAVED, classify
 from tests.cases import every
 from tests.evaluation.fakes import NOW
+from tests.limits import file_sizes_up_to
 from tests.messages import naming
 
 
@@ -51,3 +53,10 @@ def test_a_name_that_leaves_its_folder_is_refused(name):
 def test_any_other_name_is_taken_and_names_a_file(name, tmp_path):
     assert TypeAdapter(EvaluatorName).validate_python(name) == name
     (tmp_path / name).write_text("")
+
+
+def test_a_full_disk_is_told_as_one_and_leaves_no_part_of_an_array(tmp_path):
+    result = Measurement({}, arrays={"scores": np.zeros(5000)})
+    with file_sizes_up_to(10_000), pytest.raises(OSError) as caught:
+        write_report(tmp_path / "report.json", Settings(), NOW, result)
+    assert classify(caught.value)[1] == UNSAVED and list(tmp_path.iterdir()) == []
