@@ -179,11 +179,15 @@ def vacant(directory: str | Path) -> Path:
     """Prepare a path for a new directory: remove an empty one, create the parents.
 
     Raises:
-        FileExistsError: the path exists and is not an empty directory.
+        FileExistsError: the path exists and is not an empty directory, or one that cannot be replaced.
     """
     directory = expanded(directory)
     if directory.is_dir() and not any(directory.iterdir()):
-        directory.rmdir()
+        try:
+            directory.rmdir()
+        except OSError as error:  # the working directory, a link, a mount point
+            found = f"{directory} is an empty folder that cannot be replaced ({error.strerror})"
+            raise FileExistsError(f"{found}; name a new folder, perhaps inside it") from None
     if directory.exists():
         raise FileExistsError(f"{directory} exists and is not empty; choose another folder")
     directory.parent.mkdir(parents=True, exist_ok=True)

@@ -29,6 +29,7 @@ from dp_prior.files.durable import (
     temporary_beside,
     temporary_directory,
     unseal,
+    vacant,
     write_new,
 )
 from tests.cases import every
@@ -334,6 +335,24 @@ def test_a_damaged_document_is_not_parsed(monkeypatch):
     for damaged in (data.replace(b"1,", b"2,"), data[:-1], data + b" ", b" " + data):
         with pytest.raises(ValueError, match=naming("SHA-256")):
             unseal(damaged)
+
+
+def test_a_place_for_a_folder_is_new_or_empty_and_can_be_replaced(tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "full/file").mkdir(parents=True)
+    assert vacant(tmp_path / "empty") == tmp_path / "empty" and vacant(tmp_path / "a/b") == tmp_path / "a/b"
+    assert sorted(os.listdir(tmp_path)) == ["a", "full"]
+    (tmp_path / "a/c").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "a/c")
+    monkeypatch.chdir(tmp_path / "a/c")
+    for place, remedy in (
+        (".", "new folder"),
+        (tmp_path / "link", "new folder"),
+        (tmp_path / "full", "another folder"),
+    ):
+        with pytest.raises(FileExistsError, match=naming(place, remedy)):
+            vacant(place)
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "a/c").is_dir()
 
 
 def test_a_new_file_gets_its_folders_and_replaces_nothing(tmp_path):
