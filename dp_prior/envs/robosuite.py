@@ -192,15 +192,12 @@ def need_robosuite() -> Any:
     """
     logging.getLogger("robosuite_logs").addFilter(_is_news)
     with needing("robosuite", "the tasks of robosuite need it, MuJoCo and gymnasium"):
-        import gymnasium  # noqa: F401
-        import mujoco  # noqa: F401
-
         try:
             import robosuite
         except AttributeError as error:  # of PyOpenGL: robosuite opens EGL's library at once
-            raise ValueError(
-                f"robosuite cannot be imported here, as EGL's library is missing ({error}). {REMEDY}"
-            ) from error
+            raise ValueError(f"robosuite cannot be imported here without EGL's library ({error}). {REMEDY}") from error
+        import gymnasium  # noqa: F401
+        import mujoco  # noqa: F401
     return robosuite
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
 
 from dp_prior.envs.expert_demonstrations import record
 from dp_prior.envs.kept_episodes import KeptEpisodes
+from dp_prior.envs.lockstep import Lockstep
 from dp_prior.envs.robosuite import RobosuiteConfig, need_robosuite
 from dp_prior.envs.robosuite_expert import EXPERTS
 
@@ -36,7 +37,7 @@ def demonstrate(seed: int, task: str, noise: float = 0.0) -> tuple[np.ndarray, n
     Raises:
         ImportError: robosuite is missing.
     """
-    env = RobosuiteConfig(task=task, n_envs=1).create()
+    env = _opened(task)
     expert, rng = EXPERTS[task], np.random.default_rng(seed)
     is_noisy = rng.random() < noise
     obs, is_over, disturbed = env.reset([seed]), False, 0
@@ -50,8 +51,12 @@ def demonstrate(seed: int, task: str, noise: float = 0.0) -> tuple[np.ndarray, n
         executed.append(moved(actions[-1], offset, opens) if disturbed else actions[-1])
         disturbed = max(disturbed - 1, 0)
         obs, _, (is_over,), info = env.step(executed[-1][None])
-    env.close()
     return np.array(states), np.array(actions), np.array(executed), bool(info["success"][0])
+
+
+@lru_cache(1)  # to make one takes seconds, and a start depends on its seed alone
+def _opened(task: str) -> Lockstep:
+    return RobosuiteConfig(task=task, n_envs=1).create()
 
 
 def moved(action: np.ndarray, offset: np.ndarray, opens: bool) -> np.ndarray:

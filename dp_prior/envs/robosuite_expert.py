@@ -21,9 +21,10 @@ CUBE, CAN, HANDLE = 0.046, 0.053, 0.033  # m between the fingers below which the
 NEAR = 0.012  # m from the goal at which a gripper closes
 STEEP = 3.0  # m of height kept for each m that the gripper is aside
 CLEARANCE = 0.12  # m of height above an object that are kept at most
-SHELF = 1.0  # m, height at which objects are carried
+SHELF = 0.98  # m, height at which objects are carried
 BIN = np.array([0.17, 0.37])  # x and y in m of the place of the can
 PEG = np.array([0.23, 0.10])  # likewise of the square peg
+INWARD = np.pi / 2 * np.array([1, 2, 3])  # rad, how the nut fits on the peg: its handle not away from the robot
 ARM = 0.054  # m from the middle of the square nut to its handle
 
 
@@ -57,10 +58,9 @@ def put_nut(obs: Observed) -> np.ndarray:
     if not _holds(obs, handle, HANDLE):
         return _grasp(obs, handle, _turned(obs, yaw, 2))
     way = np.array([*(PEG - nut[:2]), 0.0])
-    aside, off = np.linalg.norm(way), _least(-yaw, 4)
-    level = _turned(obs, yaw, 2)
-    turn = level + np.array([0.0, 0.0, off])
-    if aside > 0.006 or abs(off) > 0.05:
+    off = min((_least(goal - yaw, 1) for goal in INWARD), key=abs)
+    turn = _turned(obs, yaw, 2) + np.array([0.0, 0.0, off])
+    if np.linalg.norm(way) > 0.006 or abs(off) > 0.05:
         return _action(_carried(way, SHELF - nut[2]), turn, CLOSE)
     way[2] = 0.84 - nut[2]
     return _action(way, turn, CLOSE)

@@ -66,6 +66,10 @@ class RobosuiteWorld:
             )
         sim.set_state_from_flattened(state.astype(np.float64))
         sim.forward()
+        for controller in _controllers(self._env):  # as if its reset had put the joints there
+            controller.update_initial_joints(sim.data.qpos[controller.qpos_index])
+        for observable in self._env._observables.values():  # else its clock, which began at the reset, is a step ahead
+            observable.reset()
         self._seen = self._env._get_observations(force_update=True)
         return self, {}
 
@@ -119,6 +123,13 @@ class _Stage:
         """(height, width, 3) uint8."""
         self._renderer.update_scene(self._data, camera, self._options)
         return self._renderer.render()
+
+
+def _controllers(env: Any) -> Iterator[Any]:
+    """The controllers of all arms: of a robot one, or those of its parts by name."""
+    for robot in env.robots:
+        parts = getattr(robot, "part_controllers", None) or robot.controller
+        yield from parts.values() if isinstance(parts, dict) else (parts,)
 
 
 @contextmanager

@@ -26,6 +26,13 @@ def gym_aloha():
 
 
 @pytest.fixture(scope="module")
+def robosuite():
+    return pytest.importorskip(
+        "robosuite", reason="NOT CHECKED: robosuite is not installed: pip install dp_prior[robosuite]"
+    )
+
+
+@pytest.fixture(scope="module")
 def shipped() -> dict[str, np.ndarray]:
     with np.load(SHIPPED) as arrays:
         return dict(arrays)

@@ -214,6 +214,10 @@ class EpisodeStore(ABC):
         """What the arrays do not say, as stored: `fps`, `tasks` and `names`. The default is empty."""
         return {}
 
+    def environment(self) -> dict[str, Any] | None:
+        """The simulation in which the episodes were recorded, as `env` of an evaluator; None if nothing tells."""
+        return None
+
     def metadata(self) -> dict[str, Any]:
         """What the arrays do not say; JSON-able.
 

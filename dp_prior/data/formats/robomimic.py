@@ -60,6 +60,9 @@ ENCODED = f"PNG or JPEG in rows are read by {GROUPS}"
 METADATA = "dp_prior"
 """Attribute of `data` where `dp-prior convert` writes what arrays do not say: `fps`, `tasks` and `names`, in JSON."""
 
+ENVIRONMENT, ROBOSUITE = "env_args", 1
+"""Attribute of `data` where robomimic writes the environment, and the number that it gives robosuite there."""
+
 STORED = {"compression": "gzip", "fletcher32": True}
 """How arrays are written: compressed, with a checksum for each chunk."""
 
@@ -314,9 +317,25 @@ class RobomimicStore(EpisodeStore):
         return {**super().describe(), "filter": self._filter}
 
     def stored_metadata(self) -> Any:
-        """See `EpisodeStore`; of a file that `dp-prior convert` wrote."""
+        """See `EpisodeStore`; of a file that `dp-prior convert` wrote, or the rate of the simulator."""
         with opened_hdf5(self.path, f"attribute {METADATA} of data") as file:
-            return json.loads(member(file, "data").attrs.get(METADATA, "{}"))
+            told = member(file, "data").attrs.get(METADATA)
+        if told is not None:
+            return json.loads(told)
+        return {"fps": (self.environment() or {"make_arguments": {}})["make_arguments"].get("control_freq")}
+
+    def environment(self) -> dict[str, Any] | None:
+        """See `EpisodeStore`; robomimic's files have its name and arguments in the attribute `env_args` of `data`."""
+        with opened_hdf5(self.path, f"attribute {ENVIRONMENT} of data") as file:
+            told = member(file, "data").attrs.get(ENVIRONMENT)
+        try:
+            found = json.loads(told or "{}")
+            task, arguments, kind = found["env_name"], found["env_kwargs"], found["type"]
+        except (KeyError, TypeError, ValueError):
+            return None
+        if kind != ROBOSUITE or not isinstance(task, str) or not isinstance(arguments, dict):
+            return None
+        return {"type": "robosuite", "task": task, "make_arguments": arguments}
 
 
 def _filtered(path: Path, file: h5py.File, filter: str, names: list[str]) -> list[str]:

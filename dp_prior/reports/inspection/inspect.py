@@ -33,6 +33,7 @@ from dp_prior.reports.inspection.points import Cloud, look_at_points
 from dp_prior.reports.inspection.proposal import propose, propose_data, propose_images, windows_of
 from dp_prior.reports.inspection.replays import replay_findings, replayed_keys
 from dp_prior.reports.inspection.rotations import find_rotations
+from dp_prior.reports.inspection.simulation import simulated
 from dp_prior.reports.inspection.survey import Role, Survey, survey
 from dp_prior.reports.inspection.units import find_units
 from dp_prior.reports.inspection.unused import videos_beside
@@ -192,7 +193,8 @@ def proposed(found: list[Inspection]) -> dict[str, Any]:
     encoders = {name: clouds[each["key"]].encoder() for name, each in one.data.get("points", {}).items()}
     n_windows = None if one.survey is None else windows_of(one.survey, one.leave_out)[1]
     counts = {"is_one_episode": n_episodes == 1, "n_samples": n_samples, "n_windows": n_windows}
-    return propose(one.name, one.data, fps, size, **counts, hint=hint, encoders=encoders)
+    tests = [] if one.survey is None else simulated(one.survey, one.data)
+    return propose(one.name, one.data, fps, size, **counts, hint=hint, encoders=encoders, tests=tests)
 
 
 def _configured(config: TrainConfig) -> list[Inspection]:

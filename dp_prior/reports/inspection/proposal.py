@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,6 +152,7 @@ def propose(
     n_windows: int | None = None,
     hint: str = "",
     encoders: Mapping[str, dict[str, Any]] | None = None,
+    tests: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """A whole configuration around `data`.
 
@@ -163,6 +164,7 @@ def propose(
         n_windows: number of windows that are trained on.
         hint: what to write as the action where no key has that name.
         encoders: of point clouds, by the policy's name.
+        tests: evaluators of the best weights.
 
     Raises:
         ConfigError: it names no action or no observation, so nothing can be trained.
@@ -201,6 +203,8 @@ def propose(
     }
     if usual.evaluator:
         proposal["evaluate"].append(usual.evaluator | part)
+    if tests:
+        proposal["test"] = list(tests)
     TrainConfig.from_json(json.dumps(proposal), source=name)
     return proposal
 

@@ -1,0 +1,48 @@
+"""Evaluators in the simulation in which a data set was recorded, where it says which."""
+
+from __future__ import annotations
+
+import math
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from dp_prior.envs.robosuite import STATES, RobosuiteConfig
+from dp_prior.envs.robosuite_world import IMAGE
+from dp_prior.reports.inspection.survey import Survey
+
+LARGEST_DIFFERENCE = 1.0
+"""Of an action of robosuite's controllers: larger ones are poses."""
+
+
+def simulated(seen: Survey, data: dict[str, Any]) -> list[dict[str, Any]]:
+    """`test` of a configuration: rollouts, and replays where the simulator's states were recorded. Empty if the data
+    set does not name its simulation, or robosuite is not installed.
+
+    Args:
+        data: `data` of the configuration, whose cameras the environment draws.
+    """
+    told = seen.store.environment()
+    if told is None or find_spec("robosuite") is None:
+        return []
+    largest = max(float(np.nanmax(abs(signal.values), initial=0.0)) for signal in seen.of("action"))
+    cameras = {
+        name.removesuffix(IMAGE): record["size"]
+        for name, record in data.get("images", {}).items()
+        if name.endswith(IMAGE)
+    }
+    longest = 100 * math.ceil(1.5 * seen.lengths.max() / 100)
+    env = RobosuiteConfig(
+        **told,
+        absolute_actions=largest > LARGEST_DIFFERENCE,
+        max_steps=max(longest, RobosuiteConfig.model_fields["max_steps"].default),
+        cameras=cameras,
+    ).model_dump(mode="json", exclude_defaults=True)
+    env = {"type": "robosuite", **env}
+    found: list[dict[str, Any]] = [{"type": "rollout", "name": "test", "env": env}]
+    keys = seen.store.keys()
+    if STATES in keys:
+        replayed = {name: value for name, value in env.items() if name != "cameras"}
+        found.insert(0, {"type": "replay", "env": replayed, "start": {STATES: STATES}})
+    return found
