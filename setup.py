@@ -35,6 +35,13 @@ EXTRAS = {
     "serve": ["websockets>=15", "msgpack>=1.0.5"],  # the policy server and its client
     "mlflow": ["mlflow-skinny>=3.17", "sqlalchemy>=2", "alembic>=1.10"],  # with the local SQLite store
 }
+APART = {  # not in `all`: its evdev has no wheels, so Linux needs a C compiler
+    "robosuite": [
+        'robosuite==1.4.1; python_version < "3.14"',  # 1.5 needs numpy below 2; with both installed it works, too
+        'mujoco==3.3.0; python_version < "3.14"',
+        "gymnasium>=1.0",
+    ],
+}
 TEST = [
     *("pytest>=9", "pytest-xdist>=3.5", "pytest-timeout>=2.2", "hypothesis>=6.100"),
     *("diffusers>=0.36", "scipy>=1.14"),  # compared with
@@ -76,6 +83,7 @@ setup(
     ],
     extras_require={
         **EXTRAS,
+        **APART,
         "all": sorted({requirement for extra in EXTRAS.values() for requirement in extra}),
         "test": TEST,
         "docs": DOCS,

@@ -38,8 +38,10 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ] || ! .venv/bin/python -c '' 2>
     fi
     pip install --quiet -c constraints.txt ${sources[@]+"${sources[@]}"} torch
     pip install --quiet -c constraints.txt -e ".[$extras]"
-    case ",$extras," in  # openpi's client, which tests drive the server with, asks for numpy 1 and runs with numpy 2
-        *,dev,*) pip install --quiet --no-deps -c constraints.txt openpi-client dm-tree ;;
+    # openpi's client, which tests drive the server with, asks for numpy 1 and runs with numpy 2; robosuite asks for
+    # evdev, which needs a compiler, for the keyboards that drive its robots by hand.
+    case ",$extras," in
+        *,dev,*) pip install --quiet --no-deps -c constraints.txt openpi-client dm-tree robosuite numba llvmlite termcolor ;;
     esac
     echo "$wanted" > "$stamp"
 fi

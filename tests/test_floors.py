@@ -65,7 +65,9 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
         "pixels/opengl.py",
         "pixels/renderers/aloha.py",
         "pixels/renderers/metaworld.py",
+        "pixels/renderers/robosuite.py",
     ],
+    "robosuite": ["pixels/renderers/robosuite.py"],
     "glfw": ["pixels/opengl.py"],  # MuJoCo brings it
     "gym_pusht": ["envs/pusht", "pixels/renderers/pusht.py"],
     "pygame": ["pixels/renderers/pusht.py"],  # these three come with gym_pusht

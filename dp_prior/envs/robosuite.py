@@ -5,20 +5,18 @@ from __future__ import annotations
 
 import copy
 import difflib
-import logging
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, JsonValue, field_validator
 
 from dp_prior.config import Config
-from dp_prior.config.extras import needing
 from dp_prior.envs.expert import Expert
 from dp_prior.envs.lockstep import Lockstep
 from dp_prior.envs.robosuite_expert import EXPERTS
 from dp_prior.envs.robosuite_world import IMAGE, RobosuiteWorld
 from dp_prior.envs.starts import SEED
-from dp_prior.pixels.opengl import REMEDY
+from dp_prior.pixels.renderers.robosuite import need_robosuite
 
 Side = Annotated[int, Field(ge=16, le=4096)]
 
@@ -96,8 +94,8 @@ class RobosuiteConfig(Config):
         arm robot0_eef_pos (3,) in m, robot0_eef_quat (4,) as x, y, z, w, robot0_gripper_qpos (2,), joints in rad, ...;
         state (D,), object and these three of each arm; and each camera (height, width, 3) uint8.
 
-        Actions are those of the controller, for OSC_POSE (7,) of each arm: differences of position and rotation in
-        [-1, 1], or see `absolute_actions`; and the gripper, 1 closes it.
+        Actions are the controller's, for OSC_POSE (7,) of each arm: differences of position and rotation in [-1, 1], or
+        see `absolute_actions`; and 1 to close the gripper, -1 to open.
 
         Raises:
             ImportError: robosuite is missing.
@@ -181,26 +179,3 @@ def _controller(robosuite: Any, version: tuple[int, ...], robots: Any) -> dict[s
         return robosuite.load_controller_config(default_controller="OSC_POSE")
     robot = robots if isinstance(robots, str) else robots[0]
     return robosuite.load_composite_controller_config(robot=robot)
-
-
-def need_robosuite() -> Any:
-    """The package, silent about its own set-up.
-
-    Raises:
-        ImportError: it is missing; the message names the extra.
-        ValueError: there is no library of EGL, which it opens when it is imported.
-    """
-    logging.getLogger("robosuite_logs").addFilter(_is_news)
-    with needing("robosuite", "the tasks of robosuite need it, MuJoCo and gymnasium"):
-        try:
-            import robosuite
-        except AttributeError as error:  # of PyOpenGL: robosuite opens EGL's library at once
-            raise ValueError(f"robosuite cannot be imported here without EGL's library ({error}). {REMEDY}") from error
-        import gymnasium  # noqa: F401
-        import mujoco  # noqa: F401
-    return robosuite
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a message of robosuite's is about more than its own set-up."""
-    return record.levelno >= logging.ERROR

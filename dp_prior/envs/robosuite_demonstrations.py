@@ -10,8 +10,9 @@ import numpy as np
 from dp_prior.envs.expert_demonstrations import record
 from dp_prior.envs.kept_episodes import KeptEpisodes
 from dp_prior.envs.lockstep import Lockstep
-from dp_prior.envs.robosuite import RobosuiteConfig, need_robosuite
+from dp_prior.envs.robosuite import RobosuiteConfig
 from dp_prior.envs.robosuite_expert import EXPERTS
+from dp_prior.pixels.renderers.robosuite import need_robosuite
 
 NOISE_RATE = 0.03  # probability per step of a disturbed episode that a disturbance begins
 NOISE_STEPS = 3, 8  # fewest and most steps of a disturbance

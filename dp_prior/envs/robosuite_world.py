@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dp_prior.pixels.opengl import open_renderer
+from dp_prior.config.extras import needing
+from dp_prior.pixels.renderers.robosuite import RobosuiteStage
 
 OBJECT = "object"
 """Name of robomimic's for what robosuite calls `object-state`: poses of the objects and their ways to the grippers."""
@@ -32,14 +33,15 @@ class RobosuiteWorld:
             cameras: height and width of each camera's pictures.
             film: camera and side in pixels of the pictures for films.
         """
-        from gymnasium.spaces import Box
+        with needing("robosuite", "the tasks of robosuite need gymnasium"):
+            from gymnasium.spaces import Box
 
         self._env, self._cameras, self._film = env, cameras, film
         low, high = env.action_spec if is_limited else (np.full(env.action_dim, sign * np.inf) for sign in (-1, 1))
         self.control_freq = env.control_freq
         self.action_space = Box(low.astype(np.float32), high.astype(np.float32))
         self._seen: Mapping[str, np.ndarray] = {}
-        self._stages: dict[tuple[int, int], _Stage] = {}
+        self._stages: dict[tuple[int, int], RobosuiteStage] = {}
 
     def reset(self, seed: int) -> tuple[RobosuiteWorld, dict[str, Any]]:
         """This world at the start of a seed, and an empty info."""
@@ -104,29 +106,12 @@ class RobosuiteWorld:
 
     def _picture(self, camera: str, *size: int) -> np.ndarray:
         if size not in self._stages:
-            self._stages[size] = _Stage(self._env.sim, size)
+            self._stages[size] = RobosuiteStage(self._env.sim, size)
         return self._stages[size].draw(camera)
 
 
-class _Stage:
-    """One start, opened for drawing. Pictures are those of robosuite, but upright, as robomimic's files have them."""
-
-    def __init__(self, sim: Any, size: tuple[int, int]):
-        import mujoco
-
-        self._data = sim.data._data
-        self._renderer = open_renderer(sim.model._model, size, shadows=True, owner=self)
-        self._options = mujoco.MjvOption()
-        self._options.geomgroup[0] = 0  # what collides; group 1 is what is seen
-
-    def draw(self, camera: str) -> np.ndarray:
-        """(height, width, 3) uint8."""
-        self._renderer.update_scene(self._data, camera, self._options)
-        return self._renderer.render()
-
-
 def _controllers(env: Any) -> Iterator[Any]:
-    """The controllers of all arms: of a robot one, or those of its parts by name."""
+    """The controllers of all arms; a robot has one, or a dictionary of several."""
     for robot in env.robots:
         parts = getattr(robot, "part_controllers", None) or robot.controller
         yield from parts.values() if isinstance(parts, dict) else (parts,)

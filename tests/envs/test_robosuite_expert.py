@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from scipy.spatial.transform import Rotation
 
 from dp_prior.envs.robosuite import RobosuiteConfig
-from dp_prior.envs.robosuite_expert import EXPERTS, lift
+from dp_prior.envs.robosuite_expert import EXPERTS, _turned, lift
 
 
 def seen(**changes):
@@ -35,6 +36,20 @@ def test_a_gripper_turns_the_short_way_to_a_side_of_the_cube(degrees):
     turn = lift(seen(cube_quat=[0.0, 0.0, np.sin(half), np.cos(half)]))[5] * 0.5
     least = (degrees + 45) % 90 - 45
     assert turn == pytest.approx(np.clip(np.radians(least), -0.5, 0.5), abs=1e-6)
+
+
+def test_a_turn_is_the_rotation_to_a_gripper_that_points_down():
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        hand, yaw, symmetry = Rotation.random(random_state=random), random.uniform(-4, 4), int(random.integers(1, 5))
+        x, y, _ = hand.as_matrix()[:, 0]
+        own, period = np.arctan2(y, x), 2 * np.pi / symmetry
+        goal = own + (yaw - own + period / 2) % period - period / 2
+        down = Rotation.from_euler("z", goal) * Rotation.from_euler("x", np.pi)
+        found = _turned({"robot0_eef_quat": hand.as_quat()}, yaw, symmetry)
+        expected = (down * hand.inv()).as_rotvec()
+        assert np.linalg.norm(found) == pytest.approx(np.linalg.norm(expected), abs=1e-9)
+        np.testing.assert_allclose((Rotation.from_rotvec(found) * hand).as_matrix(), down.as_matrix(), atol=1e-9)
 
 
 @pytest.mark.slow

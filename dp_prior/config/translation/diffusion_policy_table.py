@@ -274,7 +274,7 @@ _ROWS = (
     Row(
         "task.env_runner._target_",
         "evaluate.<rollout>.env.type",
-        "Push-T's runners; for others a gymnasium environment (docs/environments.md)",
+        "of Push-T and robomimic; for others a gymnasium environment (docs/environments.md)",
         runner,
     ),
     Row("task.env_runner.n_train", "evaluate.<train>.n_episodes", "", episodes("train")),
@@ -285,7 +285,7 @@ _ROWS = (
     Row("task.env_runner.test_start_seed", "evaluate.<test>.first_seed"),
     Row("task.env_runner.max_steps", "evaluate.<rollout>.env.max_steps", "", both("env.max_steps")),
     Row("task.env_runner.n_envs", "evaluate.<rollout>.env.n_envs", "null: all episodes at once", both("env.n_envs")),
-    *left_out("their environment is not here; see docs/environments.md", "task.env_runner.train_start_idx"),
+    *left_out("rollouts begin at seeds; `replay` begins where demonstrations did", "task.env_runner.train_start_idx"),
     *left_out(_RUNNER, "task.env_runner.fps", "task.env_runner.crf", "task.env_runner.render_obs_key"),
     *left_out(_RUNNER, "task.env_runner.render_hw", "task.env_runner.legacy_test", "task.env_runner.agent_keypoints"),
     *left_out("CUDA_VISIBLE_DEVICES chooses the GPU", "task.env_runner.device"),

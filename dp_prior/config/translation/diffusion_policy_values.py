@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dp_prior.config.translation.diffusion_policy_rollouts import FIRST_SEEDS, environment, is_pusht, rollouts
 from dp_prior.config.translation.published_choices import BATCH_NORM, FREE_NORM
 from dp_prior.config.translation.row import Here, NoCounterpart, Theirs, built
 from dp_prior.config.translation.translate import TO_FILL_IN
@@ -41,14 +42,9 @@ def _steps(theirs: Theirs) -> int:
     return theirs.get("policy.num_inference_steps") or theirs.get(f"{_SCHEDULE}.num_train_timesteps", 100)
 
 
-def _is_pusht(theirs: Theirs) -> bool:
-    target = str(theirs.get("task.env_runner._target_", ""))
-    return "pusht" in target and "real" not in target
-
-
 def _name(theirs: Theirs, key: str) -> str:
     """The name here of an observation."""
-    return _PUSHT_NAMES.get(key, key) if _is_pusht(theirs) else key
+    return _PUSHT_NAMES.get(key, key) if is_pusht(theirs) else key
 
 
 def skeleton(theirs: Theirs) -> dict[str, Any]:
@@ -209,25 +205,25 @@ def _evaluators(theirs: Theirs) -> dict[str, Any]:
         "evaluate.<sampled>.n_samples": theirs.get("dataloader.batch_size", 256),
         "evaluate.<sampled>.eval_timesteps": [_steps(theirs)],
     }
-    if _is_pusht(theirs):
-        for name in ("test", "train"):
-            if theirs.get(f"task.env_runner.n_{name}", 2) < 2:
-                continue
-            n = theirs.get(f"task.env_runner.n_{name}", 50 if name == "test" else 6)
-            ours |= {
-                f"evaluate.<{name}>.type": "rollout",
-                f"evaluate.<{name}>.name": name,
-                f"evaluate.<{name}>.model": model,
-                f"evaluate.<{name}>.env": {"type": "pusht", "n_envs": theirs.get("task.env_runner.n_envs") or n},
-                f"evaluate.<{name}>.first_seed": 100000 if name == "test" else 0,
-            }
-            if "rgb" in _shapes(theirs).values():
-                ours[f"evaluate.<{name}>.env.camera"] = [96, 96]
+    env = _environment(theirs)
+    for name, n in rollouts(theirs).items() if env else ():
+        ours |= {
+            f"evaluate.<{name}>.type": "rollout",
+            f"evaluate.<{name}>.name": name,
+            f"evaluate.<{name}>.model": model,
+            f"evaluate.<{name}>.env": {**env, "n_envs": theirs.get("task.env_runner.n_envs") or n},
+            f"evaluate.<{name}>.first_seed": FIRST_SEEDS[name],
+        }
     scores = [f"{name}/score" for name in ("test", "train") if f"evaluate.<{name}>.type" in ours]
     error = f"train_action/{model}/mse[steps={_steps(theirs)}]"
     loss = f"validation/{model}/loss" if "evaluate.<validation>.type" in ours else error
     monitor = {"metric": scores[0], "mode": "max"} if scores else {"metric": loss, "mode": "min"}
     return {**ours, "train.monitor": monitor}
+
+
+def _environment(theirs: Theirs) -> dict[str, Any] | None:
+    shapes = {key: theirs.get(f"task.shape_meta.obs.{key}.shape", [3, 96, 96]) for key in _cameras(theirs)}
+    return environment(theirs, {key: list(shape[1:]) for key, shape in shapes.items()})
 
 
 def monitored(key: str, theirs: Theirs, *names: str) -> Here:
@@ -246,7 +242,7 @@ def monitored(key: str, theirs: Theirs, *names: str) -> Here:
     if key not in metrics:
         raise NoCounterpart(f"{key!r} selects no checkpoint here; choose a metric of `evaluate`")
     entry, metric = metrics[key]
-    if key.endswith("_score") and not _is_pusht(theirs):
+    if key.endswith("_score") and _environment(theirs) is None:
         raise NoCounterpart("the translated run has no rollouts, since their environment is not here")
     if f"evaluate.<{entry}>.type" not in _evaluators(theirs):
         raise NoCounterpart(f"nothing measures {key!r} in the translated run; choose a metric of `evaluate`")
@@ -422,12 +418,11 @@ def both(field: str) -> Any:
     """A function of a setting of the environment, which test and train rollouts share."""
 
     def to(value: Any, theirs: Theirs, *names: str) -> Here:
-        if not _is_pusht(theirs):
+        if _environment(theirs) is None:
             raise NoCounterpart(
                 "the translated run has no rollouts, since their environment is not here; see docs/environments.md"
             )
-        shown = [name for name in ("test", "train") if theirs.get(f"task.env_runner.n_{name}", 2) >= 2]
-        return Here({f"evaluate.<{name}>.{field}": value for name in shown} if value is not None else {})
+        return Here({f"evaluate.<{name}>.{field}": value for name in rollouts(theirs)} if value is not None else {})
 
     return to
 
@@ -473,7 +468,7 @@ def runner(target: str, theirs: Theirs, *names: str) -> Here:
     Raises:
         NoCounterpart: none of ours.
     """
-    if not _is_pusht(theirs):
+    if _environment(theirs) is None:
         raise NoCounterpart("their environment is not here; see docs/environments.md for one of gymnasium")
     return built(skeleton, "evaluate.<test>.env", "evaluate.<train>.env")(target, theirs)
 

@@ -106,7 +106,7 @@ OMISSIONS = (
         "`task.prefix` show past actions.",
     ),
     Omission(
-        "Runners of robomimic, block push and kitchen",
+        "Runners of block push and kitchen",
         "Diffusion Policy",
         "Their simulators pin old versions of MuJoCo and gym. A gymnasium environment of yours is one record "
         "([environments.md](environments.md)).",

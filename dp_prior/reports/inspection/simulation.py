@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from dp_prior.envs.robosuite import STATES, RobosuiteConfig
 from dp_prior.envs.robosuite_world import IMAGE
+from dp_prior.pixels.renderers.robosuite import need_robosuite
 from dp_prior.reports.inspection.survey import Survey
 
 LARGEST_DIFFERENCE = 1.0
@@ -18,13 +18,17 @@ LARGEST_DIFFERENCE = 1.0
 
 def simulated(seen: Survey, data: dict[str, Any]) -> list[dict[str, Any]]:
     """`test` of a configuration: rollouts, and replays where the simulator's states were recorded. Empty if the data
-    set does not name its simulation, or robosuite is not installed.
+    set does not name its simulation, or robosuite cannot be imported.
 
     Args:
         data: `data` of the configuration, whose cameras the environment draws.
     """
     told = seen.store.environment()
-    if told is None or find_spec("robosuite") is None:
+    if told is None:
+        return []
+    try:
+        need_robosuite()
+    except (ImportError, ValueError):
         return []
     largest = max(float(np.nanmax(abs(signal.values), initial=0.0)) for signal in seen.of("action"))
     cameras = {

@@ -619,6 +619,19 @@ def test_robomimic_from_states():
     assert "data.action.rotations.0.form" not in relative and relative["task.normalizer.action.type"] == "identity"
 
 
+def test_robomimic_is_played_in_robosuite():
+    found = values(DIFFUSION_POLICY, LIFT_LOWDIM)
+    env = {"type": "robosuite", "task": "Lift", "absolute_actions": True, "n_envs": 28}
+    assert {key: found[f"evaluate.2.env.{key}"] for key in env} == env
+    assert (found["evaluate.2.n_episodes"], found["evaluate.2.first_seed"]) == (50, 100000)
+    assert found["train.monitor.metric"] == "test/score" and "evaluate.3.type" not in found
+    assert told(reasons(DIFFUSION_POLICY, LIFT_LOWDIM)["task.env_runner.train_start_idx"], "`replay`")
+    runner = {"task_name": "tool_hang", "env_runner": {"abs_action": False}}
+    other = values(DIFFUSION_POLICY, merged(LIFT_LOWDIM, {"task": runner}))
+    assert other["evaluate.2.env.task"] == "ToolHang" and "evaluate.2.env.absolute_actions" not in other
+    assert values(DIFFUSION_POLICY, LIFT_IMAGE)["evaluate.2.env.cameras.agentview"] == [84, 96]
+
+
 def test_the_kitchen_is_read_from_its_arrays_and_not_from_its_logs():
     found = values(DIFFUSION_POLICY, merged(TRANSFORMER_LOWDIM, KITCHEN))
     assert (found["data.episodes.type"], found["data.episodes.path"]) == ("masked_arrays", "data/kitchen")

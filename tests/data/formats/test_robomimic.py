@@ -295,3 +295,26 @@ def test_pictures_in_rows_are_told_with_the_format_that_reads_them(path):
     assert "obs/png" in told and "hdf5_groups" in told
     with pytest.raises(DataError, match=naming("obs/png", "hdf5_groups")):
         store.layout("obs/png")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "{",
+        '"Lift"',
+        '{"env_name": "Lift"}',
+        '{"env_name": 3, "type": 1, "env_kwargs": {}}',
+        '{"env_name": "A", "type": 3}',
+    ],
+)
+def test_the_simulation_is_told_if_it_is_robosuite(path, told):
+    assert RobomimicStoreConfig(path=path).create().environment() is None
+    env = {"env_name": "Lift", "type": 1, "env_kwargs": {"control_freq": 20}}
+    with h5py.File(path, "a") as file:
+        file["data"].attrs["env_args"] = json.dumps(env)
+    store = RobomimicStoreConfig(path=path).create()
+    assert store.environment() == {"type": "robosuite", "task": "Lift", "make_arguments": {"control_freq": 20}}
+    assert store.metadata()["fps"] == 20
+    with h5py.File(path, "a") as file:
+        file["data"].attrs["env_args"] = told
+    assert store.environment() is None and store.metadata()["fps"] is None
