@@ -95,7 +95,7 @@ class Lockstep:
             self._judge(row, reward[row], info)
             self._done[row] = terminated or truncated or self._steps >= self.max_steps
         info = {"score": self._score.copy(), "success": self._success.copy()}
-        if self._stage.any():
+        if (self._stage != "").any():
             info["stage"] = self._stage.copy()
         return EnvStep(self._observations(), reward, self._done.copy(), info)
 

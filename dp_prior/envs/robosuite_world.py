@@ -119,12 +119,13 @@ def _controllers(env: Any) -> Iterator[Any]:
 
 @contextmanager
 def _seeded(env: Any, seed: int) -> Iterator[None]:
-    """Within, a start is drawn from a seed: robosuite draws from the generators of Python and numpy, and from 1.5 on
-    from one of its own. Afterwards both go on as if nothing had happened."""
+    """Within, a start is drawn from a seed: robosuite draws from the generators of Python and numpy, which go on
+    afterwards as if nothing had happened, and from 1.5 on from its own, which all its parts share."""
     states = random.getstate(), np.random.get_state()
     random.seed(seed)
     np.random.seed(seed)
-    env.rng = np.random.default_rng(seed)
+    if hasattr(env, "rng"):
+        env.rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
     try:
         yield
     finally:
