@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import defaultdict
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -26,33 +27,33 @@ class TableEpisode(EpisodeArrays):
 
     def __init__(self, path: Path):
         self.file, self.where = path, str(path)
-        self._lost: dict[str, str] = {}
 
     def layout(self) -> Layout:
         """See `EpisodeArrays`."""
-        return {key: (values.shape, values.dtype) for key, values in self._arrays().items()}
+        return {key: (values.shape, values.dtype) for key, values in self._read[0].items()}
 
     def rows(self, key: str, first: int, stop: int) -> np.ndarray:
         """See `EpisodeArrays`."""
-        return self._arrays()[key][first:stop]
+        return self._read[0][key][first:stop]
 
     def lost(self) -> dict[str, str]:
-        """See `EpisodeArrays`; of the last reading."""
-        return self._lost
+        """See `EpisodeArrays`."""
+        return self._read[1]
 
-    def _arrays(self) -> dict[str, np.ndarray]:
-        """The rows of every key.
+    @cached_property
+    def _read(self) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+        """The rows of every key, and what `lost` returns; kept, since a table is read as a whole.
 
         Raises:
             DataError: the file cannot be read, or a column numbers several episodes.
             ImportError: pyarrow is not installed.
         """
-        columns, self._lost = (_csv if self.file.suffix == ".csv" else _parquet)(self.file)
+        columns, lost = (_csv if self.file.suffix == ".csv" else _parquet)(self.file)
         for name in _COUNTERS:
             if name in columns and len(found := np.unique(columns[name])) > 1:
                 problem = f"column {name!r} numbers {len(found):,} episodes; expected one"
                 raise DataError(self.where, [f"{problem}: save each as a file (docs/own_data.md#other-files)"])
-        return _joined(columns)
+        return _joined(columns), lost
 
 
 def _csv(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:

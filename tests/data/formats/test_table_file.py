@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats import table_file
 from dp_prior.data.formats.episode_files import EpisodeFilesConfig
 from dp_prior.data.formats.recognition import kind_of
 from dp_prior.data.formats.table_file import TableEpisode
@@ -85,3 +86,14 @@ def test_damaged_tables_and_those_of_several_episodes_are_refused(text, parts, t
 def test_an_empty_cell_is_not_finite(tmp_path):
     (tmp_path / "0.csv").write_text("\ufeffa0, a1\n1,\n3,4\n", encoding="utf-8")
     np.testing.assert_array_equal(TableEpisode(tmp_path / "0.csv").rows("a", 0, 2), [[1, np.nan], [3, 4]])
+
+
+def test_a_table_is_read_once_for_all_its_keys_and_rows(tmp_path, monkeypatch):
+    written(tmp_path / "d", ".csv")
+    read, csv_of = [], table_file._csv
+    monkeypatch.setattr(table_file, "_csv", lambda path: read.append(path) or csv_of(path))
+    store = EpisodeFilesConfig(path=tmp_path / "d").create()
+    keys = store.keys()
+    for key in keys:
+        store.read(key)
+    assert len(read) == len(LENGTHS)
