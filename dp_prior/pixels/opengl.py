@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -14,6 +16,10 @@ REMEDY = (
     "Without a display set the environment variable MUJOCO_GL to egl (Debian: libegl1 libegl-mesa0 libgl1-mesa-dri) or "
     "osmesa (libosmesa6), see docs/metaworld.md; films need no OpenGL with the evaluator's videos 0"
 )
+
+
+_OPEN: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Renderers that may be open."""
 
 
 @contextmanager
@@ -47,8 +53,16 @@ def open_renderer(model: Any, size: tuple[int, int], *, shadows: bool, owner: ob
     model.vis.quality.shadowsize *= shadows
     with opengl():
         renderer = mujoco.Renderer(model, *size)
-    weakref.finalize(owner, renderer.close)  # before the interpreter takes OpenGL apart, at the latest
+    _OPEN.add(renderer)
+    _close_at_exit()
+    weakref.finalize(owner, renderer.close)
     return renderer
+
+
+@functools.cache
+def _close_at_exit() -> None:
+    """Close renderers before MuJoCo takes OpenGL apart: a call that is registered later is made earlier."""
+    atexit.register(lambda: [renderer.close() for renderer in list(_OPEN)])
 
 
 def _find_display() -> None:

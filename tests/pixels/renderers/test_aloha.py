@@ -14,7 +14,9 @@ def test_states_have_the_objects_of_the_task():
 
 
 PROGRAM = """
+import tempfile
 import numpy as np
+folder = tempfile.TemporaryDirectory()  # Python's weak references close what is open late, since it has one already
 from dp_prior.envs.aloha import AlohaConfig
 from dp_prior.pixels.renderers.aloha import AlohaRendererConfig
 
