@@ -18,7 +18,7 @@ LARGEST_DIFFERENCE = 1.0
 
 def simulated(seen: Survey, data: dict[str, Any]) -> list[dict[str, Any]]:
     """`test` of a configuration: rollouts, and replays where the simulator's states were recorded. Empty if the data
-    set does not name its simulation, or robosuite cannot be imported.
+    set does not name its simulation, robosuite cannot be imported, or the task is another package's, as MimicGen's.
 
     Args:
         data: `data` of the configuration, whose cameras the environment draws.
@@ -27,8 +27,10 @@ def simulated(seen: Survey, data: dict[str, Any]) -> list[dict[str, Any]]:
     if told is None:
         return []
     try:
-        need_robosuite()
+        tasks = need_robosuite().ALL_ENVIRONMENTS
     except (ImportError, ValueError):
+        return []
+    if told["task"] not in tasks:
         return []
     largest = max(float(np.nanmax(abs(signal.values), initial=0.0)) for signal in seen.of("action"))
     cameras = {

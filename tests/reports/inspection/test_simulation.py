@@ -1,6 +1,7 @@
 """A data set that names its simulation is measured there: rollouts, and replays of what was recorded."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,10 +16,12 @@ h5py = pytest.importorskip("h5py", reason="NOT CHECKED: h5py is not installed")
 
 KWARGS = {"robots": ["Panda"], "control_freq": 20, "has_renderer": False, "camera_heights": 84}
 
+ROBOSUITE = SimpleNamespace(ALL_ENVIRONMENTS={"Lift"})
+
 
 @pytest.fixture
 def installed(monkeypatch):
-    monkeypatch.setattr(simulation, "need_robosuite", lambda: None)
+    monkeypatch.setattr(simulation, "need_robosuite", lambda: ROBOSUITE)
 
 
 def written(path, *, states=True, largest=1.0, steps=40, env_args=None):
@@ -70,8 +73,9 @@ def test_without_robosuite_or_its_name_nothing_is_proposed(monkeypatch, tmp_path
 
     monkeypatch.setattr(simulation, "need_robosuite", missing)
     assert found(written(tmp_path / "a.hdf5")) == []
-    monkeypatch.setattr(simulation, "need_robosuite", lambda: None)
+    monkeypatch.setattr(simulation, "need_robosuite", lambda: ROBOSUITE)
     assert found(written(tmp_path / "b.hdf5", env_args={"env_name": "Lift", "type": 2, "env_kwargs": {}})) == []
+    assert found(written(tmp_path / "c.hdf5", env_args={"env_name": "Stack_D0", "type": 1, "env_kwargs": {}})) == []
 
 
 def test_first_settings_have_them_as_tests(installed, tmp_path):
