@@ -30,6 +30,7 @@ OURS: dict[str, JsonValue] = {
     "use_object_obs": True,
     "ignore_done": True,
     "reward_shaping": False,
+    "reward_scale": 1.0,
     "hard_reset": True,
 }
 """Arguments of `robosuite.make` that are not the user's: pictures are drawn here, episodes end here, a reward is the

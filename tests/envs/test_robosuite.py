@@ -23,8 +23,9 @@ def test_without_robosuite_the_error_names_the_extra(monkeypatch, tmp_path):
     assert said.exit_code == 64 and 'pip install "dp_prior[robosuite]"' in said.output and not list(tmp_path.iterdir())
 
 
-def test_arguments_of_renderers_and_cameras_in_robomimic_s_files_are_left_out():
-    given = {"robots": ["Panda"], "control_freq": 10, "has_renderer": True, "camera_heights": 84, "ignore_done": False}
+def test_arguments_of_renderers_cameras_and_rewards_in_robomimic_s_files_are_left_out():
+    ours = {"has_renderer": True, "camera_heights": 84, "ignore_done": False, "reward_scale": None}
+    given = {"robots": ["Panda"], "control_freq": 10, **ours}
     record = RobosuiteConfig(task="Lift", make_arguments=given)
     assert record.make_arguments == {"robots": ["Panda"], "control_freq": 10}
     assert RobosuiteConfig.from_json(record.to_json()) == record
