@@ -60,8 +60,8 @@ class RobosuiteConfig(Config):
 
     make_arguments: dict[str, JsonValue] = {}
     """Further arguments of `robosuite.make`, the `env_kwargs` of robomimic's files. `robots` is a Panda where nothing
-    else is said, the controller robosuite's for differences of poses, `OSC_POSE`. Entries about renderers, cameras,
-    rewards and the end of episodes are left out, since this record says them."""
+    else is said, of tasks of two arms two, the controller robosuite's for differences of poses, `OSC_POSE`. Entries
+    about renderers, cameras, rewards and the end of episodes are left out, since this record says them."""
 
     absolute_actions: bool = False
     """Actions are poses instead of differences: x, y, z in m, a rotation vector in rad, and the gripper, as Diffusion
@@ -132,7 +132,8 @@ class RobosuiteConfig(Config):
             names = sorted(robosuite.ALL_ENVIRONMENTS)
             hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else f"Its tasks: {', '.join(names)}"
             raise ValueError(f"robosuite has no task {self.task!r}. {hint}")
-        arguments = {"robots": "Panda", **copy.deepcopy(self.make_arguments), **OURS}
+        n_arms = 2 if self.task.startswith("TwoArm") else 1
+        arguments = {"robots": ["Panda"] * n_arms, **copy.deepcopy(self.make_arguments), **OURS}
         version = tuple(map(int, robosuite.__version__.split(".")[:2]))
         try:
             arguments.setdefault("controller_configs", _controller(robosuite, version, arguments["robots"]))

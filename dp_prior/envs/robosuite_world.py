@@ -21,6 +21,9 @@ IMAGE = "_image"
 PROPRIOCEPTION = "eef_pos", "eef_quat", "gripper_qpos"
 """What a policy of robomimic's tasks sees of each arm: m, quaternion (x, y, z, w), and the fingers in m."""
 
+SIDES = "", "right_", "left_"
+"""The arm in an observation's name: empty for a robot with a single arm."""
+
 
 class RobosuiteWorld:
     """A world that is its own raw observation. The seed determines the start; success ends the episode."""
@@ -85,9 +88,9 @@ class RobosuiteWorld:
         """The numbers by name, see `RobosuiteConfig.create`."""
         parts = {name: value for name, value in self._seen.items() if not name.endswith("-state")}
         seen = {OBJECT: self._seen[f"{OBJECT}-state"], **parts}
-        arms = [robot.robot_model.naming_prefix for robot in self._env.robots]
-        own = [seen[f"{arm}{name}"] for arm in arms for name in PROPRIOCEPTION]
-        seen["state"] = np.concatenate([seen[OBJECT], *own])
+        robots = [robot.robot_model.naming_prefix for robot in self._env.robots]
+        own = [f"{robot}{side}{name}" for robot in robots for side in SIDES for name in PROPRIOCEPTION]
+        seen["state"] = np.concatenate([seen[name] for name in (OBJECT, *own) if name in seen])
         return {name: np.atleast_1d(value).astype(np.float32) for name, value in seen.items()}
 
     def draw(self) -> dict[str, np.ndarray]:

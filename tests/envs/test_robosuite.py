@@ -48,6 +48,20 @@ def test_observations_have_robomimic_s_names_and_the_state_is_what_its_policies_
     np.testing.assert_array_equal(obs["object"][:3], obs["cube_pos"])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "arms"),
+    [({}, ("robot0_", "robot1_")), ({"robots": "Baxter"}, ("robot0_right_", "robot0_left_"))],
+)
+def test_tasks_of_two_arms_have_two_and_the_state_holds_both(robosuite, arguments, arms):
+    env = RobosuiteConfig(task="TwoArmLift", n_envs=1, make_arguments=arguments).create()
+    obs = {key: value[0] for key, value in env.reset([0]).items()}
+    own = [obs[f"{arm}{name}"] for arm in arms for name in ("eef_pos", "eef_quat", "gripper_qpos")]
+    np.testing.assert_array_equal(obs["state"], np.concatenate([obs["object"], *own]))
+    assert env.action_dim == 14
+    env.close()
+
+
 def test_actions_are_limited_unless_they_are_poses(lift, robosuite):
     assert abs(lift.envs[0].action_space.high).max() == 1.0
     controller = robosuite.load_controller_config(default_controller="OSC_POSE") | {"control_delta": False}
