@@ -92,8 +92,8 @@ class RobosuiteConfig(Config):
     def create(self) -> Lockstep:
         """The environment. Observations, all of robosuite's numbers by name, as robomimic's files have them below
         `obs/`: object (K,), positions in m and quaternions of the objects and of their ways to the grippers; of each
-        arm robot0_eef_pos (3,) in m, robot0_eef_quat (4,) as x, y, z, w, robot0_gripper_qpos (2,), joints in rad, ...;
-        state (D,), object and these three of each arm; and each camera (height, width, 3) uint8.
+        arm robot0_eef_pos (3,) in m, robot0_eef_quat (4,) as x, y, z, w, robot0_gripper_qpos (2,), joints in rad,
+        velocities, ...; state (D,), object and these three of each arm; and each camera (height, width, 3) uint8.
 
         Actions are the controller's, for OSC_POSE (7,) of each arm: differences of position and rotation in [-1, 1], or
         see `absolute_actions`; and 1 to close the gripper, -1 to open.
@@ -147,6 +147,9 @@ class RobosuiteConfig(Config):
                 f"robosuite {robosuite.__version__} cannot make the task {self.task!r} of make_arguments ({what}); "
                 f"expected the env_kwargs of a file that was recorded with this version"
             ) from error
+        for name in env.observation_names - env.active_observables:  # robomimic's files have all of the arms
+            if name.startswith("robot"):
+                env.modify_observable(name, "active", True)
         known = set(env.sim.model.camera_names)
         if unknown := {*self.cameras, self.film_camera} - known:
             has = ", ".join(sorted(known))

@@ -46,6 +46,9 @@ def test_observations_have_robomimic_s_names_and_the_state_is_what_its_policies_
     keys = ("object", "robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos")
     np.testing.assert_array_equal(obs["state"], np.concatenate([obs[key] for key in keys]))
     np.testing.assert_array_equal(obs["object"][:3], obs["cube_pos"])
+    others = ("joint_pos", "joint_pos_cos", "joint_pos_sin", "joint_vel", "eef_vel_lin", "eef_vel_ang", "gripper_qvel")
+    assert {f"robot0_{name}" for name in others} <= obs.keys()
+    np.testing.assert_allclose(np.cos(obs["robot0_joint_pos"]), obs["robot0_joint_pos_cos"], atol=1e-6)
 
 
 @pytest.mark.slow
