@@ -136,7 +136,8 @@ class RobosuiteConfig(Config):
         arguments = {"robots": ["Panda"] * n_arms, **copy.deepcopy(self.make_arguments), **OURS}
         version = tuple(map(int, robosuite.__version__.split(".")[:2]))
         try:
-            arguments.setdefault("controller_configs", _controller(robosuite, version, arguments["robots"]))
+            if arguments.get("controller_configs") is None:
+                arguments["controller_configs"] = _controller(robosuite, version, arguments["robots"])
             if self.absolute_actions:
                 for one in _controllers(arguments["controller_configs"]):
                     one |= {"control_delta": False} if version < (1, 5) else POSES
