@@ -70,8 +70,8 @@ def trials(config_file: Path, varied: Iterable[str], seeds: int, overrides: Iter
         for seed in range(base.seed, base.seed + seeds):
             told = [f"{names[key]}={value}" for key, value in zip(values, chosen, strict=True)]
             place = _place("_".join([*told, f"seed={seed}"]))
-            own = [f"{key}={value}" for key, value in zip(values, chosen, strict=True)]
-            own += ["tracker.run_id=null"] if base.tracker.run_id else []  # each trial is a run of its own
+            own = ["tracker.run_id=null"] if base.tracker.run_id else []  # each trial is a run of its own
+            own += [f"{key}={value}" for key, value in zip(values, chosen, strict=True)]
             own += [f"seed={seed}", f"tracker.data_path={json.dumps(f'{base.tracker.data_path}_{place}')}"]
             changes = (*overrides, *own)
             found.append(Trial(config_file, TrainConfig.from_json_path(config_file, changes), changes))

@@ -109,6 +109,8 @@ def test_trials_that_would_replace_each_others_copies_are_refused(tmp_path, temp
 def test_each_trial_has_an_id_of_its_own(tmp_path):
     found = trials(write(tmp_path, tracker__run_id="mine"), [], 2)
     assert [trial.config.tracker.run_id for trial in found] == [None, None]
+    found = trials(write(tmp_path, tracker__run_id="mine"), ["tracker.run_id=a,b"], 1)
+    assert [trial.config.tracker.run_id for trial in found] == ["a", "b"]
 
 
 def test_a_sweep_in_which_no_run_begins_ends_with_the_code_of_the_first(tmp_path):
