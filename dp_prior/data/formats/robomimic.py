@@ -320,8 +320,8 @@ class RobomimicStore(EpisodeStore):
         """See `EpisodeStore`; of a file that `dp-prior convert` wrote, or the rate of the simulator."""
         with opened_hdf5(self.path, f"attribute {METADATA} of data") as file:
             told = member(file, "data").attrs.get(METADATA)
-        if told is not None:
-            return json.loads(told)
+            if told is not None:
+                return json.loads(told)
         return {"fps": (self.environment() or {"make_arguments": {}})["make_arguments"].get("control_freq")}
 
     def environment(self) -> dict[str, Any] | None:
