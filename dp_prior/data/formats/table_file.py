@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import cached_property
 from pathlib import Path
 
@@ -62,10 +62,19 @@ def _csv(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         check_regular(path, path.stat().st_mode)
         with path.open(encoding="utf-8-sig", newline="") as stream:
             names, *rows = (row for row in csv.reader(stream) if row)
-    if wrong := next((number for number, row in enumerate(rows) if len(row) != len(names)), None):
+    wrong = next((number for number, row in enumerate(rows) if len(row) != len(names)), None)
+    if wrong is not None:
         problem = f"row {wrong} has {len(rows[wrong])} cells, the line of names {len(names)}; the file is cut off"
-        raise DataError(str(path), [f"{problem}, or a text in it has commas without quotes"])
-    return {name.strip(): _numbers(column) for name, column in zip(names, zip(*rows, strict=True), strict=False)}, {}
+        raise DataError(str(path), [f"{problem}, a column has no name, or a text has commas without quotes"])
+    names = [name.strip() for name in names]
+    _refuse_double(names, path)
+    return {name: _numbers(column) for name, column in zip(names, zip(*rows, strict=True), strict=False)}, {}
+
+
+def _refuse_double(names: list[str], path: Path) -> None:
+    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
+    if count > 1:
+        raise DataError(str(path), [f"has {count} columns {name!r}; give each column a name of its own"])
 
 
 def _numbers(cells: tuple[str, ...]) -> np.ndarray:
@@ -83,6 +92,7 @@ def _parquet(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     with reading(path), decoding(path, "is not a readable parquet file"):
         check_regular(path, path.stat().st_mode)
         schema = parquet.read_schema(path)
+    _refuse_double(schema.names, path)
     binary = {field.name for field in schema if pyarrow.types.is_binary(field.type) or field.type.num_fields > 1}
     lost = {name: f"{path}[{name}] holds {schema.field(name).type}, no numbers" for name in sorted(binary)}
     table, columns = read_columns(path, [name for name in schema.names if name not in binary]), {}

@@ -115,7 +115,7 @@ def inspect(place: str, overrides: Iterable[str] = ()) -> list[Inspection]:
     if images is not None:
         return [_images(path.name, images, None)]
     episodes = (likely_layout(path) if kind is None else {}) if path.exists() else _on_hub(place)
-    episodes = episodes or {"type": kind_of(path), "path": str(path)}
+    episodes = episodes or {"type": kind or kind_of(path), "path": str(path)}
     record = Episodes.from_json(json.dumps({"episodes": episodes}), source=place).episodes
     return [_recorded(path.name, record, None, {}, action=action)]
 

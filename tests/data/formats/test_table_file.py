@@ -73,6 +73,8 @@ def test_a_table_beside_other_episodes_is_no_episode(tmp_path):
     ("text", "parts"),
     [
         ("a0,a1\n1,2\n3\n", ("row 1", "1 cells", "names 2")),
+        ("a0,a1\n1,2,3\n4,5,6\n", ("row 0", "3 cells", "names 2")),
+        ("a0,a0\n1,2\n", ("2 columns", "'a0'")),
         ("", ("CSV",)),
         ("episode,a0,a1\n0,1,2\n1,1,2\n", ("'episode'", "2 episodes", "docs/own_data.md#other-files")),
     ],
@@ -81,6 +83,15 @@ def test_damaged_tables_and_those_of_several_episodes_are_refused(text, parts, t
     (tmp_path / "0.csv").write_text(text)
     with pytest.raises(DataError, match=naming(tmp_path / "0.csv", *parts)):
         TableEpisode(tmp_path / "0.csv").layout()
+
+
+def test_two_columns_of_one_name_in_parquet_are_refused(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="NOT CHECKED: the extra lerobot is not installed")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table([[1.0], [2.0]], names=["a", "a"]), tmp_path / "0.parquet")
+    with pytest.raises(DataError, match=naming(tmp_path / "0.parquet", "2 columns", "'a'")):
+        TableEpisode(tmp_path / "0.parquet").layout()
 
 
 def test_an_empty_cell_is_not_finite(tmp_path):

@@ -15,6 +15,7 @@ from dp_prior.cli import main
 from dp_prior.config import ConfigError
 from dp_prior.data.embeddings.written import EmbeddingsRecord, Job, write_embeddings
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats import table_file
 from dp_prior.data.formats.convert import convert
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.embedders.hashed import HashedConfig
@@ -278,7 +279,17 @@ def test_the_proposed_batch_is_no_larger_than_a_short_episode_that_is_trained_on
     episodes = [clean(1, times=20)[0], clean(1)[0]]
     write_config(inspect(str(write_npz(tmp_path / "two.npz", episodes))), tmp_path / "a.json")
     data = TrainConfig.from_json_path(tmp_path / "a.json").data
-    assert data.split.assign(2).train == [1] and data.batch_size <= len(data.create(16, 2, 8).train) < 256
+    assert data.split.divide(np.arange(2)).train == [1] and data.batch_size <= len(data.create(16, 2, 8).train) < 256
+
+
+def test_a_table_is_read_once_to_recognise_it_and_once_for_its_rows(tmp_path, monkeypatch):
+    for number in range(2):
+        lines = [f"{row},{row % 7}" for row in range(30 + number)]
+        (tmp_path / f"{number}.csv").write_text("\n".join(["state,action", *lines]) + "\n")
+    read, csv_of = [], table_file._csv
+    monkeypatch.setattr(table_file, "_csv", lambda path: read.append(path.name) or csv_of(path))
+    inspect(str(tmp_path))
+    assert sorted(read) == ["0.csv", "0.csv", "1.csv"]
 
 
 def test_a_configuration_names_what_is_shown(tmp_path):
