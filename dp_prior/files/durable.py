@@ -127,10 +127,7 @@ def creating(path: Path) -> Iterator[Path]:
         FileExistsError: there is such a file, or a file where a folder should be; with the remedy.
     """
     refuse_existing(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise _existing(error.filename) from None
+    path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path.parent, f"_{path.name}")
     temporary = temporary_beside(path)
     try:
@@ -150,9 +147,11 @@ def creating(path: Path) -> Iterator[Path]:
 
 
 def refuse_existing(path: Path) -> None:
-    """Raises FileExistsError with the remedy if something has this name, be it a link that leads nowhere."""
-    if os.path.lexists(path):
-        raise _existing(path)
+    """Raises FileExistsError with the remedy if something has this name, be it a link that leads nowhere, or if a
+    folder above would have to be where a file is."""
+    found = next(one for one in (path, *path.parents) if os.path.lexists(one))
+    if found == path or not os.path.isdir(found):
+        raise _existing(found)
 
 
 def _existing(path: Path | str) -> FileExistsError:
@@ -190,6 +189,7 @@ def vacant(directory: str | Path) -> Path:
             raise FileExistsError(f"{found}; name a new folder, perhaps inside it") from None
     if directory.exists():
         raise FileExistsError(f"{directory} exists and is not empty; choose another folder")
+    refuse_existing(directory)
     directory.parent.mkdir(parents=True, exist_ok=True)
     return directory
 

@@ -339,26 +339,32 @@ def test_a_damaged_document_is_not_parsed(monkeypatch):
 
 def test_a_place_for_a_folder_is_new_or_empty_and_can_be_replaced(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
-    (tmp_path / "full/file").mkdir(parents=True)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").touch()
     assert vacant(tmp_path / "empty") == tmp_path / "empty" and vacant(tmp_path / "a/b") == tmp_path / "a/b"
     assert sorted(os.listdir(tmp_path)) == ["a", "full"]
     (tmp_path / "a/c").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "a/c")
+    (tmp_path / "lost").symlink_to("nowhere")
     monkeypatch.chdir(tmp_path / "a/c")
     for place, remedy in (
         (".", "new folder"),
         (tmp_path / "link", "new folder"),
         (tmp_path / "full", "another folder"),
+        (tmp_path / "lost", "another folder"),
     ):
         with pytest.raises(FileExistsError, match=naming(place, remedy)):
             vacant(place)
+    with pytest.raises(FileExistsError, match=naming("file exists", "another folder")):
+        vacant(tmp_path / "full/file/inside/it")
     assert (tmp_path / "link").is_symlink() and (tmp_path / "a/c").is_dir()
 
 
 def test_a_new_file_gets_its_folders_and_replaces_nothing(tmp_path):
     write_new(tmp_path / "a/b/c.json", "{}")
     assert (tmp_path / "a/b/c.json").read_text() == "{}"
-    for place, found in {"a/b/c.json": "c.json", "a/b/c.json/d": "c.json", "a/b": "b"}.items():
+    places = {"a/b/c.json": "c.json", "a/b/c.json/d": "c.json", "a/b/c.json/d/e": "c.json", "a/b": "b"}
+    for place, found in places.items():
         with pytest.raises(FileExistsError, match=naming(f"{found} exists", "another file")):
             write_new(tmp_path / place, "new")
     assert (tmp_path / "a/b/c.json").read_text() == "{}"

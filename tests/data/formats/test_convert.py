@@ -280,6 +280,8 @@ def test_sources_that_lack_something_are_refused_by_name(source, tmp_path):
     assert not (tmp_path / "out.npz").exists()
     (tmp_path / "out.npz").write_text("mine")
     assert told(command(source, tmp_path / "out.npz", "--to", "npz").output, tmp_path / "out.npz", "exists")
+    inside = command(source, tmp_path / "out.npz/a/b.npz", "--to", "npz")
+    assert inside.exit_code == 64 and told(inside.output, "out.npz exists", "name another")
     assert (tmp_path / "out.npz").read_text() == "mine"
 
 
