@@ -71,8 +71,8 @@ class RolloutConfig(Config):
 
     workers: int | None = Field(default=None, ge=0)
     """Processes that step the environment, each a share of the parallel episodes; 0: this process only. null: for
-    `pusht`, `pusht_goals`, `aloha`, `metaworld` and `gym` with a policy that sees camera frames one process per core,
-    shared among ranks; otherwise 0."""
+    `pusht`, `pusht_goals`, `aloha`, `metaworld`, `robosuite` and `gym` with a policy that sees camera frames one
+    process per core, shared among ranks; otherwise 0."""
 
     model: str = "ema"
     """Weights of the policy: the name of an average in `train.ema`, or `online` for the trained weights themselves."""
