@@ -16,7 +16,7 @@ def test_the_folder_holds_settings_pipelines_card_and_policy(tmp_path):
     assert found == ["README.md", "config.json", "policy", "policy_postprocessor.json", "policy_preprocessor.json"]
     before = json.loads((tmp_path / "new" / "policy_preprocessor.json").read_text())
     assert [step["registry_name"] for step in before["steps"]] == ["rename_observations_processor", "device_processor"]
-    with pytest.raises(FileExistsError, match=naming(tmp_path / "new", "choose another")):
+    with pytest.raises(FileExistsError, match=naming(tmp_path / "new", "another folder")):
         write_lerobot_folder(tmp_path / "new", {}, "", None)
 
 
