@@ -26,6 +26,7 @@ NEEDS = {
     "pusht": "gym_pusht",
     "metaworld": "metaworld",
     "aloha": "gym_aloha",
+    "robosuite": "robosuite",
     "image": "diffusers",
 }  # beginnings of names -> packages
 
@@ -51,7 +52,7 @@ def succeeded(result):
 def place(tmp_path_factory):
     """A directory with everything that the configurations name, small."""
     root = tmp_path_factory.mktemp("everything")
-    for folder in ("demonstrations", "data/clip", "data/cifar10", "runs/metaworld", "runs/aloha"):
+    for folder in ("demonstrations", "data/clip", "data/cifar10", "runs/metaworld", "runs/aloha", "runs/robosuite"):
         (root / folder).mkdir(parents=True)
     with np.load(ROOT / "demonstrations/pusht.npz") as found:
         ends = found["episode_ends"][:10]
@@ -68,6 +69,11 @@ def place(tmp_path_factory):
     for tasks in ("MT10", "MT50"):
         told = told_rows("task", [0, 1] * 5, [30] * 10, texts)
         np.savez(root / f"runs/metaworld/{tasks}.npz", **moves, **told, scene=scenes)
+    seen = states[:, :23].copy()
+    for begin in (3, 10, 17):
+        seen[:, begin : begin + 4] = (0.0, 0.0, 0.0, 1.0)  # a quaternion
+    poses = {"state": seen, "action": np.tanh(states[:, :7]), "executed": np.tanh(states[:, :7])}
+    np.savez(root / "runs/robosuite/can.npz", **poses, seed=np.arange(10), episode_ends=lengths)
     for task, size in (("transfer_cube", 33), ("insertion", 49)):
         arms = np.tanh(rng.normal(size=(300, size))).astype(np.float32)
         joints = {"state": arms, "action": arms[:, :14], "executed": arms[:, :14]}
