@@ -29,7 +29,7 @@ def test_shipped_configurations_are_valid_described_and_point_to_the_schema(subt
 
 
 def test_descriptions_name_command_hardware_duration_and_a_score_that_the_documents_have(subtests):
-    pages = ("results.md", "study.md", "prior.md", "few_steps.md", "images.md", "improving.md")
+    pages = ("results.md", "study.md", "prior.md", "few_steps.md", "images.md", "improving.md", "robosuite.md")
     documents = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in pages)
     for path in CONFIGS:
         with subtests.test(path.name):
