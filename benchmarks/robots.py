@@ -93,7 +93,7 @@ ROBOTS = {
 def held_out_by(episode: int, n_episodes: int) -> SplitConfig:
     """A split whose validation part is this one episode."""
     splits = (SplitConfig(train=1 - 1 / n_episodes, val=1 / n_episodes, seed=seed) for seed in itertools.count())
-    return next(split for split in splits if split.assign(n_episodes).val == [episode])
+    return next(split for split in splits if split.divide(np.arange(n_episodes)).val == [episode])
 
 
 def configuration(
@@ -177,7 +177,7 @@ def main(data: Path, robots: tuple[str, ...], runs: Path, samples: int) -> None:
                 run = runs / f"{name}_{fold}_{variant.replace(' ', '_')}"
                 train(robot, variant, split, data, run, samples)
                 errors[variant].append(error_of(run))
-            held_out = ", ".join(map(str, split.assign(robot.n_episodes).val))
+            held_out = ", ".join(map(str, split.divide(np.arange(robot.n_episodes)).val))
             click.echo(f"| {held_out} | {' | '.join(f'{found[-1]:.4g}' for found in errors.values())} |")
         click.echo(f"| mean | {' | '.join(f'{statistics.mean(found):.4g}' for found in errors.values())} |\n")
 

@@ -22,7 +22,7 @@ def data(tmp_path):
 @pytest.mark.parametrize("name", ROBOTS)
 def test_whole_episodes_are_held_out_and_every_policy_has_a_configuration(name, data):
     robot = ROBOTS[name]
-    parts = [split.assign(robot.n_episodes) for split in robot.folds()]
+    parts = [split.divide(np.arange(robot.n_episodes)) for split in robot.folds()]
     if robot.splits is None:
         assert [part.val for part in parts] == [[episode] for episode in range(robot.n_episodes)]
     else:

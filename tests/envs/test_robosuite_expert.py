@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy.spatial.transform import Rotation
 
 from dp_prior.envs.robosuite import RobosuiteConfig
 from dp_prior.envs.robosuite_expert import EXPERTS, _turned, lift
@@ -39,6 +38,8 @@ def test_a_gripper_turns_the_short_way_to_a_side_of_the_cube(degrees):
 
 
 def test_a_turn_is_the_rotation_to_a_gripper_that_points_down():
+    from scipy.spatial.transform import Rotation
+
     random = np.random.default_rng(0)
     for _ in range(200):
         hand, yaw, symmetry = Rotation.random(random_state=random), random.uniform(-4, 4), int(random.integers(1, 5))
