@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -34,7 +34,7 @@ class Split:
 
     def ids(self) -> dict[str, list[int]]:
         """The parts by name, as stored with a run."""
-        return asdict(self)
+        return {"train": self.train, "val": self.val, "test": self.test, "dropped": self.dropped}
 
 
 class SplitConfig(Config):
@@ -91,6 +91,10 @@ class SplitConfig(Config):
         train = self._ranked(listed["train"])[: self.max_train_episodes]
         val, test = (listed.get(part, np.zeros(0, np.int64)).tolist() for part in ("val", "test"))
         return Split(sorted(train), val, test, np.setdiff1d(chosen.numbers, [*train, *val, *test]).tolist())
+
+    def assign(self, n_episodes: int) -> Split:
+        """Divide episodes 0 .. n_episodes - 1; see `divide`."""
+        return self.divide(np.arange(n_episodes))
 
     def unused_parts(self, store: EpisodeStore) -> list[str]:
         """A warning if the data set has a part to hold out that the fractions do not keep apart."""

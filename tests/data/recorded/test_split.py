@@ -25,7 +25,7 @@ from tests.messages import naming, told
 )
 def test_parts_are_disjoint_cover_everything_and_train_is_never_empty(n, shares, seed, most):
     train, val, test = (share / sum(shares) for share in shares)
-    split = SplitConfig(train=train, val=val, test=test, seed=seed, max_train_episodes=most).divide(np.arange(n))
+    split = SplitConfig(train=train, val=val, test=test, seed=seed, max_train_episodes=most).assign(n)
     everything = [*split.train, *split.val, *split.test, *split.dropped]
     assert sorted(everything) == list(range(n))
     assert 1 <= len(split.train) <= (most or n)
@@ -38,15 +38,15 @@ def test_parts_are_disjoint_cover_everything_and_train_is_never_empty(n, shares,
 
 
 def test_dropped_train_episodes_go_nowhere_and_leave_val_and_test_alone():
-    full = SplitConfig(train=0.8, val=0.1, test=0.1).divide(np.arange(50))
-    few = SplitConfig(train=0.8, val=0.1, test=0.1, max_train_episodes=7).divide(np.arange(50))
+    full = SplitConfig(train=0.8, val=0.1, test=0.1).assign(50)
+    few = SplitConfig(train=0.8, val=0.1, test=0.1, max_train_episodes=7).assign(50)
     assert (few.val, few.test) == (full.val, full.test)
     assert len(few.train) == 7 and set(few.train) <= set(full.train)
     assert set(few.dropped) == set(full.train) - set(few.train)
 
 
 def test_the_split_never_changes_between_versions():
-    split = SplitConfig(train=0.6, val=0.2, test=0.2, seed=7).divide(np.arange(10))
+    split = SplitConfig(train=0.6, val=0.2, test=0.2, seed=7).assign(10)
     assert split.ids() == {"train": [0, 2, 5, 6, 7, 9], "val": [3, 8], "test": [1, 4], "dropped": []}
 
 
@@ -54,7 +54,7 @@ def test_the_split_never_changes_between_versions():
     "change", [{"seed": 1}, {"train": 0.8, "val": 0.2}, {"val": 0.0, "test": 0.1}, {"max_train_episodes": 3}]
 )
 def test_every_knob_changes_the_split(change):
-    assert SplitConfig(**change).divide(np.arange(30)) != SplitConfig().divide(np.arange(30))
+    assert SplitConfig(**change).assign(30) != SplitConfig().assign(30)
 
 
 def test_fractions_that_do_not_sum_to_one_are_refused_with_the_sum():
@@ -68,7 +68,7 @@ def test_a_sum_within_a_millionth_of_one_is_accepted():
 
 def test_no_episodes_cannot_be_split():
     with pytest.raises(ValueError, match=naming("0 episodes")):
-        SplitConfig().divide(np.arange(0))
+        SplitConfig().assign(0)
 
 
 def recorded(tmp_path, masks=None):
