@@ -78,13 +78,13 @@ def import_published(
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     manifest = Manifest(sequence=1, step=0, samples_seen=0, world_size=1, saved_at=now)
     out = vacant(out)
-    with temporary_directory(out) as place:
-        checkpoints = place / "checkpoints"
+    with temporary_directory(out) as temporary:
+        checkpoints = temporary / "checkpoints"
         checkpoints.mkdir()
         snapshot = Snapshot({"model.safetensors": model.state_dict()}, documents)
         write_checkpoint(checkpoints / "step_00000000", snapshot, manifest)
-        replace_file(place / CONFIG, encode_document(whole))
-        publish(place, out)
+        replace_file(temporary / CONFIG, encode_document(whole))
+        publish(temporary, out)
     count = sum(parameter.numel() for parameter in model.parameters())
     told = f"imported {found.library}'s {found.kind}, {count / 1e6:.2f} M parameters, from {place} to {out}"
     given = " ".join(f"--set {path}=..." for path in found.to_fill_in)

@@ -114,7 +114,7 @@ def test_the_command_exports_a_run_and_changes_its_sampler(tmp_path):
     assert done.exit_code == 0 and f"exported {source} to {tmp_path / 'out'}; largest error" in done.output
     assert json.loads((tmp_path / "out" / "policy.json").read_text())["sampler"]["steps"] == 2
     again = command("export", source, tmp_path / "out", "--format", "torch_export")
-    assert again.exit_code == 64 and told(again.output, tmp_path / "out", "another directory")
+    assert again.exit_code == 64 and told(again.output, tmp_path / "out", "another folder")
     for change in ("task.n_action_steps=2", "data.batch_size=2"):
         other = command("export", source, tmp_path / "b", "--format", "onnx", "--set", change)
         assert other.exit_code == 64 and told(other.output, "--set", "task.sampler")
