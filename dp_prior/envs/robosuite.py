@@ -39,7 +39,6 @@ solved share of the task, and a start depends on its seed alone."""
 IDLE = "camera_names", "camera_heights", "camera_widths", "camera_depths", "camera_segmentations", "horizon"
 """Arguments of `robosuite.make` without a meaning here."""
 
-
 POSES = {"input_type": "absolute", "input_ref_frame": "world"}
 """What tells a controller that actions are poses, from robosuite 1.5 on."""
 
@@ -103,12 +102,11 @@ class RobosuiteConfig(Config):
             ValueError: there is no such task or camera, robosuite refuses the arguments, or the machine has no EGL.
         """
         worlds = [self._world() for _ in range(self.n_envs)]
-        first, _ = worlds[0].reset(0)
-        shapes = {name: value.shape for name, value in first.observe().items()}
+        shapes = {name: value.shape for name, value in worlds[0].observe().items()}
         return Lockstep(
             worlds,
             max_steps=self.max_steps,
-            fps=first.control_freq,
+            fps=worlds[0].control_freq,
             obs_shapes=shapes | {f"{camera}{IMAGE}": (*size, 3) for camera, size in self.cameras.items()},
             read_obs=RobosuiteWorld.observe,
             draw=RobosuiteWorld.draw,

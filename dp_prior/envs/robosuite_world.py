@@ -43,7 +43,7 @@ class RobosuiteWorld:
         low, high = env.action_spec if is_limited else (np.full(env.action_dim, sign * np.inf) for sign in (-1, 1))
         self.control_freq = env.control_freq
         self.action_space = Box(low.astype(np.float32), high.astype(np.float32))
-        self._seen: Mapping[str, np.ndarray] = {}
+        self._seen: Mapping[str, np.ndarray] = env._get_observations(force_update=True)
         self._stages: dict[tuple[int, int], RobosuiteStage] = {}
 
     def reset(self, seed: int) -> tuple[RobosuiteWorld, dict[str, Any]]:

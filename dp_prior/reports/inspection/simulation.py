@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dp_prior.data.formats.robomimic import ACTIONS
 from dp_prior.envs.robosuite import STATES, RobosuiteConfig
 from dp_prior.envs.robosuite_world import IMAGE
 from dp_prior.pixels.renderers.robosuite import need_robosuite
@@ -18,13 +19,15 @@ LARGEST_DIFFERENCE = 1.0
 
 def simulated(seen: Survey, data: dict[str, Any]) -> list[dict[str, Any]]:
     """`test` of a configuration: rollouts, and replays where the simulator's states were recorded. Empty if the data
-    set does not name its simulation, robosuite cannot be imported, or the task is another package's, as MimicGen's.
+    set does not name its simulation, something else than its actions is learned, robosuite cannot be imported, or the
+    task is another package's, as MimicGen's.
 
     Args:
         data: `data` of the configuration, whose cameras the environment draws.
     """
     told = seen.store.environment()
-    if told is None:
+    action = data.get("action", {})
+    if told is None or action.keys() != {"key"} or not str(action["key"]).startswith(ACTIONS):
         return []
     try:
         tasks = need_robosuite().ALL_ENVIRONMENTS

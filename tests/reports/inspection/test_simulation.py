@@ -39,8 +39,8 @@ def written(path, *, states=True, largest=1.0, steps=40, env_args=None):
     return path
 
 
-def found(path, data=()):
-    return simulated(survey(RobomimicStoreConfig(path=path).create()), dict(data))
+def found(path, **data):
+    return simulated(survey(RobomimicStoreConfig(path=path).create()), {"action": {"key": "actions"}} | data)
 
 
 def test_rollouts_on_seeds_and_a_replay_from_the_recorded_states(installed, tmp_path):
@@ -63,8 +63,15 @@ def test_actions_beyond_the_controller_s_limits_are_poses_and_long_episodes_have
 
 def test_cameras_of_the_data_are_those_of_the_environment(installed, tmp_path):
     images = {"agentview_image": {"size": [96, 96]}, "front": {"size": [96, 96]}}
-    replay, rollout = found(written(tmp_path / "a.hdf5"), {"images": images})
+    replay, rollout = found(written(tmp_path / "a.hdf5"), images=images)
     assert rollout["env"]["cameras"] == {"agentview": [96, 96]} and "cameras" not in replay["env"]
+
+
+@pytest.mark.parametrize(
+    "action", [{"key": "states"}, {"key": "obs/object", "ahead": 1}, {"key": ["actions", "states"]}]
+)
+def test_what_is_no_action_of_the_simulation_is_not_played_there(action, installed, tmp_path):
+    assert found(written(tmp_path / "a.hdf5"), action=action) == []
 
 
 def test_without_robosuite_or_its_name_nothing_is_proposed(monkeypatch, tmp_path):
