@@ -13,7 +13,7 @@ import numpy as np
 
 from dp_prior.config import ConfigError
 from dp_prior.envs.told import number_of, told_rows
-from dp_prior.files.durable import creating, refuse_existing, replacing
+from dp_prior.files.durable import creating, refuse_existing, replacing, try_writing
 
 Demonstrate = Callable[[int], tuple[np.ndarray, np.ndarray, bool]] | Callable[[int], tuple[np.ndarray, ...]]
 """Plays the episode of a seed; returns states (T, state), actions (T, action), the executed actions (T, action) if they
@@ -48,12 +48,14 @@ def record(
 
     Raises:
         FileExistsError: there is such a file; before anything is played.
+        OSError: its folder cannot be written; likewise.
     """
     if episodes < 1:
         raise ValueError(f"episodes is {episodes}; a set needs at least 1.")
     path = Path(path)
     refuse_existing(path)
-    path.parent.mkdir(parents=True, exist_ok=True)  # so that a missing permission fails early
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try_writing(path.parent)
     kinds = len(instructions) or 1
     streams = [count(first, kinds) for first in range(seed, seed + kinds)]
     missing = [episodes] * kinds

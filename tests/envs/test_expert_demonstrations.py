@@ -1,6 +1,9 @@
 """Files of demonstrations come back as they were written, and hold the first solved episodes of their seeds."""
 
 import contextlib
+import errno
+import os
+import tempfile
 from types import SimpleNamespace
 
 import numpy as np
@@ -120,3 +123,12 @@ def test_an_existing_file_is_refused_before_an_episode_is_played_and_one_that_ap
     with pytest.raises(FileExistsError, match=naming("d.npz exists", "another file")):
         record(path, lambda seed: pytest.fail("played"), 1, 1, None)
     assert path.read_text() == "another's" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_an_episode_is_played(tmp_path, in_this_process, monkeypatch):
+    def refused(dir):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    with pytest.raises(OSError, match=naming(tmp_path / "new", os.strerror(errno.EROFS))):
+        record(tmp_path / "new" / "d.npz", lambda seed: pytest.fail("played"), 1, 1, None)
