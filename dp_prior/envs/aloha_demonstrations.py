@@ -83,6 +83,7 @@ def write_demonstrations(
     """
     need_aloha()
     kept = KeptEpisodes(partial(demonstrate, task=task, noise=noise), Path(path))
-    tried = record(path, kept, episodes, seed, workers)
-    kept.remove()
-    return tried
+    try:
+        return record(path, kept, episodes, seed, workers)
+    finally:
+        kept.remove_written()

@@ -40,6 +40,7 @@ class KeptEpisodes:
         with np.load(kept, allow_pickle=False) as found:
             return tuple(found[name] for name in found.files)
 
-    def remove(self) -> None:
-        """Remove the folder: the file is written."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def remove_written(self) -> None:
+        """Remove the folder if the file is written, perhaps by a call that was killed before it could do so."""
+        if self.path.exists():
+            shutil.rmtree(self.folder, ignore_errors=True)

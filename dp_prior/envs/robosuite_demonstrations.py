@@ -78,6 +78,7 @@ def write_demonstrations(
     """
     need_robosuite()
     kept = KeptEpisodes(partial(demonstrate, task=task, noise=noise), Path(path))
-    tried = record(path, kept, episodes, seed, workers)
-    kept.remove()
-    return tried
+    try:
+        return record(path, kept, episodes, seed, workers)
+    finally:
+        kept.remove_written()

@@ -13,6 +13,7 @@ from dp_prior.cli import main  # noqa: E402
 from dp_prior.envs.aloha_demonstrations import demonstrate, moved, write_demonstrations  # noqa: E402
 from dp_prior.envs.aloha_expert import AlohaExpert  # noqa: E402
 from dp_prior.envs.aloha_world import AlohaWorld  # noqa: E402
+from dp_prior.envs.kept_episodes import KeptEpisodes  # noqa: E402
 from dp_prior.pixels.renderers.aloha import load_model  # noqa: E402
 
 
@@ -74,6 +75,14 @@ def test_a_file_has_seeds_from_which_it_can_be_replayed_and_a_killed_recording_g
     with np.load(path) as file:
         assert file["seed"].tolist() == [10, 12, 13] and file["episode_ends"].tolist() == [2, 4, 6]
         np.testing.assert_array_equal(file["executed"], file["action"] + 1)
+    path.unlink()
+    with monkeypatch.context() as killed:
+        killed.setattr(KeptEpisodes, "remove_written", lambda self: None)
+        write_demonstrations(path, "transfer_cube", 3, 10)
+    assert len(list(tmp_path.iterdir())) == 2
+    with pytest.raises(FileExistsError):
+        write_demonstrations(path, "transfer_cube", 3, 10)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_disturbance_shifts_the_joints_and_closes_grippers_but_never_opens_one():

@@ -26,7 +26,10 @@ def test_an_episode_is_played_once_for_each_expert_and_its_arguments(tmp_path):
             assert (state == seed).all() and state.dtype == np.float32 and action.shape == (2, 1)
             assert bool(is_solved) == (seed == 2)
     assert PLAYED == [(1, "a"), (2, "a"), (1, "b"), (2, "b")]
-    kept["a"].remove()
+    kept["a"].remove_written()
+    assert kept["a"].folder.exists()
+    kept["a"].path.touch()
+    kept["a"].remove_written()
     assert kept["b"].folder.exists() and not kept["a"].folder.exists()
 
 
