@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import shlex
 import sys
 from pathlib import Path
@@ -211,11 +212,15 @@ def make_demonstrations(out: Path, task: str, episodes: int, seed: int, workers:
     )
     from dp_prior.envs.aloha_world import STAGES
     from dp_prior.envs.metaworld import check_tasks
-    from dp_prior.envs.metaworld_tasks import told_tasks
+    from dp_prior.envs.metaworld_tasks import INSTRUCTIONS, SETS, told_tasks
     from dp_prior.envs.robosuite_expert import EXPERTS
 
     if noise and task not in (known := [*STAGES, *EXPERTS]):
         raise ConfigError("--noise", [f"is {noise:g}, but only {', '.join(known)} take noise; remove it"])
+    if task not in (known := ["pusht", *STAGES, *EXPERTS, *SETS, *INSTRUCTIONS]) and "," not in task:
+        close = difflib.get_close_matches(task, known, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"the tasks that have: {', '.join(known)}"
+        raise ConfigError("--task", [f"{task!r} has no scripted expert; {hint}"])
     several: tuple[str, ...] = ()
     if task == "pusht":
         pusht_demonstrations.write_demonstrations(out, episodes, seed, workers)

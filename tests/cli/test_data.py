@@ -31,6 +31,8 @@ from tests.messages import told
         ("align-demonstrations --episodes good.npz --out link.npz", ("link.npz exists", "another file")),
         ("make-demonstrations --episodes 1 --out good.npz", ("good.npz exists", "another file")),
         ("make-demonstrations --episodes 1 --out link.npz", ("link.npz exists", "another file")),
+        ("make-demonstrations --task TwoArmLift --out new.npz", ("'TwoArmLift'", "--task", "'Lift'")),
+        ("make-demonstrations --task zzz --out new.npz", ("'zzz'", "pusht", "insertion", "NutAssemblySquare", "MT50")),
         ("inspect good.npz --html ./good.npz", ("good.npz", "no page", "another file")),
         ("inspect good.npz --html four.npz", ("four.npz", "no page", "another file")),
         ("inspect good.npz --html .", ("no page", "another file")),

@@ -191,7 +191,7 @@ def test_unknown_task_names_the_nearest_ones_in_one_line(metaworld, tmp_path):
     (line,) = error.value.problems
     assert told(line, "'pushh-v3'", "'push-v3'")
     said = CliRunner().invoke(main, ["make-demonstrations", "--task", "reach", "--out", str(tmp_path / "x.npz")])
-    assert said.exit_code == 64 and "no task 'reach'. Did you mean 'reach-v3'" in said.output
+    assert said.exit_code == 64 and told(said.output, "'reach'", "'reach-v3'")
     assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match=naming("'zzz'", "assembly-v3", "basketball-v3", "window-close-v3")):
         SeededTask("zzz")
