@@ -118,10 +118,25 @@ class RobosuiteConfig(Config):
 
     @property
     def expert(self) -> Callable[[], Expert] | None:
-        """Makes the expert of the demonstrations; None for other tasks, arguments and actions than theirs."""
-        is_theirs = not self.make_arguments and not self.absolute_actions
-        expert = EXPERTS.get(self.task) if is_theirs else None
-        return None if expert is None else lambda: expert
+        """Makes the expert of the demonstrations; None for other tasks, arguments and actions than theirs.
+
+        Raises:
+            ImportError: robosuite is missing, and its controller is needed to compare `make_arguments` with it.
+        """
+        expert = EXPERTS.get(self.task)
+        return None if expert is None or self.absolute_actions or not self._is_usual() else lambda: expert
+
+    def _is_usual(self) -> bool:
+        """Whether the arguments are those that are taken where nothing is said; robomimic's files name them all."""
+        usual: dict[str, Any] = {"robots": ["Panda"], "control_freq": 20}
+        given = self.make_arguments | ({"robots": ["Panda"]} if self.make_arguments.get("robots") == "Panda" else {})
+        if (controller := given.pop("controller_configs", None)) is not None:
+            robosuite = need_robosuite()
+            own = _controller(robosuite, _version(robosuite), usual["robots"])
+            given["controller_configs"], usual["controller_configs"] = (
+                [_named_alike(one) for one in _controllers(configs)] for configs in (controller, own)
+            )
+        return given.items() <= usual.items()
 
     def _world(self) -> RobosuiteWorld:
         robosuite = need_robosuite()
@@ -132,7 +147,7 @@ class RobosuiteConfig(Config):
             raise ValueError(f"robosuite has no task {self.task!r}. {hint}")
         n_arms = 2 if self.task.startswith("TwoArm") else 1
         arguments = {"robots": ["Panda"] * n_arms, **copy.deepcopy(self.make_arguments), **OURS}
-        version = tuple(map(int, robosuite.__version__.split(".")[:2]))
+        version = _version(robosuite)
         try:
             if arguments.get("controller_configs") is None:
                 arguments["controller_configs"] = _controller(robosuite, version, arguments["robots"])
@@ -175,6 +190,15 @@ def _controllers(configs: Any) -> Iterator[dict[str, Any]]:
 
 def _is_absolute(controller: dict[str, Any]) -> bool:
     return controller.get("control_delta") is False or controller.get("input_type") == "absolute"
+
+
+def _version(robosuite: Any) -> tuple[int, ...]:
+    return tuple(map(int, robosuite.__version__.split(".")[:2]))
+
+
+def _named_alike(controller: dict[str, Any]) -> dict[str, Any]:
+    """A controller with the name that robomimic's published files have for the ratio of damping."""
+    return {name.replace("damping_ratio", "damping"): value for name, value in controller.items()}
 
 
 def _controller(robosuite: Any, version: tuple[int, ...], robots: Any) -> dict[str, Any]:

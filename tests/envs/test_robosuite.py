@@ -132,6 +132,19 @@ def test_experts_are_those_of_the_demonstrations():
         assert RobosuiteConfig(task="Lift", **change).expert is None
 
 
+def test_arguments_of_robomimic_s_files_that_are_robosuite_s_own_leave_the_expert(robosuite):
+    controller = robosuite.load_controller_config(default_controller="OSC_POSE")
+    published = {name.replace("damping_ratio", "damping"): value for name, value in controller.items()}
+    for one in (controller, published, [controller], None):
+        for robots in ("Panda", ["Panda"]):
+            given = {"control_freq": 20, "robots": robots, "controller_configs": one, "camera_heights": 84}
+            assert RobosuiteConfig(task="Lift", make_arguments=given).expert is not None, given
+    for change in ({"kp": 100}, {"control_delta": False}):
+        assert RobosuiteConfig(task="Lift", make_arguments={"controller_configs": controller | change}).expert is None
+    for change in ({"robots": ["Sawyer"]}, {"gripper_types": "PandaGripper"}):
+        assert RobosuiteConfig(task="Lift", make_arguments=change).expert is None, change
+
+
 def test_the_fingerprint_names_what_simulates(robosuite):
     assert {name.lower() for name in versions(RobosuiteConfig(task="Lift"))} == {"robosuite", "mujoco"}
 
