@@ -90,10 +90,11 @@ class Lockstep:
         reward = np.zeros(n)
         self._steps += 1
         for row in np.flatnonzero(~self._done):
-            obs, reward[row], terminated, truncated, info = self.envs[row].step(actions[row])
+            obs, rewarded, terminated, truncated, info = self.envs[row].step(actions[row])
+            reward[row] = _as_number(rewarded)
             self._rows[row] = {**self._rows[row], **self._read_obs(obs), **self._watched(obs)}
             self._judge(row, reward[row], info)
-            self._done[row] = terminated or truncated or self._steps >= self.max_steps
+            self._done[row] = bool(terminated) or bool(truncated) or self._steps >= self.max_steps
         info = {"score": self._score.copy(), "success": self._success.copy()}
         if (self._stage != "").any():
             info["stage"] = self._stage.copy()
@@ -113,6 +114,7 @@ class Lockstep:
         """Update score, success and stage of a row."""
         self._stage[row] = info.get("stage", self._stage[row])
         reported = info.get("is_success", info.get("success"))
+        reported = None if reported != reported else reported  # NaN says nothing
         if self._rule == "sum":
             self._score[row] += reward
         elif self._rule == "max":
@@ -127,6 +129,15 @@ class Lockstep:
 
     def _observations(self) -> dict[str, np.ndarray]:
         return {key: np.stack([row[key] for row in self._rows]) for key in self._rows[0]}
+
+
+def _as_number(reward: Any) -> float:
+    """A reward, perhaps in an array of one number."""
+    array = np.asarray(reward)
+    if array.size != 1 or array.dtype.kind not in "biuf":
+        found = f"{array.dtype} of shape {array.shape}" if array.ndim else repr(reward)
+        raise ValueError(f"the environment's reward is {found}; expected a number; let its step return one")
+    return float(array.item())
 
 
 def _as_rgb(picture: Any) -> np.ndarray:

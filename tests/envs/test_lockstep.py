@@ -124,6 +124,31 @@ def test_an_episode_stays_solved_and_success_may_be_the_score(word):
     assert score[:, 0].tolist() == success[:, 0].tolist() == [0, 1, 1, 1]
 
 
+def test_a_success_of_nan_says_nothing():
+    for score, expected in (("success", 0.0), ("sum", 1.0)):
+        env = lockstep(score=score, rewards=[1.0], news=lambda age: {"is_success": np.nan})
+        _, (_, _, _, scores, success) = episode(env, [9], np.zeros((1, 1, 1)))
+        assert scores.item() == expected and np.isnan(success).all()
+
+
+def test_a_reward_may_be_an_array_of_one_number_and_what_is_none_is_named():
+    for reward in (np.array([0.5]), np.array([[0.5]]), np.float32(0.5)):
+        _, (_, found, _, _, _) = episode(lockstep(rewards=[reward]), [9], np.zeros((1, 1, 1)))
+        assert found.item() == 0.5
+    for reward, named in ((None, "None"), ("1", "'1'"), ({"a": 1.0}, "'a'"), ([1.0, 2.0], "float64"), ([], "(0,)")):
+        env = lockstep(rewards=[reward])
+        env.reset([9])
+        with pytest.raises(ValueError, match=naming("reward", named, "step")):
+            env.step(np.zeros((1, 1)))
+
+
+def test_an_episode_may_end_with_an_array_of_one_truth():
+    env = lockstep()
+    env.envs[0].step = lambda action: (0.0, 1.0, np.array([False]), np.array([True]), {})
+    env.reset([9])
+    assert env.step(np.zeros((1, 1))).done.tolist() == [True]
+
+
 @pytest.mark.parametrize("shape", [(4, 6), (4, 6, 1), (4, 6, 3), (4, 6, 4)])
 def test_any_picture_becomes_rgb(shape):
     picture = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
