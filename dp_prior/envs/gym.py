@@ -148,9 +148,17 @@ def _observations(
         value = np.asarray(value)
         return value if value.dtype == np.uint8 else value.astype(np.float32)
 
-    if isinstance(space, gymnasium.spaces.Dict):
-        return shapes, lambda raw: {key: array(raw[key]) for key in shapes}
-    return shapes, lambda raw: {obs_key: array(raw)}
+    def read(raw: Any) -> dict[str, np.ndarray]:
+        try:
+            return {key: array(raw[key] if space is not spaces[key] else raw) for key in shapes}
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            found = f"has the keys {list(raw)}" if isinstance(raw, dict) else f"is a {type(raw).__name__}"
+            raise ValueError(
+                f"an observation of environment {id!r} {found} ({type(error).__name__}: {error}), but its "
+                f"observation_space is {space}; let reset and step return what it says"
+            ) from error
+
+    return shapes, read
 
 
 def _check_actions(gymnasium: Any, id: str, space: Any) -> None:

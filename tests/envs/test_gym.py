@@ -69,6 +69,17 @@ class Talking(Counter):
         return {}
 
 
+class Lying(Counter):
+    """Observes something else than it says."""
+
+    def __init__(self, seen, **more):
+        super().__init__(**more)
+        self.seen = seen
+
+    def _obs(self):
+        return self.seen
+
+
 class Boasting(Counter):
     """Speaks of success only where there is one: for seeds whose count starts high."""
 
@@ -80,6 +91,7 @@ gymnasium.register("dp_prior_tests/Counter-v0", Counter, max_episode_steps=6)
 gymnasium.register("dp_prior_tests/Endless-v0", Counter)
 gymnasium.register("dp_prior_tests/Refusing-v0", Refusing, max_episode_steps=6)
 gymnasium.register("dp_prior_tests/Talking-v0", Talking, max_episode_steps=6)
+gymnasium.register("dp_prior_tests/Lying-v0", Lying, max_episode_steps=6)
 gymnasium.register("dp_prior_tests/Boasting-v0", Boasting, max_episode_steps=6)
 gymnasium.register(
     "dp_prior_tests/NoNumber-v0", Counter, max_episode_steps=6, kwargs={"rewards": [1.0, float("nan"), 1.0]}
@@ -225,3 +237,13 @@ def test_what_the_loop_decides_is_no_argument_of_the_environment():
 def test_unusable_environments_say_why(fields, message):
     with pytest.raises(ValueError, match=naming(*message)):
         GymConfig(**fields).create()
+
+
+@pytest.mark.parametrize(
+    ("seen", "named"),
+    [({"image": 0}, "'count'"), ({"count": {"x": 1}, "image": 0}, "'image'"), ([0, 1], "list"), (None, "NoneType")],
+)
+def test_an_observation_that_is_not_of_the_observation_space_is_named(seen, named):
+    env = GymConfig(id="dp_prior_tests/Lying-v0", n_envs=1, make_arguments={"seen": seen}).create()
+    with pytest.raises(ValueError, match=naming("dp_prior_tests/Lying-v0", named, "observation_space")):
+        env.reset([0])
