@@ -68,7 +68,7 @@ class RolloutEvaluator:
         stem = None
         if self.output_dir is not None and rank_and_size(ranks)[0] == 0:
             stem = self.output_dir / f"{config.name}_{progress.global_step:08d}"
-        env = self._open(policy, ranks)
+        env = self._open(policy, ranks, config.n_episodes)
         try:
             world = None if stem is None else fingerprint(config.env, env, config.first_seed)
             with evaluation_mode(policy), work_of(ranks).named(config.name, config.n_episodes):
@@ -98,7 +98,7 @@ class RolloutEvaluator:
         Raises:
             ValueError, RuntimeError: see `run`.
         """
-        env = self._open(policy, None)
+        env = self._open(policy, None, self.config.env.n_envs)
         instructions = Instructions(policy.spec, self.config.instructions)
 
         def play(episodes: range) -> list[dict[str, Any]]:
@@ -166,14 +166,15 @@ class RolloutEvaluator:
             result.tables[f"{config.name}/by_instruction"] = found
         return result
 
-    def _open(self, policy: Any, ranks: ReducingRanks | None) -> VectorEnv:
-        """The environment, in this process or divided among workers."""
+    def _open(self, policy: Any, ranks: ReducingRanks | None, most: int) -> VectorEnv:
+        """The environment with at most so many rows, in this process or divided among workers."""
         env, workers = self.config.env, self.config.workers
+        env = env.model_copy(update={"n_envs": min(env.n_envs, most)})
         if workers is None:
             is_slow = any(policy.spec.kind(key) in FRAMES for key in policy.spec.cond_shapes)
             share = cores() // rank_and_size(ranks)[1]
             workers = share if is_slow and share > 1 and is_divisible(env) else 0
-        return Workers(env, min(workers, env.n_envs, self.config.n_episodes)) if workers else env.create()
+        return Workers(env, min(workers, env.n_envs)) if workers else env.create()
 
     def _headline(self, metrics: dict[str, float]) -> str:
         """The result in one line."""

@@ -100,6 +100,13 @@ def test_number_of_environments_changes_the_batches_only():
     assert measure(env=ToyConfig(n_envs=3)).tables == measure(env=ToyConfig(n_envs=20)).tables
 
 
+def test_no_more_worlds_are_opened_than_episodes_are_played(monkeypatch):
+    opened, create = [], ToyConfig.create
+    monkeypatch.setattr(ToyConfig, "create", lambda self: opened.append(self.n_envs) or create(self))
+    measure(env=ToyConfig(n_envs=50), n_episodes=3)
+    assert max(opened) == 3
+
+
 def test_episodes_that_are_over_are_not_predicted_for():
     policy = Way(side=1.0)
     measure(policy, env=ToyConfig(n_envs=20))
