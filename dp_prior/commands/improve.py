@@ -167,11 +167,16 @@ class Improvement:
         if getattr(self._env, "expert", None) is not None and read_result(folder / "run") is None:
             lost = {seed: lost_actions(folder, seed) for seed in losses.lost}
             correct(self._env, self._observations, lost, self._aim.points, episodes)
-        if counted(episodes)[0] == 0:
+        solved, unsolved = counted(episodes)
+        if not solved:
             seeds = ", ".join(map(str, losses.lost))
-            found = f"has no expert, or one that solves nothing, but lost are the seeds {seeds}"
-            remedy = f"give its record a method `expert()`, or record episodes in {episodes} (docs/improving.md)"
-            raise ConfigError(f"environment {self._env.type!r}", [f"{found}; {remedy}"])
+            if unsolved:
+                found = f"has an expert that solves none of {unsolved} take-overs"
+                remedy = f"correct it and remove {episodes}, so that it is asked again"
+            else:
+                found, remedy = "has no expert", "give its record a method `expert()`"
+            told = f"{found}, but lost are the seeds {seeds}; {remedy}, or record episodes in {episodes}"
+            raise ConfigError(f"environment {self._env.type!r}", [f"{told} (docs/improving.md)"])
         return episodes
 
     def _trained(self, policy: Path, episodes: Sequence[Path], directory: Path) -> Path | None:

@@ -191,6 +191,18 @@ def test_errors_of_all_rounds_sum_to_the_error():
     assert sum(AIM.error_of(number) for number in range(1, 10_000)) == pytest.approx(AIM.error, rel=1e-3)
 
 
+def test_an_expert_that_solves_nothing_is_asked_again_after_its_answers_are_removed(run, tmp_path, monkeypatch):
+    answers = tmp_path / "out" / "round_1" / "episodes"
+    with monkeypatch.context() as patch:
+        patch.setattr(corrections, "solution", lambda *_: None)
+        for _ in range(2):
+            with pytest.raises(ConfigError, match=naming("toy", "expert", 16, "1000, 1001", f"remove {answers}")):
+                improved(run, tmp_path / "out")
+    shutil.rmtree(answers)
+    rounds, *_ = improved(run, tmp_path / "out")
+    assert rounds[0].episodes > 0
+
+
 def test_without_an_expert_the_lost_seeds_are_told_and_a_persons_episodes_are_taken(run, tmp_path, monkeypatch):
     monkeypatch.setattr(ToyConfig, "expert", None)
     out, mine = tmp_path / "out", tmp_path / "out" / "round_1" / "episodes"
