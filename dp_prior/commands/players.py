@@ -115,4 +115,5 @@ def _rollouts(config: TrainConfig | None, name: str | None, source: str) -> Roll
         return found[0]
     if not known:
         raise ConfigError(source, ["has no evaluator of type 'rollout'; name a file with one by --config_file"])
-    raise ConfigError(source, [f"has the rollouts {', '.join(one.name for one in known)}; choose one by --evaluator"])
+    has = "has the rollouts" if name is None else f"has no rollouts {name!r}, but"
+    raise ConfigError(source, [f"{has} {', '.join(one.name for one in known)}; choose one by --evaluator"])

@@ -42,8 +42,8 @@ def player(reference, evaluator=None, given=None):
 def test_the_rollouts_are_those_of_the_policy_by_name_or_the_only_ones(runs):
     assert player(runs["short"]).record.name == "toy"
     assert player(runs["two"], "other").record.name == "other"
-    for evaluator in (None, "third"):
-        with pytest.raises(ConfigError, match=naming("one, other", "--evaluator", runs["two"])):
+    for evaluator, named in ((None, ()), ("third", ("'third'",))):
+        with pytest.raises(ConfigError, match=naming("one, other", "--evaluator", runs["two"], *named)):
             player(runs["two"], evaluator)
 
 
