@@ -2,7 +2,8 @@
 
 The rule: the loss of the global batch is more than `FACTOR` times the lowest value that its running mean has had, for
 `ROW` steps in a row. The running mean covers the last `MEMORY` steps; that of n < `MEMORY` steps counts `MEMORY` / n
-times as much, since a few losses of a small batch may all be low.
+times as much, since a few losses of a small batch may all be low. Magnitudes are averaged: the likelihood of a density
+may be negative, and a mean of both signs may be as near to 0 as chance has it.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Divergence:
         self._seen += 1
         self._in_a_row = self._in_a_row + 1 if loss > FACTOR * self._lowest else 0
         covered = min(self._seen, MEMORY)
-        self._mean += (loss - self._mean) / covered
+        self._mean += (abs(loss) - self._mean) / covered
         if self._mean > 0:
             self._lowest = min(self._lowest, self._mean * MEMORY / covered)
         if self._in_a_row != ROW:

@@ -72,6 +72,15 @@ def test_likelihood_of_a_density_that_falls_below_zero_does_not_diverge():
     assert follow([1 - 0.05 * step for step in range(200)]) == []
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_likelihood_of_a_density_that_stays_around_zero_does_not_diverge_until_it_leaves(seed):
+    """Most batches hold no sample of the last step, whose log density is the negative part."""
+    draws = random.Random(seed)
+    losses = [-9 * draws.random() if draws.random() < 0.2 else 2 * draws.random() for _ in range(2000)]
+    assert follow(losses) == []
+    assert follow([*losses, *[1e3] * ROW]) == [2000 + ROW]
+
+
 def test_after_a_rollback_the_next_row_is_reported_whatever_was_still_to_be_read():
     divergence = Divergence()
     assert len(follow([1.0] * 60 + [11.0] * ROW, divergence)) == 1
