@@ -21,6 +21,13 @@ from dp_prior.places.destination import DeliveryReport, Destination
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.source import RemoteError
 
+_PROGRAM = """
+import sys
+sys.path[:] = {path!r}  # finds the package even if it is not installed
+from dp_prior.places.__main__ import main
+main()
+"""
+
 
 class Worker:
     """Makes one attempt at a time, in a process that ends by itself, at its deadline, or when this process dies."""
@@ -49,8 +56,7 @@ class Worker:
             "parent": os.getpid(),
         }
         with subprocess.Popen(
-            [sys.executable, "-m", "dp_prior.places"],
-            cwd=Path(__file__).parents[2],  # finds the package even if it is not installed
+            [sys.executable, "-c", _PROGRAM.format(path=sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

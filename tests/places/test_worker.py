@@ -32,6 +32,18 @@ def test_a_worker_that_dies_or_babbles_is_an_attempt_that_failed(tmp_path, monke
     assert told(Worker({}).attempt(None, (), 20.0).message, "code 3")
 
 
+def test_a_relative_path_in_the_environment_is_that_of_the_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "token").write_text("hf_x")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setenv("HF_HOME", "home")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    report = HuggingFaceSaverConfig(repo="me/x").worker().attempt(None, (), 100.0)
+    assert report.trouble == "unavailable" and not told(report.message, "HF_TOKEN")
+
+
 def _replace_worker(monkeypatch, script, begins=None):
     """The deadline begins when the script has made the file `begins`."""
     popen = worker.subprocess.Popen
