@@ -92,9 +92,10 @@ class Guided(_Merge):
     def continued(self, how: Draw, policy: Policy, unfinished: Tensor, delay: int) -> Draw:
         """See `_Merge.continued`."""
         if next(policy.parameters(), None) is None or torch.is_inference_mode_enabled():
+            other = "'naive'" if policy.max_delay is None else "'prefix' or 'naive'"
             raise ValueError(
                 "merge 'guided' differentiates the network, which this policy or torch.inference_mode does not allow; "
-                "use a policy loaded from a checkpoint (and torch.no_grad), or merge 'prefix' or 'naive'"
+                f"use a policy loaded from a checkpoint (and torch.no_grad), or merge {other}"
             )
         length = unfinished.shape[1]
         values = F.pad(unfinished, (0, 0, 0, policy.horizon - length))

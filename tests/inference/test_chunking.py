@@ -256,9 +256,10 @@ def test_actions_are_those_of_the_chunk_to_the_last_bit_where_nothing_is_average
 def test_guidance_needs_gradients():
     agent = VectorAgent(Fake(horizon=12), merge=Guided(), delay=1)  # like an exported policy it has no parameters
     agent.reset([0])
-    with pytest.raises(ValueError, match=naming("'guided'", "policy", "checkpoint")):
+    with pytest.raises(ValueError, match=naming("'guided'", "policy", "checkpoint", "'naive'")) as refused:
         for obs in stream(1, 6):
             agent.act(obs)
+    assert "'prefix'" not in str(refused.value)  # it takes none
     with (
         torch.inference_mode(),
         pytest.raises(ValueError, match=naming("torch.inference_mode", "'guided'", "torch.no_grad")),
