@@ -87,7 +87,8 @@ class Pretrained(nn.Module):
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise ValueError(f"dtype is {dtype!r}; expected a floating-point torch.dtype such as torch.bfloat16")
         try:
-            torch.empty(0, device=device)
+            if torch.empty(0, device=device).is_meta:
+                raise RuntimeError("it has shapes alone, and no numbers")
         except (AssertionError, ImportError, RuntimeError) as error:  # for example a torch built without CUDA
             raise ValueError(f"device {str(device)!r} cannot be used: {str(error).splitlines()[0]}") from None
         asked = str(pretrained_model_name_or_path)

@@ -175,7 +175,7 @@ def test_weights_stay_numbers_with_a_point(save, dtype):
         load_policy(save(), dtype=dtype)
 
 
-@pytest.mark.parametrize("device", ["fpga:x", "hpu"])
+@pytest.mark.parametrize("device", ["fpga:x", "hpu", "meta"])
 def test_a_device_that_is_not_there_is_named(save, device):
     with pytest.raises(ValueError, match=naming(f"'{device}'")):
         load_policy(save(), device=device)
