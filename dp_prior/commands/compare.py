@@ -26,6 +26,8 @@ from dp_prior.reports.pages.verdict_page import verdict_page
 OUTCOMES = "outcomes.csv"
 RESULT = "verdict.json"
 VERDICT_PAGE = "verdict.html"
+ROUNDING = 1e-6
+"""Share of the range by which a score may miss a limit: that of single precision, summed over an episode."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def compare_policies(
                         plays[player.name] = opened.enter_context(player.playing(first))
                     rows = plays[player.name](range(missing[0], missing[-1] + 1))
                     if rules.measure == "score":
-                        _refuse_beyond(rows, limits, player.record.env.type)
+                        rows = _within(rows, limits, player.record.env.type)
                     outcomes.add(outcome_rows(player.name, rows, rules.measure, limits[0]))
                     outcomes.write(kept)
             starts += [str(first + one) for one in episodes]
@@ -205,13 +207,20 @@ def outcome_rows(name: str, rows: Iterable[dict[str, Any]], measure: str, lowest
         }
 
 
-def _refuse_beyond(rows: Iterable[dict[str, Any]], limits: tuple[float, float], env: str) -> None:
-    """Raises ConfigError if a score is outside the limits that an environment states, on which the error rests."""
-    low, high = limits
+def _within(rows: Iterable[dict[str, Any]], limits: tuple[float, float], env: str) -> list[dict[str, Any]]:
+    """The episodes with each score that misses a limit by rounding on this limit.
+
+    Raises:
+        ConfigError: a score is outside the limits that an environment states, on which the error rests.
+    """
+    (low, high), found = limits, []
     for row in rows:
-        if not low <= row["score"] <= high and not math.isnan(row["score"]):
-            found = f"states scores from {low:g} to {high:g}, but seed {row['seed']} has {row['score']:g}"
-            raise ConfigError(f"environment {env!r}", [f"{found}; correct score_range of its record, or its score"])
+        score = min(max(row["score"], low), high)  # NaN stays
+        if abs(row["score"] - score) > ROUNDING * (high - low):
+            told = f"states scores from {low:g} to {high:g}, but seed {row['seed']} has {row['score']:.9g}"
+            raise ConfigError(f"environment {env!r}", [f"{told}; correct score_range of its record, or its score"])
+        found.append({**row, "score": score})
+    return found
 
 
 def _progress(names: Sequence[str], known: Comparison, most: int) -> str:

@@ -212,6 +212,18 @@ def test_a_score_beyond_the_stated_limits_is_refused_before_it_is_kept(fakes, tm
     run(players, tmp_path / "by_success", measure="success", most=20)
 
 
+def test_a_score_that_misses_a_limit_by_rounding_lies_on_it(fakes, tmp_path, monkeypatch):
+    play = _Playing.play
+
+    def rounded(self, episodes):
+        return [{**row, "score": row["score"] * (1 + 1e-7) - 1e-9} for row in play(self, episodes)]
+
+    monkeypatch.setattr(_Playing, "play", rounded)
+    known, _ = run(fakes(0.9, 0.2), tmp_path / "c", most=20)
+    assert known.scores.min() == 0 and known.scores.max() == 1
+    run(fakes(0.9, 0.2), tmp_path / "c", most=20)
+
+
 def test_an_environment_that_tells_no_success_is_named(fakes, tmp_path):
     players = fakes(0.9, 0.9)
     for player in players:
