@@ -20,6 +20,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import (
     DistributedDataParallelKwargs,
+    GradientAccumulationPlugin,
     InitProcessGroupKwargs,
     broadcast_object_list,
     get_int_from_env,
@@ -250,7 +251,8 @@ def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: floa
     # gradient's place in the bucket determines the order of summation, so a resumed run would differ by rounding.
     layout = {"broadcast_buffers": False, "find_unused_parameters": launched > 2}  # keeps the first layout
     handlers = [DistributedDataParallelKwargs(**layout), limit]
-    accelerator = Accelerator(mixed_precision=mixed, kwargs_handlers=handlers)
+    own = GradientAccumulationPlugin(num_steps=1)  # `train.accumulation` divides; the environment would do so again
+    accelerator = Accelerator(mixed_precision=mixed, kwargs_handlers=handlers, gradient_accumulation_plugin=own)
     if launched != accelerator.num_processes:
         raise ConfigError(
             "the launcher",

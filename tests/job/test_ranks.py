@@ -347,6 +347,13 @@ def test_one_rank_of_a_launcher_that_was_asked_for_several_is_told(tmp_path, mon
         caplog.clear()
 
 
+def test_settings_of_accelerate_in_the_environment_scale_no_gradient(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    weight = torch.ones((), requires_grad=True)
+    make_accelerator("fp32").backward(weight * 1)
+    assert weight.grad == 1
+
+
 @pytest.mark.slow
 def test_torchrun_without_gpus_is_told_what_to_set(tmp_path):
     code, output = launched(TORCHRUN, write(tmp_path, **HALF))
