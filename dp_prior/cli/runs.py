@@ -140,7 +140,10 @@ def sweep(
         refuse_given(["html"], "only for runs, and --print runs nothing; `dp-prior report` makes their page later")
         echo("\n".join(trial.command(modules) for trial in found))
         return
-    code = run_trials(found, say)
+    is_main = os.environ.get("RANK", "0") == "0"  # of ranks that a launcher starts
+    code = run_trials(found, say, is_main)
+    if not is_main:
+        sys.exit(code)
     runs = [path for trial in found if ((path := run_directory(trial.config)) / CONFIG).is_file()]
     for line in ranking([read_story(run) for run in runs]):
         echo(line)

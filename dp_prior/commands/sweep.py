@@ -85,22 +85,27 @@ def trials(config_file: Path, varied: Iterable[str], seeds: int, overrides: Iter
     return found
 
 
-def run_trials(found: list[Trial], report: Callable[[str], None]) -> int:
+def run_trials(found: list[Trial], report: Callable[[str], None], is_main: bool = True) -> int:
     """Run the trials in order; a finished trial returns at once. An error in a trial does not end the others.
+
+    Args:
+        is_main: whether this is the rank that prints; the others print their own errors alone.
 
     Returns:
         Exit code: 0, that of the first error, or `STOPPED`; a stop ends the sweep.
     """
     code = 0
+    tell = report if is_main else lambda line: None
     for number, trial in enumerate(found, 1):
-        report(f"trial {number} of {len(found)}: {run_directory(trial.config)}")
+        tell(f"trial {number} of {len(found)}: {run_directory(trial.config)}")
         try:
             outcome = Run(trial.config, report=report).run()
         except Exception as error:  # of one trial, told and kept in the exit code
             code = code or classify(error)[1]
-            report(f"error: {type(error).__name__}: {error}")
+            if not getattr(error, "is_relayed", False):  # the main rank says it, see `Ranks.decide`
+                report(f"error: {type(error).__name__}: {error}")
             continue
-        report(f"{outcome.status}: {outcome.progress.samples_seen:,} samples")
+        tell(f"{outcome.status}: {outcome.progress.samples_seen:,} samples")
         if outcome.status == "stopped":
             return STOPPED
     return code

@@ -167,3 +167,25 @@ def test_an_error_of_one_trial_does_not_end_the_others_but_a_stop_does(tmp_path,
     assert run_trials(found[:3], lines.append) == BAD_DATA and Fake.done == [0, 1, 2]
     assert any(told(line, "NotFiniteError", "NaN") for line in lines)
     assert run_trials(found, lines.append) == STOPPED and Fake.done[3:] == [0, 1, 2, 3]
+
+
+def test_one_rank_tells_of_a_trial_and_each_of_its_own_errors(tmp_path, monkeypatch):
+    class Fake:
+        def __init__(self, config, report):
+            self.seed = config.seed
+
+        def run(self):
+            error = NotFiniteError(f"seed {self.seed}", first_step=1)
+            error.is_relayed = self.seed == 0
+            raise error
+
+    monkeypatch.setattr(sweeping, "Run", Fake)
+    page, config = tmp_path / "page.html", write(tmp_path)
+    (tmp_path / "run_seed=0").mkdir()
+    (tmp_path / "run_seed=0" / "config.json").write_bytes(config.read_bytes())
+    for rank, has_page in (("1", False), ("0", True)):
+        monkeypatch.setenv("RANK", rank)
+        ended = CliRunner().invoke(main, ["sweep", str(config), "--seeds", "2", "--html", str(page)])
+        assert ended.exit_code == BAD_DATA and page.exists() is has_page
+        assert told(ended.output, "NotFiniteError", "seed 1") and not told(ended.output, "NotFiniteError", "seed 0")
+        assert told(ended.output, "trial 1", 2) is has_page
