@@ -176,7 +176,8 @@ class PolicyClient(ChunkBroker):
                 f"{self.url} speaks {found}; this client speaks {PROTOCOL}: use the client of the server's version, or "
                 f"openpi-client for a server of openpi's"
             )
-        changed = [key for key in ("obs", "n_obs_steps", "action_dim") if self.metadata.get(key) != metadata[key]]
+        fixed = ("obs", "n_obs_steps", "n_action_steps", "action_dim")  # as the loop was made for
+        changed = [key for key in fixed if self.metadata.get(key) != metadata[key]]
         if self.metadata and _names(metadata) != _names(self.metadata):
             changed.append("order of numbers")
         if self.metadata and changed:

@@ -150,6 +150,19 @@ def test_a_restart_of_the_server_changes_no_action():
     thread.join()
 
 
+def test_a_server_that_comes_back_with_other_chunks_is_another_policy():
+    obs = observations(1)[0]
+    with running(Fake()) as server:
+        robot = PolicyClient(port=server.port, patience_s=60)
+        robot.act(obs)
+    robot.reset()
+    with (
+        running(Fake(n_action_steps=2), port=server.port),
+        pytest.raises(ServerError, match=naming("n_action_steps", robot.url)),
+    ):
+        robot.act(obs)
+
+
 def test_the_answer_of_an_interrupted_request_is_not_taken_for_that_of_the_next():
     policy, agent, go = Fake(n_action_steps=1), Agent(Fake(n_action_steps=1)), threading.Event()
     first, *others = observations(4)
