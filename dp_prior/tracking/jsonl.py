@@ -7,6 +7,7 @@ write again, and lines that cannot be parsed, are moved to `metrics.cut.jsonl`.
 
 from __future__ import annotations
 
+import bisect
 import json
 import math
 import os
@@ -94,7 +95,7 @@ class JsonlLogger(Logger):
         """Move rows of later steps to `metrics.cut.jsonl`; at the start of a run all rows."""
         step = -1 if progress == Progress() else progress.global_step
         if self._row is not None and self._row["step"] > step:
-            self._cut_beyond(step)
+            self._cut_beyond(step, self._place_of(step))
 
     def sync(self) -> None:
         """Make the rows survive a power cut."""
@@ -111,13 +112,32 @@ class JsonlLogger(Logger):
         event = {"step": progress.global_step, "samples_seen": progress.samples_seen, "event": kind, **content}
         append(self._events, _line(event), f"{kind} of step {progress.global_step}")
 
-    def _cut_beyond(self, step: int | None) -> None:
-        """Move lines that cannot be parsed and rows after `step` to `metrics.cut.jsonl`."""
+    def _place_of(self, step: int) -> int:
+        """The byte at which the last row up to `step` begins, or the first row: found by halving, as steps increase."""
+        with open_regular(self._directory / ROWS) as file:
+
+            def next_row(place: int) -> int:
+                file.seek(place)
+                if place:
+                    file.readline()
+                return file.tell()
+
+            def is_later(place: int) -> bool:
+                file.seek(next_row(place))
+                row = parse_row(file.readline())
+                return row is None or row["step"] > step
+
+            size = os.fstat(file.fileno()).st_size
+            return next_row(max(0, bisect.bisect_left(range(size), True, key=is_later) - 1))
+
+    def _cut_beyond(self, step: int | None, begin: int = 0) -> None:
+        """Move lines that cannot be parsed and rows after `step` to `metrics.cut.jsonl`; all before `begin` stays."""
         path = self._directory / ROWS
-        self._row, self._start, end, length = None, 0, 0, 0
-        kept: list[list[int]] = []  # [start, stop] offsets, which need less memory than the rows
+        self._row, self._start, end, length = None, 0, begin, begin
+        kept = [[0, begin]]  # [start, stop] offsets, which need less memory than the rows
         cut: list[bytes] = []
         with open_regular(path) as file:
+            file.seek(begin)
             for line in file:
                 start, end = end, end + len(line)
                 row = parse_row(line)
@@ -126,7 +146,7 @@ class JsonlLogger(Logger):
                     cut.append(line if line.endswith(b"\n") else line + b"\n")
                     continue
                 self._row = row
-                if not kept or kept[-1][1] != start:
+                if kept[-1][1] != start:
                     kept.append([start, start])
                 kept[-1][1], self._start, length = end, length, length + len(line)
         if cut:

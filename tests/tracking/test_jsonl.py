@@ -90,6 +90,22 @@ def test_a_second_log_at_one_step_adds_to_the_row(tmp_path):
     ]
 
 
+def test_a_rewind_cuts_the_later_rows_and_reads_few_of_the_others(tmp_path, monkeypatch):
+    steps, parsed = [step * step for step in range(300)], []
+    logger = JsonlLogger(tmp_path)
+    for step in steps:
+        logger.log({"a" * (step % 50): step}, at(step))
+    monkeypatch.setattr(jsonl, "parse_row", lambda line: (parsed.append(line), parse_row(line))[1])
+    for last in (300 * 300, 299 * 299 - 1, 40_001, 40_000, 39_999, 5, 1, 0):
+        parsed.clear()
+        before = rows_of(tmp_path)
+        logger.rewind(at(last) if last else Progress(1, 0))
+        assert rows_of(tmp_path) == [row for row in before if row["step"] <= last]
+        assert len(parsed) < 40 + sum(row["step"] > last for row in before)
+    logger.log({}, at(1))
+    assert [row["step"] for row in rows_of(tmp_path)] == [0, 1]
+
+
 def test_an_earlier_step_is_refused(tmp_path):
     logger = JsonlLogger(tmp_path)
     logger.log({}, at(5))
