@@ -20,10 +20,14 @@ _MARK = 64  # bytes before the place up to which the log was read; they tell whe
 
 
 class RowLog:
-    """Reads `metrics.jsonl` again and again. Safe to use from several threads."""
+    """Reads `metrics.jsonl` again and again. Safe to use from several threads.
+
+    Attributes:
+        most: rows that are kept; may be lowered.
+    """
 
     def __init__(self, path: Path):
-        self._path = path
+        self._path, self.most = path, MOST_ROWS
         self._lock = threading.Lock()
         self._forget(None)
 
@@ -47,6 +51,8 @@ class RowLog:
                         self._keep(newest[1])
                     newest = place, row
                 place += len(line)
+            while len(self._rows) > self.most:
+                self._thin()
             if newest is not None:
                 self._at = newest[0]
                 self._mark = self._before(file, self._at)
@@ -70,17 +76,21 @@ class RowLog:
     def _keep(self, row: dict[str, Any]) -> None:
         self._rows.append(row)
         self._measured.append(_is_measured(row))
-        if len(self._rows) > MOST_ROWS:
-            thin_all = sum(self._measured) > MOST_ROWS // 2
-            kept, odd = [], False
-            for number, is_measured in enumerate(self._measured):
-                if thin_all or not is_measured:
-                    odd = not odd
-                    if not odd:
-                        continue
-                kept.append(number)
-            self._rows = [self._rows[number] for number in kept]
-            self._measured = [self._measured[number] for number in kept]
+        if len(self._rows) > self.most:
+            self._thin()
+
+    def _thin(self) -> None:
+        """Drop every other row, see `MOST_ROWS`."""
+        thin_all = sum(self._measured) > self.most // 2
+        kept, odd = [], False
+        for number, is_measured in enumerate(self._measured):
+            if thin_all or not is_measured:
+                odd = not odd
+                if not odd:
+                    continue
+            kept.append(number)
+        self._rows = [self._rows[number] for number in kept]
+        self._measured = [self._measured[number] for number in kept]
 
 
 def _is_measured(row: dict[str, Any]) -> bool:

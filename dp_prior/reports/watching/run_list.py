@@ -24,7 +24,11 @@ from dp_prior.tracking.jsonl import EVENTS, ROWS
 from dp_prior.tracking.row_log import MOST_ROWS, RowLog
 
 ROWS_KEPT = 16 * MOST_ROWS
-"""Rows of all logs that are kept in memory, so that only new lines are read: of 16 long logs, or of many short ones."""
+"""Rows of all logs that are kept in memory, so that only new lines are read: of 16 long logs, of more long ones fewer
+rows each, or of many short ones."""
+
+FEWEST_ROWS = 1000
+"""Rows of a long log that are kept beside however many others; a chart has no more points across."""
 
 LONGEST_WAIT_S = 90.0
 """Seconds that a request waits for other pages to be drawn."""
@@ -171,6 +175,7 @@ class Runs:
         """The log of a run, whose rows are kept."""
         with self._lock:
             log = self._logs[place] = self._logs.pop(place, None) or RowLog(self.root / place / ROWS)
+            log.most = min(log.most, max(FEWEST_ROWS, ROWS_KEPT // max(1, len(self._places))))
             while len(self._logs) > 1 and sum(one.n_kept for one in self._logs.values()) > ROWS_KEPT:
                 del self._logs[next(iter(self._logs))]
             return log

@@ -72,6 +72,21 @@ def test_only_new_lines_of_many_short_logs_are_read(root, monkeypatch):
     assert len(parsed) == 2 * 33  # the newest row is read again
 
 
+def test_many_long_logs_share_the_rows_that_are_kept_and_only_new_lines_are_read(root, monkeypatch):
+    monkeypatch.setattr(module, "ROWS_KEPT", 300)
+    monkeypatch.setattr(module, "FEWEST_ROWS", 10)
+    for place in ("a", "sweep/b", "sweep/c"):
+        write_run(root / place, steps=250)
+    runs, parsed, original = Runs(root), [], row_log.parse_row
+    runs.summaries()
+    monkeypatch.setattr(row_log, "parse_row", lambda line: parsed.append(1) or original(line))
+    for place in runs.summaries():
+        with (root / place / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 300, "samples_seen": 2400, "rollout/score": 0.9}\n')
+    assert {one.newest for one in runs.summaries().values()} == {0.9}
+    assert len(parsed) == 2 * 3 and all(50 <= log.n_kept <= 100 for log in runs._logs.values())
+
+
 def test_a_run_is_not_read_again_before_a_file_changes(root, monkeypatch):
     runs, read = Runs(root), []
     monkeypatch.setattr(
