@@ -84,7 +84,8 @@ class Command(click.Command):
     def invoke(self, context: click.Context) -> object:
         quiet()
         with exit_codes():
-            import_modules(context.params.pop("imported", ()))
+            if "modules" not in context.params:  # see `late_modules_option`
+                import_modules(context.params.pop("imported", ()))
             return super().invoke(context)
 
 
@@ -148,6 +149,8 @@ def import_modules(modules: tuple[str, ...]) -> None:
     Raises:
         ConfigError: a module cannot be imported.
     """
+    import numpy  # noqa: F401 (before torch, which goes on without NumPy after a Ctrl-C while it imports NumPy)
+
     if modules:
         sys.path.append(os.getcwd())  # last, so that no local file hides an installed module
     for name in modules:

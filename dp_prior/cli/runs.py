@@ -68,6 +68,7 @@ def train(
         stop, is_launched = Stop(), "LOCAL_RANK" in os.environ
         if check:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            import numpy  # noqa: F401 (before torch, as for all commands, see `import_modules`)
         else:  # before the imports below, which take seconds
             ends.enter_context(stop_on_signal(stop, LAUNCHER_ECHO_S if is_launched else ECHO_S))
             ignore_repeats_at_exit()

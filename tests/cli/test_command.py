@@ -106,6 +106,23 @@ def test_ctrl_c_is_told_and_has_its_code_without_the_imports_that_it_may_have_br
     assert (caught.value.code, capsys.readouterr().err) == (130, "error: interrupted\n")
 
 
+@pytest.mark.parametrize("line", [["inspect", "data"], ["train", "--config_file", "mine.json", "--check"]])
+def test_ctrl_c_while_numpy_is_imported_ends_a_command_that_imports_torch(line):
+    program = (
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'numpy':\n"
+        "            sys.meta_path.remove(self)\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from dp_prior.cli import main\n"
+        "main(sys.argv[1:])\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, *line], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (130, "error: interrupted\n")
+
+
 def test_an_error_of_the_program_keeps_its_traceback():
     with pytest.raises(ZeroDivisionError), exit_codes():
         raise ZeroDivisionError
