@@ -22,19 +22,22 @@ LONGEST_FORMULA = 1000
 _FLOAT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+")
 """A number such as 1e-4, which is a text in YAML 1.1 and a number to everybody else."""
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
-_FLAG = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?|([a-z_][\w.]*)=(.*)", re.DOTALL)
+_FLAG = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?|\+{0,2}([a-z_][\w.@/]*)=(.*)", re.DOTALL)
+_REMOVAL = re.compile(r"~([a-z_][\w.@/]*)(?:=.*)?", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Z_]+=(.*)", re.DOTALL)
 
 
 def read_settings(words: Sequence[str], lists: Sequence[str] = ()) -> Theirs:
     """Settings by their paths, from a file, from flags, or from a file and flags that override it.
 
+    Hydra's `+name=value` and `++name=value` set a value, `~name` removes a setting or an object.
+
     Args:
         words: a path of a `.json`, `.yaml` or other file, which then holds flags, or the words of a command line.
         lists: paths where one object stands for a list of one.
 
     Raises:
-        ConfigError: there is no such file, or it holds no settings.
+        ConfigError: there is no such file, it holds no settings, or a setting to be removed is not there.
     """
     first, *others = words
     if first.startswith("-") or ("=" in first and not Path(first).exists()):
@@ -43,7 +46,13 @@ def read_settings(words: Sequence[str], lists: Sequence[str] = ()) -> Theirs:
     else:
         found = _read_file(Path(first))
     found |= read_flags(others)
-    return flat(found, " ".join(words), lists)
+    theirs, gone = flat(found, " ".join(words), lists), set()
+    for name in (removal[1] for removal in map(_REMOVAL.fullmatch, others) if removal):
+        inside = {path for path in theirs if path == name or path.startswith(f"{name}.")}
+        if not inside:
+            raise ConfigError(" ".join(words), [f"~{name} removes a setting that is not there; leave ~{name} out"])
+        gone |= inside
+    return {path: value for path, value in theirs.items() if path not in gone}
 
 
 def flat(settings: dict[str, Any], source: str, lists: Sequence[str] = ()) -> Theirs:
@@ -103,7 +112,10 @@ def _yaml(text: str, source: str) -> Any:
 
 
 def read_flags(words: Sequence[str]) -> dict[str, Any]:
-    """The settings among the words of a command line: `--name value`, `--name=value`, `name=value`, `--name`."""
+    """The settings among the words of a command line: `--name value`, `--name=value`, `name=value`, `--name`.
+
+    Hydra's plus signs before a name are left out.
+    """
     found: dict[str, Any] = {}
     name = None
     for word in words:

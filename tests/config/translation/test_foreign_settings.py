@@ -44,6 +44,17 @@ def test_flags_behind_a_file_override_it(tmp_path):
     assert read_settings([path, "training.num_epochs=9"]) == {"training.num_epochs": 9, "name": "x"}
 
 
+def test_overrides_of_hydra_add_and_remove(tmp_path):
+    path = write(tmp_path, "a.yaml", "training: {num_epochs: 3, seed: 1}\npolicy: {crop: 1}\nname: x\n")
+    added = ["+training.num_epochs=9", "++policy.horizon=4", "policy/scheduler=ddim", "task@one.two=lift"]
+    found = read_settings([path, *added, "~training.seed", "~policy.crop=1", "~name"])
+    changed = {"training.num_epochs": 9, "policy.horizon": 4}
+    assert found == {**changed, "policy/scheduler": "ddim", "task@one.two": "lift"}
+    assert read_settings([path, "~training"]) == {"policy.crop": 1, "name": "x"}
+    with pytest.raises(ConfigError, match=naming("~train", "a.yaml")):
+        read_settings([path, "~train"])
+
+
 def test_references_of_hydra_are_followed_and_its_formulas_stay():
     found = flat({"a": {"b": 3}, "c": "${a.b}", "d": "${c}", "e": "x_${a.b}", "f": "${eval:1+1}", "g": ["${c}"]}, "t")
     assert found == {"a.b": 3, "c": 3, "d": 3, "e": "x_3", "f": "${eval:1+1}", "g": [3]}
