@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dp_prior.config.translation.diffusion_policy_defaults import defaults
 from dp_prior.config.translation.diffusion_policy_values import (
     average,
     both,
@@ -320,9 +321,11 @@ DIFFUSION_POLICY = Library(
     link="https://github.com/real-stanford/diffusion_policy",
     about="A composed configuration of Hydra, as a run leaves it in `.hydra/config.yaml`, or such a file with further "
     "`name=value` behind it. Theirs does not clip gradients and trains on padding, and the translated run "
-    "does neither more nor less.",
+    "does neither more nor less. "
+    "Arguments that are left out have the defaults of the classes that `_target_` names.",
     rows=_ROWS,
     skeleton=skeleton,
+    defaults=defaults,
     blocks={
         "policy": "task",
         "training": "train",

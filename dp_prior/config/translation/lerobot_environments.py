@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dp_prior.config.translation.published_choices import betas
 from dp_prior.config.translation.row import Here, NoCounterpart, Theirs
 
 _ALOHA_CAMERAS = ("top", "angle", "front_close", "left_pillar", "right_pillar", "left_wrist", "right_wrist")
@@ -47,9 +48,9 @@ def inputs(theirs: Theirs) -> dict[str, str]:
 
 
 def defaults(theirs: Theirs) -> dict[str, Any]:
-    """The input features of a known environment, where there are none, and how cameras are encoded."""
+    """The input features of a known environment, if none is given, how cameras are encoded, and the ends of betas."""
     features = {} if inputs(theirs) else _features(theirs)
-    return features | (_ENCODERS if cameras_of({**theirs, **features}) else {})
+    return features | (_ENCODERS if cameras_of({**theirs, **features}) else {}) | betas(theirs, "policy")
 
 
 def _features(theirs: Theirs) -> dict[str, Any]:

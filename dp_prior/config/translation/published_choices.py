@@ -63,6 +63,17 @@ def beta(schedule: str, steps: str, default: str = "linear", n_steps: int = 1000
     return to
 
 
+def betas(theirs: Theirs, room: str) -> dict[str, float]:
+    """The ends of diffusers' betas that settings leave out, by path; here their defaults depend on the timesteps.
+
+    Args:
+        room: the path of the scheduler's arguments. Without a schedule among them, and for the cosine, there are none.
+    """
+    if theirs.get(f"{room}.beta_schedule", "squaredcos_cap_v2") == "squaredcos_cap_v2":
+        return {}
+    return {f"{room}.beta_start": 1e-4, f"{room}.beta_end": 0.02}
+
+
 def clipped(is_clipped: bool, theirs: Theirs, *names: str) -> dict[str, Any] | None:
     """The clip of x_0 that diffusers' `clip_sample` is."""
     return {"type": "fixed", "bound": 1.0} if is_clipped else None

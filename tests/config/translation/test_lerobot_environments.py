@@ -54,6 +54,13 @@ def test_flags_leave_cameras_the_encoder_of_the_newest_release_which_is_told():
         assert not [name for name in reasons(LEROBOT, merged(OLDER, changes)) if name.endswith("by default)")]
 
 
+def test_betas_that_flags_leave_out_are_theirs_for_any_number_of_timesteps():
+    policy = {"beta_schedule": "linear", "num_train_timesteps": 50, "beta_end": 0.1}
+    found = values(LEROBOT, {"policy": {"type": "diffusion", **policy}, "batch_size": 8})
+    ends = [found[f"task.diffusion.schedule.beta_{end}"] for end in ("start", "end")]
+    assert ends == [5e-6, 5e-3]
+
+
 def test_rollouts_are_as_often_as_there():
     flags = {key: value for key, value in OLDER.items() if key != "eval_freq"}
     for given, steps in (({}, 20000), ({"eval_freq": 70}, 70), ({"env_eval_freq": 80}, 80), ({"eval_freq": 0}, None)):

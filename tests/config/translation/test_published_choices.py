@@ -2,7 +2,7 @@
 
 import pytest
 
-from dp_prior.config.translation.published_choices import beta, folded_decay, warm_up
+from dp_prior.config.translation.published_choices import beta, betas, folded_decay, warm_up
 from dp_prior.config.translation.row import NoCounterpart
 from tests.messages import naming
 
@@ -13,6 +13,11 @@ def test_betas_are_stated_for_a_thousand_timesteps():
     assert to(0.02, {}) == 0.02
     with pytest.raises(NoCounterpart, match=naming("cosine")):
         to(0.02, {"schedule": "squaredcos_cap_v2"})
+
+
+def test_ends_of_betas_are_left_out_of_the_cosine_schedule():
+    assert betas({"a.beta_schedule": "sigmoid"}, "a") == {"a.beta_start": 1e-4, "a.beta_end": 0.02}
+    assert betas({"a.beta_schedule": "squaredcos_cap_v2"}, "a") == betas({}, "a") == {}
 
 
 def test_a_folded_decay_forgets_as_much_in_as_many_steps():
