@@ -14,7 +14,7 @@ _ADAM = {"lr": 1e-3, "betas": [0.9, 0.999]}
 _CLASSES: dict[tuple[str, str], dict[str, Any]] = {
     ("policy", "DiffusionUnetHybridImagePolicy"): _HYBRID,
     ("policy", "DiffusionTransformerHybridImagePolicy"): {**_HYBRID, "n_emb": 256, "p_drop_attn": 0.3},
-    ("policy.obs_encoder", "MultiImageObsEncoder"): {"use_group_norm": False},
+    ("policy.obs_encoder", "MultiImageObsEncoder"): {"crop_shape": None, "use_group_norm": False},
     ("policy.model", "ConditionalUnet1D"): {"kernel_size": 3, "cond_predict_scale": False},
     ("policy.model", "TransformerForDiffusion"): {
         "n_layer": 12,
@@ -40,5 +40,6 @@ def defaults(theirs: Theirs) -> dict[str, Any]:
         for (room, kind), values in _CLASSES.items()
         if str(theirs.get(f"{room}._target_", "")).rpartition(".")[2] == kind
         for name, value in values.items()
+        if not any(path.startswith(f"{room}.{name}.") for path in theirs)  # one for each camera
     }
     return {**found, **betas({**found, **theirs}, _SCHEDULE)}

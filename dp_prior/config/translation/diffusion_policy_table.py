@@ -6,6 +6,7 @@ from dp_prior.config.translation.diffusion_policy_defaults import defaults
 from dp_prior.config.translation.diffusion_policy_values import (
     average,
     both,
+    crop,
     episodes,
     epochs,
     folder,
@@ -140,12 +141,12 @@ _ROWS = (
         "task.encoders.<camera>.weights",
     ),
     Row("policy.obs_encoder.resize_shape", "data.images.<camera>.size", "", resized),
-    Row("policy.obs_encoder.crop_shape", "task.encoders.<camera>.crop", "", per_camera("crop")),
-    Row("policy.obs_encoder.random_crop", "", "crops are random in training, and the centre otherwise"),
+    Row("policy.obs_encoder.crop_shape", "task.encoders.<camera>.crop", "null without `random_crop`", crop),
+    Row("policy.obs_encoder.random_crop", "", "true: crops are random in training, and the centre otherwise"),
     Row(
         "policy.obs_encoder.use_group_norm",
         "task.encoders.<camera>.norm",
-        "false: frozen_batch, with `weights`",
+        "false, or with `share_rgb_model`: frozen_batch, with `weights`",
         norm,
     ),
     Row(

@@ -284,13 +284,18 @@ def shared_encoders(is_shared: bool, theirs: Theirs, *names: str) -> Here:
     return Here({f"task.shared_encoders.{key}": names[0] for key in names[1:] if is_shared})
 
 
+def crop(shape: list[int] | None, theirs: Theirs, *names: str) -> Here:
+    """The crop of the encoders of all cameras; without `random_crop` theirs does not crop."""
+    return per_camera("crop")(shape if theirs.get("policy.obs_encoder.random_crop", True) else None, theirs)
+
+
 def norm(is_group: bool, theirs: Theirs, *names: str) -> Here:
-    """The norm of the encoders of all cameras.
+    """The norm of the encoders of all cameras; a shared one has batch norm there, whatever `use_group_norm` is.
 
     Raises:
         NoCounterpart: it is batch norm, whose statistics come with weights here.
     """
-    if not is_group:
+    if not is_group or theirs.get("policy.obs_encoder.share_rgb_model", False):
         raise NoCounterpart(BATCH_NORM)
     return per_camera("norm")("group", theirs)
 

@@ -231,12 +231,12 @@ class DiffusionUnetImagePolicy(UNet, PolicyArguments):
         return scaling.then(IMAGENET_MEAN, IMAGENET_STD) if self.obs_encoder.imagenet_norm else scaling
 
     def camera(self, key: str, shape: tuple[int, ...]) -> tuple[str, Pair, dict[str, Any]]:
-        """See `PolicyArguments`. Without `random_crop` Diffusion Policy's encoder does not crop at all."""
+        """See `PolicyArguments`. Theirs crops with `random_crop` only; a shared network has batch norm."""
         encoder = self.obs_encoder
         resize, crop = (
             one.get(key) if isinstance(one, dict) else one for one in (encoder.resize_shape, encoder.crop_shape)
         )
-        norm = "group" if encoder.use_group_norm else "frozen_batch"
+        norm = "group" if encoder.use_group_norm and not encoder.share_rgb_model else "frozen_batch"
         pooled = {"pool": "mean", "output_dim": None, "norm": norm, "crop": crop if encoder.random_crop else None}
         prefix = f"obs_encoder.key_model_map.{'rgb' if encoder.share_rgb_model else key}."
         return prefix, resize or shape[1:], RESNETS[encoder.rgb_model.name] | pooled

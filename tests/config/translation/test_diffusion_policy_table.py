@@ -666,6 +666,17 @@ def test_robomimic_and_push_t_from_cameras():
     assert found["data.obs.agent_pos.slice"] == [0, 2] and found["evaluate.2.env.camera"] == [96, 96]
 
 
+def test_settings_of_an_encoder_that_have_no_effect_there_have_none_here():
+    changes = {"random_crop": False, "crop_shape": [60, 70], "share_rgb_model": True, "use_group_norm": True}
+    changed = merged(REAL_IMAGE, {"policy": {"crop_shape": None, "obs_encoder": changes}})
+    assert values(DIFFUSION_POLICY, changed)["task.encoders.agentview_image.crop"] is None
+    assert told(reasons(DIFFUSION_POLICY, changed)["policy.obs_encoder.use_group_norm"], "frozen_batch")
+    encoder = {key: value for key, value in ENCODER.items() if key != "crop_shape"}
+    policy = {"_target_": "p.DiffusionUnetImagePolicy", "obs_encoder": encoder}
+    found = values(DIFFUSION_POLICY, {"task": LIFT_IMAGE["task"], "policy": policy, "horizon": 16})
+    assert found["task.encoders.agentview_image.crop"] is None
+
+
 def test_an_encoder_of_torchvision():
     found = values(DIFFUSION_POLICY, REAL_IMAGE)
     second = {"shape_meta": {"obs": {"wrist_image": {"shape": [3, 84, 96], "type": "rgb"}}}}

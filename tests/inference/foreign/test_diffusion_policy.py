@@ -66,10 +66,11 @@ def test_configuration_of_cameras(tmp_path):
     assert encoder["mean"] == pytest.approx([(1 + mean) / 2 for mean in (0.485, 0.456, 0.406)])
     assert encoder["std"] == pytest.approx([std / 2 for std in (0.229, 0.224, 0.225)])
 
-    changes = {"share_rgb_model": True, "random_crop": False, "imagenet_norm": False}
+    changes = {"share_rgb_model": True, "use_group_norm": True, "random_crop": False, "imagenet_norm": False}
     changes = {f"policy__obs_encoder__{name}": value for name, value in changes.items()}
     encoder = published(diffusion_policy(tmp_path / "c", "image", **changes)[0]).cameras["front"]
     assert encoder.prefix == "obs_encoder.key_model_map.rgb." and encoder.encoder["crop"] is None
+    assert encoder.encoder["norm"] == "frozen_batch"  # Diffusion Policy replaces it in networks of one camera only
 
 
 REFUSALS = {
