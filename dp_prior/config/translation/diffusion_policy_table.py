@@ -43,7 +43,7 @@ from dp_prior.config.translation.published_choices import (
     RATES,
     VARIANCES,
     beta,
-    clipped,
+    clip,
     warm_up,
 )
 from dp_prior.config.translation.row import Row, built, copies, fixed, left_out
@@ -172,7 +172,8 @@ _ROWS = (
     ),
     Row(f"{_SCHEDULE}.beta_schedule", "task.diffusion.schedule.type", "", BETA_SCHEDULES),
     Row(f"{_SCHEDULE}.variance_type", "task.diffusion.variance.type", "", VARIANCES),
-    Row(f"{_SCHEDULE}.clip_sample", "task.diffusion.clip", "true: fixed, bound 1; false: null", clipped),
+    Row(f"{_SCHEDULE}.clip_sample", "task.diffusion.clip", "true: fixed; false: null", clip(_SCHEDULE)),
+    Row(f"{_SCHEDULE}.clip_sample_range", "task.diffusion.clip.bound", "", clip(_SCHEDULE)),
     Row(f"{_SCHEDULE}.prediction_type", "task.diffusion.objective.type", "", PREDICTIONS),
     Row(
         f"{_SCHEDULE}._target_",

@@ -24,6 +24,7 @@ from dp_prior.config.translation.published_choices import (
     PREDICTIONS,
     RATES,
     beta,
+    clip,
     warm_up,
 )
 from dp_prior.config.translation.row import (
@@ -236,12 +237,6 @@ def _sampling_steps(steps: int | None, theirs: Theirs, *names: str) -> Here:
     return Here({"task.sampler.steps": _steps(theirs)})
 
 
-def _clip(value: Any, theirs: Theirs, *names: str) -> Here:
-    is_clipped = theirs.get("policy.clip_sample", True)
-    bound = float(theirs.get("policy.clip_sample_range", 1.0))
-    return Here({"task.diffusion.clip": {"type": "fixed", "bound": bound} if is_clipped else None})
-
-
 def _compile(value: Any, theirs: Theirs, *names: str) -> Here:
     is_compiled = theirs.get("policy.compile_model", False)
     return Here({"train.compile": theirs.get("policy.compile_mode", "reduce-overhead") if is_compiled else "off"})
@@ -412,8 +407,8 @@ _ROWS = (
         beta("policy.beta_schedule", "policy.num_train_timesteps", "squaredcos_cap_v2", 100),
     ),
     Row("policy.prediction_type", "task.diffusion.objective.type", "", PREDICTIONS),
-    Row("policy.clip_sample", "task.diffusion.clip", "true: fixed; false: null", _clip),
-    Row("policy.clip_sample_range", "task.diffusion.clip.bound", "", _clip),
+    Row("policy.clip_sample", "task.diffusion.clip", "true: fixed; false: null", clip("policy")),
+    Row("policy.clip_sample_range", "task.diffusion.clip.bound", "", clip("policy")),
     Row("policy.num_inference_steps", "task.sampler.steps", "null: as many as trained", _sampling_steps),
     Row("policy.do_mask_loss_for_padding", "data.mask_padding"),
     Row("policy.compile_model", "train.compile", "with `compile_mode`", _compile),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dp_prior.config.translation.row import NoCounterpart, Theirs, Words
+from dp_prior.config.translation.row import Here, NoCounterpart, Theirs, Words
 
 FREE_NORM = 1e9
 """`train.max_grad_norm` for libraries that do not clip gradients."""
@@ -74,9 +74,19 @@ def betas(theirs: Theirs, room: str) -> dict[str, float]:
     return {f"{room}.beta_start": 1e-4, f"{room}.beta_end": 0.02}
 
 
-def clipped(is_clipped: bool, theirs: Theirs, *names: str) -> dict[str, Any] | None:
-    """The clip of x_0 that diffusers' `clip_sample` is."""
-    return {"type": "fixed", "bound": 1.0} if is_clipped else None
+def clip(room: str) -> Any:
+    """A function of diffusers' `clip_sample` or `clip_sample_range`, which are one clip of x_0 here.
+
+    Args:
+        room: the path of the scheduler's arguments.
+    """
+
+    def to(value: Any, theirs: Theirs, *names: str) -> Here:
+        bound = float(theirs.get(f"{room}.clip_sample_range", 1.0))
+        is_clipped = theirs.get(f"{room}.clip_sample", True)
+        return Here({"task.diffusion.clip": {"type": "fixed", "bound": bound} if is_clipped else None})
+
+    return to
 
 
 def warm_up(schedule: str) -> Any:

@@ -561,6 +561,7 @@ def test_the_unet_of_low_dimensional_push_t():
             {"checkpoint": {"topk": {"monitor_key": "val_loss", "mode": "min"}}},
             {"train.monitor.metric": "validation/ema/loss", "train.monitor.mode": "min"},
         ),
+        ({"policy": {"noise_scheduler": {"clip_sample_range": 3.0}}}, {"task.diffusion.clip.bound": 3.0}),
         ({"training": {"max_val_steps": 3}}, {"evaluate.0.max_samples": 3 * 24}),
         ({"training": {"max_val_steps": None}}, {"evaluate.0.max_samples": None}),
         ({"task": {"dataset": {"max_train_episodes": None}}}, {"data.split.max_train_episodes": None}),
