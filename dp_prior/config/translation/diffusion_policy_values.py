@@ -290,7 +290,7 @@ def crop(shape: list[int] | None, theirs: Theirs, *names: str) -> Here:
 
 
 def norm(is_group: bool, theirs: Theirs, *names: str) -> Here:
-    """The norm of the encoders of all cameras; a shared one has batch norm there, whatever `use_group_norm` is.
+    """The norm of the encoders of all cameras; a shared encoder always has batch norm there.
 
     Raises:
         NoCounterpart: it is batch norm, whose statistics come with weights here.
