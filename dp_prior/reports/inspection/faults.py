@@ -62,6 +62,8 @@ class Finding:
 def find(seen: Survey) -> list[Finding]:
     """All findings, the most severe first."""
     found = [Finding("error", problem) for problem in seen.problems]
+    if seen.damaged:
+        found.append(Finding("error", seen.damage, leave_out=seen.damaged))
     return ranked([*found, *(finding for check in CHECKS for finding in check(seen))])
 
 
@@ -71,10 +73,10 @@ def ranked(found: Iterable[Finding]) -> list[Finding]:
 
 
 def faulty_episodes(seen: Survey, found: Iterable[Finding]) -> list[int]:
-    """Own numbers of the episodes that training is better without; none if these are half of all or more, since the
-    fault may then lie in the others."""
-    numbers = sorted({number for finding in found for number in finding.leave_out})
-    return numbers if 2 * len(numbers) < len(seen.lengths) else []
+    """Own numbers of the episodes that training is better without; of those that can be read none if these are half of
+    all or more, since the fault may then lie in the others."""
+    numbers = {number for finding in found for number in finding.leave_out}.difference(seen.damaged)
+    return sorted([*seen.damaged, *(numbers if 2 * len(numbers) < len(seen.lengths) else [])])
 
 
 def not_finite(seen: Survey) -> Iterator[Finding]:

@@ -183,9 +183,7 @@ def proposed(found: list[Inspection]) -> dict[str, Any]:
         remedy = "name both in data.image and data.text, or name these in data.language or data.embeddings of a policy"
         raise ConfigError(one.name, [f"embeddings without their pair; a prior learns images from texts: {remedy}"])
     size = one.galleries[0].source.size if one.galleries else None
-    fps, n_episodes = (
-        (None, None) if one.survey is None else (one.survey.fps, len(one.survey.lengths) - len(one.leave_out))
-    )
+    fps, n_episodes = (None, None) if one.survey is None else (one.survey.fps, one.survey.count - len(one.leave_out))
     counts = [*(rows.folder.count for rows in one.rows), *(len(seen.source) for seen in one.galleries)]
     n_samples = counts[0] if counts else None
     hint = "" if one.survey is None else one.survey.action_hint

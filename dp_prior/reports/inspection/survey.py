@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -92,6 +92,8 @@ class Survey:
         gaps: what was not looked at, a line each.
         unused: type, shape and meaning of every key that is neither signal nor camera.
         is_divided: whether a configuration divides the episodes by parts of the data set.
+        damaged: own numbers of the episodes without a step that can be read, which are not chosen.
+        damage: what is wrong with them; empty if none is damaged.
     """
 
     store: EpisodeStore
@@ -108,11 +110,18 @@ class Survey:
     gaps: list[str] = field(default_factory=list)
     unused: dict[str, str] = field(default_factory=dict)
     is_divided: bool = False
+    damaged: list[int] = field(default_factory=list)
+    damage: str = ""
 
     @property
     def lengths(self) -> np.ndarray:
         """(E,) steps of every episode."""
         return self.chosen.lengths
+
+    @property
+    def count(self) -> int:
+        """Episodes, damaged ones too."""
+        return len(self.lengths) + len(self.damaged)
 
     @property
     def numbers(self) -> np.ndarray:
@@ -182,6 +191,10 @@ def survey(
         DataError: the data set has no usable episodes.
     """
     chosen, problems = (choice or ChoiceConfig()).of(store)
+    damage: dict[str, Any] = {}
+    if problems and wanted is None and (chosen.lengths >= 0).all() and (is_sound := chosen.lengths > 0).any():
+        damage = {"damaged": chosen.named(np.flatnonzero(~is_sound)), "damage": "; ".join(problems[:-1])}
+        chosen, problems = replace(chosen, numbers=chosen.numbers[is_sound]), []
     chosen = chosen.first(max_rows)
     if problems:
         raise DataError(str(store.describe()["path"]), problems)
@@ -219,7 +232,8 @@ def survey(
         gaps += [f"instructions: {problem}" for problem in error.problems]
     used = {key for each, role in wanted.values() if role != "other" for key in each.names} | too_wide
     unused = unused_keys(store, {*used, *itertools.chain(*seen)}, len(texts), unread)
-    return Survey(store, described, chosen, episodes, signals, clock, texts, *seen, problems, gaps, unused)
+    more = {"problems": problems, "gaps": gaps, "unused": unused, **damage}
+    return Survey(store, described, chosen, episodes, signals, clock, texts, *seen, **more)
 
 
 def _cameras(store: EpisodeStore) -> dict[str, tuple[int, ...]]:

@@ -75,7 +75,7 @@ def _left_out(one: Inspection) -> dict[str, str]:
     if not one.leave_out:
         return {}
     line = f'"choice": {json.dumps({"leave_out": ranges(one.leave_out)})} in data'
-    return {"leave out": f"{line}: {len(one.leave_out)} of {len(one.survey.lengths)} episodes, with the faults found"}
+    return {"leave out": f"{line}: {len(one.leave_out)} of {one.survey.count} episodes, with the faults found"}
 
 
 def _verdict(found: Sequence[Inspection]) -> str:
@@ -134,7 +134,7 @@ def _facts(one: Inspection) -> dict[str, str]:
         "steps": f"{steps:,}",
         "length": f"{seen.lengths.min():,} to {seen.lengths.max():,} steps, median {np.median(seen.lengths):,.0f}",
     }
-    if left := len(seen.chosen.recorded) - len(seen.lengths):
+    if left := len(seen.chosen.recorded) - seen.count:
         facts["left out"] = f"{left:,} of {len(seen.chosen.recorded):,} episodes, by data.choice or data.split.max_rows"
     if fps is not None:
         facts["rate"] = f"{fps:g} steps per second"

@@ -636,6 +636,25 @@ def test_a_fault_of_most_episodes_leaves_out_none(tmp_path):
         write_config(found, tmp_path / "c.json")
 
 
+def test_damaged_episode_files_are_named_and_left_out_and_the_others_looked_at(tmp_path):
+    random, files = np.random.default_rng(0), [tmp_path / f"d/{number}.npz" for number in range(7)]
+    (tmp_path / "d").mkdir()
+    for file in files:
+        state = random.normal(size=(60, 3)).cumsum(0)
+        np.savez(file, state=state, action=np.roll(state, -1, axis=0))
+    for damaged in (2, 3, 4, 6):  # more than half: no other file can be at fault
+        files[damaged].write_bytes(files[damaged].read_bytes()[:200])
+    found = inspect(str(tmp_path / "d"))
+    assert told("\n".join(map(str, found[0].findings)), files[2], files[6], "readable .npz")
+    lines = "\n".join(summary(found))
+    assert told(lines, '"leave_out": ["2-4", 6]', "4 of 7 episodes") and not told(lines, "data.split.max_rows")
+    write_config(found, tmp_path / "c.json")
+    data = TrainConfig.from_json_path(tmp_path / "c.json").data
+    assert sorted(sum(data.create(16, 2, 8).split_ids.values(), [])) == [0, 1, 5]
+    with pytest.raises(DataError, match=naming("2.npz", '"choice": {"leave_out": ["2-4", 6]}')):
+        data.model_copy(update={"choice": type(data.choice)()}).create(16, 2, 8)
+
+
 def test_parts_of_a_data_set_are_named_and_proposed(tmp_path):
     h5py = pytest.importorskip("h5py")
 
