@@ -7,6 +7,7 @@ h5py follows all of them, so paths are resolved here, link by link, before anyth
 from __future__ import annotations
 
 import fnmatch
+import io
 import math
 import os
 from collections.abc import Iterable, Iterator
@@ -68,6 +69,39 @@ def opened_hdf5(path: Path, what: str) -> Iterator[h5py.File]:
         check_regular(path, os.stat(path).st_mode)
     with decoding(path, f"{what} cannot be read"), import_h5py().File(path, "r") as file:
         yield file
+
+
+class _Disk(io.FileIO):
+    """A file to be written by HDF5, which ends the process by a segmentation fault after a failed write, as on a full
+    disk: the first error is kept, and later bytes are dropped."""
+
+    error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """Returns the number of bytes given."""
+        rest = memoryview(data).cast("B")
+        while len(rest) and self.error is None:
+            try:
+                rest = rest[super().write(rest) :]
+            except OSError as error:
+                self.error = error
+        return memoryview(data).nbytes
+
+
+@contextmanager
+def written_hdf5(path: Path) -> Iterator[h5py.File]:
+    """A new HDF5 file.
+
+    Raises:
+        OSError: the file could not be written, raised at the end.
+    """
+    with _Disk(path, "w+") as disk:
+        try:
+            with import_h5py().File(disk, "w") as file:
+                yield file
+        finally:
+            if disk.error is not None:
+                raise disk.error
 
 
 def member(group: h5py.Group, path: str) -> h5py.Group | h5py.Dataset | None:

@@ -1,5 +1,6 @@
 """Opening HDF5 files: nothing outside them is read, and nothing twice."""
 
+import errno
 import os
 import sys
 
@@ -20,7 +21,9 @@ from dp_prior.data.hdf5 import (
     member,
     opened_hdf5,
     row_blocks,
+    written_hdf5,
 )
+from tests.limits import file_sizes_up_to
 from tests.messages import naming, told
 
 h5py = pytest.importorskip("h5py")
@@ -34,6 +37,23 @@ def test_a_file_is_read_and_damage_is_told(tmp_path):
     (tmp_path / "b.hdf5").write_bytes((tmp_path / "a.hdf5").read_bytes()[:50])
     with pytest.raises(DataError, match=naming("b.hdf5", "x", "truncated")), opened_hdf5(tmp_path / "b.hdf5", "x"):
         pass
+
+
+def test_a_full_disk_is_an_error_and_no_end_of_the_process(tmp_path):
+    values = np.random.default_rng(0).normal(size=(20, 50))
+
+    def write(name):
+        with written_hdf5(tmp_path / name) as file:
+            for number in range(30):
+                file.create_dataset(f"data/demo_{number}/x", data=values + number, compression="gzip")
+
+    write("whole")
+    with h5py.File(tmp_path / "whole") as file:
+        np.testing.assert_array_equal(file["data/demo_7/x"], values + 7)
+    for size in (0, 100, 2048, 20_000, 200_000, (tmp_path / "whole").stat().st_size - 1):
+        with file_sizes_up_to(size), pytest.raises(OSError) as caught:
+            write(f"{size}")
+        assert caught.value.errno == errno.EFBIG
 
 
 def test_paths_lead_where_h5py_leads_within_a_file(tmp_path):

@@ -40,6 +40,7 @@ from dp_prior.data.hdf5 import (
     names_beside,
     opened_hdf5,
     row_blocks,
+    written_hdf5,
 )
 from dp_prior.files.durable import creating
 from dp_prior.files.home import expanded
@@ -107,14 +108,14 @@ class RobomimicStoreConfig(EpisodeStoreRecord):
             DataError: `path` is no name of such a file, or the names of the keys are none of the layout.
             ImportError: h5py is not installed.
         """
-        h5py = import_h5py()
+        import_h5py()
         if self.path.suffix not in ENDINGS:
             raise DataError(str(self.path), ["is no name of a robomimic file; end it with .hdf5"])
         _check_names(recording)
         arrays = {name: recording.read(name) for name in recording.keys}
         frames = {name: recording.frames(name) for name in recording.cameras}
         bounds = itertools.pairwise([0, *recording.ends.tolist()])
-        with creating(self.path) as temporary, h5py.File(temporary, "w") as file:
+        with creating(self.path) as temporary, written_hdf5(temporary) as file:
             data = file.create_group("data")
             data.attrs["total"] = int(recording.ends[-1])
             data.attrs[METADATA] = json.dumps(recording.metadata)
