@@ -115,9 +115,10 @@ def find_files(place: str, endings: tuple[str, ...]) -> Files:
     return Files(place, fs, path, found, is_local)
 
 
-def by_number(name: str) -> list[tuple[int, str]]:
-    """Sorts digits by their value: every run of them as a number, text between them as text."""
-    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"([0-9]+)", name)]
+def by_number(name: str) -> tuple[list[tuple[int, str]], str]:
+    """Sorts digits by their value: every run of them as a number, text between them as text; equal ones, such as 1 and
+    01, by the name, since a folder lists its files in another order on another disk."""
+    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"([0-9]+)", name)], name
 
 
 def _files_below(path: str) -> Iterator[str]:

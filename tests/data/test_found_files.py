@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("fsspec", reason="NOT CHECKED: fsspec is not installed")
 
 from dp_prior.data.errors import DataError, MissingError  # noqa: E402
-from dp_prior.data.found_files import find_files  # noqa: E402
+from dp_prior.data.found_files import by_number, find_files  # noqa: E402
 from tests.messages import naming
 
 TREE = ["b.npy", "a.npy", "a.txt", "deep/c.npy", "deep/[1].npy", ".hidden.npy", ".cache/d.npy", "deep/.part.npy"]
@@ -69,3 +69,10 @@ def test_all_faults_of_files_are_in_one_report_with_their_paths(place):
         found.each(read)
     assert len(caught.value.problems) == 3 and caught.value.problems == sorted(caught.value.problems)
     assert sum("is torn" in problem for problem in caught.value.problems) == 2
+
+
+def test_names_are_ordered_by_their_numbers_and_equal_numbers_by_name_however_a_folder_lists_them():
+    names = ["a", "a1", "a1b", "a01", "a001", "a2", "a10", "b0"]
+    expected = ["a", "a001", "a01", "a1", "a1b", "a2", "a10", "b0"]
+    for listed in (names, names[::-1]):
+        assert sorted(listed, key=by_number) == expected
