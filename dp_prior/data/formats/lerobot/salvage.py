@@ -82,10 +82,12 @@ def _checked(
     except DataError as error:
         lost |= dict.fromkeys(file.episodes, f"{where} {error.problems[0]}")
         return file._replace(episodes=[], begins=[])
+    whole = np.setdiff1d(np.arange(len(owners)), empty)
+    whole = whole[np.argsort(owners[whole], kind="stable")]
+    bounds = [np.searchsorted(owners[whole], file.episodes, side) for side in ("left", "right")]
     begins: dict[int, int] = {}
-    for episode in file.episodes:
-        rows = np.flatnonzero(owners == episode)
-        rows = rows[~np.isin(rows, empty)]
+    for episode, first, stop in zip(file.episodes, *bounds, strict=True):
+        rows = whole[first:stop]
         if problem := _hole(frames[rows], rows, meta.lengths[episode]):
             lost[episode] = f"{where} {problem}"
         else:
