@@ -67,7 +67,7 @@ class Strip:
 
 
 def look(seen: Survey, wanted: Mapping[str, FramesConfig | None]) -> tuple[list[Strip], list[Finding], list[str]]:
-    """Strips of these cameras, what is wrong with them, and a line for each camera that cannot be read.
+    """Strips of these cameras, what is wrong with them, and a line for each camera without frames.
 
     Args:
         wanted: the record of each camera in a configuration, so that training refuses what cannot be read. None
@@ -86,6 +86,9 @@ def look(seen: Survey, wanted: Mapping[str, FramesConfig | None]) -> tuple[list[
         except DataError as error:
             if stated is not None:
                 findings += [Finding("error", f"{key}: {problem}") for problem in error.problems[:MOST_NAMED]]
+            elif _has_videos(seen, key):
+                text = f"{key}: first settings leave this camera out, whose frames training would refuse"
+                findings.append(Finding("warning", f"{text}: {error.problems[0]}"))
             else:
                 gaps.append(f"{key}: {error.problems[0]}")
         except ImportError as error:
@@ -125,6 +128,14 @@ def _missing_videos(seen: Survey, key: str, is_named: bool) -> Iterator[Finding]
         files = first_few([video.path.relative_to(seen.store.path) for video in lost])
         text = f"{key}: {len(lost)} of {len(videos)} video files are missing, with all frames of {len(numbers)} of "
         yield Finding("error", f"{text}{len(seen.lengths)} episodes: {files}", numbers[0], leave_out=numbers)
+
+
+def _has_videos(seen: Survey, key: str) -> bool:
+    """Whether a camera has videos that are there, or a list of them that cannot be used."""
+    try:
+        return any(video.path.is_file() for video in seen.store.frame_files(key, seen.chosen.recorded))
+    except DataError:
+        return True
 
 
 class _Place(NamedTuple):

@@ -409,6 +409,16 @@ def test_missing_videos_are_an_error_where_training_refuses_them(tmp_path):
     assert told(missing(path)[0][0], KEY, "3 of 3 video") and len(refused()) == 3
 
 
+def test_a_camera_whose_video_has_other_frames_than_rows_does_not_vanish_from_first_settings_in_silence(tmp_path):
+    pytest.importorskip("av", reason="the extra video is not installed")
+    place = write_lerobot(tmp_path / "lerobot", pictures(7), [3, 4], "v2.1", "video")
+    first, second = sorted(place.rglob("*.mp4"))
+    shutil.copy(second, first)  # 4 frames for 3 rows
+    (found,) = inspect(str(place))
+    warnings = [str(finding) for finding in found.findings if finding.severity == "warning"]
+    assert any(told(line, KEY, "first settings", "4 frames", "3 rows") for line in warnings) and not found.gaps
+
+
 def test_a_camera_that_a_configuration_names_and_training_refuses_is_an_error(tmp_path):
     pytest.importorskip("av", reason="the extra video is not installed")
     depth = {"info": {"video.is_depth_map": True}}
