@@ -23,7 +23,8 @@ _COUNTERS = ("episode", "episode_index", "episode_id", "demo", "demo_id", "traj_
 
 
 class TableEpisode(EpisodeArrays):
-    """See `EpisodeArrays`; one file. Numbers of CSV are float64, and empty cells NaN."""
+    """See `EpisodeArrays`; one file. Numbers of CSV are float64, empty cells NaN, and columns of true and
+    false bool, in any case."""
 
     def __init__(self, path: Path):
         self.file, self.where = path, str(path)
@@ -81,7 +82,8 @@ def _numbers(cells: tuple[str, ...]) -> np.ndarray:
     try:
         return np.array([cell.strip() or "nan" for cell in cells], np.float64)
     except ValueError:
-        return np.array(cells)
+        words = [cell.strip().lower() for cell in cells]
+        return np.array([word == "true" for word in words]) if {*words} <= {"true", "false"} else np.array(cells)
 
 
 def _parquet(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:

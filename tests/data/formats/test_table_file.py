@@ -5,6 +5,7 @@ import pytest
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats import table_file
+from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.episode_files import EpisodeFilesConfig
 from dp_prior.data.formats.recognition import kind_of
 from dp_prior.data.formats.table_file import TableEpisode
@@ -97,6 +98,16 @@ def test_two_columns_of_one_name_in_parquet_are_refused(tmp_path):
 def test_an_empty_cell_is_not_finite(tmp_path):
     (tmp_path / "0.csv").write_text("\ufeffa0, a1\n1,\n3,4\n", encoding="utf-8")
     np.testing.assert_array_equal(TableEpisode(tmp_path / "0.csv").rows("a", 0, 2), [[1, np.nan], [3, 4]])
+
+
+def test_a_column_of_truth_values_is_one_as_pandas_and_others_write_it(tmp_path):
+    for number, (closed, done) in enumerate([("False", "true"), ("True", "false")]):
+        lines = ["action1,action2,closed,done,note", f"1,2,False,{done},True", f"3,4,{closed},{done},x"]
+        (tmp_path / f"{number}.csv").write_text("\n".join(lines))
+    store = EpisodeFilesConfig(path=tmp_path).create()
+    assert store.read("closed").tolist() == [False, False, False, True] and store.dtype("closed") == "bool"
+    assert store.read("note").tolist() == ["True", "x", "True", "x"]
+    assert ChoiceConfig(where={"done": True}).of(store)[0].numbers.tolist() == [0]
 
 
 def test_a_table_is_read_once_for_all_its_keys_and_rows(tmp_path, monkeypatch):
