@@ -73,8 +73,8 @@ def ranked(found: Iterable[Finding]) -> list[Finding]:
 
 
 def faulty_episodes(seen: Survey, found: Iterable[Finding]) -> list[int]:
-    """Own numbers of the episodes that training is better without; of those that can be read none if these are half of
-    all or more, since the fault may then lie in the others."""
+    """Own numbers of the episodes that training is better without. Damaged ones are always among them; of the others
+    none if half or more have a fault, which may then lie in the rest."""
     numbers = {number for finding in found for number in finding.leave_out}.difference(seen.damaged)
     return sorted([*seen.damaged, *(numbers if 2 * len(numbers) < len(seen.lengths) else [])])
 
