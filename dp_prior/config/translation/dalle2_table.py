@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dp_prior.config.translation.library import Library
-from dp_prior.config.translation.published_choices import folded_decay
+from dp_prior.config.translation.published_choices import folded_decay, half
 from dp_prior.config.translation.row import Here, NoCounterpart, Row, Theirs, Times, Words, fixed, left_out
 from dp_prior.config.translation.translate import TO_FILL_IN
 
@@ -106,10 +106,6 @@ def _text_dropout(share: float | None, theirs: Theirs, *names: str) -> Here:
     return Here({} if found is None else {"task.text_dropout": found})
 
 
-def _self_condition(is_given: bool, theirs: Theirs, *names: str) -> float:
-    return 0.5 if is_given else 0.0
-
-
 def _sampling_steps(steps: int | None, theirs: Theirs, *names: str) -> Here:
     return Here({"task.sampler.steps": steps} if steps else {})
 
@@ -119,10 +115,8 @@ def _warm_up(steps: int | None, theirs: Theirs, *names: str) -> int:
 
 
 def _loggers(kind: str, theirs: Theirs, *names: str) -> Here:
-    if kind == "wandb":
-        return Here({"tracker.log.<wandb>.type": "wandb"})
-    if kind == "console":
-        return Here({"tracker.log.<console>.type": "console"})
+    if kind in ("wandb", "console"):
+        return Here({f"tracker.log.<{kind}>.type": kind})
     raise NoCounterpart(f"{kind!r} is no logger here; see docs/tracking.md")
 
 
@@ -211,7 +205,7 @@ _NETWORK = {
 _ROWS = (
     *(Row(f"prior.net.{name}", f"task.backbone.{ours}") for name, ours in _NETWORK.items()),
     *left_out("the data say it", "prior.net.dim"),
-    Row("prior.net.self_cond", "task.diffusion.self_condition", "true: 0.5", _self_condition),
+    Row("prior.net.self_cond", "task.diffusion.self_condition", "true: 0.5", half),
     *left_out(_BY_EMBEDDINGS, "prior.clip.make", "prior.clip.model", "prior.clip.base_model_kwargs.**"),
     *left_out("the data say it", "prior.image_embed_dim", "prior.image_size", "prior.image_channels"),
     Row("prior.timesteps", "task.diffusion.schedule.steps"),

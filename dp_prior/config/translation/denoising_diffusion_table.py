@@ -12,6 +12,7 @@ from dp_prior.config.translation.lucidrains_trainer import (
     weight_ceiling,
     weighted,
 )
+from dp_prior.config.translation.published_choices import half
 from dp_prior.config.translation.row import Here, NoCounterpart, Row, Theirs, Words, fixed, left_out
 
 _UPDATE_EVERY = 10
@@ -69,15 +70,11 @@ def _eta(eta: float, theirs: Theirs, *names: str) -> Here:
     return Here({"task.sampler.eta": eta})
 
 
-def _self_condition(is_given: bool, theirs: Theirs, *names: str) -> float:
-    return 0.5 if is_given else 0.0
-
-
 _ROWS = (
     Row("dim", "task.backbone.channels"),
     Row("dim_mults", "task.backbone.channel_mult"),
     Row("channels", "data.channels"),
-    Row("self_condition", "task.diffusion.self_condition", "true: 0.5", _self_condition),
+    Row("self_condition", "task.diffusion.self_condition", "true: 0.5", half),
     Row("dropout", "task.backbone.dropout"),
     Row("attn_dim_head", "task.backbone.head_dim"),
     Row(

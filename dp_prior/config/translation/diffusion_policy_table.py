@@ -33,7 +33,6 @@ from dp_prior.config.translation.diffusion_policy_values import (
     skeleton,
     val_samples,
     validation,
-    wandb_mode,
 )
 from dp_prior.config.translation.library import Library
 from dp_prior.config.translation.published_choices import (
@@ -42,8 +41,9 @@ from dp_prior.config.translation.published_choices import (
     PREDICTIONS,
     RATES,
     VARIANCES,
-    beta,
-    clip,
+    beta_rows,
+    clip_rows,
+    wandb_mode,
     warm_up,
 )
 from dp_prior.config.translation.row import Row, built, copies, fixed, left_out
@@ -158,22 +158,10 @@ _ROWS = (
     Row("policy.obs_encoder.imagenet_norm", "task.encoders.<camera>.mean", "and `std`", imagenet),
     # diffusion
     Row(f"{_SCHEDULE}.num_train_timesteps", "task.diffusion.schedule.steps"),
-    Row(
-        f"{_SCHEDULE}.beta_start",
-        "task.diffusion.schedule.beta_start",
-        "stated for 1000 timesteps: theirs times T / 1000; cosine has none",
-        beta(f"{_SCHEDULE}.beta_schedule", f"{_SCHEDULE}.num_train_timesteps"),
-    ),
-    Row(
-        f"{_SCHEDULE}.beta_end",
-        "task.diffusion.schedule.beta_end",
-        "stated for 1000 timesteps: theirs times T / 1000; cosine has none",
-        beta(f"{_SCHEDULE}.beta_schedule", f"{_SCHEDULE}.num_train_timesteps"),
-    ),
+    *beta_rows(_SCHEDULE),
     Row(f"{_SCHEDULE}.beta_schedule", "task.diffusion.schedule.type", "", BETA_SCHEDULES),
     Row(f"{_SCHEDULE}.variance_type", "task.diffusion.variance.type", "", VARIANCES),
-    Row(f"{_SCHEDULE}.clip_sample", "task.diffusion.clip", "true: fixed; false: null", clip(_SCHEDULE)),
-    Row(f"{_SCHEDULE}.clip_sample_range", "task.diffusion.clip.bound", "", clip(_SCHEDULE)),
+    *clip_rows(_SCHEDULE),
     Row(f"{_SCHEDULE}.prediction_type", "task.diffusion.objective.type", "", PREDICTIONS),
     Row(
         f"{_SCHEDULE}._target_",

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from dp_prior.config.translation.diffusion_policy_rollouts import FIRST_SEEDS, environment, is_pusht, rollouts
-from dp_prior.config.translation.published_choices import BATCH_NORM, FREE_NORM
-from dp_prior.config.translation.row import Here, NoCounterpart, Theirs, built
+from dp_prior.config.translation.published_choices import BATCH_NORM, FREE_NORM, RESNETS
+from dp_prior.config.translation.row import Here, NoCounterpart, Theirs, Words, built
 from dp_prior.config.translation.translate import TO_FILL_IN
 
 _SCHEDULE = "policy.noise_scheduler"
 _KITCHEN, _REAL = "KitchenLowdimDataset", "RealPushTImageDataset"
 _NO_PATH = f"{TO_FILL_IN}/data"
 _PUSHT_OBS = {"agent_pos": {"key": "state", "slice": [0, 2]}}
-_BLOCKS = {"resnet18": ([2, 2, 2, 2], False), "resnet34": ([3, 4, 6, 3], False), "resnet50": ([3, 4, 6, 3], True)}
+_BLOCKS = Words({name: RESNETS[name] for name in ("resnet18", "resnet34", "resnet50")})
 _PUSHT_NAMES = {"image": "camera"}  # as the Push-T environment names its picture
 
 
@@ -314,9 +314,7 @@ def resnet(name: str, theirs: Theirs, *names: str) -> Here:
     Raises:
         NoCounterpart: another network.
     """
-    if name not in _BLOCKS:
-        raise NoCounterpart(f"{name!r} has no counterpart; those of {', '.join(_BLOCKS)} have")
-    blocks, bottleneck = _BLOCKS[name]
+    blocks, bottleneck = _BLOCKS(name, theirs)
     ours = {**per_camera("blocks")(blocks, theirs), **per_camera("bottleneck")(bottleneck, theirs)}
     return Here({**ours, **per_camera("pool")("mean", theirs), **per_camera("output_dim")(None, theirs)})
 
@@ -406,17 +404,6 @@ def optimizer(target: str, theirs: Theirs, *names: str) -> Here:
     if target.rpartition(".")[2] not in ("AdamW", "Adam"):
         raise NoCounterpart(f"{target!r} has no counterpart; `adamw` is taken. For others see docs/extending.md")
     return Here({"train.optimizer.type": "adamw"})
-
-
-def wandb_mode(mode: str, theirs: Theirs, *names: str) -> str:
-    """The mode of wandb.
-
-    Raises:
-        NoCounterpart: wandb is not used.
-    """
-    if mode == "disabled":
-        raise NoCounterpart("leave wandb out of tracker.log")
-    return mode
 
 
 def both(field: str) -> Any:

@@ -23,8 +23,11 @@ from dp_prior.config.translation.published_choices import (
     FREE_NORM,
     PREDICTIONS,
     RATES,
-    beta,
-    clip,
+    RESNETS,
+    beta_rows,
+    clip_rows,
+    wandb,
+    wandb_mode,
     warm_up,
 )
 from dp_prior.config.translation.row import (
@@ -46,19 +49,13 @@ _NORMALIZERS = {
     "QUANTILES": {"type": "quantile", "clip": None},
     "IDENTITY": {"type": "identity"},
 }
-_RESNETS = {
-    "resnet18": ([2, 2, 2, 2], False),
-    "resnet34": ([3, 4, 6, 3], False),
-    "resnet50": ([3, 4, 6, 3], True),
-    "resnet101": ([3, 4, 23, 3], True),
-    "resnet152": ([3, 8, 36, 3], True),
-}
 _LOADING = "batches are read without worker processes; nothing to set"
 _HUB = 'add {"type": "huggingface", "repo": "user/name"} to tracker.save'
 _LORA = "adapters are not here; `train.init_from` fine-tunes whole weights"
 _REMOTE = "runs start where the command does"
 _PRESET = "use_policy_training_preset"
-_BETA = "stated for 1000 timesteps: theirs times T / 1000; cosine has none"
+_POWER = ("inv_gamma", "power", "min_decay", "max_decay", "update_after_step")
+"""Settings of an average of growing decay, here as there."""
 
 
 def _has_preset(theirs: Theirs) -> bool:
@@ -160,11 +157,11 @@ def _shape(shape: list[int], theirs: Theirs, *key: str) -> Here:
     return Here({f"data.images.{name_of(theirs, '.'.join(key))}.size": shape[1:]})
 
 
-def _per_camera(*fields: str) -> Any:
+def _per_camera(field: str) -> Any:
     """A function of a setting of all cameras: the same for every encoder."""
 
     def to(value: Any, theirs: Theirs, *names: str) -> Here:
-        return Here({f"task.encoders.{key}.{field}": value for key in _encoding(theirs) for field in fields})
+        return Here({f"task.encoders.{key}.{field}": value for key in _encoding(theirs)})
 
     return to
 
@@ -191,9 +188,7 @@ def _norm(is_group: bool, theirs: Theirs, *names: str) -> Here:
 
 
 def _backbone(name: str, theirs: Theirs, *names: str) -> Here:
-    if name not in _RESNETS:
-        raise NoCounterpart(f"{name!r} has no counterpart; those of {', '.join(_RESNETS)} have")
-    blocks, is_bottleneck = _RESNETS[name]
+    blocks, is_bottleneck = Words(RESNETS)(name, theirs)
     return Here({**_per_camera("blocks")(blocks, theirs), **_per_camera("bottleneck")(is_bottleneck, theirs)})
 
 
@@ -217,24 +212,21 @@ def _normalizer(kind: str) -> Any:
     """A function of a mode of normalisation, for the features of a kind."""
 
     def to(mode: str, theirs: Theirs, *names: str) -> Here:
-        if mode not in _NORMALIZERS:
-            raise NoCounterpart(f"{mode!r} has no counterpart; those of {', '.join(_NORMALIZERS)} have")
+        normalizer = Words(_NORMALIZERS)(mode, theirs)
         vectors = [name_of(theirs, key) for key in vectors_of(theirs) if _is_env(theirs, key) == (kind == "ENV")]
         keys = ["action"] if kind == "ACTION" else vectors
-        return Here({f"task.normalizer.{key}": _NORMALIZERS[mode] for key in keys})
+        return Here({f"task.normalizer.{key}": normalizer for key in keys})
 
     return to
 
 
 def _sampler(kind: str, theirs: Theirs, *names: str) -> Here:
-    own = {"DDIM": {"type": "ddim", "use_clipped_model_output": False}, "DDPM": {"type": "ddpm"}}
-    if kind not in own:
-        raise NoCounterpart(f"{kind!r} has no counterpart; those of {', '.join(own)} have")
-    return Here({"task.sampler": {**own[kind], "steps": _steps(theirs), "spacing": "diffusers"}})
+    own = Words({"DDIM": {"type": "ddim", "use_clipped_model_output": False}, "DDPM": {"type": "ddpm"}})
+    return Here({"task.sampler": {**own(kind, theirs), "steps": _steps(theirs), "spacing": "diffusers"}})
 
 
-def _sampling_steps(steps: int | None, theirs: Theirs, *names: str) -> Here:
-    return Here({"task.sampler.steps": _steps(theirs)})
+def _sampling_steps(steps: int | None, theirs: Theirs, *names: str) -> int:
+    return _steps(theirs)
 
 
 def _compile(value: Any, theirs: Theirs, *names: str) -> Here:
@@ -315,8 +307,7 @@ def _average(value: Any, theirs: Theirs, *names: str) -> Here:
     decay = theirs.get("ema.decay")
     if decay is not None:
         return Here({"train.ema.ema": {"type": "constant", "decay": decay}})
-    fields = ("inv_gamma", "power", "min_decay", "max_decay", "update_after_step")
-    given = {field: theirs[f"ema.{field}"] for field in fields if f"ema.{field}" in theirs}
+    given = {field: theirs[f"ema.{field}"] for field in _POWER if f"ema.{field}" in theirs}
     return Here({"train.ema.ema": {"type": "power", **given}})
 
 
@@ -329,26 +320,16 @@ def _some(place: str) -> Any:
     return to
 
 
-def _samples(n: int, theirs: Theirs, *names: str) -> Here:
-    return Here({"evaluate.<validation>.max_samples": n or None})
+def _samples(n: int, theirs: Theirs, *names: str) -> int | None:
+    return n or None
 
 
-def _episodes(n: int, theirs: Theirs, *names: str) -> Here:
-    return Here({"evaluate.<rollout>.n_episodes": max(2, n)})
+def _episodes(n: int, theirs: Theirs, *names: str) -> int:
+    return max(2, n)
 
 
 def _parallel(n: int, theirs: Theirs, *names: str) -> Here:
     return Here({"evaluate.<rollout>.env.n_envs": n} if n else {})
-
-
-def _wandb_mode(mode: str | None, theirs: Theirs, *names: str) -> Here:
-    if mode == "disabled":
-        raise NoCounterpart("leave wandb out of tracker.log")
-    return Here({"tracker.log.<wandb>.mode": mode})
-
-
-def _wandb(is_used: bool, theirs: Theirs, *names: str) -> Here:
-    return Here({"tracker.log.<wandb>.type": "wandb"} if is_used else {})
 
 
 _ROWS = (
@@ -394,21 +375,9 @@ _ROWS = (
     Row("policy.noise_scheduler_type", "task.sampler.type", "DDPM: ddpm; DDIM: ddim", _sampler),
     Row("policy.num_train_timesteps", "task.diffusion.schedule.steps"),
     Row("policy.beta_schedule", "task.diffusion.schedule.type", "", BETA_SCHEDULES),
-    Row(
-        "policy.beta_start",
-        "task.diffusion.schedule.beta_start",
-        _BETA,
-        beta("policy.beta_schedule", "policy.num_train_timesteps", "squaredcos_cap_v2", 100),
-    ),
-    Row(
-        "policy.beta_end",
-        "task.diffusion.schedule.beta_end",
-        _BETA,
-        beta("policy.beta_schedule", "policy.num_train_timesteps", "squaredcos_cap_v2", 100),
-    ),
+    *beta_rows("policy", "squaredcos_cap_v2", 100),
     Row("policy.prediction_type", "task.diffusion.objective.type", "", PREDICTIONS),
-    Row("policy.clip_sample", "task.diffusion.clip", "true: fixed; false: null", clip("policy")),
-    Row("policy.clip_sample_range", "task.diffusion.clip.bound", "", clip("policy")),
+    *clip_rows("policy"),
     Row("policy.num_inference_steps", "task.sampler.steps", "null: as many as trained", _sampling_steps),
     Row("policy.do_mask_loss_for_padding", "data.mask_padding"),
     Row("policy.compile_model", "train.compile", "with `compile_mode`", _compile),
@@ -460,11 +429,7 @@ _ROWS = (
     Row("optimizer.grad_clip_norm", "train.max_grad_norm", f"0: {FREE_NORM:g}, no limit", _max_norm),
     fixed("scheduler.type", "diffuser", "learning rates are those of diffusers; set train.lr", "train.lr"),
     *(Row(f"ema.{name}", "train.ema", f"`{name}` of the average", _average) for name in ("enable", "decay")),
-    Row("ema.update_after_step", "train.ema.<average>.update_after_step", "", _average),
-    Row("ema.inv_gamma", "train.ema.<average>.inv_gamma", "", _average),
-    Row("ema.power", "train.ema.<average>.power", "", _average),
-    Row("ema.min_decay", "train.ema.<average>.min_decay", "", _average),
-    Row("ema.max_decay", "train.ema.<average>.max_decay", "", _average),
+    *(Row(f"ema.{name}", f"train.ema.<average>.{name}", "", _average) for name in _POWER),
     *left_out("`models` and `model` of evaluators say which weights", "ema.use_for_eval"),
     Row("env.type", "evaluate.<rollout>.env.type", "pusht and aloha; others by gymnasium's id", env_type),
     Row("env.task", "evaluate.<rollout>.env.task", "of ALOHA; of Push-T it follows from `env.type`", env_task),
@@ -479,10 +444,10 @@ _ROWS = (
     *left_out("`workers` of the rollout", "eval.use_async_envs"),
     *left_out("rollouts are filmed; `videos` of the rollout", "eval.recording", "eval.recording_repo_id"),
     *left_out("rollouts are filmed; `videos` of the rollout", "eval.recording_private", "eval.save_predicted_video"),
-    Row("wandb.enable", "tracker.log.<wandb>.type", "true: wandb in the list", _wandb),
+    Row("wandb.enable", "tracker.log.<wandb>.type", "true: wandb in the list", wandb),
     Row("wandb.project", "tracker.log.<wandb>.project"),
     Row("wandb.entity", "tracker.log.<wandb>.entity"),
-    Row("wandb.mode", "tracker.log.<wandb>.mode", "", _wandb_mode),
+    Row("wandb.mode", "tracker.log.<wandb>.mode", "", wandb_mode),
     Row("wandb.run_id", "tracker.run_id", "", _some("tracker.run_id")),
     Row("wandb.notes", "description", "", _some("description")),
     *left_out("`tracker.save` of type wandb sends checkpoints", "wandb.disable_artifact"),

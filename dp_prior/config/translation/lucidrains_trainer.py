@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dp_prior.config.translation.published_choices import folded_decay
+from dp_prior.config.translation.published_choices import folded_decay, half
 from dp_prior.config.translation.row import Here, NoCounterpart, Row, Theirs, Words, fixed, left_out
 from dp_prior.config.translation.translate import TO_FILL_IN
 
@@ -64,10 +64,6 @@ def _precision(value: Any, theirs: Theirs, *names: str) -> str:
     return theirs.get("mixed_precision_type", "fp16")
 
 
-def _flip(is_flipped: bool, theirs: Theirs, *names: str) -> float:
-    return 0.5 if is_flipped else 0.0
-
-
 def square(side: Any, theirs: Theirs, *names: str) -> list[int]:
     """Height and width of a square picture, or of a given one."""
     return list(side) if isinstance(side, list) else [side, side]
@@ -108,7 +104,7 @@ def trainer_rows(update_every: int) -> tuple[Row, ...]:
         Row("folder", "data.source.path"),
         Row("train_batch_size", "data.batch_size", "per rank; theirs is split over ranks with `split_batches`"),
         Row("gradient_accumulate_every", "train.accumulation"),
-        Row("augment_horizontal_flip", "task.flip", "true: 0.5", _flip),
+        Row("augment_horizontal_flip", "task.flip", "true: 0.5", half),
         Row("train_lr", "train.lr.peak"),
         Row("train_num_steps", "train.steps"),
         Row("ema_decay", "train.ema.<average>.decay", folded, _average(update_every)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dp_prior.config.translation.library import Library
+from dp_prior.config.translation.published_choices import wandb
 from dp_prior.config.translation.row import Here, NoCounterpart, Row, Theirs, Words, left_out
 from dp_prior.config.translation.translate import TO_FILL_IN
 
@@ -138,10 +139,6 @@ def _average(decay: float | None, theirs: Theirs, *names: str) -> Here:
     return Here({"train.ema": {} if decay is None else {"ema": {"type": "constant", "decay": decay}}})
 
 
-def _logged(is_logged: bool, theirs: Theirs, *names: str) -> Here:
-    return Here({"tracker.log.<wandb>.type": "wandb"} if is_logged else {})
-
-
 def _offsets(*slices: tuple[int, int]) -> Any:
     """A function of whether joints are relative: their slices, alike in the action and the state."""
 
@@ -186,7 +183,7 @@ _ROWS = (
     Row("keep_period", "checkpoints.keep_every"),
     *left_out("delete the run directory by hand; nothing is overwritten", "overwrite"),
     *left_out("the option --resume of `dp-prior train`, `auto` by default", "resume"),
-    Row("wandb_enabled", "tracker.log.<wandb>.type", "true: wandb in the list", _logged),
+    Row("wandb_enabled", "tracker.log.<wandb>.type", "true: wandb in the list", wandb),
     *left_out("`description` is saved with the run", "policy_metadata.**"),
     *left_out("ranks hold whole models, `accelerate launch` starts them", "fsdp_devices"),
     Row("ema_decay", "train.ema.<average>.decay", "null: an empty object", _average),

@@ -1,10 +1,10 @@
-"""Choices that several libraries name alike: schedules and optimizers of diffusers and torch, and their values here."""
+"""Choices that several libraries name alike, of torch, diffusers, torchvision and wandb, and their values here."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from dp_prior.config.translation.row import Here, NoCounterpart, Theirs, Words
+from dp_prior.config.translation.row import Here, NoCounterpart, Row, Theirs, Words
 
 FREE_NORM = 1e9
 """`train.max_grad_norm` for libraries that do not clip gradients."""
@@ -35,6 +35,15 @@ VARIANCES = Words(
 )
 """Of diffusers."""
 
+RESNETS = {
+    "resnet18": ([2, 2, 2, 2], False),
+    "resnet34": ([3, 4, 6, 3], False),
+    "resnet50": ([3, 4, 6, 3], True),
+    "resnet101": ([3, 4, 23, 3], True),
+    "resnet152": ([3, 8, 36, 3], True),
+}
+"""`blocks` and `bottleneck` of torchvision's networks."""
+
 RATES = Words(
     {
         "cosine": {"type": "cosine"},
@@ -48,21 +57,6 @@ RATES = Words(
 """Learning rates of diffusers' `get_scheduler`, with its defaults."""
 
 
-def beta(schedule: str, steps: str, default: str = "linear", n_steps: int = 1000) -> Any:
-    """A function of an end of diffusers' betas: here they are stated for 1000 timesteps and scaled to the others.
-
-    Args:
-        schedule, steps: the paths of their schedule and of its number of timesteps, then the defaults of both.
-    """
-
-    def to(value: float, theirs: Theirs, *names: str) -> float:
-        if theirs.get(schedule, default) == "squaredcos_cap_v2":
-            raise NoCounterpart("the cosine schedule has no such value, there neither")
-        return value * theirs.get(steps, n_steps) / 1000
-
-    return to
-
-
 def betas(theirs: Theirs, room: str) -> dict[str, float]:
     """The ends of diffusers' betas that settings leave out, by path; here their defaults depend on the timesteps.
 
@@ -74,11 +68,28 @@ def betas(theirs: Theirs, room: str) -> dict[str, float]:
     return {f"{room}.beta_start": 1e-4, f"{room}.beta_end": 0.02}
 
 
-def clip(room: str) -> Any:
-    """A function of diffusers' `clip_sample` or `clip_sample_range`, which are one clip of x_0 here.
+def beta_rows(room: str, default: str = "linear", n_steps: int = 1000) -> list[Row]:
+    """Rows of both ends of diffusers' betas: here they are stated for 1000 timesteps and scaled to the others.
 
     Args:
-        room: the path of the scheduler's arguments.
+        room: the path of the object that holds them, their schedule and its number of timesteps.
+        default, n_steps: the schedule and its number of timesteps where they are omitted.
+    """
+
+    def to(value: float, theirs: Theirs, *names: str) -> float:
+        if theirs.get(f"{room}.beta_schedule", default) == "squaredcos_cap_v2":
+            raise NoCounterpart("the cosine schedule has no such value, there neither")
+        return value * theirs.get(f"{room}.num_train_timesteps", n_steps) / 1000
+
+    note = "stated for 1000 timesteps: theirs times T / 1000; cosine has none"
+    return [Row(f"{room}.{end}", f"task.diffusion.schedule.{end}", note, to) for end in ("beta_start", "beta_end")]
+
+
+def clip_rows(room: str) -> list[Row]:
+    """Rows of diffusers' `clip_sample` and `clip_sample_range`, which are one clip of x_0 here.
+
+    Args:
+        room: the path of the object that holds them.
     """
 
     def to(value: Any, theirs: Theirs, *names: str) -> Here:
@@ -86,7 +97,10 @@ def clip(room: str) -> Any:
         is_clipped = theirs.get(f"{room}.clip_sample", True)
         return Here({"task.diffusion.clip": {"type": "fixed", "bound": bound} if is_clipped else None})
 
-    return to
+    return [
+        Row(f"{room}.clip_sample", "task.diffusion.clip", "true: fixed; false: null", to),
+        Row(f"{room}.clip_sample_range", "task.diffusion.clip.bound", "", to),
+    ]
 
 
 def warm_up(schedule: str) -> Any:
@@ -98,6 +112,27 @@ def warm_up(schedule: str) -> Any:
         return steps or 0
 
     return to
+
+
+def wandb(is_used: bool, theirs: Theirs, *names: str) -> Here:
+    """Whether wandb is among the loggers."""
+    return Here({"tracker.log.<wandb>.type": "wandb"} if is_used else {})
+
+
+def wandb_mode(mode: str | None, theirs: Theirs, *names: str) -> str | None:
+    """The mode of wandb.
+
+    Raises:
+        NoCounterpart: wandb is not used.
+    """
+    if mode == "disabled":
+        raise NoCounterpart("leave wandb out of tracker.log")
+    return mode
+
+
+def half(is_set: bool, theirs: Theirs, *names: str) -> float:
+    """The share of samples of a choice that theirs makes for half of them, or for none."""
+    return 0.5 if is_set else 0.0
 
 
 def folded_decay(decay: float, update_every: int) -> float:

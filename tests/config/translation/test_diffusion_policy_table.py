@@ -14,6 +14,7 @@ SCHEDULER = {
     "beta_schedule": "squaredcos_cap_v2",
     "variance_type": "fixed_small",
     "clip_sample": True,
+    "clip_sample_range": 1.0,
     "prediction_type": "epsilon",
 }
 UNET = {

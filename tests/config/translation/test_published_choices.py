@@ -2,17 +2,24 @@
 
 import pytest
 
-from dp_prior.config.translation.published_choices import beta, betas, folded_decay, warm_up
+from dp_prior.config.translation.published_choices import beta_rows, betas, clip_rows, folded_decay, warm_up
 from dp_prior.config.translation.row import NoCounterpart
 from tests.messages import naming
 
 
 def test_betas_are_stated_for_a_thousand_timesteps():
-    to = beta("schedule", "steps")
-    assert to(0.02, {"schedule": "linear", "steps": 100}) == pytest.approx(0.002)
-    assert to(0.02, {}) == 0.02
-    with pytest.raises(NoCounterpart, match=naming("cosine")):
-        to(0.02, {"schedule": "squaredcos_cap_v2"})
+    for row in beta_rows("a"):
+        assert row.to(0.02, {"a.beta_schedule": "linear", "a.num_train_timesteps": 100}) == pytest.approx(0.002)
+        assert row.to(0.02, {}) == 0.02
+        with pytest.raises(NoCounterpart, match=naming("cosine")):
+            row.to(0.02, {"a.beta_schedule": "squaredcos_cap_v2"})
+
+
+@pytest.mark.parametrize("given", [{"a.clip_sample_range": 3.0}, {"a.clip_sample": True, "a.clip_sample_range": 3.0}])
+def test_either_row_of_the_clip_says_all_of_it(given):
+    for row in clip_rows("a"):
+        assert row.to(None, given) == {"task.diffusion.clip": {"type": "fixed", "bound": 3.0}}
+        assert row.to(None, {**given, "a.clip_sample": False}) == {"task.diffusion.clip": None}
 
 
 def test_ends_of_betas_are_left_out_of_the_cosine_schedule():
