@@ -17,10 +17,11 @@ from dp_prior.evaluation.bootstrap import STATISTICS, bootstrap, interval
 from dp_prior.evaluation.interval import UNBOUNDED, mean_interval, of_difference
 from dp_prior.reports.pages.charts import overlay
 from dp_prior.reports.pages.drawing import Chart, Drawing
+from dp_prior.reports.pages.evaluation_report import EvaluationReport
 from dp_prior.reports.pages.page import Page, Table
 from dp_prior.reports.pages.ranking import distinct_names, ranked, scores_by_seed, value_of
 from dp_prior.reports.pages.run_page import headlines, points, short, timed
-from dp_prior.reports.pages.story import EvaluationReport, Story
+from dp_prior.reports.pages.story import Story
 
 MOST_RESAMPLED = 1000
 """Most episodes that the bootstrap draws from."""

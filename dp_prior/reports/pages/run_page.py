@@ -20,8 +20,10 @@ from dp_prior.files.regular_files import read_small
 from dp_prior.reports.inspection.data_urls import data_url
 from dp_prior.reports.pages.charts import bars, overlay, sampled
 from dp_prior.reports.pages.drawing import Chart, Drawing
+from dp_prior.reports.pages.evaluation_report import BY_SEED, MOMENTS, EvaluationReport
+from dp_prior.reports.pages.numbers import can_be_drawn
 from dp_prior.reports.pages.page import Page, Table
-from dp_prior.reports.pages.story import BY_SEED, MOMENTS, EvaluationReport, Story, can_be_drawn
+from dp_prior.reports.pages.story import Story
 
 LARGEST_FILMS = 6 << 20
 """Bytes of films embedded in a page; further films are links to their files."""

@@ -6,11 +6,8 @@ in `gaps`; the rest has the types that `Story` and `EvaluationReport` declare.
 
 from __future__ import annotations
 
-import glob
 import json
-import math
 import os
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,11 +17,11 @@ import numpy as np
 from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.config import ORIGINS, ConfigError
 from dp_prior.data.errors import first_few
-from dp_prior.envs.fingerprint import is_fingerprint
 from dp_prior.evaluation.interval import SHARE, UNBOUNDED
-from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.files.durable import is_alive
 from dp_prior.files.regular_files import UnfitError, open_regular, read_small
+from dp_prior.reports.pages.evaluation_report import EvaluationReport, chunks_of, frames_of, read_reports
+from dp_prior.reports.pages.numbers import can_be_drawn, is_number
 from dp_prior.run.files.changes import flat
 from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.files.directory import refuse_checkpoint
@@ -34,99 +31,10 @@ from dp_prior.tracking.identity import IDENTITY
 from dp_prior.tracking.jsonl import EVENTS, ROWS, parse_row
 from dp_prior.tracking.row_log import RowLog
 
-BY_SEED = "/by_seed"
-MOMENTS = "/moments"
-CHUNKS, FRAMES = "_chunks.npy", "_frames.npy"
-
-LARGEST_EVENTS, LARGEST_REPORTS, MOST_REPORTS = 4 << 20, 64 << 20, 2000
-"""Bytes of the events and of all reports that are read, and most reports; the newest ones."""
-
-LARGEST_FRAMES = 16 << 20
-"""Most bytes of the frames of an evaluator."""
-
-MOST_DIMENSIONS = 24
-"""Most dimensions of chunks, as evaluators store them."""
-
-LARGEST_NUMBER = 1e100
-"""Beyond this numbers cannot be drawn."""
+LARGEST_EVENTS = 4 << 20
+"""Bytes of the events that are read; the newest ones."""
 
 _ENDINGS = {"finished": "finished", "complete": "finished", "preempted": "stopped", "interrupted": "stopped"}
-
-
-@dataclass(frozen=True)
-class EvaluationReport:
-    """A report of an evaluator: `media/NAME_STEP.json`."""
-
-    path: Path
-    name: str
-    step: int
-    samples: int
-    settings: dict[str, Any]
-    tables: dict[str, list[dict[str, Any]]]
-    environment: dict[str, Any] | None = None
-
-    @property
-    def episodes(self) -> list[dict[str, Any]]:
-        """seed, score, success and steps of each episode of a rollout, NaN for no score; empty for other reports."""
-        rows = next((rows for name, rows in self.tables.items() if name.endswith(BY_SEED)), [])
-        return [{**row, "score": math.nan if row["score"] is None else row["score"]} for row in rows]
-
-    @property
-    def env(self) -> dict[str, Any]:
-        """The settings of the environment of rollouts; empty if they are not known."""
-        found = self.settings.get("env")
-        return found if isinstance(found, dict) else {}
-
-    @property
-    def score_range(self) -> tuple[float, float]:
-        """The scores that the environment can give; unbounded if its record is not known here."""
-        try:
-            return RolloutConfig.from_json(json.dumps(self.settings)).score_range
-        except ConfigError:
-            return UNBOUNDED
-
-    @property
-    def dimensions(self) -> list[str]:
-        """Names of the numbers of an action, of 6D rotations inside; empty if they have none."""
-        rows = next((rows for name, rows in self.tables.items() if "/by_dimension" in name), [])
-        names = [row.get("name") for row in rows]
-        return names if all(isinstance(name, str) for name in names) else []
-
-    @property
-    def moments(self) -> list[str]:
-        """Episode and step of each moment of `chunks`; empty if unknown."""
-        rows = next((rows for name, rows in self.tables.items() if name.endswith(MOMENTS)), [])
-        places = [(row.get("episode"), row.get("step")) for row in rows]
-        return [f"episode {episode}, step {step}" for episode, step in places if type(episode) is type(step) is int]
-
-    @property
-    def frames(self) -> Path | None:
-        """The frames of the cameras at the moments, which the first report of the evaluator stored."""
-        found = sorted(self.path.parent.glob(f"{glob.escape(self.name)}_{'[0-9]' * 8}{FRAMES}"))
-        return found[-1] if found else None
-
-    @property
-    def film(self) -> Path | None:
-        """The video of the episodes."""
-        path = self.path.with_suffix(".mp4")
-        return path if path.is_file() else None
-
-    @property
-    def pictures(self) -> list[Path]:
-        """The pictures of samples."""
-        return [path for path in self._beside("*.png") if path.is_file()]
-
-    @property
-    def chunks(self) -> list[Path]:
-        """A file of sampled chunks for each model whose action error was measured."""
-        return self._beside(f"*{CHUNKS}")
-
-    def model(self, path: Path) -> str:
-        """Name of the model whose chunks are in a file."""
-        return path.name.removeprefix(f"{self.path.stem}_").removesuffix(CHUNKS)
-
-    def _beside(self, ending: str) -> list[Path]:
-        return sorted(self.path.parent.glob(f"{glob.escape(self.path.stem)}_{ending}"))
 
 
 @dataclass(frozen=True)
@@ -240,24 +148,13 @@ def read_story(directory: Path, log: RowLog | None = None) -> Story:
     config, ending = read(CONFIG, needed=True), read(EXIT)
     settings, changed = _settings(config, gaps)
     events = [parse_row(line) for line in _events(directory / EVENTS, gaps)]
-    found = [report for path in _newest_reports(directory / MEDIA, gaps) if (report := _report(path, gaps))]
-    reports = sorted(found, key=lambda report: (report.step, report.name))
+    reports = read_reports(directory / MEDIA, gaps)
     rows = _rows(log or RowLog(directory / ROWS), directory / ROWS, gaps)
     return Story(
         directory, str(read(IDENTITY).get("name") or directory.resolve().name), state_of(ending), ending, settings,
         changed, parts_of(config), rows, [event for event in events if event], read(RESULT),
-        reports, _chunks(reports, gaps), _frames(reports, gaps), gaps,
+        reports, chunks_of(reports, gaps), frames_of(reports, gaps), gaps,
     )  # fmt: skip
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value from an unchecked file is a finite number."""
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max
-
-
-def can_be_drawn(value: Any) -> bool:
-    """Whether a value from an unchecked file is a number that fits a chart."""
-    return is_number(value) and abs(value) <= LARGEST_NUMBER
 
 
 def _rows(log: RowLog, path: Path, gaps: list[str]) -> list[dict[str, Any]]:
@@ -308,65 +205,6 @@ def _listed(config: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _report(path: Path, gaps: list[str]) -> EvaluationReport | None:
-    try:
-        found = json.loads(read_small(path))
-        name = found["settings"].get("name") or found["settings"]["type"]
-        is_whole = isinstance(name, str) and type(found["global_step"]) is type(found["samples_seen"]) is int
-        for table, rows in found["tables"].items():
-            is_whole &= all(_is_episode(row) if table.endswith(BY_SEED) else isinstance(row, dict) for row in rows)
-        if not is_whole:
-            raise ValueError("it lacks columns")
-        environment = found.get("environment")  # older versions stored none
-        if environment is not None and not is_fingerprint(environment):
-            raise ValueError("it names no environment")
-        return EvaluationReport(
-            path, name, found["global_step"], found["samples_seen"], found["settings"], found["tables"], environment
-        )
-    except (OSError, ValueError, RecursionError, UnfitError, KeyError, TypeError, AttributeError):
-        gaps.append(f"{MEDIA}/{path.name} is no report")
-        return None
-
-
-def _is_episode(row: dict[str, Any]) -> bool:
-    has_score = row["score"] is None or can_be_drawn(row["score"])
-    return has_score and type(row["seed"]) is int and row["success"] in (True, False, None)
-
-
-def _chunks(reports: list[EvaluationReport], gaps: list[str]) -> dict[str, np.ndarray]:
-    """The chunks of the newest report of each evaluator, (moments, 1 + draws, horizon, D), not yet read from disk."""
-    chunks = {}
-    for report in {report.name: report for report in reports}.values():
-        for path in report.chunks:
-            try:
-                open_regular(path).close()
-                found = np.load(path, mmap_mode="r", allow_pickle=False)
-                is_sound = found.ndim == 4 and found.dtype == np.float32 and found.shape[1] >= 2 and found.size
-                if not is_sound or found.shape[3] > MOST_DIMENSIONS:
-                    raise ValueError(f"it holds {found.dtype} {found.shape}")
-                chunks[f"{report.name}/{report.model(path)}"] = found
-            except (OSError, ValueError, EOFError) as error:
-                gaps.append(f"{MEDIA}/{path.name} cannot be read: {error}")
-    return chunks
-
-
-def _frames(reports: list[EvaluationReport], gaps: list[str]) -> dict[str, np.ndarray]:
-    """The frames of each evaluator that has some, not yet read from disk."""
-    frames = {}
-    for report in {report.name: report for report in reports}.values():
-        if (path := report.frames) is None:
-            continue
-        try:
-            open_regular(path).close()
-            found = np.load(path, mmap_mode="r", allow_pickle=False)
-            if found.dtype != np.uint8 or found.ndim != 4 or found.shape[3] != 3 or not 0 < found.size < LARGEST_FRAMES:
-                raise ValueError(f"it holds {found.dtype} {found.shape}")
-            frames[report.name] = found
-        except (OSError, ValueError, EOFError, UnfitError) as error:
-            gaps.append(f"{MEDIA}/{path.name} cannot be read: {error}")
-    return frames
-
-
 def _events(path: Path, gaps: list[str]) -> list[bytes]:
     """The newest lines of the events."""
     if not path.is_file():
@@ -379,20 +217,6 @@ def _events(path: Path, gaps: list[str]) -> list[bytes]:
         gaps.append(f"{EVENTS} has {size:,} bytes; the newest {LARGEST_EVENTS:,} are shown")
         del lines[:1]
     return lines
-
-
-def _newest_reports(folder: Path, gaps: list[str]) -> list[Path]:
-    """The reports by name, those written last if there are too many."""
-    found = {path: path.stat() for path in sorted(folder.glob("*.json")) if path.exists()}
-    kept, room = set(), LARGEST_REPORTS
-    for path, status in sorted(found.items(), key=lambda item: -item[1].st_mtime_ns):
-        room -= status.st_size
-        if room >= 0 and len(kept) < MOST_REPORTS:
-            kept.add(path)
-    if len(kept) < len(found):
-        bound = f"the newest are shown, at most {MOST_REPORTS} and {LARGEST_REPORTS:,} bytes"
-        gaps.append(f"{MEDIA} holds {len(found)} reports; {bound}")
-    return [path for path in found if path in kept]
 
 
 def state_of(ending: dict[str, Any]) -> str:

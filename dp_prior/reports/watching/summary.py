@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dp_prior.reports.pages.story import EvaluationReport, Story, is_number, state_of
+from dp_prior.reports.pages.evaluation_report import EvaluationReport
+from dp_prior.reports.pages.numbers import is_number
+from dp_prior.reports.pages.story import Story, state_of
 
 RECENT_ROWS = 20
 """Newest rows of the log whose speed predicts the remaining time."""

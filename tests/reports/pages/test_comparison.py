@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from dp_prior.reports.pages.comparison import comparison_page
+from dp_prior.reports.pages.evaluation_report import EvaluationReport
 from dp_prior.reports.pages.ranking import ranking
-from dp_prior.reports.pages.story import EvaluationReport, Story
+from dp_prior.reports.pages.story import Story
 from tests.extras import needs
 from tests.messages import told, told_each
 

@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 
 from dp_prior.evaluation.grid import grid
+from dp_prior.reports.pages.evaluation_report import EvaluationReport
 from dp_prior.reports.pages.run_page import headlines, measured, points, run_page, short, timed
-from dp_prior.reports.pages.story import EvaluationReport, Story
+from dp_prior.reports.pages.story import Story
 from tests.messages import told
 from tests.reports.pages.test_comparison import story_of
 

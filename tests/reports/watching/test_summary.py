@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dp_prior.reports.pages.story import EvaluationReport, Story
+from dp_prior.reports.pages.evaluation_report import EvaluationReport
+from dp_prior.reports.pages.story import Story
 from dp_prior.reports.watching.summary import differences, summarise
 from tests.audited import events_of
 
