@@ -7,39 +7,36 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dp_prior.checkpoints.documents import CONFIG, PROGRESS
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
-from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.config.errors import short
-from dp_prior.config.rich_text import facts_table
 from dp_prior.evaluation.curve import draw_learning_curve
 from dp_prior.files.durable import replace_file
 from dp_prior.job.deadline import Deadline
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.job.signals import stop_on_signal
-from dp_prior.job.stop import TIME_LIMIT, Abandoned, Stop
+from dp_prior.job.stop import Abandoned, Stop
 from dp_prior.pixels.video_writer import write_gif
-from dp_prior.places.reference import resolve
 from dp_prior.reports.pages.report import write_last_page
 from dp_prior.run.assembly import Assembly, Services
 from dp_prior.run.files.config import TrainConfig, run_directory
 from dp_prior.run.files.configurations import find_configuration, truly_described
 from dp_prior.run.files.directory import RunDirectory
 from dp_prior.run.files.exit_file import DONE, EXIT, STOPPED, recorded
-from dp_prior.run.files.scores import has_result_of, read_result, shown_on_card, write_result
+from dp_prior.run.files.scores import has_result_of, shown_on_card, write_result
+from dp_prior.run.outcome import Outcome
 from dp_prior.run.plan import plan
 from dp_prior.run.start import Resume, find_checkpoint, initialise
-from dp_prior.tasks.pretrained import Pretrained
 from dp_prior.tracking.console import show
 from dp_prior.tracking.identity import IDENTITY, claim_identity
-from dp_prior.tracking.jsonl import ROWS, read_rows
+from dp_prior.tracking.jsonl import ROWS
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.divergence import DivergedError
 from dp_prior.training.guard import NotFiniteError, UnusableStepsError
@@ -47,83 +44,6 @@ from dp_prior.training.measure import measure
 from dp_prior.training.trainer import PolicyTrainer
 
 LAST_WORDS_S = 3.0  # between the tracker's last message and the end of the process
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended.
-
-    Attributes:
-        status: `finished`; `stopped` before the budget was spent; `complete` when there was nothing left to do.
-        progress: the clock at the end.
-        best: directory of the best checkpoint, of the newest one if none was measured; None if there is none.
-        directory: the run directory; after the run its `result.json` holds the scores of the best weights.
-        failures: one line for each logger or saver that failed.
-        stopped_by: one of `job.stop.STOP_REASONS`, None unless stopped.
-        diverged_at: the step at which the training loss diverged; None if it did not.
-        is_measured: whether the monitored metric selected `best`.
-    """
-
-    status: Literal["finished", "stopped", "complete"]
-    progress: Progress
-    best: Path | None
-    directory: Path
-    failures: list[str]
-    stopped_by: str | None = None
-    diverged_at: int | None = None
-    is_measured: bool = True
-
-    @property
-    def samples_seen(self) -> int:
-        """Samples trained on since the start of the run."""
-        return self.progress.samples_seen
-
-    @property
-    def latest(self) -> Path | None:
-        """Directory of the newest checkpoint; None if there is none."""
-        return self.best and resolve(self.directory, "latest")
-
-    @property
-    def scores(self) -> dict[str, float]:
-        """Metrics of the evaluators in `test`, of the best weights; empty until the run has finished once."""
-        found = (self.result() or {"test": {}})["test"]
-        return {name: math.nan if value is None else value for name, value in found.items()}
-
-    def rows(self) -> list[dict[str, Any]]:
-        """All that was logged, a row per step: what `metrics.jsonl` holds."""
-        return read_rows(self.directory)
-
-    def load(self, weights: str | None = None, device: str = "cpu") -> Any:
-        """The model of the best checkpoint, of any task, as `load_policy` loads a policy.
-
-        Raises:
-            FileNotFoundError: the run has saved no checkpoint.
-        """
-        return Pretrained.from_pretrained(self.best or self.directory, weights=weights, device=device)
-
-    @property
-    def label(self) -> str:
-        """What `best` is, for people."""
-        return "best checkpoint" if self.is_measured else "newest checkpoint"
-
-    @property
-    def wants_more_time(self) -> bool:
-        """Whether a time limit stopped it before its budget was spent."""
-        return self.stopped_by in (TIME_LIMIT, "SIGUSR1")
-
-    def _repr_html_(self) -> str:
-        facts = {
-            "samples": f"{self.progress.samples_seen:,} in {self.progress.global_step:,} steps",
-            self.label: self.best,
-            "directory": self.directory,
-            **{name: f"{value:.6g}" for name, value in self.scores.items() if not math.isnan(value)},
-            **{f"failure {number}": line for number, line in enumerate(self.failures, 1)},
-        }
-        return facts_table(f"run {self.directory.name}: {self.status}", facts)
-
-    def result(self) -> dict | None:
-        """Scores of the best weights when the run last finished, and paths of media; None if it never did."""
-        return read_result(self.directory)
 
 
 def train(
