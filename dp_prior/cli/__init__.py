@@ -15,6 +15,7 @@ import click
 
 from dp_prior.cli.checkpoints import checkpoints
 from dp_prior.cli.command import Commands
+from dp_prior.cli.configurations import configs, schema, translate
 from dp_prior.cli.data import (
     align_demonstrations,
     cache,
@@ -27,7 +28,7 @@ from dp_prior.cli.data import (
 )
 from dp_prior.cli.export import export
 from dp_prior.cli.models import average, import_published, likelihood, sample
-from dp_prior.cli.runs import compare, configs, evaluate, improve, push, report, schema, sweep, train, translate, watch
+from dp_prior.cli.runs import compare, evaluate, improve, push, report, sweep, train, watch
 from dp_prior.cli.serving import serve, trial
 
 __all__ = ["main", "train"]

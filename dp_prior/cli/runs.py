@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import click
 
@@ -28,10 +27,6 @@ from dp_prior.cli.command import (
     refuse_given,
     say,
 )
-
-if TYPE_CHECKING:
-    from dp_prior.run.files.config import TrainConfig
-    from dp_prior.run.run import Outcome
 
 
 @click.command(cls=Command)
@@ -73,6 +68,7 @@ def train(
             ends.enter_context(stop_on_signal(stop, LAUNCHER_ECHO_S if is_launched else ECHO_S))
             ignore_repeats_at_exit()
         ends.enter_context(exit_codes())
+        from dp_prior.cli.farewell import farewell
         from dp_prior.job.launcher import end_with_parent
         from dp_prior.job.ranks import Ranks, make_accelerator
         from dp_prior.job.slurm import SlurmJob
@@ -100,7 +96,7 @@ def train(
         job = SlurmJob.of(os.environ)
         run = Run(config, report=say, stop=stop)
         outcome = run.run(resume, None if job is None else job.end, allow_change)
-        run.parts.report(_farewell(outcome, config, modules))
+        run.parts.report(farewell(outcome, config, modules))
         is_main = run.parts.ranks.is_main_process
         if is_main and job is not None and config.train.requeue and outcome.wants_more_time:
             say(job.requeue())
@@ -327,93 +323,3 @@ def push(run: Path, repo: str | None, limit_s: float) -> None:
     missing = push_run(run, repo, limit_s, report=echo)
     if missing:
         sys.exit(UNAVAILABLE)
-
-
-@click.command(cls=Command)
-@modules_option
-def schema() -> None:
-    """Print the JSON Schema of a configuration, with the parts of imported and installed packages, for editors."""
-    from dp_prior.config.schema import json_schema
-    from dp_prior.run.files.config import TrainConfig
-
-    echo(json.dumps(json_schema(TrainConfig), indent=2))
-
-
-@click.command(cls=Command, context_settings={"ignore_unknown_options": True})
-@click.argument("theirs", nargs=-1, required=True, type=click.UNPROCESSED, metavar="FILE | FLAGS")
-@click.option(
-    "--from",
-    "library",
-    type=click.Choice(
-        ["diffusion_policy", "lerobot", "openpi", "dalle2", "improved_diffusion", "denoising_diffusion", "rin"]
-    ),
-    help="Whose configuration it is; by default by its settings.",
-)
-@click.option("--out", type=click.Path(path_type=Path), help="File to write; by default the configuration is printed.")
-def translate(theirs: tuple[str, ...], library: str | None, out: Path | None) -> None:
-    """Translate a configuration of another library, with a line for each setting (docs/coming_from.md).
-
-    FILE is YAML, as Hydra composes and saves, JSON, or a text with the flags of a command line; NAME=VALUE and --NAME
-    VALUE behind FILE override its settings. FLAGS alone need no file.
-    """
-    from dp_prior.commands import translated
-    from dp_prior.files.durable import write_new
-
-    found, translation = translated.translate_settings(theirs, library)
-    for line in translated.report(found, translation):
-        echo(line, err=out is None)
-    if out is None:
-        echo(translated.text(translation).rstrip("\n"))
-        return
-    write_new(out, translated.text(translation))
-    echo(f"wrote {out}\nnext\n  dp-prior train --config_file {shlex.quote(str(out))} --check")
-
-
-@click.command(cls=Command)
-def configs() -> None:
-    """List the configurations that come with the package, each with its file; `train` takes their names."""
-    from dp_prior.run.files.configurations import configurations
-
-    for name, path in configurations().items():
-        echo(f"{name:<24} {path}")
-
-
-def _farewell(outcome: Outcome, config: TrainConfig, modules: tuple[str, ...]) -> str:
-    """The last lines of the output: how the run ended, its scores and paths, and commands to try next."""
-    from dp_prior.run.files.scores import PAGE
-
-    result, best = outcome.result(), outcome.best
-    larger, load = f"--set train.{config.train.unit}=...", f"load_{config.task.kind}"
-    head = {
-        "finished": "finished",
-        "stopped": f"stopped on {outcome.stopped_by}; the same command resumes it",
-        "complete": f"already complete; nothing to do. To continue, raise the budget ({larger})",
-    }[outcome.status]
-    lines = [f"{head}: {outcome.progress.samples_seen:,} samples in {outcome.progress.global_step:,} steps"]
-    if result is not None and outcome.status != "stopped":
-        lines += [f"  {name:<40} {value:.4g}" for name, value in result["test"].items() if value is not None]
-        monitor, known = config.train.monitor.metric, result["best"].get("metrics", {})
-        if outcome.is_measured and known.get(monitor) is not None:
-            lines.append(f"  {f'best {monitor}':<40} {known[monitor]:.4g} at step {result['best']['step']:,}")
-        lines += [f"  {name:<40} {path}" for name, path in result["media"].items()]
-    if (page := outcome.directory / PAGE).is_file():
-        lines.append(f"  {'page':<40} {page}")
-    lines.append(f"  {'run':<40} {outcome.directory}")
-    if best is not None:
-        lines.append(f"  {outcome.label:<40} {best}")
-        is_by_loss = config.task.kind == "policy" and config.train.monitor.metric.endswith("/loss")
-        if outcome.is_measured and is_by_loss and (latest := outcome.latest) != best:
-            remark = "a policy may go on improving while this loss rises, so try both"
-            lines.append(f"  {'newest checkpoint':<40} {latest}; {remark}")
-        lines.append("next")
-        own = [f"--import={module}" for module in modules]
-        lines.append(f"  {shlex.join(['dp-prior', 'evaluate', str(best), *own])}")
-        program = f"from dp_prior import {load}; print({load}({json.dumps(str(best))}).spec)"
-        program = "".join(f"import {module}; " for module in modules) + program
-        lines.append(f"  {shlex.join(['python', '-c', program])}")
-        if config.task.kind == "policy":
-            lines.append(f"  {shlex.join(['dp-prior', 'serve', str(best), *own])}")
-            lines.append(f"  {shlex.join(['dp-prior', 'export', str(best), f'{outcome.directory}_policy', *own])}")
-    if outcome.diverged_at is not None:
-        lines.append(f"warning: the training loss diverged at step {outcome.diverged_at:,}; see events.jsonl")
-    return "\n".join([*lines, *(f"warning: {line}" for line in outcome.failures)])
