@@ -93,7 +93,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "diffusers": ["networks/backbones/unet2d.py"],
     "safetensors": ["networks/encoders/published_weights.py"],
     "msgpack": ["client/wire.py"],
-    "websockets": ["client/client.py", "inference/serving/policy_server.py"],
+    "websockets": ["client/client.py", "inference/serving/inbox.py", "inference/serving/policy_server.py"],
     "onnx": [f"inference/export/{name}.py" for name in ("graph_files", "opsets", "unrolled")],
     "onnxscript": ["inference/export/graph_files.py"],
     "onnxruntime": ["inference/export/"],

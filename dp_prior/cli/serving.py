@@ -82,7 +82,7 @@ def _serving_options(command: Callable) -> Callable:
 @contextlib.contextmanager
 def _bound(host: str, port: int, token_file: Path | None, insecure: bool) -> Iterator[tuple[socket.socket, str | None]]:
     """The socket of a server, and the key that clients must show."""
-    from dp_prior.inference.serving.policy_server import read_token
+    from dp_prior.inference.serving.token_file import read_token
     from dp_prior.job.listener import bind
 
     token = None if token_file is None else read_token(token_file)

@@ -13,21 +13,19 @@ import logging
 import math
 import signal
 import socket
-import stat
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from dp_prior.client.wire import OWN_FIELDS, pack
 from dp_prior.config import ConfigError
 from dp_prior.config.extras import needing
-from dp_prior.files.regular_files import UnfitError, read_small
 from dp_prior.inference.chunking import MergeConfig, Policy
 from dp_prior.inference.instructions import Instructions
+from dp_prior.inference.serving.inbox import Arrival, IdleError, Inbox
 from dp_prior.inference.serving.renames import check_renames
 from dp_prior.inference.serving.session import History, Session, blank, metadata
 from dp_prior.inference.serving.telemetry import Telemetry
@@ -50,9 +48,6 @@ MOST_UNREAD = 64 << 20
 
 ABNORMAL = 1006
 """Code of a connection that ended without a farewell."""
-
-LEAST_TOKEN = 16
-"""Characters of a token below which it can be guessed."""
 
 LARGEST_FRAME = 1920 * 1200 * 3
 """Bytes of the largest camera frame of a policy that resizes frames, in the default limit of a message."""
@@ -144,7 +139,7 @@ class PolicyServer:
         self._report, self._least_s = report, least_s
         self.on_lost: Callable[[], None] = lambda: None
         self._refusal: str | None = None
-        self._inboxes: dict[asyncio.Task[None], _Inbox] = {}  # by the task of the connection
+        self._inboxes: dict[asyncio.Task[None], Inbox] = {}  # by the task of the connection
         self.ready = threading.Event()
         self._is_stopping = self._is_late = False
         self._predicts_since = math.inf  # in the time of the monotonic clock
@@ -277,7 +272,7 @@ class PolicyServer:
         """One connection, from metadata to close."""
         from websockets.exceptions import ConnectionClosed
 
-        inbox, task = _Inbox(), asyncio.current_task()
+        inbox, task = Inbox(), asyncio.current_task()
         self._inboxes[task] = inbox
         reader = asyncio.create_task(inbox.fill(connection))
         try:
@@ -287,7 +282,7 @@ class PolicyServer:
                 await connection.close(1001, "the server is shutting down")
         except ConnectionClosed:
             pass
-        except _IdleError:
+        except IdleError:
             await connection.close(1000, f"no request for {self._limits.idle_s:g} s")
         except TimeoutError:
             connection.transport.abort()  # the client does not read, so a farewell would be lost too
@@ -297,7 +292,7 @@ class PolicyServer:
             if connection.close_code == ABNORMAL:
                 self.on_lost()
 
-    async def _answer_all(self, connection: Any, inbox: _Inbox) -> None:
+    async def _answer_all(self, connection: Any, inbox: Inbox) -> None:
         settings, timing = None, {}
         while (request := await inbox.take(self._limits.idle_s)) is not None:
             for _ in range(request.superseded):
@@ -314,7 +309,7 @@ class PolicyServer:
             self.telemetry.took("send", end - start)
             timing = {"prev_total_ms": 1e3 * (end - request.arrived)}
 
-    def _answer(self, session: Session, request: _Arrival, timing: dict[str, float], inbox: _Inbox) -> bytes | str:
+    def _answer(self, session: Session, request: Arrival, timing: dict[str, float], inbox: Inbox) -> bytes | str:
         """The answer to one request; runs in the predicting thread."""
         if self._is_late or inbox.is_gone:  # a client that waited too long asks again, on another connection
             return "nobody waits for this answer"
@@ -344,71 +339,6 @@ class PolicyServer:
             await connection.send(message)
 
 
-class _IdleError(Exception):
-    """There was no request for too long."""
-
-
-@dataclass(frozen=True)
-class _Arrival:
-    """The newest request, its time of arrival, and the number of unanswered requests that it superseded."""
-
-    message: bytes | str
-    arrived: float
-    superseded: int
-
-
-class _Inbox:
-    """Reads a connection ahead of the answers and keeps only the newest request, however many arrive.
-
-    Attributes:
-        is_gone: whether the client has hung up.
-    """
-
-    def __init__(self) -> None:
-        self._changed = asyncio.Event()
-        self._newest: _Arrival | None = None
-        self._is_closed = False
-        self.is_gone = False
-
-    async def fill(self, connection: Any) -> None:
-        """Read until the connection closes."""
-        from websockets.exceptions import ConnectionClosed
-
-        try:
-            while True:
-                message = await connection.recv()
-                if self._is_closed:
-                    continue
-                superseded = 0 if self._newest is None else self._newest.superseded + 1
-                self._newest = _Arrival(message, time.perf_counter(), superseded)
-                self._changed.set()
-        except ConnectionClosed:
-            self._newest, self.is_gone = None, True
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        """Accept no more requests."""
-        self._is_closed = True
-        self._changed.set()
-
-    async def take(self, idle_s: float) -> _Arrival | None:
-        """The newest request, or None when there is none and will be none.
-
-        Raises:
-            _IdleError: there is none for so long.
-        """
-        try:
-            async with asyncio.timeout(idle_s):
-                await self._changed.wait()
-        except TimeoutError:
-            raise _IdleError from None
-        if not self._is_closed:
-            self._changed.clear()
-        request, self._newest = self._newest, None
-        return request
-
-
 def _get_only() -> type:
     """The class of connections. websockets itself hangs up on other methods than GET without a word, and queues answers
     to pings without limit."""
@@ -434,27 +364,3 @@ def _get_only() -> type:
             super().data_received(data)
 
     return GetOnly
-
-
-def read_token(path: Path) -> str:
-    """The key in a token file, without surrounding white space.
-
-    Raises:
-        ConfigError: other users can read the file, or the file is not regular or does not hold one long word.
-        FileNotFoundError: there is none.
-    """
-    if not path.exists():
-        raise FileNotFoundError(
-            f"there is no token file {path}; `(umask 077; openssl rand -hex 32 > {path})` makes one"
-        )
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & 0o077:
-        raise ConfigError(str(path), [f"other users may use it (mode {mode:03o}); chmod 600 {path}"])
-    try:
-        token = read_small(path, 4096).decode("ascii", "replace").strip()
-    except UnfitError as error:
-        raise ConfigError(str(path), [error.problem]) from None
-    if len(token) < LEAST_TOKEN or not token.isprintable() or " " in token or "\ufffd" in token:
-        problem = f"expected one word of at least {LEAST_TOKEN} ASCII characters, for example of `openssl rand -hex 32`"
-        raise ConfigError(str(path), [problem])
-    return token

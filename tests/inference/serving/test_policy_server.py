@@ -25,7 +25,8 @@ from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import Prefix
 from dp_prior.inference.serving import policy_server as module
-from dp_prior.inference.serving.policy_server import PolicyServer, ServerLimits, _Inbox, most_bytes, read_token
+from dp_prior.inference.serving.inbox import Inbox
+from dp_prior.inference.serving.policy_server import PolicyServer, ServerLimits, most_bytes
 from dp_prior.job.listener import bind
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.rotations import RotationSlice
@@ -269,8 +270,8 @@ def test_a_stop_answers_what_has_arrived_and_closes_with_1001():
 
 def test_a_request_is_not_predicted_when_its_client_has_hung_up(monkeypatch):
     policy, started, go, noticed = Fake(), threading.Event(), threading.Event(), threading.Event()
-    close = _Inbox.close
-    monkeypatch.setattr(_Inbox, "close", lambda inbox: (close(inbox), noticed.set()))
+    close = Inbox.close
+    monkeypatch.setattr(Inbox, "close", lambda inbox: (close(inbox), noticed.set()))
     with running(policy) as server, joined(server) as end, joined(server) as gone:
         policy.before = lambda: (started.set(), go.wait(30))
         end.send(pack(GOOD))
@@ -499,25 +500,6 @@ def test_mutated_messages_get_one_answer_each():
                 "\n" not in answer and "Traceback" not in answer and len(answer) <= 1000
             )
         assert asked(end)["actions"].shape == (4, 2)
-
-
-def test_token_files(tmp_path):
-    path = tmp_path / "token"
-    path.write_text(f"{TOKEN}\n")
-    path.chmod(0o640)
-    with pytest.raises(ConfigError, match=naming("mode 640", "chmod 600", "token")):
-        read_token(path)
-    path.chmod(0o600)
-    assert read_token(path) == TOKEN
-    for text in ("", "short", "two words of one token", "ü" * 20):
-        path.write_text(text)
-        with pytest.raises(ConfigError, match=naming(16, "ASCII")):
-            read_token(path)
-    with pytest.raises(FileNotFoundError, match=naming("none", "openssl rand")):
-        read_token(tmp_path / "none")
-    os.mkfifo(tmp_path / "pipe", 0o600)
-    with pytest.raises(ConfigError, match=naming(tmp_path / "pipe", "named pipe")):
-        read_token(tmp_path / "pipe")
 
 
 def test_a_policy_may_not_use_a_name_of_the_protocol():
