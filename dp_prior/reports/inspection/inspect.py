@@ -182,17 +182,22 @@ def proposed(found: list[Inspection]) -> dict[str, Any]:
     if len(one.rows) == 1:
         remedy = "name both in data.image and data.text, or name these in data.language or data.embeddings of a policy"
         raise ConfigError(one.name, [f"embeddings without their pair; a prior learns images from texts: {remedy}"])
-    size = one.galleries[0].source.size if one.galleries else None
-    fps, n_episodes = (None, None) if one.survey is None else (one.survey.fps, one.survey.count - len(one.leave_out))
-    counts = [*(rows.folder.count for rows in one.rows), *(len(seen.source) for seen in one.galleries)]
-    n_samples = counts[0] if counts else None
-    hint = "" if one.survey is None else one.survey.action_hint
-    clouds = {cloud.key: cloud for cloud in one.clouds}
-    encoders = {name: clouds[each["key"]].encoder() for name, each in one.data.get("points", {}).items()}
-    n_windows = None if one.survey is None else windows_of(one.survey, one.leave_out)[1]
-    counts = {"is_one_episode": n_episodes == 1, "n_samples": n_samples, "n_windows": n_windows}
-    tests = [] if one.survey is None else simulated(one.survey, one.data)
-    return propose(one.name, one.data, fps, size, **counts, hint=hint, encoders=encoders, tests=tests)
+    if one.rows:
+        return propose(one.name, one.data, n_samples=one.rows[0].folder.count)
+    if one.galleries:
+        images = one.galleries[0].source
+        return propose(one.name, one.data, size=images.size, n_samples=len(images))
+    seen, clouds = one.survey, {cloud.key: cloud for cloud in one.clouds}
+    return propose(
+        one.name,
+        one.data,
+        seen.fps,
+        is_one_episode=seen.count - len(one.leave_out) == 1,
+        n_windows=windows_of(seen, one.leave_out)[1],
+        hint=seen.action_hint,
+        encoders={name: clouds[each["key"]].encoder() for name, each in one.data.get("points", {}).items()},
+        tests=simulated(seen, one.data),
+    )
 
 
 def _configured(config: TrainConfig) -> list[Inspection]:

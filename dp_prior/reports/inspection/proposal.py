@@ -145,7 +145,7 @@ def propose_images(seen: Gallery, data: dict[str, Any]) -> dict[str, Any]:
 def propose(
     name: str,
     data: dict[str, Any],
-    fps: float | None,
+    fps: float | None = None,
     size: tuple[int, int] | None = None,
     is_one_episode: bool = False,
     n_samples: int | None = None,
@@ -157,6 +157,7 @@ def propose(
     """A whole configuration around `data`.
 
     Args:
+        fps: control steps per second of episodes; None if the data do not say.
         is_one_episode: nothing can be held out; the evaluators measure what is trained on, as they do where fewer than
             two images or rows would be.
         size: height and width of images, where `data` leave them as they are.

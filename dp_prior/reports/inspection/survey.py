@@ -6,7 +6,8 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -212,28 +213,30 @@ def survey(
     read = lru_cache(1)(lambda key: _read(store, key, chosen, episodes))
     signals, clock, texts = [], None, {}
     for name, (each, role) in wanted.items():
-        try:
+        with _noting(name, gaps if role == "other" else problems):
             values = np.concatenate([read(key) for key in each.names], axis=1)
             lengths_read = np.cumsum(lengths[episodes])
             signals.append(_signal(name, each, role, values, lengths_read, described["names"]))
-        except DataError as error:
-            found = [f"{name}: {problem}" for problem in error.problems]
-            (gaps if role == "other" else problems).extend(found)
-    try:
+    with _noting("timestamps", gaps):
         if shapes.get("timestamp") in ((), (1,)):
             clock = read("timestamp")[:, 0].astype(np.float64)
             clock *= 1.0 if described["fps"] is not None else _unit(clock)
-    except DataError as error:
-        gaps += [f"timestamps: {problem}" for problem in error.problems]
-    try:
+    with _noting("instructions", gaps):
         if shapes.get(task := store.text_key or TASK) in ((), (1,)):
             texts = _texts(store.texts(), read(task)[:, 0], lengths[episodes])
-    except DataError as error:
-        gaps += [f"instructions: {problem}" for problem in error.problems]
     used = {key for each, role in wanted.values() if role != "other" for key in each.names} | too_wide
     unused = unused_keys(store, {*used, *itertools.chain(*seen)}, len(texts), unread)
     more = {"problems": problems, "gaps": gaps, "unused": unused, **damage}
     return Survey(store, described, chosen, episodes, signals, clock, texts, *seen, **more)
+
+
+@contextmanager
+def _noting(name: str, lines: list[str]) -> Iterator[None]:
+    """Add to `lines` what is wrong with a part of the data set, in place of an error."""
+    try:
+        yield
+    except DataError as error:
+        lines += [f"{name}: {problem}" for problem in error.problems]
 
 
 def _cameras(store: EpisodeStore) -> dict[str, tuple[int, ...]]:
