@@ -14,7 +14,7 @@ from dp_prior.data.found_files import by_number
 from dp_prior.data.pictures.decode import PICTURE_ENDINGS
 from dp_prior.data.pictures.images import ImagesConfig
 from dp_prior.files.home import expanded
-from dp_prior.reports.inspection.faults import Finding
+from dp_prior.reports.inspection.finding import Finding
 from dp_prior.reports.inspection.image_survey import parts_at
 
 _ENDINGS = {

@@ -15,7 +15,7 @@ from dp_prior.data.recorded.camera import FramesConfig
 from dp_prior.pixels.picture_files import import_pillow
 from dp_prior.pixels.resize import Fit
 from dp_prior.reports.inspection.data_urls import address
-from dp_prior.reports.inspection.faults import MOST_NAMED, Finding
+from dp_prior.reports.inspection.finding import MOST_NAMED, Finding
 from dp_prior.reports.inspection.survey import Survey
 from dp_prior.reports.inspection.viewpoints import Views, find_in_views
 

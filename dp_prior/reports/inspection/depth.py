@@ -14,7 +14,7 @@ from dp_prior.data.frames import FramePart, FrameSource
 from dp_prior.data.frames.depths import Depths
 from dp_prior.data.recorded.camera import DepthConfig
 from dp_prior.reports.inspection.cameras import Strip, strips_of
-from dp_prior.reports.inspection.faults import MOST_NAMED, Finding
+from dp_prior.reports.inspection.finding import MOST_NAMED, Finding
 from dp_prior.reports.inspection.survey import Survey
 
 HALF_BRIGHT = 0.5

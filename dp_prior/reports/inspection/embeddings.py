@@ -17,7 +17,7 @@ from dp_prior.data.embeddings.written import RECORD, cut_warnings, read_record
 from dp_prior.data.errors import DataError
 from dp_prior.data.pictures.decode import PICTURE_ENDINGS
 from dp_prior.files.home import expanded
-from dp_prior.reports.inspection.faults import MOST_NAMED, Finding
+from dp_prior.reports.inspection.finding import MOST_NAMED, Finding
 from dp_prior.tensors.batch import X
 
 MOST_ROWS, BLOCK = 4096, 256

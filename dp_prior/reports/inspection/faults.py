@@ -5,20 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from dp_prior.data.errors import first_few
 from dp_prior.data.formats.choice import named, overlaps
 from dp_prior.data.recorded.odd_values import HUGE, OUTLIER_WIDTHS
+from dp_prior.reports.inspection.alignment import alignment
+from dp_prior.reports.inspection.finding import MOST_NAMED, Finding, ranked
 from dp_prior.reports.inspection.quaternions import quaternions_of
 from dp_prior.reports.inspection.survey import Signal, Survey
-
-Severity = Literal["error", "warning", "note"]
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 AT_A_LIMIT = 0.02
 """Share of values that equal the largest or smallest one, from which a dimension counts as clipped."""
@@ -31,33 +28,6 @@ FAR, NOISE, FEW_MOVES, STILL = 8.0, 0.01, 20, 1e-3
 """A jump is this many times farther than 95 % of the moves. A change by less than `NOISE` of the middle 98 % is no
 move, and a dimension with fewer moves, or a range below `STILL` of the vector's median range, is not judged."""
 
-MOST_NAMED = 5
-LAGS = range(-10, 11)
-"""Steps by which actions are shifted against states to see which fits best."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A fault.
-
-    Attributes:
-        severity: error, it cannot be trained on; warning, training goes on but learns something wrong; note, good to
-            know.
-        episode, frame: where it is first seen, by the data set's own numbers.
-        leave_out: own numbers of the episodes that training is better without.
-    """
-
-    severity: Severity
-    text: str
-    episode: int | None = None
-    frame: int | None = None
-    leave_out: Sequence[int] = ()
-
-    def __str__(self) -> str:
-        where = "" if self.episode is None else f" (episode {self.episode}"
-        where += "" if self.episode is None else ")" if self.frame is None else f", frame {self.frame})"
-        return f"{self.text}{where}"
-
 
 def find(seen: Survey) -> list[Finding]:
     """All findings, the most severe first."""
@@ -65,18 +35,6 @@ def find(seen: Survey) -> list[Finding]:
     if seen.damaged:
         found.append(Finding("error", seen.damage, leave_out=seen.damaged))
     return ranked([*found, *(finding for check in CHECKS for finding in check(seen))])
-
-
-def ranked(found: Iterable[Finding]) -> list[Finding]:
-    """The most severe first."""
-    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
-
-
-def faulty_episodes(seen: Survey, found: Iterable[Finding]) -> list[int]:
-    """Own numbers of the episodes that training is better without. Damaged ones are always among them; of the others
-    none if half or more have a fault, which may then lie in the rest."""
-    numbers = {number for finding in found for number in finding.leave_out}.difference(seen.damaged)
-    return sorted([*seen.damaged, *(numbers if 2 * len(numbers) < len(seen.lengths) else [])])
 
 
 def not_finite(seen: Survey) -> Iterator[Finding]:
@@ -208,52 +166,6 @@ def time(seen: Survey) -> Iterator[Finding]:
         )
 
 
-def alignment(seen: Survey) -> Iterator[Finding]:
-    """Actions that states do not follow: in no dimension, in some episodes, or because they come too late."""
-    actions, states = seen.of("action"), seen.of("observation")
-    if not actions or not states:
-        return
-    action = actions[0].values
-    state = np.concatenate([signal.values for signal in states], axis=1)
-    if not (action.size and state.size and np.isfinite(action).all() and np.isfinite(state).all()):
-        return
-    margin = max(LAGS) + 1
-    middle = np.concatenate(
-        [np.arange(begin + margin, end - margin) for begin, end in zip(seen.bounds, seen.bounds[1:], strict=False)]
-    )
-    if len(middle) < 100:
-        return
-    now, after = state[middle], state[middle + 1]
-    place = np.maximum(*(abs(_correlation(action[middle], there)) for there in (now, after)))
-    most = max(place.max(), abs(_correlation(action[middle], after - now)).max())
-    if most < 0.2:
-        text = f"no dimension of the action correlates with where states are or go, {most:.2f} at most"
-        yield Finding("warning", f"{text}; do actions and states belong together?")
-        return
-    pairs = [(i, int(j)) for i, j in enumerate(place.argmax(1)) if place[i, j] > 0.9]
-    if not pairs:
-        return
-    which = np.array(pairs)
-    fit = {lag: _unexplained(action[middle][:, which[:, 0]], state[middle + lag][:, which[:, 1]]) for lag in LAGS}
-    misfit = {lag: np.median(fit[lag], axis=0).mean() for lag in LAGS}  # jumps of a few steps do not count
-    best = min(misfit, key=misfit.__getitem__)
-    if best <= 0 and misfit[best] < 0.5 * misfit[1]:
-        when = "of the same step" if best == 0 else f"of {-best} steps before"
-        text = f"actions agree best with the states {when}, not with later ones"
-        yield Finding("warning", f"{text}; the action of a step is the command given after its observations")
-        return
-    lag = max(1, best)
-    wrong = fit[lag].mean(1)
-    episode = np.searchsorted(seen.bounds, middle, side="right") - 1
-    count = np.bincount(episode, minlength=len(seen.episodes))
-    mean = np.bincount(episode, wrong, minlength=len(seen.episodes)) / np.maximum(count, 1)
-    strange = np.flatnonzero((mean > 10 * np.median(mean[count > 0])) & (mean > 0.3))
-    if len(strange):
-        numbers = seen.numbers[strange].tolist()
-        text = f"states do not follow the actions in episodes {first_few(numbers)} as in the others"
-        yield Finding("warning", text, numbers[0], leave_out=numbers)
-
-
 def duplicates(seen: Survey) -> Iterator[Finding]:
     """Episodes with the same numbers as an earlier one."""
     signals = seen.of("observation", "action")
@@ -261,7 +173,7 @@ def duplicates(seen: Survey) -> Iterator[Finding]:
     copies: list[tuple[int, int]] = []
     if not signals:
         return
-    for number, begin, end in zip(seen.numbers.tolist(), seen.bounds, seen.bounds[1:], strict=False):
+    for number, begin, end in seen.spans:
         digest = hashlib.sha256()
         for signal in signals:
             digest.update(signal.values[begin:end].tobytes())
@@ -285,7 +197,7 @@ def idle(seen: Survey) -> Iterator[Finding]:
         width = np.maximum(found.q99 - found.q01, 1e-3 * (found.max - found.min))[found.varies]
         moves |= (abs(seen.steps(signal.values[:, found.varies])) > 1e-3 * width).any(1)
     whole, ends = [], []
-    for number, begin, end in zip(seen.numbers.tolist(), seen.bounds, seen.bounds[1:], strict=False):
+    for number, begin, end in seen.spans:
         moving = np.flatnonzero(moves[begin : end - 1])
         if end - begin < 2:
             continue
@@ -401,20 +313,3 @@ def _listed(signal: Signal, which: np.ndarray) -> str:
     if len(found) <= MOST_NAMED:
         named = [signal.called(dimension) for dimension in found]
     return f"{signal.name}, dimension{'s' * (len(found) > 1)} {', '.join(named)} ({len(found)} of {len(which)})"
-
-
-def _standard(values: np.ndarray) -> np.ndarray:
-    """(n, width) with mean 0 and variance 1; constant dimensions are 0."""
-    centred = values - values.mean(0, dtype=np.float64)
-    deviation = centred.std(0)
-    return np.where(deviation > 1e-6 * abs(values).max(0), centred / np.where(deviation > 0, deviation, 1), 0)
-
-
-def _correlation(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    return _standard(one).T @ _standard(other) / len(one)
-
-
-def _unexplained(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """(n, pairs) squared residual of each column of `one` on that of `other`, in units of its variance."""
-    one, other = _standard(one), _standard(other)
-    return (one - other * (one * other).mean(0)) ** 2

@@ -19,7 +19,7 @@ from dp_prior.data.pictures.image_source import ImageSource
 from dp_prior.data.pictures.images import ImagesConfig
 from dp_prior.pixels.resize import Fit
 from dp_prior.reports.inspection.data_urls import address
-from dp_prior.reports.inspection.faults import MOST_NAMED, Finding
+from dp_prior.reports.inspection.finding import MOST_NAMED, Finding
 
 MOST_IMAGES, MOST_PIXELS, SPANS = 4096, 2**28, 32
 """Images that are read of a source at most, fewer of large ones; of larger sets evenly spread spans are read."""

@@ -27,7 +27,8 @@ from dp_prior.reports.inspection.beside_images import unread_beside
 from dp_prior.reports.inspection.cameras import Strip, look
 from dp_prior.reports.inspection.depth import Distances, look_at_depth
 from dp_prior.reports.inspection.embeddings import FolderRows, embeddings_at, find_in_rows, read_rows
-from dp_prior.reports.inspection.faults import MOST_NAMED, Finding, faulty_episodes, find, ranked
+from dp_prior.reports.inspection.faults import find
+from dp_prior.reports.inspection.finding import MOST_NAMED, Finding, faulty_episodes, ranked
 from dp_prior.reports.inspection.image_survey import Gallery, find_in_images, images_at, read_gallery
 from dp_prior.reports.inspection.points import Cloud, look_at_points
 from dp_prior.reports.inspection.proposal import propose, propose_data, propose_images, windows_of

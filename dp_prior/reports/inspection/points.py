@@ -14,7 +14,7 @@ from dp_prior.data.formats.episode_store import step_of
 from dp_prior.data.recorded.points import cloud_fault
 from dp_prior.networks.encoders.points import PointEncoderConfig
 from dp_prior.reports.inspection.cameras import EPISODES
-from dp_prior.reports.inspection.faults import MOST_NAMED, Finding
+from dp_prior.reports.inspection.finding import MOST_NAMED, Finding
 from dp_prior.reports.inspection.survey import Survey
 
 WORKSPACE = (0.005, 0.995)

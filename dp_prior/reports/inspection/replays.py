@@ -10,7 +10,7 @@ from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.data.recorded.whole_episodes import WholeEpisodes
 from dp_prior.evaluation.replay import ReplayConfig
 from dp_prior.evaluation.rollout import RolloutConfig
-from dp_prior.reports.inspection.faults import Finding
+from dp_prior.reports.inspection.finding import Finding
 from dp_prior.run.files.config import TrainConfig
 
 EPISODES = 20

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from dp_prior.onboard.rotation_check import NOT_UNIT
-from dp_prior.reports.inspection.faults import Finding, whole_turns
+from dp_prior.reports.inspection.faults import whole_turns
+from dp_prior.reports.inspection.finding import Finding
 from dp_prior.reports.inspection.quaternions import (
     MOST_ROWS,
     ORDERS,

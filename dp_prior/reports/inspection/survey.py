@@ -135,6 +135,12 @@ class Survey:
         return np.concatenate([[0], np.cumsum(self.lengths[self.episodes])])
 
     @property
+    def spans(self) -> list[tuple[int, int, int]]:
+        """Own number of each episode that was read, and where the episode begins and ends in the arrays."""
+        bounds = self.bounds.tolist()
+        return list(zip(self.numbers.tolist(), bounds[:-1], bounds[1:], strict=True))
+
+    @property
     def fps(self) -> float | None:
         """Control steps per second that the data set declares."""
         found = self.described["fps"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dp_prior.data.errors import first_few
-from dp_prior.reports.inspection.faults import Finding
+from dp_prior.reports.inspection.finding import Finding
 from dp_prior.reports.inspection.survey import Survey
 
 UNITS = {180 / math.pi: "degrees among radians", 1000.0: "millimetres among metres"}

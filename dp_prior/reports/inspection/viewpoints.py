@@ -15,7 +15,7 @@ import torch
 
 from dp_prior.data.frames import FrameSource
 from dp_prior.pixels.resize import Fit
-from dp_prior.reports.inspection.faults import Finding
+from dp_prior.reports.inspection.finding import Finding
 from dp_prior.reports.inspection.survey import Survey
 
 EPISODES, FRAMES, STRIDE, MOST_PASSED = 12, 5, 20, 3000

@@ -16,7 +16,7 @@ from dp_prior.data.formats.choice import ranges
 from dp_prior.reports.inspection.cameras import Strip
 from dp_prior.reports.inspection.data_urls import film_address
 from dp_prior.reports.inspection.embeddings import FolderRows
-from dp_prior.reports.inspection.faults import SEVERITIES
+from dp_prior.reports.inspection.finding import SEVERITIES
 from dp_prior.reports.inspection.image_survey import Gallery
 from dp_prior.reports.inspection.inspect import Inspection
 from dp_prior.reports.inspection.proposal import USUAL_RATE

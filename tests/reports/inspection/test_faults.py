@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from dp_prior.data.formats.npz import NpzStoreConfig
-from dp_prior.reports.inspection.faults import CHECKS, SEVERITIES, find
+from dp_prior.reports.inspection.faults import CHECKS, find
+from dp_prior.reports.inspection.finding import SEVERITIES
 from dp_prior.reports.inspection.survey import survey
 from tests.messages import told
 from tests.reports.inspection.recordings import PERIOD, clean, write_npz

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dp_prior.data.formats.npz import NpzStoreConfig
-from dp_prior.reports.inspection.faults import Finding
+from dp_prior.reports.inspection.finding import Finding
 from dp_prior.reports.inspection.inspect import Inspection
 from dp_prior.reports.inspection.survey import survey
 from dp_prior.reports.pages.data_page import summary, write_inspection
