@@ -32,7 +32,7 @@ from dp_prior.clock import Progress
 from dp_prior.envs.aloha import AlohaConfig
 from dp_prior.evaluation.interval import mean_interval
 from dp_prior.evaluation.rollout import RolloutConfig
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 
 Settings = dict[str, Any]
 RECIPES = {"transfer_cube": "aloha_transfer_state", "insertion": "aloha_insertion_state"}

@@ -161,6 +161,6 @@ def _type(field: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    from dp_prior.run.files.config import TrainConfig
+    from dp_prior.run_directory.config import TrainConfig
 
     write(Path(), TrainConfig)

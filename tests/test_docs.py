@@ -28,10 +28,10 @@ from dp_prior.config.errors import ConfigError
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.reports.inspection.inspect import inspect, write_config
 from dp_prior.run.assembly import Assembly
-from dp_prior.run.files.config import TrainConfig
-from dp_prior.run.files.configurations import truly_described
 from dp_prior.run.plan import plan
 from dp_prior.run.run import Run
+from dp_prior.run_directory.config import TrainConfig
+from dp_prior.run_directory.configurations import truly_described
 from dp_prior.tracking.tracker import Tracker
 from tests import test_image, test_prior
 from tests.embedders.models import save_model

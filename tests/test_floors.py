@@ -24,10 +24,9 @@ FLOORS = [  # a part of a room that has walls of its own is named by its path
     {"tasks", "tracking"},
     {"training", "inference", "inference/export", "inference/foreign", "client"},
     {"evaluation", "inference/serving"},
-    {"run/files"},
-    {"reports/inspection"},
-    {"reports/pages"},
-    {"run", "reports/watching"},
+    {"run_directory"},
+    {"reports"},
+    {"run"},
     {"commands"},
     {"cli", "__init__", "__main__"},
 ]

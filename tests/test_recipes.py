@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dp_prior.envs.pusht_keypoints import keypoints
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from dp_prior.tensors.batch import Spec
 from tests.data.frames.recordings import write_video
 from tests.data.pictures.sets import images, write_folder

@@ -14,7 +14,7 @@ from dp_prior import load_policy
 from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.evaluation.rollout import RolloutConfig
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 
 CONFIGURATION = "pusht_state"
 SAMPLES, CHECKPOINTS, PLAYED = 400_000, 8, (5, 8)

@@ -34,7 +34,7 @@ from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.data.recorded.mirror import MirrorConfig
 from dp_prior.envs.pusht_keypoints import keypoints
 from dp_prior.files.durable import replacing
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 
 CONFIGURATION = "pusht_state"
 GROUPS = ("peers", "screen", "mirror", "probe")

@@ -23,7 +23,7 @@ from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.evaluation.action_error import ActionErrorConfig
 from dp_prior.evaluation.rollout import RolloutConfig
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from dp_prior.tracking.jsonl import read_rows
 
 SELECTION_SEED = 200_000

@@ -22,7 +22,7 @@ from dp_prior.inference.export.exported_policy import OnnxPolicy
 from dp_prior.inference.export.torch_policy import TorchExportPolicy
 from dp_prior.inference.export.write import write_export
 from dp_prior.networks.convolution import Convolution
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.randomness import Randomness

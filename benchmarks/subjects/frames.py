@@ -35,7 +35,7 @@ from dp_prior.files.durable import seal
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.pixels.resize import Fit
 from dp_prior.run.assembly import Assembly
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from dp_prior.tensors.crop import crop_each
 
 BATCH, STEPS, SIDE, CROP = 256, 2, 96, 84

@@ -47,7 +47,7 @@ def exit_codes() -> Iterator[None]:
         sys.exit(130)  # docs/processes.md
     except Exception as error:
         try:
-            from dp_prior.run.files.exit_file import FAILED, REFUSED, STOPPED, classify
+            from dp_prior.run_directory.exit_file import FAILED, REFUSED, STOPPED, classify
         except ModuleNotFoundError as missing:  # run by a Python outside the environment
             found = f"{missing.name} is not installed for {sys.executable}"
             echo(f"error: {found}; activate the environment, or install dp_prior in it", err=True)

@@ -16,7 +16,7 @@ from dp_prior.cli.command import Command, echo, modules_option
 def schema() -> None:
     """Print the JSON Schema of a configuration, with the parts of imported and installed packages, for editors."""
     from dp_prior.config.schema import json_schema
-    from dp_prior.run.files.config import TrainConfig
+    from dp_prior.run_directory.config import TrainConfig
 
     echo(json.dumps(json_schema(TrainConfig), indent=2))
 
@@ -54,7 +54,7 @@ def translate(theirs: tuple[str, ...], library: str | None, out: Path | None) ->
 @click.command(cls=Command)
 def configs() -> None:
     """List the configurations that come with the package, each with its file; `train` takes their names."""
-    from dp_prior.run.files.configurations import configurations
+    from dp_prior.run_directory.configurations import configurations
 
     for name, path in configurations().items():
         echo(f"{name:<24} {path}")

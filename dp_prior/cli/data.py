@@ -31,7 +31,7 @@ def inspect(place: str, html: Path | None, write_config: Path | None, overrides:
     from dp_prior.reports.inspection.inspect import next_command
     from dp_prior.reports.inspection.inspect import write_config as propose
     from dp_prior.reports.pages.data_page import summary, write_inspection
-    from dp_prior.run.files.exit_file import BAD_DATA
+    from dp_prior.run_directory.exit_file import BAD_DATA
 
     found = look(place, overrides)
     echo("\n".join(summary(found)))

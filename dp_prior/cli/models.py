@@ -53,7 +53,7 @@ def sample(checkpoint: str, n: int, out: Path, labels: str | None, modules: tupl
         from dp_prior.commands.sample import Request, draw
         from dp_prior.commands.stored import TIMEOUT_S
         from dp_prior.job.ranks import Ranks, make_accelerator
-        from dp_prior.run.files.exit_file import STOPPED
+        from dp_prior.run_directory.exit_file import STOPPED
 
         import_modules(modules)
         request = Request(n, out, labels=tuple(filter(None, (labels or "").split(","))), **options)

@@ -73,10 +73,10 @@ def train(
         from dp_prior.job.ranks import Ranks, make_accelerator
         from dp_prior.job.slurm import SlurmJob
         from dp_prior.run.check import check as check_run
-        from dp_prior.run.files.config import TrainConfig
-        from dp_prior.run.files.configurations import find_configuration
-        from dp_prior.run.files.exit_file import STOPPED
         from dp_prior.run.run import Run
+        from dp_prior.run_directory.config import TrainConfig
+        from dp_prior.run_directory.configurations import find_configuration
+        from dp_prior.run_directory.exit_file import STOPPED
 
         import_modules(modules)
         config = TrainConfig.from_json_path(find_configuration(config_file), overrides)
@@ -129,8 +129,8 @@ def sweep(
     from dp_prior.reports.pages.ranking import ranking
     from dp_prior.reports.pages.report import write_report
     from dp_prior.reports.pages.story import read_story
-    from dp_prior.run.files.config import run_directory
-    from dp_prior.run.files.configurations import find_configuration
+    from dp_prior.run_directory.config import run_directory
+    from dp_prior.run_directory.configurations import find_configuration
 
     found = trials(find_configuration(config_file), varied, seeds, overrides)
     if only_print:
@@ -201,8 +201,8 @@ def compare(
     """
     from dp_prior.commands.compare import Rules, compare_outcomes, compare_policies, verdict_lines, write_result
     from dp_prior.commands.players import Player
-    from dp_prior.run.files.config import TrainConfig
-    from dp_prior.run.files.configurations import find_configuration
+    from dp_prior.run_directory.config import TrainConfig
+    from dp_prior.run_directory.configurations import find_configuration
 
     if len(policies) == 1:
         playing = ("most", "per_round", "measure", "evaluator", "config_file", "device")
@@ -255,9 +255,9 @@ def improve(
     After a stop the same command continues; a higher --rounds adds rounds.
     """
     from dp_prior.commands.improve import Aim, improve
-    from dp_prior.run.files.config import TrainConfig
-    from dp_prior.run.files.configurations import find_configuration
-    from dp_prior.run.files.exit_file import STOPPED
+    from dp_prior.run_directory.config import TrainConfig
+    from dp_prior.run_directory.configurations import find_configuration
+    from dp_prior.run_directory.exit_file import STOPPED
 
     wanted = Aim(**aim)
     given = None if config_file is None else TrainConfig.from_json_path(find_configuration(config_file))
@@ -278,7 +278,7 @@ def improve(
 def report(runs: tuple[Path, ...], html: Path | None) -> None:
     """Write one HTML page about a run, or about several runs side by side; runs may be in progress."""
     from dp_prior.reports.pages.report import write_report
-    from dp_prior.run.files.scores import PAGE
+    from dp_prior.run_directory.scores import PAGE
 
     if html is None and len(runs) > 1:
         raise click.UsageError("--html says where the page of several runs goes")
@@ -318,7 +318,7 @@ def watch(runs: Path, host: str, port: int, insecure: bool, modules: tuple[str, 
 def push(run: Path, repo: str | None, limit_s: float) -> None:
     """Upload the checkpoints in the outbox of a run."""
     from dp_prior.commands.push import push_run
-    from dp_prior.run.files.exit_file import UNAVAILABLE
+    from dp_prior.run_directory.exit_file import UNAVAILABLE
 
     missing = push_run(run, repo, limit_s, report=echo)
     if missing:

@@ -95,7 +95,7 @@ def _bound(host: str, port: int, token_file: Path | None, insecure: bool) -> Ite
 def _not_held_up() -> Iterator[None]:
     """A prediction that hangs ends the process, with the stacks of all threads; else its thread would be waited for."""
     from dp_prior.inference.serving.policy_server import HangError
-    from dp_prior.run.files.exit_file import FAILED
+    from dp_prior.run_directory.exit_file import FAILED
 
     try:
         yield
@@ -221,7 +221,7 @@ def trial(
     from dp_prior.commands.candidate import Candidate
     from dp_prior.commands.compare import OUTCOMES, verdict_lines, write_result
     from dp_prior.commands.trial_sheet import TrialRules, opened_sheet
-    from dp_prior.run.files.exit_file import STOPPED
+    from dp_prior.run_directory.exit_file import STOPPED
 
     if len(policies) < 2 or len(set(policies)) < len(policies):
         raise click.UsageError("a trial compares two policies or more, each named once")

@@ -24,7 +24,7 @@ from dp_prior.data.recorded.language import read_texts
 from dp_prior.data.recorded.selection import ACTION, read_selected
 from dp_prior.embedders import Embedder, named
 from dp_prior.pixels.picture_files import encoded_picture, import_pillow
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 
 PICTURES_REMEMBERED = 64
 """Captions of one picture are near each other."""

@@ -16,8 +16,8 @@ from dp_prior.config import ConfigError
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.places.reference import resolve
 from dp_prior.run.assembly import Assembly
-from dp_prior.run.files.config import TrainConfig
-from dp_prior.run.files.scores import has_result_of, read_result
+from dp_prior.run_directory.config import TrainConfig
+from dp_prior.run_directory.scores import has_result_of, read_result
 from dp_prior.tasks.bounded import UnbuildableError
 from dp_prior.tasks.pretrained import Pretrained, load_weights
 from dp_prior.tracking.console import ConsoleConfig, ConsoleLogger

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from dp_prior.data.frames.unused import UnusedCache, unused_caches
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 
 
 def unused_frame_caches(config_files: Iterable[Path], overrides: Iterable[str]) -> list[UnusedCache]:

@@ -17,7 +17,7 @@ from dp_prior.inference.foreign import dalle2, diffusion_policy, improved_diffus
 from dp_prior.inference.foreign.foreign_files import PublishedFiles
 from dp_prior.inference.foreign.foreign_model import PublishedModel
 from dp_prior.inference.foreign.foreign_policy import Published
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 
 SOURCE = "source.json"
 """The origin of an imported model, in its checkpoint instead of a training state: format, place, revision, hashes."""

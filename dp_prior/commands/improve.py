@@ -22,10 +22,10 @@ from dp_prior.data.errors import ChangedError
 from dp_prior.envs.starts import SEED
 from dp_prior.files.durable import encode_document, replace_file
 from dp_prior.places.reference import resolve
-from dp_prior.run.files.changes import OtherRunError
-from dp_prior.run.files.config import TrainConfig
-from dp_prior.run.files.scores import read_result
 from dp_prior.run.run import Run
+from dp_prior.run_directory.changes import OtherRunError
+from dp_prior.run_directory.config import TrainConfig
+from dp_prior.run_directory.scores import read_result
 
 ROUNDS = "rounds.json"
 """The table of the rounds, in the folder of an improvement."""

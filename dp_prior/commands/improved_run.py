@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dp_prior.config import ConfigError
 from dp_prior.data.recorded.records import RecordedConfig, WindowsConfig
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 
 FIRST_SET = "demonstrations"
 """Name of the first data set, if there was no other."""

@@ -16,7 +16,7 @@ from dp_prior.config import ConfigError
 from dp_prior.envs.fingerprint import versions
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.evaluation.rollout_evaluator import RolloutEvaluator
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 
 Play = Callable[[range], list[dict[str, Any]]]
 """Plays episodes; gives a row for each, with its seed, score, success, steps and executed actions."""

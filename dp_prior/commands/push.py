@@ -11,9 +11,9 @@ from dp_prior.config import ConfigError
 from dp_prior.places.hub import HuggingFaceSaverConfig
 from dp_prior.places.reference import resolve
 from dp_prior.places.upload import UploadConfig, UploadSaver
-from dp_prior.run.files.config import TrainConfig
-from dp_prior.run.files.directory import refuse_checkpoint
-from dp_prior.run.files.scores import shown_on_card
+from dp_prior.run_directory.config import TrainConfig
+from dp_prior.run_directory.directory import refuse_checkpoint
+from dp_prior.run_directory.scores import shown_on_card
 
 
 def push_run(run: Path, repo: str | None, limit_s: float, report: Callable[[str], None]) -> list[str]:

@@ -52,7 +52,7 @@ from dp_prior.job.stop import Abandoned
 from dp_prior.job.watch.judge import PATIENCE
 from dp_prior.pixels.picture_files import import_pillow
 from dp_prior.places.reference import resolve
-from dp_prior.run.files.changes import flat, kind_of
+from dp_prior.run_directory.changes import flat, kind_of
 from dp_prior.tensors.batch import LABEL, Spec
 from dp_prior.tensors.randomness import Randomness
 

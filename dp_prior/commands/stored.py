@@ -14,7 +14,7 @@ from dp_prior.config import Config, ConfigError
 from dp_prior.data import DataConfig
 from dp_prior.data.split_data import SplitData
 from dp_prior.job.ranks import Ranks
-from dp_prior.run.files.exit_file import explain
+from dp_prior.run_directory.exit_file import explain
 from dp_prior.tasks import TaskConfig
 from dp_prior.tasks.pretrained import Pretrained
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from dp_prior.config import ConfigError
 from dp_prior.places.local import LocalSaverConfig
-from dp_prior.run.files.config import TrainConfig, run_directory
-from dp_prior.run.files.exit_file import STOPPED, classify
 from dp_prior.run.run import Run
+from dp_prior.run_directory.config import TrainConfig, run_directory
+from dp_prior.run_directory.exit_file import STOPPED, classify
 
 LONGEST_PLACE = 150
 """Characters of what is told of a trial in the name of its directory; file systems allow 255 bytes for a whole name."""

@@ -11,7 +11,7 @@ from dp_prior.config.translation.libraries import LIBRARIES, LISTS_OF_THEIRS, re
 from dp_prior.config.translation.library import Library
 from dp_prior.config.translation.row import Theirs
 from dp_prior.config.translation.translate import Translation, translate
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 
 
 def translate_settings(words: Sequence[str], key: str | None = None) -> tuple[Library, Translation]:

@@ -22,11 +22,11 @@ from dp_prior.data.recorded.records import pinned_commits
 from dp_prior.files.regular_files import read_object
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.watch.judge import PATIENCE
-from dp_prior.run.files.changes import OtherRunError, check_changes
-from dp_prior.run.files.config import TrainConfig, run_directory
-from dp_prior.run.files.directory import RunDirectory
-from dp_prior.run.files.exit_file import ExitFile, explain
-from dp_prior.run.files.scores import MEDIA
+from dp_prior.run_directory.changes import OtherRunError, check_changes
+from dp_prior.run_directory.config import TrainConfig, run_directory
+from dp_prior.run_directory.directory import RunDirectory
+from dp_prior.run_directory.exit_file import ExitFile, explain
+from dp_prior.run_directory.scores import MEDIA
 from dp_prior.tasks.bounded import build_bounded
 from dp_prior.tensors.randomness import derive_seed
 from dp_prior.tracking.tracker import Tracker

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 from dp_prior.clock import Progress
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from dp_prior.tensors.batch import Batch
 from dp_prior.training.trainer import PolicyTrainer
 

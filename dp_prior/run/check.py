@@ -20,10 +20,10 @@ from dp_prior.job.watch.judge import PATIENCE
 from dp_prior.places.reference import resolve
 from dp_prior.run.assembly import Assembly, with_local_data
 from dp_prior.run.budget import time_of_training, timed_steps
-from dp_prior.run.files.config import TrainConfig, run_directory
-from dp_prior.run.files.directory import RunDirectory
 from dp_prior.run.plan import plan
 from dp_prior.run.start import Resume, initialise, recalled
+from dp_prior.run_directory.config import TrainConfig, run_directory
+from dp_prior.run_directory.directory import RunDirectory
 from dp_prior.tensors.batch import Batch
 from dp_prior.tensors.randomness import Randomness
 from dp_prior.training.guard import NotFiniteError

@@ -11,7 +11,7 @@ from dp_prior.clock import Progress
 from dp_prior.config.rich_text import facts_table
 from dp_prior.job.stop import TIME_LIMIT
 from dp_prior.places.reference import resolve
-from dp_prior.run.files.scores import read_result
+from dp_prior.run_directory.scores import read_result
 from dp_prior.tasks.pretrained import Pretrained
 from dp_prior.tracking.jsonl import read_rows
 

@@ -9,8 +9,8 @@ from dp_prior.run.assembly import Assembly
 from dp_prior.run.budget import budget_warnings
 from dp_prior.run.cameras import camera_warnings
 from dp_prior.run.clouds import cloud_warnings
-from dp_prior.run.files.config import TrainConfig, run_directory
 from dp_prior.run.precision import precision_warnings
+from dp_prior.run_directory.config import TrainConfig, run_directory
 from dp_prior.training.measure import foretold
 from dp_prior.training.optimizer import AdamW
 from dp_prior.training.trainer import PolicyTrainer

@@ -26,14 +26,14 @@ from dp_prior.job.stop import Abandoned, Stop
 from dp_prior.pixels.video_writer import write_gif
 from dp_prior.reports.pages.report import write_last_page
 from dp_prior.run.assembly import Assembly, Services
-from dp_prior.run.files.config import TrainConfig, run_directory
-from dp_prior.run.files.configurations import find_configuration, truly_described
-from dp_prior.run.files.directory import RunDirectory
-from dp_prior.run.files.exit_file import DONE, EXIT, STOPPED, recorded
-from dp_prior.run.files.scores import has_result_of, shown_on_card, write_result
 from dp_prior.run.outcome import Outcome
 from dp_prior.run.plan import plan
 from dp_prior.run.start import Resume, find_checkpoint, initialise
+from dp_prior.run_directory.config import TrainConfig, run_directory
+from dp_prior.run_directory.configurations import find_configuration, truly_described
+from dp_prior.run_directory.directory import RunDirectory
+from dp_prior.run_directory.exit_file import DONE, EXIT, STOPPED, recorded
+from dp_prior.run_directory.scores import has_result_of, shown_on_card, write_result
 from dp_prior.tracking.console import show
 from dp_prior.tracking.identity import IDENTITY, claim_identity
 from dp_prior.tracking.jsonl import ROWS

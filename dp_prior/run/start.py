@@ -18,8 +18,8 @@ from dp_prior.places.local import copy_checkpoint
 from dp_prior.places.reference import resolve
 from dp_prior.places.resume import LocalResumeConfig
 from dp_prior.places.source import NoPlaceError, RemoteError
-from dp_prior.run.files.changes import completed, flat
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.changes import completed, flat
+from dp_prior.run_directory.config import TrainConfig
 from dp_prior.tasks.pretrained import Pretrained
 from dp_prior.tasks.transfer import Transfer, TransferConfig, choose
 

@@ -19,7 +19,7 @@ from dp_prior.checkpoints.store import INDEX, CheckpointStore
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.files.durable import encode_document, temporary_beside
-from dp_prior.run.files.exit_file import UNSAVED, classify
+from dp_prior.run_directory.exit_file import UNSAVED, classify
 from tests.audited import events_of
 from tests.checkpoints.documents import progress_of, recover
 from tests.limits import file_sizes_up_to

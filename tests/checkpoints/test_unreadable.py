@@ -20,7 +20,7 @@ from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.cli import main
 from dp_prior.clock import Progress
 from dp_prior.files.durable import seal
-from dp_prior.run.files.exit_file import UNSAVED, classify
+from dp_prior.run_directory.exit_file import UNSAVED, classify
 from dp_prior.training.trainer import PolicyTrainer
 from tests import forks
 from tests.checkpoints.documents import progress_of

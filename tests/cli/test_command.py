@@ -100,7 +100,7 @@ def test_an_error_of_the_user_is_one_message_and_its_code(error, code, capsys):
 
 
 def test_ctrl_c_is_told_and_has_its_code_without_the_imports_that_it_may_have_broken(capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "dp_prior.run.files.exit_file", None)
+    monkeypatch.setitem(sys.modules, "dp_prior.run_directory.exit_file", None)
     with pytest.raises(SystemExit) as caught, exit_codes():
         raise KeyboardInterrupt
     assert (caught.value.code, capsys.readouterr().err) == (130, "error: interrupted\n")

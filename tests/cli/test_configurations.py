@@ -5,8 +5,8 @@ import shlex
 from pathlib import Path
 
 from dp_prior.config.schema import json_schema
-from dp_prior.run.files.config import TrainConfig
-from dp_prior.run.files.configurations import find_configuration
+from dp_prior.run_directory.config import TrainConfig
+from dp_prior.run_directory.configurations import find_configuration
 from tests.cli.invoked import command
 from tests.messages import told
 

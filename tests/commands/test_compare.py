@@ -20,7 +20,7 @@ from dp_prior.commands.outcomes import Outcomes
 from dp_prior.commands.players import Player
 from dp_prior.config import ConfigError
 from dp_prior.files.locks import FileLock
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from tests.messages import naming, told
 from tests.tiny import tiny
 

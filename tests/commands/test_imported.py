@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from dp_prior import load_policy
 from dp_prior.cli import main
 from dp_prior.commands import imported
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from dp_prior.tensors.randomness import Randomness
 from tests.inference.foreign.checkpoints import diffusion_policy, lerobot
 from tests.messages import told

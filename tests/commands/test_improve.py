@@ -22,9 +22,9 @@ from dp_prior.envs.toy import ToyConfig, demonstrations
 from dp_prior.files.locks import FileLock
 from dp_prior.pixels.renderers.pusht import PushTRendererConfig
 from dp_prior.places.reference import resolve
-from dp_prior.run.files.changes import OtherRunError
-from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.run import Run
+from dp_prior.run_directory.changes import OtherRunError
+from dp_prior.run_directory.config import TrainConfig
 from dp_prior.training.trainer import PolicyTrainer
 from tests.commands.test_improved_run import corrected
 from tests.extras import needs

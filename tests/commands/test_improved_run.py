@@ -10,8 +10,8 @@ from dp_prior.config import ConfigError
 from dp_prior.envs.toy import demonstrations
 from dp_prior.inference.load import load_policy
 from dp_prior.places.reference import resolve
-from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.run import Run
+from dp_prior.run_directory.config import TrainConfig
 from tests.messages import naming
 from tests.tiny import tiny, write_data
 

@@ -10,7 +10,7 @@ from dp_prior.config import ConfigError
 from dp_prior.envs.toy import ToyConfig
 from dp_prior.inference.export.write import write_export
 from dp_prior.inference.load import load_policy
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from tests.commands.test_compare import ROLLOUTS
 from tests.messages import naming
 from tests.tiny import tiny, train, write

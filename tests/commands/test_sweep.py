@@ -11,7 +11,7 @@ from dp_prior.cli import main
 from dp_prior.commands import sweep as sweeping
 from dp_prior.commands.sweep import run_trials, trials
 from dp_prior.config import ConfigError
-from dp_prior.run.files.exit_file import BAD_DATA, STOPPED
+from dp_prior.run_directory.exit_file import BAD_DATA, STOPPED
 from dp_prior.training.guard import NotFiniteError
 from tests.messages import naming, told
 from tests.reports.pages.test_report import Outline

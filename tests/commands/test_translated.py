@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from tests.cli.invoked import command
 from tests.config.translation.test_dalle2_table import PRIOR
 from tests.config.translation.test_diffusion_policy_table import UNET_LOWDIM

@@ -12,7 +12,7 @@ from dp_prior.envs.toy import Toy, ToyConfig
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.pixels.video_writer import VideoWriter
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from tests.cases import every
 from tests.evaluation.fakes import NOW, TinyPolicy, read_video
 from tests.messages import naming, told

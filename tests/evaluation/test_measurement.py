@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dp_prior.config import Config
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement, write_report
-from dp_prior.run.files.exit_file import UNSAVED, classify
+from dp_prior.run_directory.exit_file import UNSAVED, classify
 from tests.cases import every
 from tests.evaluation.fakes import NOW
 from tests.limits import file_sizes_up_to

@@ -17,7 +17,7 @@ from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.pusht_goals import PushTGoalsConfig, write_goal_demonstrations
 from dp_prior.envs.toy import ToyConfig, demonstrations
 from dp_prior.evaluation.replay import ReplayConfig
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from tests.evaluation.fakes import NOW
 from tests.evaluation.replays import EPISODES, OBS, recorded, replay
 from tests.messages import naming

@@ -14,9 +14,9 @@ from dp_prior.places.parcel import Parcel
 from dp_prior.places.reference import resolve
 from dp_prior.places.upload import UploadConfig
 from dp_prior.places.worker import Worker
-from dp_prior.run.files.config import TrainConfig
-from dp_prior.run.files.configurations import find_configuration
 from dp_prior.run.run import Run
+from dp_prior.run_directory.config import TrainConfig
+from dp_prior.run_directory.configurations import find_configuration
 from tests.messages import told
 from tests.tiny import experiment, tiny
 

@@ -7,7 +7,7 @@ import pytest
 
 from dp_prior.clock import Progress
 from dp_prior.run.budget import budget_warnings, duration, time_of_training, timed_steps
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from tests.messages import told
 from tests.tiny import tiny, train, write
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dp_prior.run.cameras import camera_warnings
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from tests.messages import told_each
 from tests.tiny import tiny
 

@@ -16,8 +16,8 @@ from dp_prior.config import ConfigError
 from dp_prior.diffusion.draw import Draw
 from dp_prior.envs.toy import ToyConfig, demonstrations
 from dp_prior.evaluation.loss import LossConfig
-from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.run import Run, train
+from dp_prior.run_directory.config import TrainConfig
 from dp_prior.tensors.randomness import Randomness
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.trainer import PolicyTrainer

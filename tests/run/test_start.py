@@ -15,8 +15,8 @@ from dp_prior.config import ConfigError
 from dp_prior.places.local import copy_checkpoint
 from dp_prior.places.resume import LocalResumeConfig, RemoteResumeConfig
 from dp_prior.run import start
-from dp_prior.run.files.config import TrainConfig
 from dp_prior.run.start import find_checkpoint, initialise
+from dp_prior.run_directory.config import TrainConfig
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.batch import Spec
 from tests.messages import naming, told

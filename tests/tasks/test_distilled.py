@@ -15,7 +15,7 @@ from dp_prior import load_policy
 from dp_prior.commands.evaluate import evaluate_checkpoint
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import DDIM
-from dp_prior.run.files.changes import kind_of
+from dp_prior.run_directory.changes import kind_of
 from dp_prior.tasks.distilled import DistilledPolicy, DistilledPolicyConfig
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.batch import Batch, Spec

@@ -38,7 +38,7 @@ from dp_prior.reports.inspection.simulation import simulated
 from dp_prior.reports.inspection.survey import Role, Survey, survey
 from dp_prior.reports.inspection.units import find_units
 from dp_prior.reports.inspection.unused import videos_beside
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.normalizer import Limits, NormalizerConfig
 

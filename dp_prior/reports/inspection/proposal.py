@@ -27,7 +27,7 @@ from dp_prior.evaluation.open_loop import can_film
 from dp_prior.reports.inspection.depth import Distances
 from dp_prior.reports.inspection.image_survey import Gallery
 from dp_prior.reports.inspection.survey import Survey
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 
 PICTURE = 96
 """Pixels of the shorter side of a frame as the network sees it."""

@@ -11,7 +11,7 @@ from dp_prior.data.recorded.whole_episodes import WholeEpisodes
 from dp_prior.evaluation.replay import ReplayConfig
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.reports.inspection.finding import Finding
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 
 EPISODES = 20
 """Episodes that are replayed where no evaluator says how many."""

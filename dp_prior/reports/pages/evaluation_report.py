@@ -22,7 +22,7 @@ from dp_prior.evaluation.interval import UNBOUNDED
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.files.regular_files import open_regular, read_small
 from dp_prior.reports.pages.numbers import can_be_drawn
-from dp_prior.run.files.scores import MEDIA
+from dp_prior.run_directory.scores import MEDIA
 
 BY_SEED = "/by_seed"
 MOMENTS = "/moments"

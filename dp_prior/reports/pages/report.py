@@ -11,7 +11,7 @@ from dp_prior.evaluation.picture import import_figure
 from dp_prior.reports.pages.comparison import comparison_page
 from dp_prior.reports.pages.run_page import run_page
 from dp_prior.reports.pages.story import read_story
-from dp_prior.run.files.scores import PAGE
+from dp_prior.run_directory.scores import PAGE
 
 
 def write_report(runs: Sequence[Path], output: Path) -> Path:

@@ -22,11 +22,11 @@ from dp_prior.files.durable import is_alive
 from dp_prior.files.regular_files import UnfitError, open_regular, read_small
 from dp_prior.reports.pages.evaluation_report import EvaluationReport, chunks_of, frames_of, read_reports
 from dp_prior.reports.pages.numbers import can_be_drawn, is_number
-from dp_prior.run.files.changes import flat
-from dp_prior.run.files.config import TrainConfig
-from dp_prior.run.files.directory import refuse_checkpoint
-from dp_prior.run.files.exit_file import EXIT, RUNNING
-from dp_prior.run.files.scores import MEDIA, RESULT
+from dp_prior.run_directory.changes import flat
+from dp_prior.run_directory.config import TrainConfig
+from dp_prior.run_directory.directory import refuse_checkpoint
+from dp_prior.run_directory.exit_file import EXIT, RUNNING
+from dp_prior.run_directory.scores import MEDIA, RESULT
 from dp_prior.tracking.identity import IDENTITY
 from dp_prior.tracking.jsonl import EVENTS, ROWS, parse_row
 from dp_prior.tracking.row_log import RowLog

@@ -21,7 +21,7 @@ from dp_prior.files.regular_files import UnfitError, open_regular
 from dp_prior.job.listener import authority
 from dp_prior.reports.watching.run_list import BusyError, Runs
 from dp_prior.reports.watching.views import index, view
-from dp_prior.run.files.scores import MEDIA, PAGE
+from dp_prior.run_directory.scores import MEDIA, PAGE
 
 TYPES = {".mp4": "video/mp4", ".png": "image/png", ".gif": "image/gif"}
 """Types of the files that are served from the `media` folder of a run."""

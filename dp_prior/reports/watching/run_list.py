@@ -17,8 +17,8 @@ from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.reports.pages.run_page import run_page
 from dp_prior.reports.pages.story import read_story
 from dp_prior.reports.watching.summary import Summary, summarise
-from dp_prior.run.files.exit_file import EXIT
-from dp_prior.run.files.scores import MEDIA, PAGE, RESULT
+from dp_prior.run_directory.exit_file import EXIT
+from dp_prior.run_directory.scores import MEDIA, PAGE, RESULT
 from dp_prior.tracking.identity import IDENTITY
 from dp_prior.tracking.jsonl import EVENTS, ROWS
 from dp_prior.tracking.row_log import MOST_ROWS, RowLog

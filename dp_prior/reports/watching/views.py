@@ -14,7 +14,7 @@ from urllib.parse import quote
 from dp_prior.reports.pages.page import template
 from dp_prior.reports.watching.run_list import Runs
 from dp_prior.reports.watching.summary import Summary, differences
-from dp_prior.run.files.scores import MEDIA, PAGE
+from dp_prior.run_directory.scores import MEDIA, PAGE
 from dp_prior.tracking.jsonl import ROWS
 
 FILMS = 12

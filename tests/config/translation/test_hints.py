@@ -8,7 +8,7 @@ from dp_prior.config import ConfigError
 from dp_prior.config.translation.hints import hint
 from dp_prior.config.translation.libraries import LIBRARIES
 from dp_prior.config.translation.row import copies
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from tests.cases import drawn
 from tests.config.translation.test_dalle2_table import PRIOR
 from tests.config.translation.test_improved_diffusion_table import HYBRID

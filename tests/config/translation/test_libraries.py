@@ -14,7 +14,7 @@ from dp_prior.config import ConfigError
 from dp_prior.config.translation.foreign_settings import flat
 from dp_prior.config.translation.libraries import LIBRARIES, LISTS_OF_THEIRS, recognise
 from dp_prior.config.translation.translate import translate
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from tests.config.translation.translated import translated
 
 EXAMPLES = {

@@ -5,7 +5,7 @@ import json
 from dp_prior.config.translation.foreign_settings import flat
 from dp_prior.config.translation.library import Library
 from dp_prior.config.translation.translate import Translation, translate
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 
 
 def translated(library: Library, settings: dict) -> Translation:

@@ -267,7 +267,7 @@ def test_convert_chooses_thins_and_says_what_it_relabels(source, tmp_path):
 
 
 def test_a_change_of_the_choice_is_a_change_of_the_data(source):
-    from dp_prior.run.files.changes import kind_of
+    from dp_prior.run_directory.changes import kind_of
 
     assert {kind_of(f"data.{name}") for name in ("choice.leave_out", "choice.only", "choice.where", "stride")} == {
         "data"

@@ -6,7 +6,7 @@ import torch
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.pixels.resize import Fit
-from dp_prior.run.files.changes import kind_of
+from dp_prior.run_directory.changes import kind_of
 from tests.messages import naming, told
 from tests.tiny_camera import FRAMES, SIZE, data_of, recorded
 

@@ -18,7 +18,7 @@ from dp_prior.data.recorded.mirror import MirrorConfig
 from dp_prior.data.recorded.mixture import MixtureConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.pixels.resize import Fit
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from dp_prior.tensors.rotations import from_6d
 from tests.examples import examples
 from tests.messages import naming, told

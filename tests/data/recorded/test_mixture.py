@@ -20,7 +20,7 @@ from dp_prior.data.recorded.mixture import Mixture, MixtureConfig, SetConfig
 from dp_prior.data.recorded.records import WindowsConfig
 from dp_prior.data.recorded.split import SplitConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from tests.data.frames.recordings import pictures
 from tests.data.recorded import test_frame_embeddings as embedded
 from tests.data.recorded.trajectories import CONFIG, configure, episodes

@@ -12,7 +12,7 @@ from dp_prior.data.formats.convert import convert
 from dp_prior.data.recorded.mixture import MixtureConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.data.recorded.weights import weighted_shares
-from dp_prior.run.files.changes import kind_of
+from dp_prior.run_directory.changes import kind_of
 from tests.messages import naming, told
 
 LENGTHS = [20, 10, 30]

@@ -13,7 +13,7 @@ from dp_prior import load_prior
 from dp_prior.commands.imported import import_published
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import step_noise
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from dp_prior.tensors.randomness import Randomness
 from tests.messages import naming
 from tests.networks.backbones.test_multi_query_prior import DIM, PLACES, THEIRS, PlainPriorNetwork

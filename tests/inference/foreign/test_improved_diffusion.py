@@ -14,7 +14,7 @@ from dp_prior.config.translation.foreign_settings import read_flags
 from dp_prior.config.translation.improved_diffusion_table import IMPROVED_DIFFUSION
 from dp_prior.config.translation.translate import translate
 from dp_prior.diffusion.sampler import step_noise
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from dp_prior.tensors.randomness import Randomness
 from tests import forks
 from tests.extras import needs

@@ -8,7 +8,7 @@ import torch
 
 from dp_prior.reports.inspection.inspect import inspect, write_config
 from dp_prior.reports.pages.data_page import summary
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from tests.data.frames.recordings import ends_of, pictures, write_folder
 from tests.messages import told
 

@@ -12,7 +12,7 @@ from dp_prior.networks.backbones.unet2d import UNet2DConfig
 from dp_prior.reports.inspection import image_survey as looking
 from dp_prior.reports.inspection.inspect import inspect, write_config
 from dp_prior.reports.pages.data_page import write_inspection
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from tests.data.pictures.sets import CLASSES, encoded, images, write_folder, write_npz, write_parquet
 from tests.messages import naming, told, told_each
 from tests.reports.inspection.recordings import clean

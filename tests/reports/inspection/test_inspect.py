@@ -22,7 +22,7 @@ from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.reports.inspection import survey as surveying
 from dp_prior.reports.inspection.inspect import inspect, next_command, write_config
 from dp_prior.reports.pages.data_page import summary, write_inspection
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from dp_prior.tracking.jsonl import read_rows
 from tests.data.frames.recordings import KEY, pictures, write_lerobot
 from tests.messages import naming, told, told_each

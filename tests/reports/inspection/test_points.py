@@ -7,7 +7,7 @@ import pytest
 
 from dp_prior.reports.inspection.inspect import inspect, write_config
 from dp_prior.reports.pages.data_page import summary
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from tests.data.frames.recordings import ends_of
 from tests.messages import told, told_each
 

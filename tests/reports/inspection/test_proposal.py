@@ -17,7 +17,7 @@ from dp_prior.reports.inspection.inspect import inspect, write_config
 from dp_prior.reports.inspection.proposal import PICTURE, USUAL_RATE, _reduced, propose, propose_data, windows_of
 from dp_prior.reports.inspection.survey import survey
 from dp_prior.run.budget import MANY_EPOCHS
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from tests.messages import naming
 from tests.reports.inspection.recordings import clean, write_npz
 

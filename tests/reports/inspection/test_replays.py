@@ -8,7 +8,7 @@ import pytest
 from dp_prior.envs.toy import demonstrations
 from dp_prior.reports.inspection.inspect import inspect
 from dp_prior.reports.inspection.replays import EPISODES, replay_findings
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from tests.tiny import tiny
 
 ROLLOUT = {"type": "rollout", "env": {"type": "toy"}, "videos": 0}

@@ -14,8 +14,8 @@ from dp_prior.checkpoints.held import HeldDirectory
 from dp_prior.checkpoints.run_lock import LOCK, unwritable
 from dp_prior.data.errors import UnreadableError
 from dp_prior.files.durable import try_writing
-from dp_prior.run.files.exit_file import EXIT
-from dp_prior.run.files.scores import MEDIA, RESULT
+from dp_prior.run_directory.exit_file import EXIT
+from dp_prior.run_directory.scores import MEDIA, RESULT
 from dp_prior.tracking.identity import IDENTITY
 from dp_prior.tracking.jsonl import CUT, EVENTS, ROWS
 

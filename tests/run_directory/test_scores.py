@@ -9,7 +9,7 @@ import pytest
 
 from dp_prior.checkpoints.format import Manifest, write_checkpoint
 from dp_prior.checkpoints.snapshot import Snapshot
-from dp_prior.run.files.scores import RESULT, has_result_of, read_result, shown_on_card, write_result
+from dp_prior.run_directory.scores import RESULT, has_result_of, read_result, shown_on_card, write_result
 from tests.checkpoints.documents import progress_of
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from dp_prior.config import ORIGINS
 from dp_prior.data.errors import first_few
-from dp_prior.run.files.changes import flat
-from dp_prior.run.files.config import HOW_TO_GET_DATA, TrainConfig
+from dp_prior.run_directory.changes import flat
+from dp_prior.run_directory.config import HOW_TO_GET_DATA, TrainConfig
 
 CONFIG_FOLDER = "configs"
 
@@ -21,7 +21,7 @@ _PLACES = ("description", "tracker.", "checkpoints.", ORIGINS)
 
 def configurations() -> dict[str, Path]:
     """The files by name."""
-    package = Path(__file__).parents[2]
+    package = Path(__file__).parents[1]
     places = [place for place in (package / CONFIG_FOLDER, package.parent / CONFIG_FOLDER) if place.is_dir()]
     return {path.stem: path for place in places[:1] for path in sorted(place.glob("*/*.json"))}
 

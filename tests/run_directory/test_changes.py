@@ -10,8 +10,8 @@ import pytest
 
 from dp_prior.config import Config, ConfigError, change_of, child, records_in
 from dp_prior.config.schema import records
-from dp_prior.run.files.changes import check_changes, kind_of
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.changes import check_changes, kind_of
+from dp_prior.run_directory.config import TrainConfig
 from tests.messages import naming, told
 from tests.tiny import tiny
 
@@ -209,7 +209,7 @@ def keys_of(value, prefix=""):
     return found
 
 
-SHIPPED = [path for path in (Path(__file__).parents[3] / "configs").rglob("*.json") if "schema" not in path.name]
+SHIPPED = [path for path in (Path(__file__).parents[2] / "configs").rglob("*.json") if "schema" not in path.name]
 
 
 @pytest.mark.promise("B5")

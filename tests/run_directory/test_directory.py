@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from dp_prior.run.files.directory import RunDirectory
-from dp_prior.run.files.exit_file import EXIT
-from dp_prior.run.files.scores import RESULT
+from dp_prior.run_directory.directory import RunDirectory
+from dp_prior.run_directory.exit_file import EXIT
+from dp_prior.run_directory.scores import RESULT
 from dp_prior.training.trainer import PolicyTrainer
 from tests.messages import told
 from tests.tiny import rows, train, write
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 SHORT = {"train__steps": 8, "train__save_every": {"steps": 2}}
 
 

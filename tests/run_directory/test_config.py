@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dp_prior.config import ConfigError
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 from tests import test_prior
 from tests.messages import told, told_each
 from tests.tiny import tiny

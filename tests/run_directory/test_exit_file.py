@@ -18,8 +18,8 @@ from dp_prior.config import ConfigError
 from dp_prior.data.errors import UnreadableError
 from dp_prior.evaluation.loss import LossEvaluator
 from dp_prior.job.watch.judge import LOST, RankLostError, Verdict
-from dp_prior.run.files import exit_file
-from dp_prior.run.files.exit_file import ExitFile, classify, recorded
+from dp_prior.run_directory import exit_file
+from dp_prior.run_directory.exit_file import ExitFile, classify, recorded
 from dp_prior.training.guard import NotFiniteError
 from dp_prior.training.trainer import PolicyTrainer
 from tests.messages import naming, told
@@ -214,7 +214,7 @@ def test_lock_of_another_run_is_nobodys_failure(tmp_path):
 
 
 def test_codes_are_those_of_the_documentation():
-    page = (Path(__file__).parents[3] / "docs/processes.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/processes.md").read_text()
     documented = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
     assert documented >= {0, 1, LOST, exit_file.STOPPED, *(code for _, code in exit_file.REASONS.values())}
 

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from dp_prior.run.files.config import HOW_TO_GET_DATA, TrainConfig
-from dp_prior.run.files.configurations import configurations, find_configuration, truly_described
+from dp_prior.run_directory.config import HOW_TO_GET_DATA, TrainConfig
+from dp_prior.run_directory.configurations import configurations, find_configuration, truly_described
 from tests.faults import assert_none
 from tests.messages import told
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def test_every_shipped_configuration_has_a_name_of_its_own():

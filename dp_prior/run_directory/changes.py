@@ -13,7 +13,7 @@ from typing import Any
 
 from dp_prior.checkpoints.documents import CONFIG, DATA, PROGRESS
 from dp_prior.config import ORIGINS, ConfigError, Kind, change_of, child
-from dp_prior.run.files.config import TrainConfig
+from dp_prior.run_directory.config import TrainConfig
 
 
 class OtherRunError(ConfigError):
