@@ -6,6 +6,7 @@ from dp_prior.config.translation.diffusion_policy_defaults import defaults
 from dp_prior.config.translation.diffusion_policy_values import (
     average,
     both,
+    class_of,
     crop,
     episodes,
     epochs,
@@ -28,6 +29,7 @@ from dp_prior.config.translation.diffusion_policy_values import (
     rotation,
     rotation_form,
     runner,
+    scheduler,
     shared_encoders,
     size,
     skeleton,
@@ -56,6 +58,22 @@ _RUNNER = "environments show and film as `evaluate.<rollout>` says"
 _NETWORK_SIZE = "follows from the data and from the task"
 _ONE_BACKBONE = "observations condition all layers; others: backbone `unet1d_local`, task `inpainting_policy`"
 
+
+_CLASS = "the class follows from the other settings"
+_CLASSES = {
+    "policy": (
+        "DiffusionUnetLowdimPolicy",
+        "DiffusionUnetImagePolicy",
+        "DiffusionUnetHybridImagePolicy",
+        "DiffusionTransformerLowdimPolicy",
+        "DiffusionTransformerHybridImagePolicy",
+    ),
+    "policy.model": ("ConditionalUnet1D", "TransformerForDiffusion"),
+    "policy.obs_encoder": ("MultiImageObsEncoder",),
+    "policy.obs_encoder.rgb_model": ("get_resnet",),
+    "ema": ("EMAModel",),
+}
+"""By place; a fork's own class may share the names of its settings with them, and be something else."""
 
 _NO_BERT = "the timestep is always a condition; an encoder like BERT is not here"
 _NETWORKS = ("policy", "policy.model")
@@ -167,7 +185,7 @@ _ROWS = (
         f"{_SCHEDULE}._target_",
         "task.sampler.type",
         "DDIMScheduler: ddim",
-        built(skeleton, "task.sampler"),
+        scheduler,
     ),
     fixed(f"{_SCHEDULE}.set_alpha_to_one", True, "the last step always ends at the clean sample"),
     fixed(f"{_SCHEDULE}.steps_offset", 0, "no spacing has an offset"),
@@ -300,9 +318,8 @@ _ROWS = (
     *left_out("several runs: `dp-prior sweep`", "multi_run.wandb_name_base", "hydra.**"),
     *left_out("names further files; translate the whole, which Hydra leaves in .hydra/config.yaml", "defaults.**"),
     Row("name", "tracker.data_path", "runs/NAME", built(skeleton, "tracker.data_path")),
-    *left_out("the class follows from the other settings", "_target_", "policy._target_", "policy.model._target_"),
-    *left_out("the class follows from the other settings", "policy.obs_encoder._target_", "ema._target_"),
-    *left_out("the class follows from the other settings", "policy.obs_encoder.rgb_model._target_"),
+    *left_out(_CLASS, "_target_"),
+    *(Row(f"{room}._target_", "", _CLASS, class_of(*names)) for room, names in _CLASSES.items()),
 )
 
 DIFFUSION_POLICY = Library(

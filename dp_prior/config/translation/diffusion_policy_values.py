@@ -390,6 +390,28 @@ def previous(is_seen: bool, theirs: Theirs, *names: str) -> str | None:
     return "previous_action" if is_seen else None
 
 
+def class_of(*known: str) -> Any:
+    """A function of the name of a class: one of theirs follows from its settings, another one is not here."""
+
+    def to(target: str, theirs: Theirs, *names: str) -> Here:
+        name = target.rpartition(".")[2]
+        if name not in known:
+            raise NoCounterpart(f"{name} is not here, and its settings are read as those of {' or '.join(known)}")
+        return Here()
+
+    return to
+
+
+def scheduler(target: str, theirs: Theirs, *names: str) -> Here:
+    """The sampler.
+
+    Raises:
+        NoCounterpart: another one than DDPM and DDIM.
+    """
+    class_of("DDPMScheduler", "DDIMScheduler")(target, theirs)
+    return built(skeleton, "task.sampler")(target, theirs)
+
+
 def inference_steps(steps: int | None, theirs: Theirs, *names: str) -> int:
     """The number of sampling steps."""
     return _steps(theirs)

@@ -768,3 +768,17 @@ def test_what_has_no_counterpart_says_what_to_do():
 def test_a_rate_without_its_schedule_follows_theirs():
     assert values(DIFFUSION_POLICY, {"optimizer": {"lr": 3e-4}})["train.lr.type"] == "cosine"
     assert values(DIFFUSION_POLICY, {"training": {"lr_warmup_steps": 70}})["train.lr.type"] == "cosine"
+
+
+def test_a_class_of_a_fork_is_not_taken_for_one_of_theirs():
+    model, scheduler = {"_target_": "fork.MyUnet"}, {"_target_": "diffusers.DPMSolverMultistepScheduler"}
+    policy = {"_target_": "fork.DiffusionUnetTimmPolicy", "model": model, "noise_scheduler": scheduler}
+    encoder = {"_target_": "fork.TimmObsEncoder", "rgb_model": {"_target_": "fork.get_r3m"}}
+    found = reasons(DIFFUSION_POLICY, {**UNET_LOWDIM, "policy": {**policy, "obs_encoder": encoder}})
+    names = {path: reason.split()[0] for path, reason in found.items() if path.startswith("policy.")}
+    assert names["policy._target_"] == "DiffusionUnetTimmPolicy"
+    assert names["policy.model._target_"] == "MyUnet"
+    assert names["policy.obs_encoder._target_"] == "TimmObsEncoder"
+    assert names["policy.obs_encoder.rgb_model._target_"] == "get_r3m"
+    assert names["policy.noise_scheduler._target_"] == "DPMSolverMultistepScheduler"
+    assert "not here" not in reasons(DIFFUSION_POLICY, UNET_LOWDIM)["policy._target_"]
