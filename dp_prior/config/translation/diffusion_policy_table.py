@@ -135,7 +135,12 @@ _ROWS = (
     *left_out(_DATA_SAYS, "task.obs_dim", "task.action_dim", "task.keypoint_dim", "task.image_shape"),
     *left_out(_DATA_SAYS, "task.shape_meta.action.shape"),
     Row("task.shape_meta.obs.*.shape", "data.images.<camera>.size", "of cameras, without the channels", size),
-    Row("task.shape_meta.obs.*.type", "data.images.<camera>.key", "`rgb`; `low_dim` is in `data.obs`", kind),
+    Row(
+        "task.shape_meta.obs.*.type",
+        "data.images.<camera>.key",
+        "`rgb`; `low_dim` is in `data.obs`, `point_cloud` in `data.points`",
+        kind,
+    ),
     # networks
     *(Row(f"{room}.{name}", f"task.backbone.{ours}") for room in _NETWORKS for name, ours in _NETWORK.items()),
     *(fixed(f"{room}.time_as_cond", True, _NO_BERT) for room in _NETWORKS),

@@ -14,6 +14,8 @@ _KITCHEN, _REAL = "KitchenLowdimDataset", "RealPushTImageDataset"
 _NO_PATH = f"{TO_FILL_IN}/data"
 _PUSHT_OBS = {"agent_pos": {"key": "state", "slice": [0, 2]}}
 _BLOCKS = Words({name: RESNETS[name] for name in ("resnet18", "resnet34", "resnet50")})
+_ROOMS = {"rgb": "images", "low_dim": "obs", "point_cloud": "points"}
+"""Where `data` has observations, by their type."""
 _PUSHT_NAMES = {"image": "camera"}  # as the Push-T environment names its picture
 
 
@@ -73,6 +75,10 @@ def skeleton(theirs: Theirs) -> dict[str, Any]:
     kept = {"range_eps": 0.05} if "Kitchen" in _dataset(theirs) else {}  # theirs is in units of the data
     for key in ("action", *_low_dim(theirs)):
         ours[f"task.normalizer.{key}"] = {"type": "limits", "clip": None, **kept}
+    for key, kind in _shapes(theirs).items():
+        if kind == "point_cloud":
+            count = theirs.get(f"task.shape_meta.obs.{key}.shape", [512])[0]
+            ours[f"task.encoders.{key}"] = {"type": "points", "count": count}
     if not _averages(theirs):
         ours["train.ema"] = {}
     return ours | _rotations(theirs)
@@ -94,7 +100,7 @@ def _sampler(theirs: Theirs) -> dict[str, Any]:
 def _low_dim(theirs: Theirs) -> list[str]:
     """The names here of the observations that are no pictures."""
     if _is_image(theirs):
-        return [_name(theirs, key) for key, kind in _shapes(theirs).items() if kind != "rgb"]
+        return [_name(theirs, key) for key, kind in _shapes(theirs).items() if kind == "low_dim"]
     match _dataset(theirs):
         case "PushTLowdimDataset":
             return ["agent_pos", "keypoint"]
@@ -140,7 +146,9 @@ def _data(theirs: Theirs) -> dict[str, Any]:
     if _is_image(theirs):
         pusht = _dataset(theirs) == "PushTImageDataset"
         for key, kind in _shapes(theirs).items():
-            room = f"data.{'images' if kind == 'rgb' else 'obs'}.{_name(theirs, key)}"
+            if kind not in _ROOMS:
+                continue
+            room = f"data.{_ROOMS[kind]}.{_name(theirs, key)}"
             ours[room] = {"key": "img"} if pusht and kind == "rgb" else {"key": f"{within}{key}"}
         return ours | ({"data.obs.agent_pos": _PUSHT_OBS["agent_pos"]} if pusht else {})
     for key in _low_dim(theirs):
@@ -333,8 +341,14 @@ def size(shape: list[int], theirs: Theirs, key: str) -> Here:
 
 
 def kind(word: str, theirs: Theirs, key: str) -> Here:
-    """An observation, which has its place by its kind."""
-    place = f"data.{'images' if word == 'rgb' else 'obs'}.{_name(theirs, key)}"
+    """An observation, which has its place by its kind.
+
+    Raises:
+        NoCounterpart: another kind.
+    """
+    if word not in _ROOMS:
+        raise NoCounterpart(f"{word!r} has no counterpart, so {key} is not observed; those of {', '.join(_ROOMS)} have")
+    place = f"data.{_ROOMS[word]}.{_name(theirs, key)}"
     return Here({f"{place}.{name}": value for name, value in _data(theirs)[place].items() if name in ("key", "file")})
 
 

@@ -782,3 +782,15 @@ def test_a_class_of_a_fork_is_not_taken_for_one_of_theirs():
     assert names["policy.obs_encoder.rgb_model._target_"] == "get_r3m"
     assert names["policy.noise_scheduler._target_"] == "DPMSolverMultistepScheduler"
     assert "not here" not in reasons(DIFFUSION_POLICY, UNET_LOWDIM)["policy._target_"]
+
+
+def test_point_clouds_are_no_vectors_and_an_unknown_kind_is_not_observed():
+    cloud, voxel = {"shape": [1024, 6], "type": "point_cloud"}, {"shape": [4, 64, 64, 64], "type": "voxel"}
+    task = {"dataset": {"_target_": "fork.AdroitDataset"}, "shape_meta": {"obs": {"cloud": cloud, "grid": voxel}}}
+    settings = {"horizon": 16, "task": merged(task, {"shape_meta": {"obs": {"agent_pos": {"shape": [9]}}}})}
+    found = values(DIFFUSION_POLICY, settings)
+    assert (found["data.points.cloud.key"], found["data.obs.agent_pos.key"]) == ("cloud", "agent_pos")
+    assert (found["task.encoders.cloud.type"], found["task.encoders.cloud.count"]) == ("points", 1024)
+    assert not any("cloud" in path for path in found if path.startswith(("data.obs.", "task.normalizer.")))
+    assert not any("grid" in path for path in found)
+    assert told(reasons(DIFFUSION_POLICY, settings)["task.shape_meta.obs.grid.type"], "'voxel'", "grid", "point_cloud")
