@@ -35,6 +35,8 @@ from dp_prior.config.translation.diffusion_policy_values import (
     skeleton,
     val_samples,
     validation,
+    word,
+    words,
 )
 from dp_prior.config.translation.library import Library
 from dp_prior.config.translation.published_choices import (
@@ -310,12 +312,12 @@ _ROWS = (
     *left_out("copies by name are made by `tracker.save` of type local, `save_best_to`", "checkpoint.topk.format_str"),
     *left_out("always: `checkpoints.keep_latest`", "checkpoint.save_last_ckpt"),
     *left_out("nothing is pickled; checkpoints hold everything to go on", "checkpoint.save_last_snapshot"),
-    Row("logging.project", "tracker.log.<wandb>.project"),
+    Row("logging.project", "tracker.log.<wandb>.project", "", word),
     Row("logging.mode", "tracker.log.<wandb>.mode", "", wandb_mode),
-    Row("logging.name", "tracker.run_name", "without the time"),
-    Row("logging.tags", "tracker.log.<wandb>.tags"),
-    Row("logging.id", "tracker.run_id"),
-    Row("logging.group", "tracker.log.<wandb>.group"),
+    Row("logging.name", "tracker.run_name", "without the time", word),
+    Row("logging.tags", "tracker.log.<wandb>.tags", "", words),
+    Row("logging.id", "tracker.run_id", "", word),
+    Row("logging.group", "tracker.log.<wandb>.group", "", word),
     *left_out("a run that goes on keeps its id", "logging.resume"),
     Row("multi_run.run_dir", "tracker.data_path", "without the time"),
     Row("hydra.run.dir", "tracker.data_path", "without the time"),

@@ -442,6 +442,16 @@ def optimizer(target: str, theirs: Theirs, *names: str) -> Here:
     return Here({"train.optimizer.type": "adamw"})
 
 
+def word(name: Any, theirs: Theirs, *names: str) -> str | None:
+    """A name, which may be a number there, such as the seed."""
+    return None if name is None else str(name)
+
+
+def words(tags: list[Any], theirs: Theirs, *names: str) -> list[str]:
+    """Several names."""
+    return [str(tag) for tag in tags]
+
+
 def both(field: str) -> Any:
     """A function of a setting of the environment, which test and train rollouts share."""
 

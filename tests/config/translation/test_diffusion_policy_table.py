@@ -794,3 +794,12 @@ def test_point_clouds_are_no_vectors_and_an_unknown_kind_is_not_observed():
     assert not any("cloud" in path for path in found if path.startswith(("data.obs.", "task.normalizer.")))
     assert not any("grid" in path for path in found)
     assert told(reasons(DIFFUSION_POLICY, settings)["task.shape_meta.obs.grid.type"], "'voxel'", "grid", "point_cloud")
+
+
+def test_a_run_named_after_its_seed_has_a_name():
+    logging = {"name": "${training.seed}", "group": 7, "id": 3, "project": 5, "tags": ["dp3", "${training.seed}"]}
+    changed = differences(DIFFUSION_POLICY, UNET_LOWDIM, merged(UNET_LOWDIM, {"logging": logging}))
+    assert (changed["tracker.run_name"], changed["tracker.run_id"]) == ("43", "3")
+    found = translated(DIFFUSION_POLICY, merged(UNET_LOWDIM, {"logging": logging})).config["tracker"]["log"]
+    [wandb] = [log for log in found if log["type"] == "wandb"]
+    assert (wandb["project"], wandb["group"], wandb["tags"]) == ("5", "7", ["dp3", "43"])
