@@ -280,6 +280,8 @@ def per_camera(field: str) -> Any:
     def to(value: Any, theirs: Theirs, *names: str) -> Here:
         shared = theirs.get("policy.obs_encoder.share_rgb_model", False)
         rooms = [f"task.encoders.{key}" for key in _cameras(theirs)[: 1 if shared else None]]
+        if not rooms:
+            raise NoCounterpart("the settings name no camera, which `shape_meta` would")
         types = {f"{room}.type": "resnet" for room in rooms}
         return Here({**types, **{f"{room}.{field}": value for room in rooms}})
 
@@ -424,6 +426,17 @@ def scheduler(target: str, theirs: Theirs, *names: str) -> Here:
     """
     class_of("DDPMScheduler", "DDIMScheduler")(target, theirs)
     return built(skeleton, "task.sampler")(target, theirs)
+
+
+def eta(share: float, theirs: Theirs, *names: str) -> Here:
+    """The share of fresh noise.
+
+    Raises:
+        NoCounterpart: the sampler is not DDIM.
+    """
+    if _sampler(theirs)["type"] != "ddim":
+        raise NoCounterpart("DDPM has no such value, there neither")
+    return Here({"task.sampler.eta": share})
 
 
 def inference_steps(steps: int | None, theirs: Theirs, *names: str) -> int:

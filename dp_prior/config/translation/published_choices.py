@@ -23,6 +23,9 @@ BETA_SCHEDULES = Words(
 PREDICTIONS = Words({"epsilon": "eps", "sample": "x0", "v_prediction": "v"})
 """Of diffusers."""
 
+SPACINGS = Words({"leading": "diffusers", "trailing": "trailing"})
+"""Of diffusers."""
+
 VARIANCES = Words(
     {
         "fixed_small": "fixed_small",

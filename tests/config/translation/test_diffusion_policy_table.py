@@ -803,3 +803,26 @@ def test_a_run_named_after_its_seed_has_a_name():
     found = translated(DIFFUSION_POLICY, merged(UNET_LOWDIM, {"logging": logging})).config["tracker"]["log"]
     [wandb] = [log for log in found if log["type"] == "wandb"]
     assert (wandb["project"], wandb["group"], wandb["tags"]) == ("5", "7", ["dp3", "43"])
+
+
+def test_the_scheduler_s_other_arguments_are_settings_here_or_have_a_reason():
+    changes = {"timestep_spacing": "trailing", "rescale_betas_zero_snr": True, "prediction_type": "sample"}
+    policy = {**DDIM["policy"], "eta": 0.5, "noise_scheduler": {**DDIM["policy"]["noise_scheduler"], **changes}}
+    found = values(DIFFUSION_POLICY, merged(UNET_LOWDIM, {"policy": policy}))
+    assert (found["task.sampler.spacing"], found["task.sampler.eta"]) == ("trailing", 0.5)
+    assert found["task.diffusion.schedule.zero_terminal_snr"]
+    others = {
+        "thresholding": True,
+        "trained_betas": [0.1, 0.2],
+        "timestep_spacing": "linspace",
+        "sample_max_value": 1.0,
+    }
+    why = reasons(DIFFUSION_POLICY, merged(UNET_LOWDIM, {"policy": {"eta": 0.5, "noise_scheduler": others}}))
+    named = {path.rpartition(".")[2]: reason for path, reason in why.items()}
+    assert told(named["thresholding"], "task.diffusion.clip", "dynamic") and told(named["eta"], "DDPM")
+    assert told(named["timestep_spacing"], "'linspace'", "trailing") and "trained_betas" in named
+
+
+def test_a_crop_of_no_camera_is_not_as_here():
+    why = reasons(DIFFUSION_POLICY, {"horizon": 16, "policy": {"crop_shape": [80, 80]}})
+    assert told(why["policy.crop_shape"], "shape_meta")
