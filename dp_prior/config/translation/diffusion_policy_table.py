@@ -169,6 +169,8 @@ _ROWS = (
     ),
     Row("policy.obs_encoder.resize_shape", "data.images.<camera>.size", "", resized),
     Row("policy.obs_encoder.crop_shape", "task.encoders.<camera>.crop", "null without `random_crop`", crop),
+    Row("policy.obs_encoder.resize_shape.*", "data.images.<camera>.size", "of one camera", resized),
+    Row("policy.obs_encoder.crop_shape.*", "task.encoders.<camera>.crop", "of one camera", crop),
     Row("policy.obs_encoder.random_crop", "", "true: crops are random in training, and the centre otherwise"),
     Row(
         "policy.obs_encoder.use_group_norm",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from dp_prior.config.translation.diffusion_policy_rollouts import FIRST_SEEDS, environment, is_pusht, rollouts
@@ -124,6 +125,10 @@ def _shapes(theirs: Theirs) -> dict[str, str]:
 def _cameras(theirs: Theirs) -> list[str]:
     """The names here of the cameras."""
     return [_name(theirs, key) for key, kind in _shapes(theirs).items() if kind == "rgb"]
+
+
+def _named(theirs: Theirs, keys: Iterable[str]) -> list[str]:
+    return [_name(theirs, key) for key in keys]
 
 
 def _data(theirs: Theirs) -> dict[str, Any]:
@@ -275,13 +280,14 @@ def no_average(use: bool, theirs: Theirs, *names: str) -> Here:
 
 
 def per_camera(field: str) -> Any:
-    """A function of a setting of all cameras: the same for every encoder."""
+    """A function of a setting of all cameras, the same for every encoder, or of one by its name."""
 
     def to(value: Any, theirs: Theirs, *names: str) -> Here:
         shared = theirs.get("policy.obs_encoder.share_rgb_model", False)
-        rooms = [f"task.encoders.{key}" for key in _cameras(theirs)[: 1 if shared else None]]
+        read = _cameras(theirs)[: 1 if shared else None]
+        rooms = [f"task.encoders.{key}" for key in read if not names or key in _named(theirs, names)]
         if not rooms:
-            raise NoCounterpart("the settings name no camera, which `shape_meta` would")
+            raise NoCounterpart(f"no encoder of {', '.join(names) or 'a camera'}, which `shape_meta` would name")
         types = {f"{room}.type": "resnet" for room in rooms}
         return Here({**types, **{f"{room}.{field}": value for room in rooms}})
 
@@ -295,8 +301,8 @@ def shared_encoders(is_shared: bool, theirs: Theirs, *names: str) -> Here:
 
 
 def crop(shape: list[int] | None, theirs: Theirs, *names: str) -> Here:
-    """The crop of the encoders of all cameras; without `random_crop` theirs does not crop."""
-    return per_camera("crop")(shape if theirs.get("policy.obs_encoder.random_crop", True) else None, theirs)
+    """The crop of the encoders of all cameras, or of one; without `random_crop` theirs does not crop."""
+    return per_camera("crop")(shape if theirs.get("policy.obs_encoder.random_crop", True) else None, theirs, *names)
 
 
 def norm(is_group: bool, theirs: Theirs, *names: str) -> Here:
@@ -337,7 +343,7 @@ def size(shape: list[int], theirs: Theirs, key: str) -> Here:
     """
     if _shapes(theirs).get(key) != "rgb":
         raise NoCounterpart("the data say it")
-    if theirs.get("policy.obs_encoder.resize_shape"):
+    if theirs.get("policy.obs_encoder.resize_shape") or theirs.get(f"policy.obs_encoder.resize_shape.{key}"):
         raise NoCounterpart("frames are resized to `policy.obs_encoder.resize_shape`")
     return Here({f"data.images.{_name(theirs, key)}.size": shape[1:]})
 
@@ -491,8 +497,9 @@ def epochs(entries: tuple[str, ...]) -> Any:
 
 
 def resized(shape: list[int] | None, theirs: Theirs, *names: str) -> Here:
-    """The size of the frames of all cameras."""
-    return Here({f"data.images.{key}.size": shape for key in _cameras(theirs) if shape is not None})
+    """The size of the frames of all cameras, or of one."""
+    cameras = _named(theirs, names) if names else _cameras(theirs)
+    return Here({f"data.images.{key}.size": shape for key in cameras if shape is not None and key in _cameras(theirs)})
 
 
 def rotation_form(form: str, theirs: Theirs, *names: str) -> Here:

@@ -826,3 +826,15 @@ def test_the_scheduler_s_other_arguments_are_settings_here_or_have_a_reason():
 def test_a_crop_of_no_camera_is_not_as_here():
     why = reasons(DIFFUSION_POLICY, {"horizon": 16, "policy": {"crop_shape": [80, 80]}})
     assert told(why["policy.crop_shape"], "shape_meta")
+
+
+def test_cameras_have_crops_and_sizes_of_their_own():
+    shapes = {key: {"shape": [3, 96, 128], "type": "rgb"} for key in ("front", "wrist")}
+    sizes = {"crop_shape": {"front": [80, 100], "wrist": [76, 76]}, "resize_shape": {"front": [90, 120]}}
+    policy = {"obs_encoder": {"random_crop": True, **sizes}}
+    settings = {"horizon": 16, "policy": policy, "task": {"shape_meta": {"obs": shapes}}}
+    found = values(DIFFUSION_POLICY, settings)
+    assert (found["task.encoders.front.crop"], found["task.encoders.wrist.crop"]) == ([80, 100], [76, 76])
+    assert (found["data.images.front.size"], found["data.images.wrist.size"]) == ([90, 120], [96, 128])
+    wrong = merged(settings, {"policy": {"obs_encoder": {"crop_shape": {"top": [8, 8]}}}})
+    assert told(reasons(DIFFUSION_POLICY, wrong)["policy.obs_encoder.crop_shape.top"], "top", "shape_meta")
