@@ -11,6 +11,8 @@ _SCHEDULE = "policy.noise_scheduler"
 _SCHEDULER = {"num_train_timesteps": 1000, "beta_schedule": "linear"}
 _HYBRID = {"crop_shape": [76, 76], "obs_encoder_group_norm": False, "eval_fixed_crop": False}
 _ADAM = {"lr": 1e-3, "betas": [0.9, 0.999]}
+_ROBOMIMIC = {"n_test": 22, "n_test_vis": 6, "test_start_seed": 10000, "max_steps": 400}
+_PUSHT = {**_ROBOMIMIC, "n_train": 10, "n_train_vis": 3, "train_start_seed": 0, "max_steps": 200}
 _CLASSES: dict[tuple[str, str], dict[str, Any]] = {
     ("policy", "DiffusionUnetHybridImagePolicy"): _HYBRID,
     ("policy", "DiffusionTransformerHybridImagePolicy"): {**_HYBRID, "n_emb": 256, "p_drop_attn": 0.3},
@@ -27,6 +29,10 @@ _CLASSES: dict[tuple[str, str], dict[str, Any]] = {
     (_SCHEDULE, "DDPMScheduler"): _SCHEDULER,
     (_SCHEDULE, "DDIMScheduler"): _SCHEDULER,
     ("ema", "EMAModel"): {"update_after_step": 0, "power": 2 / 3},
+    ("task.env_runner", "PushTKeypointsRunner"): _PUSHT,
+    ("task.env_runner", "PushTImageRunner"): _PUSHT,
+    ("task.env_runner", "RobomimicLowdimRunner"): _ROBOMIMIC,
+    ("task.env_runner", "RobomimicImageRunner"): _ROBOMIMIC,
     ("optimizer", "AdamW"): {**_ADAM, "weight_decay": 0.01},
     ("optimizer", "Adam"): {**_ADAM, "weight_decay": 0.0},
 }

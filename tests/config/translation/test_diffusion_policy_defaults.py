@@ -2,7 +2,7 @@
 
 from dp_prior.config.translation.diffusion_policy_defaults import defaults
 from dp_prior.config.translation.diffusion_policy_table import DIFFUSION_POLICY
-from tests.config.translation.translated import values
+from tests.config.translation.translated import translated, values
 
 NAMED = {
     "policy": {
@@ -41,3 +41,11 @@ def test_classes_that_are_not_named_have_none_and_the_cosine_schedule_has_no_bet
         "policy.noise_scheduler.num_train_timesteps": 1000,
         "policy.noise_scheduler.beta_schedule": "linear",
     }
+
+
+def test_a_runner_without_numbers_has_those_of_its_class():
+    runner = {"_target_": "r.pusht_image_runner.PushTImageRunner", "n_train": 4}
+    found = translated(DIFFUSION_POLICY, {**NAMED, "task": {"env_runner": runner}}).config["evaluate"]
+    test, train = (next(one for one in found if one.get("name") == name) for name in ("test", "train"))
+    assert (test["n_episodes"], test["first_seed"], test["videos"], test["env"]["max_steps"]) == (22, 10000, 6, 200)
+    assert (train["n_episodes"], train["first_seed"], train["videos"]) == (4, 0, 3)
