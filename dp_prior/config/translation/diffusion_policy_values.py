@@ -413,7 +413,7 @@ def previous(is_seen: bool, theirs: Theirs, *names: str) -> str | None:
 
 
 def class_of(*known: str) -> Any:
-    """A function of the name of a class: one of theirs follows from its settings, another one is not here."""
+    """A function of the name of a class: a known class follows from its settings, other classes are not here."""
 
     def to(target: str, theirs: Theirs, *names: str) -> Here:
         name = target.rpartition(".")[2]
