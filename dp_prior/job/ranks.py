@@ -36,6 +36,9 @@ from dp_prior.job.work import Work
 
 T = TypeVar("T")
 
+_SHARDS = tuple(f"ACCELERATE_USE_{way}" for way in ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"))
+"""Set by `accelerate launch` where its options or its configuration file ask to divide a model among ranks."""
+
 log = logging.getLogger(__name__)
 
 
@@ -239,8 +242,18 @@ def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: floa
         timeout_s: limit of a collective; the library's own limit is a little longer, so that heartbeats name the cause.
 
     Raises:
-        ConfigError: fp16 without a GPU, or ranks that are not connected.
+        ConfigError: fp16 without a GPU, ranks that are not connected, or a launcher that would divide the model.
     """
+    if asked := [name for name in _SHARDS if parse_choice_from_env(name, "").lower() == "true"]:
+        raise ConfigError(
+            "the launcher",
+            [
+                f"{name} is true, which divides a model among ranks; expected ranks that hold whole models"
+                for name in asked
+            ],
+            advice="start `accelerate launch --multi_gpu` without options of FSDP, DeepSpeed and Megatron, with a "
+            "--config_file of its own if its default one asks for them; or unset the variable",
+        )
     if precision == "fp16" and not torch.cuda.is_available():
         raise ConfigError("train.precision", ["is 'fp16', which needs a GPU; use 'bf16' or 'fp32' here"])
     mixed = "no" if precision == "fp32" else precision
@@ -251,8 +264,12 @@ def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: floa
     # gradient's place in the bucket determines the order of summation, so a resumed run would differ by rounding.
     layout = {"broadcast_buffers": False, "find_unused_parameters": launched > 2}  # keeps the first layout
     handlers = [DistributedDataParallelKwargs(**layout), limit]
-    own = GradientAccumulationPlugin(num_steps=1)  # `train.accumulation` divides; the environment would do so again
-    accelerator = Accelerator(mixed_precision=mixed, kwargs_handlers=handlers, gradient_accumulation_plugin=own)
+    accelerator = Accelerator(
+        mixed_precision=mixed,
+        kwargs_handlers=handlers,
+        # `train.accumulation` divides; the environment would do so again
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
+    )
     if launched != accelerator.num_processes:
         raise ConfigError(
             "the launcher",

@@ -354,6 +354,15 @@ def test_settings_of_accelerate_in_the_environment_scale_no_gradient(monkeypatch
     assert weight.grad == 1
 
 
+@pytest.mark.parametrize("way", ["FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"])
+def test_a_launcher_that_divides_models_among_ranks_is_refused(way, monkeypatch):
+    monkeypatch.setenv(f"ACCELERATE_USE_{way}", "false")
+    make_accelerator("fp32")
+    monkeypatch.setenv(f"ACCELERATE_USE_{way}", "true")
+    with pytest.raises(ConfigError, match=naming(f"ACCELERATE_USE_{way}", "true", "--multi_gpu", "--config_file")):
+        make_accelerator("fp32")
+
+
 @pytest.mark.slow
 def test_torchrun_without_gpus_is_told_what_to_set(tmp_path):
     code, output = launched(TORCHRUN, write(tmp_path, **HALF))
