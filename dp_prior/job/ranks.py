@@ -22,6 +22,7 @@ from accelerate.utils import (
     DistributedDataParallelKwargs,
     GradientAccumulationPlugin,
     InitProcessGroupKwargs,
+    TorchDynamoPlugin,
     broadcast_object_list,
     get_int_from_env,
     parse_choice_from_env,
@@ -267,8 +268,9 @@ def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: floa
     accelerator = Accelerator(
         mixed_precision=mixed,
         kwargs_handlers=handlers,
-        # `train.accumulation` divides; the environment would do so again
+        # `train.accumulation` divides and `train.compile` compiles; the environment would do so again
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
+        dynamo_plugin=TorchDynamoPlugin(backend="no"),
     )
     if launched != accelerator.num_processes:
         raise ConfigError(

@@ -354,6 +354,12 @@ def test_settings_of_accelerate_in_the_environment_scale_no_gradient(monkeypatch
     assert weight.grad == 1
 
 
+def test_settings_of_accelerate_in_the_environment_compile_no_model(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "EAGER")
+    model = torch.nn.Linear(1, 1)
+    assert Ranks(make_accelerator("fp32")).distributed(model) is model
+
+
 @pytest.mark.parametrize("way", ["FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"])
 def test_a_launcher_that_divides_models_among_ranks_is_refused(way, monkeypatch):
     monkeypatch.setenv(f"ACCELERATE_USE_{way}", "false")
