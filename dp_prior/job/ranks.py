@@ -42,6 +42,9 @@ _SHARDS = tuple(f"ACCELERATE_USE_{way}" for way in ("FSDP", "DEEPSPEED", "MEGATR
 
 log = logging.getLogger(__name__)
 
+_MEETING = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""By which ranks find each other."""
+
 
 class Ranks:
     """This process among the ranks of its run. With a single process every method is trivial.
@@ -243,7 +246,8 @@ def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: floa
         timeout_s: limit of a collective; the library's own limit is a little longer, so that heartbeats name the cause.
 
     Raises:
-        ConfigError: fp16 without a GPU, ranks that are not connected, or a launcher that would divide the model.
+        ConfigError: fp16 without a GPU, ranks that are not connected, variables of a launcher that do not fit each
+            other, or a launcher that would divide the model.
     """
     if asked := [name for name in _SHARDS if parse_choice_from_env(name, "").lower() == "true"]:
         raise ConfigError(
@@ -260,18 +264,25 @@ def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: floa
     mixed = "no" if precision == "fp32" else precision
     AcceleratorState._reset_state()  # accelerate keeps one precision per process; the process group stays
     limit = InitProcessGroupKwargs(timeout=datetime.timedelta(seconds=timeout_s + 15))
-    launched = get_int_from_env(["WORLD_SIZE"], 1)
-    # By default DDP changes the layout of its buckets after the first step of every process. With three or more ranks a
-    # gradient's place in the bucket determines the order of summation, so a resumed run would differ by rounding.
-    layout = {"broadcast_buffers": False, "find_unused_parameters": launched > 2}  # keeps the first layout
-    handlers = [DistributedDataParallelKwargs(**layout), limit]
-    accelerator = Accelerator(
-        mixed_precision=mixed,
-        kwargs_handlers=handlers,
-        # `train.accumulation` divides and `train.compile` compiles; the environment would do so again
-        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
-        dynamo_plugin=TorchDynamoPlugin(backend="no"),
-    )
+    try:
+        launched = get_int_from_env(["WORLD_SIZE"], 1)
+        # By default DDP changes the layout of its buckets after the first step of every process. With three or more
+        # ranks a gradient's place in the bucket determines the order of summation, so a resumed run would differ by
+        # rounding.
+        layout = {"broadcast_buffers": False, "find_unused_parameters": launched > 2}  # keeps the first layout
+        accelerator = Accelerator(
+            mixed_precision=mixed,
+            kwargs_handlers=[DistributedDataParallelKwargs(**layout), limit],
+            # `train.accumulation` divides and `train.compile` compiles; the environment would do so again
+            gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
+            dynamo_plugin=TorchDynamoPlugin(backend="no"),
+        )
+    except ValueError as error:
+        found = ", ".join(f"{name}={parse_choice_from_env(name, '')!r}" for name in _MEETING)
+        raise ConfigError(
+            "the launcher",
+            [f"{error}. The variables are {found}; a launcher sets all of them. For one process, unset them"],
+        ) from error
     if launched != accelerator.num_processes:
         raise ConfigError(
             "the launcher",

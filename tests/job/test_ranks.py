@@ -18,6 +18,7 @@ from dp_prior.config import ConfigError
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.job.stop import REQUEST
 from dp_prior.training.trainer import PolicyTrainer
+from tests import forks
 from tests.messages import naming, told
 from tests.tiny import assert_equal, experiment, rows, state, tiny, train, write
 
@@ -281,6 +282,18 @@ def test_processes_that_do_not_know_of_each_other_are_refused(tmp_path, monkeypa
     refused = train(write(tmp_path))
     assert refused.exit_code == 64 and told(refused.output, "WORLD_SIZE", 2, 1, "ACCELERATE_USE_CPU=true")
     assert not (tmp_path / "run").exists()
+
+
+def test_variables_of_a_launcher_that_do_not_fit_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(ConfigError, match=naming("WORLD_SIZE='two'", "RANK=''", "MASTER_PORT")):
+        make_accelerator("fp32")
+
+
+def test_a_rank_without_an_address_is_told_what_to_set():
+    make = "from dp_prior.job.ranks import make_accelerator; make_accelerator('fp32')"
+    done = forks.call(["-c", make], WORLD_SIZE="1", RANK="0", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1")
+    assert told(done.stderr, "RANK='0'", "MASTER_PORT=''", "LOCAL_RANK")
 
 
 def launched(command: list[str], config: Path, **environment: str) -> tuple[int, str]:
