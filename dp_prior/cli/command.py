@@ -58,7 +58,8 @@ def exit_codes() -> Iterator[None]:
             raise
         text = str(error)
         if reason == REFUSED:
-            text = f"{error.strerror}: {error.filename!r}" if error.filename else f"{error.strerror}; make room"
+            places = " -> ".join(repr(place) for place in (error.filename, error.filename2) if place)
+            text = f"{error.strerror}: {places}" if places else f"{error.strerror}; make room"
         if not getattr(error, "is_relayed", False):  # the main rank says it, see `Ranks.decide`
             echo(text if code == STOPPED else f"error: {text}", err=True)
         sys.exit(code)

@@ -99,6 +99,13 @@ def test_an_error_of_the_user_is_one_message_and_its_code(error, code, capsys):
     assert caught.value.code == code and said.startswith("error: ") and "Traceback" not in said
 
 
+def test_an_error_of_two_places_names_both(capsys):
+    """Of a copy, Python's first place is the source, though the target's disk is full."""
+    with pytest.raises(SystemExit), exit_codes():
+        raise OSError(28, "No space left", "from", None, "to")
+    assert told(capsys.readouterr().err, "'from'", "'to'")
+
+
 def test_ctrl_c_is_told_and_has_its_code_without_the_imports_that_it_may_have_broken(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_prior.run_directory.exit_file", None)
     with pytest.raises(SystemExit) as caught, exit_codes():
