@@ -417,6 +417,26 @@ REAL_PUSHT = {
         },
     },
 }
+EACH_CAMERA = merged(
+    REAL_IMAGE,
+    {
+        "policy": {
+            "eta": 0.0,
+            "noise_scheduler": {
+                "timestep_spacing": "leading",
+                "rescale_betas_zero_snr": False,
+                "thresholding": False,
+                "dynamic_thresholding_ratio": 0.995,
+                "sample_max_value": 1.0,
+                "trained_betas": None,
+            },
+            "obs_encoder": {
+                "resize_shape": {"agentview_image": [120, 160]},
+                "crop_shape": {"agentview_image": [108, 144]},
+            },
+        },
+    },
+)
 ALL = [
     TRANSFORMER_IMAGE,
     UNET_LOWDIM,
@@ -427,6 +447,7 @@ ALL = [
     LIFT_IMAGE,
     PUSHT_IMAGE,
     REAL_IMAGE,
+    EACH_CAMERA,
     REAL_PUSHT,
     merged(TRANSFORMER_LOWDIM, KITCHEN),
     merged(TRANSFORMER_LOWDIM, KITCHEN_LOGS),
