@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from dp_prior.files.durable import seal
+from dp_prior.files.json_text import seal
 from tests import forks
 from tests.tiny import experiment, tiny, write
 

@@ -31,7 +31,7 @@ from dp_prior.data.frames.frame_cache import FrameCache
 from dp_prior.data.frames.frame_column import ImageColumn
 from dp_prior.data.frames.layout import CacheIndex, Encoding
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
-from dp_prior.files.durable import seal
+from dp_prior.files.json_text import seal
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.pixels.resize import Fit
 from dp_prior.run.assembly import Assembly

@@ -38,8 +38,10 @@ from dp_prior.checkpoints.snapshot import (
 )
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.files.durable import encode_document, seal, sync_directory, temporary_beside, temporary_directory, unseal
+from dp_prior.files.durable import sync_directory, temporary_directory
+from dp_prior.files.json_text import encode_document, seal, unseal
 from dp_prior.files.regular_files import open_regular, read_small
+from dp_prior.files.temporary import temporary_beside
 
 FORMAT = 1
 MANIFEST = "manifest.json"

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dp_prior.files.durable import encode_document
+from dp_prior.files.json_text import encode_document
 
 MEMORY_PAGE = 4096  # bytes; heads are padded to a page, so that tensors are aligned for direct I/O
 MEANS = "means."

@@ -27,7 +27,9 @@ from dp_prior.checkpoints.scan import STEP, StoredCheckpoint, names_in, scan
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.clock import Progress
 from dp_prior.config.record import digest_of
-from dp_prior.files.durable import encode_document, finite, is_alive, remove_leftovers, replace_file, sync_directory
+from dp_prior.files.durable import replace_file, sync_directory
+from dp_prior.files.json_text import encode_document, finite
+from dp_prior.files.temporary import is_alive, remove_leftovers
 
 INDEX = "index.json"
 SET_ASIDE = "damaged_"

@@ -16,8 +16,9 @@ from dp_prior.checkpoints.reading import Patience, holds_links
 from dp_prior.checkpoints.retention import RetentionConfig, monitored, ranked
 from dp_prior.checkpoints.scan import STEP, StoredCheckpoint, look, look_at, scan
 from dp_prior.checkpoints.store import SET_ASIDE, CheckpointStore
-from dp_prior.files.durable import is_alive, is_temporary, owner_of, sync_directory
+from dp_prior.files.durable import sync_directory
 from dp_prior.files.regular_files import read_small
+from dp_prior.files.temporary import is_alive, is_temporary, owner_of
 
 QUARANTINE = "quarantine_"
 _LARGEST_CONFIG = 16 << 20  # bytes

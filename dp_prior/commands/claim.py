@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.config import ConfigError
-from dp_prior.files.durable import encode_document, replace_file
+from dp_prior.files.durable import replace_file
+from dp_prior.files.json_text import encode_document
 from dp_prior.files.locks import FileLock, NoLocksError
 from dp_prior.files.regular_files import read_object
 

@@ -20,7 +20,8 @@ from dp_prior.commands.players import Play, Player, score_limits
 from dp_prior.config import ConfigError
 from dp_prior.evaluation.picture import import_figure
 from dp_prior.evaluation.verdict import Comparison
-from dp_prior.files.durable import encode_document, finite, replace_file
+from dp_prior.files.durable import replace_file
+from dp_prior.files.json_text import encode_document, finite
 from dp_prior.reports.pages.verdict_page import verdict_page
 
 OUTCOMES = "outcomes.csv"

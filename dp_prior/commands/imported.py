@@ -11,8 +11,9 @@ from typing import Literal
 
 from dp_prior.checkpoints.documents import CONFIG, SPEC
 from dp_prior.checkpoints.format import Manifest, Snapshot, write_checkpoint
-from dp_prior.files.durable import encode_document, publish, replace_file, temporary_directory, vacant
+from dp_prior.files.durable import publish, replace_file, temporary_directory, vacant
 from dp_prior.files.home import expanded
+from dp_prior.files.json_text import encode_document
 from dp_prior.inference.foreign import dalle2, diffusion_policy, improved_diffusion, lerobot
 from dp_prior.inference.foreign.foreign_files import PublishedFiles
 from dp_prior.inference.foreign.foreign_model import PublishedModel

@@ -20,7 +20,8 @@ from dp_prior.commands.players import Player, stored_config
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import ChangedError
 from dp_prior.envs.starts import SEED
-from dp_prior.files.durable import encode_document, replace_file
+from dp_prior.files.durable import replace_file
+from dp_prior.files.json_text import encode_document
 from dp_prior.places.reference import resolve
 from dp_prior.run.run import Run
 from dp_prior.run_directory.changes import OtherRunError

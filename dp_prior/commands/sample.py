@@ -36,17 +36,16 @@ from dp_prior.evaluation.grid import save_png
 from dp_prior.evaluation.samples import Part, pick_samples
 from dp_prior.files.durable import (
     make_directory,
-    remove_leftovers,
     replace_file,
     replacing,
-    seal,
     sync_directory,
     sync_file,
     temporary_directory,
-    unseal,
 )
+from dp_prior.files.json_text import seal, unseal
 from dp_prior.files.locks import FileLock, NoLocksError, holder_of
 from dp_prior.files.regular_files import read_small
+from dp_prior.files.temporary import remove_leftovers
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.stop import Abandoned
 from dp_prior.job.watch.judge import PATIENCE

@@ -18,7 +18,8 @@ from dp_prior.commands.outcomes import Outcomes
 from dp_prior.commands.trial_journal import BlindTrial, Journal
 from dp_prior.config import ConfigError
 from dp_prior.evaluation.verdict import Comparison
-from dp_prior.files.durable import replace_file, seal, unseal
+from dp_prior.files.durable import replace_file
+from dp_prior.files.json_text import seal, unseal
 from dp_prior.files.regular_files import read_small
 
 JOURNAL = "trials.jsonl"

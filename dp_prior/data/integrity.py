@@ -19,7 +19,8 @@ from dp_prior.config import Config
 from dp_prior.data.errors import ChangedError, DataError
 from dp_prior.data.files import Verify, reading
 from dp_prior.data.found_files import find_files
-from dp_prior.files.durable import replace_file, seal, unseal
+from dp_prior.files.durable import replace_file
+from dp_prior.files.json_text import seal, unseal
 from dp_prior.files.printable import as_unicode
 from dp_prior.files.regular_files import open_regular, read_small
 

@@ -12,7 +12,8 @@ from pydantic import AfterValidator
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.files.durable import encode_document, replace_file
+from dp_prior.files.durable import replace_file
+from dp_prior.files.json_text import encode_document
 
 
 def _names_a_file(name: str) -> str:

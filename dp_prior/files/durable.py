@@ -1,7 +1,6 @@
 """Durable writes: a file appears whole or not at all, even if the process is killed or the power fails.
 
-Always in this order: write under a temporary name, sync the data, rename, sync the directory. A temporary name carries
-host and process id of its owner, so that leftovers of a dead process can be told from work in progress.
+Always in this order: write under a temporary name, sync the data, rename, sync the directory.
 """
 
 from __future__ import annotations
@@ -9,33 +8,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import hashlib
 import io
-import json
-import logging
-import math
 import os
-import re
 import shutil
-import socket
 import tempfile
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from dp_prior.files.home import expanded
+from dp_prior.files.temporary import remove_leftovers, temporary_beside
 
-_TEMPORARY = re.compile(r"\.tmp_(?P<host>[A-Za-z0-9.-]+)_(?P<pid>[0-9]+)_[0-9a-f]{8}_")
-_LONGEST_NAME = 255  # bytes; NAME_MAX of every common file system
-_LARGEST_PID = 2**31 - 1
 _NO_DIRECTORY_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # network and user-space file systems
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # file systems and kernels without RENAME_EXCHANGE
-_SEAL = re.compile(rb'(,?)\n  "sha256": "([0-9a-f]{64})"\n}\n\Z')
-_SEAL_SIZE = 84  # bytes that the pattern matches at most
-
-log = logging.getLogger(__name__)
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -261,115 +246,3 @@ def exchange(one: Path, other: Path) -> None:
         os.rename(spare, other)
         raise
     os.rename(spare, one)
-
-
-def temporary_beside(path: Path) -> Path:
-    """An unused name in the directory of `path` that carries host and process id of its owner.
-
-    Ends with the name of `path`, cut at the front if the result would be longer than a file system allows.
-    """
-    prefix = f".tmp_{_host()}_{os.getpid()}_{uuid.uuid4().hex[:8]}_"
-    room = _LONGEST_NAME - len(prefix)
-    return path.with_name(prefix + os.fsdecode(os.fsencode(path.name)[-room:]))
-
-
-def remove_leftovers(directory: Path, name: str = "", is_stale: Callable[[str, int], bool] | None = None) -> None:
-    """Delete files and folders under temporary names; logs entries that cannot be deleted.
-
-    Args:
-        name: only delete entries whose final name ends with `name`.
-        is_stale: whether to delete entries of an owner, given host and process id; None for dead local processes.
-    """
-    for path in sorted(directory.iterdir()):
-        if not is_temporary(path) or not path.name.endswith(name):
-            continue
-        host, pid = owner_of(path)
-        if not (is_alive(host, pid) is False if is_stale is None else is_stale(host, pid)):
-            continue
-        try:
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-            log.info("deleted %s, which process %s on host %s left", path, pid, host)
-        except FileNotFoundError:  # another process was faster
-            pass
-        except OSError as error:
-            log.warning("%s was left by process %s on host %s and cannot be deleted: %s", path, pid, host, error)
-
-
-def is_temporary(path: Path) -> bool:
-    """Whether a name was made by `temporary_beside`."""
-    return _TEMPORARY.match(path.name) is not None
-
-
-def owner_of(path: Path) -> tuple[str, int]:
-    """Host and process id of the owner of a temporary name."""
-    found = _TEMPORARY.match(path.name)
-    assert found is not None, path
-    return found["host"], int(found["pid"])
-
-
-def is_alive(host: str, pid: int) -> bool | None:
-    """Whether a process lives; None for another host's process. An impossible process id counts as dead."""
-    if _plain(host) != _host():
-        return None
-    if not 0 < pid <= _LARGEST_PID:  # 0 and negative numbers mean groups of processes
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def encode_document(content: Any) -> bytes:
-    """JSON text of a document in UTF-8; NaN and infinity, which JSON lacks, become null.
-
-    Paths may hold bytes that are not UTF-8; Python keeps such bytes as lone surrogates, written here as escapes.
-    """
-    text = json.dumps(finite(content), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-    return text.encode("utf-8", errors="backslashreplace")
-
-
-def seal(content: dict[str, Any]) -> bytes:
-    """JSON text of a document that ends with its own SHA-256."""
-    return encode_document({**content, "sha256": hashlib.sha256(encode_document(content)).hexdigest()})
-
-
-def unseal(data: bytes) -> dict[str, Any]:
-    """The document in a text made by `seal`.
-
-    Raises:
-        ValueError: the text is not sealed, or was altered.
-    """
-    found = _SEAL.search(data, max(0, len(data) - _SEAL_SIZE))
-    if found is None:
-        raise ValueError("not a sealed JSON document: it does not end with a SHA-256")
-    head = data[: found.start()]
-    body = head + b"\n}\n" if found[1] else head + b"}\n"
-    if hashlib.sha256(body).hexdigest().encode() != found[2]:
-        raise ValueError("its content does not have the SHA-256 it states")
-    try:  # only after the comparison, so that damaged text is never parsed
-        content = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"not a sealed JSON document ({error!r})") from None
-    return content
-
-
-def finite(content: Any) -> Any:
-    """The content of a document with None in place of numbers that are not finite."""
-    if isinstance(content, dict):
-        return {key: finite(value) for key, value in content.items()}
-    if isinstance(content, (list, tuple)):
-        return [finite(value) for value in content]
-    if isinstance(content, float) and not math.isfinite(content):
-        return None
-    return content
-
-
-def _host() -> str:
-    return _plain(socket.gethostname()) or "unknown"
-
-
-def _plain(host: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.-]", "-", host)

@@ -15,8 +15,8 @@ import os
 import socket
 from pathlib import Path
 
-from dp_prior.files.durable import is_alive
 from dp_prior.files.regular_files import read_object
+from dp_prior.files.temporary import is_alive
 
 POLL_S = 0.05
 """Pause between two attempts of a process that waits for a lock."""

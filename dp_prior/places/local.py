@@ -30,13 +30,7 @@ from dp_prior.checkpoints.format import (
 from dp_prior.checkpoints.store import INDEX, Saved
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.files.durable import (
-    exchange,
-    replace_file,
-    sync_directory,
-    temporary_directory,
-    try_writing,
-)
+from dp_prior.files.durable import exchange, replace_file, sync_directory, temporary_directory, try_writing
 from dp_prior.files.home import expanded
 from dp_prior.files.regular_files import read_object, read_small
 from dp_prior.places.saver import Saver

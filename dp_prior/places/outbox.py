@@ -17,17 +17,11 @@ from typing import Any
 
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, DamagedError, delete_checkpoint, parse_manifest
 from dp_prior.checkpoints.scan import STEP
-from dp_prior.files.durable import (
-    link_or_copy,
-    remove_leftovers,
-    replace_file,
-    seal,
-    sync_directory,
-    temporary_directory,
-    unseal,
-)
+from dp_prior.files.durable import link_or_copy, replace_file, sync_directory, temporary_directory
+from dp_prior.files.json_text import seal, unseal
 from dp_prior.files.locks import FileLock
 from dp_prior.files.regular_files import read_small
+from dp_prior.files.temporary import remove_leftovers
 from dp_prior.places.parcel import CARD_FACTS, INTENT, Parcel
 
 OUTBOX = "outbox"

@@ -16,7 +16,7 @@ from dp_prior.checkpoints.format import (
     read_manifest,
     verify,
 )
-from dp_prior.files.durable import unseal
+from dp_prior.files.json_text import unseal
 from dp_prior.files.regular_files import read_small
 from dp_prior.places.pointer import Pointer
 

@@ -10,7 +10,7 @@ from typing import Literal, Self
 from pydantic import Field, ValidationError
 
 from dp_prior.config import Config
-from dp_prior.files.durable import encode_document
+from dp_prior.files.json_text import encode_document
 
 LARGEST_POINTER = 64 << 10  # bytes; ours have about 300
 

@@ -25,9 +25,11 @@ from dp_prior.checkpoints.scan import scan
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError, PartError, own_version
 from dp_prior.data.errors import DataError, UnreadableError, UnwritableError
-from dp_prior.files.durable import encode_document, is_alive, replace_file
+from dp_prior.files.durable import replace_file
+from dp_prior.files.json_text import encode_document
 from dp_prior.files.locks import POLL_S, FileLock, NoLocksError
 from dp_prior.files.regular_files import read_object
+from dp_prior.files.temporary import is_alive
 from dp_prior.job.stop import StoppedEarly
 from dp_prior.job.watch.judge import LOST, RankLostError, Verdict
 from dp_prior.places.source import RemoteError

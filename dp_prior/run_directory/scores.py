@@ -8,7 +8,8 @@ from typing import Any
 
 from dp_prior.checkpoints.documents import PROGRESS
 from dp_prior.checkpoints.format import read_checkpoint
-from dp_prior.files.durable import encode_document, replace_file
+from dp_prior.files.durable import replace_file
+from dp_prior.files.json_text import encode_document
 from dp_prior.files.regular_files import read_object
 
 RESULT = "result.json"

@@ -14,7 +14,8 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from dp_prior.files.durable import encode_document, replace_file
+from dp_prior.files.durable import replace_file
+from dp_prior.files.json_text import encode_document
 from dp_prior.files.regular_files import read_small
 
 IDENTITY = "run.json"

@@ -20,7 +20,7 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.clock import Progress
-from dp_prior.files.durable import is_temporary
+from dp_prior.files.temporary import is_temporary
 from tests.checkpoints.documents import progress_of, recover
 
 CALLS = ("mkdir", "open", "write", "fsync", "rename", "unlink", "rmdir", "ftruncate")

@@ -20,7 +20,7 @@ from dp_prior.checkpoints.run_lock import LOCK, RunLock
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import INDEX, CheckpointStore
 from dp_prior.clock import Progress
-from dp_prior.files.durable import seal
+from dp_prior.files.json_text import seal
 from tests import forks
 from tests.cases import every
 from tests.checkpoints.documents import progress_of

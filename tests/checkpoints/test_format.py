@@ -25,7 +25,7 @@ from dp_prior.checkpoints.format import (
     write_checkpoint,
 )
 from dp_prior.checkpoints.snapshot import Snapshot
-from dp_prior.files.durable import seal, unseal
+from dp_prior.files.json_text import seal, unseal
 from tests.checkpoints.documents import progress_of
 from tests.examples import examples
 from tests.messages import naming

@@ -18,7 +18,8 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import INDEX, CheckpointStore
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.files.durable import encode_document, temporary_beside
+from dp_prior.files.json_text import encode_document
+from dp_prior.files.temporary import temporary_beside
 from dp_prior.run_directory.exit_file import UNSAVED, classify
 from tests.audited import events_of
 from tests.checkpoints.documents import progress_of, recover
@@ -323,7 +324,7 @@ def test_a_deletion_that_was_killed_is_finished_by_the_next_lock(store, monkeypa
 
     with monkeypatch.context() as patch:
         patch.setattr(os, call, die)
-        patch.setattr("dp_prior.files.durable._host", lambda: "container-1")
+        patch.setattr("dp_prior.files.temporary._host", lambda: "container-1")
         with pytest.raises(Killed):
             save(store, 3)
     assert any(name.startswith(".tmp_container-1_") for name in names(store))

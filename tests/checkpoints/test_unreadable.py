@@ -19,7 +19,7 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.cli import main
 from dp_prior.clock import Progress
-from dp_prior.files.durable import seal
+from dp_prior.files.json_text import seal
 from dp_prior.run_directory.exit_file import UNSAVED, classify
 from dp_prior.training.trainer import PolicyTrainer
 from tests import forks

@@ -15,8 +15,8 @@ from dp_prior.cli import main
 from dp_prior.commands import sample as module
 from dp_prior.commands.sample import Request, draw
 from dp_prior.config import ConfigError
-from dp_prior.files.durable import temporary_beside
 from dp_prior.files.locks import NoLocksError
+from dp_prior.files.temporary import temporary_beside
 from dp_prior.inference.load import load_policy, load_prior
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.job.stop import Stop

@@ -10,7 +10,7 @@ import pytest
 from dp_prior.data.errors import DataError
 from dp_prior.data.integrity import Integrity, JointIntegrity
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
-from dp_prior.files.durable import seal
+from dp_prior.files.json_text import seal
 from tests.data.formats import test_masked_arrays
 from tests.messages import naming, told, told_each
 from tests.tiny import state, train, write, write_data

@@ -8,38 +8,22 @@ import os
 import signal
 import stat
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dp_prior.files.durable import (
     creating,
-    encode_document,
     exchange,
-    is_alive,
-    is_temporary,
     make_directory,
-    owner_of,
-    remove_leftovers,
     replace_file,
-    seal,
     sync_directory,
-    temporary_beside,
     temporary_directory,
-    unseal,
     vacant,
     write_new,
 )
-from tests.cases import every
-from tests.messages import naming, told
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
+from dp_prior.files.json_text import encode_document, seal, unseal
+from dp_prior.files.temporary import is_temporary, owner_of, temporary_beside
+from tests.messages import naming
 
 
 def test_a_file_is_replaced_whole_and_its_mode_obeys_the_umask(tmp_path):
@@ -72,32 +56,6 @@ def test_a_failed_replacement_leaves_the_old_file_and_nothing_else(tmp_path, mon
     assert os.listdir(tmp_path) == ["index.json"]
 
 
-def test_a_temporary_name_tells_whose_it_is(tmp_path):
-    path = temporary_beside(tmp_path / "step_00000001")
-    assert is_temporary(path) and path.parent == tmp_path
-    host, pid = owner_of(path)
-    assert pid == os.getpid() and is_alive(host, pid)
-    assert not is_temporary(tmp_path / "step_00000001")
-    assert temporary_beside(path) != temporary_beside(path)
-
-
-def test_a_dead_process_is_dead_and_one_elsewhere_is_unknown(tmp_path):
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
-    host, _ = owner_of(temporary_beside(tmp_path))
-    assert is_alive(host, child) is False
-    assert is_alive("elsewhere", child) is None
-    assert is_alive(host, 1) is True
-
-
-def test_a_process_of_another_user_lives(tmp_path, monkeypatch):
-    host, pid = owner_of(temporary_beside(tmp_path))
-    monkeypatch.setattr(os, "kill", Mock(side_effect=PermissionError))
-    assert is_alive(host, pid) is True
-
-
 @pytest.mark.parametrize("write", [creating, temporary_directory])
 def test_what_killed_processes_left_of_a_target_is_deleted_when_it_is_written_again(tmp_path, monkeypatch, write):
     names = {}
@@ -111,16 +69,6 @@ def test_what_killed_processes_left_of_a_target_is_deleted_when_it_is_written_ag
         temporary.touch()
 
 
-@pytest.mark.parametrize("is_gone", [True, False])
-def test_a_leftover_that_another_deletes_is_passed_over_and_one_that_stays_told(tmp_path, monkeypatch, caplog, is_gone):
-    path = temporary_beside(tmp_path / "a")
-    path.write_text("")
-    code = errno.ENOENT if is_gone else errno.EACCES
-    monkeypatch.setattr(Path, "unlink", Mock(side_effect=OSError(code, os.strerror(code))))
-    remove_leftovers(tmp_path, is_stale=lambda host, pid: True)
-    assert told(caplog.text, path, os.getpid(), os.strerror(code)) != is_gone
-
-
 @pytest.mark.parametrize("can_swap", [True, False])
 def test_exchange_swaps_directories(tmp_path, monkeypatch, can_swap):
     if not can_swap:
@@ -132,23 +80,6 @@ def test_exchange_swaps_directories(tmp_path, monkeypatch, can_swap):
     assert (tmp_path / "one" / "file").read_text() == "other"
     assert (tmp_path / "other" / "file").read_text() == "one"
     assert sorted(os.listdir(tmp_path)) == ["one", "other"]
-
-
-@given(st.dictionaries(st.text().filter(lambda key: key != "sha256"), JSON, max_size=4))
-def test_unseal_reverses_seal_and_seal_is_plain_json(content):
-    data = seal(content)
-    assert unseal(data) == content
-    assert json.loads(data).keys() == {*content, "sha256"}
-
-
-@every(data=[b"", b"{}", b"[]", b"null", b"[" * 100_000, b'{"sha256": 1}', b"\xff"])
-def test_what_is_not_sealed_is_refused(data):
-    with pytest.raises(ValueError, match=naming("SHA-256" if data.startswith(b'{"') else "JSON")):
-        unseal(data)
-
-
-def test_numbers_that_json_lacks_become_null():
-    assert json.loads(encode_document({"a": [float("nan"), (1, float("inf"))]})) == {"a": [None, [1, None]]}
 
 
 def intercept(patch, call, instead):
@@ -321,20 +252,6 @@ def test_an_exchange_that_fails_leaves_both_names(tmp_path, monkeypatch, can_swa
         "one": "one",
         "other": "other",
     }
-
-
-@pytest.mark.parametrize("pid", [0, -1, -(10**30), 2**31, 2**63, 10**30])
-def test_a_number_that_no_process_can_have_is_dead(tmp_path, pid):
-    host, _ = owner_of(temporary_beside(tmp_path))
-    assert is_alive(host, pid) is False
-
-
-def test_a_damaged_document_is_not_parsed(monkeypatch):
-    data = seal({"a": 1})
-    monkeypatch.setattr("json.loads", None)
-    for damaged in (data.replace(b"1,", b"2,"), data[:-1], data + b" ", b" " + data):
-        with pytest.raises(ValueError, match=naming("SHA-256")):
-            unseal(damaged)
 
 
 def test_a_place_for_a_folder_is_new_or_empty_and_can_be_replaced(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dp_prior.checkpoints.format import CheckpointError, read_checkpoint
-from dp_prior.files.durable import seal, unseal
+from dp_prior.files.json_text import seal, unseal
 from dp_prior.files.locks import FileLock, NoLocksError
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import NoPlaceError, RemoteError

@@ -16,7 +16,7 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
-from dp_prior.files.durable import temporary_beside
+from dp_prior.files.temporary import temporary_beside
 from dp_prior.places.local import LocalSaverConfig, copy_checkpoint, fill
 from dp_prior.places.reference import resolve
 from tests.checkpoints.documents import progress_of

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import memory
 from dp_prior.checkpoints.format import CheckpointError, DamagedError, parse_manifest, read_manifest
 from dp_prior.config import ConfigError
-from dp_prior.files.durable import seal
+from dp_prior.files.json_text import seal
 from dp_prior.places.local import LocalSaverConfig, copy_checkpoint
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import RemoteError

@@ -19,7 +19,8 @@ from dp_prior.config import Config
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import reading
 from dp_prior.embedders import EmbedderConfig
-from dp_prior.files.durable import make_directory, replace_file, replacing, seal, sync_directory, unseal
+from dp_prior.files.durable import make_directory, replace_file, replacing, sync_directory
+from dp_prior.files.json_text import seal, unseal
 from dp_prior.files.regular_files import read_small
 
 RECORD = "embedder.json"

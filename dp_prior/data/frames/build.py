@@ -30,7 +30,8 @@ from dp_prior.data.frames.layout import (
     StoredEpisode,
     read_journal,
 )
-from dp_prior.files.durable import replace_file, seal, sync_directory
+from dp_prior.files.durable import replace_file, sync_directory
+from dp_prior.files.json_text import seal
 from dp_prior.files.printable import as_unicode
 from dp_prior.pixels.resize import Fit
 

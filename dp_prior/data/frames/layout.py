@@ -21,7 +21,7 @@ from torch import Tensor
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import raise_refusal
-from dp_prior.files.durable import unseal
+from dp_prior.files.json_text import unseal
 from dp_prior.pixels.picture_files import import_pillow
 from dp_prior.pixels.resize import Fit
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from dp_prior.files.durable import unseal
+from dp_prior.files.json_text import unseal
 from dp_prior.files.regular_files import UnfitError, open_regular, read_small
 from dp_prior.inference.export.document_check import check_document
 from dp_prior.inference.export.numpy_randomness import NumpyRandomness, step_noise

@@ -13,7 +13,8 @@ from torch import nn
 
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import DDPM, SamplerConfig
-from dp_prior.files.durable import encode_document, make_directory, publish, refuse_existing, seal, temporary_directory
+from dp_prior.files.durable import make_directory, publish, refuse_existing, temporary_directory
+from dp_prior.files.json_text import encode_document, seal
 from dp_prior.inference.export.example_rows import frame_shapes, observations
 from dp_prior.inference.export.exported_policy import FORMATS, PARITY, POLICY, ExportedPolicy, OnnxPolicy
 from dp_prior.inference.export.graph_files import EXTENSIONS, graph_file

@@ -18,7 +18,7 @@ from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
 from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.formats.robomimic import RobomimicStoreConfig
 from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
-from dp_prior.files.durable import is_temporary
+from dp_prior.files.temporary import is_temporary
 from tests.data.formats.conftest import LENGTHS, TASKS, N, arrays
 from tests.data.frames.recordings import ends_of, pictures, write_lerobot, write_robomimic
 from tests.messages import naming, told

@@ -172,7 +172,7 @@ print(memory.peak())
 def test_random_batches_of_a_20_gb_cache_stay_below_a_gigabyte_and_a_half(tmp_path):
     """Sparse, so that it takes no disk; 6 GB of different rows are read."""
     from dp_prior.data.frames.layout import CacheIndex, Encoding
-    from dp_prior.files.durable import seal
+    from dp_prior.files.json_text import seal
 
     count = 20 * 10**9 // (96 * 96 * 3)
     with open(tmp_path / "frames.u8", "wb") as file:

@@ -16,7 +16,7 @@ from dp_prior.data.frames.layout import (
     read_index,
     read_journal,
 )
-from dp_prior.files.durable import seal
+from dp_prior.files.json_text import seal
 from dp_prior.pixels.resize import Fit
 from tests.messages import naming
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dp_prior.files.durable import seal, unseal
+from dp_prior.files.json_text import seal, unseal
 from dp_prior.inference.export.exported_agent import ExportAgent
 from dp_prior.inference.export.exported_policy import ExportError, OnnxPolicy
 from dp_prior.inference.export.torch_policy import AgentPolicy, TorchExportPolicy
