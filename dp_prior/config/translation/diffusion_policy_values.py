@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-from dp_prior.config.translation.diffusion_policy_rollouts import FIRST_SEEDS, environment, is_pusht, rollouts
-from dp_prior.config.translation.published_choices import BATCH_NORM, FREE_NORM, RESNETS
-from dp_prior.config.translation.row import Here, NoCounterpart, Theirs, Words, built
-from dp_prior.config.translation.translate import TO_FILL_IN
+from dp_prior.config.translation.diffusion_policy_data import cameras, data, dataset, kinds, low_dim, rotations
+from dp_prior.config.translation.diffusion_policy_rollouts import FIRST_SEEDS, environment, rollouts
+from dp_prior.config.translation.published_choices import FREE_NORM
+from dp_prior.config.translation.row import Here, NoCounterpart, Theirs, built
 
 _SCHEDULE = "policy.noise_scheduler"
-_KITCHEN, _REAL = "KitchenLowdimDataset", "RealPushTImageDataset"
-_NO_PATH = f"{TO_FILL_IN}/data"
-_PUSHT_OBS = {"agent_pos": {"key": "state", "slice": [0, 2]}}
-_BLOCKS = Words({name: RESNETS[name] for name in ("resnet18", "resnet34", "resnet50")})
-_ROOMS = {"rgb": "images", "low_dim": "obs", "point_cloud": "points"}
-"""Where `data` has observations, by their type."""
-_PUSHT_NAMES = {"image": "camera"}  # as the Push-T environment names its picture
-
-
-def _dataset(theirs: Theirs) -> str:
-    return str(theirs.get("task.dataset._target_", "")).rpartition(".")[2]
-
-
-def _is_image(theirs: Theirs) -> bool:
-    return any(path.startswith("shape_meta.obs.") or ".shape_meta.obs." in path for path in theirs)
 
 
 def _is_transformer(theirs: Theirs) -> bool:
@@ -43,11 +27,6 @@ def _averages(theirs: Theirs) -> bool:
 
 def _steps(theirs: Theirs) -> int:
     return theirs.get("policy.num_inference_steps") or theirs.get(f"{_SCHEDULE}.num_train_timesteps", 100)
-
-
-def _name(theirs: Theirs, key: str) -> str:
-    """The name here of an observation."""
-    return _PUSHT_NAMES.get(key, key) if is_pusht(theirs) else key
 
 
 def skeleton(theirs: Theirs) -> dict[str, Any]:
@@ -72,17 +51,17 @@ def skeleton(theirs: Theirs) -> dict[str, Any]:
         ours["task.backbone.head_groups"] = 8
     if any(path.startswith("logging.") for path in theirs) and theirs.get("logging.mode") != "disabled":
         ours["tracker.log.<wandb>.type"] = "wandb"
-    ours |= _data(theirs) | _evaluators(theirs)
-    kept = {"range_eps": 0.05} if "Kitchen" in _dataset(theirs) else {}  # theirs is in units of the data
-    for key in ("action", *_low_dim(theirs)):
+    ours |= data(theirs) | _evaluators(theirs)
+    kept = {"range_eps": 0.05} if "Kitchen" in dataset(theirs) else {}  # theirs is in units of the data
+    for key in ("action", *low_dim(theirs)):
         ours[f"task.normalizer.{key}"] = {"type": "limits", "clip": None, **kept}
-    for key, kind in _shapes(theirs).items():
+    for key, kind in kinds(theirs).items():
         if kind == "point_cloud":
             count = theirs.get(f"task.shape_meta.obs.{key}.shape", [512])[0]
             ours[f"task.encoders.{key}"] = {"type": "points", "count": count}
     if not _averages(theirs):
         ours["train.ema"] = {}
-    return ours | _rotations(theirs)
+    return ours | rotations(theirs)
 
 
 def _backbone(theirs: Theirs) -> str:
@@ -96,111 +75,6 @@ def _sampler(theirs: Theirs) -> dict[str, Any]:
     if "DDIM" in str(theirs.get(f"{_SCHEDULE}._target_", "")):
         return {"type": "ddim", **steps, "eta": 0.0, "use_clipped_model_output": False}
     return {"type": "ddpm", **steps}
-
-
-def _low_dim(theirs: Theirs) -> list[str]:
-    """The names here of the observations that are no pictures."""
-    if _is_image(theirs):
-        return [_name(theirs, key) for key, kind in _shapes(theirs).items() if kind == "low_dim"]
-    match _dataset(theirs):
-        case "PushTLowdimDataset":
-            return ["agent_pos", "keypoint"]
-        case "RobomimicReplayLowdimDataset":
-            return list(theirs.get("task.dataset.obs_keys", theirs.get("task.obs_keys", [])))
-    return ["obs"]
-
-
-def _shapes(theirs: Theirs) -> dict[str, str]:
-    """The types of the observations in `shape_meta`, by their keys there."""
-    found: dict[str, str] = {}
-    for path in theirs:
-        _, has, rest = path.partition("shape_meta.obs.")
-        if has:
-            key = rest.split(".")[0]
-            prefix = path[: len(path) - len(rest)]
-            found[key] = theirs.get(f"{prefix}{key}.type", "low_dim")
-    return found
-
-
-def _cameras(theirs: Theirs) -> list[str]:
-    """The names here of the cameras."""
-    return [_name(theirs, key) for key, kind in _shapes(theirs).items() if kind == "rgb"]
-
-
-def _named(theirs: Theirs, keys: Iterable[str]) -> list[str]:
-    return [_name(theirs, key) for key in keys]
-
-
-def _data(theirs: Theirs) -> dict[str, Any]:
-    """The episodes, and the keys of observations and action."""
-    if _dataset(theirs) == _KITCHEN:
-        return {
-            "data.episodes": {"type": "masked_arrays", "path": theirs.get("task.dataset.dataset_dir", _NO_PATH)},
-            "data.action.key": "actions_seq",
-            "data.obs.obs.key": "observations_seq",
-        }
-    robomimic = "Robomimic" in _dataset(theirs) or str(theirs.get("task.dataset.dataset_path", "")).endswith("hdf5")
-    ours: dict[str, Any] = {
-        "data.episodes.type": "robomimic" if robomimic else "zarr",
-        "data.episodes.path": _NO_PATH,
-        "data.action": {"key": "actions" if robomimic else "action"},
-    }
-    if _dataset(theirs) == _REAL:
-        return ours | _recorded(theirs)
-    within = "obs/" if robomimic else ""
-    if _is_image(theirs):
-        pusht = _dataset(theirs) == "PushTImageDataset"
-        for key, kind in _shapes(theirs).items():
-            if kind not in _ROOMS:
-                continue
-            room = f"data.{_ROOMS[kind]}.{_name(theirs, key)}"
-            ours[room] = {"key": "img"} if pusht and kind == "rgb" else {"key": f"{within}{key}"}
-        return ours | ({"data.obs.agent_pos": _PUSHT_OBS["agent_pos"]} if pusht else {})
-    for key in _low_dim(theirs):
-        known = {**_PUSHT_OBS, "keypoint": {"key": "keypoint"}} if "PushT" in _dataset(theirs) else {}
-        is_known = robomimic or _dataset(theirs).startswith("BlockPush")
-        ours[f"data.obs.{key}"] = known.get(key, {"key": f"{within}{key}" if is_known else TO_FILL_IN})
-    return ours
-
-
-def _recorded(theirs: Theirs) -> dict[str, Any]:
-    """The keys of their real robot: videos beside the arrays, and of poses the first two numbers where two are said."""
-    flat = {"slice": [0, 2]}
-    videos = f"{theirs.get('task.dataset.dataset_path', _NO_PATH)}/videos"
-    ours = {"data.action": {"key": "action", **(flat if _action_shape(theirs) == [2] else {})}}
-    for key, kind in _shapes(theirs).items():
-        if kind == "rgb":
-            ours[f"data.images.{key}"] = {"folder": videos, "file": f"{key.removeprefix('camera_')}.mp4"}
-        else:
-            is_flat = "pose" in key and theirs.get(f"task.shape_meta.obs.{key}.shape") == [2]
-            ours[f"data.obs.{key}"] = {"key": key, **(flat if is_flat else {})}
-    return ours
-
-
-def _rotations(theirs: Theirs) -> dict[str, Any]:
-    """Absolute poses of robomimic: the rotation of an arm is predicted as 6D, and neither quaternions nor grippers are
-    normalised. Without pictures theirs divides all observations by the largest number among them."""
-    if "Robomimic" not in _dataset(theirs):
-        return {}
-    kept = {f"task.normalizer.{key}": {"type": "identity"} for key in _low_dim(theirs) if key.endswith("quat")}
-    if _dataset(theirs) == "RobomimicReplayLowdimDataset":
-        kept = {f"task.normalizer.{key}": {"type": "max_abs", "clip": None} for key in _low_dim(theirs)}
-    if not theirs.get("task.dataset.abs_action", theirs.get("task.abs_action", False)):
-        return {**kept, "task.normalizer.action": {"type": "identity"}}
-    n_arms = 2 if theirs.get("task.action_dim", 10) == 20 or _action_shape(theirs) == [20] else 1
-    grippers = [{"slice": [7 * arm + 6, 7 * arm + 7], "normalizer": {"type": "identity"}} for arm in range(n_arms)]
-    rotations = [{"slice": [7 * arm + 3, 7 * arm + 6], "form": "axis_angle"} for arm in range(n_arms)]
-    legacy = theirs.get("task.dataset.use_legacy_normalizer", False)
-    others = {"type": "max_abs" if legacy else "limits", "clip": None}
-    return {
-        **kept,
-        "task.normalizer.action": {"type": "slices", "slices": grippers, "others": others},
-        "data.action.rotations": rotations,
-    }
-
-
-def _action_shape(theirs: Theirs) -> Any:
-    return next((value for path, value in theirs.items() if path.endswith("shape_meta.action.shape")), None)
 
 
 def _evaluators(theirs: Theirs) -> dict[str, Any]:
@@ -235,7 +109,7 @@ def _evaluators(theirs: Theirs) -> dict[str, Any]:
 
 
 def _environment(theirs: Theirs) -> dict[str, Any] | None:
-    shapes = {key: theirs.get(f"task.shape_meta.obs.{key}.shape", [3, 96, 96]) for key in _cameras(theirs)}
+    shapes = {key: theirs.get(f"task.shape_meta.obs.{key}.shape", [3, 96, 96]) for key in cameras(theirs)}
     return environment(theirs, {key: list(shape[1:]) for key, shape in shapes.items()})
 
 
@@ -279,132 +153,9 @@ def no_average(use: bool, theirs: Theirs, *names: str) -> Here:
     return Here({"train.ema.ema.type": "power"} if use else {"train.ema": {}})
 
 
-def per_camera(field: str) -> Any:
-    """A function of a setting of all cameras, the same for every encoder, or of one by its name."""
-
-    def to(value: Any, theirs: Theirs, *names: str) -> Here:
-        shared = theirs.get("policy.obs_encoder.share_rgb_model", False)
-        read = _cameras(theirs)[: 1 if shared else None]
-        rooms = [f"task.encoders.{key}" for key in read if not names or key in _named(theirs, names)]
-        if not rooms:
-            raise NoCounterpart(f"no encoder of {', '.join(names) or 'a camera'}, which `shape_meta` would name")
-        types = {f"{room}.type": "resnet" for room in rooms}
-        return Here({**types, **{f"{room}.{field}": value for room in rooms}})
-
-    return to
-
-
-def shared_encoders(is_shared: bool, theirs: Theirs, *names: str) -> Here:
-    """All cameras but the first are read by the encoder of the first."""
-    names = _cameras(theirs)
-    return Here({f"task.shared_encoders.{key}": names[0] for key in names[1:] if is_shared})
-
-
-def crop(shape: list[int] | None, theirs: Theirs, *names: str) -> Here:
-    """The crop of the encoders of all cameras, or of one; without `random_crop` theirs does not crop."""
-    return per_camera("crop")(shape if theirs.get("policy.obs_encoder.random_crop", True) else None, theirs, *names)
-
-
-def norm(is_group: bool, theirs: Theirs, *names: str) -> Here:
-    """The norm of the encoders of all cameras; a shared encoder always has batch norm there.
-
-    Raises:
-        NoCounterpart: it is batch norm, whose statistics come with weights here.
-    """
-    if not is_group or theirs.get("policy.obs_encoder.share_rgb_model", False):
-        raise NoCounterpart(BATCH_NORM)
-    return per_camera("norm")("group", theirs)
-
-
-def imagenet(is_normed: bool, theirs: Theirs, *names: str) -> Here:
-    """ImageNet's mean and standard deviation, for the encoders of all cameras."""
-    if not is_normed:
-        return Here()
-    mean = per_camera("mean")([0.485, 0.456, 0.406], theirs)
-    return Here({**mean, **per_camera("std")([0.229, 0.224, 0.225], theirs)})
-
-
-def resnet(name: str, theirs: Theirs, *names: str) -> Here:
-    """The blocks of torchvision's ResNet with the mean of its maps.
-
-    Raises:
-        NoCounterpart: another network.
-    """
-    blocks, bottleneck = _BLOCKS(name, theirs)
-    ours = {**per_camera("blocks")(blocks, theirs), **per_camera("bottleneck")(bottleneck, theirs)}
-    return Here({**ours, **per_camera("pool")("mean", theirs), **per_camera("output_dim")(None, theirs)})
-
-
-def size(shape: list[int], theirs: Theirs, key: str) -> Here:
-    """Height and width of a camera's frames.
-
-    Raises:
-        NoCounterpart: it is no camera, or its frames are resized.
-    """
-    if _shapes(theirs).get(key) != "rgb":
-        raise NoCounterpart("the data say it")
-    if theirs.get("policy.obs_encoder.resize_shape") or theirs.get(f"policy.obs_encoder.resize_shape.{key}"):
-        raise NoCounterpart("frames are resized to `policy.obs_encoder.resize_shape`")
-    return Here({f"data.images.{_name(theirs, key)}.size": shape[1:]})
-
-
-def kind(word: str, theirs: Theirs, key: str) -> Here:
-    """An observation, which has its place by its kind.
-
-    Raises:
-        NoCounterpart: another kind.
-    """
-    if word not in _ROOMS:
-        raise NoCounterpart(f"{word!r} has no counterpart, so {key} is not observed; those of {', '.join(_ROOMS)} have")
-    place = f"data.{_ROOMS[word]}.{_name(theirs, key)}"
-    return Here({f"{place}.{name}": value for name, value in _data(theirs)[place].items() if name in ("key", "file")})
-
-
-def folder(path: str, theirs: Theirs, *names: str) -> str:
-    """The folder of the kitchen's arrays.
-
-    Raises:
-        NoCounterpart: it holds logs of a simulator.
-    """
-    if _dataset(theirs) != _KITCHEN:
-        raise NoCounterpart(
-            "logs of MuJoCo (.mjl) are not read; save their `qpos` and `ctrl` as `obs` and `action` "
-            "(docs/own_data.md) and set data.episodes"
-        )
-    return path
-
-
-def replay_buffer(path: str, theirs: Theirs, *names: str) -> str:
-    """The data set; their real robot's lies in a folder beside its videos."""
-    return f"{path}/replay_buffer.zarr" if _dataset(theirs) == _REAL else path
-
-
-def observations(keys: list[str], theirs: Theirs, *names: str) -> Here:
-    """Low-dimensional observations of robomimic, by their keys."""
-    return Here({f"data.obs.{key}.key": f"obs/{key}" for key in keys})
-
-
 def validation(ratio: float, theirs: Theirs, *names: str) -> Here:
     """The parts of training and validation."""
     return Here({"data.split.train": round(1 - ratio, 6), "data.split.val": ratio})
-
-
-def rotation(value: Any, theirs: Theirs, *names: str) -> Here:
-    """The rotations of absolute actions.
-
-    Raises:
-        NoCounterpart: actions are relative.
-    """
-    found = _rotations(theirs).get("data.action.rotations")
-    if not found:
-        raise NoCounterpart("actions without absolute poses are taken as they are")
-    return Here({"data.action.rotations": found})
-
-
-def legacy_normalizer(is_legacy: bool, theirs: Theirs, *names: str) -> Here:
-    """The normalizer of absolute actions; relative actions have none."""
-    found = _rotations(theirs).get("task.normalizer.action", {})
-    return Here({"task.normalizer.action": found} if "others" in found else {})
 
 
 def previous(is_seen: bool, theirs: Theirs, *names: str) -> str | None:
@@ -494,23 +245,6 @@ def epochs(entries: tuple[str, ...]) -> Any:
         return Here({f"evaluate.<{entry}>.every.epochs": value for entry in present})
 
     return to
-
-
-def resized(shape: list[int] | None, theirs: Theirs, *names: str) -> Here:
-    """The size of the frames of all cameras, or of one."""
-    cameras = _named(theirs, names) if names else _cameras(theirs)
-    return Here({f"data.images.{key}.size": shape for key in cameras if shape is not None and key in _cameras(theirs)})
-
-
-def rotation_form(form: str, theirs: Theirs, *names: str) -> Here:
-    """The only form that policies predict.
-
-    Raises:
-        NoCounterpart: another form.
-    """
-    if form != "rotation_6d":
-        raise NoCounterpart("policies predict rotations as 6D")
-    return rotation(form, theirs)
 
 
 def val_samples(batches: int | None, theirs: Theirs, *names: str) -> Here:

@@ -1,0 +1,67 @@
+"""Diffusion Policy: what becomes of the settings of its image encoder, which has all cameras."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dp_prior.config.translation.diffusion_policy_data import cameras, named
+from dp_prior.config.translation.published_choices import BATCH_NORM, RESNETS
+from dp_prior.config.translation.row import Here, NoCounterpart, Theirs, Words
+
+_BLOCKS = Words({name: RESNETS[name] for name in ("resnet18", "resnet34", "resnet50")})
+
+
+def per_camera(field: str) -> Any:
+    """A function of a setting of all cameras, the same for every encoder, or of one by its name."""
+
+    def to(value: Any, theirs: Theirs, *names: str) -> Here:
+        shared = theirs.get("policy.obs_encoder.share_rgb_model", False)
+        read = cameras(theirs)[: 1 if shared else None]
+        rooms = [f"task.encoders.{key}" for key in read if not names or key in named(theirs, names)]
+        if not rooms:
+            raise NoCounterpart(f"no encoder of {', '.join(names) or 'a camera'}, which `shape_meta` would name")
+        types = {f"{room}.type": "resnet" for room in rooms}
+        return Here({**types, **{f"{room}.{field}": value for room in rooms}})
+
+    return to
+
+
+def shared_encoders(is_shared: bool, theirs: Theirs, *names: str) -> Here:
+    """All cameras but the first are read by the encoder of the first."""
+    names = cameras(theirs)
+    return Here({f"task.shared_encoders.{key}": names[0] for key in names[1:] if is_shared})
+
+
+def crop(shape: list[int] | None, theirs: Theirs, *names: str) -> Here:
+    """The crop of the encoders of all cameras, or of one; without `random_crop` theirs does not crop."""
+    return per_camera("crop")(shape if theirs.get("policy.obs_encoder.random_crop", True) else None, theirs, *names)
+
+
+def norm(is_group: bool, theirs: Theirs, *names: str) -> Here:
+    """The norm of the encoders of all cameras; a shared encoder always has batch norm there.
+
+    Raises:
+        NoCounterpart: it is batch norm, whose statistics come with weights here.
+    """
+    if not is_group or theirs.get("policy.obs_encoder.share_rgb_model", False):
+        raise NoCounterpart(BATCH_NORM)
+    return per_camera("norm")("group", theirs)
+
+
+def imagenet(is_normed: bool, theirs: Theirs, *names: str) -> Here:
+    """ImageNet's mean and standard deviation, for the encoders of all cameras."""
+    if not is_normed:
+        return Here()
+    mean = per_camera("mean")([0.485, 0.456, 0.406], theirs)
+    return Here({**mean, **per_camera("std")([0.229, 0.224, 0.225], theirs)})
+
+
+def resnet(name: str, theirs: Theirs, *names: str) -> Here:
+    """The blocks of torchvision's ResNet with the mean of its maps.
+
+    Raises:
+        NoCounterpart: another network.
+    """
+    blocks, bottleneck = _BLOCKS(name, theirs)
+    ours = {**per_camera("blocks")(blocks, theirs), **per_camera("bottleneck")(bottleneck, theirs)}
+    return Here({**ours, **per_camera("pool")("mean", theirs), **per_camera("output_dim")(None, theirs)})
