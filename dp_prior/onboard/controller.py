@@ -67,6 +67,7 @@ class Controller:
                                  f"{expected}")  # fmt: skip
         self._at_once = sorted(at_once)
         self._end: np.ndarray | None = None
+        self._tick = self._stop = 0
 
     @property
     def due(self) -> bool:

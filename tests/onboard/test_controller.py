@@ -145,5 +145,6 @@ def test_settings_without_meaning_are_refused():
         Controller(agent, fps=10, rate=500, rotations=[(0, 3, "euler_xyz")])
     with pytest.raises(RuntimeError, match=naming("command", "before reset", "Controller")):
         Controller(agent, fps=10, rate=500).command(dict)
+    assert Controller(agent, fps=10, rate=500).due  # a loop that asks before its first command is told by that
     with pytest.raises(ValueError, match=naming("at_once", 7, 2)):
         Controller(agent, fps=10, rate=500, at_once=[7]).reset([0.0, 0.0])
