@@ -73,7 +73,8 @@ def place(tmp_path_factory):
     for begin in (3, 10, 17):
         seen[:, begin : begin + 4] = (0.0, 0.0, 0.0, 1.0)  # a quaternion
     poses = {"state": seen, "action": np.tanh(states[:, :7]), "executed": np.tanh(states[:, :7])}
-    np.savez(root / "runs/robosuite/can.npz", **poses, seed=np.arange(10), episode_ends=lengths)
+    for name in ("can", "square_300"):
+        np.savez(root / f"runs/robosuite/{name}.npz", **poses, seed=np.arange(10), episode_ends=lengths)
     for task, size in (("transfer_cube", 33), ("insertion", 49)):
         arms = np.tanh(rng.normal(size=(300, size))).astype(np.float32)
         joints = {"state": arms, "action": arms[:, :14], "executed": arms[:, :14]}
