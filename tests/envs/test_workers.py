@@ -186,5 +186,5 @@ def test_workers_are_as_many_as_pay(monkeypatch, kind, fields, n_cores, n_ranks,
     monkeypatch.setattr(rollout_evaluator, "Workers", lambda record, n_workers: n_workers)
     config = RolloutConfig(**{"env": troubled(n_envs=25), "videos": 0, **fields})
     ranks = SimpleNamespace(process_index=0, num_processes=n_ranks)
-    found = config.create()._open(looking(kind), ranks)
+    found = config.create()._open(looking(kind), ranks, config.n_episodes)
     assert (found if isinstance(found, int) else 0) == expected
