@@ -12,8 +12,8 @@ import pytest
 from dp_prior.tracking.jsonl import read_rows
 from tests.cases import every
 from tests.cli.invoked import command
+from tests.config.translation import diffusion_policy_settings as diffusion_policy
 from tests.config.translation import test_dalle2_table as dalle2
-from tests.config.translation import test_diffusion_policy_table as diffusion_policy
 from tests.config.translation.translated import merged
 from tests.data.embeddings.folders import write_npy
 from tests.data.formats.test_masked_arrays import write as write_masked

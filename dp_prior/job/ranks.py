@@ -249,16 +249,7 @@ def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: floa
         ConfigError: fp16 without a GPU, ranks that are not connected, variables of a launcher that do not fit each
             other, or a launcher that would divide the model.
     """
-    if asked := [name for name in _SHARDS if parse_choice_from_env(name, "").lower() == "true"]:
-        raise ConfigError(
-            "the launcher",
-            [
-                f"{name} is true, which divides a model among ranks; expected ranks that hold whole models"
-                for name in asked
-            ],
-            advice="start `accelerate launch --multi_gpu` without options of FSDP, DeepSpeed and Megatron, with a "
-            "--config_file of its own if its default one asks for them; or unset the variable",
-        )
+    _refuse_shards()
     if precision == "fp16" and not torch.cuda.is_available():
         raise ConfigError("train.precision", ["is 'fp16', which needs a GPU; use 'bf16' or 'fp32' here"])
     mixed = "no" if precision == "fp32" else precision
@@ -278,7 +269,11 @@ def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: floa
             dynamo_plugin=TorchDynamoPlugin(backend="no"),
         )
     except ValueError as error:
-        found = ", ".join(f"{name}={parse_choice_from_env(name, '')!r}" for name in _MEETING)
+        given = {name: parse_choice_from_env(name, "") for name in _MEETING}
+        numbers = all(value.isdecimal() for name, value in given.items() if name != "MASTER_ADDR")
+        if (numbers and given["MASTER_ADDR"]) or not any(given.values()):  # not the launcher's fault
+            raise
+        found = ", ".join(f"{name}={value!r}" for name, value in given.items())
         raise ConfigError(
             "the launcher",
             [f"{error}. The variables are {found}; a launcher sets all of them. For one process, unset them"],
@@ -298,6 +293,20 @@ def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: floa
             "With --multi_gpu it starts several; without GPUs set ACCELERATE_USE_CPU=true before it, too"
         )
     return accelerator
+
+
+def _refuse_shards() -> None:
+    """Raises ConfigError if the launcher is asked to divide the model among ranks."""
+    if asked := [name for name in _SHARDS if parse_choice_from_env(name, "").lower() == "true"]:
+        raise ConfigError(
+            "the launcher",
+            [
+                f"{name} is true, which divides a model among ranks; expected ranks that hold whole models"
+                for name in asked
+            ],
+            advice="start `accelerate launch --multi_gpu` without options of FSDP, DeepSpeed and Megatron, with a "
+            "--config_file of its own if its default one asks for them; or unset the variable",
+        )
 
 
 def _is_foreign(part: nn.Module) -> bool:

@@ -7,8 +7,8 @@ import pytest
 
 from dp_prior.run_directory.config import TrainConfig
 from tests.cli.invoked import command
+from tests.config.translation.diffusion_policy_settings import UNET_LOWDIM
 from tests.config.translation.test_dalle2_table import PRIOR
-from tests.config.translation.test_diffusion_policy_table import UNET_LOWDIM
 from tests.messages import told
 
 FLAGS = ["--image_size", 32, "--num_channels", 64, "--lr", "2e-4", "--data_dir", "images"]

@@ -290,6 +290,16 @@ def test_variables_of_a_launcher_that_do_not_fit_are_refused(monkeypatch):
         make_accelerator("fp32")
 
 
+@pytest.mark.parametrize("is_launched", [False, True])
+def test_an_error_that_is_not_of_the_launcher_says_nothing_of_its_variables(monkeypatch, is_launched):
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "1") if is_launched else monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("dp_prior.job.ranks.Accelerator", lambda **options: int("bf16"))
+    with pytest.raises(ValueError, match=naming("bf16")) as caught:
+        make_accelerator("bf16")
+    assert not told(str(caught.value), "WORLD_SIZE")
+
+
 def test_a_rank_without_an_address_is_told_what_to_set():
     make = "from dp_prior.job.ranks import make_accelerator; make_accelerator('fp32')"
     done = forks.call(["-c", make], WORLD_SIZE="1", RANK="0", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1")

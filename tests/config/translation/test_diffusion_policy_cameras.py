@@ -1,7 +1,7 @@
 """Settings of Diffusion Policy's image encoder."""
 
 from dp_prior.config.translation.diffusion_policy_table import DIFFUSION_POLICY
-from tests.config.translation.test_diffusion_policy_table import ENCODER, LIFT_IMAGE, REAL_IMAGE
+from tests.config.translation.diffusion_policy_settings import ENCODER, LIFT_IMAGE, REAL_IMAGE
 from tests.config.translation.translated import merged, reasons, values
 from tests.messages import told
 
