@@ -227,10 +227,20 @@ def compare(
             echo(f"wrote {path}")
 
 
+_PLAYING = ("lost", "error", "first_seed", "most", "losses", "points", "evaluator", "config_file", "device")
+"""Parameters of `improve` for a policy that plays."""
+
+
 @click.command(cls=Command, context_settings={"show_default": True})
 @modules_option
 @click.argument("run")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the rounds.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the rounds, or of the one run.")
+@click.option(
+    "--corrections",
+    multiple=True,
+    metavar="DATA",
+    help="Recorded rollouts in which a person took over, a path or user/name: one run on these. Repeatable.",
+)
 @click.option(
     "--lost", default=0.01, type=FiniteRange(0, 1, min_open=True), help="Stop below this share of lost starts."
 )
@@ -248,17 +258,34 @@ def compare(
 @click.option("--device", default="cpu", help="Where the policy plays, for example cuda.")
 @overrides_option
 def improve(
-    run: str, out: Path, most: int, evaluator: str | None, config_file: Path | None, device: str, **aim: object
+    run: str,
+    out: Path,
+    corrections: tuple[str, ...],
+    most: int,
+    evaluator: str | None,
+    config_file: Path | None,
+    device: str,
+    **aim: object,
 ) -> None:
     """Let an expert show what to do where a policy loses, and train on, until few starts are lost (docs/improving.md).
 
     After a stop the same command continues; a higher --rounds adds rounds.
     """
+    from dp_prior.commands.corrected_rollouts import learn_corrections
     from dp_prior.commands.improve import Aim, improve
     from dp_prior.run_directory.config import TrainConfig
     from dp_prior.run_directory.configurations import find_configuration
     from dp_prior.run_directory.exit_file import STOPPED
 
+    if corrections:
+        refuse_given(_PLAYING, "only without --corrections; with these a person has played already")
+        how = {key: aim[key] for key in ("weight", "samples", "overrides")}
+        outcome = learn_corrections(run, corrections, out, **how, report=say)
+        if outcome.status == "stopped":
+            echo("stopped; the same command goes on", err=True)
+            sys.exit(STOPPED)
+        echo(f"policy {outcome.best}")
+        return
     wanted = Aim(**aim)
     given = None if config_file is None else TrainConfig.from_json_path(find_configuration(config_file))
     rounds, is_done = improve(run, wanted, most, out, say, evaluator=evaluator, given=given, device=device)

@@ -14,17 +14,15 @@ from typing import Any
 
 from dp_prior.commands.claim import claim, held
 from dp_prior.commands.corrections import LOST_SEED, correct, counted
-from dp_prior.commands.improved_run import improved_config, observations
+from dp_prior.commands.improved_run import expert_set, improved_config, observations, telling, trained_config
 from dp_prior.commands.lost_starts import Losses, find_losses, lost_actions
-from dp_prior.commands.players import Player, stored_config
+from dp_prior.commands.players import Player
 from dp_prior.config import ConfigError
-from dp_prior.data.errors import ChangedError
 from dp_prior.envs.starts import SEED
 from dp_prior.files.durable import replace_file
 from dp_prior.files.json_text import encode_document
 from dp_prior.places.reference import resolve
 from dp_prior.run.run import Run
-from dp_prior.run_directory.changes import OtherRunError
 from dp_prior.run_directory.config import TrainConfig
 from dp_prior.run_directory.scores import read_result
 
@@ -114,12 +112,8 @@ class Improvement:
         self.is_stopped = False
         self._aim, self._out, self._report = aim, out, report
         self._playing = {"evaluator": None, "given": None, "device": "cpu", **playing}
-        player, self._first = Player(run, **self._playing), resolve(run)
-        self._env, self._config = player.record.env, stored_config(self._first)
-        if self._config is None:
-            raise ConfigError(
-                run, ["holds no configuration of a training that could go on; name a run of `dp-prior train`"]
-            )
+        player, (self._first, self._config) = Player(run, **self._playing), trained_config(run)
+        self._env = player.record.env
         self._observations = observations(self._config)
         _refuse_unobserved(self._env, self._observations)
         _refuse_known_seeds(self._config, aim.first_seed)
@@ -188,7 +182,7 @@ class Improvement:
         """
         if read_result(directory) is None:
             self._refuse_later_rounds(directory)
-            with _training_anew(directory):
+            with telling(f"delete {directory}, and the same command trains this round anew"):
                 outcome = Run(self._improved(policy, episodes, directory), report=self._report).run()
             self.is_stopped = outcome.status == "stopped"
         return None if self.is_stopped else resolve(directory)
@@ -204,9 +198,9 @@ class Improvement:
 
     def _improved(self, policy: Path, episodes: Sequence[Path], directory: Path) -> TrainConfig:
         """The configuration of a round's run."""
-        aim = self._aim
+        aim, added = self._aim, [expert_set(self._config, folder) for folder in episodes]
         how = {"weight": aim.weight, "samples": aim.samples, "overrides": aim.overrides}
-        return improved_config(self._config, policy, episodes, directory=directory, **how)
+        return improved_config(self._config, policy, added, directory=directory, **how)
 
 
 def improve(
@@ -226,17 +220,6 @@ def improve(
         replace_file(out / ROUNDS, encode_document({"is_reached": aim.is_reached(one.losses), "rounds": rows}))
         report(str(one))
     return done, not work.is_stopped
-
-
-@contextlib.contextmanager
-def _training_anew(directory: Path) -> Iterator[None]:
-    """Let the error of a stopped training whose data or settings have changed say how to train the round anew; the
-    command has no option to allow a change."""
-    try:
-        yield
-    except (OtherRunError, ChangedError) as error:
-        advice = f"undo the change, or delete {directory}, and the same command trains this round anew"
-        raise type(error)(error.source, error.problems, advice=advice) from None
 
 
 def _refuse_unobserved(record: Any, wanted: Mapping[str, tuple[int, ...] | None]) -> None:

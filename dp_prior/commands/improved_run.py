@@ -1,20 +1,51 @@
-"""The configuration of a run that goes on from a policy, with an expert's episodes beside the first data."""
+"""The configuration of a run that goes on from a policy, with actions of an expert or of a person beside the first
+data."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from dp_prior.commands.players import stored_config
 from dp_prior.config import ConfigError
+from dp_prior.data.errors import ChangedError, DataError
+from dp_prior.data.formats.choice import named
+from dp_prior.data.formats.episode_store import EpisodeStore
+from dp_prior.data.formats.recognition import record_at
 from dp_prior.data.recorded.records import RecordedConfig, WindowsConfig
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
+from dp_prior.places.reference import resolve
+from dp_prior.run_directory.changes import OtherRunError
 from dp_prior.run_directory.config import TrainConfig
 
 FIRST_SET = "demonstrations"
 """Name of the first data set, if there was no other."""
 
+INTERVENTION = "intervention"
+"""Key that marks the steps at which a person acted, as LeRobot's rollouts record it."""
+
 _UNRECORDED = ("embeddings", "depth", "points", "language")
+
+
+def trained_config(run: str) -> tuple[Path, TrainConfig]:
+    """The checkpoint that a reference names, and the configuration of its training.
+
+    Raises:
+        ConfigError: the checkpoint holds none.
+        FileNotFoundError, CheckpointError, RemoteError: there is no checkpoint, see `resolve`.
+    """
+    policy = resolve(run)
+    if (config := stored_config(policy)) is None:
+        raise ConfigError(
+            run, ["holds no configuration of a training that could go on; name a run of `dp-prior train`"]
+        )
+    return policy, config
 
 
 def observations(config: TrainConfig) -> dict[str, tuple[int, ...] | None]:
@@ -26,29 +57,109 @@ def observations(config: TrainConfig) -> dict[str, tuple[int, ...] | None]:
     Raises:
         ConfigError: the data are not recorded episodes, or have something that episodes of an expert lack.
     """
-    sets, problems = config.data.recorded_sets(), []
-    if not sets:
-        found = f"is {config.data.type!r}, which holds no recorded episodes that an expert's could be added to"
-        raise ConfigError("data.type", [f"{found}; name the run of a policy"])
+    sets, problems = _recorded_sets(config), []
     for name, one in sets.items():
         others = [f"images.{key}" for key, camera in one.images.items() if camera.render is None]
         others += [f"{field}.{key}" for field in _UNRECORDED for key in getattr(one, field)]
         has = "an expert's episodes have vectors (obs), and pictures that are drawn from them (render)"
         problems += [f"{name} has {', '.join(others)}; {has}"] if others else []
-    if getattr(config.data, "previous_action", None) is not None:
-        problems.append("previous_action is given; a mixture with an expert's episodes does not have it")
-    if config.data.split.parts is not None:
-        problems.append("split.parts is given; an expert's episodes are divided by the fractions split.train and val")
-    if problems:
-        raise ConfigError("data", [f"{problem}; train without it to use `dp-prior improve`" for problem in problems])
+    _refuse([*problems, *_unmixable(config)])
     first = next(iter(sets.values()))
     return dict.fromkeys(first.obs) | {camera.key: camera.render.state_shape for camera in first.images.values()}
+
+
+def _recorded_sets(config: TrainConfig) -> dict[str, TrajectoriesConfig]:
+    """The recorded data sets of a run by name; raises ConfigError if there are none."""
+    if sets := config.data.recorded_sets():
+        return sets
+    found = f"is {config.data.type!r}, which holds no recorded episodes that others could be added to"
+    raise ConfigError("data.type", [f"{found}; name the run of a policy"])
+
+
+def _unmixable(config: TrainConfig) -> list[str]:
+    """What keeps the data of a run from being joined with others."""
+    is_there = getattr(config.data, "previous_action", None) is not None
+    return ["previous_action is given; a mixture with further episodes does not have it"] * is_there
+
+
+def _refuse(problems: Sequence[str]) -> None:
+    """Raises ConfigError with all problems of the data of a run, if there are any."""
+    if problems:
+        raise ConfigError("data", [f"{problem}; train without it to use `dp-prior improve`" for problem in problems])
+
+
+def expert_set(config: TrainConfig, episodes: Path) -> dict[str, Any]:
+    """A folder of an expert's episodes, see `correct`, as a data set like the first of a run.
+
+    Args:
+        config: of the first run.
+    """
+    first = _first_set(config)
+    return {
+        "episodes": {"type": "episode_files", "path": str(episodes)},
+        "obs": {name: {"key": f"obs.{name}", "rotations": one["rotations"]} for name, one in first["obs"].items()},
+        "images": {name: {**one, "key": f"obs.{one['key']}"} for name, one in first["images"].items()},
+        "action": {"key": "action", "rotations": first["action"]["rotations"]},
+        "mirror": first["mirror"],
+    }
+
+
+def rollout_set(config: TrainConfig, place: str) -> dict[str, Any]:
+    """The steps of recorded rollouts at which a person acted, as a data set like the first of a run.
+
+    Rollouts mark these steps by `intervention`; without such a key a person acted at all.
+
+    Args:
+        config: of the first run.
+        place: of the rollouts, see `record_at`.
+
+    Raises:
+        ConfigError: the first data are no recorded episodes, or have something that the set could not have.
+        DataError, UnreadableError: there are no such rollouts, or a person acted at no step.
+    """
+    embedded = [
+        f"{name} has embeddings of its own steps" for name, one in _recorded_sets(config).items() if one.embeddings
+    ]
+    _refuse([*embedded, *_unmixable(config)])
+    record, first = record_at(place), _first_set(config)
+    weights = _of_persons(record.local({}, []).create(), place)
+    texts = {name: {**one, "weights": None, "success_of": "rollout"} for name, one in first["language"].items()}
+    replaced = ("choice", "fps", "action_names")
+    kept = {key: value for key, value in first.items() if key not in replaced}
+    return {**kept, "episodes": json.loads(record.model_dump_json()), "language": texts, "weights": weights}
+
+
+def _of_persons(store: EpisodeStore, place: str) -> dict[str, Any] | None:
+    """Weights that leave out the steps at which no person acted; None if there are none.
+
+    Raises:
+        DataError: a person acted at no step.
+    """
+    if INTERVENTION not in {*store.keys()}:
+        return None
+    values = np.unique(store.read(INTERVENTION))
+    if not values.any():
+        remedy = "record with corrections, or name rollouts without this key if a person acted at every step"
+        raise DataError(place, [f"{INTERVENTION!r} is true at no step, so there is nothing to learn; {remedy}"])
+    others = {named(value): 0 for value in values if not value}
+    return {"key": INTERVENTION, "values": others} if others else None
+
+
+def _first_set(config: TrainConfig) -> dict[str, Any]:
+    """JSON of the data set of a run, or of the first of a mixture."""
+    data = json.loads(config.to_json())["data"]
+    return next(iter(data["sets"].values())) if "sets" in data else _as_set(data)
+
+
+def _as_set(data: dict[str, Any]) -> dict[str, Any]:
+    """What a set of a mixture has of the JSON of `data`."""
+    return {key: value for key, value in data.items() if key in RecordedConfig.model_fields}
 
 
 def improved_config(
     config: TrainConfig,
     policy: Path,
-    episodes: Sequence[Path],
+    added: Sequence[dict[str, Any]],
     *,
     weight: float,
     samples: int,
@@ -61,7 +172,7 @@ def improved_config(
 
     Args:
         config: of the first run.
-        episodes: folders of an expert's episodes, see `correct`; each becomes a set.
+        added: data sets with an expert's or a person's actions, see `expert_set` and `rollout_set`.
         weight: of each of these sets; the first data have 1, or the weights of their sets.
         directory: of the new run.
         overrides: changes of the result.
@@ -72,23 +183,12 @@ def improved_config(
     given = json.loads(config.to_json())
     data, train, tracker = given["data"], given["train"], given["tracker"]
     is_single = "sets" not in data
-    alone = {key: value for key, value in data.items() if key in RecordedConfig.model_fields}
-    sets = {FIRST_SET: {"weight": 1.0, **alone}} if is_single else data["sets"]
-    first = next(iter(sets.values()))
-    like_first = {
-        "weight": weight,
-        "obs": {name: {"key": f"obs.{name}", "rotations": one["rotations"]} for name, one in first["obs"].items()},
-        "images": {name: {**one, "key": f"obs.{one['key']}"} for name, one in first["images"].items()},
-        "action": {"key": "action", "rotations": first["action"]["rotations"]},
-        "mirror": first["mirror"],
-    }
+    sets = {FIRST_SET: {"weight": 1.0, **_as_set(data)}} if is_single else data["sets"]
+    whole = {"weight": weight, "split": {"train": 1.0, "val": 0.0, "test": 0.0}}
     free = (name for number in itertools.count(1) if (name := f"corrections_{number}") not in sets)
-    added = {
-        name: {"episodes": {"type": "episode_files", "path": str(path)}, **like_first}
-        for name, path in zip(free, episodes, strict=False)
-    }
+    further = {name: {**one, **whole} for name, one in zip(free, added, strict=False)}
     shared = {key: data[key] for key in WindowsConfig.model_fields}
-    given["data"] = {"type": "mixture", **shared, "sets": sets | added}
+    given["data"] = {"type": "mixture", **shared, "sets": sets | further}
     train |= {"samples": samples, "epochs": None, "steps": None, "init_from": str(policy)}
     tracker |= {"data_path": str(directory), "save": [], "load": {"type": "local"}, "run_id": None, "run_name": None}
     for evaluator in (*given["evaluate"], *given["test"]):
@@ -100,3 +200,13 @@ def improved_config(
         kept = "tracker.data_path, train.init_from and train.samples are those of a round"
         raise ConfigError("--set", [f"{kept}; say --out, RUN and --samples instead"])
     return made
+
+
+@contextlib.contextmanager
+def telling(remedy: str) -> Iterator[None]:
+    """Let the error of a stopped training whose data or settings have changed say what to do; the command has no option
+    to allow a change."""
+    try:
+        yield
+    except (OtherRunError, ChangedError) as error:
+        raise type(error)(error.source, error.problems, advice=f"undo the change, or {remedy}") from None

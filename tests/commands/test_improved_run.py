@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from dp_prior.commands.improved_run import FIRST_SET, improved_config, observations
+from dp_prior.commands.improved_run import FIRST_SET, expert_set, improved_config, observations
 from dp_prior.config import ConfigError
 from dp_prior.envs.toy import demonstrations
 from dp_prior.inference.load import load_policy
@@ -35,7 +35,7 @@ def improved(place, policy="policy", overrides=(), **changes):
     first = config_of(place, **changes)
     episodes = [corrected(place / f"episodes_{number}", seed=number) for number in (1, 2)]
     how = {"weight": 0.5, "samples": 16, "directory": place / "new", "overrides": overrides}
-    return first, improved_config(first, policy, episodes, **how)
+    return first, improved_config(first, policy, [expert_set(first, folder) for folder in episodes], **how)
 
 
 def test_it_differs_from_the_first_in_data_budget_and_places_alone(tmp_path):
@@ -87,7 +87,6 @@ def test_data_that_episodes_of_an_expert_lack_are_refused(tmp_path):
     camera = {"front": {"key": "front", "size": [16, 16]}}
     for change, parts in (
         ({"data__previous_action": "before"}, ["previous_action"]),
-        ({"data__split": {"parts": {"train": [0]}}}, ["split.parts"]),
         ({"data__images": camera, "task__encoders": {"front": {"type": "resnet"}}}, ["images.front"]),
     ):
         with pytest.raises(ConfigError, match=naming("data", *parts, "dp-prior improve")):

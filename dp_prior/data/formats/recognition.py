@@ -13,6 +13,7 @@ from dp_prior.data.formats.episode_files import episode_at, files_of_episodes, f
 from dp_prior.data.formats.hdf5_groups import ENDINGS
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.formats.unread_layouts import refuse_unread_layout
+from dp_prior.files.home import expanded
 
 
 class Episodes(Config):
@@ -32,6 +33,28 @@ def record_of(kind: str, path: Path, settings: Iterable[str] = ()) -> EpisodeSto
     """
     given = json.dumps({"episodes": {"type": kind, "path": str(path)}})
     return Episodes.from_json(given, [f"episodes.{setting}" for setting in settings], source=str(path)).episodes
+
+
+def record_at(place: str) -> EpisodeStoreRecord:
+    """The record of a data set at a path, or of LeRobot on the Hub, `user/name` or `user/name/folder`.
+
+    Raises:
+        DataError: there is nothing, or nothing that is known.
+    """
+    path = expanded(place)
+    kind = known_kind(path)
+    given = (likely_layout(path) if kind is None else {}) if path.exists() else _on_hub(place)
+    given = given or {"type": kind or kind_of(path), "path": str(path)}
+    return Episodes.from_json(json.dumps({"episodes": given}), source=place).episodes
+
+
+def _on_hub(place: str) -> dict[str, str]:
+    """`episodes` of `user/name`, or of `user/name/folder`; empty for what can only be a path."""
+    user, *rest = place.split("/", 2)
+    if place.startswith((".", "/", "~")) or not rest or (len(rest) > 1 and Path(user).exists()):
+        return {}
+    folder = {"folder": rest[1]} if len(rest) > 1 else {}
+    return {"type": "lerobot", "repo": f"{user}/{rest[0]}", **folder}
 
 
 def kind_of(path: Path) -> str:

@@ -25,6 +25,7 @@ from dp_prior.data.integrity import DATA_MANIFEST, JointIntegrity
 from dp_prior.data.recorded.demonstrations import Demonstrations
 from dp_prior.data.recorded.records import RecordedConfig, WindowsConfig, good_key
 from dp_prior.data.recorded.selection import ACTION
+from dp_prior.data.recorded.split import SplitConfig
 from dp_prior.data.recorded.trajectories import Trajectories, TrajectoriesConfig
 from dp_prior.data.recorded.window_rows import WindowRows
 from dp_prior.data.samples.order import Share, Successes, shares
@@ -48,6 +49,10 @@ class SetConfig(RecordedConfig):
     action_names: Annotated[tuple[str, ...] | None, Change("harmless")] = None
     """Names of the action's dimensions, where the files do not have them or have others. Sets whose names differ are
     refused."""
+
+    split: SplitConfig | None = None
+    """Split of its episodes, such as `{"train": 1, "val": 0}` for a set that is trained on as a whole. null: as `split`
+    of the mixture says."""
 
 
 class MixtureConfig(WindowsConfig):
@@ -102,6 +107,7 @@ class MixtureConfig(WindowsConfig):
         """One of the sets as a data set of its own."""
         own = {field: getattr(self.sets[name], field) for field in RecordedConfig.model_fields}
         shared = {field: getattr(self, field) for field in WindowsConfig.model_fields}
+        shared["split"] = self.sets[name].split or self.split
         return TrajectoriesConfig.model_construct(**own, **shared)
 
     def integrity(self, directory: Path) -> JointIntegrity:
@@ -243,7 +249,7 @@ def _leaks(sets: dict[str, Trajectories]) -> Iterator[str]:
         if both := sorted(out.intersection(one.split_ids["train"])):
             found = f"sets.{name} trains on the episodes {first_few(both)} of {one.described['path']}"
             why = f"sets.{other} holds them out, whose losses are then too low"
-            yield f"{found}, and {why}; list the episodes of each part in split.parts"
+            yield f"{found}, and {why}; list the episodes of each part in their split.parts"
 
 
 def _different_specs(sets: dict[str, Trajectories]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Any
 from dp_prior.config import Config, ConfigError
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.errors import DataError
-from dp_prior.data.formats.recognition import Episodes, kind_of, known_kind, likely_layout
+from dp_prior.data.formats.recognition import known_kind, record_at
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.formats.unread_layouts import refuse_unread_layout
 from dp_prior.data.pictures.images import ImagesConfig
@@ -115,10 +115,7 @@ def inspect(place: str, overrides: Iterable[str] = ()) -> list[Inspection]:
     images = images_at(path) if kind in (None, "npz") and action is None else None
     if images is not None:
         return [_images(path.name, images, None)]
-    episodes = (likely_layout(path) if kind is None else {}) if path.exists() else _on_hub(place)
-    episodes = episodes or {"type": kind or kind_of(path), "path": str(path)}
-    record = Episodes.from_json(json.dumps({"episodes": episodes}), source=place).episodes
-    return [_recorded(path.name, record, None, {}, action=action)]
+    return [_recorded(path.name, record_at(place), None, {}, action=action)]
 
 
 def _given_action(place: str, overrides: list[str]) -> ActionConfig | None:
@@ -144,15 +141,6 @@ def next_command(found: list[Inspection], place: str) -> list[str] | None:
         return None
     name = place.rstrip("/").rpartition("/")[2]
     return ["dp-prior", "inspect", place, "--write-config", f"{name.partition('.')[0] or 'data'}.json"]
-
-
-def _on_hub(place: str) -> dict[str, str]:
-    """`episodes` of `user/name`, or of `user/name/folder`; empty for what can only be a path."""
-    user, *rest = place.split("/", 2)
-    if place.startswith((".", "/", "~")) or not rest or (len(rest) > 1 and Path(user).exists()):
-        return {}
-    folder = {"folder": rest[1]} if len(rest) > 1 else {}
-    return {"type": "lerobot", "repo": f"{user}/{rest[0]}", **folder}
 
 
 def write_config(found: list[Inspection], path: Path) -> None:

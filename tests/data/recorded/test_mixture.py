@@ -20,6 +20,7 @@ from dp_prior.data.recorded.mixture import Mixture, MixtureConfig, SetConfig
 from dp_prior.data.recorded.records import WindowsConfig
 from dp_prior.data.recorded.split import SplitConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
+from dp_prior.run_directory.changes import kind_of
 from dp_prior.run_directory.config import TrainConfig
 from tests.data.frames.recordings import pictures
 from tests.data.recorded import test_frame_embeddings as embedded
@@ -431,9 +432,20 @@ def test_each_set_has_its_own_choice_and_stride(paths):
         MixtureConfig.from_json(json.dumps(changed)).create(*WINDOWS)
 
 
+def test_a_set_is_divided_as_it_says_itself_and_the_others_as_the_mixture_says(paths):
+    config = mixture({"a": (paths["a"], 1), "b": (paths["b"], 1)}, split={"parts": {"train": [0, 1], "val": [2]}})
+    changed = json.loads(config.model_dump_json())
+    changed["sets"]["b"]["split"] = {"train": 1.0, "val": 0.0}
+    data = MixtureConfig.from_json(json.dumps(changed)).create(*WINDOWS)
+    assert data.split_ids["val"] == [2] and data.split_ids["train"] == [0, 1, *range(4, 10)]
+    alone = configure(paths["b"], split={"train": 1.0, "val": 0.0}).create(*WINDOWS)
+    assert len(data.sets["b"].train) == len(alone.train) and data.fingerprint != config.create(*WINDOWS).fingerprint
+    assert kind_of("data.sets.b.split.train") == "data"
+
+
 def test_a_policy_takes_a_mixture_and_a_prior_does_not(paths):
     fields = {"weight", "fps", "action_names", "episodes", "obs", "embeddings", "images", "language", "action"}
-    fields |= {"mirror", "choice", "stride", "weights", "depth", "points"}
+    fields |= {"mirror", "choice", "stride", "weights", "depth", "points", "split"}
     assert set(SetConfig.model_fields) == fields
     data = json.loads(mixture({"a": (paths["a"], 1)}).to_json())
     config = {"task": {}, "data": data, "train": {"steps": 1}, "tracker": {"data_path": "x"}}
