@@ -30,7 +30,7 @@ FIRST_SET = "demonstrations"
 INTERVENTION = "intervention"
 """Key that marks the steps at which a person acted, as LeRobot's rollouts record it."""
 
-_UNRECORDED = ("embeddings", "depth", "points", "language")
+_UNRECORDED = ("embeddings", "depth", "points")
 
 
 def trained_config(run: str) -> tuple[Path, TrainConfig]:
@@ -49,7 +49,8 @@ def trained_config(run: str) -> tuple[Path, TrainConfig]:
 
 
 def observations(config: TrainConfig) -> dict[str, tuple[int, ...] | None]:
-    """What an expert's episodes must hold: the policy's vectors, and the states that its pictures are drawn from.
+    """What an expert's episodes must hold: the policy's vectors and texts, and the states that its pictures are drawn
+    from.
 
     Returns:
         Shape by name of the environment's observation; None if the policy itself says it.
@@ -65,7 +66,8 @@ def observations(config: TrainConfig) -> dict[str, tuple[int, ...] | None]:
         problems += [f"{name} has {', '.join(others)}; {has}"] if others else []
     _refuse([*problems, *_unmixable(config)])
     first = next(iter(sets.values()))
-    return dict.fromkeys(first.obs) | {camera.key: camera.render.state_shape for camera in first.images.values()}
+    told = dict.fromkeys([*first.obs, *first.language])
+    return told | {camera.key: camera.render.state_shape for camera in first.images.values()}
 
 
 def _recorded_sets(config: TrainConfig) -> dict[str, TrajectoriesConfig]:
@@ -95,10 +97,12 @@ def expert_set(config: TrainConfig, episodes: Path) -> dict[str, Any]:
         config: of the first run.
     """
     first = _first_set(config)
+    texts = first["language"]
     return {
         "episodes": {"type": "episode_files", "path": str(episodes)},
         "obs": {name: {"key": f"obs.{name}", "rotations": one["rotations"]} for name, one in first["obs"].items()},
         "images": {name: {**one, "key": f"obs.{one['key']}"} for name, one in first["images"].items()},
+        "language": {name: {**_drawn_alike(one), "key": f"obs.{name}", "texts": None} for name, one in texts.items()},
         "action": {"key": "action", "rotations": first["action"]["rotations"]},
         "mirror": first["mirror"],
     }
@@ -123,7 +127,7 @@ def rollout_set(config: TrainConfig, place: str) -> dict[str, Any]:
     _refuse([*embedded, *_unmixable(config)])
     record, first = record_at(place), _first_set(config)
     weights = _of_persons(record.local({}, []).create(), place)
-    texts = {name: {**one, "weights": None, "success_of": "rollout"} for name, one in first["language"].items()}
+    texts = {name: _drawn_alike(one) for name, one in first["language"].items()}
     replaced = ("choice", "fps", "action_names")
     kept = {key: value for key, value in first.items() if key not in replaced}
     return {**kept, "episodes": json.loads(record.model_dump_json()), "language": texts, "weights": weights}
@@ -143,6 +147,11 @@ def _of_persons(store: EpisodeStore, place: str) -> dict[str, Any] | None:
         raise DataError(place, [f"{INTERVENTION!r} is true at no step, so there is nothing to learn; {remedy}"])
     others = {named(value): 0 for value in values if not value}
     return {"key": INTERVENTION, "values": others} if others else None
+
+
+def _drawn_alike(text: dict[str, Any]) -> dict[str, Any]:
+    """JSON of an instruction, without weights."""
+    return {**text, "weights": None, "success_of": "rollout"}
 
 
 def _first_set(config: TrainConfig) -> dict[str, Any]:

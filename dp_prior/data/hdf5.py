@@ -213,8 +213,8 @@ def has_groups(path: Path, pattern: str) -> bool:
 
 
 def are_alike(first: np.dtype, second: np.dtype) -> bool:
-    """Whether arrays of two episodes may be joined: of one type, or floats of any width."""
-    return first == second or first.kind == second.kind == "f"
+    """Whether arrays of two episodes may be joined: of one type, or floats of any width, or texts of any length."""
+    return first == second or first.kind == second.kind in ("f", "S", "U")
 
 
 def _followed(group: h5py.Group, path: str, links: int) -> h5py.Group | h5py.Dataset | None:

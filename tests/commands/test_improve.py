@@ -18,6 +18,7 @@ from dp_prior.commands.improve import ROUNDS, Aim
 from dp_prior.commands.players import Player, stored_config
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import ChangedError
+from dp_prior.envs.metaworld_tasks import INSTRUCTIONS
 from dp_prior.envs.toy import ToyConfig, demonstrations
 from dp_prior.files.locks import FileLock
 from dp_prior.pixels.renderers.pusht import PushTRendererConfig
@@ -275,6 +276,34 @@ def test_other_errors_of_a_stopped_training_keep_their_remedy(run, tmp_path, mon
     with pytest.raises(ConfigError, match=naming("MUJOCO_GL")) as caught:
         improved(run, tmp_path / "out")
     assert "delete" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_policy_of_several_tasks_learns_by_the_instructions_of_its_lost_episodes(tmp_path):
+    needs("metaworld", "metaworld")
+    tasks = ("reach-v3", "button-press-topdown-v3")
+    command = CliRunner().invoke
+    made = ["make-demonstrations", "--task", ",".join(tasks), "--episodes", "2", "--out", str(tmp_path / "toy.npz")]
+    assert command(main, made, catch_exceptions=False).exit_code == 0
+    told = {"key": "task", "texts": "instructions", "folder": {"path": str(tmp_path / "e"), "format": "parquet"}}
+    rollouts = {**ROLLOUTS, "env": {"type": "metaworld", "task": tasks, "n_envs": 2, "max_steps": 40}}
+    data = {
+        **tiny(tmp_path)["data"],
+        "obs": {"hand": {"key": "state", "slice": [0, 4]}},
+        "language": {"instruction": told},
+    }
+    config = tiny(tmp_path, train__steps=2, evaluate=[], test=[rollouts], data=data)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    embedded = ["embed", "--model", "hashed", "--key", "instruction", "--out", str(tmp_path / "e"), "--config_file"]
+    assert command(main, [*embedded, str(tmp_path / "config.json")], catch_exceptions=False).exit_code == 0
+    assert train(tmp_path / "config.json").exit_code == 0
+    rounds, is_done, _ = improved(tmp_path / "run", tmp_path / "out", aim=replace(AIM, losses=2, points=1))
+    assert is_done and rounds[0].episodes == 2
+    for seed, task in zip((1000, 1001), tasks, strict=True):
+        with np.load(tmp_path / "out" / "round_1" / "episodes" / f"{seed}_0.npz") as file:
+            assert {*file["obs.instruction"].tolist()} == {INSTRUCTIONS[task]} and {*file.files} == {
+                "action", "obs.hand", "obs.instruction", "lost_seed"
+            }  # fmt: skip
 
 
 def test_wrong_inputs_are_named_with_a_remedy(run, tmp_path):

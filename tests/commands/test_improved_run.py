@@ -7,11 +7,14 @@ import pytest
 
 from dp_prior.commands.improved_run import FIRST_SET, expert_set, improved_config, observations
 from dp_prior.config import ConfigError
+from dp_prior.data.formats.chosen import Chosen
+from dp_prior.data.recorded.language import read_texts
 from dp_prior.envs.toy import demonstrations
 from dp_prior.inference.load import load_policy
 from dp_prior.places.reference import resolve
 from dp_prior.run.run import Run
 from dp_prior.run_directory.config import TrainConfig
+from tests.data.recorded.test_language import TEXTS, embed
 from tests.messages import naming
 from tests.tiny import tiny, write_data
 
@@ -91,6 +94,25 @@ def test_data_that_episodes_of_an_expert_lack_are_refused(tmp_path):
     ):
         with pytest.raises(ConfigError, match=naming("data", *parts, "dp-prior improve")):
             observations(config_of(tmp_path, **change))
+
+
+def test_instructions_are_those_that_the_expert_was_told(tmp_path):
+    words = {"key": "number", "texts": TEXTS, "folder": embed(tmp_path / "e"), "weights": "balanced"}
+    numbers = np.resize(np.arange(len(TEXTS)), 4)  # of each episode
+    np.savez(tmp_path / "toy.npz", **demonstrations(4, seed=3), number=numbers)
+    first = config_of(tmp_path, data__language={"told": words})
+    assert observations(first) == {"agent_pos": None, "goal": None, "told": None}
+    folder = corrected(tmp_path / "episodes")
+    for path, text in zip(sorted(folder.iterdir()), TEXTS[::-1], strict=False):
+        with np.load(path) as file:
+            np.savez(path, **file, **{"obs.told": np.full(len(file["action"]), text)})
+    how = {"weight": 0.5, "samples": 16, "directory": tmp_path / "new"}
+    new = improved_config(first, "policy", [expert_set(first, folder)], **how)
+    one = new.data.sets["corrections_1"]
+    store = one.episodes.create()
+    known, index = read_texts(one.language["told"], store, Chosen.every(store.episode_ends, store))
+    assert [*dict.fromkeys(known[number] for number in index)] == [*TEXTS[::-1][:2]]
+    assert one.language["told"].weights is None and new.open_data()
 
 
 def test_a_run_without_recorded_episodes_is_refused(trained_prior):

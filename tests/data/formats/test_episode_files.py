@@ -128,3 +128,13 @@ def test_files_and_folders_beside_the_episodes_have_a_line(tmp_path):
     assert list(beside) == ["*.pkl", "*.txt", "0/", "1/"]
     assert told(beside["*.pkl"], "0.pkl, 1.pkl") and told(beside["0/"], "data.images")
     assert list(EpisodeFilesConfig(path=tmp_path, files="*/take.npz").create().unread()) == ["*.npz", "*.pkl", "*.txt"]
+
+
+@pytest.mark.parametrize("kind", ["U", "S"])
+def test_texts_of_episodes_may_be_of_any_length(kind, tmp_path):
+    texts = ["go", "press the button", "stop"]
+    for number, text in enumerate(texts):
+        steps = np.full(3 + number, text).astype(kind)
+        np.savez(tmp_path / f"{number}.npz", action=np.zeros((len(steps), 2)), said=steps)
+    found = EpisodeFilesConfig(path=tmp_path).create().read("said").astype(str).tolist()
+    assert found == [text for number, text in enumerate(texts) for _ in range(3 + number)]
