@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from dp_prior.config import ConfigError
 from dp_prior.job.stop import Abandoned, Stop, StoppedEarly
 from dp_prior.job.watch.heartbeat import Heartbeat
-from dp_prior.job.watch.judge import Verdict
+from dp_prior.job.watch.judge import LOST, RankLostError, Verdict
 from dp_prior.job.work import Work
 
 T = TypeVar("T")
@@ -247,7 +247,8 @@ def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: floa
 
     Raises:
         ConfigError: fp16 without a GPU, ranks that are not connected, variables of a launcher that do not fit each
-            other, or a launcher that would divide the model.
+            other, a taken port, or a launcher that would divide the model.
+        RankLostError: the ranks did not meet in time.
     """
     _refuse_shards()
     if precision == "fp16" and not torch.cuda.is_available():
@@ -278,6 +279,8 @@ def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: floa
             "the launcher",
             [f"{error}. The variables are {found}; a launcher sets all of them. For one process, unset them"],
         ) from error
+    except dist.DistError as error:
+        raise _apart(str(error).partition("\n")[0]) from error
     if launched != accelerator.num_processes:
         raise ConfigError(
             "the launcher",
@@ -293,6 +296,18 @@ def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: floa
             "With --multi_gpu it starts several; without GPUs set ACCELERATE_USE_CPU=true before it, too"
         )
     return accelerator
+
+
+def _apart(found: str) -> ConfigError | RankLostError:
+    """The error of a rank that does not meet the others, of torch's words."""
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    rank, size, host, port = (parse_choice_from_env(name, "") for name in names)
+    if "EADDRINUSE" in found:
+        problem = f"MASTER_PORT is {port}, which another process of this machine uses; give all ranks a free one"
+        return ConfigError("the launcher", [problem])
+    who = f"rank {rank} of {size} did not meet the others at {host}:{port} (MASTER_ADDR, MASTER_PORT)"
+    advice = "Start all ranks, rank 0 at that address, and on a port that no other program uses"
+    return RankLostError(Verdict(int(rank), LOST, f"{who}: {found}. {advice}"))
 
 
 def _refuse_shards() -> None:

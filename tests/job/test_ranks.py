@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 from dp_prior.config import ConfigError
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.job.stop import REQUEST
+from dp_prior.job.watch.judge import RankLostError
 from dp_prior.training.trainer import PolicyTrainer
 from tests import forks
 from tests.messages import naming, told
@@ -304,6 +306,31 @@ def test_a_rank_without_an_address_is_told_what_to_set():
     make = "from dp_prior.job.ranks import make_accelerator; make_accelerator('fp32')"
     done = forks.call(["-c", make], WORLD_SIZE="1", RANK="0", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1")
     assert told(done.stderr, "RANK='0'", "MASTER_PORT=''", "LOCAL_RANK")
+
+
+MEETING = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "ACCELERATE_USE_CPU": "true"}
+
+
+def test_a_port_that_another_program_uses_is_one_clear_error(tmp_path):
+    config = write(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = forks.call(["train_policy.py", "--config_file", config], RANK="0", MASTER_PORT=port, **MEETING)
+    assert done.returncode == 64 and told(done.stderr, "launcher", "MASTER_PORT", port, "free")
+    assert not told(done.stderr, "Traceback")
+
+
+def test_a_rank_that_meets_no_other_in_time_says_where(monkeypatch):
+    def meet(**options):
+        raise torch.distributed.DistNetworkError("The client socket has timed out\nException raised from throwTimeout")
+
+    monkeypatch.setattr("dp_prior.job.ranks.Accelerator", meet)
+    for name, value in {**MEETING, "RANK": "1", "MASTER_PORT": "1234"}.items():
+        monkeypatch.setenv(name, value)
+    where = naming("rank 1 of 2", "127.0.0.1:1234", "MASTER_ADDR", "MASTER_PORT", "timed")
+    with pytest.raises(RankLostError, match=where) as caught:
+        make_accelerator("fp32")
+    assert caught.value.verdict.code == 76 and not told(str(caught.value), "throwTimeout")
 
 
 def launched(command: list[str], config: Path, **environment: str) -> tuple[int, str]:
