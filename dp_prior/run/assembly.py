@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,11 +19,12 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore, Saved
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.config import ORIGINS, changed_code
+from dp_prior.data.errors import DataError
 from dp_prior.data.recorded.records import pinned_commits
 from dp_prior.files.regular_files import read_object
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.watch.judge import PATIENCE
-from dp_prior.run_directory.changes import OtherRunError, check_changes
+from dp_prior.run_directory.changes import FINGERPRINT, OtherRunError, check_changes
 from dp_prior.run_directory.config import TrainConfig, run_directory
 from dp_prior.run_directory.directory import RunDirectory
 from dp_prior.run_directory.exit_file import ExitFile, explain
@@ -185,6 +187,16 @@ class Assembly:
         for line in lines:
             self.report(f"  changed       {line}")
 
+    def check_same_data(self) -> None:
+        """Compare the content of the data on all ranks, which each reads on its own machine. All ranks call it.
+
+        Raises:
+            DataError: on all ranks, if they differ.
+        """
+        digest = hashlib.sha256(self.data.fingerprint.encode()).digest()[:6]  # as a float64 holds it
+        prints = self.ranks.exchange(int.from_bytes(digest, "big"))[:, 0].tolist()
+        self.ranks.decide(lambda: _check_equal(prints))
+
     def watched(self) -> contextlib.AbstractContextManager[None]:
         """Inside, several ranks exchange heartbeats; see `Ranks.watched`."""
         return self.ranks.watched(
@@ -193,3 +205,15 @@ class Assembly:
             explain=lambda error: explain(error, self.ranks.process_index),
             last_words=self.exits.lose,
         )
+
+
+def _check_equal(prints: list[float]) -> None:
+    """Raises DataError if the ranks have data of different fingerprints."""
+    problems = [
+        f"the content that rank {rank} reads differs from that of rank 0; expected the same on every machine"
+        for rank, found in enumerate(prints)
+        if found != prints[0]
+    ]
+    if problems:
+        advice = f"copy the files of one machine to the others, or accept this with --allow-change {FINGERPRINT}"
+        raise DataError("data", problems, advice)

@@ -29,6 +29,7 @@ from dp_prior.run.assembly import Assembly, Services
 from dp_prior.run.outcome import Outcome
 from dp_prior.run.plan import plan
 from dp_prior.run.start import Resume, find_checkpoint, initialise
+from dp_prior.run_directory.changes import FINGERPRINT
 from dp_prior.run_directory.config import TrainConfig, run_directory
 from dp_prior.run_directory.configurations import find_configuration, truly_described
 from dp_prior.run_directory.directory import RunDirectory
@@ -177,6 +178,8 @@ class Run:
         """The trainer where training begins, and the checkpoint that it resumes from."""
         parts, ranks = self.parts, self.parts.ranks
         found = ranks.decide(lambda: find_checkpoint(parts.config.tracker.load, services.store, resume, parts.report))
+        if not {"data", FINGERPRINT}.intersection(allow_changes):
+            parts.check_same_data()
         if found is None:
             initialise(parts.model, parts.config, ranks, parts.report)
         trainer = parts.trainer(services.tracker, services.writer)

@@ -12,10 +12,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from dp_prior.config import ConfigError
+from dp_prior.data.errors import DataError
+from dp_prior.envs.toy import demonstrations
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.job.stop import REQUEST
 from dp_prior.job.watch.judge import RankLostError
@@ -94,6 +97,16 @@ def two_ranks(accelerator, place: Path) -> dict:
         experiment(phases).run("never")
     except ConfigError as error:
         found["refusal"] = str(error)
+
+    own = place / f"of_rank_{rank}.npz"
+    arrays = demonstrations(4, seed=3)
+    np.savez(own, **{**arrays, "action": arrays["action"] * (1.0 + rank)})
+    other = tiny(place, **HALF, train__steps=1, tracker__data_path=str(place / "other"), data__episodes__path=str(own))
+    try:
+        experiment(other).run()
+    except DataError as error:
+        found["other data"] = str(error)
+    found["allowed"] = experiment(other).run(allow_changes=["data.fingerprint"]).status
 
     def stop_in_the_third(self, batches):
         step(self, batches)
@@ -224,6 +237,12 @@ def test_error_of_the_first_rank_reaches_all(ranks):
     assert second["refusal"] == first["refusal"]
 
 
+def test_a_rank_that_reads_other_data_ends_all_before_training_unless_that_is_allowed(ranks):
+    for one in ranks[0]:
+        assert told(one["other data"], "rank 1", "rank 0", "--allow-change data.fingerprint")
+        assert one["allowed"] == "finished"
+
+
 def test_request_to_one_rank_stops_all_after_the_same_step(ranks):
     found, place = ranks
     assert [one["stopped"] for one in found] == [["stopped", 3], ["stopped", 3]]
@@ -327,8 +346,7 @@ def test_a_rank_that_meets_no_other_in_time_says_where(monkeypatch):
     monkeypatch.setattr("dp_prior.job.ranks.Accelerator", meet)
     for name, value in {**MEETING, "RANK": "1", "MASTER_PORT": "1234"}.items():
         monkeypatch.setenv(name, value)
-    where = naming("rank 1 of 2", "127.0.0.1:1234", "MASTER_ADDR", "MASTER_PORT", "timed")
-    with pytest.raises(RankLostError, match=where) as caught:
+    with pytest.raises(RankLostError, match=naming("rank 1 of 2", "127.0.0.1:1234", "MASTER_PORT", "timed")) as caught:
         make_accelerator("fp32")
     assert caught.value.verdict.code == 76 and not told(str(caught.value), "throwTimeout")
 
