@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from itertools import count
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +55,7 @@ def record(
     Raises:
         FileExistsError: there is such a file; before anything is played.
         OSError: its folder cannot be written; likewise.
+        RuntimeError: a process died.
     """
     if episodes < 1:
         raise ValueError(f"episodes is {episodes}; a set needs at least 1.")
@@ -61,10 +68,10 @@ def record(
     missing = [episodes] * kinds
     solved: dict[int, list[np.ndarray]] = {}
     tried = 0
-    with get_context("spawn").Pool(workers) as pool:
+    with _recorders(workers) as pool:
         while any(missing):
             wave = sorted(next(stream) for stream, left in zip(streams, missing, strict=True) for _ in range(left))
-            for one, (*arrays, is_solved) in zip(wave, pool.imap(demonstrate, wave), strict=True):
+            for one, (*arrays, is_solved) in zip(wave, pool.map(demonstrate, wave), strict=True):
                 tried += 1
                 if is_solved:
                     solved[one] = arrays
@@ -80,6 +87,31 @@ def record(
         more |= told_rows("task", numbers, list(map(len, states)), instructions)
     write_episodes(path, list(zip(states, actions, strict=True)), **more)
     return tried
+
+
+@contextmanager
+def _recorders(workers: int | None) -> Iterator[ProcessPoolExecutor]:
+    """Processes that play episodes. Unlike a `multiprocessing.Pool`, which waits for ever for the episode of a process
+    that was killed."""
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin_recorder)
+    try:
+        yield pool
+    except BrokenProcessPool:
+        remedy = "if memory ran out, lower --workers, and repeat the command"
+        raise RuntimeError(f"a process that played the expert's episodes was killed; {remedy}") from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin_recorder() -> None:
+    """Let a process end at once on Ctrl-C, which its parent tells, and with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent_process().join()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def write_episodes(path: Path, episodes: Sequence[tuple[np.ndarray, np.ndarray]], **more: np.ndarray) -> None:

@@ -1,5 +1,8 @@
 """Demonstrations of ALOHA: what the expert chose, what was executed, and the seed that replays the episode."""
 
+import contextlib
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -44,15 +47,6 @@ def test_executed_commands_lead_to_the_recorded_states_and_actions_are_the_exper
 def test_a_file_has_seeds_from_which_it_can_be_replayed_and_a_killed_recording_goes_on(tmp_path, monkeypatch):
     from dp_prior.envs import aloha_demonstrations, expert_demonstrations
 
-    class InThisProcess:
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            return None
-
-        imap = staticmethod(map)
-
     played, dies = [], [True]
 
     def brief(seed, task, noise=0.0):
@@ -63,9 +57,8 @@ def test_a_file_has_seeds_from_which_it_can_be_replayed_and_a_killed_recording_g
         return state, state[:, :14], state[:, :14] + 1, seed != 11
 
     monkeypatch.setattr(aloha_demonstrations, "demonstrate", brief)
-    monkeypatch.setattr(
-        expert_demonstrations, "get_context", lambda _: type("", (), {"Pool": lambda *_: InThisProcess()})()
-    )
+    pool = SimpleNamespace(map=map)
+    monkeypatch.setattr(expert_demonstrations, "_recorders", lambda workers: contextlib.nullcontext(pool))
     path = tmp_path / "d.npz"
     with pytest.raises(RuntimeError):
         write_demonstrations(path, "transfer_cube", 3, 10)

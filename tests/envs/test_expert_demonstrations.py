@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import signal
 import tempfile
 from types import SimpleNamespace
 
@@ -27,10 +28,8 @@ def episode(seed):
 @pytest.fixture
 def in_this_process(monkeypatch):
     """Worker processes take seconds to start; what they do is the same here."""
-    pool = SimpleNamespace(imap=map)
-    monkeypatch.setattr(
-        demonstrations, "get_context", lambda kind: SimpleNamespace(Pool=lambda n: contextlib.nullcontext(pool))
-    )
+    pool = SimpleNamespace(map=map)
+    monkeypatch.setattr(demonstrations, "_recorders", lambda workers: contextlib.nullcontext(pool))
 
 
 @given(st.lists(st.integers(0, 99), min_size=1, max_size=5))
@@ -132,3 +131,15 @@ def test_a_folder_that_cannot_be_written_is_told_before_an_episode_is_played(tmp
     monkeypatch.setattr(tempfile, "TemporaryFile", refused)
     with pytest.raises(OSError, match=naming(tmp_path / "new", os.strerror(errno.EROFS))):
         record(tmp_path / "new" / "d.npz", lambda seed: pytest.fail("played"), 1, 1, None)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_ends_the_recording_with_what_to_do(tmp_path):
+    with pytest.raises(RuntimeError, match=naming("killed", "--workers", "repeat")):
+        record(tmp_path / "d.npz", killed, 2, 0, 1)
+    assert not list(tmp_path.iterdir())
+
+
+def killed(seed):
+    """As the kernel does when memory runs out."""
+    os.kill(os.getpid(), signal.SIGKILL)

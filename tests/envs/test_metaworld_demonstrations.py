@@ -68,9 +68,8 @@ def test_written_demonstrations_do_not_depend_on_the_number_of_workers(metaworld
 
 
 def test_demonstrations_of_several_tasks_are_those_of_each_and_told(metaworld, tmp_path, monkeypatch):
-    pool = SimpleNamespace(imap=map)
-    context = SimpleNamespace(Pool=lambda n: contextlib.nullcontext(pool))
-    monkeypatch.setattr(expert_demonstrations, "get_context", lambda kind: context)
+    pool = SimpleNamespace(map=map)
+    monkeypatch.setattr(expert_demonstrations, "_recorders", lambda workers: contextlib.nullcontext(pool))
     path = tmp_path / "several.npz"
     asked = ["--task", "button-press-v3,handle-press-v3", "--episodes", "1", "--seed", "7", "--out", str(path)]
     said = CliRunner().invoke(main, ["make-demonstrations", *asked], catch_exceptions=False)
