@@ -184,7 +184,7 @@ class Improvement:
             self._refuse_later_rounds(directory)
             with telling(f"delete {directory}, and the same command trains this round anew"):
                 outcome = Run(self._improved(policy, episodes, directory), report=self._report).run()
-            self.is_stopped = outcome.status == "stopped"
+            self.is_stopped = outcome.stopped_by is not None  # also after the last step, while its page is written
         return None if self.is_stopped else resolve(directory)
 
     def _refuse_later_rounds(self, directory: Path) -> None:

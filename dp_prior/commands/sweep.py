@@ -106,7 +106,7 @@ def run_trials(found: list[Trial], report: Callable[[str], None], is_main: bool 
                 report(f"error: {type(error).__name__}: {error}")
             continue
         tell(f"{outcome.status}: {outcome.progress.samples_seen:,} samples")
-        if outcome.status == "stopped":
+        if outcome.status == "stopped" or (outcome.stopped_by is not None and number < len(found)):
             return STOPPED
     return code
 

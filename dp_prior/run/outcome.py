@@ -26,7 +26,8 @@ class Outcome:
         best: directory of the best checkpoint, of the newest one if none was measured; None if there is none.
         directory: the run directory; after the run its `result.json` holds the scores of the best weights.
         failures: one line for each logger or saver that failed.
-        stopped_by: one of `job.stop.STOP_REASONS`, None unless stopped.
+        stopped_by: one of `job.stop.STOP_REASONS`; None if nothing asked to stop. A run that has finished has one that
+            came after its last step.
         diverged_at: the step at which the training loss diverged; None if it did not.
         is_measured: whether the monitored metric selected `best`.
     """
@@ -76,7 +77,7 @@ class Outcome:
     @property
     def wants_more_time(self) -> bool:
         """Whether a time limit stopped it before its budget was spent."""
-        return self.stopped_by in (TIME_LIMIT, "SIGUSR1")
+        return self.status == "stopped" and self.stopped_by in (TIME_LIMIT, "SIGUSR1")
 
     def _repr_html_(self) -> str:
         facts = {

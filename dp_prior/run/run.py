@@ -162,7 +162,7 @@ class Run:
             )
         if has_diverged and status != "stopped":
             raise _diverged(diverged_at, best)
-        stopped_by = ranks.stop.reason if status == "stopped" else None
+        stopped_by = ranks.decide(lambda: ranks.stop.reason)
         is_measured = selected is not None
         return Outcome(status, progress, best, parts.directory, failures, stopped_by, diverged_at, is_measured)
 

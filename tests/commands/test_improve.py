@@ -3,7 +3,9 @@
 import contextlib
 import itertools
 import json
+import os
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -225,6 +227,21 @@ def stopping_after_a_step(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(PolicyTrainer, "step", stopping)
         yield
+
+
+def test_a_stop_after_the_last_step_of_a_round_ends_the_command(run, tmp_path, monkeypatch):
+    deliver = Run._deliver
+
+    def stopping(self, *arguments):
+        deliver(self, *arguments)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_deliver", stopping)
+        assert improved(run, tmp_path / "out")[:2] == ([], False)
+    assert (tmp_path / "out" / "round_1" / "run" / "result.json").is_file()
+    rounds, is_done, _ = improved(run, tmp_path / "out")
+    assert is_done and len(rounds) == 2
 
 
 def test_a_stopped_training_ends_the_command_with_its_code(run, tmp_path, monkeypatch):

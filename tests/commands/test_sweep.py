@@ -144,9 +144,10 @@ def test_a_sweep_goes_on_where_it_was_and_its_page_folds_seeds(tmp_path, monkeyp
     assert [(run / "metrics.jsonl").read_bytes() for run in runs] == written
 
 
-def test_an_error_of_one_trial_does_not_end_the_others_but_a_stop_does(tmp_path, monkeypatch):
+@pytest.mark.parametrize("status", ["stopped", "finished"])
+def test_an_error_of_one_trial_does_not_end_the_others_but_a_stop_does(tmp_path, monkeypatch, status):
     class Outcome:
-        status, progress = "finished", type("P", (), {"samples_seen": 1})
+        status, stopped_by, progress = "finished", None, type("P", (), {"samples_seen": 1})
 
     class Fake:
         done: list = []
@@ -159,7 +160,8 @@ def test_an_error_of_one_trial_does_not_end_the_others_but_a_stop_does(tmp_path,
             if self.config.seed == 1:
                 raise NotFiniteError("the loss is NaN", first_step=1)
             outcome = Outcome()
-            outcome.status = "stopped" if self.config.seed == 3 else "finished"
+            if self.config.seed == 3:  # perhaps while the page of a finished run is written
+                outcome.status, outcome.stopped_by = status, "SIGTERM"
             return outcome
 
     monkeypatch.setattr(sweeping, "Run", Fake)
@@ -167,6 +169,7 @@ def test_an_error_of_one_trial_does_not_end_the_others_but_a_stop_does(tmp_path,
     assert run_trials(found[:3], lines.append) == BAD_DATA and Fake.done == [0, 1, 2]
     assert any(told(line, "NotFiniteError", "NaN") for line in lines)
     assert run_trials(found, lines.append) == STOPPED and Fake.done[3:] == [0, 1, 2, 3]
+    assert run_trials(found[3:4], lines.append) == (STOPPED if status == "stopped" else 0)
 
 
 def test_one_rank_tells_of_a_trial_and_each_of_its_own_errors(tmp_path, monkeypatch):
