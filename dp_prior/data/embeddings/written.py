@@ -6,6 +6,7 @@ same job goes on there after an interruption, and another job is refused.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +22,9 @@ from dp_prior.data.files import reading
 from dp_prior.embedders import EmbedderConfig
 from dp_prior.files.durable import make_directory, replace_file, replacing, sync_directory
 from dp_prior.files.json_text import seal, unseal
+from dp_prior.files.locks import FileLock, NoLocksError
 from dp_prior.files.regular_files import read_small
+from dp_prior.files.temporary import remove_leftovers
 
 RECORD = "embedder.json"
 COLUMN = "embedding"
@@ -110,17 +113,42 @@ def write_embeddings(folder: Path, job: Job, report: Callable[[str], None] = lam
         False if the folder was complete already.
 
     Raises:
-        FileExistsError: the folder, or an unfinished one beside it, is of another job.
+        FileExistsError: the folder, or an unfinished one beside it, is of another job; or another process works there.
     """
-    import pyarrow
-    from pyarrow import parquet
-
     if folder.exists():
         if _is_of(folder, job):
             return False
         raise FileExistsError(f"{folder} exists and is not this job's: {_difference(folder, job)}; name another folder")
     partial = folder.with_name(f".{folder.name}.unfinished")
     make_directory(partial)
+    with _held(partial):
+        remove_leftovers(partial)
+        _fill(partial, job, report)
+        os.rename(partial, folder)
+        sync_directory(folder.parent)
+    return True
+
+
+def _held(partial: Path) -> contextlib.AbstractContextManager[object]:
+    """An unfinished folder, which one process at a time may fill.
+
+    Raises:
+        FileExistsError: another process does.
+    """
+    try:
+        lock = FileLock.take(partial, folder=True)
+    except NoLocksError:  # nobody else would be seen there
+        return contextlib.nullcontext()
+    if lock is None:
+        raise FileExistsError(f"another process fills {partial}; wait for its end, or name another folder")
+    return lock
+
+
+def _fill(partial: Path, job: Job, report: Callable[[str], None]) -> None:
+    """Write what is missing of an unfinished folder; see `write_embeddings`."""
+    import pyarrow
+    from pyarrow import parquet
+
     if read_record(partial) is None:
         replace_file(partial / RECORD, seal(job.record.model_dump(mode="json")))
     elif not _is_of(partial, job):
@@ -138,9 +166,6 @@ def write_embeddings(folder: Path, job: Job, report: Callable[[str], None] = lam
             with replacing(path) as temporary:
                 parquet.write_table(pyarrow.table({**table, COLUMN: lists}), temporary, row_group_size=group)
         report(f"{stop} of {job.record.rows} rows")
-    os.rename(partial, folder)
-    sync_directory(folder.parent)
-    return True
 
 
 def _is_of(folder: Path, job: Job) -> bool:

@@ -1,5 +1,7 @@
 """Folders of embeddings appear complete or not at all, go on where they stopped, and never mix two models."""
 
+import socket
+
 import numpy as np
 import pytest
 
@@ -54,10 +56,28 @@ def test_rows_and_columns_come_back(tmp_path):
 def test_an_interrupted_job_is_not_there_and_goes_on_where_it_stopped(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         write_embeddings(tmp_path / "e", job(die_at=8))
+    dead = ".tmp_localhost_99999999999_0123abcd_part_000002.parquet"
+    (tmp_path / ".e.unfinished" / dead.replace("localhost", socket.gethostname())).touch()
     assert not (tmp_path / "e").exists()
     calls = []
     write_embeddings(tmp_path / "e", job(calls))
     assert calls == [(8, 10)]
+    np.testing.assert_array_equal(read(tmp_path / "e")[0], VALUES)
+    assert [path.name for path in tmp_path.iterdir()] == ["e"]
+    assert len(list((tmp_path / "e").iterdir())) == 4
+
+
+def test_a_second_process_of_the_same_job_is_refused_and_leaves_the_first_alone(tmp_path):
+    class Twice(dict):
+        """Columns of which a second process wants a part while the first writes."""
+
+        def items(self):
+            with pytest.raises(FileExistsError, match=naming("another process", ".e.unfinished", "wait")):
+                write_embeddings(tmp_path / "e", job())
+            return super().items()
+
+    first = job()
+    assert write_embeddings(tmp_path / "e", Job(first.record, Twice(first.columns), first.embed))
     np.testing.assert_array_equal(read(tmp_path / "e")[0], VALUES)
     assert [path.name for path in tmp_path.iterdir()] == ["e"]
 
