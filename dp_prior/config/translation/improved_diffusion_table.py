@@ -81,7 +81,9 @@ def _variance(theirs: Theirs) -> dict[str, Any]:
         is_rescaled = theirs.get("rescale_learned_sigmas", True)
         weight = 0.001 if is_rescaled else 1 / theirs.get("diffusion_steps", 1000)
         return {"type": "learned_range", "vlb_weight": weight}
-    return {"type": "fixed_small" if theirs.get("sigma_small", False) else "fixed_large"}
+    if theirs.get("sigma_small", False):
+        return {"type": "fixed_small"}
+    return {"type": "fixed_large", "least_in_last_step": True}
 
 
 def _sampler(theirs: Theirs) -> dict[str, Any]:
@@ -158,7 +160,7 @@ _ROWS = (
     Row(
         "sigma_small",
         "task.diffusion.variance",
-        "true: fixed_small; false: fixed_large",
+        "true: fixed_small; false: fixed_large, with `least_in_last_step`",
         built(_skeleton, "task.diffusion.variance"),
     ),
     Row(

@@ -112,7 +112,11 @@ def test_the_hybrid_recipe_of_cifar():
         ({"rescale_learned_sigmas": False}, {"task.diffusion.variance.vlb_weight": 0.00025}),
         (
             {"learn_sigma": False},
-            {"task.diffusion.variance.type": "fixed_large", "task.diffusion.variance.vlb_weight": None},
+            {
+                "task.diffusion.variance.type": "fixed_large",
+                "task.diffusion.variance.least_in_last_step": True,
+                "task.diffusion.variance.vlb_weight": None,
+            },
         ),
         (
             {"learn_sigma": False, "sigma_small": True},
