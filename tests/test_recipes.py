@@ -125,6 +125,7 @@ _IDDPM = {
             "attention_resolutions": [16, 8],
             "head_dim": 64,  # 4 heads of 256 channels
             "n_groups": 32,
+            "timestep_scale": 0.25,  # their rescale_timesteps, true by default: 1000 / 4000
             "scale_shift": True,
             "resample": "conv",
             "dropout": 0.3,
