@@ -9,9 +9,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from dp_prior.checkpoints.documents import CONFIG, PROGRESS
+from dp_prior.checkpoints.documents import CONFIG, PROGRESS, SPEC
 from dp_prior.checkpoints.format import MODEL_FILES, read_checkpoint, read_manifest
 from dp_prior.commands.imported import SOURCE
+from dp_prior.commands.stored import check_classes
 from dp_prior.config import ConfigError
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.places.reference import resolve
@@ -20,6 +21,7 @@ from dp_prior.run_directory.config import TrainConfig
 from dp_prior.run_directory.scores import has_result_of, read_result
 from dp_prior.tasks.bounded import UnbuildableError
 from dp_prior.tasks.pretrained import Pretrained, load_weights
+from dp_prior.tensors.batch import Spec
 from dp_prior.tracking.console import ConsoleConfig, ConsoleLogger
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.measure import measure
@@ -41,7 +43,7 @@ def evaluate_checkpoint(
 
     Raises:
         FileExistsError: `out` is not empty.
-        ConfigError: the checkpoint holds no training state.
+        ConfigError: the checkpoint holds no training state, or the data have other classes than those trained on.
     """
     directory = resolve(reference)
     manifest = read_manifest(directory)
@@ -64,6 +66,7 @@ def evaluate_checkpoint(
             parts = Assembly(unmeasured, ranks, report=lambda line: None, directory=Path(place), weights=weights)
         except UnbuildableError as error:
             raise ConfigError(source, [str(error)]) from error
+        check_classes(Spec.from_json(json.dumps(snapshot.documents[SPEC]), source=str(directory)), parts.data.spec)
         ranks.decide(lambda: _check_empty(out))
         evaluators = [record.create(parts.data, out) for record in (*config.evaluate, *config.test)]
         if is_imported:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dp_prior.clock import Progress
-from dp_prior.commands.stored import TIMEOUT_S, load_model, read_stored, watched
+from dp_prior.commands.stored import TIMEOUT_S, check_classes, load_model, read_stored, watched
 from dp_prior.config import ConfigError
 from dp_prior.evaluation.gaussian import gaussian_bits, uniform_bits
 from dp_prior.evaluation.likelihood import LikelihoodConfig
@@ -44,7 +44,7 @@ def measure_likelihood(
         overrides: changes of `data`, for example its path.
 
     Raises:
-        ConfigError: the model has no likelihood, or its data are not known.
+        ConfigError: the model has no likelihood, or its data are not known, or have other classes.
     """
     directory = ranks.decide(lambda: resolve(reference, whole=weights is not None), PATIENCE * TIMEOUT_S)
     model = load_model(directory, ranks, weights=weights, guidance_scale=guidance_scale)
@@ -54,6 +54,7 @@ def measure_likelihood(
     if faults := list(record.task_faults(stored.task)):
         raise ConfigError(str(directory), faults)
     data = stored.open(report, ranks.check_before_training)
+    check_classes(model.spec, data.spec)
     samples = pick_samples(data, split, "likelihood")
     with tempfile.TemporaryDirectory(prefix="dp_prior_likelihood_") as place, watched(ranks, Path(place)):
         measured = record.create(data).run({MODEL: model}, ranks, Progress()).metrics

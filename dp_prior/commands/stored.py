@@ -17,6 +17,7 @@ from dp_prior.job.ranks import Ranks
 from dp_prior.run_directory.exit_file import explain
 from dp_prior.tasks import TaskConfig
 from dp_prior.tasks.pretrained import Pretrained
+from dp_prior.tensors.batch import Spec
 
 TIMEOUT_S = 120.0
 """Limit of a collective, and of a rank without progress."""
@@ -82,6 +83,30 @@ def load_model(directory: Path, ranks: Ranks, *, weights: str | None, guidance_s
         raise
     except ValueError as error:  # for example, there are no such weights
         raise ConfigError(str(directory), [str(error)]) from None
+
+
+def check_classes(trained: Spec, given: Spec) -> None:
+    """Compare the classes of a model with the classes of the data that measure the model.
+
+    A label is a number, the place of its name. A model with numbers for names, as of improved-diffusion, takes any
+    names if they are as many.
+
+    Args:
+        trained: the shapes of the model.
+        given: those of the data.
+
+    Raises:
+        ConfigError: the data have other classes, so that their labels would stand for other names.
+    """
+    for key, names in trained.classes.items():
+        found = given.classes.get(key, ())
+        is_numbered = names == tuple(map(str, range(len(names)))) and len(found) == len(names)
+        if found == names or is_numbered:
+            continue
+        odd = [name for name in (*names, *found) if (name in names) != (name in found)]
+        listed = f"{', '.join(map(repr, odd[:5]))}{' and more' if len(odd) > 5 else ''}" if odd else "their order"
+        problem = f"{key!r} has {len(found):,} classes, but the model was trained on {len(names):,}, apart in {listed}"
+        raise ConfigError("data", [f"{problem}. Labels are numbers in their order; name data with the same classes"])
 
 
 def watched(ranks: Ranks, stacks: Path) -> contextlib.AbstractContextManager[None]:

@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -78,3 +79,15 @@ def test_a_policy_of_two_steps_has_no_likelihood(tmp_path):
     experiment(json.loads(json.dumps(tiny(tmp_path, train__steps=2, **task)))).run()
     code, output, _ = command(tmp_path / "run")
     assert code == 64 and told(output, "'likelihood'", "every timestep")
+
+
+def test_data_without_a_class_of_the_model_are_no_data_for_it(trained_image, tmp_path):
+    """Their labels would be those of other classes, in silence."""
+    path = images.write_images(tmp_path)
+    with np.load(path) as file:
+        found = dict(file)
+    np.savez(path, images=found["images"], labels=np.maximum(found["labels"], 1))
+    changes = ["--set", f"data.source.path={path}", "--set", f"data.frame_cache={tmp_path}/frames"]
+    for name in ("likelihood", "evaluate"):
+        done = CliRunner().invoke(main, [name, str(trained_image), *changes])
+        assert done.exit_code == 64 and told(done.output, "data", images.CLASSES - 1, images.CLASSES, "'0'"), name

@@ -6,11 +6,12 @@ import pytest
 
 from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.format import read_checkpoint
-from dp_prior.commands.stored import StoredTask, load_model, read_stored
+from dp_prior.commands.stored import StoredTask, check_classes, load_model, read_stored
 from dp_prior.config import ConfigError
 from dp_prior.inference.load import load_policy
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.places.reference import resolve
+from dp_prior.tensors.batch import Spec
 from tests.messages import naming
 
 
@@ -45,3 +46,30 @@ def test_the_model_is_that_of_the_checkpoint_by_the_name_of_its_weights(trained_
         assert found.keys() == expected.keys() and all(found[name].equal(expected[name]) for name in expected)
     with pytest.raises(ConfigError, match=naming("'fast'", "'ema'", "'slow'")):
         load_model(directory, ranks, weights="fast", guidance_scale=None)
+
+
+@pytest.mark.parametrize(
+    ("trained", "given", "words"),
+    [
+        (("ant", "cat", "dog"), ("cat", "dog"), ("'label'", 2, 3, "'ant'")),
+        (("ant", "cat"), ("bee", "cat"), ("'ant', 'bee'",)),
+        (("ant", "cat"), ("cat", "ant"), ("order",)),
+        (("ant", "cat"), (), (0, 2)),
+        (("0", "1", "2"), ("cat", "dog"), (2, 3)),
+        (("0", "1", "2"), ("ant", "cat", "dog"), None),
+        (("ant", "cat"), ("ant", "cat"), None),
+        ((), ("ant", "cat"), None),
+    ],
+)
+def test_labels_of_other_classes_are_refused(trained, given, words):
+    trained, given = (
+        Spec(x_shape=(4,), cond_shapes={"label": ()}, kinds={"label": "label"}, classes={"label": names})
+        if names
+        else Spec(x_shape=(4,), cond_shapes={})
+        for names in (trained, given)
+    )
+    if words is None:
+        check_classes(trained, given)
+    else:
+        with pytest.raises(ConfigError, match=naming(*words)):
+            check_classes(trained, given)
