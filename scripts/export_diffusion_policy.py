@@ -57,6 +57,8 @@ def write_safetensors(path, tensors):
 
 
 def main(checkpoint, directory):
+    if not Path(checkpoint).is_file():
+        sys.exit(f"{checkpoint} is no file; name a checkpoint, such as data/outputs/.../checkpoints/latest.ckpt")
     OmegaConf.register_new_resolver("eval", eval, replace=True)
     payload = torch.load(checkpoint, pickle_module=dill, map_location="cpu")
     config, states = payload["cfg"], payload["state_dicts"]

@@ -38,6 +38,8 @@ def weights_of(checkpoint):
 
 
 def read(checkpoint, is_trusted):
+    if not Path(checkpoint).is_file():
+        sys.exit(f"{checkpoint} is no file; name a checkpoint")
     with Path(checkpoint).open("rb") as file:
         beginning = file.read(2)
     if beginning != b"PK" and beginning[:1] != b"\x80":
@@ -53,17 +55,20 @@ def main(checkpoint, directory, *settings):
     settings = [word for word in settings if word != "--trust"]
     if not settings:
         sys.exit("neither flags nor a configuration are given; see the beginning of this script")
+    is_flag = settings[0].startswith("-")
+    if not is_flag and not Path(settings[0]).is_file():
+        sys.exit(f"{settings[0]} is no file; name the JSON configuration of the prior, or flags that begin with --")
+    tensors = weights_of(read(checkpoint, is_trusted))
     found = {
         "format": 1,
         "checkpoint": Path(checkpoint).name,
         "sha256": hashlib.sha256(Path(checkpoint).read_bytes()).hexdigest(),
     }
-    if settings[0].startswith("-"):
+    if is_flag:
         name, found["flags"] = "improved_diffusion.json", settings
     else:
         given = json.loads(Path(settings[0]).read_text())
         name, found["settings"] = "dalle2_prior.json", given if "prior" in given else {"prior": given}
-    tensors = weights_of(read(checkpoint, is_trusted))
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     save_file({key: one.contiguous().clone() for key, one in tensors.items()}, directory / "model.safetensors")

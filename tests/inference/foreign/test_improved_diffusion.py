@@ -179,3 +179,13 @@ def test_the_script_names_what_is_no_checkpoint_and_writes_nothing(content, word
     with pytest.raises(SystemExit, match=naming(*words)):
         runpy.run_path(str(SCRIPT))["main"](str(tmp_path / "model.pt"), str(tmp_path / "exported"), *map(str, FLAGS))
     assert not (tmp_path / "exported").exists()
+
+
+def test_the_script_names_files_that_are_not_there(tmp_path):
+    main = runpy.run_path(str(SCRIPT))["main"]
+    torch.save({"net.learned_query": torch.zeros(3)}, tmp_path / "latest.pth")
+    for absent, words in (("absent.pt", ("absent.pt", "--image_size")), ("a.json", ("latest.pth", "a.json"))):
+        checkpoint, setting = (one if one.startswith("-") else str(tmp_path / one) for one in words)
+        with pytest.raises(SystemExit, match=naming(str(tmp_path / absent), "no file")):
+            main(checkpoint, str(tmp_path / "exported"), setting)
+    assert not (tmp_path / "exported").exists()
