@@ -174,7 +174,9 @@ class RolloutEvaluator:
             is_slow = any(policy.spec.kind(key) in FRAMES for key in policy.spec.cond_shapes)
             share = cores() // rank_and_size(ranks)[1]
             workers = share if is_slow and share > 1 and is_divisible(env) else 0
-        return Workers(env, min(workers, env.n_envs)) if workers else env.create()
+        if not workers:
+            return env.create()
+        return Workers(env, min(workers, env.n_envs), lambda: heartbeat(ranks))
 
     def _headline(self, metrics: dict[str, float]) -> str:
         """The result in one line."""

@@ -100,6 +100,23 @@ def test_a_worker_that_fails_is_one_error_and_ends_all(record, message):
     wait_for_end(pids, 0)
 
 
+def test_a_wait_for_a_simulator_that_hangs_ends_when_it_is_asked_to():
+    beats = []
+
+    def beat():
+        beats.append(len(beats))
+        if len(beats) == 2:
+            raise TimeoutError("asked to stop")
+
+    workers, pids = opened(troubled("hang"), 2, beat)
+    workers.reset([0, 1])
+    workers.step(np.zeros((2, 2)))
+    beats.clear()
+    with pytest.raises(TimeoutError, match="asked to stop"):
+        workers.step(np.zeros((2, 2)))
+    wait_for_end(pids, 0)
+
+
 def test_what_the_user_has_to_change_is_told_as_it_is_without_workers():
     workers, pids = opened(troubled("refuse"), 2)
     workers.reset([0, 1])
