@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -71,16 +71,20 @@ def look(seen: Survey, wanted: Mapping[str, FramesConfig | None]) -> tuple[list[
 
     Args:
         wanted: the record of each camera in a configuration, so that training refuses what cannot be read. None
-            without a configuration: then frames may be missing, as in a copy without its videos, unless some are there.
+            without a configuration: then frames may be missing, as in a copy without its videos.
     """
     strips, findings, gaps, views = [], [], [], {}
     for key, stated in wanted.items():
         try:
-            if missing := list(_missing_videos(seen, key, stated is not None)):
-                findings += missing
+            if missing := _missing_videos(seen, key, stated is not None):
+                rest = _without(seen, missing.leave_out)
+                if stated is None and 2 * len(rest.lengths) <= len(seen.lengths):
+                    raise DataError(key, [str(missing).removeprefix(f"{key}: ")])
+                findings.append(missing)
+                if stated is None:  # first settings leave out these episodes, not the camera
+                    strips += strips_of(key, _frames(rest, key), rest, None)[0]
                 continue
-            own = (key, seen.chosen.recorded, seen.chosen.numbers)
-            source = seen.store.chosen_frames(*own) if stated is None else stated.source(seen.store, seen.chosen)
+            source = _frames(seen, key) if stated is None else stated.source(seen.store, seen.chosen)
             found, frozen = strips_of(key, source, seen, stated)
             views[key] = Views.of(key, source)
         except DataError as error:
@@ -116,7 +120,18 @@ def strips_of(
     return found, [finding for strip in found for finding in _frozen(strip, seen)]
 
 
-def _missing_videos(seen: Survey, key: str, is_named: bool) -> Iterator[Finding]:
+def _frames(seen: Survey, key: str) -> FrameSource:
+    return seen.store.chosen_frames(key, seen.chosen.recorded, seen.chosen.numbers)
+
+
+def _without(seen: Survey, names: Collection[int]) -> Survey:
+    """Without the episodes of these own numbers, for a look at frames alone."""
+    numbers = seen.chosen.numbers
+    kept = numbers[~np.isin(seen.chosen.names[numbers], names)]
+    return replace(seen, chosen=replace(seen.chosen, numbers=kept), episodes=np.array([], np.int64))
+
+
+def _missing_videos(seen: Survey, key: str, is_named: bool) -> Finding | None:
     """Videos that the metadata of a data set name, but that are not there."""
     chosen = seen.chosen
     videos = seen.store.frame_files(key, chosen.recorded) if key in seen.cameras else []
@@ -127,7 +142,8 @@ def _missing_videos(seen: Survey, key: str, is_named: bool) -> Iterator[Finding]
         numbers = sorted(chosen.names[[number for video in lost for number in video.episodes]].tolist())
         files = first_few([video.path.relative_to(seen.store.path) for video in lost])
         text = f"{key}: {len(lost)} of {len(videos)} video files are missing, with all frames of {len(numbers)} of "
-        yield Finding("error", f"{text}{len(seen.lengths)} episodes: {files}", numbers[0], leave_out=numbers)
+        return Finding("error", f"{text}{len(seen.lengths)} episodes: {files}", numbers[0], leave_out=numbers)
+    return None
 
 
 def _has_videos(seen: Survey, key: str) -> bool:

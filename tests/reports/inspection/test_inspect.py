@@ -375,7 +375,7 @@ def test_the_proposed_size_is_that_of_the_frames_whatever_metadata_declare(tmp_p
 
 def test_missing_videos_are_an_error_where_training_refuses_them(tmp_path):
     pytest.importorskip("av", reason="the extra video is not installed")
-    place = write_lerobot(tmp_path / "lerobot", pictures(9), [3, 3, 3], "v2.1", "video")
+    place = write_lerobot(tmp_path / "lerobot", pictures(15), [3] * 5, "v2.1", "video")
     path = tmp_path / "mine.json"
     data = {
         "episodes": {"type": "lerobot", "path": str(place)},
@@ -399,14 +399,21 @@ def test_missing_videos_are_an_error_where_training_refuses_them(tmp_path):
         videos[number].unlink()
     errors, gaps = missing(place)
     names = ", ".join(f"videos/chunk-000/{KEY}/episode_{number:06d}.mp4" for number in (1, 2))
-    assert told_each(errors, (KEY, "2 of 3 video", "2 of 3 episodes", names, "(episode 1)"))
+    assert told_each(errors, (KEY, "2 of 5 video", "2 of 5 episodes", names, "(episode 1)"))
     assert missing(path) == (errors, []) and gaps == [] and len(refused()) == 2
-    with pytest.raises(DataError, match=naming("image", "2 of 3 video files", "episode_000001.mp4")):
-        write_config(inspect(str(place)), tmp_path / "proposed.json")
+    (found,) = inspect(str(place))  # first settings keep the camera, without these episodes
+    assert [strip.episode for strip in found.strips] == [0, 3, 4]
+    assert found.data["choice"] == {"leave_out": [1, 2]} and found.data["images"].keys() == {KEY}
+    videos[4].unlink()  # of most episodes: they keep these, without the camera
+    (found,) = inspect(str(place))
+    assert "choice" not in found.data and "images" not in found.data and missing(place) == ([], [])
+    warnings = [finding.text for finding in found.findings if finding.severity == "warning"]
+    assert told(warnings[0], KEY, "first settings", "3 of 5 video") and told(missing(path)[0][0], "3 of 5 video")
+    videos[3].unlink()
     videos[0].unlink()  # a copy without its videos can be trained on without its camera
     errors, gaps = missing(place)
     assert errors == [] and told(gaps[0], KEY, videos[0], "no such")
-    assert told(missing(path)[0][0], KEY, "3 of 3 video") and len(refused()) == 3
+    assert told(missing(path)[0][0], KEY, "5 of 5 video") and len(refused()) == 5
 
 
 def test_a_camera_whose_video_has_other_frames_than_rows_does_not_vanish_from_first_settings_in_silence(tmp_path):
