@@ -21,6 +21,7 @@ from dp_prior.data.formats.npz import read_blocks, read_header
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.formats.table_file import TableEpisode
 from dp_prior.data.found_files import by_number
+from dp_prior.data.frames.folder import OWN_FOLDER, VIDEOS
 from dp_prior.data.hdf5 import import_h5py
 from dp_prior.files.home import expanded
 from dp_prior.files.regular_files import check_regular
@@ -118,6 +119,7 @@ class EpisodeFilesStore(GroupedStore):
             else:
                 files[f"*{path.suffix}"].append(path.name)
         beside = {kind: f"files that are no episodes: {first_few(names)}" for kind, names in files.items()}
+        beside |= {kind: f"{line}; {OWN_FOLDER}" for kind, line in beside.items() if kind[1:].lower() in VIDEOS}
         return super().unread() | beside | folders
 
 

@@ -29,6 +29,11 @@ from dp_prior.pixels.video_files import import_av
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
 VIDEOS = (".mp4", ".mkv", ".webm", ".avi", ".mov")
 
+OWN_FOLDER = (
+    "to read videos, move those of each camera, one per episode, into a folder of their own and name that folder in "
+    "data.images (docs/cameras.md#formats)"
+)
+
 
 class FolderFrames:
     """See `FrameSource`."""
@@ -63,7 +68,8 @@ class FolderFrames:
         self._is_video = all(entry.suffix.lower() in VIDEOS for entry in entries)
         if not self._is_video and not all(entry.is_dir() for entry in entries):
             odd = next(entry for entry in entries if not entry.is_dir())
-            raise DataError(str(path), [f"holds {odd.name!r}; expected a folder or a video per episode"])
+            problem = f"holds {odd.name!r}; expected a folder or a video per episode and nothing else; {OWN_FOLDER}"
+            raise DataError(str(path), [problem])
         if missing := [str(entry) for entry in entries if not entry.exists()]:
             raise DataError(str(path), [f"{entry}: no such file" for entry in missing])
         if not is_whole:

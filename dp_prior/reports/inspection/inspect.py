@@ -288,7 +288,7 @@ def _recorded(
     for one in (*distances, *points):
         seen.unused.pop(one.key, None)
     gaps += [f"{key}: videos on the Hub are downloaded if a configuration names them" for key in missing]
-    beside = videos_beside(seen.store.path) if wanted is None else ()
+    beside = videos_beside(seen.store.path, seen.count) if wanted is None else ()
     notes = [Finding("note", remark) for remark in (*seen.store.remarks(), *beside)]
     if wanted is None and not seen.of("action"):
         notes.append(Finding("note", f"no key is called action; {seen.action_hint or 'name it in data.action'}"))

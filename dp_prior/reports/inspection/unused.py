@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -73,12 +74,18 @@ def _line(store: EpisodeStore, key: str, shape: tuple[int, ...], n_texts: int) -
     return f"{what}, {found}; to read it, name it in data.obs"
 
 
-def videos_beside(path: Path) -> Iterator[str]:
-    """A line for each camera in `videos/<episode>/<camera>.mp4` beside a data set."""
-    names = {file.name for file in path.parent.glob("videos/*/*.mp4")}
-    for name in sorted(names, key=by_number):
-        line = json.dumps({"folder": str(path.parent / "videos"), "file": name, "size": [96, 128]})
-        yield f"videos/*/{name} lie beside the data set; to read such a camera, write it into data.images: {line}"
+def videos_beside(path: Path, n_episodes: int) -> Iterator[str]:
+    """A line for each camera in `videos/<episode>/<camera>.mp4` or `videos/<camera>/<episode>.mp4` beside the data."""
+    files = sorted(path.parent.glob("videos/*/*.mp4"), key=lambda file: by_number(file.name))
+    counts = Counter(file.parent for file in files)
+    cameras = sorted(folder for folder, count in counts.items() if count == n_episodes != len(counts))
+    found = {f"{folder.name}/*.mp4": {"folder": str(folder)} for folder in cameras}
+    for file in files:
+        if file.parent not in cameras:
+            found[f"*/{file.name}"] = {"folder": str(path.parent / "videos"), "file": file.name}
+    for name, places in found.items():
+        line = json.dumps({**places, "size": [96, 128]})
+        yield f"videos/{name} lie beside the data set; to read such a camera, write it into data.images: {line}"
 
 
 def action_hint(shapes: dict[str, tuple[int, ...]], observations: Collection[str]) -> str:

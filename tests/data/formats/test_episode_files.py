@@ -122,12 +122,14 @@ def test_files_and_folders_beside_the_episodes_have_a_line(tmp_path):
         (tmp_path / f"{number}").mkdir()
         for name in (f"{number}.npz", f"{number}/take.npz"):
             np.savez(tmp_path / name, action=np.zeros((5, 2)), state=np.zeros((5, 3)))
-    for name in ("0.pkl", "1.pkl", "notes.txt"):
+    for name in ("0.pkl", "1.pkl", "notes.txt", "0.mp4", "1.mp4"):
         (tmp_path / name).touch()
     beside = EpisodeFilesConfig(path=tmp_path).create().unread()
-    assert list(beside) == ["*.pkl", "*.txt", "0/", "1/"]
+    assert list(beside) == ["*.mp4", "*.pkl", "*.txt", "0/", "1/"]
     assert told(beside["*.pkl"], "0.pkl, 1.pkl") and told(beside["0/"], "data.images")
-    assert list(EpisodeFilesConfig(path=tmp_path, files="*/take.npz").create().unread()) == ["*.npz", "*.pkl", "*.txt"]
+    assert told(beside["*.mp4"], "0.mp4, 1.mp4", "folder", "data.images")
+    others = ["*.mp4", "*.npz", "*.pkl", "*.txt"]
+    assert list(EpisodeFilesConfig(path=tmp_path, files="*/take.npz").create().unread()) == others
 
 
 @pytest.mark.parametrize("kind", ["U", "S"])
