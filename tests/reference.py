@@ -7,23 +7,23 @@ libraries' settings.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from dp_prior.config import Config, members
 from dp_prior.config.schema import json_schema
 from dp_prior.config.translation.libraries import LIBRARIES
-from dp_prior.config.translation.omissions import OMISSIONS
-from dp_prior.config.translation.page import page as coming_from
+from dp_prior.config.translation.library import Library
 from dp_prior.evaluation import EvaluatorConfig
-from dp_prior.tracking.metric_names import Metric
-from dp_prior.tracking.metric_names import page as metrics_page
+from dp_prior.tracking.metric_names import PLACEHOLDERS, Metric
 from dp_prior.training.measured import METRICS
 
 SCHEMA_PATH = "configs/train_config.schema.json"
 PAGE_PATH = "docs/config.md"
 METRICS_PATH = "docs/metrics.md"
 COMING_FROM_PATH = "docs/coming_from.md"
+COMING_FROM = Path(__file__).with_name("coming_from.md")  # the page without its tables
 _ANY = "#/$defs/JsonValue"  # a value that is not a record
 
 
@@ -33,14 +33,50 @@ def documents(config: type[Config]) -> dict[str, str]:
         SCHEMA_PATH: json.dumps(json_schema(config), indent=2) + "\n",
         PAGE_PATH: markdown(config),
         METRICS_PATH: metrics_page(metric_groups()),
-        COMING_FROM_PATH: coming_from(LIBRARIES, OMISSIONS),
+        COMING_FROM_PATH: COMING_FROM.read_text().replace("{tables}", "\n".join(map(_settings, LIBRARIES))),
     }
+
+
+def _settings(library: Library) -> str:
+    """The section of a library whose settings are translated."""
+    blocks = ", ".join(f"`{theirs}` is `{ours}`" for theirs, ours in library.blocks.items())
+    lines = [
+        f"## {library.name}",
+        "",
+        f"[{library.name}]({library.link}), `--from {library.key}`. {library.about}",
+        "",
+        *([f"Objects: {blocks}.", ""] if blocks else []),
+        "| theirs | here | |",
+        "|---|---|---|",
+    ]
+    for row in sorted(library.rows, key=lambda row: not row.ours):
+        ours, remark = f"`{row.ours}`" if row.ours else "", row.remark.replace("|", "\\|")
+        lines.append(f"| `{row.theirs}` | {ours} | {remark} |")
+    return "\n".join(lines) + "\n"
 
 
 def metric_groups() -> dict[str, tuple[Metric, ...]]:
     """All metrics by the part that measures them."""
     evaluators = {f"Evaluator `{kind}`": record.metrics for kind, record in members(EvaluatorConfig).items()}
     return {"Training, over the samples since the row before": METRICS, **evaluators}
+
+
+def metrics_page(groups: Mapping[str, Iterable[Metric]]) -> str:
+    """A table for each group, by its title."""
+    lines = [
+        "# Metrics",
+        "",
+        "Generated from what trainer and evaluators declare by `python -m tests.reference`; do not edit. Every "
+        "number that a run logs is here. A row also has `step` (optimizer steps) and `samples_seen` (samples over all "
+        "ranks), the two clocks of a run. A value that is not finite is null in `metrics.jsonl` and named under "
+        "`nonfinite`.",
+        "",
+        "In names, " + "; ".join(f"`<{key}>` is {meaning}" for key, (_, meaning) in PLACEHOLDERS.items()) + ".",
+    ]
+    for title, metrics in groups.items():
+        lines += ["", f"## {title}", "", "| Metric | Unit | Better | Meaning |", "|---|---|---|---|"]
+        lines += [f"| `{one.name}` | {one.unit} | {one.better or ''} | {one.meaning} |" for one in metrics]
+    return "\n".join(lines) + "\n"
 
 
 def write(root: Path, config: type[Config]) -> list[Path]:

@@ -58,24 +58,6 @@ def find_metric(name: str, metrics: Iterable[Metric]) -> Metric | None:
     return next((metric for metric in metrics if metric.matches(name)), None)
 
 
-def page(groups: Mapping[str, Iterable[Metric]]) -> str:
-    """`docs/metrics.md`: a table for each group, by its title."""
-    lines = [
-        "# Metrics",
-        "",
-        "Generated from what trainer and evaluators declare by `python -m tests.reference`; do not edit. Every "
-        "number that a run logs is here. A row also has `step` (optimizer steps) and `samples_seen` (samples over all "
-        "ranks), the two clocks of a run. A value that is not finite is null in `metrics.jsonl` and named under "
-        "`nonfinite`.",
-        "",
-        "In names, " + "; ".join(f"`<{key}>` is {meaning}" for key, (_, meaning) in PLACEHOLDERS.items()) + ".",
-    ]
-    for title, metrics in groups.items():
-        lines += ["", f"## {title}", "", "| Metric | Unit | Better | Meaning |", "|---|---|---|---|"]
-        lines += [f"| `{one.name}` | {one.unit} | {one.better or ''} | {one.meaning} |" for one in metrics]
-    return "\n".join(lines) + "\n"
-
-
 @functools.cache
 def _pattern(name: str) -> re.Pattern[str]:
     parts = re.split(r"<(\w+)>", name)

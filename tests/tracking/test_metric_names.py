@@ -7,9 +7,9 @@ import pytest
 from dp_prior.config import members
 from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.tracking.jsonl import read_rows
-from dp_prior.tracking.metric_names import PLACEHOLDERS, find_metric, page
+from dp_prior.tracking.metric_names import PLACEHOLDERS, find_metric
 from dp_prior.training.measured import METRICS as OF_TRAINING
-from tests.reference import metric_groups
+from tests.reference import metric_groups, metrics_page
 from tests.tiny import experiment, tiny
 
 CLOCK = {"step", "samples_seen", "nonfinite"}
@@ -65,7 +65,7 @@ def test_no_two_entries_mean_the_same_name():
 
 
 def test_every_entry_says_something_and_is_on_the_page():
-    text = page(metric_groups())
+    text = metrics_page(metric_groups())
     for metric in METRICS:
         assert metric.unit and metric.meaning.endswith(".") and metric.better in (None, "lower", "higher")
         assert f"| `{metric.name}` |" in text
