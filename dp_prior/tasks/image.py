@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -30,11 +30,8 @@ from dp_prior.tasks.model import DiffusionModel
 from dp_prior.tasks.pretrained import Pretrained
 from dp_prior.tasks.task_record import TaskRecord
 from dp_prior.tensors.batch import LABEL, LOW_RES, Batch, Spec
-from dp_prior.tensors.normalizer import Statistics
+from dp_prior.tensors.normalizer import FixedUnits
 from dp_prior.tensors.randomness import Randomness
-
-if TYPE_CHECKING:
-    from dp_prior.data.samples.over_columns import Samples
 
 
 class ImageDiffusionConfig(DiffusionConfig):
@@ -118,7 +115,7 @@ class ImageTaskConfig(TaskRecord):
             yield "task.label_dropout and task.diffusion.guidance need labels, which are not read; set data.labels"
 
 
-class PixelRange(nn.Module):
+class PixelRange(FixedUnits):
     """The normalizer of images: pixels 0 to 255 <-> -1 to 1; labels pass through."""
 
     def normalize(self, key: str, value: Tensor) -> Tensor:
@@ -128,9 +125,6 @@ class PixelRange(nn.Module):
     def unnormalize(self, key: str, value: Tensor) -> Tensor:
         """The inverse, float32."""
         return (value.to(torch.float32) + 1) * 127.5
-
-    def bounds(self, key: str, low: str = "min", high: str = "max") -> None:
-        """There are none that the clip needs to know."""
 
 
 class ImageConditions(nn.Module):
@@ -179,9 +173,6 @@ class ImageDiffusion(Pretrained, DiffusionModel):
         facts |= {key: f"{len(names):,} classes" for key, names in self.spec.classes.items()}
         facts["image"] = f"{self.spec.x_shape}"
         return self.table("diffusion of images", facts, self.record.backbone.type)
-
-    def fit(self, statistics: Mapping[str, Statistics], samples: Samples) -> None:
-        """Nothing is fitted."""
 
     def forward(self, batch: Batch, random: Randomness, self_condition: bool | None = None) -> Loss:
         """See `DiffusionModel.forward`; in training some samples are mirrored."""

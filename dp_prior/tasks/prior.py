@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from dp_prior.config import Change, ConfigError
 from dp_prior.diffusion.denoiser import Network
@@ -29,11 +29,8 @@ from dp_prior.tasks.model import DiffusionModel
 from dp_prior.tasks.pretrained import Pretrained
 from dp_prior.tasks.task_record import TaskRecord
 from dp_prior.tensors.batch import Spec
-from dp_prior.tensors.normalizer import Statistics
+from dp_prior.tensors.normalizer import FixedUnits
 from dp_prior.tensors.randomness import Randomness
-
-if TYPE_CHECKING:
-    from dp_prior.data.samples.over_columns import Samples
 
 
 class PriorDiffusionConfig(DiffusionConfig):
@@ -163,7 +160,7 @@ class PriorConfig(TaskRecord):
         )
 
 
-class UnitLength(nn.Module):
+class UnitLength(FixedUnits):
     """A prior's normalizer: data units <-> length `scale`. Conditions pass through."""
 
     def __init__(self, scale: float):
@@ -178,9 +175,6 @@ class UnitLength(nn.Module):
     def unnormalize(self, key: str, value: Tensor) -> Tensor:
         """(B, D) of length `scale` -> length 1."""
         return value.to(torch.float32) / self.scale
-
-    def bounds(self, key: str, low: str = "min", high: str = "max") -> None:
-        """There are none."""
 
 
 class DiffusionPrior(Pretrained, DiffusionModel):
@@ -198,9 +192,6 @@ class DiffusionPrior(Pretrained, DiffusionModel):
             "image": f"{self.spec.x_shape}, the best of {self.record.candidates}",
         }
         return self.table("diffusion prior", facts, self.record.backbone.type)
-
-    def fit(self, statistics: Mapping[str, Statistics], samples: Samples) -> None:
-        """Nothing is fitted."""
 
     def encode(self, cond: dict[str, Tensor], random: Randomness | None = None, *, keep: bool = True) -> Tensor:
         """See `DiffusionModel.encode`; embedding and encodings of a sample are dropped together."""

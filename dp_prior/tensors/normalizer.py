@@ -234,6 +234,16 @@ def _fit_range(low: np.ndarray, high: np.ndarray, range_eps: float) -> tuple[np.
     return np.where(varies, 1 / np.where(varies, half, 1), constant), offset
 
 
+class FixedUnits(nn.Module):
+    """A normalizer by units that are known: nothing is fitted, and no key has ranges."""
+
+    def fit(self, statistics: Mapping[str, Statistics]) -> None:
+        """See `Normalizer.fit`; nothing."""
+
+    def bounds(self, key: str, low: str = "min", high: str = "max") -> None:
+        """See `Normalizer.bounds`; none."""
+
+
 class Normalizer(nn.Module):
     """Normalises each key by fitted or loaded statistics.
 
