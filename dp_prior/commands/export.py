@@ -53,15 +53,27 @@ def export_policy(
     source = resolve(reference, whole=False)
     if not all(one.startswith("task.sampler") for one in overrides):
         raise ConfigError("--set", ["only task.sampler can be changed in an export; the rest is trained"])
+    advice = "become graphs; leave --format out to copy the checkpoint, or draw from it by dp-prior sample"
+    policy, task = stored_policy(source, overrides, advice)
+    return write_export(policy, directory, layout, source=str(source), sampler=task.sampler, options=options)
+
+
+def stored_policy(source: Path, overrides: tuple[str, ...], what: str) -> tuple[DiffusionPolicy, Any]:
+    """The policy of a checkpoint, and its task with overrides.
+
+    Args:
+        what: policies alone do, for the error.
+
+    Raises:
+        ConfigError: it is no policy, or cannot be loaded.
+    """
     task = read_stored(source, overrides, with_data=False).task
     if task.kind != "policy":
-        advice = "leave --format out to copy the checkpoint, or draw from it by dp-prior sample"
-        raise ConfigError(str(source), [f"holds {an(task.type)}, but only policies become graphs; {advice}"])
+        raise ConfigError(str(source), [f"holds {an(task.type)}, but only policies {what}"])
     try:
-        policy = DiffusionPolicy.from_pretrained(source)
+        return DiffusionPolicy.from_pretrained(source), task
     except ValueError as error:
         raise ConfigError(str(source), [str(error)]) from None
-    return write_export(policy, directory, layout, source=str(source), sampler=task.sampler, options=options)
 
 
 def frame_sizes(pairs: Iterable[str]) -> dict[str, tuple[int, int]]:

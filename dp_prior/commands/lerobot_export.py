@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from dp_prior.checkpoints.format import MODEL_FILES
-from dp_prior.commands.export import export_policy
+from dp_prior.commands.export import export_policy, stored_policy
 from dp_prior.commands.stored import read_stored
-from dp_prior.config import ConfigError, an
+from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
@@ -51,13 +51,7 @@ def export_for_lerobot(
         RemoteError: the Hub refuses, or cannot be reached.
     """
     source = resolve(reference, whole=False)
-    task = read_stored(source, with_data=False).task
-    if task.kind != "policy":
-        raise ConfigError(str(source), [f"holds {an(task.type)}; only policies act on robots"])
-    try:
-        policy = DiffusionPolicy.from_pretrained(source)
-    except ValueError as error:
-        raise ConfigError(str(source), [str(error)]) from None
+    policy, _ = stored_policy(source, (), "act on robots")
     data, store, remark = _recorded(source)
     reads = obs_spec(policy.spec, policy.normalizer)
     wiring = wired(policy.spec, reads, keys, data, store)
