@@ -106,7 +106,8 @@ def _resolve_path(text: str, prefer: Prefer) -> Path:
             f"{path} is an export for onnxruntime or torch.export, not a checkpoint: act with ExportAgent, or serve it "
             f"with dp-prior serve (docs/export.md)"
         )
-    root = path if _is_store(path) else path / "checkpoints"
+    is_store = any(STEP.fullmatch(child.name) for child in path.iterdir())
+    root = path if is_store else path / "checkpoints"
     found, damages = scan(root)
     for damage in damages:
         log.warning("skipping checkpoint %s: %s", damage.path, damage.problem)
@@ -116,10 +117,6 @@ def _resolve_path(text: str, prefer: Prefer) -> Path:
             f"{MANIFEST} in {root}, found {f'{len(damages)} damaged ones' if damages else 'none'}"
         )
     return _choose(found, which, prefer, text).path
-
-
-def _is_store(path: Path) -> bool:
-    return any(STEP.fullmatch(child.name) for child in path.iterdir())
 
 
 def _choose(found: list[StoredCheckpoint], which: str | None, prefer: str, text: str) -> StoredCheckpoint:

@@ -110,10 +110,6 @@ def _sampling_steps(steps: int | None, theirs: Theirs, *names: str) -> Here:
     return Here({"task.sampler.steps": steps} if steps else {})
 
 
-def _warm_up(steps: int | None, theirs: Theirs, *names: str) -> int:
-    return steps or 0
-
-
 def _loggers(kind: str, theirs: Theirs, *names: str) -> Here:
     if kind in ("wandb", "console"):
         return Here({f"tracker.log.<{kind}>.type": kind})
@@ -268,7 +264,7 @@ _ROWS = (
     ),
     *left_out("an average follows from the first step on, and forgets it soon", "train.ema_update_after_step"),
     Row("train.amp", "train.precision", "true: fp16, which needs a GPU", Words({False: "fp32", True: "fp16"})),
-    Row("train.warmup_steps", "train.lr.warmup_steps", "", _warm_up),
+    Row("train.warmup_steps", "train.lr.warmup_steps", "", lambda steps, *_: steps or 0),
     Row("train.save_every_seconds", "train.save_every.minutes", _MINUTES, Times(1 / 60)),
     Row("train.save_every", "train.save_every.steps", "of the older form"),
     Row("train.eval_timesteps", "evaluate.<similarity>.eval_timesteps"),

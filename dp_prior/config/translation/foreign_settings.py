@@ -123,7 +123,7 @@ def read_flags(words: Sequence[str]) -> dict[str, Any]:
         flag = _FLAG.fullmatch(word)
         if variable and "--" in word:  # MODEL_FLAGS="--image_size 64 ..."
             found |= read_flags(shlex.split(variable[1]))
-        elif flag and not _is_number(word):
+        elif flag and not word.lstrip("-")[:1].isdigit():
             given, value = (flag[1], flag[2]) if flag[1] else (flag[3], flag[4])
             name = given.replace("-", "_")
             found[name] = True if value is None else _scalar(value)
@@ -132,10 +132,6 @@ def read_flags(words: Sequence[str]) -> dict[str, Any]:
             found[name] = _scalar(word)
             name = None
     return found
-
-
-def _is_number(word: str) -> bool:
-    return word.lstrip("-")[:1].isdigit()
 
 
 def _scalar(word: str) -> Any:

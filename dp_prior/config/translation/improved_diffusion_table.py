@@ -33,10 +33,6 @@ def _heights(theirs: Theirs) -> list[int]:
     return [int(height) for height in str(theirs.get("attention_resolutions", "16,8")).split(",")]
 
 
-def _timestep_scale(theirs: Theirs) -> float:
-    return 1000 / theirs.get("diffusion_steps", 1000) if theirs.get("rescale_timesteps", True) else 1.0
-
-
 def _skeleton(theirs: Theirs) -> dict[str, Any]:
     steps = theirs.get("diffusion_steps", 1000)
     ours: dict[str, Any] = {
@@ -44,7 +40,7 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
         "task.backbone": {"type": "unet2d", "channels": 128, "n_res_blocks": 2, "n_groups": 32, "resample": "conv"},
         "task.backbone.attention_resolutions": _heights(theirs),
         "task.backbone.heads": 4,
-        "task.backbone.timestep_scale": _timestep_scale(theirs),
+        "task.backbone.timestep_scale": 1000 / steps if theirs.get("rescale_timesteps", True) else 1.0,
         "task.diffusion.schedule": {"type": "linear", "steps": steps},
         "task.diffusion.variance": _variance(theirs),
         "task.diffusion.clip": {"type": "fixed", "bound": 1.0},
@@ -136,23 +132,15 @@ def _anneal(steps: int, theirs: Theirs, *names: str) -> Here:
     return built(_skeleton, "train.steps", "train.lr")(steps, theirs)
 
 
-def _pair(side: int, theirs: Theirs, *names: str) -> list[int]:
-    return [side, side]
-
-
-def _attention(heights: Any, theirs: Theirs, *names: str) -> list[int]:
-    return _heights(theirs)
-
-
 _ROWS = (
     Row("image_size", "data.size", "and `task.backbone.channel_mult`", _size),
     Row("large_size", "data.size", "and `task.backbone.channel_mult`", _size),
-    Row("small_size", "data.low_res", "height and width", _pair),
+    Row("small_size", "data.low_res", "height and width", lambda side, *_: [side, side]),
     Row("num_channels", "task.backbone.channels"),
     Row("num_res_blocks", "task.backbone.n_res_blocks"),
     Row("num_heads", "task.backbone.heads"),
     Row("num_heads_upsample", "task.backbone.heads_up", "-1: null, as many as on the way down", _heads_up),
-    Row("attention_resolutions", "task.backbone.attention_resolutions", "heights", _attention),
+    Row("attention_resolutions", "task.backbone.attention_resolutions", "heights", lambda _, theirs: _heights(theirs)),
     Row("dropout", "task.backbone.dropout"),
     Row("use_checkpoint", "task.backbone.checkpointing"),
     Row("use_scale_shift_norm", "task.backbone.scale_shift"),

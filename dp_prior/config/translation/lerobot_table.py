@@ -177,10 +177,6 @@ def _shared(theirs: Theirs) -> dict[str, str]:
     return {f"task.shared_encoders.{name}": encoding[0] for name in names if name not in encoding}
 
 
-def _shared_encoders(is_separate: bool, theirs: Theirs, *names: str) -> Here:
-    return Here(_shared(theirs))
-
-
 def _norm(is_group: bool, theirs: Theirs, *names: str) -> Here:
     if not is_group:
         raise NoCounterpart(BATCH_NORM)
@@ -232,10 +228,6 @@ def _sampling_steps(steps: int | None, theirs: Theirs, *names: str) -> int:
 def _compile(value: Any, theirs: Theirs, *names: str) -> Here:
     is_compiled = theirs.get("policy.compile_model", False)
     return Here({"train.compile": theirs.get("policy.compile_mode", "reduce-overhead") if is_compiled else "off"})
-
-
-def _precision(is_amp: bool, theirs: Theirs, *names: str) -> str:
-    return "bf16" if is_amp else "fp32"
 
 
 def _place(path: str | None, theirs: Theirs, *names: str) -> Here:
@@ -320,14 +312,6 @@ def _some(place: str) -> Any:
     return to
 
 
-def _samples(n: int, theirs: Theirs, *names: str) -> int | None:
-    return n or None
-
-
-def _episodes(n: int, theirs: Theirs, *names: str) -> int:
-    return max(2, n)
-
-
 def _parallel(n: int, theirs: Theirs, *names: str) -> Here:
     return Here({"evaluate.<rollout>.env.n_envs": n} if n else {})
 
@@ -364,7 +348,7 @@ _ROWS = (
         "policy.use_separate_rgb_encoder_per_camera",
         "task.shared_encoders.<camera>",
         "false: the first camera, of all others",
-        _shared_encoders,
+        lambda _, theirs: Here(_shared(theirs)),
     ),
     Row("policy.down_dims", "task.backbone.down_dims"),
     Row("policy.kernel_size", "task.backbone.kernel_size"),
@@ -388,7 +372,7 @@ _ROWS = (
     *_chosen("policy.optimizer_weight_decay", "optimizer.weight_decay", "train.optimizer.weight_decay"),
     *_chosen("policy.scheduler_name", "scheduler.name", "train.lr", RATES),
     *_chosen("policy.scheduler_warmup_steps", "scheduler.num_warmup_steps", "train.lr.warmup_steps", _warm_up),
-    Row("policy.use_amp", "train.precision", "true: bf16", _precision),
+    Row("policy.use_amp", "train.precision", "true: bf16", lambda is_amp, *_: "bf16" if is_amp else "fp32"),
     *left_out("CUDA_VISIBLE_DEVICES chooses the GPU", "policy.device"),
     *left_out("`dp-prior import`, then `train.init_from`", "policy.path", "policy.pretrained_path"),
     *left_out("`dp-prior import`, then `train.init_from`", "policy.pretrained_revision"),
@@ -422,7 +406,7 @@ _ROWS = (
     Row("eval_freq", "evaluate.<rollout>.every.steps", "", _every("rollout")),
     Row("env_eval_freq", "evaluate.<rollout>.every.steps", "", _every("rollout")),
     Row("eval_steps", "evaluate.<validation>.every.steps", "", _every("validation")),
-    Row("max_eval_samples", "evaluate.<validation>.max_samples", "0: null", _samples),
+    Row("max_eval_samples", "evaluate.<validation>.max_samples", "0: null", lambda n, *_: n or None),
     *left_out("time stamps are compared by the reader of the data", "tolerance_s"),
     *left_out("false: `optimizer` and `scheduler` count, else their copies in `policy`", _PRESET),
     Row("optimizer.type", "train.optimizer.type", "adam, adamw: adamw", _optimizer),
@@ -439,7 +423,7 @@ _ROWS = (
     *left_out("rollouts draw cameras as the data have them", "env.observation_height", "env.observation_width"),
     *left_out("environments show and step as here", "env.visualization_width", "env.visualization_height"),
     *left_out("environments show and step as here", "env.max_parallel_tasks"),
-    Row("eval.n_episodes", "evaluate.<rollout>.n_episodes", "2 at least", _episodes),
+    Row("eval.n_episodes", "evaluate.<rollout>.n_episodes", "2 at least", lambda n, *_: max(2, n)),
     Row("eval.batch_size", "evaluate.<rollout>.env.n_envs", "0: all at once", _parallel),
     *left_out("`workers` of the rollout", "eval.use_async_envs"),
     *left_out("rollouts are filmed; `videos` of the rollout", "eval.recording", "eval.recording_repo_id"),

@@ -241,18 +241,14 @@ class MultiQueryPrior(nn.Module):
         time = self.time(t).to(dtype).view(batch, -1, self.dim)
         query = self.query.to(dtype).expand(batch, 1, -1)
         x = self.norm_in(torch.cat([text, time, image, *(part[:, None] for part in estimate), query], dim=1))
-        bias = self._bias()
+        later = torch.ones_like(self.buckets, dtype=torch.bool).triu(2)  # (T, T + 1); the null key comes first
+        bias = self.distances(self.buckets).movedim(-1, 0).masked_fill(later, -math.inf)  # (n_heads, T, T + 1)
         for layer in self.layers:
             x = layer(x, bias, self.angles)
         found = x[:, -1]
         if self.norm_out is not None:  # their norm divides by the largest feature first, which counts beside its eps
             found = self.norm_out(found / found.amax(-1, keepdim=True).detach())
         return self.head(found)
-
-    def _bias(self) -> Tensor:
-        """(n_heads, T, T + 1): learned by the distance, minus infinity for later tokens. The null key comes first."""
-        later = torch.ones_like(self.buckets, dtype=torch.bool).triu(2)
-        return self.distances(self.buckets).movedim(-1, 0).masked_fill(later, -math.inf)
 
 
 def rotated(x: Tensor, angles: Tensor) -> Tensor:
