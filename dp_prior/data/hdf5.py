@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dp_prior.config.extras import needing
 from dp_prior.data.errors import DataError, UnreadableError, first_few
 from dp_prior.data.files import check_array, check_count, decoding, reading
 from dp_prior.files.regular_files import check_regular
@@ -47,10 +48,8 @@ def import_h5py() -> Any:
     Raises:
         ImportError: it is not installed.
     """
-    try:
+    with needing("hdf5", "HDF5 files need h5py"):
         import h5py
-    except ImportError:
-        raise ImportError('HDF5 files need h5py: pip install "dp_prior[hdf5]"') from None
     return h5py
 
 
