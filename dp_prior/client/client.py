@@ -10,7 +10,6 @@ import contextlib
 import ipaddress
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -117,9 +116,7 @@ class PolicyClient(ChunkBroker):
     def __enter__(self) -> PolicyClient:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _checked(self, obs: Mapping[str, Any]) -> dict[str, np.ndarray]:

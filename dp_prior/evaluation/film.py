@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -68,7 +67,7 @@ class Film:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._writer is None:
             return
         if kind is None:  # hold the last frame for a second

@@ -8,7 +8,6 @@ import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -76,7 +75,7 @@ class VideoWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with self._file:  # closed last; syncs and renames, or deletes
             if self._container is not None:
                 with contextlib.closing(self._container):

@@ -41,8 +41,12 @@ def record_at(place: str) -> EpisodeStoreRecord:
     Raises:
         DataError: there is nothing, or nothing that is known.
     """
+    return record_of_kind(known_kind(expanded(place)), place)
+
+
+def record_of_kind(kind: str | None, place: str) -> EpisodeStoreRecord:
+    """See `record_at`; `kind` is what `known_kind` has found there."""
     path = expanded(place)
-    kind = known_kind(path)
     given = (likely_layout(path) if kind is None else {}) if path.exists() else _on_hub(place)
     given = given or {"type": kind or kind_of(path), "path": str(path)}
     return Episodes.from_json(json.dumps({"episodes": given}), source=place).episodes

@@ -12,7 +12,7 @@ from typing import Any
 from dp_prior.config import Config, ConfigError
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.errors import DataError
-from dp_prior.data.formats.recognition import known_kind, record_at
+from dp_prior.data.formats.recognition import known_kind, record_of_kind
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.formats.unread_layouts import refuse_unread_layout
 from dp_prior.data.pictures.images import ImagesConfig
@@ -115,7 +115,7 @@ def inspect(place: str, overrides: Iterable[str] = ()) -> list[Inspection]:
     images = images_at(path) if kind in (None, "npz") and action is None else None
     if images is not None:
         return [_images(path.name, images, None)]
-    return [_recorded(path.name, record_at(place), None, {}, action=action)]
+    return [_recorded(path.name, record_of_kind(kind, place), None, {}, action=action)]
 
 
 def _given_action(place: str, overrides: list[str]) -> ActionConfig | None:
