@@ -146,6 +146,33 @@ def test_a_hub_that_cannot_be_reached_does_not_become_a_fresh_start(tmp_path, hu
     assert not list((tmp_path / "run" / "checkpoints").glob("step_*"))
 
 
+@pytest.mark.parametrize("is_offline", [False, True])
+def test_a_place_out_of_reach_is_not_resumed_from_as_the_client_s_cache_last_saw_it(
+    tmp_path, hub, monkeypatch, caplog, is_offline
+):
+    first, second = tmp_path / "first", tmp_path / "second"
+    for place in (first, second):
+        place.mkdir()
+    train(write(first, tracker__save=[SAVER], train__steps=2))
+    for prefer in ("latest", "best"):
+        resolve("hf://me/tiny", prefer)  # into the cache; the run of the place goes on
+    changes = {"data__episodes__path": str(first / "toy.npz"), "train__steps": 4}
+    config = write(second, tracker__load={"type": "remote", "reference": "hf://me/tiny"}, **changes)
+    if is_offline:
+        monkeypatch.setattr("huggingface_hub.constants.is_offline_mode", lambda: True)
+    else:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+        nowhere = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", nowhere)
+    done = train(config)
+    if is_offline:
+        assert done.exit_code == 0 and "step_00000002, sample 16" in done.output, done.output
+        assert told(caplog.text, "hf://me/tiny", "cache", "HF_HUB_OFFLINE")
+    else:
+        assert done.exit_code == 69 and told(done.output, "hf://me/tiny", "Hub"), done.output
+        assert not list((second / "run" / "checkpoints").glob("step_*"))
+
+
 @pytest.mark.slow
 def test_what_is_only_a_model_cannot_be_gone_on_from(tmp_path, hub):
     train(write(tmp_path, tracker__save=[{**SAVER, "save_type": "model"}], train__steps=4))

@@ -9,6 +9,7 @@ replaces all root files, so every revision of the repository is a complete model
 from __future__ import annotations
 
 import dataclasses
+import logging
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi, RepoFile
 
 CARD, CARD_MEDIA = "README.md", "media"
+
+log = logging.getLogger(__name__)
 
 
 class HuggingFaceSaverConfig(UploadConfig):
@@ -182,6 +185,20 @@ class HubSource:
         """The commit, once a file was found; before the first file the requested revision."""
         return self._repository.revision
 
+    def pin(self) -> None:
+        """Ask the Hub for the commit, so that the client's cache cannot give an older one; offline only warns."""
+        from huggingface_hub import HfApi, constants
+
+        if constants.is_offline_mode():
+            log.warning(
+                "hf://%s is read from the client's cache, and may be old: HF_HUB_OFFLINE is set", self._repository
+            )
+            return
+        with self._reading(), self._repository.translated():
+            api = HfApi(library_name="dp_prior", token=self._options.get("token"))
+            commit = api.repo_info(self._repository.name, revision=self._repository.revision).sha
+        self._repository = dataclasses.replace(self._repository, revision=commit)
+
     def read(self, path: str, most: int) -> bytes:
         """See `Source`."""
         found = self._fetch(path, most)
@@ -197,11 +214,16 @@ class HubSource:
         link_or_copy(self._fetch(path, size, anew=anew).resolve(), target)
 
     def _fetch(self, path: str, most: int, *, anew: bool = False) -> Path:
+        options = {**self._options, "force_download": anew or self._options.get("force_download", False)}
+        with self._reading():
+            return self._repository.file(path, most, **options)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
         from huggingface_hub import get_token
 
-        options = {**self._options, "force_download": anew or self._options.get("force_download", False)}
         try:
-            return self._repository.file(path, most, **options)
+            yield
         except HubError as error:
             found = f"hf://{error}"
             if error.reason == "no file":

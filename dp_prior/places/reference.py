@@ -38,6 +38,7 @@ def resolve(
     *,
     whole: bool = True,
     cache: Path | None = None,
+    newest: bool = False,
     **hub: Any,
 ) -> Path:
     """The directory of the checkpoint or export that a reference names; downloads a remote checkpoint into the cache.
@@ -49,6 +50,7 @@ def resolve(
         prefer: `best` or `latest`, for a run or place whose reference does not say; falls back to the other.
         whole: False if the files for inference are enough.
         cache: directory of downloaded checkpoints; None for `~/.cache/dp_prior`.
+        newest: refuse what the Hub's client has in its cache if the Hub itself cannot be asked.
         hub: `token`, `cache_dir`, `local_files_only`, `force_download` for the Hub's client.
 
     Raises:
@@ -61,6 +63,8 @@ def resolve(
         return _resolve_path(text, prefer)
     cache = expanded(CACHE if cache is None else cache)
     source, which = _open(text, prefer, **hub)
+    if newest and isinstance(source, HubSource):
+        source.pin()
     if isinstance(source, WebSource) and (found := cached(cache, source.digest, whole)) is not None:
         return found  # the hash identifies the checkpoint without a connection
     return fetch(source, text, which, prefer, whole=whole, cache=cache)

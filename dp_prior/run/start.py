@@ -134,7 +134,7 @@ def _adopt(store: CheckpointStore, reference: str, resume: Resume, report: Calla
         RemoteError: the place cannot be reached, or may be private and no token was given.
     """
     try:
-        latest, best = resolve(reference, "latest"), resolve(reference, "best")
+        latest, best = (resolve(reference, prefer, newest=True) for prefer in ("latest", "best"))
     except FileNotFoundError as error:
         if resume == "must":
             raise

@@ -61,7 +61,7 @@ def test_best_checkpoint_comes_along_if_it_is_of_the_same_run(change, taken, tmp
             documents = {"config.json": config, "data.json": {"fingerprint": "a"}}
             remote.write(Snapshot(tensors, documents), Progress(step, step), {"loss": float(step)})
     there = {"best": tmp_path / "remote" / "step_00000001", "latest": tmp_path / "remote" / "step_00000002"}
-    monkeypatch.setattr(start, "resolve", lambda reference, prefer: there[prefer])
+    monkeypatch.setattr(start, "resolve", lambda reference, prefer, newest: there[prefer])
     own = CheckpointStore(tmp_path / "run" / "checkpoints", RetentionConfig(), monitor="loss", mode="min")
     with own.lock():
         found = find_checkpoint(RemoteResumeConfig(reference="hf://me/tiny"), own, "auto", print)
@@ -78,7 +78,7 @@ def test_a_start_that_was_killed_between_the_two_copies_copies_the_rest(tmp_path
         for step in (1, 2, 3):
             remote.write(snapshot, Progress(step, step), {"loss": float(step)})
     there = {"best": tmp_path / "remote" / "step_00000001", "latest": tmp_path / "remote" / "step_00000002"}
-    monkeypatch.setattr(start, "resolve", lambda reference, prefer: there[prefer])
+    monkeypatch.setattr(start, "resolve", lambda reference, prefer, newest: there[prefer])
     own = CheckpointStore(tmp_path / "run" / "checkpoints", RetentionConfig(), monitor="loss", mode="min")
     load = RemoteResumeConfig(reference="hf://me/tiny")
 
