@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 
@@ -107,7 +108,7 @@ def _copy(checkpoint: str, directory: Path, whole: bool) -> None:
 
     source, digest = export_checkpoint(checkpoint, directory, whole=whole)
     echo(f"exported {source} to {directory}")
-    echo(f"its reference on a web server is https://.../{directory.name}#sha256={digest}")
+    echo(f"its reference on a web server is https://.../{quote(directory.name)}#sha256={digest}")
 
 
 def _write_graphs(checkpoint: str, directory: Path, layout: Any, options: dict[str, Any]) -> None:

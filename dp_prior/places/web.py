@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from http.client import HTTPException
 from urllib.error import HTTPError
+from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from dp_prior.checkpoints.format import MANIFEST
@@ -47,7 +48,10 @@ class WebSource(StreamedSource):
 
     def stream(self, path: str, start: int) -> Iterator[bytes]:
         """See `StreamedSource`."""
-        request = Request(f"{self.url}/{path}", headers={"Range": f"bytes={start}-"} if start else {})
+        url = quote(
+            f"{self.url}/{path}", safe="%/:?&=@[]~!$'()*+,;"
+        )  # a browser's address bar shows spaces and umlauts
+        request = Request(url, headers={"Range": f"bytes={start}-"} if start else {})
         try:
             with urlopen(request, timeout=_TIMEOUT_S) as answer:
                 skipped = start if start and answer.status != 206 else 0  # the server does not support ranges

@@ -19,6 +19,11 @@ class Handler(BaseHTTPRequestHandler):
     """Serves `CONTENT` under every name but `none`; under `ranges/` from the offset that is asked for."""
 
     def do_GET(self):
+        if self.path.startswith("/told/"):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(self.path.encode())
+            return
         if self.path.endswith("garbage"):
             self.wfile.write(b"no status line")
             return
@@ -49,6 +54,12 @@ def url():
 def test_the_rest_of_a_file_comes_from_a_server_with_and_without_ranges(url, folder, start):
     source = WebSource(f"{url}/{folder}/#sha256={DIGEST}")
     assert b"".join(source.stream("file", start)) == CONTENT[start:]
+
+
+@pytest.mark.parametrize("folder", ["my run/größe", "my%20run/gr%C3%B6%C3%9Fe"])
+def test_an_address_is_understood_with_spaces_and_umlauts_as_they_are_and_as_they_are_sent(url, folder):
+    source = WebSource(f"{url}/told/{folder}#sha256={DIGEST}")
+    assert b"".join(source.stream("file", 0)) == b"/told/my%20run/gr%C3%B6%C3%9Fe/file"
 
 
 def test_only_the_manifest_of_the_reference_is_read(url):
