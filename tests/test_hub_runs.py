@@ -129,6 +129,14 @@ def test_an_empty_repository_is_that_of_a_run_which_has_not_saved_yet(tmp_path, 
     assert train(write(other, **changes), "--resume", "must").exit_code == 64
 
 
+@pytest.mark.parametrize("revision", ["step_00000100", "dev"])
+def test_a_named_checkpoint_that_is_missing_does_not_become_a_fresh_start(tmp_path, hub, revision):
+    hub.create("me/tiny")
+    reference = f"hf://me/tiny@{revision}"
+    refused = train(write(tmp_path, train__steps=2, tracker__load={"type": "remote", "reference": reference}))
+    assert refused.exit_code == 64 and told(refused.output, "tracker.load", "me/tiny", revision, "--resume never")
+
+
 def test_a_repository_that_may_be_hidden_does_not_become_a_fresh_start(tmp_path, hub, monkeypatch):
     hub.create("me/tiny", private=True)
     monkeypatch.delenv("HF_TOKEN")

@@ -70,6 +70,16 @@ def resolve(
     return fetch(source, text, which, prefer, whole=whole, cache=cache)
 
 
+def names_content(text: str) -> bool:
+    """Whether a remote reference names a certain checkpoint or revision, rather than a place that may be empty."""
+    scheme, _, rest = text.partition("://")
+    if scheme == "wandb":
+        return rest.split("/")[2:3] == ["runs"] or rest.partition(":")[2] not in ("", "best", "latest")
+    which = rest.rpartition("@")[2] if "@" in rest else "latest"
+    is_open = which in ("best", "latest", "main") or (scheme != "hf" and not STEP.fullmatch(which))
+    return scheme in ("http", "https") or not is_open
+
+
 def _open(text: str, prefer: Prefer, **hub: Any) -> tuple[Source, str | None]:
     """The source of a reference with a scheme, and the name of the checkpoint in the source, if given."""
     scheme, _, rest = text.partition("://")

@@ -15,7 +15,7 @@ from dp_prior.job.ranks import Ranks
 from dp_prior.networks.encoders.published_weights import load_pretrained
 from dp_prior.places import ResumeConfig
 from dp_prior.places.local import copy_checkpoint
-from dp_prior.places.reference import resolve
+from dp_prior.places.reference import names_content, resolve
 from dp_prior.places.resume import LocalResumeConfig
 from dp_prior.places.source import NoPlaceError, RemoteError
 from dp_prior.run_directory.changes import completed, flat
@@ -131,6 +131,7 @@ def _adopt(store: CheckpointStore, reference: str, resume: Resume, report: Calla
     An empty place, or one that does not exist for a client with a token, belongs to a run that has not saved yet.
 
     Raises:
+        ConfigError: the reference names a certain checkpoint or revision, and there is none.
         RemoteError: the place cannot be reached, or may be private and no token was given.
     """
     try:
@@ -141,6 +142,10 @@ def _adopt(store: CheckpointStore, reference: str, resume: Resume, report: Calla
         if isinstance(error, NoPlaceError) and error.may_be_hidden:
             remedy = "set HF_TOKEN to resume from it, or start without it with --resume never"
             raise RemoteError(f"{error}. Without a token a private place looks like a missing one: {remedy}") from None
+        if names_content(reference):
+            raise ConfigError(
+                "tracker.load", [f"{error}; correct it, or start without it with --resume never"]
+            ) from None
         report(f"  start from    {error}")
         return None
     for found in (best, latest) if _same_run(best, latest) else (latest,):

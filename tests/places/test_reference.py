@@ -10,7 +10,7 @@ from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import INDEX, CheckpointStore
 from dp_prior.clock import Progress
-from dp_prior.places.reference import resolve
+from dp_prior.places.reference import names_content, resolve
 from tests.messages import naming
 
 
@@ -108,6 +108,22 @@ def test_what_cannot_be_resolved_is_explained(run, reference, kind, message):
     (run.parent / "graphs" / "policy.json").write_text("{}")
     with pytest.raises(kind, match=naming(*message)):
         resolve(run.parent / reference)
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        *((f"hf://me/x{end}", False) for end in ("", "@best", "@latest", "@main")),
+        *((f"hf://me/x@{end}", True) for end in ("step_00000100", "dev", "a" * 40)),
+        *((f"wandb://me/p/x{end}", False) for end in ("", ":best", ":latest")),
+        *((f"wandb://me/p/{end}", True) for end in ("x:v3", "x:step_00000100", "runs/abc/folder")),
+        *((f"s3://bucket/x{end}", False) for end in ("", "@best", "@latest")),
+        *((f"sftp://me@host/x{end}", bool(end)) for end in ("", "@step_00000100")),
+        ("https://host/x#sha256=" + "0" * 64, True),
+    ],
+)
+def test_a_place_may_be_empty_but_what_a_reference_names_may_not_be_missing(reference, expected):
+    assert names_content(reference) == expected
 
 
 def test_an_export_is_a_checkpoint_directory_under_any_name(run, tmp_path):
