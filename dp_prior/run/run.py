@@ -19,6 +19,7 @@ from dp_prior.config import ConfigError
 from dp_prior.config.errors import short
 from dp_prior.evaluation.curve import draw_learning_curve
 from dp_prior.files.durable import replace_file
+from dp_prior.files.regular_files import read_object
 from dp_prior.job.deadline import Deadline
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.job.signals import stop_on_signal
@@ -153,7 +154,8 @@ class Run:
                 self._test(trainer, best, ending)
             except Abandoned:  # only the result is missing; the next start measures it
                 status = "stopped"
-        elif best is not None and status == "complete" and parts.exits.was_cut_short:  # perhaps before it delivered
+        elif best is not None and status == "complete" and (parts.exits.was_cut_short or self._has_new_savers):
+            # the previous process may have ended before it delivered
             self._deliver(services.tracker, best, ending)
         with ranks.busy():
             failures = services.tracker.close(
@@ -194,8 +196,14 @@ class Run:
                 parts.restore(trainer, snapshot, allow_changes)
         self._identify(trainer, snapshot)
         ranks.decide(lambda: parts.integrity.note(parts.data.files))
+        self._has_new_savers = ranks.decide(self._finds_new_savers)
         ranks.decide(lambda: replace_file(parts.directory / CONFIG, parts.config.to_json().encode()))
         return trainer, found
+
+    def _finds_new_savers(self) -> bool:
+        """Whether the configuration has a saver that the previous start did not have."""
+        before = read_object(self.parts.directory / CONFIG).get("tracker", {}).get("save", [])
+        return any(saver not in before for saver in json.loads(self.parts.config.to_json())["tracker"]["save"])
 
     def _identify(self, trainer: PolicyTrainer, snapshot: Snapshot | None) -> None:
         """Give loggers and checkpoints the run's identity, the same on all ranks and at every start."""

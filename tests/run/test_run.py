@@ -202,6 +202,16 @@ def test_run_killed_before_the_test_of_a_larger_budget_does_not_keep_the_result_
     assert (tmp_path / "moved" / "result.json").stat().st_mtime_ns == measured, "measured once"
 
 
+def test_a_place_that_is_added_to_a_complete_run_receives_its_best_at_the_next_start_and_only_then(tmp_path):
+    experiment(tiny(tmp_path, train__steps=2)).run()
+    copies = tmp_path / "run" / "exports"
+    config = tiny(tmp_path, train__steps=2, tracker__save=[{"type": "local", "save_best_to": "exports/best"}])
+    for is_sent in (True, False):
+        assert experiment(config).run().status == "complete"
+        assert copies.exists() == is_sent
+        shutil.rmtree(copies, ignore_errors=True)
+
+
 def test_run_killed_before_it_delivered_its_result_delivers_it_at_the_next_start_and_only_then(tmp_path, monkeypatch):
     config = tiny(tmp_path, train__steps=2, tracker__save=[{"type": "local", "save_best_to": "exports/best"}])
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
