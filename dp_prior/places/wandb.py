@@ -79,8 +79,9 @@ class ArtifactDestination:
                 project=record.project, entity=record.entity, job_type="checkpoints", dir=place, settings=settings
             )
             try:
-                if run.offline:
-                    raise RemoteError("W&B is in offline mode, so nothing is sent", "offline")
+                if run.offline or run.disabled:
+                    mode = "disabled" if run.disabled else "in offline mode"
+                    raise RemoteError(f"W&B is {mode}, so nothing is sent", "offline")
                 there = _best(f"{run.entity}/{run.project}/{record.artifact}")
                 pointer = parcel.pointer(parcel.name)
                 kinds, remark = movable(parcel.kinds, there, pointer)

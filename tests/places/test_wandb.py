@@ -78,7 +78,7 @@ class Server:
             entity, project = "me", "dp_prior"
 
             def __init__(self, **how):
-                self.how, self.offline, self.finished = how, server.offline, False
+                self.how, self.offline, self.disabled, self.finished = how, server.offline, False, False
                 server.runs.append(self)
 
             def log_artifact(self, artifact, aliases=None):
@@ -211,11 +211,13 @@ def test_trouble_is_put_into_the_words_of_the_queue(run, server):
 
 
 @pytest.mark.slow
-def test_the_client_itself_offline_sends_nothing(run, monkeypatch, tmp_path):
-    pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_MODE", "offline")
+@pytest.mark.parametrize("mode", ["offline", "disabled"])
+def test_the_client_itself_offline_sends_nothing(run, monkeypatch, tmp_path, mode):
+    client = pytest.importorskip("wandb")
+    client.teardown()  # which keeps the mode of the first call of a process
+    monkeypatch.setenv("WANDB_MODE", mode)
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(RemoteError, match=naming("W&B", "offline")) as error:
+    with pytest.raises(RemoteError, match=naming("W&B", mode)) as error:
         send(run, 1)
     assert error.value.trouble == "offline"
 
