@@ -88,6 +88,19 @@ class Inspection:
     leave_out: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Named:
+    """Recorded episodes as a configuration names them, by key in the data set; `chosen`: see `survey`."""
+
+    data: dict[str, Any]
+    roles: dict[str, tuple[KeyConfig, Role]]
+    normalizers: dict[str, NormalizerConfig]
+    cameras: dict[str, ImageConfig]
+    depths: dict[str, DepthConfig]
+    clouds: dict[str, PointEncoderConfig]
+    chosen: dict[str, Any]
+
+
 def inspect(place: str, overrides: Iterable[str] = ()) -> list[Inspection]:
     """Look at a data set; at several if a configuration mixes them.
 
@@ -115,7 +128,7 @@ def inspect(place: str, overrides: Iterable[str] = ()) -> list[Inspection]:
     images = images_at(path) if kind in (None, "npz") and action is None else None
     if images is not None:
         return [_images(path.name, images, None)]
-    return [_recorded(path.name, record_of_kind(kind, place), None, {}, action=action)]
+    return [_recorded(path.name, record_of_kind(kind, place), None, action)]
 
 
 def _given_action(place: str, overrides: list[str]) -> ActionConfig | None:
@@ -214,7 +227,7 @@ def _configured(config: TrainConfig) -> list[Inspection]:
         depths = _by_key(one.depth)
         clouds = {each.key: _point_encoder(config, name) for name, each in one.points.items()}
         chosen = {"choice": one.choice, "max_rows": one.split.max_rows}
-        seen = _recorded(name, place, roles, own, normalizers, cameras, depths, clouds, **chosen)
+        seen = _recorded(name, place, _Named(own, roles, normalizers, cameras, depths, clouds, chosen))
         drawn = {each.key for each in one.images.values() if each.render is not None}
         for key in drawn.union(replayed_keys(config, name), *(each.keys() for each in one.language.values())):
             seen.survey.unused.pop(key, None)
@@ -254,49 +267,41 @@ def _beside_signals(data: TrajectoriesConfig, seen: Survey) -> Iterator[Finding]
 
 
 def _recorded(
-    name: str,
-    record: EpisodeStoreRecord,
-    wanted: dict[str, tuple[KeyConfig, Role]] | None,
-    data: dict[str, Any],
-    normalizers: dict[str, NormalizerConfig] | None = None,
-    cameras: dict[str, ImageConfig] | None = None,
-    depths: dict[str, DepthConfig] | None = None,
-    clouds: dict[str, PointEncoderConfig] | None = None,
-    action: ActionConfig | None = None,
-    **chosen: Any,
+    name: str, record: EpisodeStoreRecord, named: _Named | None, action: ActionConfig | None = None
 ) -> Inspection:
     """Args:
-    wanted, data, normalizers, cameras, depths, clouds: those of a configuration; None for all keys.
-    action: the action of a data set without a configuration; None for the key with its name.
-    chosen: which episodes, see `survey`; none for all.
+    named: by a configuration; None for all keys.
+    action: of a data set without a configuration; None for the key with its name.
     """
-    is_divided = bool((data.get("split") or {}).get("parts"))
-    seen = replace(survey(record.create(), wanted, action=action, **chosen), is_divided=is_divided)
-    is_remote = record.is_remote and cameras is None
-    keys = dict.fromkeys(seen.cameras) if cameras is None else cameras
+    store = record.create()
+    seen = survey(store, None, action=action) if named is None else survey(store, named.roles, **named.chosen)
+    seen = replace(seen, is_divided=named is not None and bool((named.data.get("split") or {}).get("parts")))
+    is_remote = record.is_remote and named is None
+    keys = dict.fromkeys(seen.cameras) if named is None else named.cameras
     unnamed = {key: shape for key, shape in seen.cameras.items() if key not in keys}
     seen.unused.update({key: f"pictures of {shape}, not named in data.images" for key, shape in unnamed.items()})
-    deep = dict.fromkeys(seen.depths) if depths is None else depths
+    deep = dict.fromkeys(seen.depths) if named is None else named.depths
     seen.unused.update({key: f"depth of {shape}, not named in data.depth" for key, shape in seen.depths.items()})
     missing = [key for key in [*keys, *deep] if is_remote and seen.store.dtype(key) == "video"]
     strips, findings, gaps = look(seen, {key: stated for key, stated in keys.items() if key not in missing})
     deep = {key: stated for key, stated in deep.items() if key not in missing}
     grey, distances, odd, unseen = look_at_depth(seen, deep)
     seen.unused.update({key: f"points of {shape}, not named in data.points" for key, shape in seen.clouds.items()})
-    points, off, unread = look_at_points(seen, dict.fromkeys(seen.clouds) if clouds is None else clouds)
+    points, off, unread = look_at_points(seen, dict.fromkeys(seen.clouds) if named is None else named.clouds)
     strips, findings, gaps = strips + grey, findings + odd + off, gaps + unseen + unread
     for one in (*distances, *points):
         seen.unused.pop(one.key, None)
     gaps += [f"{key}: videos on the Hub are downloaded if a configuration names them" for key in missing]
-    beside = videos_beside(seen.store.path, seen.count) if wanted is None else ()
+    beside = videos_beside(seen.store.path, seen.count) if named is None else ()
     notes = [Finding("note", remark) for remark in (*seen.store.remarks(), *beside)]
-    if wanted is None and not seen.of("action"):
+    if named is None and not seen.of("action"):
         notes.append(Finding("note", f"no key is called action; {seen.action_hint or 'name it in data.action'}"))
     found = ranked([*find(seen), *find_units(seen), *find_rotations(seen), *findings, *notes])
-    if normalizers is None:
-        normalizers = {signal.name: Limits() for signal in seen.of("observation", "action")}
     leave_out = faulty_episodes(seen, found)
-    if not data:
+    if named is not None:
+        data, normalizers = named.data, named.normalizers
+    else:
+        normalizers = {signal.name: Limits() for signal in seen.of("observation", "action")}
         episodes = json.loads(record.model_dump_json(exclude_unset=True))
         episodes = {name: value for name, value in episodes.items() if value is not None}  # the path of one on the Hub
         frames = {strip.camera: strip.size for strip in strips if strip.camera in keys}
