@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -258,17 +258,13 @@ class Run:
         if not ranks.is_main_process:
             return
         with ranks.busy():
-            try:
+            films = [path for path in found.media.values() if path.suffix == ".mp4"]
+            with self._optional("no learning curve was drawn", ImportError, OSError, ValueError):
                 found.media["curve"] = draw_learning_curve(parts.directory / ROWS, parts.media / "curve.png")
                 tracker.log_images({"curve": found.media["curve"]}, end)
-            except (ImportError, OSError, ValueError) as error:
-                parts.report(f"no learning curve was drawn: {error}")
-            films = [path for path in found.media.values() if path.suffix == ".mp4"]
-            if films:
-                try:
-                    write_gif(films[0], films[0].with_suffix(".gif"))
-                except (ImportError, OSError, ValueError) as error:
-                    parts.report(f"no GIF was made: {error}")
+            with self._optional("no GIF was made", ImportError, OSError, ValueError):
+                for film in films[:1]:
+                    write_gif(film, film.with_suffix(".gif"))
             tracker.log_file(write_result(parts.directory, best, found.metrics, found.media, self._tests()), end)
         self._deliver(tracker, best, ending)
 
@@ -284,11 +280,17 @@ class Run:
             return
         with ranks.busy():
             if parts.config.tracker.report:
-                try:
+                with self._optional("warning: no report was written", Exception):  # of drawing libraries, a full disk
                     write_last_page(parts.directory, ending)
-                except Exception as error:  # of drawing libraries, or a full disk
-                    parts.report(f"warning: no report was written: {type(error).__name__}: {error}")
             tracker.complete(best, *shown_on_card(parts.directory, best))
+
+    @contextlib.contextmanager
+    def _optional(self, failure: str, *errors: type[Exception]) -> Iterator[None]:
+        """Inside, errors of these types are reported, and the run has its result without."""
+        try:
+            yield
+        except errors as error:
+            self.parts.report(f"{failure}: {type(error).__name__}: {error}")
 
     def _is_measured(self, best: Path) -> bool:
         return self.parts.ranks.decide(lambda: has_result_of(self.parts.directory, best, self._tests()))
