@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
+from dp_prior.config.extras import needing
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.formats.lerobot.frames import LeRobotPictures, LeRobotVideo, lerobot_frames, videos_of
@@ -319,10 +320,8 @@ class LeRobotStore(EpisodeStore):
 
 
 def _import_pyarrow() -> None:
-    try:
+    with needing("lerobot", "reading LeRobot data needs pyarrow"):
         import pyarrow.parquet  # noqa: F401
-    except ImportError:
-        raise ImportError('reading LeRobot data needs pyarrow: pip install "dp_prior[lerobot]"') from None
 
 
 def _names(feature: dict[str, Any]) -> list[str]:

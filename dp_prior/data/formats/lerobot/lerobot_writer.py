@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dp_prior.config.extras import needing
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.episode_store import TASK
 from dp_prior.data.formats.lerobot.camera_videos import (
@@ -94,10 +95,8 @@ def as_videos(recording: Recording) -> list[str]:
 
 def _check_libraries(recording: Recording) -> None:
     """Raises ImportError or DataError unless everything that the data set needs is there."""
-    try:
+    with needing("lerobot", "writing LeRobot data needs pyarrow"):
         import pyarrow.parquet  # noqa: F401
-    except ImportError:
-        raise ImportError('writing LeRobot data needs pyarrow: pip install "dp_prior[lerobot]"') from None
     filmed = as_videos(recording)
     if len(filmed) < len(recording.cameras):
         import_pillow()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from dp_prior.config.extras import needing
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import check_array, check_memory, decoding
 from dp_prior.data.formats.episode_store import EpisodeStore, spans
@@ -75,10 +76,8 @@ class ZarrStoreConfig(EpisodeStoreRecord):
         Raises:
             ImportError: zarr is not installed.
         """
-        try:
+        with needing("zarr", "reading zarr data needs zarr"):
             import zarr  # noqa: F401
-        except ImportError:
-            raise ImportError('reading zarr data needs zarr: pip install "dp_prior[zarr]"') from None
         return ZarrStore(**self.arguments())
 
     def write(self, recording: Recording) -> None:
@@ -88,11 +87,9 @@ class ZarrStoreConfig(EpisodeStoreRecord):
         Raises:
             ImportError: zarr is not installed.
         """
-        try:
+        with needing("zarr", "writing zarr data needs zarr"):
             import zarr
             from numcodecs import Blosc
-        except ImportError:
-            raise ImportError('writing zarr data needs zarr: pip install "dp_prior[zarr]"') from None
         with temporary_directory(self.path) as place:
             root = zarr.open_group(place, mode="w", zarr_format=2)
             # Chunks of zeros are written too: a missing chunk is then a lost one.
