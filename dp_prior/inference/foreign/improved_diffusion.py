@@ -46,6 +46,9 @@ def read(files: PublishedFiles) -> PublishedModel:
         sampler["spacing"] = (
             "diffusers"  # the same strides, but the first step is not moved up to the noisiest timestep
         )
+    trained = config["task"]["diffusion"]["schedule"]["steps"]
+    first = _first_step(sampler, trained)
+    moved = f"sampling begins at timestep {trained - 1}, the noisiest, where theirs begins at {first}"
     if config["data"].get("labels", False) != (_LABELS in tensors):
         said, held = ("", "no") if _LABELS not in tensors else ("not ", "a")
         raise ConfigError(place, [f"the model is {said}--class_cond, but the weights have {held} {_LABELS}"])
@@ -57,9 +60,20 @@ def read(files: PublishedFiles) -> PublishedModel:
         config=config,
         spec=_spec(config["data"], tensors),
         weights=_weights(config["task"]["backbone"], tensors),
-        ignored=dropped(translation),
+        ignored=dropped(translation)
+        | ({moved: ["the first step of timestep_respacing"]} if first < trained - 1 else {}),
         to_fill_in=tuple(translation.to_fill_in),
     )
+
+
+def _first_step(sampler: dict[str, Any], trained: int) -> int:
+    """The noisiest timestep that their respacing visits; spacing `diffusers` begins there too."""
+    match sampler.get("spacing"):
+        case "ddim":
+            return (sampler["steps"] - 1) * -(-trained // sampler["steps"])
+        case [*counts, 1]:  # the first timestep of the last section
+            return trained - max(1, trained // (len(counts) + 1))
+    return trained - 1
 
 
 def _spec(data: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from dp_prior.run_directory.config import TrainConfig
 from dp_prior.tensors.randomness import Randomness
 from tests import forks
 from tests.extras import needs
-from tests.messages import naming
+from tests.messages import naming, told
 from tests.networks.backbones.test_unet2d import PlainUNetModel
 
 needs("diffusers", "image")
@@ -58,8 +58,8 @@ def test_samples_are_those_of_their_sampler(tmp_path):
     """DDPM with a learned variance over all timesteps, labels, rescaled timesteps and other heads on the way up."""
     theirs = network()
     source = exported(tmp_path, theirs.state_dict(), *FLAGS, "--attention_resolutions", "16,8,4")
-    told = import_published(str(source), tmp_path / "run")
-    assert "improved-diffusion's model" in told and "--set data.source.path=..." in told
+    printed = import_published(str(source), tmp_path / "run")
+    assert "improved-diffusion's model" in printed and "--set data.source.path=..." in printed
     ours = load_image(tmp_path / "run")
     random, labels = Randomness.from_counts(1, "test", torch.arange(2)), torch.tensor([4, 0])
     found = ours.predict(["4", "0"], random=random).float() / 127.5 - 1
@@ -131,6 +131,20 @@ def test_the_default_and_the_three_recipes_of_imagenet_are_networks_here(flags, 
         theirs = PlainUNetModel(found.channels, (1, 2, 3, 4), found.n_res_blocks, 3, 3 * outputs, attended=2)
     ours = sum(parameter.numel() for parameter in network.parameters())
     assert ours == sum(one.numel() for one in theirs.weights.values())
+
+
+def test_a_respacing_whose_first_step_is_moved_is_told(tmp_path):
+    """Sections of 12 timesteps from 0 to 5 and 6 to 11, of which theirs begins at 6; every sixth of 40 ends at 36."""
+    held = network().state_dict()
+    for name, steps, respacing, moved in (
+        ("a", 12, "3,1", (11, 6)),
+        ("b", 40, "ddim7", (39, 36)),
+        ("c", 12, "1,3", None),
+        ("d", 40, "ddim8", None),
+    ):
+        flags = ["--attention_resolutions", "16,8,4", "--diffusion_steps", steps, "--timestep_respacing", respacing]
+        printed = import_published(str(exported(tmp_path, held, *FLAGS, *flags)), tmp_path / name)
+        assert told(printed, "timestep_respacing", *moved or ()) == (moved is not None), respacing
 
 
 @pytest.mark.parametrize(
