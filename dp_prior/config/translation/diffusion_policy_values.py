@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dp_prior.config.errors import ConfigError
 from dp_prior.config.translation.diffusion_policy_data import cameras, data, dataset, kinds, low_dim, rotations
 from dp_prior.config.translation.diffusion_policy_rollouts import FIRST_SEEDS, environment, rollouts
 from dp_prior.config.translation.published_choices import FREE_NORM
@@ -30,7 +31,15 @@ def _steps(theirs: Theirs) -> int:
 
 
 def skeleton(theirs: Theirs) -> dict[str, Any]:
-    """The settings here that follow from several of theirs, or from a default of theirs."""
+    """The settings here that follow from several of theirs, or from a default of theirs.
+
+    Raises:
+        ConfigError: the policy is none of diffusion, such as those of BET and IBC.
+    """
+    kind = str(theirs.get("policy._target_", "Diffusion")).rpartition(".")[2]
+    if "Diffusion" not in kind and not any(path.startswith(_SCHEDULE) for path in theirs):
+        found = f"is {kind}, which has no noise_scheduler; only policies of diffusion are translated"
+        raise ConfigError("policy._target_", [found])
     ours = {
         "task.type": "inpainting_policy" if _is_inpainting(theirs) else "policy",
         "task.backbone.type": _backbone(theirs),

@@ -57,7 +57,8 @@ def translate(library: Library, theirs: Theirs) -> Translation:
     """Translate settings by the table of their library.
 
     Raises:
-        ConfigError: the configuration as a whole depends on a setting whose value is of another kind.
+        ConfigError: the configuration as a whole depends on a setting whose value is of another kind, or is of a model
+            without a counterpart.
     """
     given, theirs = theirs, library.completed(theirs)
     named = library.named(theirs)
@@ -89,6 +90,8 @@ def _skeleton(library: Library, theirs: Theirs) -> dict[str, Any]:
     """The settings here that follow from no single one of theirs; see `translate` for errors."""
     try:
         return dict(library.skeleton(theirs))
+    except ConfigError:
+        raise
     except _MISFITS:
         sound: dict[str, Any] = {}
         odd = []
