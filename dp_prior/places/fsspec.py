@@ -105,11 +105,14 @@ class FsspecFolder(StreamedSource):
             for name, entry in parcel.files().items():
                 self._put(parcel.directory / name, f"{folder}/{name}", entry)
             pointer = parcel.pointer(folder)
-            kinds, remark = movable(parcel.kinds, Pointer.parse(self._content("best.json", LARGEST_POINTER)), pointer)
+            kinds, remark = movable(parcel.kinds, pointer, self._pointer)
             for kind in kinds:
                 spend()
                 self._write(f"{kind}.json", pointer.encode())
         return delivered(folder, kinds, remark)
+
+    def _pointer(self, kind: str) -> Pointer | None:
+        return Pointer.parse(self._content(f"{kind}.json", LARGEST_POINTER))
 
     def _folder(self, parcel: Parcel) -> str:
         """The folder for this checkpoint; skips folders that hold another complete checkpoint."""

@@ -117,8 +117,7 @@ class HubDestination:
         If another process committed meanwhile the Hub answers 412, and the next attempt reads the new pointer.
         """
         head = self._head()
-        there = self._best(head) if "best" in parcel.kinds else None
-        kinds, remark = movable(parcel.kinds, there, parcel.pointer(folder))
+        kinds, remark = movable(parcel.kinds, parcel.pointer(folder), lambda kind: self._pointer(kind, head))
         if kinds:
             operations = self._pointers(parcel, folder, kinds, head)
             message = f"{' and '.join(kinds).capitalize()}: step {parcel.manifest.step}"
@@ -145,11 +144,11 @@ class HubDestination:
         rest = {MANIFEST: parcel.manifest.only(MODEL_FILES).encode(), **media, CARD: card.encode()}
         return operations + [CommitOperationAdd(name, content) for name, content in rest.items()]
 
-    def _best(self, revision: str) -> Pointer | None:
+    def _pointer(self, kind: str, revision: str) -> Pointer | None:
         with tempfile.TemporaryDirectory() as cache:
             try:
                 source = HubSource(HubRepository(self.record.repo, revision), cache_dir=cache)
-                return Pointer.parse(source.read("best.json", LARGEST_POINTER))
+                return Pointer.parse(source.read(f"{kind}.json", LARGEST_POINTER))
             except FileNotFoundError:
                 return None
 

@@ -5,6 +5,7 @@ A checkpoint folder `checkpoints/step_00012000` never changes once it is complet
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, Self
 
 from pydantic import Field, ValidationError
@@ -54,16 +55,28 @@ class Pointer(Config, extra="ignore"):
         return encode_document(self.model_dump())
 
 
-def movable(kinds: tuple[str, ...], there: Pointer | None, ours: Pointer) -> tuple[tuple[str, ...], str | None]:
-    """The pointers that may be moved to our checkpoint, and why `best` may not; None if nothing keeps `best`.
+def movable(
+    kinds: tuple[str, ...], ours: Pointer, read: Callable[[str], Pointer | None]
+) -> tuple[tuple[str, ...], str | None]:
+    """The pointers that may be moved to our checkpoint, and a remark: why `best` stays, or that `latest` goes back.
 
-    Two runs may share a place. Only values of the same monitored metric are compared.
+    Two runs may share a place, or one began anew. Only values of the same monitored metric are compared.
+
+    Args:
+        read: gives the present pointer of a kind; None if there is none.
     """
-    is_comparable = there is not None and (there.monitor, there.mode) == (ours.monitor, ours.mode)
-    if "best" not in kinds or not is_comparable or there.value is None or ours.value is None:
-        return kinds, None
-    is_better = there.value < ours.value if ours.mode == "min" else there.value > ours.value
-    if not is_better:
-        return kinds, None
-    why = f"the best there is better: {there.monitor} {there.value:g}, here {ours.value:g}; it stays"
-    return tuple(kind for kind in kinds if kind != "best"), why
+    there = {kind: read(kind) for kind in kinds}
+    best, latest = there.get("best"), there.get("latest")
+    remarks = []
+    if latest is not None and (latest.step or 0) > (ours.step or 0):
+        found, name = f"step {latest.step}, here {ours.step}", latest.folder.rpartition("/")[2]
+        remarks.append(f"the latest there was further: {found}; it is replaced, {name} stays")
+    is_comparable = best is not None and (best.monitor, best.mode) == (ours.monitor, ours.mode)
+    if not is_comparable or best.value is None or ours.value is None:
+        is_better = False
+    else:
+        is_better = best.value < ours.value if ours.mode == "min" else best.value > ours.value
+    if is_better:
+        kinds = tuple(kind for kind in kinds if kind != "best")
+        remarks.append(f"the best there is better: {best.monitor} {best.value:g}, here {ours.value:g}; it stays")
+    return kinds, "; ".join(remarks) or None

@@ -162,7 +162,7 @@ class UploadSaver(Saver):
         """Give the thread `drain_s` seconds, or until `leave` is set, then end the thread.
 
         Returns:
-            A line for each unsent checkpoint, and one line if the remote best was kept or the last upload was damaged.
+            A line for each unsent checkpoint, and one line if the last upload was damaged or made a remark.
         """
         thread = self._thread
         if thread is not None:
@@ -262,12 +262,12 @@ class UploadSaver(Saver):
             self._right = None
 
     def _note(self, report: DeliveryReport) -> None:
-        """Log each distinct error once, and once if the remote best is better than ours; the rest only at INFO."""
+        """Log each distinct error once, and each kind of remark about the pointers there; the rest only at INFO."""
         if report.trouble is None:
             self.problem, self.remark = "", report.remark
             log.info("%s: %s", self.name, report.message)
             if report.remark:
-                self._warn("stays", report.remark)
+                self._warn(report.remark.partition(":")[0], report.remark)
             return
         self.problem, outlook = report.message, self._outlook
         if report.trouble == "damaged":

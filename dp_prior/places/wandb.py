@@ -82,12 +82,11 @@ class ArtifactDestination:
                 if run.offline or run.disabled:
                     mode = "disabled" if run.disabled else "in offline mode"
                     raise RemoteError(f"W&B is {mode}, so nothing is sent", "offline")
-                there = _best(f"{run.entity}/{run.project}/{record.artifact}")
-                pointer = parcel.pointer(parcel.name)
-                kinds, remark = movable(parcel.kinds, there, pointer)
+                pointer, name = parcel.pointer(parcel.name), f"{run.entity}/{run.project}/{record.artifact}"
+                kinds, remark = movable(parcel.kinds, pointer, lambda kind: _pointer(f"{name}:{kind}"))
                 artifact = wandb.Artifact(record.artifact, type="model", metadata=pointer.model_dump())
-                for name in parcel.files():
-                    artifact.add_file(str(parcel.directory / name), name=name, policy="immutable", skip_cache=True)
+                for file in parcel.files():
+                    artifact.add_file(str(parcel.directory / file), name=file, policy="immutable", skip_cache=True)
                 spend()
                 logged = run.log_artifact(artifact, aliases=[*kinds, parcel.name]).wait()
                 wrong = _differences(parcel, logged.manifest.entries)
@@ -98,12 +97,12 @@ class ArtifactDestination:
         return delivered(logged.name, kinds, remark)
 
 
-def _best(artifact: str) -> Pointer | None:
-    """The pointer of the present best version, stored as the version's metadata; None without a best."""
+def _pointer(version: str) -> Pointer | None:
+    """The pointer of a version, stored as its metadata; None if there is no such version."""
     import wandb
 
     try:
-        return Pointer.parse(json.dumps(wandb.Api(timeout=_LIMIT_S).artifact(f"{artifact}:best").metadata).encode())
+        return Pointer.parse(json.dumps(wandb.Api(timeout=_LIMIT_S).artifact(version).metadata).encode())
     except wandb.errors.CommError as error:
         if "not found" in str(error) or "does not contain" in str(error) or "could not find" in str(error).lower():
             return None

@@ -137,6 +137,19 @@ def test_a_better_best_and_a_foreign_folder_stay(run, url, tmp_path):
     }
 
 
+def test_a_run_that_began_anew_replaces_the_latest_with_a_remark_and_its_folder_stays(run, url, tmp_path):
+    send(run, url, 24, fields={"save_latest": True})
+    anew = Run(tmp_path / "anew")
+    try:
+        said = send(anew, url, 5, fields={"save_latest": True}, value=0.01)
+        assert told(said.remark, "latest", "step 24", "here 5", "step_00000024 stays")
+        assert send(anew, url, 6, fields={"save_latest": True}, value=0.001).remark is None
+    finally:
+        anew.lock.release()
+    assert pointed_at(url, "latest") == 6
+    assert resolve(f"{url}@step_00000024", cache=tmp_path / "cache").is_dir()
+
+
 def test_check_leaves_nothing(url):
     assert told(FsspecFolder(url).check(), url, "written")
     assert contents(url) == {}

@@ -149,6 +149,18 @@ def test_a_better_best_of_another_run_is_not_replaced(run, hub, tmp_path):
         other.lock.release()
 
 
+def test_a_latest_of_an_earlier_step_is_told_to_replace_the_latest(run, hub, tmp_path):
+    Sending(run, save_latest=True).send(24, value=0.1)
+    anew = Run(tmp_path / "anew")
+    try:
+        said = Sending(anew, save_latest=True).send(5, value=0.2)
+    finally:
+        anew.lock.release()
+    assert told(said.remark, "latest", "step 24", "here 5", "step_00000024 stays")
+    assert told(said.remark, "best", "better") and step_at_root(hub.files("me/pusht")) == 24
+    assert json.loads(hub.files("me/pusht")["latest.json"])["step"] == 5
+
+
 @pytest.mark.promise("E4")
 def test_a_pointer_that_moves_meanwhile_is_read_again(run, hub):
     sending = Sending(run)

@@ -4,6 +4,7 @@ import json
 
 from dp_prior.places.pointer import LARGEST_POINTER, Pointer, movable
 from tests.cases import every
+from tests.messages import told
 
 GOOD = {
     **{"folder": "checkpoints/step_00000001", "manifest_sha256": "0" * 64, "step": 1, "samples_seen": 10},
@@ -39,9 +40,21 @@ def test_what_is_no_pointer_is_none(data):
 def test_a_best_is_compared_with_one_of_the_same_metric_alone():
     ours, there = Pointer(**GOOD), Pointer(**{**GOOD, "value": 0.25})
     both = ("latest", "best")
-    kinds, remark = movable(both, there, ours)
+    kinds, remark = movable(both, ours, lambda kind: there)
     assert kinds == ("latest",) and "loss 0.25, here 0.5; it stays" in remark
-    assert movable(("latest",), there, ours) == (("latest",), None)
-    assert movable(both, ours, there) == movable(both, ours, ours) == movable(both, None, ours) == (both, None)
+    assert movable(("latest",), ours, lambda kind: there) == (("latest",), None)
+    for better, worse in ((there, ours), (ours, ours), (ours, None)):
+        assert movable(both, better, lambda kind, worse=worse: worse) == (both, None)
     for change in ({"monitor": "score"}, {"mode": "max"}, {"value": None}):
-        assert movable(both, Pointer(**{**GOOD, "value": 0.25, **change}), ours) == (both, None)
+        assert movable(both, ours, lambda kind, change=change: Pointer(**{**GOOD, "value": 0.25, **change})) == (
+            both,
+            None,
+        )
+
+
+def test_a_latest_that_goes_back_moves_and_is_told_and_no_other_pointer_is_read():
+    ours, further = (Pointer(**{**GOOD, "step": step}) for step in (5, 24))
+    read = {"latest": further}
+    kinds, remark = movable(("latest",), ours, read.__getitem__)
+    assert kinds == ("latest",) and told(remark, "latest", "step 24", "here 5", "replaced", further.folder[-13:])
+    assert movable(("latest",), further, {"latest": ours}.__getitem__) == (("latest",), None)

@@ -181,6 +181,7 @@ def test_a_better_best_stays(run, server):
     assert told(said.message, "policy:v1", "latest") and "best" not in said.message
     assert told(said.remark, "better", "loss 0.1", "here 0.2", "stays")
     assert server.aliases["me/dp_prior/policy:best"].name == "policy:v0"
+    assert told(send(run, 1, value=0.3).remark, "latest", "step 2", "here 1", "step_00000002 stays")
 
 
 def test_what_was_altered_is_refused(run, server, tmp_path):
