@@ -104,6 +104,7 @@ class FsspecFolder(StreamedSource):
             spend()
             for name, entry in parcel.files().items():
                 self._put(parcel.directory / name, f"{folder}/{name}", entry)
+            self._release(folder)
             pointer = parcel.pointer(folder)
             kinds, remark = movable(parcel.kinds, pointer, self._pointer)
             for kind in kinds:
@@ -115,12 +116,30 @@ class FsspecFolder(StreamedSource):
         return Pointer.parse(self._content(f"{kind}.json", LARGEST_POINTER))
 
     def _folder(self, parcel: Parcel) -> str:
-        """The folder for this checkpoint; skips folders that hold another complete checkpoint."""
+        """The folder for this checkpoint; skips folders that hold another one, or that another run fills now.
+
+        The claim beside a folder holds the digest of the checkpoint that is on its way.
+        """
+        digest = parcel.digest.encode()
         for folder in folders(parcel.name):
             manifest = self._content(f"{folder}/{MANIFEST}", LARGEST_MANIFEST)
-            if not manifest or hashlib.sha256(manifest).hexdigest() == parcel.digest:
+            if manifest:
+                if hashlib.sha256(manifest).hexdigest() == parcel.digest:
+                    return folder
+                continue
+            if not self._content(_claim(folder), len(digest)):
+                self._make(f"{self._root}/checkpoints")
+                self._write(_claim(folder), digest)
+            if self._content(_claim(folder), len(digest)) == digest:
                 return folder
         raise AssertionError("there is always another name")
+
+    def _release(self, folder: str) -> None:
+        """Delete the claim to a folder that is complete."""
+        claim = f"{self._root}/{_claim(folder)}"
+        self._fs.invalidate_cache()
+        if self._fs.exists(claim):
+            self._fs.rm(claim)
 
     def _put(self, source: Path, path: str, entry: FileEntry) -> None:
         if self._holds(path, entry):
@@ -193,3 +212,8 @@ class FsspecFolder(StreamedSource):
             name = type(error).__name__
             trouble = "refused" if name in _NO_ACCESS else "unavailable"
             raise RemoteError(f"{self.url} cannot be written to ({name})", trouble) from None
+
+
+def _claim(folder: str) -> str:
+    """The file that keeps a folder for one checkpoint until it is complete."""
+    return f"{folder}.claim"

@@ -1,5 +1,6 @@
 """Folders behind URLs: the same protocol on a store in memory and on a directory; the pointer moves last."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -135,6 +136,30 @@ def test_a_better_best_and_a_foreign_folder_stay(run, url, tmp_path):
         "step_00000001",
         "step_00000001_2",
     }
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_two_runs_that_send_the_same_step_at_once_have_a_folder_each(run, url, tmp_path, number, monkeypatch):
+    fs = type(fsspec.core.url_to_fs(url)[0])
+    original, other, count = fs.put_file, Run(tmp_path / "other"), 0
+
+    def between(self, source, target, **options):
+        nonlocal count
+        count += 1
+        if count == number:
+            send(other, url, 1, value=0.1)
+        return original(self, source, target, **options)
+
+    monkeypatch.setattr(fs, "put_file", between)
+    try:
+        assert told(send(run, url, 1, value=0.2).remark, "best", "better")
+    finally:
+        other.lock.release()
+    files = contents(url)
+    assert json.loads(files["best.json"])["folder"] == "checkpoints/step_00000001_2" and pointed_at(url) == 1
+    first = files["checkpoints/step_00000001/manifest.json"]
+    assert_whole(files, {"folder": "checkpoints/step_00000001", "manifest_sha256": hashlib.sha256(first).hexdigest()})
+    assert not [path for path in files if path.endswith(".claim")]
 
 
 def test_a_run_that_began_anew_replaces_the_latest_with_a_remark_and_its_folder_stays(run, url, tmp_path):
