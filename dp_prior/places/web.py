@@ -51,8 +51,8 @@ class WebSource(StreamedSource):
         url = quote(
             f"{self.url}/{path}", safe="%/:?&=@[]~!$'()*+,;"
         )  # a browser's address bar shows spaces and umlauts
-        request = Request(url, headers={"Range": f"bytes={start}-"} if start else {})
         try:
+            request = Request(url, headers={"Range": f"bytes={start}-"} if start else {})
             with urlopen(request, timeout=_TIMEOUT_S) as answer:
                 skipped = start if start and answer.status != 206 else 0  # the server does not support ranges
                 while skipped:
@@ -61,5 +61,7 @@ class WebSource(StreamedSource):
                     yield piece
         except HTTPError as error:
             raise (FileNotFoundError if error.code in (404, 410) else OSError)(str(error)) from None
+        except ValueError as error:  # of brackets or a host's name
+            raise OSError(f"{self.url} is no address: {error}") from None
         except HTTPException as error:
             raise OSError(type(error).__name__) from None

@@ -86,3 +86,9 @@ def test_an_answer_that_is_no_http_is_an_interruption_named_by_its_kind(url):
     source = WebSource(f"{url}/x#sha256={DIGEST}")
     with pytest.raises(OSError, match=naming("BadStatusLine")):
         next(source.stream("garbage", 0))
+
+
+@pytest.mark.parametrize("address", ["https://[bad/x", "http://a..b/x"])
+def test_an_address_that_no_client_understands_is_named(address):
+    with pytest.raises(RemoteError, match=naming(f"{address}/manifest.json", "address")):
+        WebSource(f"{address}#sha256={DIGEST}").read("manifest.json", 10_000)
