@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.metadata
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.inference.export import numpy_randomness
@@ -20,6 +22,9 @@ from dp_prior.tensors.randomness import Randomness
 LARGEST_ERROR: dict[Precision, float] = {"fp32": 1e-3, "fp16": 2e-2}
 """Normalised units, by precision. Rounding errors are 100 times smaller, in half precision 10 times; a part that draws
 random numbers, that torch traced wrongly, or whose numbers overflow, errs far more."""
+AMPLIFIED = 10
+"""How many times further than a policy with weights of the next float32 an export may be from the policy: a policy may
+amplify rounding, such as an untrained one of objective eps, which divides by the alpha of the noisiest level."""
 SEEDS, BATCHES = (0, 1), (1, 3)
 LIBRARIES = ("dp_prior", "torch", "numpy", "onnx", "onnxscript", "onnxruntime")
 
@@ -31,7 +36,12 @@ def parity(
     sampler: SamplerConfig,
     options: GraphOptions,
 ) -> dict[str, Any]:
-    """The largest difference of actions by batch size and seed, in normalised and in data units.
+    """The largest difference of actions by batch size and seed, in normalised and in data units; and `rounding`, what
+    a change of the weights to the next float32 does to this policy, if the difference is larger than rounding errors
+    usually are.
+
+    Actions are float32 in data units. Where they vary little around a large value, the next float32 is far away in
+    normalised units, so two of its steps are no difference.
 
     Args:
         computed: the policy in the precision of the graphs. A policy in half precision is compared as well, since
@@ -53,10 +63,10 @@ def parity(
                 others = [torch.from_numpy(exported.predict(arrays, noise, previous=given))]
                 if computed is not policy:
                     others.append(computed.predict(obs, random, sampler, previous=previous))
-                # transformed, since a rotation has two signs
-                differences = [(policy.encode_x(expected, obs) - policy.encode_x(one, obs)).abs() for one in others]
-                worst = torch.stack(differences).amax(dim=0)  # NaN if one is NaN
-                found = {"error": float((worst * scale).max()), "error_in_data_units": float(worst.max())}
+                worst = torch.stack([_difference(policy, expected, one, obs) for one in others]).amax(dim=0)
+                step = _difference(policy, expected, torch.nextafter(expected, expected.new_tensor(torch.inf)), obs)
+                error = ((worst - 2 * step).clamp(min=0) * scale).max()  # NaN if one is NaN
+                found = {"error": float(error), "error_in_data_units": float(worst.max())}
                 cases.append({"rows": rows, "seed": seed, **found})
                 previous = expected
     versions = {}
@@ -65,12 +75,33 @@ def parity(
             versions[library] = importlib.metadata.version(library)
         except importlib.metadata.PackageNotFoundError:
             versions[library] = None
-    return {"largest_error": float(np.max([case["error"] for case in cases])), "cases": cases, "versions": versions}
+    error = float(np.max([case["error"] for case in cases]))
+    rounding = {"rounding": _rounding(policy, sampler, options)} if error > LARGEST_ERROR["fp32"] else {}
+    return {"largest_error": error, **rounding, "cases": cases, "versions": versions}
 
 
-def disparity(error: float, precision: Precision) -> str:
-    """Why an export that errs so much is refused; empty for rounding errors."""
-    if error <= LARGEST_ERROR[precision]:  # NaN is no parity either
+def _difference(policy: DiffusionPolicy, one: Tensor, other: Tensor, obs: dict[str, Tensor]) -> Tensor:
+    """Of two chunks in data units, transformed, since a rotation has two signs."""
+    return (policy.encode_x(one, obs) - policy.encode_x(other, obs)).abs()
+
+
+def _rounding(policy: DiffusionPolicy, sampler: SamplerConfig, options: GraphOptions) -> float:
+    """How far the actions move, in normalised units, if every weight becomes the next float32."""
+    nudged, found = copy.deepcopy(policy), []
+    for weight in nudged.parameters():
+        weight.copy_(torch.nextafter(weight, torch.full_like(weight, torch.inf)))
+    rows = options.batch or max(BATCHES)
+    for seed in SEEDS:
+        obs = check_obs(observations(policy, seed, rows), policy.spec, rows=rows, steps=(policy.n_obs_steps,))
+        random = Randomness.from_counts(seed, "parity", torch.arange(rows))
+        chunks = [one.predict(obs, random, sampler) for one in (policy, nudged)]
+        found.append(_difference(policy, *chunks, obs) * policy.normalizer.get_buffer("x/scale"))
+    return float(torch.stack(found).max())
+
+
+def disparity(error: float, precision: Precision, rounding: float = 0.0) -> str:
+    """Why an export that errs so much is refused; empty for rounding errors. Args: rounding: see `parity`."""
+    if error <= max(LARGEST_ERROR[precision], AMPLIFIED * rounding):  # NaN is no parity either
         return ""
     differs = f"the exported policy differs by {error:.2g} in normalised units"
     if precision == "fp16":

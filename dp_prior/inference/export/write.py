@@ -71,7 +71,7 @@ def write_export(
             (temporary / name).write_bytes(graph)
         (temporary / POLICY).write_bytes(seal(content))
         report = parity(policy, computed, POLICIES[layout].load(temporary), sampler, options)
-        if problem := disparity(report["largest_error"], options.precision):
+        if problem := disparity(report["largest_error"], options.precision, report.get("rounding", 0.0)):
             raise ConfigError(source, [problem])
         (temporary / PARITY).write_bytes(encode_document(report))
         publish(temporary, directory)

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from dp_prior.config import ConfigError
-from dp_prior.inference.export.graph_options import GraphOptions
-from dp_prior.inference.export.parity import LARGEST_ERROR, disparity, parity
+from dp_prior.inference.export.graph_options import AS_USUAL, GraphOptions
+from dp_prior.inference.export.parity import AMPLIFIED, LARGEST_ERROR, disparity, parity
 from dp_prior.inference.export.write import write_export
 from tests.inference.export.policies import CAMERA, ByTorch, build
 from tests.messages import naming
+from tests.tasks.test_policy import statistics
 
 HALF = GraphOptions(precision="fp16")
 NETWORKS = {
@@ -53,6 +54,32 @@ def test_a_fixed_batch_is_compared_at_its_own_size():
     policy = build()
     report = parity(policy, policy, ByTorch.of(policy), policy.sampler, GraphOptions(batch=2))
     assert {case["rows"] for case in report["cases"]} == {2}
+
+
+def test_the_resolution_of_float32_is_no_difference():
+    """Actions that vary by 0.004 around 1,000 are 0.03 normalised units apart at the next float32."""
+    policy = build()
+    policy.normalizer.fit(
+        {
+            "x": statistics(1000 + 4e-3 * torch.rand(64, 2, dtype=torch.float64)),
+            **{key: statistics(torch.rand(64, shape[-1])) for key, shape in policy.spec.cond_shapes.items()},
+        }
+    )
+    report = parity(policy, policy, ByTorch.of(policy), policy.sampler, AS_USUAL)
+    assert report["largest_error"] < 1e-5, report["cases"]
+    wrong = copy.deepcopy(policy)
+    wrong.backbone.output.bias.data += 1
+    assert parity(policy, policy, ByTorch.of(wrong), policy.sampler, AS_USUAL)["largest_error"] > 0.1
+
+
+def test_what_amplifies_rounding_is_measured_by_a_change_of_the_last_digit():
+    diffusion = {"schedule": {"type": "cosine", "steps": 1000}, "objective": {"type": "eps"}, "clip": None}
+    policy = build(diffusion=diffusion, sampler={"type": "ddim", "steps": 1})
+    report = parity(policy, policy, ByTorch.of(policy), policy.sampler, AS_USUAL)
+    error, rounding = report["largest_error"], report["rounding"]
+    assert LARGEST_ERROR["fp32"] < error < AMPLIFIED * rounding < 1
+    assert disparity(error, "fp32", rounding) == "" != disparity(error, "fp32")
+    assert "rounding" not in parity(build(), build(), ByTorch.of(build()), build().sampler, AS_USUAL)
 
 
 def test_a_disparity_says_how_large_and_why():
