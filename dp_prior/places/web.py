@@ -13,6 +13,8 @@ from urllib.request import Request, urlopen
 from dp_prior.checkpoints.format import MANIFEST
 from dp_prior.places.source import PIECE, RemoteError, StreamedSource
 
+_KEPT = "%/:?&=@[]~!$'()*+,;"
+"""Kept in an address as they are; spaces and umlauts, which the address bar of a browser shows, are escaped."""
 _TIMEOUT_S = 30.0
 
 
@@ -48,9 +50,7 @@ class WebSource(StreamedSource):
 
     def stream(self, path: str, start: int) -> Iterator[bytes]:
         """See `StreamedSource`."""
-        url = quote(
-            f"{self.url}/{path}", safe="%/:?&=@[]~!$'()*+,;"
-        )  # a browser's address bar shows spaces and umlauts
+        url = quote(f"{self.url}/{path}", safe=_KEPT)
         try:
             request = Request(url, headers={"Range": f"bytes={start}-"} if start else {})
             with urlopen(request, timeout=_TIMEOUT_S) as answer:

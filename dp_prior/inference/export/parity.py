@@ -86,7 +86,8 @@ def _difference(policy: DiffusionPolicy, one: Tensor, other: Tensor, obs: dict[s
 
 
 def _rounding(policy: DiffusionPolicy, sampler: SamplerConfig, options: GraphOptions) -> float:
-    """How far the actions move, in normalised units, if every weight becomes the next float32."""
+    """How far the actions move, in normalised units, if every weight becomes the next float32; 0 of a policy that draws
+    numbers of its own, whose actions move by themselves."""
     nudged, found = copy.deepcopy(policy), []
     for weight in nudged.parameters():
         weight.copy_(torch.nextafter(weight, torch.full_like(weight, torch.inf)))
@@ -94,8 +95,10 @@ def _rounding(policy: DiffusionPolicy, sampler: SamplerConfig, options: GraphOpt
     for seed in SEEDS:
         obs = check_obs(observations(policy, seed, rows), policy.spec, rows=rows, steps=(policy.n_obs_steps,))
         random = Randomness.from_counts(seed, "parity", torch.arange(rows))
-        chunks = [one.predict(obs, random, sampler) for one in (policy, nudged)]
-        found.append(_difference(policy, *chunks, obs) * policy.normalizer.get_buffer("x/scale"))
+        first, again, moved = (one.predict(obs, random, sampler) for one in (policy, policy, nudged))
+        if not torch.equal(first, again):
+            return 0.0
+        found.append(_difference(policy, first, moved, obs) * policy.normalizer.get_buffer("x/scale"))
     return float(torch.stack(found).max())
 
 

@@ -82,6 +82,13 @@ def test_what_amplifies_rounding_is_measured_by_a_change_of_the_last_digit():
     assert "rounding" not in parity(build(), build(), ByTorch.of(build()), build().sampler, AS_USUAL)
 
 
+def test_numbers_that_a_policy_draws_itself_are_no_rounding():
+    policy = build()
+    policy.backbone.output.register_forward_hook(lambda layer, given, made: made + torch.randn_like(made))
+    report = parity(policy, policy, ByTorch.of(policy), policy.sampler, AS_USUAL)
+    assert report["rounding"] == 0.0 and disparity(report["largest_error"], "fp32", report["rounding"])
+
+
 def test_a_disparity_says_how_large_and_why():
     assert disparity(LARGEST_ERROR["fp32"], "fp32") == "" == disparity(0.0, "fp16")
     for error, precision, named in ((2e-3, "fp32", ["0.002", "0.001"]), (np.nan, "fp16", ["nan", "65504", "fp32"])):
