@@ -63,6 +63,13 @@ def test_a_camera_that_delivers_the_same_frame_is_told_once_with_its_name_or_ref
     assert told(line, "'front'", "0.6 s", "0.5 s", "limits.frame_s")
 
 
+def test_a_depth_camera_with_unmeasured_pixels_that_hangs_is_told(caplog):
+    seen, still = observed(limits=LoopLimits(frame_s=0.5)), np.full((4, 4, 1), np.nan, np.float32)
+    for step in range(20):
+        seen.remember(100 + step * PERIOD, {"depth": still.copy()}, {})
+    assert any(told(record.message, "'depth'", "same frame") for record in caplog.records)
+
+
 def test_other_observations_have_a_limit_only_with_a_time_of_capture(caplog):
     seen = observed()
     for step in range(40):
