@@ -38,8 +38,8 @@ def skeleton(theirs: Theirs) -> dict[str, Any]:
     """
     kind = str(theirs.get("policy._target_", "Diffusion")).rpartition(".")[2]
     if "Diffusion" not in kind and not any(path.startswith(_SCHEDULE) for path in theirs):
-        found = f"is {kind}, which has no noise_scheduler; only policies of diffusion are translated"
-        raise ConfigError("policy._target_", [found])
+        found = f"policy._target_: is {kind}, which has no noise_scheduler; only policies of diffusion are translated"
+        raise ConfigError("Diffusion Policy", [found])
     ours = {
         "task.type": "inpainting_policy" if _is_inpainting(theirs) else "policy",
         "task.backbone.type": _backbone(theirs),
