@@ -20,15 +20,13 @@ from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.formats.recognition import record_at
 from dp_prior.data.recorded.records import RecordedConfig, WindowsConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
+from dp_prior.data.recorded.weights import marks_corrections
 from dp_prior.places.reference import resolve
 from dp_prior.run_directory.changes import OtherRunError
 from dp_prior.run_directory.config import TrainConfig
 
 FIRST_SET = "demonstrations"
 """Name of the first data set, if there was no other."""
-
-INTERVENTION = "intervention"
-"""Key that marks the steps at which a person acted, as LeRobot's rollouts record it."""
 
 _UNRECORDED = ("embeddings", "depth", "points")
 
@@ -111,7 +109,7 @@ def expert_set(config: TrainConfig, episodes: Path) -> dict[str, Any]:
 def rollout_set(config: TrainConfig, place: str) -> dict[str, Any]:
     """The steps of recorded rollouts at which a person acted, as a data set like the first of a run.
 
-    Rollouts mark these steps by `intervention`; without such a key a person acted at all.
+    A key marks these steps, see `marks_corrections`; without such a key a person acted at all.
 
     Args:
         config: of the first run.
@@ -139,14 +137,16 @@ def _of_persons(store: EpisodeStore, place: str) -> dict[str, Any] | None:
     Raises:
         DataError: a person acted at no step.
     """
-    if INTERVENTION not in {*store.keys()}:
+    if not (marks := sorted(filter(marks_corrections, store.keys()))):
         return None
-    values = np.unique(store.read(INTERVENTION))
+    if len(marks) > 1:
+        raise DataError(place, [f"has {' and '.join(marks)}; expected one key that marks what a person did"])
+    values = np.unique(store.read(marks[0]))
     if not values.any():
         remedy = "record with corrections, or name rollouts without this key if a person acted at every step"
-        raise DataError(place, [f"{INTERVENTION!r} is true at no step, so there is nothing to learn; {remedy}"])
+        raise DataError(place, [f"{marks[0]!r} is true at no step, so there is nothing to learn; {remedy}"])
     others = {named(value): 0 for value in values if not value}
-    return {"key": INTERVENTION, "values": others} if others else None
+    return {"key": marks[0], "values": others} if others else None
 
 
 def _drawn_alike(text: dict[str, Any]) -> dict[str, Any]:

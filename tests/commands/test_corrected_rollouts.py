@@ -115,6 +115,22 @@ def test_rollouts_without_anything_to_learn_are_refused(run, marked, corrections
     assert not (tmp_path / "new").exists()
 
 
+def test_corrections_are_found_by_the_older_name_of_lerobot_and_told(run, tmp_path):
+    found = demonstrations(2, seed=9)
+    marks = (np.arange(len(found["action"])) < 4).astype(np.float32)[:, None]
+    np.savez(tmp_path / "r.npz", **found, **{"complementary_info.is_intervention": marks})
+    done = learned(run, tmp_path / "new", tmp_path / "r.npz", rollouts(tmp_path / "all.npz", None))
+    assert done.exit_code == 0, done.output
+    weights = config_of(tmp_path / "new").data.sets["corrections_1"].weights
+    assert (weights.key, weights.values) == ("complementary_info.is_intervention", {"0": 0})
+    assert told(done.output, "r.npz", "complementary_info.is_intervention") and told(
+        done.output, "all.npz", "all steps"
+    )
+    rollouts(tmp_path / "two.npz", range(4), **{"is_intervention": marks})
+    done = learned(run, tmp_path / "newer", tmp_path / "two.npz")
+    assert done.exit_code == 65 and told(done.output, "intervention", "is_intervention"), done.output
+
+
 def test_a_set_of_corrections_alone_has_no_weights(run, tmp_path):
     assert learned(run, tmp_path / "new", rollouts(tmp_path / "r.npz", range(10**6))).exit_code == 0
     assert config_of(tmp_path / "new").data.sets["corrections_1"].weights is None

@@ -6,6 +6,7 @@ gradient, an epoch its length, and the sample at any position stays a function o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -79,6 +80,12 @@ class WeightsConfig(Config):
                     raise DataError(str(store.describe()["path"]), [f"{found}; give it one weight"])
             weights[places] = weight
         return weights[chosen.numbers]
+
+
+def marks_corrections(key: str) -> bool:
+    """Whether a key marks the steps at which a person acted in place of a policy, by its name: LeRobot's `intervention`
+    and `complementary_info.is_intervention`."""
+    return re.split(r"[./]", key)[-1].removeprefix("is_") == "intervention"
 
 
 def weighted_shares(weights: np.ndarray, count: int) -> list[Share]:
