@@ -60,7 +60,7 @@ def observations(config: TrainConfig) -> dict[str, tuple[int, ...] | None]:
     for name, one in sets.items():
         others = [f"images.{key}" for key, camera in one.images.items() if camera.render is None]
         others += [f"{field}.{key}" for field in _UNRECORDED for key in getattr(one, field)]
-        has = "an expert's episodes have vectors (obs), and pictures that are drawn from them (render)"
+        has = "an expert's episodes have vectors (obs), texts (language), and pictures drawn from states (render)"
         problems += [f"{name} has {', '.join(others)}; {has}"] if others else []
     _refuse([*problems, *_unmixable(config)])
     first = next(iter(sets.values()))
@@ -78,8 +78,9 @@ def _recorded_sets(config: TrainConfig) -> dict[str, TrajectoriesConfig]:
 
 def _unmixable(config: TrainConfig) -> list[str]:
     """What keeps the data of a run from being joined with others."""
-    is_there = getattr(config.data, "previous_action", None) is not None
-    return ["previous_action is given; a mixture with further episodes does not have it"] * is_there
+    if getattr(config.data, "previous_action", None) is None:
+        return []
+    return ["previous_action is given; a mixture with further episodes does not have it"]
 
 
 def _refuse(problems: Sequence[str]) -> None:

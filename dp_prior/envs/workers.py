@@ -61,20 +61,20 @@ def is_divisible(record: EnvConfig) -> bool:
 class Workers:
     """See `VectorEnv`. After an error all workers are closed."""
 
-    def __init__(self, record: EnvConfig, n_workers: int, beat: Callable[[], object] = lambda: None):
+    def __init__(self, record: EnvConfig, n_workers: int, waiting: Callable[[], object] = lambda: None):
         """
         Args:
             record: the environment.
             n_workers: number of processes, 1 to `record.n_envs`.
-            beat: called every second while an answer is waited for; its error ends the wait, also for a simulator that
-                hangs.
+            waiting: called every second while an answer is waited for; its error ends the wait, also for a simulator
+                that hangs.
 
         Raises:
             WorkerError: a worker cannot make the environment.
         """
         self.n_envs = record.n_envs
         self.is_watched = True
-        self._beat = beat
+        self._waiting = waiting
         share = record.model_copy(update={"n_envs": -(-self.n_envs // n_workers)})
         registration = record.registration() if isinstance(record, GymConfig) else None
         self._workers: list[_Worker] = []
@@ -125,7 +125,7 @@ class Workers:
         with self._closed_on_error():
             for number, argument in arguments.items():
                 self._workers[number].send(method, argument)
-            return {number: self._workers[number].receive(self._beat) for number in arguments}
+            return {number: self._workers[number].receive(self._waiting) for number in arguments}
 
     @contextlib.contextmanager
     def _closed_on_error(self) -> Iterator[None]:
@@ -168,10 +168,10 @@ class _Worker:
         except ConnectionError:
             raise self._ended() from None
 
-    def receive(self, beat: Callable[[], object]) -> Any:
+    def receive(self, waiting: Callable[[], object]) -> Any:
         try:
             while not self._pipe.poll(1.0):
-                beat()
+                waiting()
             is_answer, found = self._pipe.recv()
         except (EOFError, ConnectionError):
             raise self._ended() from None

@@ -32,7 +32,7 @@ from dp_prior.evaluation.measured_models import evaluation_mode, pick_models
 from dp_prior.evaluation.measurement import Measurement, write_report
 from dp_prior.evaluation.motion import Motion, Signals, motion_table, signals
 from dp_prior.evaluation.picture import draw_rollouts
-from dp_prior.evaluation.samples import heartbeat, rank_and_size, work_of
+from dp_prior.evaluation.samples import heartbeat, leave_if_asked, rank_and_size, work_of
 from dp_prior.evaluation.shuffle import refuse_shuffling, shuffled
 from dp_prior.evaluation.smoothness import MEASURES
 from dp_prior.evaluation.view import CameraView
@@ -176,7 +176,7 @@ class RolloutEvaluator:
             workers = share if is_slow and share > 1 and is_divisible(env) else 0
         if not workers:
             return env.create()
-        return Workers(env, min(workers, env.n_envs), lambda: heartbeat(ranks))
+        return Workers(env, min(workers, env.n_envs), lambda: leave_if_asked(ranks))
 
     def _headline(self, metrics: dict[str, float]) -> str:
         """The result in one line."""

@@ -25,6 +25,9 @@ class SendsHeartbeats(Protocol):
     def beat(self) -> None:
         """Send a heartbeat; leaves the evaluation if the run is asked to stop."""
 
+    def leave_if_asked(self) -> None:
+        """Leave the evaluation if the run is asked to stop, without a heartbeat."""
+
 
 @runtime_checkable
 class ShowsWork(Protocol):
@@ -125,3 +128,9 @@ def heartbeat(ranks: ReducingRanks | None) -> None:
     """Send a heartbeat where ranks have them; leaves the evaluation if the run is asked to stop."""
     if isinstance(ranks, SendsHeartbeats):
         ranks.beat()
+
+
+def leave_if_asked(ranks: ReducingRanks | None) -> None:
+    """Leave the evaluation if the run is asked to stop; a wait, which is no sign of progress."""
+    if isinstance(ranks, SendsHeartbeats):
+        ranks.leave_if_asked()

@@ -195,6 +195,17 @@ class Ranks:
         """
         if self._heartbeat is not None:
             self._heartbeat.beat()
+        else:
+            self.leave_if_asked()
+
+    def leave_if_asked(self) -> None:
+        """Leave a phase without a sign of progress, as while waiting for a simulator, which may hang.
+
+        Raises:
+            Abandoned: the run is asked to stop.
+        """
+        if self._heartbeat is not None:
+            self._heartbeat.leave_if_asked()
         elif self.stop.is_asked():
             raise Abandoned
 

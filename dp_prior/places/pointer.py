@@ -54,6 +54,12 @@ class Pointer(Config, extra="ignore"):
         """The content of the file."""
         return encode_document(self.model_dump())
 
+    def is_better_than(self, other: Pointer) -> bool:
+        """Whether both have values of the same monitored metric, and this one is better."""
+        if (self.monitor, self.mode) != (other.monitor, other.mode) or self.value is None or other.value is None:
+            return False
+        return self.value < other.value if self.mode == "min" else self.value > other.value
+
 
 def movable(
     kinds: tuple[str, ...], ours: Pointer, read: Callable[[str], Pointer | None]
@@ -71,12 +77,7 @@ def movable(
     if latest is not None and (latest.step or 0) > (ours.step or 0):
         found, name = f"step {latest.step}, here {ours.step}", latest.folder.rpartition("/")[2]
         remarks.append(f"the latest there was further: {found}; it is replaced, {name} stays")
-    is_comparable = best is not None and (best.monitor, best.mode) == (ours.monitor, ours.mode)
-    if not is_comparable or best.value is None or ours.value is None:
-        is_better = False
-    else:
-        is_better = best.value < ours.value if ours.mode == "min" else best.value > ours.value
-    if is_better:
+    if best is not None and best.is_better_than(ours):
         kinds = tuple(kind for kind in kinds if kind != "best")
         remarks.append(f"the best there is better: {best.monitor} {best.value:g}, here {ours.value:g}; it stays")
     return kinds, "; ".join(remarks) or None

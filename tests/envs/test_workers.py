@@ -101,17 +101,17 @@ def test_a_worker_that_fails_is_one_error_and_ends_all(record, message):
 
 
 def test_a_wait_for_a_simulator_that_hangs_ends_when_it_is_asked_to():
-    beats = []
+    seconds = []
 
-    def beat():
-        beats.append(len(beats))
-        if len(beats) == 2:
+    def waiting():
+        seconds.append(len(seconds))
+        if len(seconds) == 2:
             raise TimeoutError("asked to stop")
 
-    workers, pids = opened(troubled("hang"), 2, beat)
+    workers, pids = opened(troubled("hang"), 2, waiting)
     workers.reset([0, 1])
     workers.step(np.zeros((2, 2)))
-    beats.clear()
+    seconds.clear()
     with pytest.raises(TimeoutError):
         workers.step(np.zeros((2, 2)))
     wait_for_end(pids, 0)
@@ -200,7 +200,7 @@ def looking(kind):
 )
 def test_workers_are_as_many_as_pay(monkeypatch, kind, fields, n_cores, n_ranks, expected):
     monkeypatch.setattr(rollout_evaluator, "cores", lambda: n_cores)
-    monkeypatch.setattr(rollout_evaluator, "Workers", lambda record, n_workers, beat: n_workers)
+    monkeypatch.setattr(rollout_evaluator, "Workers", lambda record, n_workers, waiting: n_workers)
     config = RolloutConfig(**{"env": troubled(n_envs=25), "videos": 0, **fields})
     ranks = SimpleNamespace(process_index=0, num_processes=n_ranks)
     found = config.create()._open(looking(kind), ranks, config.n_episodes)

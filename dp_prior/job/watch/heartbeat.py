@@ -122,6 +122,10 @@ class Heartbeat:
     def beat(self) -> None:
         """See `Ranks.beat`."""
         self._beats += 1
+        self.leave_if_asked()
+
+    def leave_if_asked(self) -> None:
+        """See `Ranks.leave_if_asked`."""
         if self._stop_requested:
             with contextlib.suppress(dist.DistError):
                 if self._settle(self._meetings + 1, "leave") == "leave":

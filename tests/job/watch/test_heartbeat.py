@@ -37,12 +37,19 @@ def scene(rank: int, place: Path) -> dict:
             met.append((place / f"{number}_{1 - rank}").exists())
         found["met"] = met
 
+        one.mark("evaluation", 1)  # from now on silence is no start
+        beats = one._beats
+        for _ in range(3):
+            one.leave_if_asked()
+            time.sleep(heartbeat.INTERVAL_S)
+        found["a wait is progress"] = one._beats > beats
+
         for number in range(3):  # each time decided anew; one works, the other waits, and either may be asked
             if rank == number % 2:
                 stop.ask("request")
             try:
                 while rank == 0:
-                    one.beat()
+                    one.beat() if number else one.leave_if_asked()
                     time.sleep(0.01)
                 one.meet(may_leave=True)
             except Abandoned:
@@ -94,6 +101,10 @@ def test_nobody_goes_on_before_all_are_there(ranks):
 @pytest.mark.promise("D5")
 def test_all_leave_when_one_is_asked_whether_they_work_or_wait_and_go_on_in_step(ranks):
     assert all(one[f"left {number}"] for one in ranks for number in range(3))
+
+
+def test_a_wait_in_which_a_rank_would_leave_is_no_sign_of_progress(ranks):
+    assert [one["a wait is progress"] for one in ranks] == [False] * 2
 
 
 def test_nothing_is_left_of_a_watch_that_had_nothing_to_tell(ranks):
