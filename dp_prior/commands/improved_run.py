@@ -110,7 +110,7 @@ def expert_set(config: TrainConfig, episodes: Path) -> dict[str, Any]:
 def rollout_set(config: TrainConfig, place: str) -> dict[str, Any]:
     """The steps of recorded rollouts at which a person acted, as a data set like the first of a run.
 
-    A key marks these steps, see `marks_corrections`; without such a key a person acted at all.
+    A key marks these steps, see `marks_corrections`; without such a key, a person acted at every step.
 
     Args:
         config: of the first run.
