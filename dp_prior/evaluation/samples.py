@@ -25,6 +25,11 @@ class SendsHeartbeats(Protocol):
     def beat(self) -> None:
         """Send a heartbeat; leaves the evaluation if the run is asked to stop."""
 
+
+@runtime_checkable
+class MayLeave(Protocol):
+    """Ranks that leave an evaluation together."""
+
     def leave_if_asked(self) -> None:
         """Leave the evaluation if the run is asked to stop, without a heartbeat."""
 
@@ -132,5 +137,5 @@ def heartbeat(ranks: ReducingRanks | None) -> None:
 
 def leave_if_asked(ranks: ReducingRanks | None) -> None:
     """Leave the evaluation if the run is asked to stop; a wait, which is no sign of progress."""
-    if isinstance(ranks, SendsHeartbeats):
+    if isinstance(ranks, MayLeave):
         ranks.leave_if_asked()
