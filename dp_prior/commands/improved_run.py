@@ -147,7 +147,7 @@ def _of_persons(store: EpisodeStore, place: str) -> dict[str, Any] | None:
         remedy = "record with corrections, or name rollouts without this key if a person acted at every step"
         raise DataError(place, [f"{marks[0]!r} is true at no step, so there is nothing to learn; {remedy}"])
     others = {named(value): 0 for value in values if not value}
-    return {"key": marks[0], "values": others} if others else None
+    return {"key": marks[0], "values": others, "mask": True} if others else None
 
 
 def _drawn_alike(text: dict[str, Any]) -> dict[str, Any]:

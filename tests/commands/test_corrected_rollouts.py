@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
 from dp_prior.data.formats.convert import convert
 from dp_prior.envs.toy import demonstrations
@@ -65,6 +66,7 @@ def test_only_what_a_person_did_is_drawn_from_every_rollout(run, tmp_path):
     assert {one for one in drawn if one < first} == marked
     assert {one for one in drawn if first <= one < second} == {*range(first, second)}
     assert {**dict(zip(data.sets, [share.count for share in data.shares], strict=False))}["corrections_1"] > 0
+    assert train_part.fetch(torch.tensor(sorted(marked))).mask.sum() == 3 + 4 * 4 + 3 + 2  # windows begin a step early
 
 
 def test_a_killed_training_goes_on_to_the_same_weights(run, tmp_path):

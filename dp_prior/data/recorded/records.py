@@ -76,7 +76,7 @@ class RecordedConfig(Config):
     policy's name, and how the action does, as `action`; a camera says it in its own `mirror`. Empty: on the recorded
     episodes alone."""
 
-    weights: Annotated[WeightsConfig | None, Change("schedule-changing")] = None
+    weights: Annotated[WeightsConfig | None, Change("schedule-changing", {"mask": "data"})] = None
     """How often windows are drawn, such as corrections more often than the rest. null: each comes once per epoch."""
 
     def faults(self) -> Iterator[str]:

@@ -145,12 +145,15 @@ class Trajectories(Demonstrations):
         self.spec = self._spec(self._metadata(store), steps, arrays, wanted, starts)
         self.has_embeddings, self.counts = bool(self._embeddings), {}
         self._chosen, self._newest = chosen, {}
+        self._weights = None if config.weights is None else config.weights.create(store, chosen)
         sets = {}
         for name in PARTS:
             steps_of, lengths = self._steps(name, config.stride)
             windows = make_windows(lengths, horizon, n_obs_steps - 1, n_action_steps - 1)
             source = steps_of[windows.source]
             rows = WindowRows.of(windows, steps, config.mask_padding)
+            if name == "train" and config.weights is not None and config.weights.mask:
+                rows = rows.masked(self._weights[source % len(self._weights)] > 0)
             sets[name] = Samples(self._columns(arrays, source), rows)
             self.counts[name] = self._counted(name, windows)
             self._newest[name] = source[windows.first + n_obs_steps - 1]
@@ -160,7 +163,6 @@ class Trajectories(Demonstrations):
         self._remark_on_short_episodes()
         weighted = next((found for found in self._language.values() if found.weights is not None), None)
         self._weighted = weighted
-        self._weights = None if config.weights is None else config.weights.create(store, chosen)
         is_weighted = weighted is not None or self._weights is not None
         self.shares = self.divided(len(self.train), {}) if is_weighted else None
         self.follows = {} if weighted is None or weighted.follows is None else {weighted.follows: weighted.texts}

@@ -40,6 +40,10 @@ class WeightsConfig(Config):
     episodes: dict[str, Weight] = {}
     """Weight of episodes, by number, range or part as in `choice`: `{"0-49": 2, "valid": 0.5}`; others have 1."""
 
+    mask: bool = False
+    """Actions at steps of weight 0 carry no loss in training, also where a window of a weighted step reaches into them:
+    true for corrections, before and after which the policy acted."""
+
     def faults(self) -> Iterator[str]:
         if self.key is None and not self.episodes:
             yield "weights names neither a key nor episodes; give one of them, or remove it"

@@ -57,6 +57,13 @@ class WindowRows(RowSelection):
             n_obs_steps=parts[0]._n_obs_steps,
         )
 
+    def masked(self, is_learned: np.ndarray) -> WindowRows:
+        """The same windows, on the CPU, with a mask that is False also where `is_learned` (m,) is."""
+        is_valid = self._is_valid & torch.from_numpy(is_learned)
+        before = torch.nn.functional.pad(is_valid.cumsum(0), (1, 0))
+        counts = before[self.begins + self._horizon] - before[self.begins]
+        return WindowRows(is_valid, self.begins, counts, self._horizon, self._n_obs_steps)
+
     def __len__(self) -> int:
         return len(self.begins)
 

@@ -5,6 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import ChangedError, DataError
@@ -96,6 +97,19 @@ def test_mirror_images_stride_and_choice_keep_their_weights(path):
     data = opened(path, weights, mirror=mirror, stride=2, choice={"leave_out": [0]})
     rows = {abs(row) for row in drawn(data)}
     assert rows == set(np.flatnonzero(CORRECTED)[4:])
+
+
+def test_actions_of_weight_0_are_learned_from_no_window(path):
+    mirror = {"s": {"sign": -1}, "action": {"sign": -1}}
+    weights = {"key": "intervention", "values": {"false": 0}}
+    plain, masked = (opened(path, {**weights, "mask": mask}, mirror=mirror).train for mask in (False, True))
+    ids = torch.arange(len(plain))
+    actions = plain.fetch(ids).x
+    of_persons = torch.from_numpy(np.load(path)["action"][CORRECTED]).float().abs()
+    is_correction = (actions.abs()[:, :, None] == of_persons).all(-1).any(-1)
+    expected, found = plain.fetch(ids).mask & is_correction, masked.fetch(ids).mask
+    assert torch.equal(found, expected) and 0 < found.sum() < plain.fetch(ids).mask.sum()
+    assert masked.count_valid(ids) == found.sum() and masked.count_valid(ids[5:9]) == found[5:9].sum()
 
 
 def test_the_share_of_a_set_in_a_mixture_is_divided(path):
