@@ -377,6 +377,7 @@ _ROWS = (
     *left_out("`dp-prior import`, then `train.init_from`", "policy.path", "policy.pretrained_path"),
     *left_out("`dp-prior import`, then `train.init_from`", "policy.pretrained_revision"),
     *left_out(_HUB, "policy.push_to_hub", "policy.repo_id", "policy.private", "policy.tags", "policy.license"),
+    *left_out(_HUB, "save_checkpoint_to_hub"),
     *left_out(_LORA, "policy.use_peft", "peft.**"),
     *left_out(
         "name relative actions in `task.arms`", "policy.use_relative_actions", "policy.use_delta_joint_actions_aloha"
@@ -384,8 +385,8 @@ _ROWS = (
     Row("dataset.repo_id", "data.episodes.repo", "", _on_hub("data.episodes.repo")),
     Row("dataset.root", "data.episodes.path", "", _place),
     Row("dataset.revision", "data.episodes.revision", "", _on_hub("data.episodes.revision")),
-    fixed("dataset.episodes", None, "all episodes are used; `data.split` divides them", "data.split"),
-    fixed("dataset.exclude_episodes", (None, []), "all episodes are used; `dp-prior convert` writes a part"),
+    Row("dataset.episodes", "data.choice.only", "", _some("data.choice.only")),
+    Row("dataset.exclude_episodes", "data.choice.leave_out", "", _some("data.choice.leave_out")),
     Row("dataset.eval_split", "data.split.val", "and `train`, the rest", built(_skeleton, "data.split")),
     *left_out("`jitter` of a camera's encoder", "dataset.image_transforms.**"),
     *left_out("`mean` and `std` of a camera's encoder", "dataset.use_imagenet_stats"),
@@ -397,6 +398,7 @@ _ROWS = (
     *left_out("the option --resume of `dp-prior train`, `auto` by default", "resume", "checkpoint_path", "config_path"),
     Row("seed", "seed", "", _some("seed")),
     *left_out(_LOADING, "num_workers", "prefetch_factor", "persistent_workers"),
+    *left_out(_LOADING, "dataloader_multiprocessing_context"),
     *left_out("results are those of the kernels; nothing to set", "cudnn_deterministic"),
     Row("batch_size", "data.batch_size"),
     Row("steps", "train.steps"),

@@ -107,6 +107,8 @@ PUSHT = {
     "num_workers": 4,
     "prefetch_factor": 4,
     "persistent_workers": True,
+    "dataloader_multiprocessing_context": "spawn",
+    "save_checkpoint_to_hub": False,
     "batch_size": 48,
     "steps": 3000,
     "env_eval_freq": 700,
@@ -366,3 +368,8 @@ def test_without_the_preset_optimizer_and_schedule_count():
     assert told(reasons(LEROBOT, other)["optimizer.type"], "'sgd'", "train.optimizer")
     omitted = values(LEROBOT, merged(OLDER, {"use_policy_training_preset": False, "optimizer": {"type": "adam"}}))
     assert [omitted[key] for key in ("train.lr.peak", "train.optimizer.weight_decay")] == [1e-3, 0.0]
+
+
+def test_episodes_that_are_chosen_or_left_out_stay_so():
+    given = merged(PUSHT, {"dataset": {"episodes": [0, 1, 7], "exclude_episodes": [1]}})
+    assert translated(LEROBOT, given).config["data"]["choice"] == {"only": [0, 1, 7], "leave_out": [1]}
