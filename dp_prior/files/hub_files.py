@@ -16,7 +16,7 @@ from typing import Any, Literal
 REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 Reason = Literal["no repository", "no revision", "no file", "gated", "too large", "uncached", "unreachable", "answer"]
-"""Uncached: the Hub cannot be reached, nor does the cache answer. Unreachable: a connection broke. Answer: another
+"""Uncached: the Hub gives no files, nor does the cache. Unreachable: a connection broke. Answer: another
 status of HTTP."""
 
 
@@ -118,7 +118,7 @@ class HubRepository:
         what, cached = {"model": "repository", "dataset": "data set"}[self.kind], f"has no {path}" if path else "is not"
         from_token = " from this token; check the name, or set HF_TOKEN"
         kinds: dict[type[Exception], tuple[Reason, str]] = {  # the first match counts
-            errors.LocalEntryNotFoundError: ("uncached", f"{cached} in the local cache, and the Hub cannot be reached"),
+            errors.LocalEntryNotFoundError: ("uncached", f"{cached} in the local cache, and the Hub"),
             errors.RemoteEntryNotFoundError: ("no file", f"has no {path}"),
             errors.GatedRepoError: ("gated", "is gated; accept its conditions on its page, and set HF_TOKEN"),
             errors.RevisionNotFoundError: ("no revision", "has no such revision"),
@@ -136,10 +136,13 @@ class HubRepository:
             reason, problem = next((told for kind, told in kinds.items() if isinstance(error, kind)), (None, ""))
             if reason is None:
                 raise
-            answer = error.response if isinstance(error, errors.HfHubHTTPError) else None
+            told = error.__cause__ if reason == "uncached" else error  # the client looked in its cache because of that
+            answer = told.response if isinstance(told, errors.HfHubHTTPError) else None
             status = None if answer is None else answer.status_code
             asked = "" if answer is None else answer.headers.get("Retry-After", "")  # the Hub states seconds, not dates
-            if reason in ("answer", "unreachable"):
+            if reason == "uncached":
+                problem += f" answered {status}" if status else " cannot be reached"
+            elif reason in ("answer", "unreachable"):
                 problem += f" {status}" if status else f" ({type(error).__name__})"
             pause = float(asked) if asked.isdigit() else None
             raise HubError(str(self), problem, reason, status, pause) from None
@@ -154,6 +157,13 @@ def http_library() -> ModuleType:
     else:
         import httpx2 as library
     return library
+
+
+def is_offline() -> bool:
+    """Whether HF_HUB_OFFLINE forbids the client to ask the Hub."""
+    from huggingface_hub import constants
+
+    return constants.is_offline_mode()
 
 
 def too_large(path: str, size: int, most: int) -> str:

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES
 from dp_prior.files.durable import link_or_copy
-from dp_prior.files.hub_files import REPO, HubError, HubRepository, too_large
+from dp_prior.files.hub_files import REPO, HubError, HubRepository, is_offline, too_large
 from dp_prior.places.card import model_card
 from dp_prior.places.destination import DeliveryReport, delivered, folders
 from dp_prior.places.parcel import Parcel
@@ -186,9 +186,9 @@ class HubSource:
 
     def pin(self) -> None:
         """Ask the Hub for the commit, so that the client's cache cannot give an older one; offline only warns."""
-        from huggingface_hub import HfApi, constants
+        from huggingface_hub import HfApi
 
-        if constants.is_offline_mode():
+        if is_offline():
             log.warning(
                 "hf://%s is read from the client's cache, and may be old: HF_HUB_OFFLINE is set", self._repository
             )
@@ -286,9 +286,9 @@ def _connect(token: str | None = None) -> HfApi:
     Raises:
         RemoteError: offline mode, or no token.
     """
-    from huggingface_hub import HfApi, constants, get_token
+    from huggingface_hub import HfApi, get_token
 
-    if constants.is_offline_mode():
+    if is_offline():
         raise RemoteError("HF_HUB_OFFLINE is set, so nothing is sent", "offline")
     if not token and not get_token():
         raise RemoteError("there is no Hugging Face token; set HF_TOKEN or run `hf auth login`", "refused")

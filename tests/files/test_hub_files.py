@@ -105,6 +105,23 @@ def test_another_answer_is_told_by_its_number_also_from_a_thread_of_the_client(r
         assert (told.value.reason, told.value.status, told.value.retry_after) == ("answer", 429, 7.0)
 
 
+def test_an_answer_that_sent_the_client_to_its_cache_is_told_by_its_number(repository, hub):
+    hub.fail("info", times=99, status=429, headers={"Retry-After": "7"})
+    with pytest.raises(HubError, match=naming("me/x", "cache", 429)) as error:
+        repository.snapshot(["*.json"])
+    assert (error.value.reason, error.value.status, error.value.retry_after) == ("uncached", 429, 7.0)
+
+
+def test_the_part_of_an_interrupted_download_is_never_the_whole(repository, hub):
+    """The client of 2026 refuses it; clients before 1.22 gave the folder with what there was."""
+    hub.fail("resolve", skip=2, times=99, reset=True)
+    for _ in range(2):
+        with pytest.raises(HubError, match=naming("me/x", "cache")):
+            repository.snapshot(["*"])
+        hub.heal()
+        hub.fail("any", times=9999, reset=True)
+
+
 def test_an_error_of_the_system_and_one_of_our_own_pass_unchanged(repository):
     for error in (OSError(errno.ENOSPC, "No space left on device", "/cache"), RuntimeError("own"), ValueError("own")):
         with pytest.raises(type(error)) as caught, repository.translated():

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from dp_prior.config import an
 from dp_prior.config.extras import needing
-from dp_prior.files.hub_files import HubError, HubRepository, locate
+from dp_prior.files.hub_files import HubError, HubRepository, is_offline, locate
 from dp_prior.files.regular_files import SMALL, read_small
 from dp_prior.networks.encoders.camera_encoder import Camera, CameraEncoderConfig, PositiveRgb, Rgb
 from dp_prior.networks.encoders.encoder import Encoder
@@ -173,17 +173,17 @@ class VitEncoderConfig(CameraEncoderConfig):
 
 
 def _read_object(source: Path | HubRepository, file: str) -> dict[str, Any] | None:
-    """The contents of a JSON file of a model; None if the model has no such file.
+    """The contents of a JSON file of a model; None if the model has no such file, or in offline mode the cache.
 
     Raises:
-        FileNotFoundError: the repository does not exist, or the Hub is out of reach and the file not cached.
+        FileNotFoundError: the repository does not exist, or the Hub does not answer and the file is not cached.
         ValueError: the file does not hold a JSON object.
     """
     try:
         path = source / file if isinstance(source, Path) else source.file(file, SMALL)
         found = json.loads(read_small(path))
     except HubError as error:
-        if error.reason == "no file" or (error.reason == "uncached" and file != _CONFIG):
+        if error.reason == "no file" or (error.reason == "uncached" and is_offline() and file != _CONFIG):
             return None
         raise FileNotFoundError(f"weights: {error}{source.remedy(error)}") from error
     except FileNotFoundError:

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from dp_prior.files.hub_files import HubRepository
 from dp_prior.networks.encoders.color_jitter import ColorJitterConfig
 from dp_prior.networks.encoders.published_weights import FineTuned, load_pretrained
 from dp_prior.networks.encoders.vit import FAMILIES, VitEncoderConfig
@@ -459,3 +460,23 @@ def test_a_repository_without_a_model_is_told_by_what_it_lacks_and_not_to_be_dow
         with pytest.raises(FileNotFoundError, match=naming("weights", *words)) as caught:
             VitEncoderConfig(weights=weights).resolve()
         assert "hf download" not in str(caught.value)
+
+
+def test_a_hub_that_fails_midway_is_no_model_without_a_mean(hub, folder, monkeypatch):
+    """The family's mean would be taken in silence for that of the model."""
+    (folder / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.5] * 3, "image_std": [0.25] * 3}))
+    hub.create("me/vit", files={path.name: path.read_bytes() for path in folder.iterdir()})
+    read = HubRepository.file
+
+    def broken(self, path, most, **options):
+        if path == "preprocessor_config.json":
+            hub.fail("resolve", times=99, status=501)  # which the client does not repeat
+        return read(self, path, most, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HubRepository, "file", broken)
+        with pytest.raises(FileNotFoundError, match=naming("weights", "me/vit", "preprocessor_config.json", "Hub")):
+            VitEncoderConfig(weights="me/vit").resolve()
+    hub.heal()
+    found = VitEncoderConfig(weights="me/vit").resolve()
+    assert found.mean == (0.5,) * 3 and found.std == (0.25,) * 3
