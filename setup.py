@@ -73,7 +73,7 @@ setup(
         "pydantic>=2.10",
         "numpy>=1.26",
         "safetensors>=0.4.5",
-        "huggingface_hub>=1.6",
+        "huggingface_hub>=1.22",  # the first that never takes the part of an interrupted download for the whole
         "fsspec>=2024.2",
         "click>=8.1",
         "rich>=13.7",
