@@ -19,6 +19,9 @@ from pathlib import Path
 from dp_prior.files.home import expanded
 from dp_prior.files.temporary import remove_leftovers, temporary_beside
 
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""A full disk, quota or file."""
+
 _NO_DIRECTORY_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # network and user-space file systems
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # file systems and kernels without RENAME_EXCHANGE
 
@@ -50,6 +53,17 @@ def write_new(path: Path, text: str) -> None:
 def _naming(path: Path, error: OSError) -> OSError:
     """The same error with the path that the user knows; an error of a write to a descriptor names no file."""
     return error if error.errno is None else OSError(error.errno, error.strerror, str(path))
+
+
+@contextmanager
+def _naming_full(path: Path) -> Iterator[None]:
+    """Let the error of a full disk name `path` where the error names nothing, as one of a file that is open."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL or error.filename is not None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
 
 
 def make_directory(path: Path) -> None:
@@ -93,8 +107,9 @@ def replacing(path: Path) -> Iterator[Path]:
     """A temporary path for a library to write to. Replaces `path` durably on success; deleted on error."""
     temporary = temporary_beside(path)
     try:
-        yield temporary
-        sync_file(temporary)
+        with _naming_full(path):
+            yield temporary
+            sync_file(temporary)
         os.rename(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):  # the first error matters, not an error of the cleanup
@@ -116,8 +131,9 @@ def creating(path: Path) -> Iterator[Path]:
     remove_leftovers(path.parent, f"_{path.name}")
     temporary = temporary_beside(path)
     try:
-        yield temporary
-        sync_file(temporary)
+        with _naming_full(path):
+            yield temporary
+            sync_file(temporary)
         try:
             os.link(temporary, path)  # fails if another process was faster, as a rename would not
         except FileExistsError:
@@ -153,7 +169,8 @@ def temporary_directory(path: Path) -> Iterator[Path]:
     temporary = temporary_beside(path)
     temporary.mkdir()
     try:
-        yield temporary
+        with _naming_full(path):
+            yield temporary
     finally:
         if temporary.exists():
             shutil.rmtree(temporary, ignore_errors=True)

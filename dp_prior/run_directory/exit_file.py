@@ -25,7 +25,7 @@ from dp_prior.checkpoints.scan import scan
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError, PartError, own_version
 from dp_prior.data.errors import DataError, UnreadableError, UnwritableError
-from dp_prior.files.durable import replace_file
+from dp_prior.files.durable import FULL, replace_file
 from dp_prior.files.json_text import encode_document
 from dp_prior.files.locks import POLL_S, FileLock, NoLocksError
 from dp_prior.files.regular_files import read_object
@@ -57,10 +57,7 @@ REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first match wins
     StoppedEarly: ("preempted", STOPPED),
     KeyboardInterrupt: ("interrupted", INTERRUPTED),
 }
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""A full disk; an error of writing to a file that is open does not name the file."""
-
-_SYSTEM_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, *_FULL}
+_SYSTEM_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, *FULL}
 """Errors of the operating system whose message and file name are explanation enough."""
 
 
@@ -69,7 +66,7 @@ def classify(error: BaseException) -> tuple[str, int]:
     if isinstance(error, RankLostError):
         return error.verdict.reason, error.verdict.code
     found = next((found for kind, found in REASONS.items() if isinstance(error, kind)), None)
-    if found is None and isinstance(error, OSError) and error.errno in (_SYSTEM_ERRORS if error.filename else _FULL):
+    if found is None and isinstance(error, OSError) and error.errno in (_SYSTEM_ERRORS if error.filename else FULL):
         return REFUSED, UNSAVED
     return found or ("error", FAILED)
 

@@ -16,6 +16,7 @@ from dp_prior.files.durable import (
     exchange,
     make_directory,
     replace_file,
+    replacing,
     sync_directory,
     temporary_directory,
     vacant,
@@ -316,3 +317,15 @@ def test_a_new_file_never_takes_the_place_of_one_that_another_process_writes_mea
         (tmp_path / "link.npz").symlink_to("nowhere")
     assert sorted(os.listdir(tmp_path)) == ["link.npz", "new.npz"] and (tmp_path / "new.npz").read_text() == "ours"
     assert os.readlink(tmp_path / "link.npz") == "nowhere"
+
+
+@pytest.mark.parametrize("how", [replacing, creating, temporary_directory])
+def test_a_full_disk_whose_error_names_no_file_is_told_with_the_place(how, tmp_path):
+    with pytest.raises(OSError) as found, how(tmp_path / "set"):
+        raise OSError(errno.ENOSPC, "Error writing bytes to file")
+    assert (found.value.errno, found.value.filename) == (errno.ENOSPC, str(tmp_path / "set"))
+    assert found.value.strerror == os.strerror(errno.ENOSPC) and not list(tmp_path.iterdir())
+    for other in (OSError(errno.ENOSPC, "full", "/elsewhere"), OSError(errno.EIO, "of the source"), OSError("own")):
+        with pytest.raises(OSError) as found, how(tmp_path / "set"):
+            raise other
+        assert found.value is other
