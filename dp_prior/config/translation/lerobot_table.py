@@ -54,6 +54,11 @@ _HUB = 'add {"type": "huggingface", "repo": "user/name"} to tracker.save'
 _LORA = "adapters are not here; `train.init_from` fine-tunes whole weights"
 _REMOTE = "runs start where the command does"
 _PRESET = "use_policy_training_preset"
+_OF_ANY_POLICY = tuple(
+    f"policy.{name}"
+    for name in ("type", "device", "use_amp", "input_features", "output_features", "path", "pretrained_path")
+    + ("push_to_hub", "repo_id", "private", "tags", "license", "use_peft")
+)
 _POWER = ("inv_gamma", "power", "min_decay", "max_decay", "update_after_step")
 """Settings of an average of growing decay, here as there."""
 
@@ -138,6 +143,17 @@ def _evaluators(theirs: Theirs, model: str) -> dict[str, Any]:
         if (room := min(n, n_envs)) < 4:
             ours["evaluate.<rollout>.videos"] = room  # of episodes side by side; 4 by default
     return ours
+
+
+def _of_other_policy(theirs: Theirs) -> dict[str, str]:
+    """The settings of a policy that is not of diffusion, and of its optimizer."""
+    kind = theirs.get("policy.type", "diffusion")
+    if kind == "diffusion":
+        return {}
+    reason = f"belongs to policy {kind!r}; the diffusion policy keeps its own"
+    rooms = ("policy", "optimizer", "scheduler", _PRESET)
+    own = [path for path in theirs if path.partition(".")[0] in rooms]
+    return {path: reason for path in own if not path.startswith(_OF_ANY_POLICY)}
 
 
 def _policy(kind: str, theirs: Theirs, *names: str) -> Here:
@@ -450,10 +466,12 @@ LEROBOT = Library(
     link="https://github.com/huggingface/lerobot",
     about="`train_config.json` of a run, or the flags of `lerobot-train`, of its diffusion policy. Flags do not "
     "say the observations, which are in `train_config.json`: of Push-T and ALOHA those of the published data sets are "
-    "taken, otherwise `observation.state`. What flags omit has the value of LeRobot 0.6.",
+    "taken, otherwise `observation.state`. What flags omit has the value of LeRobot 0.6. A policy of another type is "
+    "replaced by the diffusion policy with these values; its own settings are left out.",
     rows=_ROWS,
     skeleton=_skeleton,
     defaults=defaults,
+    ignored=_of_other_policy,
     blocks={
         "policy": "task",
         "dataset": "data.episodes",

@@ -27,6 +27,8 @@ class Library:
         defaults: values there of settings that a file may omit, where they differ from what is left out here; a
             function of the given settings.
         lists: paths where one object may stand for a list of one.
+        ignored: settings that do not count, as those of a model that is replaced here, each with the reason; a function
+            of the given settings.
     """
 
     key: str
@@ -39,6 +41,7 @@ class Library:
     is_flat: bool = False
     defaults: Callable[[Theirs], Mapping[str, Any]] = lambda theirs: {}
     lists: tuple[str, ...] = ()
+    ignored: Callable[[Theirs], Mapping[str, str]] = lambda theirs: {}
 
     def completed(self, theirs: Theirs) -> Theirs:
         """Settings with the `defaults` of those that a file omits."""

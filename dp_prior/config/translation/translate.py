@@ -60,7 +60,9 @@ def translate(library: Library, theirs: Theirs) -> Translation:
         ConfigError: the configuration as a whole depends on a setting whose value is of another kind, or is of a model
             without a counterpart.
     """
-    given, theirs = theirs, library.completed(theirs)
+    ignored = library.ignored(theirs)
+    given = {path: value for path, value in theirs.items() if path not in ignored}
+    theirs = library.completed(given)
     named = library.named(theirs)
     ours = _skeleton(library, named)
     entries, lines = {entry for entry in map(_entry, ours) if entry is not None}, []
@@ -82,6 +84,7 @@ def translate(library: Library, theirs: Theirs) -> Translation:
         ours |= written
         said = ", ".join(f"{place} = {json.dumps(new)}" for place, new in written.items())
         lines.append(Line("translated", name, said) if written else Line("dropped", name, _silence(row, value)))
+    lines += [Line("dropped", path, reason) for path, reason in ignored.items()]
     config = _nested(ours)
     return Translation(config, lines, _to_fill_in(config))
 

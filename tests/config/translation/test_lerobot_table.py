@@ -323,15 +323,26 @@ def test_a_sampler_of_all_noise_is_ddpm():
     assert "task.sampler.use_clipped_model_output" not in found
 
 
-def test_a_local_data_set_and_another_policy():
+def test_a_local_data_set_and_weights_by_name():
     found = values(LEROBOT, OLDER)
     assert found["data.episodes.path"] == "data/x" and found["data.obs.agent_pos.key"] == "observation.state"
     assert found["evaluate.0.every.steps"] == 5
-    said = reasons(
-        LEROBOT, merged(OLDER, {"policy": {"type": "act", "pretrained_backbone_weights": "X", "use_group_norm": False}})
-    )
-    assert "'act'" in said["policy.type"] and "safetensors" in said["policy.pretrained_backbone_weights"]
+    said = reasons(LEROBOT, merged(OLDER, {"policy": {"pretrained_backbone_weights": "X", "use_group_norm": False}}))
+    assert "safetensors" in said["policy.pretrained_backbone_weights"]
     assert "frozen_batch" in said["policy.use_group_norm"]
+
+
+def test_settings_of_another_policy_are_not_taken_for_those_of_diffusion():
+    act = {"type": "act", "n_obs_steps": 1, "chunk_size": 100, "n_action_steps": 100, "optimizer_lr": 1e-5}
+    act |= {"vision_backbone": "resnet18", "num_inference_steps": 10, "kl_weight": 10.0}
+    features = {"input_features": PUSHT["policy"]["input_features"]}
+    theirs = {**PUSHT, "policy": act | features, "optimizer": {"type": "adamw", "lr": 1e-5}}
+    bare = {**PUSHT, "policy": {"type": "diffusion"} | features, "optimizer": {}}
+    assert values(LEROBOT, theirs) == values(LEROBOT, bare)
+    said = reasons(LEROBOT, theirs)
+    for name in {*act} - {"type"}:
+        assert "'act'" in said[f"policy.{name}"]
+    assert "'act'" in said["optimizer.lr"] and "'act'" in said["policy.type"]
 
 
 def test_cameras_share_the_encoder_of_the_first_unless_each_has_its_own():
