@@ -73,6 +73,18 @@ def test_the_page_says_how_far_the_run_came_and_what_to_do_next():
     assert settings["All settings"] == [("seed", "3")]
 
 
+def test_results_come_before_settings_and_the_last_process_says_how_long_it_lasted():
+    report = EvaluationReport(Path("media/test_2.json"), "test", 2, 16, {}, {"test/motion": [{"signal": "action"}]})
+    ending = {"started": "2026-01-01T00:00:00+00:00", "ended": "2026-01-01T01:02:03+00:00"}
+    result = {"test": {"test/score": 0.5}}
+    settings = {"test.0.type": "rollout", "test.0.name": "test"}
+    tested = story([row(2)], result=result, ending=ending, reports=[report], settings=settings)
+    page = run_page(tested, Path("report.html"))
+    assert page.facts["lasted"] == "1:02:03"
+    assert [title.partition(",")[0] for title, _, rows in page.tables if rows][0] == "Test of the best weights"
+    assert page.tables[-1][0] == "Settings that differ from the defaults"
+
+
 def test_films_beyond_their_room_are_links(tmp_path, monkeypatch):
     monkeypatch.setattr("dp_prior.reports.pages.run_page.LARGEST_FILMS", 15)
     one = story_of("a", ("rollout", 1, (0.5,)), ("rollout", 2, (0.5,)))
