@@ -52,6 +52,7 @@ class Cadence(Config):
 
     def __str__(self) -> str:
         unit, count = next((name, value) for name, value in self.arguments().items() if value is not None)
+        unit = unit.removesuffix("s") if count == 1 else unit
         return f"{count:,} {unit}" if isinstance(count, int) else f"{count:g} {unit}"
 
     def due(

@@ -64,6 +64,11 @@ def test_nothing_is_due_while_the_clock_stands(cadence, samples, steps):
     assert not cadence.due(Progress(samples, steps), Progress(samples, steps), DATASET)
 
 
+def test_a_cadence_is_shown_with_its_unit_in_the_number_of_its_count():
+    shown = [str(Cadence(**{unit: count})) for unit, count in (("epochs", 1), ("epochs", 0.5), ("steps", 1000))]
+    assert [*shown, str(Cadence(samples=1))] == ["1 epoch", "0.5 epochs", "1,000 steps", "1 sample"]
+
+
 def test_the_first_event_comes_after_one_interval_not_at_the_start():
     hits = [Cadence(steps=3).due(Progress(i, i), Progress(i + 1, i + 1), DATASET) for i in range(7)]
     assert hits == [False, False, True, False, False, True, False]
@@ -87,7 +92,7 @@ def test_an_interval_in_samples_is_the_same_for_every_batch_size():
 @given(st.lists(st.integers(0, 500), max_size=30), st.integers(1, 5))
 def test_an_interval_in_minutes_is_due_in_the_step_in_which_it_ends(steps, minutes):
     cadence, still, seconds = Cadence(minutes=minutes), Progress(), 0
-    assert str(cadence) == f"{minutes} minutes"
+    assert str(cadence) == f"{minutes} minute{'s' * (minutes > 1)}"
     for step in steps:
         before, seconds = seconds, seconds + step
         ends = any(second % (60 * minutes) == 0 for second in range(before + 1, seconds + 1))

@@ -49,7 +49,7 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: Pa
         "also to": ", ".join(saver.type for saver in config.tracker.save),
         "start from": start,
     }
-    shown = [f"  {name:<13} {text}" for name, text in lines.items() if text]
+    shown = [f"  {name:<13} {text}".rstrip() for name, text in lines.items() if text]
     warnings = [*report["warnings"], *parts.model.warnings(), *budget_warnings(config, trainer)]
     warnings += [
         *camera_warnings(config),

@@ -4,6 +4,12 @@ from tests.messages import told
 from tests.tiny import train, write
 
 
+def test_no_line_of_the_plan_ends_in_blanks_without_a_description(tmp_path):
+    lines = train(write(tmp_path, description=""), "--check").output.splitlines()
+    assert any(line.startswith("  run  ") for line in lines)
+    assert not [line for line in lines if line != line.rstrip()]
+
+
 def test_the_plan_warns_of_a_clip_that_cuts_into_the_data(tmp_path):
     def lines(**change):
         return train(write(tmp_path, **change), "--check").output.splitlines()

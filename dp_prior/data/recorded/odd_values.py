@@ -36,9 +36,10 @@ def constant_warnings(keys: dict[str, dict[str, Any]]) -> list[str]:
         constant, count = found["constant_dimensions"], len(found["min"])
         if constant:
             effect = "the policy always gives these values" if key == ACTION else "they tell the policy nothing"
+            dimensions = f"dimension{'s' * (len(constant) > 1)} {first_few(constant, 20)} ({len(constant)} of {count})"
             warnings.append(
-                f"{_called(key)}, dimensions {first_few(constant, 20)} ({len(constant)} of {count}): constant over the "
-                f"train episodes, or within a millionth of their size; {effect}"
+                f"{_called(key)}, {dimensions}: constant over the train episodes, or within a millionth of their size; "
+                f"{effect}"
             )
     return warnings
 

@@ -91,7 +91,7 @@ def test_the_report_warns_of_outliers_huge_values_constant_dimensions_and_a_miss
     assert told_each(
         report["warnings"],
         ("no episode", "validate"),
-        ("'agent', dimensions 1 (1 of 2)", "constant"),
+        ("'agent', dimension 1 (1 of 2)", "constant"),
         ("'agent', dimension 0", "from -9999", "98 %"),
         ("action, dimension 1", "values", "98 %"),
     )

@@ -22,8 +22,10 @@ def test_a_constant_dimension_is_named_with_its_effect_and_a_varying_one_is_not(
     keys = {key: describe_key(statistics(SPREAD, 0 * SPREAD + 3, SPREAD)) for key in ("state", ACTION)}
     assert json.loads(json.dumps(keys)) == keys and keys["state"]["constant_dimensions"] == [1]
     state, action = constant_warnings(keys)
-    assert told(state, "'state'", "dimensions 1 (1 of 3)", "nothing")
-    assert told(action, "action", "dimensions 1 (1 of 3)", "always")
+    assert told(state, "'state'", "dimension 1 (1 of 3)", "nothing")
+    assert told(action, "action", "dimension 1 (1 of 3)", "always")
+    [both] = constant_warnings({"state": describe_key(statistics(0 * SPREAD, 0 * SPREAD, SPREAD))})
+    assert told(both, "'state'", "dimensions 0, 1 (2 of 3)")
     assert constant_warnings({"state": describe_key(statistics(SPREAD))}) == []
 
 
