@@ -111,7 +111,7 @@ def _draw_losses(axes: Any, losses: dict[str, Series], _: dict[str, Series]) -> 
         marker = "o" if len(x) == 1 else ""
         axes.plot(x, _smooth(y), color=_TRAINING, linewidth=1.4, marker=marker, markersize=3, label="train")
     names = sorted(name for name in losses if name != "train/loss")
-    for name, style in zip(names, _styles(), strict=False):
+    for name, style in zip(names, styles(), strict=False):
         axes.plot(*losses[name], **style, label=name[: -len("/loss")])
 
 
@@ -119,7 +119,7 @@ def _draw_action_errors(axes: Any, errors: dict[str, Series], _: dict[str, Serie
     """Root of the mean squared error, which has the unit of an action."""
     axes.set_title("action error (RMSE, data units)", loc="left", fontsize=10, color=INK)
     names = sorted(errors, key=lambda name: (name.split("[")[0], int(re.findall(r"\d+", name)[-1])))
-    for name, style in zip(names, _styles(), strict=False):
+    for name, style in zip(names, styles(), strict=False):
         x, y = errors[name]
         model, steps = re.fullmatch(r"(.+)/mse\[steps=(\d+)\]", name).groups()
         axes.plot(x, np.sqrt(y), **style, label=f"{model}, {steps} sampling step{'s' if steps != '1' else ''}")
@@ -129,7 +129,7 @@ def _draw_action_errors(axes: Any, errors: dict[str, Series], _: dict[str, Serie
 def _draw_scores(axes: Any, scores: dict[str, Series], series: dict[str, Series]) -> None:
     """Mean scores with their confidence intervals; the best score has a star and is stated in the legend."""
     axes.set_title("score, 95 % confidence interval", loc="left", fontsize=10, color=INK)
-    for (name, (x, y)), style in zip(scores.items(), _styles(), strict=False):
+    for (name, (x, y)), style in zip(scores.items(), styles(), strict=False):
         colour, best = style["color"], int(np.argmax(y))
         axes.plot(x, y, **style, zorder=3, label=f"{name[: -len('/score')]}, best {y[best]:.4g}")
         low, high = series.get(f"{name}_ci_low"), series.get(f"{name}_ci_high")
@@ -182,7 +182,7 @@ def _smooth(y: np.ndarray) -> np.ndarray:
     return np.convolve(y, window, "same") / np.convolve(np.ones_like(y), window, "same")
 
 
-def _styles() -> Iterator[dict[str, Any]]:
-    """Line styles in order."""
+def styles() -> Iterator[dict[str, Any]]:
+    """Arguments of `plot` for one line after another: a dash for each pass through the colours."""
     for dash, colour in itertools.cycle(itertools.product(_DASHES, COLOURS)):
         yield {"color": colour, "linestyle": dash, "linewidth": 1.6, "marker": "o", "markersize": 2.5}

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dp_prior.evaluation.curve import COLOURS, dress, logarithmic
+from dp_prior.evaluation.curve import COLOURS, dress, logarithmic, styles
 from dp_prior.evaluation.picture import INK, import_figure, take_literally
 from dp_prior.reports.pages.page import Markup
 
@@ -72,21 +72,22 @@ Line = tuple[str, np.ndarray, np.ndarray]
 
 
 def overlay(lines: Iterable[Line], ylabel: str, xlabel: str, *, log: bool) -> Any:
-    """Lines of several runs in one chart, in the order of the page's colours."""
-    figure = import_figure()(figsize=(5, 3.4), layout="constrained")
+    """Lines of several runs in one chart, in the order of the page's colours and dashes; their names stand below."""
+    lines = list(lines)
+    figure = import_figure()(figsize=(5, 3.4 + 0.17 * len(lines)), layout="constrained")
     axes = figure.subplots()
-    for index, (label, x, y) in enumerate(lines):
-        colour, marker = COLOURS[index % len(COLOURS)], "o" if len(x) <= MOST_MARKED else None
+    for (label, x, y), style in zip(lines, styles(), strict=False):
         if y.ndim == 2:
             y, *band = y
-            axes.fill_between(x, *band, color=colour, alpha=0.16, linewidth=0)
-        axes.plot(x, y, color=colour, linewidth=1.5, marker=marker, markersize=2.5, label=label)
+            axes.fill_between(x, *band, color=style["color"], alpha=0.16, linewidth=0)
+        axes.plot(x, y, **style | {"marker": "o" if len(x) <= MOST_MARKED else None}, label=label)
     if log:
         logarithmic(axes)
     dress(axes, xlabel)
     axes.set_ylabel(ylabel, fontsize=9, color=INK)
     drawn = axes.get_lines()  # given explicitly, since matplotlib skips labels that begin with an underscore
-    axes.legend(drawn, [line.get_label() for line in drawn], frameon=False, fontsize=8, labelcolor=INK)
+    names = [line.get_label() for line in drawn]
+    figure.legend(drawn, names, loc="outside lower left", frameon=False, fontsize=8, labelcolor=INK)
     return figure
 
 

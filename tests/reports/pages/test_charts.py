@@ -31,6 +31,19 @@ def test_a_long_log_has_a_small_chart():
     assert len(chart) < 1 << 18
 
 
+@pytest.mark.parametrize("count", [1, 8, 18])
+def test_lines_of_many_runs_differ_and_no_name_covers_them(count):
+    x = np.arange(3.0)
+    figure = overlay([(f"run {number}", x, x + number) for number in range(count)], "y", "x", log=False)
+    figure.draw_without_rendering()
+    [axes], [legend] = figure.get_axes(), figure.legends
+    styles = [(line.get_color(), line._unscaled_dash_pattern) for line in axes.get_lines()]
+    assert len({*map(str, styles)}) == count
+    names = legend.get_window_extent()
+    assert names.y1 <= axes.get_tightbbox().y0 and names.y0 >= 0
+    assert [text.get_text() for text in legend.get_texts()] == [f"run {number}" for number in range(count)]
+
+
 @pytest.mark.parametrize("counts", [[0, 0, 0], [1, 2, 4], [5], [0, 1_000_000, 1]])
 def test_a_spark_has_a_bar_for_each_count_that_shows_as_high_as_its_share_of_the_largest(counts):
     drawn = spark(np.array(counts))
