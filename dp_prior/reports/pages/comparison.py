@@ -19,7 +19,7 @@ from dp_prior.reports.pages.charts import overlay
 from dp_prior.reports.pages.drawing import Chart, Drawing
 from dp_prior.reports.pages.evaluation_report import EvaluationReport
 from dp_prior.reports.pages.page import Page, Table
-from dp_prior.reports.pages.ranking import distinct_names, ranked, scores_by_seed, value_of
+from dp_prior.reports.pages.ranking import distinct_names, ranked, ranked_groups, scores_by_seed, value_of
 from dp_prior.reports.pages.run_page import headlines, points, short, timed
 from dp_prior.reports.pages.story import Story
 
@@ -31,6 +31,7 @@ def comparison_page(stories: list[Story]) -> Page:
     """The page of several runs."""
     names = distinct_names(stories)
     groups = _configurations(names, stories)
+    best_first = [groups[place] for place in ranked_groups([group for _, group in groups])[1]]
     single = [(name, [story]) for name, story in zip(names, stories, strict=True)]  # their hours differ
     keys = dict.fromkeys(itertools.chain(*(story.settings for story in stories)))
     differing = [
@@ -48,9 +49,13 @@ def comparison_page(stories: list[Story]) -> Page:
         title=f"{len(stories)} runs",
         summaries=[
             _runs(names, stories),
-            ("Configurations, over seeds of training", ("configuration", "seeds", "metric", "mean"), _folded(groups)),
-            _bootstrapped(groups),
-            ("Paired by seed", ("run", "against", "metric", "seeds", "difference"), _paired(names, stories)),
+            (
+                "Configurations, over seeds of training",
+                ("configuration", "seeds", "metric", "mean"),
+                _folded(best_first),
+            ),
+            _bootstrapped(best_first),
+            ("Paired by episode", ("run", "against", "metric", "episodes", "difference"), _paired(names, stories)),
         ],
         sections=[section for section in sections if section[1]],
         tables=[("Settings that differ", ("setting", *names), differences)],
@@ -212,6 +217,6 @@ def _paired(names: list[str], stories: list[Story]) -> list[tuple[str, str, str,
             low, high = mean_interval(difference, limits=of_difference(stories[0].tested.score_range))
             text = f"{difference.mean():+.3f} ({low:+.3f} to {high:+.3f})"
             broken = np.isnan(difference).sum()
-            text = f"none: {broken} of the seeds have no score" if broken else text
+            text = f"none: {broken} of the episodes have no score" if broken else text
             rows.append((name, names[0], f"{story.tested.name}/score", str(len(common)), text))
     return rows

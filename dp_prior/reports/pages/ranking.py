@@ -16,16 +16,21 @@ def ranked(stories: list[Story]) -> tuple[str, list[int]]:
     The metric is the score, or the monitored metric of the best weights where no episodes were measured. Runs without
     a value of the metric are last.
     """
-    values = [value_of(story) for story in stories]
-    counts = Counter(found[0] for found in values if found is not None)
+    return ranked_groups([[story] for story in stories])
+
+
+def ranked_groups(groups: list[list[Story]]) -> tuple[str, list[int]]:
+    """The same of groups of runs, by the means over those of their runs that have a value of the metric."""
+    values = [[found for story in group if (found := value_of(story)) is not None] for group in groups]
+    counts = Counter(name for found in values for name, _ in found)
     metric = counts.most_common(1)[0][0] if counts else ""
 
     def key(place: int) -> tuple[bool, float]:
-        name, value = values[place] or ("", math.nan)
-        is_missing = name != metric or math.isnan(value)
-        return is_missing, 0.0 if is_missing else -value * stories[place].direction(metric)
+        found = [value for name, value in values[place] if name == metric]
+        mean = math.fsum(found) / len(found) if found else math.nan
+        return math.isnan(mean), 0.0 if math.isnan(mean) else -mean * groups[place][0].direction(metric)
 
-    return metric, sorted(range(len(stories)), key=key)
+    return metric, sorted(range(len(groups)), key=key)
 
 
 def ranking(stories: list[Story]) -> list[str]:

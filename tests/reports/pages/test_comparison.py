@@ -51,7 +51,7 @@ def test_a_control_that_ran_later_or_last_does_not_count():
     ]  # fmt: skip
     summaries = {title: rows for title, _, rows in comparison_page([late, run, chosen]).summaries}
     assert [row[3] for row in summaries["Runs"]] == ["0.900 ()", "0.900 ()", "0.900 ()"]
-    assert summaries["Paired by seed"] == [("a", "b", "rollout/score", "3", "+0.000 (+0.000 to +0.000)")]
+    assert summaries["Paired by episode"] == [("a", "b", "rollout/score", "3", "+0.000 (+0.000 to +0.000)")]
 
 
 def test_scores_of_different_environments_are_not_paired():
@@ -63,7 +63,7 @@ def test_scores_of_different_environments_are_not_paired():
         return dataclasses.replace(run, reports=[dataclasses.replace(one, environment=world) for one in run.reports])
 
     runs = [run_in(name, version) for name, version in {"a": "3.3.0", "b": "3.3.0", "c": "3.4.0", "d": None}.items()]
-    [paired] = [rows for title, _, rows in comparison_page(runs).summaries if title == "Paired by seed"]
+    [paired] = [rows for title, _, rows in comparison_page(runs).summaries if title == "Paired by episode"]
     pairs = {row[0]: row[-1] for row in paired}
     assert pairs["b"] == pairs["d"] == "+0.000 (+0.000 to +0.000)"  # an older version has not noted it
     assert "mujoco 3.3.0 against 3.4.0" in pairs["c"] and "+0" not in pairs["c"]
@@ -79,7 +79,7 @@ def test_environments_are_told_apart_by_what_both_runs_noted_of_them():
 
     runs = [run_in("a", type="pusht", n_envs=25, max_steps=300), run_in("b", type="pusht", n_envs=5, camera=None)]
     runs += [run_in("c", type="toy"), run_in("d", type="pusht", max_steps=200), run_in("e")]
-    [paired] = [rows for title, _, rows in comparison_page(runs).summaries if title == "Paired by seed"]
+    [paired] = [rows for title, _, rows in comparison_page(runs).summaries if title == "Paired by episode"]
     pairs = {row[0]: row[-1] for row in paired}
     assert pairs["b"] == pairs["e"] == "+0.000 (+0.000 to +0.000)"
     assert told(pairs["c"], "env.type", "pusht", "toy") and told(pairs["d"], "env.max_steps", 300, 200)
@@ -92,8 +92,8 @@ def test_a_mean_without_the_episodes_that_failed_is_no_mean():
     summaries = {columns: rows for _, columns, rows in comparison_page(runs).summaries}
     whole, broken = summaries["configuration", "seeds", "metric", "mean"]
     assert whole[3].startswith("0.7333 (") and told(broken[3], "none", 2, "runs", "score")
-    paired = summaries["run", "against", "metric", "seeds", "difference"]
-    assert told_each([row[-1] for row in paired][1:], *[("none", 1, "seeds", "score")] * 2)
+    paired = summaries["run", "against", "metric", "episodes", "difference"]
+    assert told_each([row[-1] for row in paired][1:], *[("none", 1, "episodes", "score")] * 2)
 
 
 def test_runs_without_a_simulator_are_ranked_by_the_monitored_metric_in_its_direction():
@@ -143,7 +143,8 @@ def test_configurations_are_folded_over_seeds_and_episodes_by_the_stratified_boo
     ]
     columns = ("configuration", "seeds", "episodes", "score", "worst tenth")
     [rows] = [rows for _, found, rows in comparison_page(runs).summaries if found == columns]
-    for group, row in enumerate(rows):
+    for row in rows:
+        group = int(row[0].removeprefix("lr="))
         assert row[1:3] == ("3", "12")
         for cell, statistic in zip(row[3:], (mean, worst_tenth), strict=True):
             values, draws = bootstrap(list(scores), statistic)
@@ -154,3 +155,23 @@ def test_configurations_are_folded_over_seeds_and_episodes_by_the_stratified_boo
     broken = [*runs[:-1], story_of("b2", ("rollout", 1, (None,) * 12), seed=2, lr=1)]
     [none] = [rows for _, found, rows in comparison_page(broken).summaries if found == columns]
     assert none == []
+
+
+def test_configurations_stand_from_best_to_worst():
+    scores = {"a": (0.2, 0.9), "b": (0.8, 0.8), "c": (0.1, 0.2)}
+    runs = [
+        story_of(f"{name}{seed}", ("rollout", 1, (score,) * 2), seed=seed, lr=name)
+        for name, both in scores.items()
+        for seed, score in enumerate(both)
+    ]
+    folded, over_episodes = [rows for _, columns, rows in comparison_page(runs).summaries if "configuration" in columns]
+    assert [row[0] for row in folded] == [row[0] for row in over_episodes] == ["lr=b", "lr=a", "lr=c"]
+    low = [
+        monitored(f"{width} {seed}", [value], width=width, seed=seed)
+        for width, value in ((8, 0.5), (16, 0.3))
+        for seed in range(2)
+    ]
+    for run in low:
+        run.settings.pop("name")
+    [rows] = [rows for _, columns, rows in comparison_page(low).summaries if rows and "configuration" in columns]
+    assert told(rows[0][0], "width=16") and told(rows[1][0], "width=8")
