@@ -74,15 +74,12 @@ def test_the_page_says_how_far_the_run_came_and_what_to_do_next():
 
 
 def test_results_come_before_settings_and_the_last_process_says_how_long_it_lasted():
-    report = EvaluationReport(Path("media/test_2.json"), "test", 2, 16, {}, {"test/motion": [{"signal": "action"}]})
     ending = {"started": "2026-01-01T00:00:00+00:00", "ended": "2026-01-01T01:02:03+00:00"}
-    result = {"test": {"test/score": 0.5}}
-    settings = {"test.0.type": "rollout", "test.0.name": "test"}
-    tested = story([row(2)], result=result, ending=ending, reports=[report], settings=settings)
+    tested = story([row(2)], result={"test": {"test/score": 0.5}}, ending=ending)
     page = run_page(tested, Path("report.html"))
     assert page.facts["lasted"] == "1:02:03"
     titles = [title for title, _, _ in page.tables]
-    assert told_each(titles[1:], ("Test", "best weights"), ("test/motion", "2"), ("Settings", "defaults"))
+    assert told_each(titles[1:], ("Test", "best weights"), ("Settings", "defaults"))
 
 
 def test_films_beyond_their_room_are_links(tmp_path, monkeypatch):
