@@ -165,6 +165,7 @@ RECORDED = {  # of the entries that hold a setting the longest counts
     "data.language.instruction.weights": "schedule-changing",
     "data.language.instruction.success_of": "schedule-changing",
     "data.weights": "schedule-changing",
+    "data.weights.mask": "data",
     "data.sets.language.weights": "schedule-changing",  # of sets that are called so
     "data.sets.weights.episodes": "harmless",
     "data.source.path": "harmless",
