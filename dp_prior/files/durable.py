@@ -63,7 +63,7 @@ def _naming_full(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in FULL or error.filename is not None:
             raise
-        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error  # a library may hide the reason
 
 
 def make_directory(path: Path) -> None:

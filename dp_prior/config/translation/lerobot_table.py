@@ -54,11 +54,10 @@ _HUB = 'add {"type": "huggingface", "repo": "user/name"} to tracker.save'
 _LORA = "adapters are not here; `train.init_from` fine-tunes whole weights"
 _REMOTE = "runs start where the command does"
 _PRESET = "use_policy_training_preset"
-_OF_ANY_POLICY = tuple(
-    f"policy.{name}"
-    for name in ("type", "device", "use_amp", "input_features", "output_features", "path", "pretrained_path")
-    + ("push_to_hub", "repo_id", "private", "tags", "license", "use_peft")
-)
+_HUB_NAMES = ("push_to_hub", "repo_id", "private", "tags", "license")
+_OF_ANY_POLICY = ("type", "device", "use_amp", "input_features", "output_features", *_HUB_NAMES)
+"""Settings in `policy` that do not depend on its type."""
+
 _POWER = ("inv_gamma", "power", "min_decay", "max_decay", "update_after_step")
 """Settings of an average of growing decay, here as there."""
 
@@ -151,9 +150,12 @@ def _of_other_policy(theirs: Theirs) -> dict[str, str]:
     if kind == "diffusion":
         return {}
     reason = f"belongs to policy {kind!r}; the diffusion policy keeps its own"
-    rooms = ("policy", "optimizer", "scheduler", _PRESET)
-    own = [path for path in theirs if path.partition(".")[0] in rooms]
-    return {path: reason for path in own if not path.startswith(_OF_ANY_POLICY)}
+    own = {}
+    for path in theirs:
+        room, *names = path.split(".")
+        if room in ("optimizer", "scheduler", _PRESET) or (room == "policy" and names[0] not in _OF_ANY_POLICY):
+            own[path] = reason
+    return own
 
 
 def _policy(kind: str, theirs: Theirs, *names: str) -> Here:
@@ -392,7 +394,7 @@ _ROWS = (
     *left_out("CUDA_VISIBLE_DEVICES chooses the GPU", "policy.device"),
     *left_out("`dp-prior import`, then `train.init_from`", "policy.path", "policy.pretrained_path"),
     *left_out("`dp-prior import`, then `train.init_from`", "policy.pretrained_revision"),
-    *left_out(_HUB, "policy.push_to_hub", "policy.repo_id", "policy.private", "policy.tags", "policy.license"),
+    *left_out(_HUB, *(f"policy.{name}" for name in _HUB_NAMES)),
     *left_out(_HUB, "save_checkpoint_to_hub"),
     *left_out(_LORA, "policy.use_peft", "peft.**"),
     *left_out(

@@ -334,7 +334,7 @@ def test_a_local_data_set_and_weights_by_name():
 
 def test_settings_of_another_policy_are_not_taken_for_those_of_diffusion():
     act = {"type": "act", "n_obs_steps": 1, "chunk_size": 100, "n_action_steps": 100, "optimizer_lr": 1e-5}
-    act |= {"vision_backbone": "resnet18", "num_inference_steps": 10, "kl_weight": 10.0}
+    act |= {"vision_backbone": "resnet18", "num_inference_steps": 10, "kl_weight": 10.0, "pretrained_path": "x/act"}
     features = {"input_features": PUSHT["policy"]["input_features"]}
     theirs = {**PUSHT, "policy": act | features, "optimizer": {"type": "adamw", "lr": 1e-5}}
     bare = {**PUSHT, "policy": {"type": "diffusion"} | features, "optimizer": {}}
