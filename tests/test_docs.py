@@ -31,7 +31,7 @@ from dp_prior.run.assembly import Assembly
 from dp_prior.run.plan import plan
 from dp_prior.run.run import Run
 from dp_prior.run_directory.config import TrainConfig
-from dp_prior.run_directory.configurations import truly_described
+from dp_prior.run_directory.descriptions import truly_described
 from dp_prior.tracking.tracker import Tracker
 from tests import test_image, test_prior
 from tests.embedders.models import save_model

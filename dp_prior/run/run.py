@@ -32,7 +32,8 @@ from dp_prior.run.plan import plan
 from dp_prior.run.start import Resume, find_checkpoint, initialise
 from dp_prior.run_directory.changes import FINGERPRINT
 from dp_prior.run_directory.config import TrainConfig, run_directory
-from dp_prior.run_directory.configurations import find_configuration, truly_described
+from dp_prior.run_directory.configurations import find_configuration
+from dp_prior.run_directory.descriptions import truly_described
 from dp_prior.run_directory.directory import RunDirectory
 from dp_prior.run_directory.exit_file import DONE, EXIT, STOPPED, recorded
 from dp_prior.run_directory.scores import has_result_of, shown_on_card, write_result

@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 from dp_prior.config.schema import json_schema
@@ -15,6 +17,12 @@ def test_each_configuration_that_is_listed_is_one_that_train_takes_by_its_name()
     lines = command("configs").output.splitlines()
     found = {name: Path(place) for name, place in (line.split(maxsplit=1) for line in lines)}
     assert found and all(path.is_file() and find_configuration(Path(name)) == path for name, path in found.items())
+
+
+def test_listing_configurations_waits_for_no_torch():
+    program = "import sys; from dp_prior.cli import configs; configs([], standalone_mode=False); assert 'torch' not in "
+    said = subprocess.run([sys.executable, "-c", f"{program} sys.modules"], capture_output=True, text=True)
+    assert said.returncode == 0 and "pusht_state" in said.stdout, said.stderr
 
 
 def test_the_schema_is_printed_whole():

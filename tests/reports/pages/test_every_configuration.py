@@ -14,7 +14,7 @@ from dp_prior.cli import main
 from dp_prior.envs.told import told_rows
 from dp_prior.pixels.renderers.metaworld import SCENE
 from dp_prior.run_directory.config import TrainConfig
-from dp_prior.run_directory.configurations import truly_described
+from dp_prior.run_directory.descriptions import truly_described
 from tests.data.pictures import sets
 from tests.reports.pages.test_report import Outline
 from tests.test_recipes import lerobot_pusht, replay_buffer
