@@ -167,6 +167,7 @@ def seeing(place):
     )))  # fmt: skip
 
 
+@pytest.mark.slow
 def test_pictures_that_are_drawn_from_states_are_drawn_from_those_of_the_expert(tmp_path):
     needs("gym_pusht", "pusht")
     Run(seeing(tmp_path), report=None).run()

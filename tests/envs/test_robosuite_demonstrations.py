@@ -12,7 +12,8 @@ from dp_prior.envs.robosuite_demonstrations import demonstrate, moved, write_dem
 from dp_prior.envs.robosuite_expert import EXPERTS  # noqa: E402
 
 
-@pytest.mark.parametrize("noise", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [0.0, 1.0])
 def test_executed_actions_lead_to_the_recorded_states_and_actions_are_the_expert_s(noise):
     states, actions, executed, is_solved = demonstrate(0, "Lift", noise)
     assert is_solved and (actions.dtype, actions.shape) == (np.float32, (len(states), 7))

@@ -196,7 +196,8 @@ def run_kills(tmp_path, encoding, workers, every):
     return int(output.stdout)
 
 
-@pytest.mark.parametrize("encoding, workers", [("raw", 3), pytest.param("jpeg", 1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding, workers", [("raw", 3), ("jpeg", 1)])
 def test_builds_killed_again_and_again_end_with_the_cache_of_one_that_was_not(source, encoding, workers):
     """Each attempt dies a call later than the one before, and goes on with what those left."""
     fresh = cache_of(source, encoding, root=source.root.parent / "fresh")
