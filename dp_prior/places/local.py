@@ -6,6 +6,7 @@ besides the listed ones. Nothing is written or deleted through a symbolic link.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -129,10 +130,11 @@ class LocalSaver(Saver):
     def save(self, saved: Saved) -> None:
         """Copy to the directories that are configured."""
         metric = saved.metrics.get(self._monitor)
-        if saved.is_latest:
-            self._copy(saved.path, self._record.save_latest_to, saved.progress, metric)
-        if saved.is_best:
-            self._copy(saved.path, self._record.save_best_to, saved.progress, metric)
+        with contextlib.ExitStack() as copies:  # where one place fails, the other still gets its copy
+            if saved.is_best:
+                copies.callback(self._copy, saved.path, self._record.save_best_to, saved.progress, metric)
+            if saved.is_latest:
+                copies.callback(self._copy, saved.path, self._record.save_latest_to, saved.progress, metric)
 
     def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None:
         """Copy the best checkpoint; `save` did not see a checkpoint that another machine saved."""

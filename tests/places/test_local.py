@@ -296,6 +296,14 @@ def test_what_is_filled_in_is_one_harmless_name(step, seen, metric):
     assert "/" not in name and ".." not in name and "\0" not in name
 
 
+def test_a_place_that_fails_does_not_keep_the_other_from_its_copy(run, tmp_path):
+    (tmp_path / "file").touch()
+    saver = saver_of(run, save_latest_to=str(tmp_path / "file" / "latest"), save_best_to="best")
+    with pytest.raises(OSError, match=naming("file")):
+        run.save(1, saver, value=0.5, is_best=True)
+    assert step_of(run.directory / "best") == 1
+
+
 def test_a_saver_without_a_place_or_with_one_place_twice_is_refused():
     with pytest.raises(ConfigError, match=naming("local saver", "save_latest_to", "save_best_to")):
         LocalSaverConfig()
