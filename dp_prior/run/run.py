@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.checkpoints.documents import CONFIG, PROGRESS
-from dp_prior.checkpoints.format import read_checkpoint
+from dp_prior.checkpoints.format import read_checkpoint, read_manifest
 from dp_prior.checkpoints.snapshot import Snapshot
-from dp_prior.checkpoints.store import CheckpointStore
+from dp_prior.checkpoints.store import CheckpointStore, Saved
 from dp_prior.config import ConfigError
 from dp_prior.config.errors import short
 from dp_prior.evaluation.curve import draw_learning_curve
@@ -35,7 +35,7 @@ from dp_prior.run_directory.config import TrainConfig, run_directory
 from dp_prior.run_directory.configurations import find_configuration
 from dp_prior.run_directory.descriptions import truly_described
 from dp_prior.run_directory.directory import RunDirectory
-from dp_prior.run_directory.exit_file import DONE, EXIT, STOPPED, recorded
+from dp_prior.run_directory.exit_file import DONE, EXIT, STOPPED, UNDELIVERED, recorded
 from dp_prior.run_directory.scores import has_result_of, shown_on_card, write_result
 from dp_prior.tracking.console import show
 from dp_prior.tracking.identity import IDENTITY, claim_identity
@@ -133,7 +133,8 @@ class Run:
             if outcome.status == "stopped":
                 parts.exits.end("preempted", STOPPED, words, rank=stop.rank, stopped_by=outcome.stopped_by)
             else:
-                parts.exits.end(outcome.status, DONE, words)
+                owed = {UNDELIVERED: True} if services.tracker.has_failed_savers else {}
+                parts.exits.end(outcome.status, DONE, words, **owed)
         return outcome
 
     def _run(self, trainer: PolicyTrainer, found: Path | None, services: Services) -> Outcome:
@@ -157,6 +158,7 @@ class Run:
                 status = "stopped"
         elif best is not None and status == "complete" and (parts.exits.was_cut_short or self._has_new_savers):
             # the previous process may have ended before it delivered
+            self._pass_on(services)
             self._deliver(services.tracker, best, ending)
         with ranks.busy():
             failures = services.tracker.close(
@@ -284,6 +286,14 @@ class Run:
                 with self._optional("warning: no report was written", Exception):  # of drawing libraries, a full disk
                     write_last_page(parts.directory, ending)
             tracker.complete(best, *shown_on_card(parts.directory, best))
+
+    def _pass_on(self, services: Services) -> None:
+        """Pass the latest checkpoint to the savers again."""
+        if not self.parts.ranks.is_main_process or (latest := services.store.latest()) is None:
+            return
+        with self.parts.ranks.busy():
+            manifest = read_manifest(latest)
+            services.tracker.save(Saved(latest, manifest.progress, manifest.metrics, is_latest=True, is_best=False))
 
     @contextlib.contextmanager
     def _optional(self, failure: str, *errors: type[Exception]) -> Iterator[None]:

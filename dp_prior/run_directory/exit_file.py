@@ -38,6 +38,7 @@ from dp_prior.training.guard import NotFiniteError
 
 EXIT = "exit.json"
 RUNNING, REFUSED = "running", "refused"
+UNDELIVERED = "undelivered"
 DONE, FAILED, BAD_CONFIG, BAD_DATA = 0, 1, 64, 65
 UNAVAILABLE, BUSY, UNSAVED, STOPPED, INTERRUPTED = 69, 73, 74, 75, 130
 REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first match wins
@@ -75,7 +76,8 @@ class ExitFile:
     """`exit.json` of a run, as one rank writes it.
 
     Attributes:
-        was_cut_short: whether the previous process was killed, stopped, or ended with an error; False before `begin`.
+        was_cut_short: whether the previous process was killed, stopped, or ended with an error or with a saver that had
+            failed; False before `begin`.
     """
 
     def __init__(self, directory: Path, rank: int = 0, ranks: int = 1):
@@ -90,7 +92,7 @@ class ExitFile:
     def begin(self) -> str | None:
         """Write `running`. Returns a line if the previous process was killed."""
         before = read_object(self.path)
-        self.was_cut_short = before.get("code", DONE) != DONE
+        self.was_cut_short = before.get("code", DONE) != DONE or UNDELIVERED in before
         with contextlib.suppress(OSError):
             self._write({"reason": RUNNING, "code": None, "message": "the run is in progress, or was killed"})
         host, pid = before.get("host"), before.get("pid")

@@ -81,7 +81,7 @@ class IsolatedSaver(Isolated):
         if line is None or not owed:
             return line
         steps = " and ".join(str(saved.progress.global_step) for saved in owed)
-        return f"{line}; the checkpoint of step {steps} did not reach it"
+        return f"{line}; the checkpoint of step {steps} did not reach it; the same command tries again"
 
     def _owed(self) -> list[Saved]:
         """Undelivered checkpoints, with the roles (latest, best) still to deliver; an old best never acts as latest."""
@@ -254,6 +254,11 @@ class Tracker:
         lines = [part.summary() for part in (*self._direct, *self._queued, *self._savers)]
         undelivered = [line for saver in self._savers for line in saver.undelivered]
         return [line for line in lines if line is not None] + undelivered
+
+    @property
+    def has_failed_savers(self) -> bool:
+        """Whether a saver raised an error, so that it may lack a checkpoint."""
+        return any(saver.failures for saver in self._savers)
 
     def __enter__(self) -> Tracker:
         return self

@@ -21,7 +21,7 @@ from dp_prior.run_directory.config import TrainConfig
 from dp_prior.tensors.randomness import Randomness
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.trainer import PolicyTrainer
-from tests import forks
+from tests import forks, messages
 from tests.data.recorded.test_language import embed
 from tests.evaluation.rollouts import SIDES, Telling
 from tests.messages import naming
@@ -224,6 +224,21 @@ def test_run_killed_before_it_delivered_its_result_delivers_it_at_the_next_start
         assert (tmp_path / "run" / "exports" / "best").exists() == (status == "delivered")
         shutil.rmtree(tmp_path / "run" / "exports", ignore_errors=True)
     assert (tmp_path / "run" / "result.json").stat().st_mtime_ns == measured, "measured once"
+
+
+def test_a_saver_that_failed_receives_best_and_latest_at_the_next_start_and_only_then(tmp_path):
+    place = tmp_path / "place"
+    saver = {"type": "local", "save_best_to": str(place / "best"), "save_latest_to": str(place / "latest")}
+    config = tiny(tmp_path, train__steps=2, tracker__save=[saver])
+    place.write_text("no folder")
+    [line] = experiment(config).run().failures
+    assert messages.told(line, "'local'", "step 2")
+    place.unlink()
+    for is_sent in (True, False):
+        done = experiment(config).run()
+        assert done.status == "complete" and not done.failures
+        assert (place / "best").exists() == (place / "latest").exists() == is_sent
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def test_same_seed_gives_the_same_weights_and_another_one_does_not(tmp_path):
