@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from torch import Tensor
@@ -35,7 +38,7 @@ def evaluate_checkpoint(
     Args:
         reference: path of a checkpoint or a run.
         overrides: changes to the configuration, for example other data or more episodes.
-        out: folder for reports, films and pictures; None for nowhere.
+        out: folder for reports, films and pictures, which stays empty if the evaluation fails; None for nowhere.
 
     Returns:
         (metric, value now, value stored in the checkpoint, or in the result of its run, or None) for all evaluators,
@@ -75,7 +78,7 @@ def evaluate_checkpoint(
         trainer = parts.trainer(tracker, None)
         if not is_imported:
             parts.restore(trainer, snapshot, allow_changes=("data", "seed"))  # measuring on other data is allowed
-        with tracker, parts.watched():
+        with _emptied_on_error(out if ranks.is_main_process else None), tracker, parts.watched():
             metrics = measure(evaluators, trainer.models, ranks, trainer.progress, "evaluation").metrics
         ranks.end()
     stored, run = snapshot.documents.get(PROGRESS, {"metrics": {}})["metrics"], directory.parent.parent
@@ -92,6 +95,18 @@ def _console() -> list[ConsoleLogger]:
 def _check_empty(folder: Path | None) -> None:
     if folder is not None and folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty; choose another folder, so that no file is overwritten")
+
+
+@contextlib.contextmanager
+def _emptied_on_error(folder: Path | None) -> Iterator[None]:
+    """Empty the folder of an evaluation that fails, as on a full disk, so that the same command can be repeated."""
+    try:
+        yield
+    except BaseException:
+        if folder is not None and folder.is_dir():
+            for path in folder.iterdir():
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        raise
 
 
 def _load(model: Pretrained, tensors: dict[str, Tensor], directory: Path) -> None:

@@ -1,10 +1,12 @@
 """Commands on finished runs."""
 
+import errno
 import math
 import re
 
 import pytest
 
+from dp_prior.commands import evaluate as command
 from dp_prior.commands.evaluate import evaluate_checkpoint
 from dp_prior.config import ConfigError
 from dp_prior.tracking import console
@@ -30,3 +32,19 @@ def test_every_evaluator_says_on_stderr_how_much_is_done_and_the_numbers_are_tho
         said = capsys.readouterr()
         shown = {re.match(r"(\S+?),? ", line)[1] for line in said.err.splitlines()}
         assert {name.split("/")[0] for name, _, _ in found} == shown and not said.out
+
+
+def test_an_evaluation_that_fails_leaves_no_part_of_its_folder(trained_policy, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+
+    def fill(*arguments):
+        (out / "deep").mkdir(parents=True)
+        for path in (out / "report.json", out / "deep" / "film.mp4"):
+            path.write_bytes(b"part")
+        raise OSError(errno.ENOSPC, "full", str(out))
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match=naming(out)):
+        patch.setattr(command, "measure", fill)
+        evaluate_checkpoint(str(trained_policy), out=out)
+    assert not any(out.iterdir())
+    assert evaluate_checkpoint(str(trained_policy), out=out), "the same command can be repeated"
