@@ -24,7 +24,7 @@ from dp_prior.files.redact import without_password
 from dp_prior.places.destination import DeliveryReport, delivered, folders
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.pointer import LARGEST_POINTER, Pointer, movable
-from dp_prior.places.source import PIECE, RemoteError, StreamedSource
+from dp_prior.places.source import PIECE, RemoteError, StreamedSource, kind_of
 from dp_prior.places.upload import UploadConfig
 from dp_prior.places.worker import Worker
 
@@ -211,7 +211,7 @@ class FsspecFolder(StreamedSource):
         except Exception as error:
             name = type(error).__name__
             trouble = "refused" if name in _NO_ACCESS else "unavailable"
-            raise RemoteError(f"{self.url} cannot be written to ({name})", trouble) from None
+            raise RemoteError(f"{self.url} cannot be written to ({kind_of(error)})", trouble) from None
 
 
 def _claim(folder: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from dp_prior.checkpoints.format import DamagedError
 from dp_prior.places.destination import DeliveryReport, Destination
 from dp_prior.places.parcel import Parcel
-from dp_prior.places.source import RemoteError
+from dp_prior.places.source import RemoteError, kind_of
 
 _PROGRAM = """
 import sys
@@ -119,6 +119,6 @@ def perform(
         report = DeliveryReport(f"the checkpoint is damaged: {error.problem}", "damaged")
     except ImportError as error:
         report = DeliveryReport(str(error), "refused")
-    except Exception as error:  # report only its type: the text may contain a secret
-        report = DeliveryReport(f"{type(error).__name__} in the uploader", "unavailable")
+    except Exception as error:
+        report = DeliveryReport(f"{kind_of(error)} in the uploader", "unavailable")
     tell(replace(report, commits=commits))

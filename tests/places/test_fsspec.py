@@ -1,7 +1,9 @@
 """Folders behind URLs: the same protocol on a store in memory and on a directory; the pointer moves last."""
 
+import errno
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -17,6 +19,7 @@ from dp_prior.places.reference import resolve
 from dp_prior.places.source import RemoteError
 from dp_prior.places.upload import UploadSaver
 from dp_prior.tracking import TrackerConfig
+from tests.limits import file_sizes_up_to
 from tests.messages import naming, told
 from tests.places.parcels import Run, assert_whole, parcel_of
 
@@ -203,6 +206,15 @@ def test_memory_is_reached_without_a_process(run, monkeypatch, tmp_path):
 def test_what_is_no_url_is_refused(url):
     with pytest.raises(ConfigError, match=naming("url", f"'{url}'", "s3://bucket/runs/pusht", "`local`")):
         FsspecSaverConfig(url=url)
+
+
+def test_a_full_disk_is_told_with_the_reason_of_the_system(tmp_path):
+    run, url = Run(tmp_path / "run"), f"file://{tmp_path}/there"
+    saver = UploadSaver(FsspecSaverConfig(url=url), run.directory)
+    saver.save(run.save(1))
+    with file_sizes_up_to(1000), pytest.raises(RemoteError, match=naming(url, os.strerror(errno.EFBIG))):
+        FsspecFolder(url).deliver(parcel_of(saver), lambda: None)
+    run.lock.release()
 
 
 @pytest.mark.parametrize("url", ["file://backup/pusht", "file://./backup", "local://backup"])
