@@ -159,7 +159,8 @@ class UploadSaver(Saver):
             self._put("best", directory, media, scores)
 
     def close(self, leave: threading.Event) -> list[str]:
-        """Give the thread `drain_s` seconds, or until `leave` is set, then end the thread.
+        """Give the thread `drain_s` seconds, or until `leave` is set, then end the thread. What waits is tried at once,
+        unless the place has asked for a pause.
 
         Returns:
             A line for each unsent checkpoint, and one line if the last upload was damaged or made a remark.
@@ -167,6 +168,8 @@ class UploadSaver(Saver):
         thread = self._thread
         if thread is not None:
             drain_s = self.record.drain_s
+            if drain_s:
+                self.schedule.hurry()
             self._stop_at, end = self._clock() + drain_s, time.monotonic() + drain_s
             self._news.set()
             while thread.is_alive() and time.monotonic() < end and not leave.is_set():
@@ -235,12 +238,13 @@ class UploadSaver(Saver):
     def _run(self) -> None:
         try:
             while not self._is_closed:
+                is_ending = self._stop_at < math.inf  # asked before the step, which then knows of the hurry
                 try:
                     wait = self.step()
                 except Exception as error:  # a full disk, a directory that was removed: retried, training continues
                     self._note(DeliveryReport(f"{type(error).__name__}: {error}", "unavailable"))
                     wait = 60.0
-                if self._stop_at < math.inf and (wait is None or self._clock() + wait >= self._stop_at):
+                if is_ending and (wait is None or self._clock() + wait >= self._stop_at):
                     return
                 if self._thread is None and wait > LONG_WAIT_S:
                     log.warning("%s: the next attempt is in %.0f s", self.name, wait)

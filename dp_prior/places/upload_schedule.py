@@ -13,11 +13,17 @@ COMMITS = 2  # at most, per delivery: the files, and the pointer
 
 @dataclass
 class Schedule:
-    """Pure arithmetic. Times are wall-clock seconds, which stay valid across a restart."""
+    """Pure arithmetic. Times are wall-clock seconds, which stay valid across a restart.
+
+    Attributes:
+        not_before: when the place may be asked again, as the place demands.
+        paused_until: when the next attempt is due after failures, unless `hurry` is called.
+    """
 
     max_commits_per_hour: int
     failures: int = 0
     not_before: float = 0.0
+    paused_until: float = 0.0
     is_blocked: bool = False
     commits: list[float] = field(default_factory=list)
 
@@ -28,15 +34,20 @@ class Schedule:
         recent = [moment for moment in self.commits if now - 3600 < moment <= now]
         room = self.max_commits_per_hour - COMMITS
         spent = recent[-room - 1] + 3600 - now if len(recent) > room else 0.0
-        return max(0.0, self.not_before - now, spent)
+        return max(0.0, self.not_before - now, self.paused_until - now, spent)
+
+    def hurry(self) -> None:
+        """Let the next attempt be made at once, unless the place demands a pause: there may be no later moment."""
+        self.paused_until = 0.0
 
     def ended(self, report: DeliveryReport, now: float, dice: random.Random) -> None:
         """Record the outcome of an attempt."""
         self.commits = [moment for moment in self.commits if now - 3600 < moment] + [now] * report.commits
         self.is_blocked = report.trouble in ("refused", "offline")
         if report.trouble is None:
-            self.failures, self.not_before = 0, 0.0
+            self.failures, self.not_before, self.paused_until = 0, 0.0, 0.0
             return
         self.failures += 1
         wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(self.failures - 1, 20)) * dice.uniform(0.5, 1.5)
-        self.not_before = now + max(wait if report.trouble == "unavailable" else 0.0, report.retry_after or 0.0)
+        self.paused_until = now + wait if report.trouble == "unavailable" else 0.0
+        self.not_before = now + (report.retry_after or 0.0)

@@ -257,6 +257,18 @@ def test_closing_waits_no_longer_than_it_may_and_saving_never_waits(run, monkeyp
     assert slow.deadlines[0] == record.deadline_s
 
 
+def test_the_end_of_a_run_tries_once_more_what_failed_for_an_hour(run):
+    place = Place(run, *[UNAVAILABLE] * 12, DONE)
+    place.saver.save(run.save(1))
+    for _ in range(12):
+        place.clock.now += place.saver.step()
+    place.clock.now -= 300.0
+    assert place.saver.schedule.wait(place.clock.now) > place.record.drain_s
+    place.saver._release()
+    place.saver.start()
+    assert place.saver.close(threading.Event()) == [] and len(place.jobs) == 13
+
+
 def test_several_savers_are_waited_for_together(tmp_path):
     meeting = threading.Barrier(2)
 

@@ -44,3 +44,13 @@ def test_a_pause_that_a_place_asks_for_is_kept_and_only_a_change_ends_a_refusal(
     schedule.ended(DeliveryReport("", trouble, retry_after=pause), 0.0, random.Random(0))
     wait = schedule.wait(0.0)
     assert wait is None if trouble in ("refused", "offline") else wait >= pause
+
+
+def test_who_hurries_waits_only_for_what_the_place_has_asked():
+    schedule = Schedule(10)
+    for pause, rest in ((None, 0.0), (500.0, 500.0)):
+        for _ in range(12):
+            schedule.ended(DeliveryReport("", "unavailable", retry_after=pause), 0.0, random.Random(0))
+        assert schedule.wait(0.0) >= 0.5 * LONGEST_WAIT_S
+        schedule.hurry()
+        assert schedule.wait(0.0) == rest
