@@ -19,6 +19,8 @@ from dp_prior.checkpoints.snapshot import Snapshot, SnapshotMemory
 from dp_prior.checkpoints.store import CheckpointStore, Saved
 from dp_prior.clock import Progress
 
+SLOW_S = 60.0  # a longer wait for a save is told
+
 log = logging.getLogger(__name__)
 
 
@@ -71,8 +73,11 @@ class CheckpointWriter:
             done.result()
 
     def wait(self) -> None:
-        """Wait for the running save, if any; raises like `check`."""
+        """Wait for the running save, if any, and tell of a long wait; raises like `check`."""
         if self._pool is not None:
+            if self._running is not None and concurrent.futures.wait([self._running], SLOW_S).not_done:
+                found = f"training waits for the last save, which has not ended for {SLOW_S:g} s"
+                log.warning(f"{found}; does {self._store.root} or the folder of a local saver hang?")
             self._pool.shutdown()  # joins the thread
         self.check()
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from dp_prior.checkpoints import writer as writer_module
 from dp_prior.checkpoints.format import CheckpointError, read_checkpoint
 from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.checkpoints.snapshot import Snapshot, SnapshotMemory
@@ -48,6 +49,17 @@ def test_every_saved_tensor_is_one_constant_while_training_changes_the_weights(s
             for name, tensor in tensors.items():
                 assert (tensor == saved.progress.global_step).all(), name
         assert snapshot.documents == {"progress.json": progress_of(saved.progress.global_step)}
+
+
+def test_a_long_wait_for_a_save_is_told_while_it_lasts(store, monkeypatch):
+    may_end, said = threading.Event(), []
+    monkeypatch.setattr(writer_module, "SLOW_S", 0.01)
+    monkeypatch.setattr(writer_module.log, "warning", lambda text: (said.append(text), may_end.set()))
+    writer = CheckpointWriter(store, lambda saved: may_end.wait(60))
+    writer.submit(Snapshot({"model.safetensors": tensors_of(1)}, {}), Progress(1, 1), {})
+    writer.close()
+    [line] = said
+    assert told(line, "0.01 s", store.root)
 
 
 @pytest.mark.promise("A8")
