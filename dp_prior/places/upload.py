@@ -273,7 +273,9 @@ class UploadSaver(Saver):
             if report.remark:
                 self._warn(report.remark.partition(":")[0], report.remark)
             return
-        self.problem, outlook = report.message, self._outlook
+        outlook = self._outlook
+        if not self._is_closed or not self.problem:  # an attempt that the end cuts short tells less
+            self.problem = report.message
         if report.trouble == "damaged":
             self.remark, outlook = report.message, "It is not sent"
         is_told_at_the_end = self._is_closed or (self._stop_at < math.inf and report.trouble in ("refused", "offline"))

@@ -187,6 +187,22 @@ def test_trouble_is_told_once_and_named_at_the_end(run, caplog):
     assert told_each(place.saver.close(threading.Event()), *((*parts, kind) for kind in ("latest", "best")))
 
 
+def test_an_attempt_that_the_end_cuts_short_does_not_hide_the_trouble_before(run):
+    place = Place(run, UNAVAILABLE)
+    place.saver.save(run.save(1))
+    place.saver.step()
+    attempt = place.attempt
+
+    def cut_short(*job):
+        place.saver._is_closed = True
+        return dataclasses.replace(attempt(*job), message="killed")
+
+    place.attempt = cut_short
+    place.saver.schedule.hurry()
+    place.saver.step()
+    assert len(place.jobs) == 2 and all(told(line, "503") for line in place.saver.missing())
+
+
 def test_what_a_saver_takes_is_what_it_was_asked_for(run):
     def kinds(is_latest=True, **fields):
         saver = UploadSaver(HuggingFaceSaverConfig(repo="me/x", **fields), run.directory)
