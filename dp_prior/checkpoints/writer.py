@@ -8,6 +8,7 @@ last save, are an error, so that a disk that was full for an hour does not end a
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -90,6 +91,14 @@ class CheckpointWriter:
         finally:
             self._memory = SnapshotMemory()
             self._failed.clear()
+
+    def __enter__(self) -> CheckpointWriter:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Close; a failed save, which was told, does not hide the error that ends the run."""
+        with contextlib.suppress(*([] if error is None else [CheckpointError])):
+            self.close()
 
     def _start(self, task: Callable[..., None], *arguments: Any) -> None:
         """Run a task in a new thread, which the interpreter joins before exiting."""

@@ -140,7 +140,7 @@ class Assembly:
                 tracker.save(saved)
 
             writer = CheckpointWriter(store, deliver, before=tracker.sync)
-            with tracker, contextlib.closing(writer), self.ranks.telling():
+            with tracker, writer, self.ranks.telling():
                 yield Services(tracker, store, writer)
 
     def trainer(self, tracker: Tracker, writer: CheckpointWriter | None) -> PolicyTrainer:

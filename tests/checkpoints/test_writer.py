@@ -215,6 +215,20 @@ def test_saves_that_fail_are_told_and_only_three_in_a_row_or_the_last_are_an_err
     assert all(told(message, "disk", "continues") for message in warned)
 
 
+def test_a_failed_save_does_not_hide_the_error_that_ends_the_run(tmp_path, monkeypatch):
+    store = CheckpointStore(tmp_path / "checkpoints", RetentionConfig(max_failed_saves=3))
+
+    def refuse(*arguments):
+        raise CheckpointError("the disk is full")
+
+    monkeypatch.setattr(store, "write", refuse)
+    for ends in (KeyError, CheckpointError):
+        with pytest.raises(ends), CheckpointWriter(store) as writer:
+            writer.submit(Snapshot({"model.safetensors": tensors_of(1)}, {}), Progress(1, 1), {})
+            if ends is KeyError:
+                raise KeyError("of the loop")
+
+
 def test_a_failing_callback_is_not_silent_and_the_checkpoint_is_there(store):
     def fail(saved):
         raise KeyError("a bug in a saver")
