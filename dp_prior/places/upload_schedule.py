@@ -34,7 +34,9 @@ class Schedule:
         recent = [moment for moment in self.commits if now - 3600 < moment <= now]
         room = self.max_commits_per_hour - COMMITS
         spent = recent[-room - 1] + 3600 - now if len(recent) > room else 0.0
-        return max(0.0, self.not_before - now, self.paused_until - now, spent)
+        pause = self.paused_until - now
+        is_set_back = pause > 1.5 * LONGEST_WAIT_S  # the clock, once a robot has heard the time
+        return max(0.0, self.not_before - now, 0.0 if is_set_back else pause, spent)
 
     def hurry(self) -> None:
         """Let the next attempt be made at once, unless the place demands a pause: there may be no later moment."""
@@ -50,4 +52,4 @@ class Schedule:
         self.failures += 1
         wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(self.failures - 1, 20)) * dice.uniform(0.5, 1.5)
         self.paused_until = now + wait if report.trouble == "unavailable" else 0.0
-        self.not_before = now + (report.retry_after or 0.0)
+        self.not_before = now + report.retry_after if report.retry_after else 0.0

@@ -54,3 +54,9 @@ def test_who_hurries_waits_only_for_what_the_place_has_asked():
         assert schedule.wait(0.0) >= 0.5 * LONGEST_WAIT_S
         schedule.hurry()
         assert schedule.wait(0.0) == rest
+
+
+def test_a_clock_that_is_set_back_makes_no_pause_longer():
+    schedule = Schedule(10)
+    schedule.ended(DeliveryReport("", "unavailable"), 1e9, random.Random(0))
+    assert schedule.wait(1e9) > 0.0 == schedule.wait(1e9 - 7 * 86400)
