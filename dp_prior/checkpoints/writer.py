@@ -10,6 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -76,10 +77,16 @@ class CheckpointWriter:
     def wait(self) -> None:
         """Wait for the running save, if any, and tell of a long wait; raises like `check`."""
         if self._pool is not None:
-            if self._running is not None and concurrent.futures.wait([self._running], SLOW_S).not_done:
-                found = f"training waits for the last save, which has not ended for {SLOW_S:g} s"
-                log.warning(f"{found}; does {self._store.root} or the folder of a local saver hang?")
-            self._pool.shutdown()  # joins the thread
+            found = f"training waits for the last save, which has not ended for {SLOW_S:g} s"
+            hint = f"{found}; does {self._store.root} or the folder of a local saver hang?"
+            timer = threading.Timer(SLOW_S, log.warning, [hint])
+            timer.daemon = True
+            if self._running is not None and not self._running.done():
+                timer.start()
+            try:
+                self._pool.shutdown()  # joins the thread; a second Ctrl-C ends the join for good
+            finally:
+                timer.cancel()
         self.check()
 
     def close(self) -> None:
