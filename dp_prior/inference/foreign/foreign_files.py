@@ -18,6 +18,8 @@ from dp_prior.places.hub import HubSource
 from dp_prior.places.source import NoPlaceError
 
 LARGEST_WEIGHTS = 32 << 30  # bytes
+_OF_TRAINING = ("checkpoints/last/pretrained_model", "pretrained_model")
+"""LeRobot's last policy, in the directory of a training and of a checkpoint."""
 
 Record = TypeVar("Record", bound=Config)
 
@@ -33,13 +35,15 @@ class PublishedFiles:
     def __init__(self, reference: str):
         """
         Args:
-            reference: an existing directory, otherwise a repository of the Hub: `user/name`, optionally with `hf://` in
-                front and `@REVISION` at the end.
+            reference: an existing directory, of LeRobot's trainings and checkpoints too, otherwise a repository of the
+                Hub: `user/name`, optionally with `hf://` in front and `@REVISION` at the end.
 
         Raises:
             FileNotFoundError: `reference` is neither.
         """
         self._directory, self._hub = expanded(reference), None
+        inside = (self._directory / name for name in _OF_TRAINING)
+        self._directory = next((one for one in inside if one.is_dir()), self._directory)
         self.place, self.hashes = str(self._directory.resolve()), {}
         if self._directory.is_file():
             raise FileNotFoundError(
@@ -102,7 +106,14 @@ class PublishedFiles:
         if self._hub is not None:
             return self._hub.read(name, most)
         path = self._directory / name
-        return read_small(path, min(most, os.stat(path).st_size))  # `read_small` allocates its limit
+        try:
+            return read_small(path, min(most, os.stat(path).st_size))  # `read_small` allocates its limit
+        except FileNotFoundError:
+            held = ", ".join(sorted(os.listdir(self._directory))[:8]) or "no file"
+            raise FileNotFoundError(
+                f"{self.place} has no {name}, but {held}; expected all files of a policy that LeRobot has saved, or "
+                f"those that a script of docs/import.md has written"
+            ) from None
 
     def _path(self, name: str) -> str:
         return f"{self.place}/{name}"

@@ -64,6 +64,26 @@ def test_only_what_is_read_is_hashed(place):
     assert files.hashes == {}
 
 
+@pytest.mark.parametrize("inside", ["checkpoints/000100/pretrained_model", "pretrained_model"])
+def test_a_directory_of_a_training_gives_its_last_policy(tmp_path, inside):
+    saved = tmp_path / inside
+    saved.mkdir(parents=True)
+    if inside.startswith("checkpoints"):
+        (tmp_path / "checkpoints/last").symlink_to("000100")
+    for name, data in CONTENT.items():
+        (saved / name).write_bytes(data)
+    files = PublishedFiles(str(tmp_path))
+    assert_is_content(files)
+    assert files.place == str(saved)
+
+
+def test_a_missing_file_is_named_beside_those_that_there_are(tmp_path):
+    for held in ("no file", "model-00001-of-00002.safetensors"):
+        with pytest.raises(FileNotFoundError, match=naming(str(tmp_path), "config.json", held, "docs/import.md")):
+            PublishedFiles(str(tmp_path)).document("config.json", Document)
+        (tmp_path / "model-00001-of-00002.safetensors").touch()
+
+
 @pytest.mark.parametrize("data", [b"", b"\xff\xfe", b"[1]", b'{"width": "7"}', b'{"wdth": 7}', b"[" * 100_000])
 def test_a_document_that_is_none_is_refused_with_its_path(place, data):
     (place / "config.json").write_bytes(data)
