@@ -24,6 +24,11 @@ def _side(theirs: Theirs) -> int:
     return theirs.get("large_size", 256) if _is_upsampler(theirs) else theirs.get("image_size", 64)
 
 
+def _is_set(name: str, theirs: Theirs, otherwise: bool = False) -> bool:
+    """Whether a flag is true; theirs also reads t and y as true, f and n as false."""
+    return str(theirs.get(name, otherwise)).lower() in ("true", "t", "yes", "y", "1")
+
+
 def _defaults(theirs: Theirs) -> dict[str, Any]:
     sizes = {"large_size": 256, "small_size": 64} if _is_upsampler(theirs) else {"image_size": 64}
     return {**sizes, "lr_anneal_steps": 0}
@@ -40,7 +45,7 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
         "task.backbone": {"type": "unet2d", "channels": 128, "n_res_blocks": 2, "n_groups": 32, "resample": "conv"},
         "task.backbone.attention_resolutions": _heights(theirs),
         "task.backbone.heads": 4,
-        "task.backbone.timestep_scale": 1000 / steps if theirs.get("rescale_timesteps", True) else 1.0,
+        "task.backbone.timestep_scale": 1000 / steps if _is_set("rescale_timesteps", theirs, True) else 1.0,
         "task.diffusion.schedule": {"type": "linear", "steps": steps},
         "task.diffusion.variance": _variance(theirs),
         "task.diffusion.clip": {"type": "fixed", "bound": 1.0},
@@ -73,18 +78,18 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
 
 
 def _variance(theirs: Theirs) -> dict[str, Any]:
-    if theirs.get("learn_sigma", False):
-        is_rescaled = theirs.get("rescale_learned_sigmas", True)
+    if _is_set("learn_sigma", theirs):
+        is_rescaled = _is_set("rescale_learned_sigmas", theirs, True)
         weight = 0.001 if is_rescaled else 1 / theirs.get("diffusion_steps", 1000)
         return {"type": "learned_range", "vlb_weight": weight}
-    if theirs.get("sigma_small", False):
+    if _is_set("sigma_small", theirs):
         return {"type": "fixed_small"}
     return {"type": "fixed_large", "least_in_last_step": True}
 
 
 def _sampler(theirs: Theirs) -> dict[str, Any]:
     """Their respacing: every timestep, sections, or the strides of DDIM."""
-    asked, kind = str(theirs.get("timestep_respacing", "")), "ddim" if theirs.get("use_ddim", False) else "ddpm"
+    asked, kind = str(theirs.get("timestep_respacing", "")), "ddim" if _is_set("use_ddim", theirs) else "ddpm"
     if asked.startswith("ddim"):
         return {"type": kind, "steps": int(asked.removeprefix("ddim")), "spacing": "ddim"}
     if asked:

@@ -151,6 +151,14 @@ def test_a_flag_changes_what_it_changes_there(flags, changes):
     assert differences(IMPROVED_DIFFUSION, HYBRID, {**HYBRID, **flags}) == changes
 
 
+@pytest.mark.parametrize(("words", "value"), [(("t", "y", "Yes", 1), True), (("f", "n", "No", 0), False)])
+def test_a_flag_is_true_or_false_in_any_of_their_words(words, value):
+    for name in ("learn_sigma", "sigma_small", "rescale_timesteps", "rescale_learned_sigmas", "use_ddim"):
+        flags = {"image_size": 32, "diffusion_steps": 4000, "learn_sigma": name == "rescale_learned_sigmas"}
+        for word in words:
+            assert values(IMPROVED_DIFFUSION, flags | {name: word}) == values(IMPROVED_DIFFUSION, flags | {name: value})
+
+
 def test_the_upsampler_of_imagenet():
     found = values(IMPROVED_DIFFUSION, UPSAMPLER)
     assert found["data.low_res"] == [64, 64] and found["data.size"] == [256, 256] and found["data.labels"] is True
