@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.frames import FrameContents, FrameFile, FramePart, FrameSource, frames_per_block
-from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
+from dp_prior.data.frames import FrameContents, FrameFile, FramePart, FrameSource
+from dp_prior.data.frames.arrays import ArrayFrames, PictureArray
 from dp_prior.data.frames.chosen_frames import ChosenFrames
 from dp_prior.data.frames.colours import COLOURS
 
@@ -128,7 +128,7 @@ class EpisodeStore(ABC):
             return False
         ends, problems = self.checked_ends()
         try:
-            return not problems and bool(self.open_frames(key, ends))
+            return not problems and bool(self.frames(key, ends))
         except DataError:
             return False
 
@@ -139,11 +139,14 @@ class EpisodeStore(ABC):
         except (TypeError, ValueError, SyntaxError):  # for some texts that are no type
             return False
 
-    def frames(self, key: str, ends: np.ndarray, contents: FrameContents = COLOURS) -> FrameSource:
+    def frames(
+        self, key: str, ends: np.ndarray, contents: FrameContents = COLOURS, numbers: np.ndarray | None = None
+    ) -> FrameSource:
         """The frames of a camera; pictures beside a data set are `FolderFrames`.
 
         Args:
             ends: (E,) exclusive end row of each episode, checked.
+            numbers: (k,) sorted numbers of the episodes whose frames are wanted; None for all.
 
         Raises:
             DataError: there are none, or they do not hold `contents`, one per row.
@@ -153,32 +156,27 @@ class EpisodeStore(ABC):
             raise DataError(where, ["has no episodes"])
         if key not in self.keys():
             raise DataError(where, [f"has {self.no_key(key)}"])
-        return self.open_frames(key, ends, contents)
+        every = np.arange(len(ends))
+        source = self.open_frames(key, ends, every if numbers is None else numbers, contents)
+        return source if numbers is None or len(numbers) == len(ends) else ChosenFrames(source, numbers)
 
-    def open_frames(self, key: str, ends: np.ndarray, contents: FrameContents = COLOURS) -> FrameSource:
-        """See `frames`, which has checked key and episodes. The default reads `episodes`, one at a time."""
+    def open_frames(self, key: str, ends: np.ndarray, numbers: np.ndarray, contents: FrameContents) -> FrameSource:
+        """The frames of all episodes; `frames` has checked key and episodes. Episodes beside `numbers` may lack the key
+        and their files, and are then no parts. The default reads `episodes`, one at a time."""
         shape, where = (int(ends[-1]), *self.keys()[key]), self.locate(key, 0)
         if not self.is_number(key):
             raise DataError(where, [f"holds {self.dtype(key)}, which are no pictures; expected (N, H, W, 3) uint8"])
         dtype, lengths = np.dtype(self.dtype(key)), np.diff(ends, prepend=0)
 
-        def blocks(first: int, stop: int) -> Iterator[np.ndarray]:
+        def blocks(first: int, stop: int, step: int) -> Iterator[np.ndarray]:
             number = int(np.searchsorted(ends, min(first, stop - 1), side="right"))
             rows, begin = self.episodes(key, ends, np.array([number])), int(ends[number] - lengths[number])
-            step = frames_per_block(row_bytes(shape, dtype))
             for row in range(first - begin, min(stop - begin, len(rows)), step):
                 yield rows[row : min(row + step, stop - begin)]
 
         parts = [FramePart(self.locate(key, int(end) - 1), (number,)) for number, end in enumerate(ends)]
         array = PictureArray(where, shape, dtype, blocks)
         return ArrayFrames(array, ends, self.path, self.files([key]), self.format, {"key": key}, parts, contents)
-
-    def chosen_frames(
-        self, key: str, ends: np.ndarray, numbers: np.ndarray, contents: FrameContents = COLOURS
-    ) -> FrameSource:
-        """The frames of some episodes of a camera; see `frames` and `episodes`. The default opens those of all."""
-        source = self.frames(key, ends, contents)
-        return source if len(numbers) == len(ends) else ChosenFrames(source, numbers)
 
     def frame_files(self, key: str, ends: np.ndarray) -> list[FrameFile]:
         """The files of nothing but frames of a camera, missing ones too; empty for a format without such files."""

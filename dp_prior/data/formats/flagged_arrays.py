@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,9 +18,8 @@ from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.formats.grouped import Layout
 from dp_prior.data.formats.hdf5_groups import ENDINGS
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
-from dp_prior.data.frames import FrameContents, FramePart, frames_per_block
-from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
-from dp_prior.data.frames.colours import COLOURS
+from dp_prior.data.frames import FrameContents, FramePart
+from dp_prior.data.frames.arrays import ArrayFrames, PictureArray
 from dp_prior.files.home import expanded
 
 FLAGS = ("terminals", "timeouts", "terminations", "truncations", "dones", "done")
@@ -109,11 +109,10 @@ class FlaggedArraysStore(EpisodeStore):
         """See `EpisodeStore`; every key has a row for each step."""
         return self._rows
 
-    def open_frames(self, key: str, ends: np.ndarray, contents: FrameContents = COLOURS) -> ArrayFrames:
+    def open_frames(self, key: str, ends: np.ndarray, numbers: np.ndarray, contents: FrameContents) -> ArrayFrames:
         """See `EpisodeStore`; a block of rows at a time, in one pass over the file."""
-        where, (shape, dtype) = self.locate(key, 0), self._layout[key]
-        step = frames_per_block(row_bytes(shape, dtype))
-        array = PictureArray(where, shape, dtype, lambda first, stop: self._arrays.blocks(key, first, stop, step))
+        where = self.locate(key, 0)
+        array = PictureArray(where, *self._layout[key], partial(self._arrays.blocks, key))
         parts = [FramePart(where, tuple(range(len(ends))))]
         return ArrayFrames(array, ends, self.path, [self.path], self.format, {"key": key}, parts, contents)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,10 +15,8 @@ from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import check_memory
 from dp_prior.data.formats.episode_store import EpisodeStore, spans
 from dp_prior.data.formats.uneven import lacking, uneven_names
-from dp_prior.data.frames import FrameContents, FramePart, FrameSource, frames_per_block
-from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
-from dp_prior.data.frames.chosen_frames import ChosenFrames
-from dp_prior.data.frames.colours import COLOURS
+from dp_prior.data.frames import FrameContents, FramePart, FrameSource
+from dp_prior.data.frames.arrays import ArrayFrames, PictureArray
 from dp_prior.data.frames.encoded import EncodedFrames, contents_of, is_encoded
 from dp_prior.data.hdf5 import are_alike
 
@@ -138,28 +137,13 @@ class GroupedStore(EpisodeStore):
         """See `EpisodeStore`; encoded pictures too."""
         return {**super().depths(), **{key: shape for key, shape in self._encoded.items() if shape[-1] == 1}}
 
-    def open_frames(self, key: str, ends: np.ndarray, contents: FrameContents = COLOURS) -> FrameSource:
+    def open_frames(self, key: str, ends: np.ndarray, numbers: np.ndarray, contents: FrameContents) -> FrameSource:
         """See `EpisodeStore`; a block of rows at a time, or encoded pictures."""
-        self._check(key, np.arange(len(ends)))
-        return self._open_frames(key, ends, contents)
-
-    def chosen_frames(
-        self, key: str, ends: np.ndarray, numbers: np.ndarray, contents: FrameContents = COLOURS
-    ) -> FrameSource:
-        """See `EpisodeStore`; the other episodes may lack the key."""
-        if len(numbers) == len(ends) or key not in self.keys():
-            return self.frames(key, ends, contents)
         self._check(key, numbers)
-        return ChosenFrames(self._open_frames(key, ends, contents), numbers)
-
-    def _open_frames(self, key: str, ends: np.ndarray, contents: FrameContents) -> FrameSource:
         if key in self._encoded:
             return self._open_encoded(key, ends, contents)
         shape, dtype = (int(ends[-1]), *self.keys()[key]), self._layouts[self._first][key][1]
-        step = frames_per_block(row_bytes(shape, dtype))
-        array = PictureArray(
-            self.locate(key, 0), shape, dtype, lambda first, stop: self._blocks(key, first, stop, step)
-        )
+        array = PictureArray(self.locate(key, 0), shape, dtype, partial(self._blocks, key))
         described = {"key": key, "steps": self._steps}
         files, parts = self.files([key]), self._frames_in(key)
         return ArrayFrames(array, ends, self.path, files, self.format, described, parts, contents)

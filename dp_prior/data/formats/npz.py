@@ -6,6 +6,7 @@ import json
 import math
 import zipfile
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,6 @@ from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.frames import FrameContents, FramePart, frames_per_block, pixel_bytes
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
-from dp_prior.data.frames.colours import COLOURS
 from dp_prior.files.durable import creating
 from dp_prior.files.home import expanded
 
@@ -136,12 +136,12 @@ class NpzStore(EpisodeStore):
         """See `EpisodeStore`; of the header."""
         return self.headers[key][0][0]
 
-    def open_frames(self, key: str, ends: np.ndarray, contents: FrameContents = COLOURS) -> ArrayFrames:
+    def open_frames(self, key: str, ends: np.ndarray, numbers: np.ndarray, contents: FrameContents) -> ArrayFrames:
         """See `EpisodeStore`. A member of a zip file can only be decompressed from its beginning, so one thread reads
         all of it, never the whole array at once."""
-        where, (shape, dtype) = self.locate(key, 0), self.headers[key]
-        step, parts = frames_per_block(row_bytes(shape, dtype)), [FramePart(where, tuple(range(len(ends))))]
-        array = PictureArray(where, shape, dtype, lambda first, stop: read_blocks(self.path, key, first, stop, step))
+        where = self.locate(key, 0)
+        parts = [FramePart(where, tuple(range(len(ends))))]
+        array = PictureArray(where, *self.headers[key], partial(read_blocks, self.path, key))
         return ArrayFrames(array, ends, self.path, [self.path], self.format, parts=parts, contents=contents)
 
     def stored_metadata(self) -> Any:

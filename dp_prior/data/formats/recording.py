@@ -86,12 +86,12 @@ class Recording:
                 problems.append(f"two keys would be named {name!r}")
             try:
                 if key in filmed:
-                    cameras[name] = store.chosen_frames(key, chosen.recorded, chosen.numbers)
+                    cameras[name] = store.frames(key, chosen.recorded, numbers=chosen.numbers)
                     _check_order(cameras[name], name)
                 elif store.is_number(key):
                     keys[name] = key
                 elif key in deep:
-                    cameras[name] = store.chosen_frames(key, chosen.recorded, chosen.numbers, Depths())
+                    cameras[name] = store.frames(key, chosen.recorded, Depths(), chosen.numbers)
                     _check_order(cameras[name], name)
                 else:
                     raise DataError(store.locate(key, 0), [f"holds {store.dtype(key)}, which is no number"])

@@ -11,6 +11,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,10 +23,8 @@ from dp_prior.data.formats.episode_store import EpisodeStore, spans
 from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.formats.uneven import lacking, uneven_names
-from dp_prior.data.frames import FrameContents, FrameSource, frames_per_block
+from dp_prior.data.frames import FrameContents
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
-from dp_prior.data.frames.chosen_frames import ChosenFrames
-from dp_prior.data.frames.colours import COLOURS
 from dp_prior.data.hdf5 import (
     OutsideError,
     are_alike,
@@ -274,27 +273,10 @@ class RobomimicStore(EpisodeStore):
                     found.append(array_at(file, where)[()])
         return np.concatenate(found)
 
-    def open_frames(self, key: str, ends: np.ndarray, contents: FrameContents = COLOURS) -> ArrayFrames:
+    def open_frames(self, key: str, ends: np.ndarray, numbers: np.ndarray, contents: FrameContents) -> ArrayFrames:
         """See `EpisodeStore`; such as those of `obs/agentview_image`."""
-        return self._open_frames(key, ends, contents, None)
-
-    def chosen_frames(
-        self, key: str, ends: np.ndarray, numbers: np.ndarray, contents: FrameContents = COLOURS
-    ) -> FrameSource:
-        """See `EpisodeStore`; the other demonstrations may lack the key."""
-        if len(numbers) == len(ends) or key not in self.keys():
-            return self.frames(key, ends, contents)
-        return ChosenFrames(self._open_frames(key, ends, contents, numbers.tolist()), numbers)
-
-    def _open_frames(
-        self, key: str, ends: np.ndarray, contents: FrameContents, numbers: Sequence[int] | None
-    ) -> ArrayFrames:
-        shape, dtype = self.layout(key, numbers)
-
-        def blocks(first: int, stop: int) -> Iterator[np.ndarray]:
-            return self.blocks(key, first, stop, frames_per_block(row_bytes(shape, dtype)))
-
-        array = PictureArray(f"{self.path}[{key}]", shape, dtype, blocks)
+        layout = self.layout(key, numbers.tolist())
+        array = PictureArray(f"{self.path}[{key}]", *layout, partial(self.blocks, key))
         described = {"demonstrations": self.demonstrations}
         return ArrayFrames(array, ends, self.path, [self.path], "robomimic", described, contents=contents)
 

@@ -11,15 +11,16 @@ import numpy as np
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import decoding
-from dp_prior.data.frames import FrameContents, FramePart
+from dp_prior.data.frames import FrameContents, FramePart, frames_per_block
 from dp_prior.data.frames.colours import COLOURS
 from dp_prior.data.frames.stored_pixels import PixelError
 
 PART_FRAMES = 2048
 """Frames that one thread reads at a time."""
 
-Blocks = Callable[[int, int], Iterator[np.ndarray]]
-"""Rows first to stop - 1 of an array, in order, as blocks in the stored layout."""
+Blocks = Callable[[int, int, int], Iterator[np.ndarray]]
+"""Rows first to stop - 1 of an array in order, as blocks in the stored layout. The third number is the most rows of a
+block; a source that decodes whole chunks may take those of a chunk."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,10 @@ class ArrayFrames:
         """
         self.root, self.ends = root, ends
         rows, shape = int(ends[-1]) if len(ends) else 0, array.shape
+        self._step = frames_per_block(row_bytes(shape, array.dtype))
         try:
             self._pixels = contents.stored(shape, np.dtype(array.dtype))
-            self._pixels.check(lambda: next(array.blocks(0, min(rows, 8))))
+            self._pixels.check(lambda: next(array.blocks(0, min(rows, 8), self._step)))
         except PixelError as error:
             raise DataError(array.where, [f"{self._place(error.row)}{error}"]) from None
         if shape[0] != rows:
@@ -78,7 +80,7 @@ class ArrayFrames:
         first, stop = part.rows(self.ends)
         with decoding(part.where, f"frames of rows {first} to {stop - 1} cannot be read"):
             row = first + skip
-            for block in self._blocks(row, stop):
+            for block in self._blocks(row, stop, self._step):
                 try:
                     yield self._pixels.frames(block)
                 except PixelError as error:

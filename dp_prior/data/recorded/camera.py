@@ -109,7 +109,7 @@ class FramesConfig(Config):
         if self.folder is not None:
             how = (self.file, self.contents, self.frames_per_row)
             return FolderFrames(self.folder, chosen.recorded, chosen.numbers, *how)
-        return store.chosen_frames(self.key, chosen.recorded, chosen.numbers, self.contents)
+        return store.frames(self.key, chosen.recorded, self.contents, chosen.numbers)
 
 
 class ImageConfig(FramesConfig):

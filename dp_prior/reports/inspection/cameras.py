@@ -121,7 +121,7 @@ def strips_of(
 
 
 def _frames(seen: Survey, key: str) -> FrameSource:
-    return seen.store.chosen_frames(key, seen.chosen.recorded, seen.chosen.numbers)
+    return seen.store.frames(key, seen.chosen.recorded, numbers=seen.chosen.numbers)
 
 
 def _without(seen: Survey, names: Collection[int]) -> Survey:

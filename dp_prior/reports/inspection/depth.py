@@ -122,9 +122,9 @@ def look_at_depth(
     """
     strips, distances, findings, gaps = [], [], [], []
     for key, stated in wanted.items():
-        own = (key, seen.chosen.recorded, seen.chosen.numbers, Depths())
+        own = (key, seen.chosen.recorded, Depths(), seen.chosen.numbers)
         try:
-            source = seen.store.chosen_frames(*own) if stated is None else stated.source(seen.store, seen.chosen)
+            source = seen.store.frames(*own) if stated is None else stated.source(seen.store, seen.chosen)
             shaded = ShadedDepth(source)
             found, frozen = strips_of(key, shaded, seen, stated)
         except DataError as error:

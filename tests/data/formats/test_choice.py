@@ -137,7 +137,7 @@ def test_a_lost_video_is_answered_by_a_setting_that_helps(tmp_path):
     with pytest.raises(DataError, match=naming('"choice": {"leave_out": [3]}')):
         store.frames(camera, store.episode_ends)
     chosen, _ = ChoiceConfig(leave_out=[3]).of(store)
-    source = store.chosen_frames(camera, chosen.recorded, chosen.numbers)
+    source = store.frames(camera, chosen.recorded, numbers=chosen.numbers)
     lengths = [sum(map(len, source.read(part, 0))) for part in source.parts]
     assert lengths == chosen.lengths.tolist() == [6, 3, 9, 7] and lost not in source.files()
 

@@ -130,7 +130,7 @@ def test_episodes_that_are_left_out_may_be_damaged_without_steps_or_a_key_or_no_
     assert not problems and chosen.numbers.tolist() == kept
     assert [file.name for file in store.files(["action"])] == sorted(f"episode_{n}.hdf5" for n in [3, *kept])
     np.testing.assert_array_equal(chosen.read(store, "action"), joined("action")[rows])
-    frames = gathered(store.chosen_frames(CAMERA, chosen.recorded, chosen.numbers))
+    frames = gathered(store.frames(CAMERA, chosen.recorded, numbers=chosen.numbers))
     np.testing.assert_array_equal(frames, joined(CAMERA)[rows])
 
 

@@ -113,7 +113,7 @@ def test_real_cameras_have_no_finding_until_an_episode_is_changed(name):
     store = record_of(kind_of(RECORDED / name), RECORDED / name).create()
     seen = survey(store, None, ChoiceConfig(only=REAL[name] or None))
     key = next(iter(seen.cameras))
-    views = Views.of(key, store.chosen_frames(key, seen.chosen.recorded, seen.chosen.numbers))
+    views = Views.of(key, store.frames(key, seen.chosen.recorded, numbers=seen.chosen.numbers))
     assert list(find_in_views({key: views}, seen)) == []
     place = list(views.pictures)[1]
     turned = Views(key, {**views.pictures, place: views.pictures[place][..., ::-1]})

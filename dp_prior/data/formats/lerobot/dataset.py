@@ -18,7 +18,7 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 from dp_prior.config.extras import needing
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
-from dp_prior.data.formats.lerobot.frames import LeRobotPictures, LeRobotVideo, lerobot_frames, videos_of
+from dp_prior.data.formats.lerobot.frames import lerobot_frames, videos_of
 from dp_prior.data.formats.lerobot.hub import download
 from dp_prior.data.formats.lerobot.lerobot_writer import as_videos, says_tasks, write_lerobot
 from dp_prior.data.formats.lerobot.meta import COUNTED, LeRobotMeta, TableFile
@@ -27,8 +27,6 @@ from dp_prior.data.formats.lerobot.tables import read_columns, to_numpy
 from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.frames import FrameContents, FrameFile, FrameSource
-from dp_prior.data.frames.chosen_frames import ChosenFrames
-from dp_prior.data.frames.colours import COLOURS
 from dp_prior.files.home import expanded
 
 if TYPE_CHECKING:
@@ -209,19 +207,9 @@ class LeRobotStore(EpisodeStore):
         """See `EpisodeStore`; features that meta/info.json marks as depth."""
         return {key: self.keys()[key] for key in self.meta.depths()}
 
-    def open_frames(
-        self, key: str, ends: np.ndarray, contents: FrameContents = COLOURS
-    ) -> LeRobotVideo | LeRobotPictures:
-        """See `EpisodeStore` and `lerobot_frames`."""
-        return lerobot_frames(self.meta, key, ends, range(len(ends)), contents)
-
-    def chosen_frames(
-        self, key: str, ends: np.ndarray, numbers: np.ndarray, contents: FrameContents = COLOURS
-    ) -> FrameSource:
-        """See `EpisodeStore`; files without a chosen episode need not be there."""
-        if len(numbers) == len(ends) or key not in self.keys():
-            return self.frames(key, ends, contents)
-        return ChosenFrames(lerobot_frames(self.meta, key, ends, numbers.tolist(), contents), numbers)
+    def open_frames(self, key: str, ends: np.ndarray, numbers: np.ndarray, contents: FrameContents) -> FrameSource:
+        """See `EpisodeStore` and `lerobot_frames`; files without a chosen episode need not be there."""
+        return lerobot_frames(self.meta, key, ends, numbers.tolist(), contents)
 
     def frame_files(self, key: str, ends: np.ndarray) -> list[FrameFile]:
         """See `EpisodeStore`; the videos that the metadata name.

@@ -25,8 +25,7 @@ from dp_prior.data.formats.zarr.chunks import chunk_lengths, chunks_cut_short, i
 from dp_prior.data.formats.zarr.codecs import unknown_codec
 from dp_prior.data.formats.zarr.groups import read_metadata
 from dp_prior.data.frames import FrameContents, frames_per_block, pixel_bytes
-from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
-from dp_prior.data.frames.colours import COLOURS
+from dp_prior.data.frames.arrays import ArrayFrames, PictureArray
 from dp_prior.files.durable import publish, temporary_directory
 from dp_prior.files.home import expanded
 
@@ -192,13 +191,13 @@ class ZarrStore(EpisodeStore):
         with decoding(self.locate(key, 0)):
             return np.concatenate([*_rows(array, rows)])
 
-    def open_frames(self, key: str, ends: np.ndarray, contents: FrameContents = COLOURS) -> ArrayFrames:
+    def open_frames(self, key: str, ends: np.ndarray, numbers: np.ndarray, contents: FrameContents) -> ArrayFrames:
         """See `EpisodeStore`; decodes a block of chunks at a time, never the whole array."""
         array = self._open(self._prefix + key)
 
-        def blocks(first: int, stop: int) -> Iterator[np.ndarray]:
+        def blocks(first: int, stop: int, step: int) -> Iterator[np.ndarray]:
             chunk = chunk_lengths(array)[0]
-            step = chunk * frames_per_block(chunk * row_bytes(array.shape, array.dtype))
+            step = chunk * max(1, step // chunk)
             for row in range(first - first % step, stop, step):
                 yield np.asarray(array[max(first, row) : min(stop, row + step)])
 
