@@ -38,7 +38,6 @@ class DiskColumn:
 
     @property
     def n_bytes(self) -> int:
-        """See `Column`."""
         return len(self) * math.prod(self.shape) * self.dtype.itemsize if self.may_move else 0
 
     def to(self, device: torch.device | str) -> Column:
@@ -67,11 +66,9 @@ class TakenColumn(DiskColumn):
         return len(self._index)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """See `Column`."""
         return self._column.rows(self._index.index_select(0, ids))
 
     def cached(self, block_rows: int, n_blocks: int) -> TakenColumn:
-        """See `Column`."""
         return TakenColumn(self._column.cached(block_rows, n_blocks), self._index)
 
 
@@ -86,10 +83,8 @@ class RunsColumn(DiskColumn):
         return max(len(self._column) - len(self._steps) + 1, 0)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """See `Column`."""
         steps = ids[:, None] + self._steps  # (B, length)
         return self._column.rows(steps.flatten()).view(len(ids), *self.shape)
 
     def cached(self, block_rows: int, n_blocks: int) -> RunsColumn:
-        """See `Column`."""
         return RunsColumn(self._column.cached(block_rows, n_blocks), len(self._steps))

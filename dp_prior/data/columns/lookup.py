@@ -33,11 +33,9 @@ class LookupColumn:
 
     @property
     def n_bytes(self) -> int:
-        """See `Column`."""
         return self._index.n_bytes + self._table.untyped_storage().nbytes()
 
     def rows(self, ids: Tensor) -> Tensor:
-        """See `Column`."""
         return self._table[self._index.rows(ids)]
 
     def taking(self, index: Tensor) -> LookupColumn:
@@ -53,5 +51,4 @@ class LookupColumn:
         return self
 
     def to(self, device: torch.device | str) -> LookupColumn:
-        """See `Column`."""
         return LookupColumn(self._table.to(device), self._index.to(device))

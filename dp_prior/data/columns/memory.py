@@ -21,11 +21,9 @@ class MemoryColumn:
 
     @property
     def n_bytes(self) -> int:
-        """See `Column`."""
         return self.values.untyped_storage().nbytes()
 
     def rows(self, ids: Tensor) -> Tensor:
-        """See `Column`."""
         return self.values.index_select(0, ids)
 
     def taking(self, index: Tensor) -> MemoryColumn:
@@ -43,5 +41,4 @@ class MemoryColumn:
         return self
 
     def to(self, device: torch.device | str) -> MemoryColumn:
-        """See `Column`."""
         return MemoryColumn(self.values.to(device))

@@ -46,5 +46,4 @@ class MirroredColumn(DiskColumn):
         return len(self._column)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """See `Column`."""
         return flipped(self._column.rows(ids), self._flip)

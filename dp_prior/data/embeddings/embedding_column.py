@@ -72,7 +72,6 @@ class EmbeddingColumn(DiskColumn):
         return torch.from_numpy(self._gather(ids.numpy())).to(self.dtype).view(len(ids), *self.shape)
 
     def cached(self, block_rows: int, n_blocks: int) -> BlockColumn:
-        """See `Column`."""
         return BlockColumn(self.folder, self.part, block_rows=block_rows, n_blocks=n_blocks)
 
     def _gather(self, ids: np.ndarray) -> np.ndarray:

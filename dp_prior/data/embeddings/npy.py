@@ -87,7 +87,6 @@ class NpyRows(FileRows):
         self._reader = None if files.is_local else self._make_reader(files)
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """See `FileRows`."""
         return super().read(start, stop) if self._reader is None else self._read_windows(start, stop)
 
     def _read_piece(self, number: int, begin: int, out: np.ndarray) -> None:

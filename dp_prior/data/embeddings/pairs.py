@@ -73,11 +73,9 @@ class EmbeddingsConfig(DataRecord):
             yield "text_encodings are several tokens in a row; set text_encodings.tokens to how many, for example 77"
 
     def places(self) -> dict[str, tuple[str, ...]]:
-        """See `DataRecord`."""
         return {place: endings for folder in self.folders().values() for place, endings in folder.places().items()}
 
     def folders(self) -> dict[str, FolderConfig]:
-        """See `DataRecord`."""
         named = {X: self.image, TEXT: self.text, "text_encodings": self.text_encodings}
         return {name: record for name, record in named.items() if record is not None}
 
@@ -155,5 +153,4 @@ class EmbeddingPairs(SplitData):
         ]
 
     def facts(self) -> dict[str, str]:
-        """See `SplitData`."""
         return {"image" if name == X else name: f"{folder.shape}" for name, folder in self.folders.items()}

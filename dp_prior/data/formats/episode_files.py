@@ -40,7 +40,6 @@ class NpzEpisode(EpisodeArrays):
         self.file, self.where = path, str(path)
 
     def layout(self) -> Layout:
-        """See `EpisodeArrays`."""
         with reading(self.file):
             check_regular(self.file, os.stat(self.file).st_mode)
         with decoding(self.file, "is not a readable .npz file"), zipfile.ZipFile(self.file) as archive:
@@ -49,7 +48,6 @@ class NpzEpisode(EpisodeArrays):
             return {name.removesuffix(".npy"): read_header(archive, name) for name in members}
 
     def rows(self, key: str, first: int, stop: int) -> np.ndarray:
-        """See `EpisodeArrays`."""
         return next(self.blocks(key, first, stop, stop - first))
 
     def blocks(self, key: str, first: int, stop: int, step: int) -> Iterator[np.ndarray]:

@@ -117,7 +117,6 @@ class FlaggedArraysStore(EpisodeStore):
         return ArrayFrames(array, ends, self.path, [self.path], self.format, {"key": key}, parts, contents)
 
     def unread(self) -> dict[str, str]:
-        """See `EpisodeStore`."""
         others = {key: each for key, each in self._layout.items() if each[0][:1] != (self._rows,)}
         rows = f"but there are {self._rows} steps"
         return {

@@ -102,7 +102,6 @@ class GroupedStore(EpisodeStore):
         return {key: self._encoded.get(key, shape) for key, shape in self._rowed().items()}
 
     def unread(self) -> dict[str, str]:
-        """See `EpisodeStore`."""
         layout, length = self._layouts[self._first], int(self.episode_ends[self._first])
         remedy = "to read it, name the episodes that have it by files or groups"
         lost = [part.lost() for number, part in enumerate(self._parts) if number not in self._faults]

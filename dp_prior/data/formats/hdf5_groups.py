@@ -37,7 +37,6 @@ class Hdf5Episode(EpisodeArrays):
         self._lost: dict[str, str] = {}
 
     def layout(self) -> Layout:
-        """See `EpisodeArrays`."""
         with opened_hdf5(self.file, "its layout") as file:
             arrays, self._lost = arrays_in(file[self._group])
         return arrays
@@ -47,7 +46,6 @@ class Hdf5Episode(EpisodeArrays):
         return self._lost
 
     def rows(self, key: str, first: int, stop: int) -> np.ndarray:
-        """See `EpisodeArrays`."""
         where = f"{self.where}[{key}]"
         with opened_hdf5(self.file, where) as file:
             return complete_array(file[self._group], key, where)[first:stop]
@@ -76,7 +74,6 @@ class Hdf5GroupsConfig(EpisodeStoreRecord):
 
     @classmethod
     def is_at(cls, path: Path) -> bool:
-        """See `EpisodeStoreRecord`."""
         return path.suffix in ENDINGS and path.is_file() and has_groups(path, cls.model_fields["groups"].default)
 
     def create(self) -> Hdf5GroupsStore:

@@ -40,11 +40,9 @@ class MaskedEpisode(EpisodeArrays):
         self._mapped = mapped
 
     def layout(self) -> Layout:
-        """See `EpisodeArrays`."""
         return {key: ((self._length, *shape[2:]), dtype) for key, (shape, dtype) in self._headers.items()}
 
     def rows(self, key: str, first: int, stop: int) -> np.ndarray:
-        """See `EpisodeArrays`."""
         with decoding(f"{self.where}[{key}]"):
             array = self._mapped(key)
             return np.array(array[first:stop, self._number] if self._time_first else array[self._number, first:stop])
@@ -103,12 +101,10 @@ class MaskedArraysStore(GroupedStore):
         self._others = others
 
     def unread(self) -> dict[str, str]:
-        """See `EpisodeStore`."""
         others = sorted(self._others.items())
         return {key: f"{dtype} of shape {shape}, not of that of the mask" for key, (shape, dtype) in others}
 
     def files(self, keys: Iterable[str]) -> list[Path]:
-        """See `EpisodeStore`."""
         return [*_arrays_at(self.path).values()]
 
 

@@ -43,7 +43,6 @@ class NpzStoreConfig(EpisodeStoreRecord):
 
     @classmethod
     def is_at(cls, path: Path) -> bool:
-        """See `EpisodeStoreRecord`."""
         return path.suffix == ".npz" and path.is_file()
 
     def create(self) -> NpzStore:

@@ -60,7 +60,6 @@ class RenderedFrames:
         }
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
-        """See `FrameSource`."""
         draw = self._renderer.create(self.size)
         step = frames_per_block(self.size[0] * self.size[1] * 3)
         for first in range(skip, len(self._states), step):
@@ -71,5 +70,4 @@ class RenderedFrames:
         return []
 
     def describe(self) -> dict[str, Any]:
-        """See `FrameSource`."""
         return self._described

@@ -88,7 +88,6 @@ class RobomimicStoreConfig(EpisodeStoreRecord):
 
     @classmethod
     def is_at(cls, path: Path) -> bool:
-        """See `EpisodeStoreRecord`."""
         return path.suffix in ENDINGS and path.is_file() and has_groups(path, "data/demo_*")
 
     def create(self) -> RobomimicStore:

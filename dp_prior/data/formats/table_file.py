@@ -30,15 +30,12 @@ class TableEpisode(EpisodeArrays):
         self.file, self.where = path, str(path)
 
     def layout(self) -> Layout:
-        """See `EpisodeArrays`."""
         return {key: (values.shape, values.dtype) for key, values in self._read[0].items()}
 
     def rows(self, key: str, first: int, stop: int) -> np.ndarray:
-        """See `EpisodeArrays`."""
         return self._read[0][key][first:stop]
 
     def lost(self) -> dict[str, str]:
-        """See `EpisodeArrays`."""
         return self._read[1]
 
     @cached_property

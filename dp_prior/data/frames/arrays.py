@@ -76,7 +76,6 @@ class ArrayFrames:
         self._described = {**order, **self._pixels.describe(), **(more or {})}
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
-        """See `FrameSource`."""
         first, stop = part.rows(self.ends)
         with decoding(part.where, f"frames of rows {first} to {stop - 1} cannot be read"):
             row = first + skip
@@ -95,11 +94,9 @@ class ArrayFrames:
         return f"episode {episode}, frame {row - (self.ends[episode - 1] if episode else 0)}: "
 
     def files(self) -> list[Path]:
-        """See `FrameSource`."""
         return self._files
 
     def describe(self) -> dict[str, Any]:
-        """See `FrameSource`."""
         return self._described
 
 

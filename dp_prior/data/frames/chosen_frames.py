@@ -31,7 +31,6 @@ class ChosenFrames:
                 self.parts.append(FramePart(part.where, kept))
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
-        """See `FrameSource`."""
         whole = self._whole[part.episodes]
         episodes = list(whole.episodes)
         is_kept = np.repeat(self._is_chosen[episodes], self._lengths[episodes])
@@ -46,7 +45,6 @@ class ChosenFrames:
                 yield block[wanted]
 
     def files(self) -> list[Path]:
-        """See `FrameSource`."""
         return self._source.files()
 
     def describe(self) -> dict[str, Any]:

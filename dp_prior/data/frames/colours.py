@@ -28,11 +28,9 @@ class Colours:
         return decode_picture(data, where, size)
 
     def of_video(self) -> Callable[[Any], np.ndarray]:
-        """See `FrameContents`."""
         return rgb_frames()
 
     def video_fault(self, frame: Any) -> str | None:
-        """See `FrameContents`."""
         components = frame.format.components
         kind = None
         if any(component.bits > 8 for component in components):
@@ -44,7 +42,6 @@ class Colours:
         return f"({kind}); expected 8 bit colour" if kind else None
 
     def describe(self) -> dict[str, Any]:
-        """See `FrameContents`."""
         return {}
 
 

@@ -71,11 +71,9 @@ class Depths:
         return self.metres(values)[..., None]
 
     def of_video(self) -> Callable[[Any], np.ndarray]:
-        """See `FrameContents`."""
         return lambda frame: self.metres(brightness(frame))[..., None]
 
     def video_fault(self, frame: Any) -> str | None:
-        """See `FrameContents`."""
         bits = frame.format.components[0].bits
         if bits > 8 and not frame.format.is_rgb:
             return None
@@ -83,7 +81,6 @@ class Depths:
         return f"({few}); expected depth, such as gray16le or gray12le"
 
     def describe(self) -> dict[str, Any]:
-        """See `FrameContents`."""
         return {"depth": self.unit}
 
 
@@ -94,7 +91,6 @@ class StoredDepths(FrameAxes):
     contents: Depths
 
     def describe(self) -> dict[str, Any]:
-        """See `StoredArray`."""
         return {"stored": self.dtype.name, **self.contents.describe()}
 
     def frames(self, block: np.ndarray) -> np.ndarray:

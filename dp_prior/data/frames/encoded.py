@@ -67,7 +67,6 @@ class EncodedFrames:
         self._described = {**described, **contents.describe(), **picture_frames.turned(first)}
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
-        """See `FrameSource`."""
         begin, stop = part.rows(self.ends)
         stored = self._rows(begin + skip, stop)
         step = frames_per_block(self.size[0] * self.size[1] * pixel_bytes(self._contents))
@@ -82,9 +81,7 @@ class EncodedFrames:
             yield np.stack([self._contents.decode(row, name, self.size) for row, name in pictures])
 
     def files(self) -> list[Path]:
-        """See `FrameSource`."""
         return self._files
 
     def describe(self) -> dict[str, Any]:
-        """See `FrameSource`."""
         return self._described

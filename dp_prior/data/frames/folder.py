@@ -108,7 +108,6 @@ class FolderFrames:
             raise DataError(str(video), [problem])
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
-        """See `FrameSource`."""
         if self._is_video:
             (episode,) = part.episodes
             lengths = {str(self._numbers[episode]): self._lengths[episode]}
@@ -122,13 +121,11 @@ class FolderFrames:
             yield np.stack([self._contents.decode(_read(file), str(file), self.size) for file in some])
 
     def files(self) -> list[Path]:
-        """See `FrameSource`."""
         if self._is_video:
             return [Path(part.where) for part in self.parts]
         return [file for files in self._pictures.values() for file in files]
 
     def describe(self) -> dict[str, Any]:
-        """See `FrameSource`."""
         format = "video per episode" if self._is_video else "pictures"
         return {"format": format, **self._fields, **self._contents.describe(), **self._turned}
 

@@ -35,7 +35,6 @@ class ImageColumn(DiskColumn):
         return self.cache.n_frames
 
     def rows(self, ids: Tensor) -> Tensor:
-        """See `Column`."""
         return self.frames.rows(ids)
 
 

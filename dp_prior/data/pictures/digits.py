@@ -52,7 +52,6 @@ class Digits(ImageSource):
         super().__init__(Path("scikit-learn's digits"), [len(self._pixels)], ["scikit-learn's digits"], labels)
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
-        """See `FrameSource`."""
         yield np.repeat(self._pixels[skip:, :, :, None], 3, axis=-1)
 
     def files(self) -> list[Path]:
@@ -60,5 +59,4 @@ class Digits(ImageSource):
         return []
 
     def describe(self) -> dict[str, Any]:
-        """See `FrameSource`."""
         return {"format": "digits", "pixels": hashlib.sha256(self._pixels.tobytes()).hexdigest()}

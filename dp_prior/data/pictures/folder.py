@@ -80,21 +80,17 @@ class FolderImages(ImageSource):
         self._expected = self.size if uniform else None
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
-        """See `FrameSource`."""
         first, stop = part.rows(self.ends)
         for number in range(first + skip, stop):
             yield self._decoded(number, self._expected)[None]
 
     def files(self) -> list[Path]:
-        """See `FrameSource`."""
         return [Path(path) for path in self._paths]
 
     def describe(self) -> dict[str, Any]:
-        """See `FrameSource`."""
         return {"format": "image files"}
 
     def locate(self, number: int) -> str:
-        """See `ImageSource`."""
         return str(Path(self._paths[number]).relative_to(self.root))
 
     def _decoded(self, number: int, size: tuple[int, int] | None) -> np.ndarray:

@@ -110,11 +110,9 @@ class ImagesConfig(DataRecord):
             yield f"low_res {list(self.low_res)} does not divide {list(window)}; pixels are averaged in blocks"
 
     def places(self) -> dict[str, tuple[str, ...]]:
-        """See `DataRecord`."""
         return {place: endings for source in self.sources().values() for place, endings in source.places().items()}
 
     def sources(self) -> dict[str, ImageSourceConfig]:
-        """See `DataRecord`."""
         named = {"source": self.source, "test_source": self.test_source}
         return {name: record for name, record in named.items() if record is not None}
 

@@ -72,7 +72,6 @@ class NpzImages(ImageSource):
         super().__init__(path, [self._shape[0]], [self._where], labels)
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
-        """See `FrameSource`."""
         image_bytes = int(np.prod(self._shape[1:]))
         step = frames_per_block(image_bytes)
         with (
@@ -88,11 +87,9 @@ class NpzImages(ImageSource):
                 yield as_rgb(block if block.ndim == 4 else block[..., None])
 
     def files(self) -> list[Path]:
-        """See `FrameSource`."""
         return [self.root]
 
     def describe(self) -> dict[str, Any]:
-        """See `FrameSource`."""
         return {"format": "npz", "key": self._key}
 
 

@@ -77,7 +77,6 @@ class ParquetImages(ImageSource):
         self._expected = self.size if uniform else None
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
-        """See `FrameSource`."""
         from pyarrow import parquet
 
         with decoding(part.where), self._files.open(part.where) as file:
@@ -90,11 +89,9 @@ class ParquetImages(ImageSource):
                 yield decode_image(data.as_py(), where, self._expected)[None]
 
     def files(self) -> list[Path]:
-        """See `FrameSource`."""
         return [Path(path) for path in self._files.paths]
 
     def describe(self) -> dict[str, Any]:
-        """See `FrameSource`."""
         return {"format": "parquet", "column": self._column}
 
     def _footer(self, path: str) -> tuple[int, set[str], Any]:

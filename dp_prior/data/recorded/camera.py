@@ -136,11 +136,9 @@ class ImageConfig(FramesConfig):
 
     @property
     def encoding(self) -> Encoding:
-        """See `FramesConfig`."""
         return RAW_PIXELS if self.jpeg_quality is None else Encoding(type="jpeg", quality=self.jpeg_quality)
 
     def source(self, store: EpisodeStore, chosen: Chosen) -> FrameSource:
-        """See `FramesConfig`."""
         if self.render is not None:
             return RenderedFrames(store, self.key, chosen, self.render, self.resize.drawn)
         return super().source(store, chosen)
@@ -172,12 +170,10 @@ class DepthConfig(FramesConfig):
 
     @property
     def contents(self) -> FrameContents:
-        """See `FramesConfig`."""
         return Depths(self.unit)
 
     @property
     def encoding(self) -> Encoding:
-        """See `FramesConfig`."""
         return Encoding(type="depth")
 
 

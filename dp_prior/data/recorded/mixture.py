@@ -68,7 +68,6 @@ class MixtureConfig(WindowsConfig):
 
     @classmethod
     def hint(cls, path: Sequence[str | int]) -> str | None:
-        """See `Record`."""
         return _NO_PREVIOUS_ACTION if path[-1] == "previous_action" else None
 
     def faults(self) -> Iterator[str]:
@@ -96,11 +95,9 @@ class MixtureConfig(WindowsConfig):
         return self.model_copy(update={"sets": {name: one.downloaded(pinned) for name, one in self.sets.items()}})
 
     def followed(self) -> frozenset[str]:
-        """See `DataRecord`."""
         return frozenset().union(*(one.followed() for one in self.sets.values()))
 
     def recorded_sets(self) -> dict[str, TrajectoriesConfig]:
-        """See `DataRecord`."""
         return {name: self.set_config(name) for name in self.sets}
 
     def set_config(self, name: str) -> TrajectoriesConfig:

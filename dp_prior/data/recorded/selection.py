@@ -89,11 +89,9 @@ class ActionConfig(KeyConfig):
 
     @property
     def is_flat(self) -> bool:
-        """See `KeyConfig`."""
         return True
 
     def in_time(self, values: np.ndarray, ends: np.ndarray, stride: int) -> np.ndarray:
-        """See `KeyConfig`."""
         if not self.ahead:
             return values
         rows, last = np.arange(len(values)), np.repeat(ends - 1, np.diff(ends, prepend=0))

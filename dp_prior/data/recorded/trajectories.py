@@ -65,7 +65,6 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
             )
 
     def root(self) -> Path:
-        """See `DataRecord`."""
         return expanded(self.episodes.path)
 
     def places(self) -> dict[str, tuple[str, ...]]:
@@ -74,7 +73,6 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
         return {place: endings for folder in folders for place, endings in folder.places().items()}
 
     def recorded_sets(self) -> dict[str, TrajectoriesConfig]:
-        """See `DataRecord`."""
         return {"data": self}
 
     def frames(self, store: EpisodeStore, chosen: Chosen, images: Mapping[str, FramesConfig]) -> dict[str, ImageColumn]:

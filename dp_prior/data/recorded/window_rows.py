@@ -73,7 +73,6 @@ class WindowRows(RowSelection):
         return len(self._is_valid)
 
     def view(self, key: str, column: Column) -> Column:
-        """See `RowSelection`."""
         return column.runs(self._horizon if key == X else self._n_obs_steps)
 
     def mask(self, begins: Tensor) -> Tensor:
@@ -81,10 +80,8 @@ class WindowRows(RowSelection):
         return self._mask.rows(begins)
 
     def count_valid(self, ids: Tensor) -> int:
-        """See `RowSelection`."""
         return int(self.valid_counts[ids].sum())
 
     def to(self, device: torch.device | str) -> WindowRows:
-        """See `RowSelection`."""
         is_valid = self._is_valid.to(device)
         return WindowRows(is_valid, self.begins, self.valid_counts, self._horizon, self._n_obs_steps)

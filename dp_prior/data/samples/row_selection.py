@@ -55,17 +55,13 @@ class EachRow(RowSelection):
         return self._count
 
     def view(self, key: str, column: Column) -> Column:
-        """See `RowSelection`."""
         return column
 
     def mask(self, begins: Tensor) -> Tensor:
-        """See `RowSelection`."""
         return torch.ones(len(begins), *self.mask_shape, dtype=torch.bool, device=self.device)
 
     def count_valid(self, ids: Tensor) -> int:
-        """See `RowSelection`."""
         return len(ids) * math.prod(self.mask_shape)
 
     def to(self, device: torch.device | str) -> EachRow:
-        """See `RowSelection`."""
         return EachRow(self._count, self.mask_shape, device)

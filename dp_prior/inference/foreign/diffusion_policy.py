@@ -142,7 +142,6 @@ class LowdimPolicy(PolicyArguments):
 
     @property
     def network(self) -> UNet | TransformerForDiffusion:
-        """See `PolicyArguments`."""
         return self.model
 
     @property
@@ -185,7 +184,6 @@ class DiffusionUnetHybridImagePolicy(UNet, PolicyArguments):
             yield "eval_fixed_crop is false, so the policy acts on random crops; policies here act on the centre"
 
     def camera(self, key: str, shape: tuple[int, ...]) -> tuple[str, Pair, dict[str, Any]]:
-        """See `PolicyArguments`."""
         norm = "group" if self.obs_encoder_group_norm else "frozen_batch"
         encoder = RESNETS["resnet18"] | {"crop": self.crop_shape, "norm": norm}
         return f"obs_encoder.obs_nets.{key}.", shape[1:], encoder
@@ -227,7 +225,6 @@ class DiffusionUnetImagePolicy(UNet, PolicyArguments):
         return sorted(self.shape_meta.obs, key=lambda key: (self.shape_meta.obs[key].type != "rgb", key))
 
     def rescaled(self, scaling: Scaling) -> Scaling:
-        """See `PolicyArguments`."""
         return scaling.then(IMAGENET_MEAN, IMAGENET_STD) if self.obs_encoder.imagenet_norm else scaling
 
     def camera(self, key: str, shape: tuple[int, ...]) -> tuple[str, Pair, dict[str, Any]]:

@@ -97,18 +97,15 @@ class ShadedDepth:
         self.metres: list[np.ndarray] = []
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
-        """See `FrameSource`."""
         for block in self._source.read(part, skip):
             self.metres.append(block[:, SPARSE // 2 :: SPARSE, SPARSE // 2 :: SPARSE].ravel())
             shade = np.where(block > 0, 255 * HALF_BRIGHT / (HALF_BRIGHT + block), 0)
             yield shade.astype(np.uint8).repeat(3, axis=3)
 
     def files(self) -> list[Path]:
-        """See `FrameSource`."""
         return self._source.files()
 
     def describe(self) -> dict[str, Any]:
-        """See `FrameSource`."""
         return self._source.describe()
 
 

@@ -75,12 +75,10 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
 
     @classmethod
     def is_at(cls, path: Path) -> bool:
-        """See `EpisodeStoreRecord`."""
         return (path / "meta" / "info.json").is_file()
 
     @property
     def is_remote(self) -> bool:
-        """See `EpisodeStoreRecord`."""
         return self.repo is not None
 
     def local(self, pinned: Mapping[str, str], cameras: Collection[str]) -> Self:
@@ -113,7 +111,6 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
         write_lerobot(recording, self.path)
 
     def losses(self, recording: Recording) -> list[str]:
-        """See `EpisodeStoreRecord`."""
         names = ", ".join(as_videos(recording))
         videos = [f"{names}: compressed as video, as LeRobot does; --pictures keeps every pixel"] if names else []
         lost = f"{len(recording.tasks)} instructions are not written; no key {TASK!r} says which step has which"
@@ -231,7 +228,6 @@ class LeRobotStore(EpisodeStore):
         return self.meta.tasks() if self.text_files() or TASK in self.meta.features else {}
 
     def text_files(self) -> list[Path]:
-        """See `EpisodeStore`."""
         return [self.meta.tasks_file] if self.meta.tasks_file.is_file() else []
 
     def stored_metadata(self) -> dict[str, Any]:

@@ -29,7 +29,6 @@ class CodedDepths(Depths):
     use_log: bool = True
 
     def metres(self, values: np.ndarray) -> np.ndarray:
-        """See `Depths`."""
         share = values.astype(np.float64) / _LARGEST_CODE
         if self.use_log:
             low, high = math.log(self.depth_min + self.shift), math.log(self.depth_max + self.shift)
@@ -39,7 +38,6 @@ class CodedDepths(Depths):
         return np.where(values > 0, found, 0).astype(np.float32)
 
     def describe(self) -> dict[str, Any]:
-        """See `FrameContents`."""
         return {"depth": {name: getattr(self, name) for name in _DEFAULTS}}
 
 

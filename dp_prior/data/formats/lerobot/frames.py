@@ -88,17 +88,14 @@ class LeRobotVideo:
         self._turned = video_frames.turned(videos[0].path, contents)
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
-        """See `FrameSource`."""
         lengths = {self._names[episode]: self._lengths[episode] for episode in part.episodes}
         video = self._videos[part.where]
         return read_video(video.path, self.size, lengths, skip, video.begins, self._contents)
 
     def files(self) -> list[Path]:
-        """See `FrameSource`."""
         return sorted(video.path for video in self._videos.values())
 
     def describe(self) -> dict[str, Any]:
-        """See `FrameSource`."""
         begins = {Path(where).name: list(video.begins) for where, video in self._videos.items() if video.begins}
         more = {"begins": begins} if begins else {}
         return {"format": "lerobot video", "key": self._key, **more, **self._contents.describe(), **self._turned}
@@ -124,7 +121,6 @@ class LeRobotPictures:
         self._turned = picture_frames.turned(first)
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
-        """See `FrameSource`."""
         expected = int(self._lengths[list(part.episodes)].sum())
         per_block = frames_per_block(self.size[0] * self.size[1] * pixel_bytes(self._contents))
         block: list[np.ndarray] = []
@@ -139,11 +135,9 @@ class LeRobotPictures:
             raise DataError(part.where, [f"holds {row + 1} rows, but the episode list gives its episodes {expected}"])
 
     def files(self) -> list[Path]:
-        """See `FrameSource`."""
         return self._files
 
     def describe(self) -> dict[str, Any]:
-        """See `FrameSource`."""
         return {"format": "lerobot pictures", "key": self._key, **self._contents.describe(), **self._turned}
 
     def _pictures(self, part: FramePart) -> Iterator[bytes]:

@@ -49,7 +49,6 @@ class BagEpisode(EpisodeArrays):
             return {key: self._sample(key, parts, steps) for key, parts in tracks.items()}
 
     def rows(self, key: str, first: int, stop: int) -> np.ndarray:
-        """See `EpisodeArrays`."""
         return next(self.blocks(key, first, stop, stop - first))
 
     def blocks(self, key: str, first: int, stop: int, step: int) -> Iterator[np.ndarray]:

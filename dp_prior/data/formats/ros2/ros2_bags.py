@@ -34,7 +34,6 @@ class Ros2BagsConfig(EpisodeStoreRecord):
 
     @classmethod
     def is_at(cls, path: Path) -> bool:
-        """See `EpisodeStoreRecord`."""
         return is_recording(path)
 
     def create(self) -> Ros2BagsStore:
@@ -77,13 +76,11 @@ class Ros2BagsStore(GroupedStore):
         super().__init__(path, "ROS 2 bags", self._episodes, None)
 
     def files(self, keys: Iterable[str]) -> list[Path]:
-        """See `EpisodeStore`."""
         kept = [bag for number, bag in enumerate(self._bags) if number not in self._faults]
         listed = {bag.path / METADATA for bag in kept if (bag.path / METADATA).is_file()}
         return sorted({self._file, *listed, *(file for bag in kept for file in bag.files)})
 
     def stored_metadata(self) -> dict[str, Any]:
-        """See `EpisodeStore`."""
         tasks = [] if self._topics.task is None else [self._topics.task]
         return {"fps": self._topics.fps, "tasks": tasks, "names": self._episodes[self._first].names}
 

@@ -64,7 +64,6 @@ class ZarrStoreConfig(EpisodeStoreRecord):
 
     @classmethod
     def is_at(cls, path: Path) -> bool:
-        """See `EpisodeStoreRecord`."""
         if path.is_file():
             return path.suffix == ".zip"
         return any((path / name).is_file() for name in (".zgroup", "zarr.json"))
