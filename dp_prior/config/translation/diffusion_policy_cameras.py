@@ -62,6 +62,7 @@ def resnet(name: str, theirs: Theirs, *names: str) -> Here:
     Raises:
         NoCounterpart: another network.
     """
-    blocks, bottleneck = _BLOCKS(name, theirs)
-    ours = {**per_camera("blocks")(blocks, theirs), **per_camera("bottleneck")(bottleneck, theirs)}
+    found = _BLOCKS(name, theirs)
+    ours = {**per_camera("blocks")(found["blocks"], theirs)}
+    ours |= per_camera("bottleneck")("bottleneck" in found, theirs)
     return Here({**ours, **per_camera("pool")("mean", theirs), **per_camera("output_dim")(None, theirs)})

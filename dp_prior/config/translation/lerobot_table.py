@@ -202,8 +202,9 @@ def _norm(is_group: bool, theirs: Theirs, *names: str) -> Here:
 
 
 def _backbone(name: str, theirs: Theirs, *names: str) -> Here:
-    blocks, is_bottleneck = Words(RESNETS)(name, theirs)
-    return Here({**_per_camera("blocks")(blocks, theirs), **_per_camera("bottleneck")(is_bottleneck, theirs)})
+    resnet = Words(RESNETS)(name, theirs)
+    bottleneck = _per_camera("bottleneck")("bottleneck" in resnet, theirs)
+    return Here({**_per_camera("blocks")(resnet["blocks"], theirs), **bottleneck})
 
 
 def _frames(shape: list[int] | None, theirs: Theirs, *names: str) -> Here:

@@ -38,14 +38,14 @@ VARIANCES = Words(
 )
 """Of diffusers."""
 
-RESNETS = {
-    "resnet18": ([2, 2, 2, 2], False),
-    "resnet34": ([3, 4, 6, 3], False),
-    "resnet50": ([3, 4, 6, 3], True),
-    "resnet101": ([3, 4, 23, 3], True),
-    "resnet152": ([3, 8, 36, 3], True),
+RESNETS: dict[str, dict[str, Any]] = {
+    "resnet18": {"blocks": [2, 2, 2, 2]},
+    "resnet34": {"blocks": [3, 4, 6, 3]},
+    "resnet50": {"blocks": [3, 4, 6, 3], "bottleneck": True},
+    "resnet101": {"blocks": [3, 4, 23, 3], "bottleneck": True},
+    "resnet152": {"blocks": [3, 8, 36, 3], "bottleneck": True},
 }
-"""`blocks` and `bottleneck` of torchvision's networks."""
+"""torchvision's networks, as fields of the encoder here."""
 
 RATES = Words(
     {

@@ -15,9 +15,10 @@ from pydantic import Field
 from torch import Tensor
 
 from dp_prior.config import Config, ConfigError
+from dp_prior.config.translation.published_choices import RESNETS
 from dp_prior.inference.foreign.foreign_files import PublishedFiles
 from dp_prior.inference.foreign.foreign_model import WEIGHTS
-from dp_prior.inference.foreign.foreign_policy import RESNETS, Observation, Published, unet
+from dp_prior.inference.foreign.foreign_policy import Observation, Published, unet
 from dp_prior.inference.foreign.scaling import Scaling
 from dp_prior.inference.foreign.scheduler import Scheduler
 from dp_prior.networks.encoders.resnet import IMAGENET_MEAN, IMAGENET_STD

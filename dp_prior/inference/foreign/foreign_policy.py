@@ -22,14 +22,6 @@ from dp_prior.tasks.policy_config import PolicyConfig
 
 _RENAMERS = {"unet1d": rename_unet, "transformer": rename_transformer}
 _READS_TOKENS = ("film.linear.weight", "cond_in.weight")
-RESNETS: dict[str, dict[str, Any]] = {
-    "resnet18": {"blocks": [2, 2, 2, 2]},
-    "resnet34": {"blocks": [3, 4, 6, 3]},
-    "resnet50": {"blocks": [3, 4, 6, 3], "bottleneck": True},
-    "resnet101": {"blocks": [3, 4, 23, 3], "bottleneck": True},
-    "resnet152": {"blocks": [3, 8, 36, 3], "bottleneck": True},
-}
-"""Architectures of torchvision's ResNets, as fields of our encoder."""
 
 
 @dataclass(frozen=True)

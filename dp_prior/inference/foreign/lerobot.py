@@ -16,9 +16,10 @@ from torch import Tensor
 
 from dp_prior.config import Config, ConfigError
 from dp_prior.config.errors import short
+from dp_prior.config.translation.published_choices import RESNETS
 from dp_prior.inference.foreign.foreign_files import PublishedFiles
 from dp_prior.inference.foreign.foreign_model import WEIGHTS, under
-from dp_prior.inference.foreign.foreign_policy import RESNETS, Observation, Published, unet
+from dp_prior.inference.foreign.foreign_policy import Observation, Published, unet
 from dp_prior.inference.foreign.scaling import Scaling, identity
 from dp_prior.inference.foreign.scheduler import Scheduler
 

@@ -7,14 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from dp_prior.config import Config
-
-_SCHEDULES = {
-    "linear": "linear",
-    "scaled_linear": "scaled_linear",
-    "squaredcos_cap_v2": "cosine",
-    "sigmoid": "sigmoid_beta",
-}
-_OBJECTIVES = {"epsilon": "eps", "sample": "x0", "v_prediction": "v"}
+from dp_prior.config.translation.published_choices import BETA_SCHEDULES, PREDICTIONS
 
 
 class Scheduler(Config):
@@ -43,13 +36,13 @@ class Scheduler(Config):
 
     def diffusion(self) -> dict[str, Any]:
         """`task.diffusion`, as JSON."""
-        schedule: dict[str, Any] = {"type": _SCHEDULES[self.beta_schedule], "steps": self.num_train_timesteps}
+        schedule: dict[str, Any] = {"type": BETA_SCHEDULES.words[self.beta_schedule], "steps": self.num_train_timesteps}
         if schedule["type"] != "cosine":  # our betas are stated for 1000 timesteps and scaled to `steps`
             scale = self.num_train_timesteps / 1000
             schedule |= {"beta_start": scale * self.beta_start, "beta_end": scale * self.beta_end}
         return {
             "schedule": schedule,
-            "objective": {"type": _OBJECTIVES[self.prediction_type]},
+            "objective": {"type": PREDICTIONS.words[self.prediction_type]},
             "clip": {"type": "fixed", "bound": self.clip_sample_range} if self.clip_sample else None,
             "variance": {"type": self.variance_type.removesuffix("_log")},
         }
