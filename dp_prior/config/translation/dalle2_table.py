@@ -6,7 +6,7 @@ from typing import Any
 
 from dp_prior.config.translation.library import Library
 from dp_prior.config.translation.published_choices import folded_decay, half
-from dp_prior.config.translation.row import Here, NoCounterpart, Row, Theirs, Times, Words, fixed, left_out
+from dp_prior.config.translation.row import Here, NoCounterpart, Row, Theirs, Times, Words, fixed, left_out, some
 from dp_prior.config.translation.translate import TO_FILL_IN
 
 _SAVERS = ("local", "huggingface", "wandb")
@@ -62,7 +62,7 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
     return ours
 
 
-def _average(value: Any, theirs: Theirs, *names: str) -> Here:
+def _average(value: Any, theirs: Theirs) -> Here:
     if not theirs.get("train.use_ema", True):
         return Here({"train.ema": {}})
     decay = folded_decay(theirs.get("train.ema_beta", 0.99), 10)
@@ -74,54 +74,48 @@ def _predicts_clean(theirs: Theirs) -> bool:
     return bool(theirs.get("prior.predict_x_start", True))
 
 
-def _clamp(place: str) -> Any:
-    """A function of whether embeddings are clamped to their length."""
-
-    def to(is_clamped: bool, theirs: Theirs, *names: str) -> Here:
-        return Here({place: is_clamped and _predicts_clean(theirs)})
-
-    return to
+def _clamp(is_clamped: bool, theirs: Theirs) -> bool:
+    """Whether embeddings are clamped to their length."""
+    return is_clamped and _predicts_clean(theirs)
 
 
-def _clamp_training(is_clamped: bool, theirs: Theirs, *names: str) -> Here:
+def _clamp_training(is_clamped: bool, theirs: Theirs) -> bool:
     if is_clamped and _predicts_clean(theirs) and theirs.get("prior.predict_v"):
         raise NoCounterpart("velocities, which have no length of their own, are not clamped")
-    return _clamp("task.clamp_training")(is_clamped, theirs)
+    return _clamp(is_clamped, theirs)
 
 
-def _encodings(is_conditioned: bool, theirs: Theirs, *names: str) -> Here:
+def _encodings(is_conditioned: bool, theirs: Theirs) -> Here:
     return Here({"data.text_encodings.path": f"{TO_FILL_IN}/text_encodings"} if is_conditioned else {})
 
 
-def _clip(is_clamped: bool, theirs: Theirs, *names: str) -> Here:
+def _clip(is_clamped: bool, theirs: Theirs) -> dict[str, Any] | None:
     if not _predicts_clean(theirs):  # to [-1, 1] there, whatever `is_clamped` is
-        return Here({"task.diffusion.clip": {"type": "fixed", "bound": 1.0}})
-    length = {"type": "l2norm", "radius": theirs.get("prior.image_embed_scale")}
-    return Here({"task.diffusion.clip": length if is_clamped else None})
+        return {"type": "fixed", "bound": 1.0}
+    return {"type": "l2norm", "radius": theirs.get("prior.image_embed_scale")} if is_clamped else None
 
 
-def _text_dropout(share: float | None, theirs: Theirs, *names: str) -> Here:
+def _text_dropout(share: float | None, theirs: Theirs) -> Any:
     own = theirs.get("prior.text_cond_drop_prob")
-    found = theirs.get("prior.cond_drop_prob") if own is None else own
-    return Here({} if found is None else {"task.text_dropout": found})
+    return some(theirs.get("prior.cond_drop_prob") if own is None else own, theirs)
 
 
-def _sampling_steps(steps: int | None, theirs: Theirs, *names: str) -> Here:
-    return Here({"task.sampler.steps": steps} if steps else {})
+def _sampling_steps(steps: int | None, theirs: Theirs) -> Any:
+    return steps or Here()
 
 
-def _loggers(kind: str, theirs: Theirs, *names: str) -> Here:
+def _loggers(kind: str, theirs: Theirs) -> Here:
     if kind in ("wandb", "console"):
         return Here({f"tracker.log.<{kind}>.type": kind})
     raise NoCounterpart(f"{kind!r} is no logger here; see docs/tracking.md")
 
 
-def _loader(kind: str | None, theirs: Theirs, *names: str) -> Here:
+def _loader(kind: str | None, theirs: Theirs) -> dict[str, Any]:
     if kind is None:
         return Here()
     if kind == "local":
         path = theirs.get("tracker.load.file_path")
-        return Here({"tracker.load": {"type": "local", "path": f"{TO_FILL_IN}/run" if path is None else path}})
+        return {"type": "local", "path": f"{TO_FILL_IN}/run" if path is None else path}
     raise NoCounterpart('set tracker.load to {"type": "remote", "reference": ...}, see docs/hub.md')
 
 
@@ -164,18 +158,18 @@ def _save_type(kind: str, theirs: Theirs, number: str) -> Here:
     return Here({f"tracker.save.<{number}>.save_type": kind})
 
 
-def _objective(is_clean: bool, theirs: Theirs, *names: str) -> str:
+def _objective(is_clean: bool, theirs: Theirs) -> str:
     """What the network predicts, where `predict_v` goes before `predict_x_start`."""
     if is_clean not in (True, False):
         raise NoCounterpart(f"{is_clean!r} has no counterpart; True and False have")
     return "v" if theirs.get("prior.predict_v") else "x0" if is_clean else "eps"
 
 
-def _velocity(is_velocity: bool, theirs: Theirs, *names: str) -> Here:
-    return Here({"task.diffusion.objective.type": "v"} if is_velocity else {})
+def _velocity(is_velocity: bool, theirs: Theirs) -> Any:
+    return "v" if is_velocity else Here()
 
 
-def _evaluated(seconds: float, theirs: Theirs, *names: str) -> Here:
+def _evaluated(seconds: float, theirs: Theirs) -> Here:
     return Here({f"evaluate.<{name}>.every.minutes": seconds / 60 for name in ("validation", "similarity")})
 
 
@@ -238,7 +232,7 @@ _ROWS = (
     ),
     Row("prior.condition_on_text_encodings", "data.text_encodings", _ENCODINGS, _encodings),
     Row("prior.sampling_clamp_l2norm", "task.diffusion.clip", "true: l2norm", _clip),
-    Row("prior.sampling_final_clamp_l2norm", "task.clamp_end", "", _clamp("task.clamp_end")),
+    Row("prior.sampling_final_clamp_l2norm", "task.clamp_end", "", _clamp),
     Row("prior.training_clamp_l2norm", "task.clamp_training", "", _clamp_training),
     Row("prior.init_image_embed_l2norm", "task.clamp_start"),
     Row("prior.image_embed_scale", "task.embedding_scale"),

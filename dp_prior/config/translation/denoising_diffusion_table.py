@@ -45,11 +45,11 @@ def _attention(theirs: Theirs) -> list[int]:
     return [max(1, side // 2 ** (n_levels - 1))]
 
 
-def _size(side: Any, theirs: Theirs, *names: str) -> Here:
+def _size(side: Any, theirs: Theirs) -> Here:
     return Here({"data.size": square(side, theirs), "task.backbone.attention_resolutions": _attention(theirs)})
 
 
-def _steps(steps: int, theirs: Theirs, *names: str) -> Here:
+def _steps(steps: int, theirs: Theirs) -> Here:
     fewer = theirs.get("sampling_timesteps") or steps
     return Here(
         {
@@ -60,14 +60,14 @@ def _steps(steps: int, theirs: Theirs, *names: str) -> Here:
     )
 
 
-def _sampling_steps(steps: int | None, theirs: Theirs, *names: str) -> Here:
+def _sampling_steps(steps: int | None, theirs: Theirs) -> Here:
     return Here() if steps is None else _steps(theirs.get("timesteps", 1000), theirs)
 
 
-def _eta(eta: float, theirs: Theirs, *names: str) -> Here:
+def _eta(eta: float, theirs: Theirs) -> float:
     if _skeleton(theirs)["task.sampler"]["type"] != "ddim":
         raise NoCounterpart("DDPM, which samples all timesteps, has no eta")
-    return Here({"task.sampler.eta": eta})
+    return eta
 
 
 _ROWS = (

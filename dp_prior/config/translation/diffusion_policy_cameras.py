@@ -26,7 +26,7 @@ def per_camera(field: str) -> Any:
     return to
 
 
-def shared_encoders(is_shared: bool, theirs: Theirs, *names: str) -> Here:
+def shared_encoders(is_shared: bool, theirs: Theirs) -> Here:
     """All cameras but the first are read by the encoder of the first."""
     names = cameras(theirs)
     return Here({f"task.shared_encoders.{key}": names[0] for key in names[1:] if is_shared})
@@ -37,18 +37,14 @@ def crop(shape: list[int] | None, theirs: Theirs, *names: str) -> Here:
     return per_camera("crop")(shape if theirs.get("policy.obs_encoder.random_crop", True) else None, theirs, *names)
 
 
-def norm(is_group: bool, theirs: Theirs, *names: str) -> Here:
-    """The norm of the encoders of all cameras; a shared encoder always has batch norm there.
-
-    Raises:
-        NoCounterpart: it is batch norm, whose statistics come with weights here.
-    """
+def norm(is_group: bool, theirs: Theirs) -> Here:
+    """The norm of the encoders of all cameras; a shared encoder always has batch norm there."""
     if not is_group or theirs.get("policy.obs_encoder.share_rgb_model", False):
         raise NoCounterpart(BATCH_NORM)
     return per_camera("norm")("group", theirs)
 
 
-def imagenet(is_normed: bool, theirs: Theirs, *names: str) -> Here:
+def imagenet(is_normed: bool, theirs: Theirs) -> Here:
     """ImageNet's mean and standard deviation, for the encoders of all cameras."""
     if not is_normed:
         return Here()
@@ -56,12 +52,8 @@ def imagenet(is_normed: bool, theirs: Theirs, *names: str) -> Here:
     return Here({**mean, **per_camera("std")([0.229, 0.224, 0.225], theirs)})
 
 
-def resnet(name: str, theirs: Theirs, *names: str) -> Here:
-    """The blocks of torchvision's ResNet with the mean of its maps.
-
-    Raises:
-        NoCounterpart: another network.
-    """
+def resnet(name: str, theirs: Theirs) -> Here:
+    """The blocks of torchvision's ResNet with the mean of its maps."""
     found = _BLOCKS(name, theirs)
     ours = {**per_camera("blocks")(found["blocks"], theirs)}
     ours |= per_camera("bottleneck")("bottleneck" in found, theirs)

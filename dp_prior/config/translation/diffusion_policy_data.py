@@ -134,28 +134,20 @@ def rotations(theirs: Theirs) -> dict[str, Any]:
 
 
 def kind(word: str, theirs: Theirs, key: str) -> Here:
-    """An observation, which has its place by its kind.
-
-    Raises:
-        NoCounterpart: another kind.
-    """
+    """An observation, which has its place by its kind."""
     if word not in _ROOMS:
         raise NoCounterpart(f"{word!r} has no counterpart, so {key} is not observed; those of {', '.join(_ROOMS)} have")
     place = f"data.{_ROOMS[word]}.{name_of(theirs, key)}"
     return Here({f"{place}.{name}": value for name, value in data(theirs)[place].items() if name in ("key", "file")})
 
 
-def observations(keys: list[str], theirs: Theirs, *names: str) -> Here:
+def observations(keys: list[str], theirs: Theirs) -> Here:
     """Low-dimensional observations of robomimic, by their keys."""
     return Here({f"data.obs.{key}.key": f"obs/{key}" for key in keys})
 
 
 def size(shape: list[int], theirs: Theirs, key: str) -> Here:
-    """Height and width of a camera's frames.
-
-    Raises:
-        NoCounterpart: it is no camera, or its frames are resized.
-    """
+    """Height and width of a camera's frames."""
     if kinds(theirs).get(key) != "rgb":
         raise NoCounterpart("the data say it")
     if theirs.get("policy.obs_encoder.resize_shape") or theirs.get(f"policy.obs_encoder.resize_shape.{key}"):
@@ -169,12 +161,8 @@ def resized(shape: list[int] | None, theirs: Theirs, *names: str) -> Here:
     return Here({f"data.images.{key}.size": shape for key in chosen if shape is not None})
 
 
-def folder(path: str, theirs: Theirs, *names: str) -> str:
-    """The folder of the kitchen's arrays.
-
-    Raises:
-        NoCounterpart: it holds logs of a simulator.
-    """
+def folder(path: str, theirs: Theirs) -> str:
+    """The folder of the kitchen's arrays."""
     if dataset(theirs) != _KITCHEN:
         raise NoCounterpart(
             "logs of MuJoCo (.mjl) are not read; save their `qpos` and `ctrl` as `obs` and `action` "
@@ -183,35 +171,27 @@ def folder(path: str, theirs: Theirs, *names: str) -> str:
     return path
 
 
-def replay_buffer(path: str, theirs: Theirs, *names: str) -> str:
+def replay_buffer(path: str, theirs: Theirs) -> str:
     """The data set; their real robot's lies in a folder beside its videos."""
     return f"{path}/replay_buffer.zarr" if dataset(theirs) == _REAL else path
 
 
-def rotation(value: Any, theirs: Theirs, *names: str) -> Here:
-    """The rotations of absolute actions.
-
-    Raises:
-        NoCounterpart: actions are relative.
-    """
+def rotation(value: Any, theirs: Theirs) -> Here:
+    """The rotations of absolute actions."""
     found = rotations(theirs).get("data.action.rotations")
     if not found:
         raise NoCounterpart("actions without absolute poses are taken as they are")
     return Here({"data.action.rotations": found})
 
 
-def rotation_form(form: str, theirs: Theirs, *names: str) -> Here:
-    """The only form that policies predict.
-
-    Raises:
-        NoCounterpart: another form.
-    """
+def rotation_form(form: str, theirs: Theirs) -> Here:
+    """The only form that policies predict."""
     if form != "rotation_6d":
         raise NoCounterpart("policies predict rotations as 6D")
     return rotation(form, theirs)
 
 
-def legacy_normalizer(is_legacy: bool, theirs: Theirs, *names: str) -> Here:
+def legacy_normalizer(is_legacy: bool, theirs: Theirs) -> Here:
     """The normalizer of absolute actions; relative actions have none."""
     found = rotations(theirs).get("task.normalizer.action", {})
     return Here({"task.normalizer.action": found} if "others" in found else {})

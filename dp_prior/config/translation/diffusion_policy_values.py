@@ -122,12 +122,8 @@ def _environment(theirs: Theirs) -> dict[str, Any] | None:
     return environment(theirs, {key: list(shape[1:]) for key, shape in shapes.items()})
 
 
-def monitored(key: str, theirs: Theirs, *names: str) -> Here:
-    """The metric here of a metric there, and its mode.
-
-    Raises:
-        NoCounterpart: the translated run does not measure such a metric.
-    """
+def monitored(key: str, theirs: Theirs) -> Here:
+    """The metric here of a metric there, and its mode."""
     model = "ema" if _averages(theirs) else "online"
     metrics = {
         "test_mean_score": ("test", "test/score"),
@@ -149,7 +145,7 @@ def monitored(key: str, theirs: Theirs, *names: str) -> Here:
 def average(name: str, shift: int = 0) -> Any:
     """A function of a setting of `ema`, which has no effect without an average."""
 
-    def to(value: Any, theirs: Theirs, *names: str) -> Here:
+    def to(value: Any, theirs: Theirs) -> Here:
         if not _averages(theirs):
             raise NoCounterpart("without `training.use_ema` it has no effect")
         return Here({f"train.ema.ema.{name}": value + shift, "train.ema.ema.type": "power"})
@@ -157,17 +153,17 @@ def average(name: str, shift: int = 0) -> Any:
     return to
 
 
-def no_average(use: bool, theirs: Theirs, *names: str) -> Here:
+def no_average(use: bool, theirs: Theirs) -> Here:
     """The average, or none."""
     return Here({"train.ema.ema.type": "power"} if use else {"train.ema": {}})
 
 
-def validation(ratio: float, theirs: Theirs, *names: str) -> Here:
+def validation(ratio: float, theirs: Theirs) -> Here:
     """The parts of training and validation."""
     return Here({"data.split.train": round(1 - ratio, 6), "data.split.val": ratio})
 
 
-def previous(is_seen: bool, theirs: Theirs, *names: str) -> str | None:
+def previous(is_seen: bool, theirs: Theirs) -> str | None:
     """The name of the observation of past actions."""
     return "previous_action" if is_seen else None
 
@@ -175,7 +171,7 @@ def previous(is_seen: bool, theirs: Theirs, *names: str) -> str | None:
 def class_of(*known: str) -> Any:
     """A function of the name of a class: a known class follows from its settings, other classes are not here."""
 
-    def to(target: str, theirs: Theirs, *names: str) -> Here:
+    def to(target: str, theirs: Theirs) -> Here:
         name = target.rpartition(".")[2]
         if name not in known:
             raise NoCounterpart(f"{name} is not here, and its settings are read as those of {' or '.join(known)}")
@@ -184,49 +180,37 @@ def class_of(*known: str) -> Any:
     return to
 
 
-def scheduler(target: str, theirs: Theirs, *names: str) -> Here:
-    """The sampler.
-
-    Raises:
-        NoCounterpart: another one than DDPM and DDIM.
-    """
+def scheduler(target: str, theirs: Theirs) -> Here:
+    """The sampler."""
     class_of("DDPMScheduler", "DDIMScheduler")(target, theirs)
     return built(skeleton, "task.sampler")(target, theirs)
 
 
-def eta(share: float, theirs: Theirs, *names: str) -> Here:
-    """The share of fresh noise.
-
-    Raises:
-        NoCounterpart: the sampler is not DDIM.
-    """
+def eta(share: float, theirs: Theirs) -> float:
+    """The share of fresh noise."""
     if _sampler(theirs)["type"] != "ddim":
         raise NoCounterpart("DDPM has no such value, there neither")
-    return Here({"task.sampler.eta": share})
+    return share
 
 
-def inference_steps(steps: int | None, theirs: Theirs, *names: str) -> int:
+def inference_steps(steps: int | None, theirs: Theirs) -> int:
     """The number of sampling steps."""
     return _steps(theirs)
 
 
-def optimizer(target: str, theirs: Theirs, *names: str) -> Here:
-    """The optimizer.
-
-    Raises:
-        NoCounterpart: another one than AdamW and Adam.
-    """
+def optimizer(target: str, theirs: Theirs) -> str:
+    """The optimizer."""
     if target.rpartition(".")[2] not in ("AdamW", "Adam"):
         raise NoCounterpart(f"{target!r} has no counterpart; `adamw` is taken. For others see docs/extending.md")
-    return Here({"train.optimizer.type": "adamw"})
+    return "adamw"
 
 
-def word(name: Any, theirs: Theirs, *names: str) -> str | None:
+def word(name: Any, theirs: Theirs) -> str | None:
     """A name, which may be a number there, such as the seed."""
     return None if name is None else str(name)
 
 
-def words(tags: list[Any], theirs: Theirs, *names: str) -> list[str]:
+def words(tags: list[Any], theirs: Theirs) -> list[str]:
     """Several names."""
     return [str(tag) for tag in tags]
 
@@ -234,7 +218,7 @@ def words(tags: list[Any], theirs: Theirs, *names: str) -> list[str]:
 def both(field: str) -> Any:
     """A function of a setting of the environment, which test and train rollouts share."""
 
-    def to(value: Any, theirs: Theirs, *names: str) -> Here:
+    def to(value: Any, theirs: Theirs) -> Here:
         if _environment(theirs) is None:
             raise NoCounterpart(
                 "the translated run has no rollouts, since their environment is not here; see docs/environments.md"
@@ -247,7 +231,7 @@ def both(field: str) -> Any:
 def epochs(entries: tuple[str, ...]) -> Any:
     """A function of a cadence in epochs, for these evaluators."""
 
-    def to(value: float, theirs: Theirs, *names: str) -> Here:
+    def to(value: float, theirs: Theirs) -> Here:
         present = [entry for entry in entries if f"evaluate.<{entry}>.type" in _evaluators(theirs)]
         if not present:
             raise NoCounterpart("the translated run has no evaluator to which this belongs")
@@ -256,19 +240,13 @@ def epochs(entries: tuple[str, ...]) -> Any:
     return to
 
 
-def val_samples(batches: int | None, theirs: Theirs, *names: str) -> Here:
+def val_samples(batches: int | None, theirs: Theirs) -> Any:
     """Samples of validation, of a number of its batches."""
-    if batches is None:
-        return Here()
-    return Here({"evaluate.<validation>.max_samples": batches * theirs.get("val_dataloader.batch_size", 256)})
+    return Here() if batches is None else batches * theirs.get("val_dataloader.batch_size", 256)
 
 
-def runner(target: str, theirs: Theirs, *names: str) -> Here:
-    """The environment of a runner.
-
-    Raises:
-        NoCounterpart: none of ours.
-    """
+def runner(target: str, theirs: Theirs) -> Here:
+    """The environment of a runner."""
     if _environment(theirs) is None:
         raise NoCounterpart("their environment is not here; see docs/environments.md for one of gymnasium")
     return built(skeleton, "evaluate.<test>.env", "evaluate.<train>.env")(target, theirs)
@@ -277,7 +255,7 @@ def runner(target: str, theirs: Theirs, *names: str) -> Here:
 def episodes(name: str) -> Any:
     """A function of the number of episodes of test or training seeds; rollouts have 2 at least."""
 
-    def to(n: int, theirs: Theirs, *names: str) -> Here:
+    def to(n: int, theirs: Theirs) -> Here:
         if n < 2:
             raise NoCounterpart("a rollout has at least 2 episodes, so this one is left out")
         return Here({f"evaluate.<{name}>.n_episodes": n})
@@ -285,6 +263,6 @@ def episodes(name: str) -> Any:
     return to
 
 
-def monitor_mode(mode: str, theirs: Theirs, *names: str) -> Here:
+def monitor_mode(mode: str, theirs: Theirs) -> Here:
     """The mode of the monitored metric, if that is translated."""
     return monitored(theirs.get("checkpoint.topk.monitor_key", "test_mean_score"), theirs)

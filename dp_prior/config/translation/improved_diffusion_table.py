@@ -97,17 +97,17 @@ def _sampler(theirs: Theirs) -> dict[str, Any]:
     return {"type": kind, "steps": theirs.get("diffusion_steps", 1000)}
 
 
-def _size(side: int, theirs: Theirs, *names: str) -> Here:
+def _size(side: int, theirs: Theirs) -> Here:
     if side not in _CHANNEL_MULT:
         raise NoCounterpart(f"theirs has networks of {', '.join(map(str, _CHANNEL_MULT))} pixels alone")
     return built(_skeleton, "data.size", "task.backbone.channel_mult")(side, theirs)
 
 
-def _heads_up(n: int, theirs: Theirs, *names: str) -> int | None:
+def _heads_up(n: int, theirs: Theirs) -> int | None:
     return n if n > 0 else None
 
 
-def _averages(rates: Any, theirs: Theirs, *names: str) -> Here:
+def _averages(rates: Any, theirs: Theirs) -> Here:
     decays = [float(rate) for rate in str(rates).split(",")]
     return Here(
         {
@@ -117,7 +117,7 @@ def _averages(rates: Any, theirs: Theirs, *names: str) -> Here:
     )
 
 
-def _micro_batch(n: int, theirs: Theirs, *names: str) -> Here:
+def _micro_batch(n: int, theirs: Theirs) -> Here:
     batch = theirs.get("batch_size", 1)
     if n <= 0 or n >= batch:
         return Here()
@@ -126,12 +126,12 @@ def _micro_batch(n: int, theirs: Theirs, *names: str) -> Here:
     return Here({"data.batch_size": n, "train.accumulation": batch // n})
 
 
-def _batch(n: int, theirs: Theirs, *names: str) -> Here:
+def _batch(n: int, theirs: Theirs) -> int:
     micro = theirs.get("microbatch", -1)
-    return Here({"data.batch_size": micro if 0 < micro < n and n % micro == 0 else n})
+    return micro if 0 < micro < n and n % micro == 0 else n
 
 
-def _anneal(steps: int, theirs: Theirs, *names: str) -> Here:
+def _anneal(steps: int, theirs: Theirs) -> Here:
     if not steps:
         raise NoCounterpart(f"a run has a budget: train.steps is {_STEPS}, choose yours")
     return built(_skeleton, "train.steps", "train.lr")(steps, theirs)

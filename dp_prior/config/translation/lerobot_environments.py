@@ -99,21 +99,21 @@ def environment(theirs: Theirs) -> dict[str, Any] | None:
     return {"type": kind, "task": task, **({"cameras": cameras, "shadows": True} if cameras else {})}
 
 
-def env_type(kind: str, theirs: Theirs, *names: str) -> Here:
+def env_type(kind: str, theirs: Theirs) -> str:
     if kind not in _ENVS:
         raise NoCounterpart(f"environment {kind!r}: by gymnasium's id, see docs/environments.md")
-    return Here({"evaluate.<rollout>.env.type": kind})
+    return kind
 
 
-def env_task(name: str | None, theirs: Theirs, *names: str) -> Here:
+def env_task(name: str | None, theirs: Theirs) -> Any:
     if theirs.get("env.type") == "pusht" or name is None:
         return Here()
     if theirs.get("env.type") == "aloha" and name not in _ALOHA:
         raise NoCounterpart(f"{name!r} is not here; {' and '.join(_ALOHA)} are")
-    return Here({"evaluate.<rollout>.env.task": _ALOHA.get(name, name)})
+    return _ALOHA.get(name, name)
 
 
-def obs_type(kind: str | None, theirs: Theirs, *names: str) -> Here:
+def obs_type(kind: str | None, theirs: Theirs) -> Here:
     if theirs.get("env.type") in _ENVS and not inputs(theirs):
         raise NoCounterpart(
             f"of {kind!r} without `policy.input_features` only `observation.state` is taken; name the others in "

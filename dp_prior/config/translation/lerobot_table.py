@@ -40,6 +40,7 @@ from dp_prior.config.translation.row import (
     fixed,
     left_out,
     same,
+    some,
 )
 from dp_prior.config.translation.translate import TO_FILL_IN
 
@@ -158,10 +159,10 @@ def _of_other_policy(theirs: Theirs) -> dict[str, str]:
     return own
 
 
-def _policy(kind: str, theirs: Theirs, *names: str) -> Here:
+def _policy(kind: str, theirs: Theirs) -> str:
     if kind != "diffusion":
         raise NoCounterpart(f"policy {kind!r} is not here; a diffusion policy takes its place")
-    return Here({"task.type": "policy"})
+    return "policy"
 
 
 def _feature(kind: str, theirs: Theirs, *key: str) -> Here:
@@ -178,7 +179,7 @@ def _shape(shape: list[int], theirs: Theirs, *key: str) -> Here:
 def _per_camera(field: str) -> Any:
     """A function of a setting of all cameras: the same for every encoder."""
 
-    def to(value: Any, theirs: Theirs, *names: str) -> Here:
+    def to(value: Any, theirs: Theirs) -> Here:
         return Here({f"task.encoders.{key}.{field}": value for key in _encoding(theirs)})
 
     return to
@@ -195,24 +196,24 @@ def _shared(theirs: Theirs) -> dict[str, str]:
     return {f"task.shared_encoders.{name}": encoding[0] for name in names if name not in encoding}
 
 
-def _norm(is_group: bool, theirs: Theirs, *names: str) -> Here:
+def _norm(is_group: bool, theirs: Theirs) -> Here:
     if not is_group:
         raise NoCounterpart(BATCH_NORM)
     return _per_camera("norm")("group", theirs)
 
 
-def _backbone(name: str, theirs: Theirs, *names: str) -> Here:
+def _backbone(name: str, theirs: Theirs) -> Here:
     resnet = Words(RESNETS)(name, theirs)
     bottleneck = _per_camera("bottleneck")("bottleneck" in resnet, theirs)
     return Here({**_per_camera("blocks")(resnet["blocks"], theirs), **bottleneck})
 
 
-def _frames(shape: list[int] | None, theirs: Theirs, *names: str) -> Here:
+def _frames(shape: list[int] | None, theirs: Theirs) -> Here:
     keys = [name_of(theirs, key) for key in cameras_of(theirs)]
     return Here({f"data.images.{key}.size": shape for key in keys if shape is not None})
 
 
-def _crop(value: Any, theirs: Theirs, *names: str) -> Here:
+def _crop(value: Any, theirs: Theirs) -> Here:
     ratio, frame = theirs.get("policy.crop_ratio", 1.0), theirs.get("policy.resize_shape")
     if frame:
         return _per_camera("crop")([int(ratio * side) for side in frame] if ratio < 1 else None, theirs)
@@ -226,7 +227,7 @@ def _is_env(theirs: Theirs, key: str) -> bool:
 def _normalizer(kind: str) -> Any:
     """A function of a mode of normalisation, for the features of a kind."""
 
-    def to(mode: str, theirs: Theirs, *names: str) -> Here:
+    def to(mode: str, theirs: Theirs) -> Here:
         normalizer = Words(_NORMALIZERS)(mode, theirs)
         vectors = [name_of(theirs, key) for key in vectors_of(theirs) if _is_env(theirs, key) == (kind == "ENV")]
         keys = ["action"] if kind == "ACTION" else vectors
@@ -235,47 +236,39 @@ def _normalizer(kind: str) -> Any:
     return to
 
 
-def _sampler(kind: str, theirs: Theirs, *names: str) -> Here:
+def _sampler(kind: str, theirs: Theirs) -> Here:
     own = Words({"DDIM": {"type": "ddim", "use_clipped_model_output": False}, "DDPM": {"type": "ddpm"}})
     return Here({"task.sampler": {**own(kind, theirs), "steps": _steps(theirs), "spacing": "diffusers"}})
 
 
-def _sampling_steps(steps: int | None, theirs: Theirs, *names: str) -> int:
+def _sampling_steps(steps: int | None, theirs: Theirs) -> int:
     return _steps(theirs)
 
 
-def _compile(value: Any, theirs: Theirs, *names: str) -> Here:
+def _compile(value: Any, theirs: Theirs) -> str:
     is_compiled = theirs.get("policy.compile_model", False)
-    return Here({"train.compile": theirs.get("policy.compile_mode", "reduce-overhead") if is_compiled else "off"})
+    return theirs.get("policy.compile_mode", "reduce-overhead") if is_compiled else "off"
 
 
-def _place(path: str | None, theirs: Theirs, *names: str) -> Here:
+def _place(path: str | None, theirs: Theirs) -> Here:
     return Here() if path is None else Here({"data.episodes.path": path, "data.episodes.repo": None})
 
 
-def _on_hub(place: str) -> Any:
-    """A function of a setting of a data set on the Hub, which a local one does without."""
-
-    def to(value: str | None, theirs: Theirs, *names: str) -> Here:
-        if value is not None and theirs.get("dataset.root") is not None:
-            raise NoCounterpart("`dataset.root` says where the data lie")
-        return _some(place)(value, theirs)
-
-    return to
+def _on_hub(value: str | None, theirs: Theirs) -> Any:
+    """A setting of a data set on the Hub, which a local one does without."""
+    if value is not None and theirs.get("dataset.root") is not None:
+        raise NoCounterpart("`dataset.root` says where the data lie")
+    return some(value, theirs)
 
 
-def _every(name: str) -> Any:
-    """A function of a cadence of an evaluator, in steps; 0 for never."""
-
-    def to(steps: int, theirs: Theirs, *names: str) -> Here:
-        if not steps:
-            raise NoCounterpart("evaluators run at the end at least; leave it out of `evaluate`")
-        return Here({f"evaluate.<{name}>.every.steps": steps})
-
-    return to
+def _every(steps: int, theirs: Theirs) -> int:
+    """The cadence of an evaluator, in steps; 0 for never."""
+    if not steps:
+        raise NoCounterpart("evaluators run at the end at least; leave it out of `evaluate`")
+    return steps
 
 
-def _log_every(steps: int, theirs: Theirs, *names: str) -> int:
+def _log_every(steps: int, theirs: Theirs) -> int:
     if not steps:
         raise NoCounterpart("rows are always logged; train.log_every says how often")
     return steps
@@ -285,10 +278,10 @@ def _chosen(preset: str, own: str, ours: str, to: Callable[..., Any] = same) -> 
     """Rows of a setting that stands at two paths, of which `use_policy_training_preset` chooses the one that counts."""
 
     def of(is_preset: bool, other: str) -> Callable[..., Any]:
-        def value_of(value: Any, theirs: Theirs, *names: str) -> Any:
+        def value_of(value: Any, theirs: Theirs) -> Any:
             if _has_preset(theirs) is not is_preset:
                 raise NoCounterpart(f"`{other}` counts, as `{_PRESET}` says")
-            return to(value, theirs, *names)
+            return to(value, theirs)
 
         return value_of
 
@@ -297,21 +290,17 @@ def _chosen(preset: str, own: str, ours: str, to: Callable[..., Any] = same) -> 
     return [Row(preset, ours, note, of(True, own)), Row(own, ours, where, of(False, preset), is_copy=True)]
 
 
-def _warm_up(steps: int, theirs: Theirs, *names: str) -> int:
+def _warm_up(steps: int, theirs: Theirs) -> int:
     return warm_up("policy.scheduler_name" if _has_preset(theirs) else "scheduler.name")(steps, theirs)
 
 
-def _optimizer(kind: str, theirs: Theirs, *names: str) -> Here:
+def _optimizer(kind: str, theirs: Theirs) -> str:
     if not _has_preset(theirs) and kind not in ("adam", "adamw"):
         raise NoCounterpart(f"{kind!r} is not here; adamw takes its place, or set train.optimizer")
-    return Here({"train.optimizer.type": "adamw"})
+    return "adamw"
 
 
-def _max_norm(norm: float, theirs: Theirs, *names: str) -> float:
-    return norm if norm > 0 else FREE_NORM
-
-
-def _average(value: Any, theirs: Theirs, *names: str) -> Here:
+def _average(value: Any, theirs: Theirs) -> Here:
     """All settings of `ema` together, since a constant decay excludes the others."""
     if not _averages(theirs):
         return Here({"train.ema": {}})
@@ -320,19 +309,6 @@ def _average(value: Any, theirs: Theirs, *names: str) -> Here:
         return Here({"train.ema.ema": {"type": "constant", "decay": decay}})
     given = {field: theirs[f"ema.{field}"] for field in _POWER if f"ema.{field}" in theirs}
     return Here({"train.ema.ema": {"type": "power", **given}})
-
-
-def _some(place: str) -> Any:
-    """A function of a value: null leaves the default here."""
-
-    def to(value: Any, theirs: Theirs, *names: str) -> Here:
-        return Here() if value is None else Here({place: value})
-
-    return to
-
-
-def _parallel(n: int, theirs: Theirs, *names: str) -> Here:
-    return Here({"evaluate.<rollout>.env.n_envs": n} if n else {})
 
 
 _ROWS = (
@@ -401,21 +377,21 @@ _ROWS = (
     *left_out(
         "name relative actions in `task.arms`", "policy.use_relative_actions", "policy.use_delta_joint_actions_aloha"
     ),
-    Row("dataset.repo_id", "data.episodes.repo", "", _on_hub("data.episodes.repo")),
+    Row("dataset.repo_id", "data.episodes.repo", "", _on_hub),
     Row("dataset.root", "data.episodes.path", "", _place),
-    Row("dataset.revision", "data.episodes.revision", "", _on_hub("data.episodes.revision")),
-    Row("dataset.episodes", "data.choice.only", "", _some("data.choice.only")),
-    Row("dataset.exclude_episodes", "data.choice.leave_out", "", _some("data.choice.leave_out")),
+    Row("dataset.revision", "data.episodes.revision", "", _on_hub),
+    Row("dataset.episodes", "data.choice.only", "", some),
+    Row("dataset.exclude_episodes", "data.choice.leave_out", "", some),
     Row("dataset.eval_split", "data.split.val", "and `train`, the rest", built(_skeleton, "data.split")),
     *left_out("`jitter` of a camera's encoder", "dataset.image_transforms.**"),
     *left_out("`mean` and `std` of a camera's encoder", "dataset.use_imagenet_stats"),
     *left_out("frames are decoded once, into the frame cache", "dataset.video_backend", "dataset.streaming"),
     *left_out("frames are decoded once, into the frame cache", "dataset.return_uint8", "dataset.repo_type"),
     *left_out("depth is read in metres, by `data.depth`", "dataset.depth_output_unit"),
-    Row("output_dir", "tracker.data_path", "", _some("tracker.data_path")),
-    Row("job_name", "tracker.run_name", "", _some("tracker.run_name")),
+    Row("output_dir", "tracker.data_path", "", some),
+    Row("job_name", "tracker.run_name", "", some),
     *left_out("the option --resume of `dp-prior train`, `auto` by default", "resume", "checkpoint_path", "config_path"),
-    Row("seed", "seed", "", _some("seed")),
+    Row("seed", "seed", "", some),
     *left_out(_LOADING, "num_workers", "prefetch_factor", "persistent_workers"),
     *left_out(_LOADING, "dataloader_multiprocessing_context"),
     *left_out("results are those of the kernels; nothing to set", "cudnn_deterministic"),
@@ -424,14 +400,19 @@ _ROWS = (
     Row("log_freq", "train.log_every.steps", "", _log_every),
     Row("save_freq", "train.save_every.steps"),
     *left_out("checkpoints are always saved", "save_checkpoint"),
-    Row("eval_freq", "evaluate.<rollout>.every.steps", "", _every("rollout")),
-    Row("env_eval_freq", "evaluate.<rollout>.every.steps", "", _every("rollout")),
-    Row("eval_steps", "evaluate.<validation>.every.steps", "", _every("validation")),
+    Row("eval_freq", "evaluate.<rollout>.every.steps", "", _every),
+    Row("env_eval_freq", "evaluate.<rollout>.every.steps", "", _every),
+    Row("eval_steps", "evaluate.<validation>.every.steps", "", _every),
     Row("max_eval_samples", "evaluate.<validation>.max_samples", "0: null", lambda n, *_: n or None),
     *left_out("time stamps are compared by the reader of the data", "tolerance_s"),
     *left_out("false: `optimizer` and `scheduler` count, else their copies in `policy`", _PRESET),
     Row("optimizer.type", "train.optimizer.type", "adam, adamw: adamw", _optimizer),
-    Row("optimizer.grad_clip_norm", "train.max_grad_norm", f"0: {FREE_NORM:g}, no limit", _max_norm),
+    Row(
+        "optimizer.grad_clip_norm",
+        "train.max_grad_norm",
+        f"0: {FREE_NORM:g}, no limit",
+        lambda norm, _: norm if norm > 0 else FREE_NORM,
+    ),
     fixed("scheduler.type", "diffuser", "learning rates are those of diffusers; set train.lr", "train.lr"),
     *(Row(f"ema.{name}", "train.ema", f"`{name}` of the average", _average) for name in ("enable", "decay")),
     *(Row(f"ema.{name}", f"train.ema.<average>.{name}", "", _average) for name in _POWER),
@@ -445,7 +426,7 @@ _ROWS = (
     *left_out("environments show and step as here", "env.visualization_width", "env.visualization_height"),
     *left_out("environments show and step as here", "env.max_parallel_tasks"),
     Row("eval.n_episodes", "evaluate.<rollout>.n_episodes", "2 at least", lambda n, *_: max(2, n)),
-    Row("eval.batch_size", "evaluate.<rollout>.env.n_envs", "0: all at once", _parallel),
+    Row("eval.batch_size", "evaluate.<rollout>.env.n_envs", "0: all at once", lambda n, _: n or Here()),
     *left_out("`workers` of the rollout", "eval.use_async_envs"),
     *left_out("rollouts are filmed; `videos` of the rollout", "eval.recording", "eval.recording_repo_id"),
     *left_out("rollouts are filmed; `videos` of the rollout", "eval.recording_private", "eval.save_predicted_video"),
@@ -453,8 +434,8 @@ _ROWS = (
     Row("wandb.project", "tracker.log.<wandb>.project"),
     Row("wandb.entity", "tracker.log.<wandb>.entity"),
     Row("wandb.mode", "tracker.log.<wandb>.mode", "", wandb_mode),
-    Row("wandb.run_id", "tracker.run_id", "", _some("tracker.run_id")),
-    Row("wandb.notes", "description", "", _some("description")),
+    Row("wandb.run_id", "tracker.run_id", "", some),
+    Row("wandb.notes", "description", "", some),
     *left_out("`tracker.save` of type wandb sends checkpoints", "wandb.disable_artifact"),
     *left_out("`tags` of wandb in `tracker.log`", "wandb.add_tags"),
     *left_out("name observations in `data.obs` and `data.images`", "rename_map.**"),

@@ -44,7 +44,7 @@ def trainer_skeleton(theirs: Theirs, update_every: int) -> dict[str, Any]:
     }
 
 
-def _cadence(every: int, theirs: Theirs, *names: str) -> Here:
+def _cadence(every: int, theirs: Theirs) -> Here:
     places = ("train.save_every", "evaluate.<validation>.every", "evaluate.<images>.every")
     return Here({"checkpoints.keep_every": _kept(every, theirs), **{f"{place}.steps": every for place in places}})
 
@@ -53,41 +53,37 @@ def _kept(every: int, theirs: Theirs) -> int | None:
     return None if theirs.get("save_best_and_latest_only", False) else every
 
 
-def _drawn(n: int, theirs: Theirs, *names: str) -> Here:
+def _drawn(n: int, theirs: Theirs) -> Here:
     measured = theirs.get("num_fid_samples") if theirs.get("calculate_fid", True) else None
     return Here({"evaluate.<images>.n_samples": measured or n, "evaluate.<images>.shown": n})
 
 
-def _precision(value: Any, theirs: Theirs, *names: str) -> str:
+def _precision(value: Any, theirs: Theirs) -> str:
     if not theirs.get("amp", False):
         return "fp32"
     return theirs.get("mixed_precision_type", "fp16")
 
 
-def square(side: Any, theirs: Theirs, *names: str) -> list[int]:
+def square(side: Any, theirs: Theirs) -> list[int]:
     """Height and width of a square picture, or of a given one."""
     return list(side) if isinstance(side, list) else [side, side]
 
 
-def weighted(is_weighted: bool, theirs: Theirs, *names: str) -> Here:
+def weighted(is_weighted: bool, theirs: Theirs) -> Here:
     """The weighting of the loss: min-SNR, or none."""
     gamma = theirs.get("min_snr_gamma", 5)
     weighting = {"type": "min_snr", "gamma": float(gamma)} if is_weighted else {"type": "uniform"}
     return Here({"task.diffusion.weighting": weighting})
 
 
-def weight_ceiling(gamma: float, theirs: Theirs, *names: str) -> Here:
-    """The ceiling of min-SNR.
-
-    Raises:
-        NoCounterpart: the loss is not weighted.
-    """
+def weight_ceiling(gamma: float, theirs: Theirs) -> Here:
+    """The ceiling of min-SNR."""
     if not theirs.get("min_snr_loss_weight", False):
         raise NoCounterpart("without `min_snr_loss_weight` it has no effect")
     return Here({"task.diffusion.weighting": {"type": "min_snr", "gamma": float(gamma)}})
 
 
-def _few(value: bool, theirs: Theirs, *names: str) -> None:
+def _few(value: bool, theirs: Theirs) -> None:
     if value:
         return None
     raise NoCounterpart("as here")
@@ -136,14 +132,14 @@ def trainer_rows(update_every: int) -> tuple[Row, ...]:
 def _average(update_every: int) -> Any:
     """A function of both settings of an average: its decay per step."""
 
-    def to(value: Any, theirs: Theirs, *names: str) -> Here:
+    def to(value: Any, theirs: Theirs) -> Here:
         place = "train.ema.ema.decay"
         return Here({place: trainer_skeleton(theirs, update_every)[place]})
 
     return to
 
 
-def _fid(n: int, theirs: Theirs, *names: str) -> Here:
+def _fid(n: int, theirs: Theirs) -> int:
     if not theirs.get("calculate_fid", True):
         raise NoCounterpart("without `calculate_fid` it has no effect")
-    return Here({"evaluate.<images>.n_samples": n})
+    return n

@@ -94,77 +94,77 @@ def _normalizer(theirs: Theirs) -> dict[str, Any]:
     return {"type": "quantile" if quantiles else "gaussian"}
 
 
-def _normalized(value: bool, theirs: Theirs, *names: str) -> Here:
+def _normalized(value: bool, theirs: Theirs) -> Here:
     vectors = [place.split(".")[-2] for place in _keys(theirs) if not place.startswith("data.images.")]
     return Here({f"task.normalizer.{name}": _normalizer(theirs) for name in vectors})
 
 
-def _horizon(n: int, theirs: Theirs, *names: str) -> Here:
+def _horizon(n: int, theirs: Theirs) -> Here:
     return Here({"task.horizon": n, "task.n_action_steps": n})
 
 
 def _beta(index: int) -> Any:
     """A function of one of the two decays of AdamW."""
 
-    def to(value: float, theirs: Theirs, *names: str) -> Here:
+    def to(value: float, theirs: Theirs) -> list[float]:
         found = [theirs.get("optimizer.b1", 0.9), theirs.get("optimizer.b2", 0.95)]
-        return Here({"train.optimizer.betas": [*found[:index], value, *found[index + 1 :]]})
+        return [*found[:index], value, *found[index + 1 :]]
 
     return to
 
 
-def _final(rate: float, theirs: Theirs, *names: str) -> float:
+def _final(rate: float, theirs: Theirs) -> float:
     return rate / theirs.get("lr_schedule.peak_lr", 2.5e-5)
 
 
-def _peak(rate: float, theirs: Theirs, *names: str) -> Here:
+def _peak(rate: float, theirs: Theirs) -> Here:
     is_cosine = "lr_schedule.timescale" not in theirs
     final = {"train.lr.final_fraction": theirs.get("lr_schedule.decay_lr", 2.5e-6) / rate} if is_cosine else {}
     return Here({"train.lr.peak": rate, **final})
 
 
-def _timescale(steps: float, theirs: Theirs, *names: str) -> Here:
+def _timescale(steps: float, theirs: Theirs) -> Here:
     warm_up, peak = theirs.get("lr_schedule.warmup_steps", 1000), theirs.get("lr_schedule.peak_lr", 5e-5)
     rate = {"type": "inverse_sqrt", "peak": peak, "warmup_steps": warm_up, "timescale_steps": int(steps)}
     return Here({"train.lr": rate})
 
 
-def _decay_steps(steps: int, theirs: Theirs, *names: str) -> Here:
+def _decay_steps(steps: int, theirs: Theirs) -> Here:
     if steps != theirs.get("num_train_steps", 30000):
         raise NoCounterpart("rates fall until the end of the run, train.steps")
     return Here()
 
 
-def _average(decay: float | None, theirs: Theirs, *names: str) -> Here:
+def _average(decay: float | None, theirs: Theirs) -> Here:
     return Here({"train.ema": {} if decay is None else {"ema": {"type": "constant", "decay": decay}}})
 
 
 def _offsets(*slices: tuple[int, int]) -> Any:
     """A function of whether joints are relative: their slices, alike in the action and the state."""
 
-    def to(is_delta: bool, theirs: Theirs, *names: str) -> Here:
+    def to(is_delta: bool, theirs: Theirs) -> Any:
         arms = [{"type": "offset", "action": [*one], "key": "state", "slice": [*one]} for one in slices]
-        return Here({"task.arms": arms} if is_delta else {})
+        return arms if is_delta else Here()
 
     return to
 
 
-def _repacked(key: Any, theirs: Theirs, *names: str) -> Here:
+def _repacked(key: Any, theirs: Theirs) -> Here:
     found = {place: each for place, each in _keys(theirs).items() if each == key}
     if key and not found:
         raise NoCounterpart(_KEYS)
     return Here(found)
 
 
-def _directory(path: str, theirs: Theirs, *names: str) -> str:
+def _directory(path: str, theirs: Theirs) -> str:
     return "/".join([path, *(theirs[key] for key in ("name", "exp_name") if theirs.get(key))])
 
 
-def _named(name: str, theirs: Theirs, *names: str) -> Here:
-    return Here({"tracker.data_path": _directory(theirs.get("checkpoint_base_dir", "runs"), theirs)})
+def _named(name: str, theirs: Theirs) -> str:
+    return _directory(theirs.get("checkpoint_base_dir", "runs"), theirs)
 
 
-def _action(keys: list[str], theirs: Theirs, *names: str) -> str:
+def _action(keys: list[str], theirs: Theirs) -> str:
     if len(keys) != 1:
         raise NoCounterpart("an action is one vector of the data; join the keys there")
     return keys[0]

@@ -79,7 +79,7 @@ def beta_rows(room: str, default: str = "linear", n_steps: int = 1000) -> list[R
         default, n_steps: the schedule and its number of timesteps where they are omitted.
     """
 
-    def to(value: float, theirs: Theirs, *names: str) -> float:
+    def to(value: float, theirs: Theirs) -> float:
         if theirs.get(f"{room}.beta_schedule", default) == "squaredcos_cap_v2":
             raise NoCounterpart("the cosine schedule has no such value, there neither")
         return value * theirs.get(f"{room}.num_train_timesteps", n_steps) / 1000
@@ -95,7 +95,7 @@ def clip_rows(room: str) -> list[Row]:
         room: the path of the object that holds them.
     """
 
-    def to(value: Any, theirs: Theirs, *names: str) -> Here:
+    def to(value: Any, theirs: Theirs) -> Here:
         bound = float(theirs.get(f"{room}.clip_sample_range", 1.0))
         is_clipped = theirs.get(f"{room}.clip_sample", True)
         return Here({"task.diffusion.clip": {"type": "fixed", "bound": bound} if is_clipped else None})
@@ -109,7 +109,7 @@ def clip_rows(room: str) -> list[Row]:
 def warm_up(schedule: str) -> Any:
     """A function of the warm-up of diffusers' learning rates, which `constant` does without."""
 
-    def to(steps: int, theirs: Theirs, *names: str) -> int:
+    def to(steps: int, theirs: Theirs) -> int:
         if theirs.get(schedule) == "constant":
             raise NoCounterpart("the constant rate has none, there neither")
         return steps or 0
@@ -117,23 +117,19 @@ def warm_up(schedule: str) -> Any:
     return to
 
 
-def wandb(is_used: bool, theirs: Theirs, *names: str) -> Here:
-    """Whether wandb is among the loggers."""
-    return Here({"tracker.log.<wandb>.type": "wandb"} if is_used else {})
+def wandb(is_used: bool, theirs: Theirs) -> Any:
+    """Whether wandb is among the loggers: its type, or nothing."""
+    return "wandb" if is_used else Here()
 
 
-def wandb_mode(mode: str | None, theirs: Theirs, *names: str) -> str | None:
-    """The mode of wandb.
-
-    Raises:
-        NoCounterpart: wandb is not used.
-    """
+def wandb_mode(mode: str | None, theirs: Theirs) -> str | None:
+    """The mode of wandb."""
     if mode == "disabled":
         raise NoCounterpart("leave wandb out of tracker.log")
     return mode
 
 
-def half(is_set: bool, theirs: Theirs, *names: str) -> float:
+def half(is_set: bool, theirs: Theirs) -> float:
     """The share of samples of a choice that theirs makes for half of them, or for none."""
     return 0.5 if is_set else 0.0
 

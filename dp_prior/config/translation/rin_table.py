@@ -36,20 +36,15 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
     }
 
 
-def _steps(steps: int, theirs: Theirs, *names: str) -> Here:
+def _steps(steps: int, theirs: Theirs) -> Here:
     places = ("task.diffusion.schedule.steps", "task.sampler.steps")
     return Here({**dict.fromkeys(places, steps), "evaluate.<images>.eval_timesteps": [steps]})
 
 
-def _shape(name: str) -> Any:
-    """A function of a shape of the schedule, which the linear one has none of."""
-
-    def to(value: float, theirs: Theirs, *names: str) -> float:
-        if theirs.get("noise_schedule", "sigmoid") == "linear":
-            raise NoCounterpart("the linear schedule has no shape")
-        return float(value)
-
-    return to
+def _shape(value: float, theirs: Theirs) -> float:
+    if theirs.get("noise_schedule", "sigmoid") == "linear":
+        raise NoCounterpart("the linear schedule has no shape")
+    return float(value)
 
 
 _ROWS = (
@@ -71,7 +66,7 @@ _ROWS = (
         Words({"sigmoid": "sigmoid", "linear": "linear_signal", "cosine": "power_cosine"}),
     ),
     Row("objective", "task.diffusion.objective.type", "", Words({"v": "v", "eps": "eps", "x0": "x0"})),
-    *(Row(name, f"task.diffusion.schedule.{name}", "", _shape(name)) for name in _SHAPES),
+    *(Row(name, f"task.diffusion.schedule.{name}", "", _shape) for name in _SHAPES),
     Row("clip_min", "task.diffusion.schedule.floor"),
     fixed("schedule_kwargs", ({}, None), "name the shapes one by one", "task.diffusion.schedule"),
     fixed("time_difference", (0, 0.0), "samplers step to the next timestep"),

@@ -36,8 +36,8 @@ class Row:
         theirs: its path there.
         ours: the path here of its counterpart; "" for none.
         note: how the value changes; without a counterpart why, and what to do.
-        to: the value here, or `Here`, from the value there, all settings there, and the names that `*` stands for.
-            Raises NoCounterpart for a value without a counterpart.
+        to: the value here, or `Here`, from the value there, all settings there, and the names that `*` stands for if
+            the path has any. Raises NoCounterpart for a value without a counterpart.
         is_copy: whether the setting repeats another one, which has a row of its own.
     """
 
@@ -118,10 +118,15 @@ class Unless:
         return Here()
 
 
+def some(value: Any, theirs: Theirs, *names: str) -> Any:
+    """The value itself; null leaves the default here."""
+    return Here() if value is None else value
+
+
 def built(skeleton: Callable[[Theirs], dict[str, Any]], *places: str) -> Callable[..., Here]:
     """A function of a setting of which the skeleton of a library makes the values at these places."""
 
-    def to(value: Any, theirs: Theirs, *names: str) -> Here:
+    def to(value: Any, theirs: Theirs) -> Here:
         found = skeleton(theirs)
         return Here({place: found[place] for place in places if place in found})
 
