@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import zipfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,10 +13,10 @@ from typing import Literal
 import numpy as np
 
 from dp_prior.data.errors import DataError, MissingError, UnreadableError, first_few
-from dp_prior.data.files import check_count, decoding, reading
+from dp_prior.data.files import decoding, reading
 from dp_prior.data.formats.grouped import ACTIONS, EpisodeArrays, GroupedStore, Layout, rows_agree, steps_key
 from dp_prior.data.formats.hdf5_groups import ENDINGS, Hdf5Episode
-from dp_prior.data.formats.npz import read_blocks, read_header
+from dp_prior.data.formats.npz import read_blocks, read_headers
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.formats.table_file import TableEpisode
 from dp_prior.data.found_files import by_number
@@ -42,10 +41,7 @@ class NpzEpisode(EpisodeArrays):
     def layout(self) -> Layout:
         with reading(self.file):
             check_regular(self.file, os.stat(self.file).st_mode)
-        with decoding(self.file, "is not a readable .npz file"), zipfile.ZipFile(self.file) as archive:
-            check_count(self.file, len(archive.infolist()), "arrays")
-            members = [name for name in archive.namelist() if name.endswith(".npy")]
-            return {name.removesuffix(".npy"): read_header(archive, name) for name in members}
+        return read_headers(self.file)
 
     def rows(self, key: str, first: int, stop: int) -> np.ndarray:
         return next(self.blocks(key, first, stop, stop - first))

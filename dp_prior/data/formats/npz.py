@@ -82,10 +82,7 @@ class NpzStore(EpisodeStore):
         self.path = path = expanded(path)
         with reading(path):
             check_is_file(path, ".npz")
-        with decoding(path, "is not a readable .npz file"), zipfile.ZipFile(path) as archive:
-            check_count(path, len(archive.infolist()), "arrays")
-            members = [name for name in archive.namelist() if name.endswith(".npy")]
-            self.headers = {name.removesuffix(".npy"): read_header(archive, name) for name in members}
+        self.headers = read_headers(path)
         if episode_ends not in self.headers:
             hint = nearest_name(episode_ends, self.headers)
             remedy = "If each file is one episode, name their folder"
@@ -147,6 +144,18 @@ class NpzStore(EpisodeStore):
         """See `EpisodeStore`; of a file that `dp-prior convert` wrote."""
         with decoding(self.path), zipfile.ZipFile(self.path) as archive:
             return json.loads(archive.read(META)) if META in archive.namelist() else {}
+
+
+def read_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    """Shape and dtype of every array in an `.npz` file, by its name.
+
+    Raises:
+        DataError: it is damaged, or has too many arrays; see `read_header`.
+    """
+    with decoding(path, "is not a readable .npz file"), zipfile.ZipFile(path) as archive:
+        check_count(path, len(archive.infolist()), "arrays")
+        members = [name for name in archive.namelist() if name.endswith(".npy")]
+        return {name.removesuffix(".npy"): read_header(archive, name) for name in members}
 
 
 def read_header(archive: zipfile.ZipFile, member: str) -> tuple[tuple[int, ...], np.dtype]:
