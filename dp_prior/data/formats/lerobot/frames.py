@@ -196,15 +196,9 @@ def videos_of(meta: LeRobotMeta, key: str, lengths: list[int]) -> list[FrameFile
 
 def _videos_v2(meta: LeRobotMeta, key: str) -> list[FrameFile]:
     """One file per episode."""
-    template, chunk_size = meta.template("video_path"), meta.info.get("chunks_size", 1000)
-    folder = meta.path / "videos"
-    by_name = {file.name: file for file in folder.glob("*/*/*.mp4") if file.parent.name == key}
-    videos = []
-    for number, name in enumerate(meta.lengths):
-        named = meta.file(template, video_key=key, episode_index=name, episode_chunk=name // chunk_size)
-        # Published sets exist whose template names the wrong folder; the file's own name is then unique.
-        videos.append(FrameFile(named if named.is_file() else by_name.get(named.name, named), (number,)))
-    return videos
+    found = (file for file in (meta.path / "videos").glob("*/*/*.mp4") if file.parent.name == key)
+    files = meta.files_of_episodes("video_path", meta.lengths, found, video_key=key)
+    return [FrameFile(file, (number,)) for number, file in enumerate(files)]
 
 
 def _videos_v3(meta: LeRobotMeta, key: str, lengths: list[int]) -> list[FrameFile]:

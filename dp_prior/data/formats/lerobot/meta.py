@@ -6,7 +6,7 @@ import copy
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -161,17 +161,30 @@ class LeRobotMeta:
                 except (ValueError, KeyError, TypeError, RecursionError) as error:
                     tell(DataError(f"{listing}, line {number}", [f"is not an episode: {error}"]))
         lengths = dict(sorted(lengths.items()))
-        template = self.template("data_path")
-        chunk_size = self.info.get("chunks_size", 1000)
+        found = sorted((self.path / "data").glob("*/*.parquet"))
+        files = self.files_of_episodes("data_path", lengths, found)
+        return lengths, [TableFile(file, [episode]) for episode, file in zip(lengths, files, strict=True)]
+
+    def files_of_episodes(
+        self, field: str, episodes: Iterable[int], found: Iterable[Path], **values: str
+    ) -> Iterator[Path]:
+        """The file of each episode, in formats before v3.0, by the template in a field of meta/info.json. Published
+        sets exist whose template names the wrong folder; the file's own name is then unique.
+
+        Args:
+            found: files that are there.
+            values: to fill into the template, beside the number of the episode.
+
+        Raises:
+            DataError: see `template` and `file`, or the number of episodes in a folder is none.
+        """
+        template, chunk_size = self.template(field), self.info.get("chunks_size", 1000)
         if type(chunk_size) is not int or chunk_size < 1:
             raise DataError(str(self.info_file), [f"chunks_size is {chunk_size!r}; expected 1 or more"])
-        by_name = {file.name: file for file in sorted((self.path / "data").glob("*/*.parquet"))}
-        files = []
-        for episode in lengths:
-            named = self.file(template, episode_index=episode, episode_chunk=episode // chunk_size)
-            # Published sets exist whose template names the wrong folder; the file's own name is then unique.
-            files.append(TableFile(named if named.is_file() else by_name.get(named.name, named), [episode]))
-        return lengths, files
+        by_name = {file.name: file for file in found}
+        for episode in episodes:
+            named = self.file(template, episode_index=episode, episode_chunk=episode // chunk_size, **values)
+            yield named if named.is_file() else by_name.get(named.name, named)
 
     def _read_v3(self, tell: Callable[[DataError], None]) -> tuple[dict[int, int], list[TableFile]]:
         """Length of each episode in the order of the files, and these: several episodes per file."""
