@@ -209,12 +209,7 @@ _ROWS = (
         "task.image_dropout",
     ),
     Row("prior.loss_type", "task.diffusion.criterion.type", "", Words({"l2": "l2", "l1": "l1", "huber": "huber"})),
-    Row(
-        "prior.predict_x_start",
-        "task.diffusion.objective.type",
-        "true: x0; false: eps",
-        _objective,
-    ),
+    Row("prior.predict_x_start", "task.diffusion.objective.type", "true: x0; false: eps", _objective),
     Row("prior.predict_v", "task.diffusion.objective.type", "true: v", _velocity),
     Row(
         "prior.beta_schedule",

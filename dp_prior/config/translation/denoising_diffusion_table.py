@@ -93,12 +93,7 @@ _ROWS = (
     Row("timesteps", "task.diffusion.schedule.steps", "", _steps),
     Row("sampling_timesteps", "task.sampler.steps", "fewer than `timesteps`: sampler ddim", _sampling_steps),
     Row("ddim_sampling_eta", "task.sampler.eta", "", _eta),
-    Row(
-        "objective",
-        "task.diffusion.objective.type",
-        "",
-        Words({"pred_noise": "eps", "pred_x0": "x0", "pred_v": "v"}),
-    ),
+    Row("objective", "task.diffusion.objective.type", "", Words({"pred_noise": "eps", "pred_x0": "x0", "pred_v": "v"})),
     Row(
         "beta_schedule",
         "task.diffusion.schedule.type",

@@ -157,12 +157,7 @@ _ROWS = (
     *left_out(_NETWORK_SIZE, "policy.model.n_obs_steps", "policy.model.obs_as_cond"),
     # cameras
     Row("policy.crop_shape", "task.encoders.<camera>.crop", "", per_camera("crop")),
-    Row(
-        "policy.obs_encoder_group_norm",
-        "task.encoders.<camera>.norm",
-        "false: frozen_batch, with `weights`",
-        norm,
-    ),
+    Row("policy.obs_encoder_group_norm", "task.encoders.<camera>.norm", "false: frozen_batch, with `weights`", norm),
     fixed("policy.eval_fixed_crop", True, "policies act on the centre crop"),
     Row("policy.obs_encoder.rgb_model.name", "task.encoders.<camera>.blocks", "resnet18, resnet34 or resnet50", resnet),
     fixed(
@@ -196,12 +191,7 @@ _ROWS = (
     Row(f"{_SCHEDULE}.variance_type", "task.diffusion.variance.type", "", VARIANCES),
     *clip_rows(_SCHEDULE),
     Row(f"{_SCHEDULE}.prediction_type", "task.diffusion.objective.type", "", PREDICTIONS),
-    Row(
-        f"{_SCHEDULE}._target_",
-        "task.sampler.type",
-        "DDIMScheduler: ddim",
-        scheduler,
-    ),
+    Row(f"{_SCHEDULE}._target_", "task.sampler.type", "DDIMScheduler: ddim", scheduler),
     fixed(f"{_SCHEDULE}.set_alpha_to_one", True, "the last step always ends at the clean sample"),
     fixed(f"{_SCHEDULE}.steps_offset", 0, "no spacing has an offset"),
     Row(f"{_SCHEDULE}.timestep_spacing", "task.sampler.spacing", "", SPACINGS),

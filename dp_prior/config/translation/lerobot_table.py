@@ -30,18 +30,7 @@ from dp_prior.config.translation.published_choices import (
     wandb_mode,
     warm_up,
 )
-from dp_prior.config.translation.row import (
-    Here,
-    NoCounterpart,
-    Row,
-    Theirs,
-    Words,
-    built,
-    fixed,
-    left_out,
-    same,
-    some,
-)
+from dp_prior.config.translation.row import Here, NoCounterpart, Row, Theirs, Words, built, fixed, left_out, same, some
 from dp_prior.config.translation.translate import TO_FILL_IN
 
 _NORMALIZERS = {

@@ -191,12 +191,7 @@ _ROWS = (
     *left_out(
         "`train.init_from`, of a checkpoint of ours; theirs are not read", "weight_loader.**", "pytorch_weight_path"
     ),
-    Row(
-        "pytorch_training_precision",
-        "train.precision",
-        "",
-        Words({"bfloat16": "bf16", "float32": "fp32"}),
-    ),
+    Row("pytorch_training_precision", "train.precision", "", Words({"bfloat16": "bf16", "float32": "fp32"})),
     *left_out(_FILM, "assets_base_dir"),
     Row("checkpoint_base_dir", "tracker.data_path", "with `name` and `exp_name`", _directory),
     Row("lr_schedule.peak_lr", "train.lr.peak", "", _peak),
