@@ -43,7 +43,9 @@ class Column(Protocol):
         """The column of N - length + 1 rows whose row i is rows i to i + length - 1 of this one: (length, *shape)."""
 
     def cached(self, block_rows: int, n_blocks: int) -> Column:
-        """The same rows, with up to n_blocks blocks of block_rows rows kept in memory where they come from disk."""
+        """The same rows, with up to n_blocks blocks of block_rows rows kept in memory where they come from disk; the
+        default keeps none, as of rows that are in memory already."""
+        return self
 
     def to(self, device: torch.device | str) -> Column:
         """The same rows on another device; a column on disk may stay where it is."""

@@ -13,11 +13,9 @@ from dp_prior.data.columns.memory import MemoryColumn
 ROWS_COPIED = 4096  # at a time, to an accelerator
 
 
-class DiskColumn:
+class DiskColumn(Column):
     """The parts of `Column` that are the same wherever on disk the rows are; a subclass adds `rows` and `__len__`."""
 
-    dtype: torch.dtype
-    shape: tuple[int, ...]
     device = torch.device("cpu")
     on_disk = True
 
@@ -31,10 +29,6 @@ class DiskColumn:
     def runs(self, length: int) -> Column:
         """See `Column`; a view."""
         return RunsColumn(self, length)
-
-    def cached(self, block_rows: int, n_blocks: int) -> Column:
-        """See `Column`; itself, unless a subclass has its own cache."""
-        return self
 
     @property
     def n_bytes(self) -> int:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dp_prior.data.columns import Column
 from dp_prior.data.columns.memory import MemoryColumn
 
 
-class LookupColumn:
+class LookupColumn(Column):
     """See `Column`. Row i is table[index[i]]; runs are runs of the index."""
 
     on_disk = False
@@ -45,10 +46,6 @@ class LookupColumn:
     def runs(self, length: int) -> LookupColumn:
         """See `Column`; a view."""
         return LookupColumn(self._table, self._index.runs(length))
-
-    def cached(self, block_rows: int, n_blocks: int) -> LookupColumn:
-        """See `Column`; all of it is in memory already."""
-        return self
 
     def to(self, device: torch.device | str) -> LookupColumn:
         return LookupColumn(self._table.to(device), self._index.to(device))

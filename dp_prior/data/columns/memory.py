@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dp_prior.data.columns import Column
 
-class MemoryColumn:
+
+class MemoryColumn(Column):
     """See `Column`. A gather of runs is one `index_select` on an overlapping view; nothing is copied to make runs."""
 
     on_disk = False
@@ -35,10 +37,6 @@ class MemoryColumn:
         values = self.values.contiguous()
         count, stride = max(len(self) - length + 1, 0), values.stride()
         return MemoryColumn(values.as_strided((count, length, *self.shape), (stride[0], *stride)))
-
-    def cached(self, block_rows: int, n_blocks: int) -> MemoryColumn:
-        """See `Column`; all of it is in memory already."""
-        return self
 
     def to(self, device: torch.device | str) -> MemoryColumn:
         return MemoryColumn(self.values.to(device))
