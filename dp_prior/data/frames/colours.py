@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,16 +18,7 @@ class Colours:
 
     channels, dtype = 3, np.dtype(np.uint8)
 
-    def stored(self, shape: tuple[int, ...], dtype: np.dtype) -> StoredPixels:
-        """See `FrameContents` and `StoredPixels`."""
-        return StoredPixels.of(shape, dtype)
-
-    def decode(self, data: bytes, where: str, size: tuple[int, int] | None) -> np.ndarray:
-        """See `FrameContents` and `decode_picture`."""
-        return decode_picture(data, where, size)
-
-    def of_video(self) -> Callable[[Any], np.ndarray]:
-        return rgb_frames()
+    stored, decode, of_video = StoredPixels.of, staticmethod(decode_picture), staticmethod(rgb_frames)
 
     def video_fault(self, frame: Any) -> str | None:
         components = frame.format.components

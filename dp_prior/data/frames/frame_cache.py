@@ -81,13 +81,7 @@ class FrameCache:
         seen: see `Fit.seen`.
     """
 
-    def __init__(
-        self,
-        source: FrameSource,
-        fit: Fit,
-        root: Path,
-        encoding: Encoding = RAW_PIXELS,
-    ):
+    def __init__(self, source: FrameSource, fit: Fit, root: Path, encoding: Encoding = RAW_PIXELS):
         """
         Args:
             root: directory of all caches; created if missing.
@@ -165,7 +159,11 @@ class FrameCache:
         except OSError as error:
             problem = f"cannot be created ({error.strerror}); name another directory for the frame cache"
             raise UnwritableError(error.errno, problem, str(root)) from None
-        with build_lock(root / f"{self.directory.name}.lock", tell, self._how_far, check):
+
+        def how_far() -> str:
+            return f"{plan.count(plan.done()):,} of {plan.n_frames:,} frames are done"
+
+        with build_lock(root / f"{self.directory.name}.lock", tell, how_far, check):
             damage = self._damage(verify)
             if damage is None:
                 return
@@ -233,9 +231,6 @@ class FrameCache:
         sync_directory(self.directory)
         with contextlib.suppress(OSError):
             shutil.rmtree(self.directory)
-
-    def _how_far(self) -> str:
-        return f"{self._plan.count(self._plan.done()):,} of {self._plan.n_frames:,} frames are done"
 
     def _refuse_small_disk(self, workers: int) -> None:
         plan = self._plan

@@ -59,6 +59,7 @@ def verdict_page(names: Sequence[str], known: Comparison, most: int | None) -> P
     if charts:
         lines = _evidence(labels, known, drawn)
         charts += drawing.chart("Evidence", partial(overlay, lines, "wealth of the bet", "starts", log=True))
+    closest = "" if len(pairs) <= MOST_PAIRS else f": the {len(drawn)} closest of {len(pairs)} pairs"
     return Page(
         title=" against ".join(names) if len(names) == 2 else f"{len(names)} policies compared",
         facts=facts,
@@ -66,7 +67,7 @@ def verdict_page(names: Sequence[str], known: Comparison, most: int | None) -> P
             ("Verdicts", ("first", "second", "verdict", "after starts", "difference", "starts"), rows),
             ("Policies that share a letter are not told apart", ("policy", "mean score", "letters"), policies),
         ],
-        sections=[(_heading(len(drawn), len(pairs)), charts)] if charts else [],
+        sections=[(f"How it came{closest}", charts)] if charts else [],
         gaps=drawing.gaps,
     )
 
@@ -74,10 +75,6 @@ def verdict_page(names: Sequence[str], known: Comparison, most: int | None) -> P
 def _label(name: str) -> str:
     """A name that leaves room for the chart: its end, where paths differ."""
     return name if len(name) <= LONGEST_LABEL else "..." + name[3 - LONGEST_LABEL :]
-
-
-def _heading(drawn: int, pairs: int) -> str:
-    return "How it came" if pairs <= MOST_PAIRS else f"How it came: the {drawn} closest of {pairs} pairs"
 
 
 def _thinned(n: int) -> np.ndarray:
