@@ -25,6 +25,8 @@ from dp_prior.files.regular_files import check_regular
 if TYPE_CHECKING:
     import h5py
 
+ENDINGS = (".hdf5", ".h5")
+
 MOST_NESTED = 16
 """Depth of nested groups, and length of a chain of soft links."""
 
@@ -120,7 +122,8 @@ def datasets(group: h5py.Group) -> tuple[dict[str, h5py.Dataset], dict[str, str]
     Raises:
         DataError: groups are nested too deeply, or there are too many.
     """
-    found = _below(group)
+    found: list[tuple[str, h5py.Dataset | str]] = []
+    _collect(group, "", found, {_address(group)})
     arrays = sorted(((path, item) for path, item in found if not isinstance(item, str)), key=lambda each: each[0])
     return dict(arrays), {path: why for path, why in found if isinstance(why, str)}
 
@@ -203,7 +206,10 @@ def groups_at(file: h5py.File, pattern: str) -> list[str]:
 
 
 def has_groups(path: Path, pattern: str) -> bool:
-    """Whether an HDF5 file has groups of this pattern; True if it cannot be opened, so that its reader says why."""
+    """Whether a path is an HDF5 file by its ending, and has groups of this pattern; True for a file that cannot be
+    opened, so that its reader says why."""
+    if path.suffix not in ENDINGS or not path.is_file():
+        return False
     try:
         with opened_hdf5(path, "its layout") as file:
             return bool(groups_at(file, pattern))
@@ -249,14 +255,8 @@ def _target(group: h5py.Group, name: bytes) -> str:
     return parts[0] if len(parts) == 1 else f"{parts[1][:200]} of {parts[0][:200]}"
 
 
-def _below(group: h5py.Group) -> list[tuple[str, h5py.Dataset | str]]:
-    """Path of everything below a group but groups, with the dataset or why there is none."""
-    found: list[tuple[str, h5py.Dataset | str]] = []
-    _collect(group, "", found, {_address(group)})
-    return found
-
-
 def _collect(group: h5py.Group, prefix: str, found: list[tuple[str, h5py.Dataset | str]], seen: set[Any]) -> None:
+    """Add the path of everything below a group but groups, with the dataset or why there is none."""
     h5py = import_h5py()
     if prefix.count("/") > MOST_NESTED:
         raise DataError(group.file.filename, [f"nests more than {MOST_NESTED} groups, first at {group.name[:200]}"])

@@ -16,10 +16,10 @@ from dp_prior.data.files import check_is_file, check_memory
 from dp_prior.data.formats.episode_files import episode_at
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.formats.grouped import Layout
-from dp_prior.data.formats.hdf5_groups import ENDINGS
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.frames import FrameContents, FramePart
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray
+from dp_prior.data.hdf5 import ENDINGS
 from dp_prior.files.home import expanded
 
 FLAGS = ("terminals", "timeouts", "terminations", "truncations", "dones", "done")

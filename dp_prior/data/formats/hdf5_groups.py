@@ -25,8 +25,6 @@ from dp_prior.data.hdf5 import (
 )
 from dp_prior.files.home import expanded
 
-ENDINGS = (".hdf5", ".h5")
-
 
 class Hdf5Episode(EpisodeArrays):
     """See `EpisodeArrays`; a group of an HDF5 file, which is open only while it is read."""
@@ -74,7 +72,7 @@ class Hdf5GroupsConfig(EpisodeStoreRecord):
 
     @classmethod
     def is_at(cls, path: Path) -> bool:
-        return path.suffix in ENDINGS and path.is_file() and has_groups(path, cls.model_fields["groups"].default)
+        return has_groups(path, cls.model_fields["groups"].default)
 
     def create(self) -> Hdf5GroupsStore:
         """Open the file and read its layout; arrays are read when asked for.

@@ -10,9 +10,9 @@ from dp_prior.config import Config, records_in
 from dp_prior.data.errors import DataError, first_few
 from dp_prior.data.formats import EpisodeStoreConfig
 from dp_prior.data.formats.episode_files import episode_at, files_of_episodes, first_layout, holds_several
-from dp_prior.data.formats.hdf5_groups import ENDINGS
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.formats.unread_layouts import refuse_unread_layout
+from dp_prior.data.hdf5 import ENDINGS
 from dp_prior.files.home import expanded
 
 

@@ -26,6 +26,7 @@ from dp_prior.data.formats.uneven import lacking, uneven_names
 from dp_prior.data.frames import FrameContents
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
 from dp_prior.data.hdf5 import (
+    ENDINGS,
     OutsideError,
     are_alike,
     array_at,
@@ -46,8 +47,6 @@ from dp_prior.files.home import expanded
 
 if TYPE_CHECKING:
     import h5py
-
-ENDINGS = (".hdf5", ".h5")
 
 ACTIONS = "actions"
 """Key that every demonstration has, with one row per step."""
@@ -88,7 +87,7 @@ class RobomimicStoreConfig(EpisodeStoreRecord):
 
     @classmethod
     def is_at(cls, path: Path) -> bool:
-        return path.suffix in ENDINGS and path.is_file() and has_groups(path, "data/demo_*")
+        return has_groups(path, "data/demo_*")
 
     def create(self) -> RobomimicStore:
         """Open the file and read its layout; arrays are read when asked for.
