@@ -18,8 +18,8 @@ from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.split_data import PARTS, MaxRows, fraction_faults
 from dp_prior.tensors.randomness import Randomness
 
-HELD_OUT = {"valid", "val", "validation", "test"}
-"""Usual names of parts that are not trained on."""
+USUAL_PARTS = {"train": ("train",), "val": ("valid", "val", "validation"), "test": ("test",)}
+"""Usual names of the parts of a data set."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class SplitConfig(Config):
         """A warning if the data set has a part to hold out that the fractions do not keep apart."""
         every = len(store.episode_ends)
         found = {name: len(places) for name, places in store.parts().items() if 0 < len(places) < every}
-        if self.parts is not None or not HELD_OUT.intersection(found):
+        if self.parts is not None or not found.keys() & {*USUAL_PARTS["val"], *USUAL_PARTS["test"]}:
             return []
         listed = ", ".join(f"{name} ({count})" for name, count in found.items())
         return [f"the data set has parts of its own, {listed}, which the split does not use; split.parts names them"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterator
 
@@ -11,6 +12,7 @@ import numpy as np
 from dp_prior.data.errors import first_few
 from dp_prior.data.formats.choice import named, overlaps
 from dp_prior.data.recorded.odd_values import HUGE, OUTLIER_WIDTHS
+from dp_prior.data.recorded.split import USUAL_PARTS
 from dp_prior.data.recorded.weights import marks_corrections
 from dp_prior.reports.inspection.alignment import alignment
 from dp_prior.reports.inspection.finding import MOST_NAMED, Finding, ranked
@@ -287,8 +289,8 @@ def parts(seen: Survey) -> Iterator[Finding]:
         listed = first_few([f"{name} ({len(places)} of {every} episodes)" for name, places in own.items()], 8)
         how = '; name them in data, "split": {"parts": {"train": [...], "val": [...]}}, to divide by them'
         yield Finding("note", f"the data set has the parts {listed}{'' if seen.is_divided else how}")
-    held_out = {name: own[name] for name in ("train", "valid", "val", "validation", "test") if name in own}
-    for line in overlaps(held_out, seen.chosen.names):
+    usual = {name: own[name] for name in itertools.chain(*USUAL_PARTS.values()) if name in own}
+    for line in overlaps(usual, seen.chosen.names):
         yield Finding("warning", f"{line}: what is validated on is trained on")
 
 

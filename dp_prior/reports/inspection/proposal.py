@@ -22,7 +22,7 @@ from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.pictures.images import ImagesConfig
 from dp_prior.data.recorded.records import WindowsConfig
 from dp_prior.data.recorded.selection import ACTION
-from dp_prior.data.recorded.split import SplitConfig
+from dp_prior.data.recorded.split import USUAL_PARTS, SplitConfig
 from dp_prior.evaluation.open_loop import can_film
 from dp_prior.reports.inspection.depth import Distances
 from dp_prior.reports.inspection.image_survey import Gallery
@@ -46,9 +46,6 @@ USUAL_BATCH = WindowsConfig.model_fields["batch_size"].default
 
 USUAL_RATE = 10.0
 """Control steps per second at which a horizon of 16 is usual."""
-
-USUAL_PARTS = {"train": ("train",), "val": ("valid", "val", "validation"), "test": ("test",)}
-"""Usual names of the parts of a data set."""
 
 CAMERA_BATCH = 64
 """Samples of a batch with cameras, whose encoder takes most of a step."""
