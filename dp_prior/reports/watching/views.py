@@ -65,25 +65,18 @@ def _line(root: Path, place: str, summary: Summary, now: float, settings: list[s
     shown = sum(end <= ROOM for end in itertools.accumulate(len(text) + 2 for text in settings))
     left_s = summary.left_s if state == "running" else None
     return {
+        **vars(summary),
         "place": place,
         "address": _address("run", place) if place else "/run/",
         "folder": (root / place).name,
-        "name": summary.name,
         "state": state,
-        "done": summary.done,
         "left_s": left_s,
         "left": "" if left_s is None else str(timedelta(seconds=round(left_s))),
-        "metric": summary.metric,
-        "newest": summary.newest,
-        "best": summary.best,
-        "test": summary.test,
         "age_s": age_s,
         "age": _spoken(age_s),
-        "task": summary.task,
         "settings": settings[:shown],
         "more": settings[shown:],
         "look": look,
-        "problem": summary.problem,
     }
 
 
