@@ -68,10 +68,29 @@ class SplitData:
         """Statistics over the training samples by key, of those that a normalizer is fitted to; none by default."""
         return {}
 
-    def loader(self, *, seed: int, **of_run: Any) -> Loader:
-        """The batches of training; see `Loader` for the arguments, of which those of the data are added here."""
-        own = {"order": self.order(seed), "augment": self.augment, "few": self.few and f"{self.few}. "}
-        return Loader(self.training_samples(), seed=seed, **own, **of_run)
+    def loader(
+        self,
+        *,
+        seed: int,
+        batch_size: int,
+        accumulation: int,
+        rank: int,
+        world_size: int,
+        device: torch.device | str | None = None,
+    ) -> Loader:
+        """The batches of training; see `Loader` for the arguments."""
+        return Loader(
+            self.training_samples(),
+            order=self.order(seed),
+            augment=self.augment,
+            seed=seed,
+            batch_size=batch_size,
+            accumulation=accumulation,
+            rank=rank,
+            world_size=world_size,
+            device=device,
+            few=self.few and f"{self.few}. ",
+        )
 
     def training_samples(self) -> Samples:
         """The samples of `train` as the loader reads them."""
