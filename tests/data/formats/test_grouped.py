@@ -88,11 +88,11 @@ def test_the_frames_of_an_episode_are_found_without_looking_at_the_others(layout
 
 
 def test_each_episode_is_looked_through_once(tmp_path, monkeypatch):
-    looked, found = hdf5._below, []
-    monkeypatch.setattr(hdf5, "_below", lambda group: found.append(group) or looked(group))
+    looked, found = hdf5._collect, []
+    monkeypatch.setattr(hdf5, "_collect", lambda *given: found.append(given[1]) or looked(*given))
     store = record_of("episode_files", write_hdf5_files(tmp_path / "d")).create()
     assert survey(store).unused and store.unread()
-    assert len(found) == len(LENGTHS)
+    assert found.count("") == len(LENGTHS)
 
 
 def test_it_is_converted_and_what_is_not_is_named(layout, tmp_path):
