@@ -327,7 +327,7 @@ def test_hostile_files(tmp_path):
 
 def test_missing_files_are_named(tmp_path):
     place = write(tmp_path / "a", {"config.json": lerobot_config()}, {})
-    with pytest.raises(FileNotFoundError, match=naming("a/model.safetensors")):
+    with pytest.raises(FileNotFoundError, match=naming(place, "model.safetensors", "config.json")):
         published(place)
     with pytest.raises(FileNotFoundError, match=naming("config.json", "scripts/export_diffusion_policy.py")):
         PublishedFiles(str(place / "config.json"))
