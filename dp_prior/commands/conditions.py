@@ -43,7 +43,6 @@ class HeldOut(Conditions):
         self._samples, self.identity = samples, identity
 
     def rows(self, ids: Tensor) -> dict[str, Tensor]:
-        """See `Conditions`."""
         return self._samples.fetch((ids % len(self._samples)).to(self._samples.device)).to(ids.device).cond
 
 
@@ -77,7 +76,6 @@ class Given(Conditions):
         self._arrays = {key: _as_read(value, key, spec, path) for key, value in self._arrays.items()}
 
     def rows(self, ids: Tensor) -> dict[str, Tensor]:
-        """See `Conditions`."""
         chosen = (ids % self._count).cpu().numpy()
         return {
             key: torch.from_numpy(np.ascontiguousarray(value[chosen])).to(ids.device)
@@ -85,7 +83,6 @@ class Given(Conditions):
         }
 
     def labels(self, ids: Tensor) -> Tensor | None:
-        """See `Conditions`."""
         return self.rows(ids)[LABEL] if LABEL in self._arrays else None
 
 
@@ -139,11 +136,9 @@ class Labelled(Conditions):
         self.identity = {**others.identity, "labels": self._labels.tolist()}
 
     def rows(self, ids: Tensor) -> dict[str, Tensor]:
-        """See `Conditions`."""
         return {**self._others.rows(ids), LABEL: self.labels(ids)}
 
     def labels(self, ids: Tensor) -> Tensor:
-        """See `Conditions`."""
         if len(self._labels):
             return self._labels.to(ids.device)[ids % len(self._labels)]
         return Randomness.from_counts(self._seed, LABEL, ids).integers(self._n_classes)

@@ -99,7 +99,6 @@ class ActionErrorConfig(SampledConfig):
     each are predicted."""
 
     def trial(self) -> Self:
-        """See `HeldOutConfig`."""
         few = {"shown": min(self.shown, 1), "filmed": min(self.filmed, 1)}
         return self.model_copy(update={"n_samples": 4, "draws": 1, **few})
 
@@ -155,7 +154,6 @@ class ActionErrorEvaluator(HeldOutEvaluator):
         return result
 
     def measure(self, model: Any, name: str, ranks: ReducingRanks | None, result: Measurement) -> None:
-        """See `HeldOutEvaluator`."""
         first = model.n_obs_steps - 1
         executed, whole = slice(first, first + model.n_action_steps), slice(None)
         for steps in work_of(ranks).parts(self.config.eval_timesteps):

@@ -91,7 +91,6 @@ class SampledConfig(HeldOutConfig):
                 yield f"eval_timesteps has {steps}, which task.sampler cannot take: {fault}"
 
     def placeholders(self) -> dict[str, Iterable[object]]:
-        """See `HeldOutConfig`."""
         return {**super().placeholders(), "steps": self.eval_timesteps}
 
 

@@ -90,7 +90,6 @@ class DrawnImagesConfig(SampledConfig):
     """Samples in the picture; 0 for no pictures."""
 
     def placeholders(self) -> dict[str, Iterable[object]]:
-        """See `HeldOutConfig`."""
         return {**super().placeholders(), "features": [self.features_name]}
 
     @property
@@ -110,7 +109,6 @@ class DrawnImagesConfig(SampledConfig):
             )
 
     def trial(self) -> Self:
-        """See `HeldOutConfig`."""
         return self.model_copy(update={"n_samples": 4, "max_reference": 4, "shown": min(self.shown, 4)})
 
     def create(self, data: SplitData, output_dir: Path | None = None) -> DrawnImagesEvaluator:

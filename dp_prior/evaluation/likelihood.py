@@ -72,7 +72,6 @@ class LikelihoodEvaluator(HeldOutEvaluator):
     """See `LikelihoodConfig`."""
 
     def measure(self, model: Any, name: str, ranks: ReducingRanks | None, result: Measurement) -> None:
-        """See `HeldOutEvaluator`."""
         config, steps, means = self.config, model.process.steps, Means()
         for total in _TOTALS:
             means.add(total, 0.0, 0.0)  # a rank without samples must add the same names

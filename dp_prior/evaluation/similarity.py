@@ -89,7 +89,6 @@ class SimilarityConfig(SampledConfig):
     """Embeddings sampled per text, of which the most similar to the text is kept; null for the prior's setting."""
 
     def placeholders(self) -> dict[str, Iterable[object]]:
-        """See `HeldOutConfig`."""
         return {**super().placeholders(), "base": ("text", "mean_image"), "end": ("low", "high"), "k": RECALL_AT}
 
     def create(self, data: SplitData, output_dir: Path | None = None) -> SimilarityEvaluator:

@@ -53,11 +53,9 @@ class FsspecSaverConfig(UploadConfig):
 
     @property
     def place(self) -> str:
-        """See `UploadConfig`."""
         return f"fsspec {self.url}"
 
     def destination(self) -> FsspecFolder:
-        """See `UploadConfig`."""
         return FsspecFolder(self.url)
 
     def worker(self) -> Worker:

@@ -52,11 +52,9 @@ class HuggingFaceSaverConfig(UploadConfig):
 
     @property
     def place(self) -> str:
-        """See `UploadConfig`."""
         return f"huggingface {self.repo}"
 
     def destination(self) -> HubDestination:
-        """See `UploadConfig`."""
         return HubDestination(self)
 
 

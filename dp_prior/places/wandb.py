@@ -47,11 +47,9 @@ class WandbSaverConfig(UploadConfig):
 
     @property
     def place(self) -> str:
-        """See `UploadConfig`."""
         return f"wandb {'/'.join(filter(None, (self.entity, self.project, self.artifact)))}"
 
     def destination(self) -> ArtifactDestination:
-        """See `UploadConfig`."""
         return ArtifactDestination(self)
 
 

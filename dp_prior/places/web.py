@@ -49,7 +49,6 @@ class WebSource(StreamedSource):
         return data
 
     def stream(self, path: str, start: int) -> Iterator[bytes]:
-        """See `StreamedSource`."""
         url = quote(f"{self.url}/{path}", safe=_KEPT)
         try:
             request = Request(url, headers={"Range": f"bytes={start}-"} if start else {})

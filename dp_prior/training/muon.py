@@ -62,11 +62,9 @@ class Muon(AdamW):
         self._matrices = {id(parameter) for parameter in matrices}
 
     def moments(self, parameter: nn.Parameter) -> tuple[str, ...]:
-        """See `AdamW`."""
         return ("momentum",) if id(parameter) in self._matrices else super().moments(parameter)
 
     def step_group(self, group: dict, parameters: list[nn.Parameter]) -> None:
-        """See `AdamW`."""
         if not group["is_decayed"]:
             super().step_group(group, parameters)
             return

@@ -37,12 +37,10 @@ class DiT2DConfig(ImageBackboneRecord, DiTConfig):
 
     @property
     def length_factor(self) -> int:
-        """See `BackboneRecord`."""
         return self.patch
 
     @property
     def cond_dim(self) -> int:
-        """See `ImageBackboneRecord`."""
         return self.embed_dim
 
     def network(self, sizes: Sizes) -> DiT2D:

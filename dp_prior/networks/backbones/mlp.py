@@ -35,7 +35,6 @@ class MLPConfig(BackboneRecord):
     """Probability of dropping a feature inside a block, in training."""
 
     def network(self, sizes: Sizes) -> MLP:
-        """See `BackboneRecord`."""
         return MLP(self, sizes)
 
 

@@ -81,7 +81,6 @@ class UNet2DConfig(ImageBackboneRecord):
 
     @property
     def length_factor(self) -> int:
-        """See `BackboneRecord`."""
         return 2 ** (len(self.channel_mult) - 1)
 
     @property

@@ -37,7 +37,6 @@ class AngleEncoder(Encoder):
         self.output_dim = 2 * math.prod(shape)
 
     def features(self, numbers: tuple[Hashable, ...]) -> list[Hashable]:
-        """See `Encoder`."""
         return [(function, number) for function in ("cos", "sin") for number in numbers]
 
     def forward(self, value: Tensor, random: Randomness | None = None) -> Tensor:

@@ -53,7 +53,6 @@ class StateEncoder(Encoder):
         self.layers = nn.Sequential(*layers)
 
     def features(self, numbers: tuple[Hashable, ...]) -> list[Hashable]:
-        """See `Encoder`."""
         return super().features(numbers) if len(self.layers) else [*numbers]
 
     def forward(self, value: Tensor, random: Randomness | None = None) -> Tensor:
