@@ -166,6 +166,14 @@ def _as_set(data: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if key in RecordedConfig.model_fields}
 
 
+def _weighted(sets: dict[str, Any], config: TrainConfig) -> dict[str, Any]:
+    """The sets of a mixture with weights; those that had none share 1 by their samples, as they did without."""
+    if all(one["weight"] is not None for one in sets.values()):
+        return sets
+    sizes = {name: len(one.train) for name, one in config.open_data().sets.items()}
+    return {name: {**one, "weight": sizes[name] / sum(sizes.values())} for name, one in sets.items()}
+
+
 def improved_config(
     config: TrainConfig,
     policy: Path,
@@ -183,7 +191,7 @@ def improved_config(
     Args:
         config: of the first run.
         added: data sets with an expert's or a person's actions, see `expert_set` and `rollout_set`.
-        weight: of each of these sets; the first data have 1, or the weights of their sets.
+        weight: of each of these sets; the first data have 1, or the weights of their sets if they are given.
         directory: of the new run.
         overrides: changes of the result.
 
@@ -193,7 +201,7 @@ def improved_config(
     given = json.loads(config.to_json())
     data, train, tracker = given["data"], given["train"], given["tracker"]
     is_single = "sets" not in data
-    sets = {FIRST_SET: {"weight": 1.0, **_as_set(data)}} if is_single else data["sets"]
+    sets = {FIRST_SET: {"weight": 1.0, **_as_set(data)}} if is_single else _weighted(data["sets"], config)
     whole = {"weight": weight, "split": {"train": 1.0, "val": 0.0, "test": 0.0}}
     free = (name for number in itertools.count(1) if (name := f"corrections_{number}") not in sets)
     further = {name: {**one, **whole} for name, one in zip(free, added, strict=False)}

@@ -71,6 +71,18 @@ def test_the_sets_of_a_mixture_keep_their_weights_and_names(tmp_path):
     assert [one.data_set for one in new.evaluate] == [None]
 
 
+def test_the_sets_of_a_mixture_without_weights_share_1_by_their_samples(tmp_path):
+    path, keys = str(write_data(tmp_path / "toy.npz")), tiny(tmp_path)["data"]
+    one = {"episodes": {"type": "npz", "path": path}, "obs": keys["obs"], "action": keys["action"]}
+    few = {**one, "choice": {"only": [0, 1]}}
+    first, new = improved(tmp_path, data={"type": "mixture", "sets": {"all": one, "few": few}})
+    sizes = {name: len(own.train) for name, own in first.open_data().sets.items()}
+    assert len(set(sizes.values())) == 2
+    expected = {name: size / sum(sizes.values()) for name, size in sizes.items()}
+    assert {name: new.data.sets[name].weight for name in sizes} == pytest.approx(expected)
+    assert sum(expected.values()) == 1.0 and new.open_data().shares is not None
+
+
 def test_weights_and_normalizer_are_those_of_the_policy(tmp_path, trained_policy):
     policy = resolve(trained_policy)
     _, new = improved(tmp_path, policy, overrides=("train.lr.peak=1e-9",))
