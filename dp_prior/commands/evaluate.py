@@ -79,7 +79,7 @@ def evaluate_checkpoint(
         if not is_imported:
             parts.restore(trainer, snapshot, allow_changes=("data", "seed"))  # measuring on other data is allowed
         with _emptied_on_error(out if ranks.is_main_process else None), tracker, parts.watched():
-            metrics = measure(evaluators, trainer.models, ranks, trainer.progress, "evaluation").metrics
+            metrics = measure(evaluators, trainer.models, ranks, trainer.progress, "evaluation").whole().metrics
         ranks.end()
     stored, run = snapshot.documents.get(PROGRESS, {"metrics": {}})["metrics"], directory.parent.parent
     if has_result_of(run, directory):

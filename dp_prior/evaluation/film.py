@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
@@ -17,7 +18,10 @@ _UNKNOWN = (154, 164, 178)
 
 
 class Film:
-    """Records episodes while they run. Memory is bounded: frames go to the encoder, a few dozen stills are kept."""
+    """Records episodes while they run. Memory is bounded: frames go to the encoder, a few dozen stills are kept.
+
+    A file that cannot be written, as on a full disk, costs the video alone: the episodes and the stills go on.
+    """
 
     def __init__(self, path: Path | None, episodes: int, fps: float):
         """
@@ -33,6 +37,13 @@ class Film:
         self._frames: np.ndarray | None = None
         self._over = np.zeros(episodes, dtype=bool)
         self._writer: VideoWriter | None = None
+        self._error: OSError | None = None
+
+    def written(self) -> Path:
+        """The video file. Raises OSError: it could not be written."""
+        if self._error is not None:
+            raise self._error
+        return self.path
 
     @property
     def strips(self) -> list[list[tuple[int, np.ndarray]]]:
@@ -61,7 +72,9 @@ class Film:
         for row in np.flatnonzero(done[: self.episodes] & ~self._over):
             _frame(self._frames[row], _COLOURS.get(float(success[row]), _UNKNOWN))
             self._over[row] = True
-        self._writer.write(_tile(self._frames))
+        if self._error is None:
+            with self._giving_up():
+                self._writer.write(_tile(self._frames))
         self._step += 1
 
     def __enter__(self) -> Self:
@@ -70,10 +83,18 @@ class Film:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._writer is None:
             return
-        if kind is None:  # hold the last frame for a second
-            for _ in range(round(self._writer.fps)):
-                self._writer.write(_tile(self._frames))
-        self._writer.__exit__(kind, error, trace)
+        with self._giving_up():
+            if kind is None and self._error is None:  # hold the last frame for a second
+                for _ in range(round(self._writer.fps)):
+                    self._writer.write(_tile(self._frames))
+            self._writer.__exit__(kind, error or self._error, trace)
+
+    @contextlib.contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._error = error
 
     def _keep_stills(self, rows: np.ndarray, done: np.ndarray) -> None:
         """Keep every N-th frame and the last frame of each episode; N doubles when too many frames are kept."""

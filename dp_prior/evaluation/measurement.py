@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,6 +37,7 @@ class Measurement:
         tables: rows of numbers by name, one row per seed or horizon index.
         arrays: arrays to store beside the report, by the suffix of the file name.
         environment: fingerprint of the simulated world, see `dp_prior.envs.fingerprint`; None without one.
+        unwritten: why files of this evaluation are missing, such as a full disk; the numbers do not depend on them.
     """
 
     metrics: dict[str, float]
@@ -42,11 +45,20 @@ class Measurement:
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     environment: dict[str, Any] | None = None
+    unwritten: list[OSError] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Inside, a file is written; if that fails, the error joins `unwritten`."""
+        try:
+            yield
+        except OSError as error:
+            self.unwritten.append(error)
 
 
 def write_report(path: Path, settings: Config, progress: Progress, result: Measurement) -> None:
     """Write settings and results of an evaluation as JSON, durably, so that the numbers can be reproduced; arrays go to
-    files beside the report."""
+    files beside the report. Where that fails, `result.unwritten` says so."""
     report = {
         "settings": settings.model_dump(mode="json"),
         "samples_seen": progress.samples_seen,
@@ -56,9 +68,10 @@ def write_report(path: Path, settings: Config, progress: Progress, result: Measu
     }
     if result.environment is not None:
         report["environment"] = result.environment
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for name, array in result.arrays.items():
-        content = io.BytesIO()  # NumPy's own error of a full disk has no number
-        np.save(content, array)
-        replace_file(path.with_name(f"{path.stem}_{name}.npy"), content.getvalue())
-    replace_file(path, encode_document(report))
+    with result.writing():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for name, array in result.arrays.items():
+            content = io.BytesIO()  # NumPy's own error of a full disk has no number
+            np.save(content, array)
+            replace_file(path.with_name(f"{path.stem}_{name}.npy"), content.getvalue())
+        replace_file(path, encode_document(report))

@@ -77,11 +77,13 @@ class RolloutEvaluator:
             env.close()
         result = self._measurement(rows, list(self._followed(env, policy)), _rate(env, policy))
         if film is not None:
-            result.media[f"{config.name}/video"] = film.path
-            picture = film.path.with_suffix(".png")
-            table = result.tables[f"{config.name}/by_seed"]
-            draw_rollouts(picture, film.strips, table, self._headline(result.metrics))
-            result.media[f"{config.name}/picture"] = picture
+            with result.writing():
+                result.media[f"{config.name}/video"] = film.written()
+            with result.writing():
+                picture = film.path.with_suffix(".png")
+                table = result.tables[f"{config.name}/by_seed"]
+                draw_rollouts(picture, film.strips, table, self._headline(result.metrics))
+                result.media[f"{config.name}/picture"] = picture
         if stem is not None:
             write_report(stem.with_suffix(".json"), config, progress, replace(result, environment=world))
         return result

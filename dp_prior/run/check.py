@@ -92,7 +92,7 @@ def check(
                 )
                 raise ConfigError("task", [f"{problem}; {remedy}"])
             evaluators = [*parts.evaluators, *parts.tests]
-            measured = measure(evaluators, trainer.models, ranks, trainer.progress, "check").metrics
+            measured = measure(evaluators, trainer.models, ranks, trainer.progress, "check").whole().metrics
             lines += time_of_training(config, trainer, start, timed_steps(trainer, batches))
     lines += [f"  also to       {line}" for line in ranks.decide(config.tracker.check)]
     lines.append(f"  checked       one step (loss {row['train/loss']:.4f}), one sample, one save and one load")

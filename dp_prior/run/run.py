@@ -255,7 +255,7 @@ class Run:
         end = trainer.progress
         with ranks.busy():
             trainer.restore(read_checkpoint(best))
-        found = measure(parts.tests, trainer.models, ranks, trainer.progress, "test")
+        found = measure(parts.tests, trainer.models, ranks, trainer.progress, "test").whole()
         tracker.log(found.metrics, end)
         tracker.log_images(found.media, end)
         if not ranks.is_main_process:

@@ -15,7 +15,8 @@ from dp_prior.job.stop import Abandoned
 
 
 class Measured(Protocol):
-    """Values by metric name, and files by name for loggers that show them; perhaps `tables`, of rows by name."""
+    """Values by metric name, and files by name for loggers that show them; perhaps `tables`, of rows by name, and
+    errors of files that are missing, `unwritten`."""
 
     metrics: dict[str, float]
     media: dict[str, Path]
@@ -23,11 +24,18 @@ class Measured(Protocol):
 
 @dataclass(frozen=True)
 class Findings:
-    """What several evaluators measured."""
+    """What several evaluators measured, and why files of theirs are missing."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     media: dict[str, Path] = field(default_factory=dict)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    unwritten: list[OSError] = field(default_factory=list)
+
+    def whole(self) -> Findings:
+        """Itself. Raises OSError: a file is missing."""
+        for error in self.unwritten:
+            raise error
+        return self
 
 
 class Evaluator(Protocol):
@@ -90,4 +98,5 @@ def measure(
         found.metrics.update(result.metrics)
         found.media.update(result.media)
         found.tables.update(getattr(result, "tables", {}))
+        found.unwritten.extend(getattr(result, "unwritten", ()))
     return found

@@ -253,6 +253,9 @@ class PolicyTrainer:
         with self.throughput.paused():
             found = measure(evaluators, self.models, self.ranks, self.progress, "evaluation")
             self.tracker.log_images(found.media, self.progress)
+            for error in found.unwritten:
+                words = f"a file of the evaluation is missing: {error}; its numbers are not, and training continues"
+                self.tracker.log_error(words, self.progress)
             if isinstance(self.loader, Following):
                 self.loader.follow(found.tables)
             self.stop.deadline.rests()

@@ -16,13 +16,12 @@ from dp_prior.pixels.video_writer import write_gif
 from tests.evaluation.fakes import NOW, TinyPolicy, data
 from tests.evaluation.test_similarity import data as pairs
 from tests.evaluation.test_similarity import prior
-from tests.messages import naming
 
 
 def rollout(folder):
     config = RolloutConfig(env=ToyConfig(n_envs=2, max_steps=3), n_episodes=2, videos=2)
     policy = TinyPolicy(keys={"agent_pos": (2,), "goal": (2,)})
-    config.create(output_dir=folder).run({"ema": policy}, None, NOW)
+    return config.create(output_dir=folder).run({"ema": policy}, None, NOW)
 
 
 def curve(folder):
@@ -78,7 +77,7 @@ def test_files_are_synced_renamed_and_their_folder_synced(write, endings, tmp_pa
         assert str(folder) in events[place:], "its name is synced last"
 
 
-def test_a_film_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_a_film_that_fails_leaves_nothing_behind_and_costs_no_number(tmp_path, monkeypatch):
     calls = []
 
     def tile(frames):
@@ -88,6 +87,8 @@ def test_a_film_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
         return np.zeros((64, 64, 3), dtype=np.uint8)
 
     monkeypatch.setattr("dp_prior.evaluation.film._tile", tile)
-    with pytest.raises(OSError, match=naming("no space", "'rollout'", "100000 to 100001")):
-        rollout(tmp_path / "media")
-    assert not list((tmp_path / "media").glob("*")), [path.name for path in (tmp_path / "media").iterdir()]
+    found = rollout(tmp_path / "media")
+    assert list(map(str, found.unwritten)) == ["no space left"] and found.media.keys() == {"rollout/picture"}
+    assert {path.suffix for path in (tmp_path / "media").iterdir()} == {".png", ".json"}
+    monkeypatch.undo()
+    assert rollout(tmp_path / "other").metrics == found.metrics

@@ -1,10 +1,15 @@
 """A film shows the first episodes side by side, and stills from first frame to last."""
 
+import errno
+
 import numpy as np
+import pytest
 
 from dp_prior.envs.toy import ToyConfig, expert_action
 from dp_prior.evaluation.film import Film
 from tests.evaluation.fakes import read_video
+from tests.limits import file_sizes_up_to
+from tests.messages import naming
 
 
 def run_film(path, episodes, n=5, steps=24):
@@ -40,3 +45,24 @@ def test_stills_are_few_evenly_spread_and_end_with_the_episode(tmp_path):
     assert steps[1][0] == 0 and 20 <= steps[1][-1] <= 24
     assert max(map(len, film._stills)) <= 48
     assert (film.strips[0][0][1] != film.strips[0][-1][1]).any()
+
+
+@pytest.mark.promise("F2")
+@pytest.mark.parametrize("most", [0, 4096])
+def test_a_full_disk_costs_the_video_alone(tmp_path, most):
+    with file_sizes_up_to(most):
+        film = run_film(tmp_path / "f.mp4", 2, steps=200)
+    with pytest.raises(OSError) as caught:
+        film.written()
+    assert caught.value.errno == errno.EFBIG
+    assert list(tmp_path.iterdir()) == []
+    assert [strip[-1][0] for strip in film.strips] == [
+        strip[-1][0] for strip in run_film(tmp_path / "g.mp4", 2, steps=200).strips
+    ]
+
+
+def test_another_error_ends_the_film_and_is_told(tmp_path):
+    with pytest.raises(RuntimeError, match=naming("simulator")), Film(tmp_path / "f.mp4", 1, 10) as film:
+        film.add(lambda rows: np.zeros((len(rows), 32, 32, 3), np.uint8), np.zeros(1, bool), np.zeros(1))
+        raise RuntimeError("of the simulator")
+    assert list(tmp_path.iterdir()) == []

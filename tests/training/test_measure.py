@@ -7,6 +7,7 @@ import pytest
 from dp_prior.clock import Cadence, Progress
 from dp_prior.job.stop import Abandoned
 from dp_prior.training.measure import measure
+from tests.messages import naming
 
 
 class Events(list):
@@ -55,3 +56,17 @@ def test_a_stop_is_obeyed_between_two_evaluators():
     with pytest.raises(Abandoned):
         measure([First(), Second()], {}, events, Progress(), "check")
     assert not any("Second" in event for event in events)
+
+
+class Unwritten(First):
+    def run(self, models, ranks, progress):
+        return SimpleNamespace(**vars(super().run(models, ranks, progress)), unwritten=[OSError("no room")])
+
+
+def test_a_missing_file_costs_no_number_and_is_an_error_for_who_needs_all():
+    found = measure([Unwritten(), Second()], {}, Events(), Progress(), "check")
+    assert found.metrics == {"a": 1.0, "both": 2.0, "b": 2.0} and list(map(str, found.unwritten)) == ["no room"]
+    with pytest.raises(OSError, match=naming("room")):
+        found.whole()
+    found = measure([Second()], {}, Events(), Progress(), "check")
+    assert found.whole() is found

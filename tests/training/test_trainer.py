@@ -102,6 +102,13 @@ class Score:
         return SimpleNamespace(metrics={"validation/ema/loss": value}, media={"picture": "path"})
 
 
+class Filming(Score):
+    """Its film did not fit."""
+
+    def run(self, models, accelerator, progress):
+        return SimpleNamespace(**vars(super().run(models, accelerator, progress)), unwritten=[OSError(28, "full", "f")])
+
+
 def build(listener=None, evaluators=(), seed=0, **change):
     torch.manual_seed(0)
     config = {"steps": 6, "accumulation": 2, "log_every": {"steps": 2}, "save_every": {"steps": 4}, **change}
@@ -273,6 +280,16 @@ def test_evaluation_that_a_stop_postpones_is_made_first_and_that_of_a_rollback_i
     assert [step for step, row in listener.rows if "validation/ema/loss" in row] == [3, 6]
     trainer.roll_back(postponed)
     assert trainer.unmeasured == Progress(20, 5) and trainer.progress == Progress(24, 6)
+
+
+@pytest.mark.promise("F2")
+def test_a_film_that_did_not_fit_is_told_and_training_goes_on():
+    listener = Listener()
+    trainer = build(listener, [Filming(Cadence(steps=3))])
+    trainer.fit()
+    assert trainer.progress.global_step == 6
+    assert [step for step, row in listener.rows if "validation/ema/loss" in row] == [3, 6]
+    assert len(listener.errors) == 2 and all(told(line, "full", "'f'") for line in listener.errors)
 
 
 def test_speed_is_that_of_steps_taken_here_and_measuring_does_not_count(monkeypatch):
