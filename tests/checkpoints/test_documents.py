@@ -135,11 +135,16 @@ NUMBERS = [-1, 10**30, 1.5, True, "1", None]
 
 
 @pytest.mark.promise("K2")
-@pytest.mark.parametrize("value", NUMBERS)
-@pytest.mark.parametrize("key", ["sequence", "step", "samples_seen", "world_size", "format"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (key, value)
+        for key in ("sequence", "step", "samples_seen", "world_size", "format")
+        for value in NUMBERS
+        if (key, value) != ("format", 10**30)  # a newer format, which is refused
+    ],
+)
 def test_counts_of_a_manifest_have_bounds(store, key, value):
-    if key == "format" and value == 10**30:
-        pytest.skip("a newer format")
     edit_manifest(store.root / "step_00000002", **{key: value})
     assert_passed_over(store)
 
