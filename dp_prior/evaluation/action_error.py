@@ -148,9 +148,9 @@ class ActionErrorEvaluator(HeldOutEvaluator):
         if config.filmed and self.output_dir is not None:
             policy = pick_models(models, config.models[:1], config.name)[config.models[0]]
             path = self.output_dir / f"{config.name}_{progress.global_step:08d}.mp4"
-            with evaluation_mode(policy):
+            with evaluation_mode(policy), result.writing():
                 self._film(path, policy, ranks)
-            result.media[f"{config.name}/video"] = path
+                result.media[f"{config.name}/video"] = path
         return result
 
     def measure(self, model: Any, name: str, ranks: ReducingRanks | None, result: Measurement) -> None:

@@ -229,8 +229,9 @@ class DrawnImagesEvaluator(HeldOutEvaluator):
             ("nearest", grid(pairs.reshape(-1, *pairs.shape[2:]), pairs.shape[1], after_first=8)),
         ):
             path = self.output_dir / f"{config.name}_{progress.global_step:08d}_{name}_{kind}.png"
-            write_png(path, picture)
-            result.media[f"{config.name}/{name}/{kind}"] = path
+            with result.writing():
+                write_png(path, picture)
+                result.media[f"{config.name}/{name}/{kind}"] = path
 
 
 def nearest(queries: Tensor, gallery: Tensor, count: int = NEAREST) -> Tensor:

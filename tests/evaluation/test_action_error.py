@@ -18,6 +18,7 @@ from dp_prior.pixels.resize import Fit
 from dp_prior.tensors.randomness import Randomness
 from tests.cases import every
 from tests.evaluation.fakes import NOW, Samples, TinyPolicy, data, on_ranks, read_video
+from tests.limits import file_sizes_up_to
 from tests.messages import naming
 
 MODELS = {"ema": TinyPolicy(0), "online": TinyPolicy(1)}
@@ -269,6 +270,16 @@ def test_a_film_shows_the_predicted_and_recorded_actions_of_the_first_episodes(t
             np.testing.assert_allclose(found, expected, atol=1e-5)
     assert [actions.title[:10] for actions in told] == ["episode 5:", "episode 6:"]
     assert not ActionErrorConfig(filmed=0).create(source, tmp_path / "none").run(MODELS, None, NOW).media
+
+
+def test_a_film_that_does_not_fit_costs_no_number(tmp_path):
+    pytest.importorskip("av")
+    source = SimpleNamespace(val=SPLIT.val, train=None, test=None, recorded_at=lambda part, sample: (0, sample))
+    evaluator = ActionErrorConfig(eval_timesteps=(4,), filmed=1, shown=0, n_samples=3).create(source, tmp_path)
+    with file_sizes_up_to(10):
+        found = evaluator.run(MODELS, None, NOW)
+    assert len(found.unwritten) == 2 and not found.media and list(tmp_path.iterdir()) == []
+    assert found.metrics == evaluator.run(MODELS, None, NOW).metrics
 
 
 def test_a_film_cuts_no_region_out_of_the_frames_of_training(tmp_path):

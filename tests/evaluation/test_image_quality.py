@@ -18,6 +18,7 @@ from dp_prior.tasks.image import ImageTaskConfig
 from dp_prior.tensors.batch import Batch, Spec
 from tests.cases import every
 from tests.evaluation.fakes import NOW, on_ranks
+from tests.limits import file_sizes_up_to
 from tests.messages import naming, told
 
 SPEC = Spec(x_shape=(4, 3, 3), cond_shapes={"label": ()}, kinds={"label": "label"})
@@ -119,6 +120,14 @@ def test_pictures_show_the_samples_and_the_training_images_nearest_to_them(tmp_p
     assert np.array_equal(pairs, grid(rows.numpy(), 4, after_first=8))
     report = json.loads((tmp_path / "images_00000100.json").read_text())
     assert report["metrics"] == result.metrics
+
+
+def test_pictures_that_do_not_fit_cost_no_number(tmp_path):
+    pytest.importorskip("PIL.Image", reason="Pillow is not installed: pictures are NOT tested")
+    with file_sizes_up_to(10):
+        found = measure(output_dir=tmp_path)
+    assert len(found.unwritten) == 3 and not found.media and list(tmp_path.iterdir()) == []
+    assert found.metrics == measure(output_dir=tmp_path).metrics
 
 
 def test_nearest_are_those_of_brute_force():
