@@ -77,9 +77,9 @@ class CheckpointWriter:
     def wait(self) -> None:
         """Wait for the running save, if any, and tell of a long wait; raises like `check`."""
         if self._pool is not None:
-            found = f"training waits for the last save, which has not ended for {SLOW_S:g} s"
-            hint = f"{found}; does {self._store.root} or the folder of a local saver hang?"
-            timer = threading.Timer(SLOW_S, log.warning, [hint])
+            hangs = f"does {self._store.root} or the folder of a local saver hang?"
+            words = f"training has waited for the last save for {SLOW_S:g} s; {hangs}"
+            timer = threading.Timer(SLOW_S, log.warning, [words])
             timer.daemon = True
             if self._running is not None and not self._running.done():
                 timer.start()

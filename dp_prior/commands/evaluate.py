@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -38,7 +37,7 @@ def evaluate_checkpoint(
     Args:
         reference: path of a checkpoint or a run.
         overrides: changes to the configuration, for example other data or more episodes.
-        out: folder for reports, films and pictures, which stays empty if the evaluation fails; None for nowhere.
+        out: folder for reports, films and pictures, without any of a failed evaluation; None for nowhere.
 
     Returns:
         (metric, value now, value stored in the checkpoint, or in the result of its run, or None) for all evaluators,
@@ -78,7 +77,8 @@ def evaluate_checkpoint(
         trainer = parts.trainer(tracker, None)
         if not is_imported:
             parts.restore(trainer, snapshot, allow_changes=("data", "seed"))  # measuring on other data is allowed
-        with _emptied_on_error(out if ranks.is_main_process else None), tracker, parts.watched():
+        folder = out if ranks.is_main_process else None
+        with _removing_parts(folder, trainer.progress.global_step), tracker, parts.watched():
             metrics = measure(evaluators, trainer.models, ranks, trainer.progress, "evaluation").whole().metrics
         ranks.end()
     stored, run = snapshot.documents.get(PROGRESS, {"metrics": {}})["metrics"], directory.parent.parent
@@ -98,14 +98,15 @@ def _check_empty(folder: Path | None) -> None:
 
 
 @contextlib.contextmanager
-def _emptied_on_error(folder: Path | None) -> Iterator[None]:
-    """Empty the folder of an evaluation that fails, as on a full disk, so that the same command can be repeated."""
+def _removing_parts(folder: Path | None, step: int) -> Iterator[None]:
+    """Remove the files of an evaluation that fails, as on a full disk, so that the same command can be repeated. Their
+    names have the step of the checkpoint; other files stay."""
     try:
         yield
     except BaseException:
-        if folder is not None and folder.is_dir():
-            for path in folder.iterdir():
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        for path in [] if folder is None else folder.glob(f"*_{step:08d}*"):
+            with contextlib.suppress(OSError):  # the first error matters
+                path.unlink()
         raise
 
 

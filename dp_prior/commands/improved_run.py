@@ -167,7 +167,7 @@ def _as_set(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _weighted(sets: dict[str, Any], config: TrainConfig) -> dict[str, Any]:
-    """The sets of a mixture with weights; those that had none share 1 by their samples, as they did without."""
+    """The sets of a mixture with weights; those that had none share 1 in proportion to their samples."""
     if all(one["weight"] is not None for one in sets.values()):
         return sets
     sizes = {name: len(one.train) for name, one in config.open_data().sets.items()}

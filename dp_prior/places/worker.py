@@ -119,6 +119,6 @@ def perform(
         report = DeliveryReport(f"the checkpoint is damaged: {error.problem}", "damaged")
     except ImportError as error:
         report = DeliveryReport(str(error), "refused")
-    except Exception as error:
+    except Exception as error:  # of the client's library, whose text may quote a secret; the run tries again
         report = DeliveryReport(f"{kind_of(error)} in the uploader", "unavailable")
     tell(replace(report, commits=commits))

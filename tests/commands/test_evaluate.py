@@ -37,14 +37,16 @@ def test_every_evaluator_says_on_stderr_how_much_is_done_and_the_numbers_are_tho
 def test_an_evaluation_that_fails_leaves_no_part_of_its_folder(trained_policy, tmp_path, monkeypatch):
     out = tmp_path / "out"
 
-    def fill(*arguments):
-        (out / "deep").mkdir(parents=True)
-        for path in (out / "report.json", out / "deep" / "film.mp4"):
-            path.write_bytes(b"part")
+    def fill(evaluators, models, ranks, progress, phase):
+        out.mkdir(exist_ok=True)
+        for ending in (".json", "_chunks.npy", ".mp4"):
+            (out / f"rollout_{progress.global_step:08d}{ending}").write_bytes(b"part")
+        (out / "notes.txt").write_text("of the user, meanwhile")
         raise OSError(errno.ENOSPC, "full", str(out))
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match=naming(out)):
         patch.setattr(command, "measure", fill)
         evaluate_checkpoint(str(trained_policy), out=out)
-    assert not any(out.iterdir())
+    assert [path.name for path in out.iterdir()] == ["notes.txt"]
+    (out / "notes.txt").unlink()
     assert evaluate_checkpoint(str(trained_policy), out=out), "the same command can be repeated"

@@ -18,7 +18,9 @@ class Colours:
 
     channels, dtype = 3, np.dtype(np.uint8)
 
-    stored, decode, of_video = StoredPixels.of, staticmethod(decode_picture), staticmethod(rgb_frames)
+    stored = StoredPixels.of
+    decode = staticmethod(decode_picture)
+    of_video = staticmethod(rgb_frames)
 
     def video_fault(self, frame: Any) -> str | None:
         components = frame.format.components

@@ -59,9 +59,7 @@ class BlockOrder:
         self.block_rows = block_rows
         self.shuffle_blocks = shuffle_blocks
         self._window = lru_cache(2)(self._make_window)
-        self._block_order = lru_cache(1)(
-            lambda epoch: _sorted_by_hash(np.arange(n // block_rows), seed, f"blocks/{epoch}")
-        )
+        self._block_order = lru_cache(1)(self._make_block_order)
 
     def ids(self, epoch: int, begin: int, end: int) -> np.ndarray:
         """See `Order`."""
@@ -80,6 +78,10 @@ class BlockOrder:
             return _sorted_by_hash(rows, self.seed, f"rows/{epoch}").T.reshape(-1)
         tail = np.arange(self.n // self.block_rows * self.block_rows, self.n)
         return _sorted_by_hash(np.concatenate([rows.reshape(-1), tail]), self.seed, f"rows/{epoch}")
+
+    def _make_block_order(self, epoch: int) -> np.ndarray:
+        """All whole blocks in the order of an epoch."""
+        return _sorted_by_hash(np.arange(self.n // self.block_rows), self.seed, f"blocks/{epoch}")
 
 
 def shares(n: int, weights: Sequence[float]) -> list[int]:
