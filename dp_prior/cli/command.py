@@ -47,6 +47,11 @@ def exit_codes() -> Iterator[None]:
         sys.exit(130)  # docs/processes.md
     except Exception as error:
         try:
+            from dp_prior.config import ConfigError
+
+            if isinstance(error, ConfigError) and "torch" not in sys.modules:  # seconds, for `classify`
+                echo(f"error: {error}", err=True)
+                sys.exit(64)  # docs/processes.md
             from dp_prior.run_directory.exit_file import FAILED, REFUSED, STOPPED, classify
         except ModuleNotFoundError as missing:  # run by a Python outside the environment
             found = f"{missing.name} is not installed for {sys.executable}"

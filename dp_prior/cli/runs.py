@@ -68,6 +68,10 @@ def train(
             ends.enter_context(stop_on_signal(stop, LAUNCHER_ECHO_S if is_launched else ECHO_S))
             ignore_repeats_at_exit()
         ends.enter_context(exit_codes())
+        from dp_prior.config.read import files_of
+        from dp_prior.run_directory.configurations import find_configuration
+
+        files_of(find_configuration(config_file))  # what is no JSON is told before torch is loaded, which takes seconds
         from dp_prior.cli.farewell import farewell
         from dp_prior.job.launcher import end_with_parent
         from dp_prior.job.ranks import Ranks, make_accelerator
@@ -75,7 +79,6 @@ def train(
         from dp_prior.run.check import check as check_run
         from dp_prior.run.run import Run
         from dp_prior.run_directory.config import TrainConfig
-        from dp_prior.run_directory.configurations import find_configuration
         from dp_prior.run_directory.exit_file import STOPPED
 
         import_modules(modules)

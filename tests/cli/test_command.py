@@ -58,6 +58,17 @@ def test_another_python_without_torch_is_one_line(tmp_path):
     assert len(ended.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(("text", "said"), [(None, "no such"), ('{"seed": 0,', "not JSON")])
+def test_a_configuration_that_cannot_be_read_waits_for_no_torch(text, said, tmp_path):
+    (tmp_path / "torch.py").write_text("raise SystemExit('torch is loaded')")
+    if text is not None:
+        (tmp_path / "mine.json").write_text(text)
+    line = [sys.executable, "train_policy.py", "--config_file", tmp_path / "mine.json"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run(line, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 64 and told(ended.stderr, "error", "mine.json", said)
+
+
 @pytest.mark.parametrize("pairs", [[], ["a=b"], ["a=b", "c=d=e"], ["a=b", "a=c"]])
 def test_new_names_are_those_of_the_last_pair_for_each_name(pairs):
     assert new_names(pairs) == dict(pair.split("=", 1) for pair in pairs)
