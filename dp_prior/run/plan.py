@@ -11,6 +11,7 @@ from dp_prior.run.cameras import camera_warnings
 from dp_prior.run.clouds import cloud_warnings
 from dp_prior.run.precision import precision_warnings
 from dp_prior.run_directory.config import TrainConfig, run_directory
+from dp_prior.tasks.transfer import TransferConfig
 from dp_prior.training.measure import foretold
 from dp_prior.training.optimizer import AdamW
 from dp_prior.training.trainer import PolicyTrainer
@@ -27,8 +28,11 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: Pa
     loader, report = parts.loader, parts.data.report()
     weights = sum(parameter.numel() for parameter in parts.model.parameters())
     ranks, accumulation = parts.ranks.num_processes, config.train.accumulation
-    start = "a fresh start" if found is None else f"{found}, sample {trainer.progress.samples_seen:,}"
-    if "://" in str(found):
+    start = f"{found}, sample {trainer.progress.samples_seen:,}"
+    if found is None:
+        source = TransferConfig.of(config.train.init_from)
+        start = "a fresh start" if source is None else f"the weights of {source.path}"
+    elif "://" in str(found):
         start = f"{found}, if there is a checkpoint"
     tests = "; ".join(evaluator.name for evaluator in config.test)
     lines = {

@@ -17,3 +17,9 @@ def test_the_plan_warns_of_a_clip_that_cuts_into_the_data(tmp_path):
     parts = ("warning", "task.diffusion.clip", "+-1", "normalised units")
     assert not any(told(line, *parts) for line in lines())
     assert any(told(line, *parts) for line in lines(task__normalizer={"action": {"type": "gaussian"}}))
+
+
+def test_the_plan_tells_the_checkpoint_whose_weights_a_new_run_takes(tmp_path):
+    assert train(write(tmp_path)).exit_code == 0
+    second = {"tracker__data_path": str(tmp_path / "second"), "train__init_from": str(tmp_path / "run")}
+    assert told(train(write(tmp_path, **second), "--check").output, "start from", tmp_path / "run")
