@@ -206,6 +206,12 @@ class Normalization(Config):
         return self.norm_map.get(feature.type, "IDENTITY")
 
 
+class Renaming(Config):
+    """The configuration of a processor's step that renames observations."""
+
+    rename_map: dict[str, str] = {}
+
+
 def read(files: PublishedFiles) -> Published:
     """LeRobot's diffusion policy in our terms.
 
@@ -217,9 +223,10 @@ def read(files: PublishedFiles) -> Published:
     if under("normalize_inputs.", tensors):
         parts = ("normalize_inputs", "unnormalize_outputs")
         inputs, outputs = (_by_feature(under(f"{part}.buffer_", tensors)) for part in parts)
+        recorded: dict[str, str] = {}
     else:
-        inputs = _state(files, "policy_preprocessor", "normalizer_processor", config)
-        outputs = _state(files, "policy_postprocessor", "unnormalizer_processor", config)
+        inputs, recorded = _state(files, "policy_preprocessor", "normalizer_processor", config)
+        outputs, _ = _state(files, "policy_postprocessor", "unnormalizer_processor", config)
     cameras = [name for name, feature in config.input_features.items() if feature.type == "VISUAL"]
     observations = {}
     for name in [STATE, *cameras, *({ENV} & config.input_features.keys())]:
@@ -230,7 +237,8 @@ def read(files: PublishedFiles) -> Published:
             shape = (*(config.resize_shape or feature.shape[1:]), 3)
             parts = {"shape": shape, "encoder": config.encoder(), "prefix": f"diffusion.rgb_encoder.{number}"}
         scaling = _scaling(name, config.mode(feature), feature, inputs, files.place)
-        observations[our_name(name)] = Observation(key=name, scaling=scaling, **parts)
+        key = recorded.get(name, name)
+        observations[our_name(key)] = Observation(key=key, scaling=scaling, **parts)
     action = config.output_features["action"]
     return Published(
         library="LeRobot",
@@ -253,8 +261,11 @@ def _is_without_value(value: Any) -> bool:
     return any(type(value) is type(empty) and value == empty for empty in _WITHOUT_VALUE)
 
 
-def _state(files: PublishedFiles, name: str, normalizes: str, config: LeRobotDiffusionConfig) -> Stats:
-    """Statistics since 0.4, from the state of the processor's step that normalises.
+def _state(
+    files: PublishedFiles, name: str, normalizes: str, config: LeRobotDiffusionConfig
+) -> tuple[Stats, dict[str, str]]:
+    """Statistics since 0.4, from the state of the processor's step that normalises, and the recorded names of the
+    observations that a step before it renames.
 
     Args:
         name: name of the processor.
@@ -264,6 +275,7 @@ def _state(files: PublishedFiles, name: str, normalizes: str, config: LeRobotDif
         ConfigError: a step changes observations or actions in another way.
     """
     steps, source, found = files.document(f"{name}.json", Processor).steps, f"{files.place}/{name}.json", None
+    recorded: dict[str, str] = {}
     features = config.input_features if normalizes == "normalizer_processor" else config.output_features
     for index, step in enumerate(steps):
         if step.registry_name == normalizes and step.state_file is not None and found is None:
@@ -276,11 +288,27 @@ def _state(files: PublishedFiles, name: str, normalizes: str, config: LeRobotDif
                 )
                 raise ConfigError(source, [f"step {index} normalises {problem}"])
             found = _by_feature(files.tensors(step.state_file))
+        elif step.registry_name == _RENAME and found is None and not recorded:
+            recorded = _recorded_names(step, f"{source}, step {index}", config)
         elif step.registry_name not in _HARMLESS and (step.registry_name != _RENAME or step.config.get("rename_map")):
             raise ConfigError(source, [f"step {index} is {step.registry_name!r}, which has no counterpart here"])
     if found is None:
         raise ConfigError(source, [f"has no step {normalizes!r} with a state_file"])
-    return found
+    return found, recorded
+
+
+def _recorded_names(step: Step, source: str, config: LeRobotDiffusionConfig) -> dict[str, str]:
+    """Names in the recording of the observations that a step renames, by their names in the policy.
+
+    Raises:
+        ConfigError: two observations would have one name.
+    """
+    given = Renaming.from_json(json.dumps(step.config), source=source).rename_map
+    recorded = {name: key for key, name in given.items() if name in config.input_features}
+    used = [our_name(recorded.get(name, name)) for name in config.input_features]
+    if len(set(used)) < len(used) or len(recorded) < sum(name in config.input_features for name in given.values()):
+        raise ConfigError(source, [f"rename_map {given} gives two observations one name"])
+    return recorded
 
 
 def _by_feature(tensors: dict[str, Tensor]) -> Stats:

@@ -229,7 +229,17 @@ def test_configurations_without_a_counterpart_are_refused_by_name(tmp_path, chan
 
 NORMALIZER = "steps__3__config"
 STEPS_REFUSED = {
-    "renames": ({"steps__0__config": {"rename_map": {"a": "b"}}}, ("step 0", "'rename_observations_processor'")),
+    "two of one name": (
+        {"steps__0__config": {"rename_map": {"a": STATE, "b": STATE}}},
+        ("step 0", "rename_map", f"'a': '{STATE}'"),
+    ),
+    "a name that another has": ({"steps__0__config": {"rename_map": {ENV: STATE}}}, ("step 0", "rename_map", ENV)),
+    "renames after": (
+        {"steps__2": {"registry_name": "rename_observations_processor", "config": {"rename_map": {"a": STATE}}}}
+        | {"steps__0__config": {"rename_map": {"b": STATE}}},
+        ("step 2", "'rename_observations_processor'"),
+    ),
+    "no renames": ({"steps__0__config": {"rename_map": ["a"]}}, ("step 0", "rename_map")),
     "relative actions": (
         {"steps__1__registry_name": "relative_actions_processor"},
         ("step 1", "'relative_actions_processor'"),
@@ -248,6 +258,22 @@ STEPS_REFUSED = {
     ),
     "nothing": ({"steps": []}, ("'normalizer_processor'", "state_file")),
 }
+
+
+def test_observations_that_a_processor_renames_have_their_names_in_the_recording(tmp_path):
+    """Robots and data sets have those names. In another alphabetical order, the network says the same."""
+    renames = {"steps__0__config": {"rename_map": {"observation.arm": STATE, "observation.other": "unused"}}}
+    plain, renamed = (published(lerobot(tmp_path / name, before=one)[0]) for name, one in [("a", {}), ("b", renames)])
+    keys = {name: one.key for name, one in renamed.observations.items()}
+    assert keys == {"arm": "observation.arm", "environment_state": ENV}
+    assert renamed.configuration()["data"]["obs"]["arm"] == {"key": "observation.arm"}
+    x, t = torch.randn(ROWS, 8, 2), torch.arange(ROWS)
+    state, others = torch.randn(ROWS, 2, 3), {"environment_state": torch.randn(ROWS, 2, 4)}
+    said = []
+    for found, name in ((plain, "state"), (renamed, "arm")):
+        policy = found.create()
+        said.append(policy.backbone(x, t, policy.encode({name: state, **others})))
+    torch.testing.assert_close(*said)
 
 
 @pytest.mark.parametrize(("changes", "message"), STEPS_REFUSED.values(), ids=STEPS_REFUSED)
