@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
-Reason = Literal["no repository", "no revision", "no file", "gated", "too large", "uncached", "unreachable", "answer"]
+Reason = Literal[
+    "no repository", "no revision", "no file", "gated", "too large", "uncached", "unreachable", "answer", "settings"
+]
 """Uncached: the Hub gives no files, nor does the cache. Unreachable: a connection broke. Answer: another
-status of HTTP."""
+status of HTTP. Settings: the client cannot ask with its own."""
 
 
 class HubError(OSError):
@@ -115,6 +118,8 @@ class HubRepository:
         """
         from huggingface_hub import errors
 
+        if fault := settings_fault():
+            raise HubError(str(self), f"cannot be asked for: {fault}", "settings")
         what, cached = {"model": "repository", "dataset": "data set"}[self.kind], f"has no {path}" if path else "is not"
         from_token = " from this token; check the name, or set HF_TOKEN"
         kinds: dict[type[Exception], tuple[Reason, str]] = {  # the first match counts
@@ -157,6 +162,18 @@ def http_library() -> ModuleType:
     else:
         import httpx2 as library
     return library
+
+
+def settings_fault() -> str | None:
+    """What makes the client's endpoint or token unusable; None if nothing does."""
+    from huggingface_hub import constants, get_token
+
+    endpoint = urlsplit(constants.ENDPOINT)
+    if endpoint.scheme not in ("http", "https") or not endpoint.netloc:
+        return f"HF_ENDPOINT is {constants.ENDPOINT!r}; expected a URL such as https://huggingface.co"
+    if not (get_token() or "").isascii():
+        return "the token of HF_TOKEN or `hf auth login` has characters that no token has; copy it again"
+    return None
 
 
 def is_offline() -> bool:

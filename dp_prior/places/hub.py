@@ -231,7 +231,7 @@ class HubSource:
                 raise NoPlaceError(found, may_be_hidden=not (self._options.get("token") or get_token())) from None
             if error.reason == "no revision":
                 raise NoPlaceError(found) from None
-            raise RemoteError(found) from None
+            raise RemoteError(found, "refused" if error.reason == "settings" else "unavailable") from None
 
 
 def publish(
@@ -317,7 +317,7 @@ def _translated(repo: str) -> Iterator[None]:
     except HubError as error:
         status = error.status
         if status is None:
-            is_refused = error.reason == "no repository"
+            is_refused = error.reason in ("no repository", "settings")
             raise RemoteError(str(error), "refused" if is_refused else "unavailable") from None
         if status in (408, 409, 412, 425, 429) or status >= 500:
             raise RemoteError(f"the Hub answered {status}", retry_after=error.retry_after) from None

@@ -127,3 +127,21 @@ def test_an_error_of_the_system_and_one_of_our_own_pass_unchanged(repository):
         with pytest.raises(type(error)) as caught, repository.translated():
             raise error
         assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "token", "message"),
+    [
+        ("localhost:8080", "hf_x", ("HF_ENDPOINT", "'localhost:8080'", "https://huggingface.co")),
+        ("http://", "hf_x", ("HF_ENDPOINT", "'http://'")),
+        ("http://127.0.0.1:9", "\u201chf_x\u201d", ("HF_TOKEN",)),
+    ],
+)
+def test_settings_with_which_the_client_cannot_ask_are_told(repository, monkeypatch, endpoint, token, message):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    monkeypatch.setenv("HF_TOKEN", token)
+    with pytest.raises(HubError, match=naming("me/x", *message)) as caught, repository.translated():
+        pytest.fail("the client is asked")
+    assert caught.value.reason == "settings"
