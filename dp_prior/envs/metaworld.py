@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -102,17 +102,8 @@ class MetaWorldConfig(Config):
         """
         tasks = told_tasks(self.task) or (self.task,)
         check_tasks(tasks)
-        from metaworld.policies import ENV_POLICY_MAP
-
-        policies = {INSTRUCTIONS[task]: ENV_POLICY_MAP[task]() for task in tasks}
-
-        def act(obs: Mapping[str, np.ndarray]) -> np.ndarray:
-            policy = policies[str(obs.get(INSTRUCTION, INSTRUCTIONS[tasks[0]]))]
-            with warnings.catch_warnings():  # the policies warn of large actions at nearly every step
-                warnings.simplefilter("ignore")
-                return np.clip(policy.get_action(obs["state"].astype(np.float64)), -1.0, 1.0)
-
-        return act
+        policies = {INSTRUCTIONS[task]: scripted_policy(task) for task in tasks}
+        return lambda obs: policies[str(obs.get(INSTRUCTION, INSTRUCTIONS[tasks[0]]))](obs["state"])
 
 
 Seen = dict[str, np.ndarray]
@@ -203,6 +194,25 @@ class ToldTask:
         if task != self._task:
             self._env.close()
             self._task, self._env = task, self._open(task)
+
+
+def scripted_policy(task: str) -> Callable[[np.ndarray], np.ndarray]:
+    """Meta-World's own policy of a task: state (39,) -> action (4,) in [-1, 1].
+
+    Raises:
+        ImportError: metaworld is missing.
+    """
+    from metaworld.policies import ENV_POLICY_MAP
+
+    policy = ENV_POLICY_MAP[task]()
+
+    def act(state: np.ndarray) -> np.ndarray:
+        with warnings.catch_warnings():  # the policies warn of large actions at nearly every step
+            warnings.simplefilter("ignore")
+            chosen = policy.get_action(state.astype(np.float64))  # a copy, since those of doors write into the array
+        return np.clip(chosen, -1.0, 1.0)
+
+    return act
 
 
 def check_tasks(tasks: tuple[str, ...]) -> None:

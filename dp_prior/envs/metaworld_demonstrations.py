@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from dp_prior.envs.expert_demonstrations import record
-from dp_prior.envs.metaworld import SeededTask, check_tasks
+from dp_prior.envs.metaworld import SeededTask, check_tasks, scripted_policy
 from dp_prior.envs.metaworld_tasks import INSTRUCTIONS, told_tasks
 from dp_prior.envs.told import number_of
 
@@ -36,19 +35,13 @@ def demonstrate(seed: int, task: str) -> tuple[np.ndarray, np.ndarray, np.ndarra
         ValueError: there is no such task.
     """
     env = SeededTask(task)
-    from metaworld.policies import ENV_POLICY_MAP
-
-    expert = ENV_POLICY_MAP[task]()
-    rng = np.random.default_rng(seed)
+    expert, rng = scripted_policy(task), np.random.default_rng(seed)
     seen, _ = env.reset(seed)
     states, actions, done, scenes = [], [], [], []
     is_solved, is_over = False, False
     disturbed_steps, offset = 0, np.zeros(3)
     while True:
-        with warnings.catch_warnings():  # the policies warn of large actions at nearly every step
-            warnings.simplefilter("ignore")
-            chosen = expert.get_action(seen["state"].copy())  # the experts of doors write into the array
-        action = np.clip(chosen, -1.0, 1.0).astype(np.float32)
+        action = expert(seen["state"]).astype(np.float32)
         states.append(seen["state"])
         scenes.append(seen["scene"])
         actions.append(action)
