@@ -9,8 +9,7 @@ import numpy as np
 
 from dp_prior.envs.aloha_expert import AlohaExpert
 from dp_prior.envs.aloha_world import AlohaWorld
-from dp_prior.envs.expert_demonstrations import record
-from dp_prior.envs.kept_episodes import KeptEpisodes
+from dp_prior.envs.kept_episodes import record_kept
 from dp_prior.pixels.renderers.aloha import GRIPPERS, AlohaTask, load_model, need_aloha
 
 MAX_STEPS = 400
@@ -74,16 +73,10 @@ def write_demonstrations(
     workers: int | None = None,
     noise: float = 0.0,
 ) -> int:
-    """Record the first `episodes` solved episodes of the seeds from `seed` on; see `record` and `demonstrate`.
-
-    After a kill the same call goes on with the episodes that are played.
+    """Record the first `episodes` solved episodes of the seeds from `seed` on; see `record_kept` and `demonstrate`.
 
     Raises:
         ImportError: gym-aloha is missing.
     """
     need_aloha()
-    kept = KeptEpisodes(partial(demonstrate, task=task, noise=noise), Path(path))
-    try:
-        return record(path, kept, episodes, seed, workers)
-    finally:
-        kept.remove_written()
+    return record_kept(Path(path), partial(demonstrate, task=task, noise=noise), episodes, seed, workers)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dp_prior.envs.expert_demonstrations import record
 from dp_prior.files.durable import replacing
 
 
@@ -44,3 +45,12 @@ class KeptEpisodes:
         """Remove the folder if the file is written, perhaps by a call that was killed before it could do so."""
         if self.path.exists():
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def record_kept(path: Path, demonstrate: partial, episodes: int, seed: int, workers: int | None) -> int:
+    """Write demonstrations as `record` does; after a kill the same call goes on with the episodes that are played."""
+    kept = KeptEpisodes(demonstrate, path)
+    try:
+        return record(path, kept, episodes, seed, workers)
+    finally:
+        kept.remove_written()

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dp_prior.envs.expert_demonstrations import record
-from dp_prior.envs.kept_episodes import KeptEpisodes
+from dp_prior.envs.kept_episodes import record_kept
 from dp_prior.envs.lockstep import Lockstep
 from dp_prior.envs.robosuite import RobosuiteConfig
 from dp_prior.envs.robosuite_expert import EXPERTS
@@ -69,16 +68,10 @@ def moved(action: np.ndarray, offset: np.ndarray, opens: bool) -> np.ndarray:
 def write_demonstrations(
     path: str | Path, task: str, episodes: int = 50, seed: int = 0, workers: int | None = None, noise: float = 0.0
 ) -> int:
-    """Record the first `episodes` solved episodes of the seeds from `seed` on; see `record` and `demonstrate`.
-
-    After a kill the same call goes on with the episodes that are played.
+    """Record the first `episodes` solved episodes of the seeds from `seed` on; see `record_kept` and `demonstrate`.
 
     Raises:
         ImportError: robosuite is missing.
     """
     need_robosuite()
-    kept = KeptEpisodes(partial(demonstrate, task=task, noise=noise), Path(path))
-    try:
-        return record(path, kept, episodes, seed, workers)
-    finally:
-        kept.remove_written()
+    return record_kept(Path(path), partial(demonstrate, task=task, noise=noise), episodes, seed, workers)
