@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from dp_prior.diffusion.draw import Draw
 from dp_prior.inference.chunking import MergeConfig, Naive, Policy, delay_fault, held, next_chunk
 from dp_prior.inference.instructions import Instructions
+from dp_prior.onboard.broker import checked_action_steps
 from dp_prior.tensors.randomness import Randomness
 
 if TYPE_CHECKING:
@@ -73,18 +74,11 @@ class Plans:
         if isinstance(sampler, str | Mapping):
             expected = "an object of dp_prior.diffusion.sampler, for example DDIM(steps=8)"
             raise TypeError(f"sampler is a {type(sampler).__name__}; expected {expected}")
-        room = policy.horizon - policy.n_obs_steps + 1
-        n_action_steps = policy.n_action_steps if n_action_steps is None else n_action_steps
-        if not 1 <= n_action_steps <= room:
-            raise ValueError(
-                f"n_action_steps is {n_action_steps}, but horizon {policy.horizon} and n_obs_steps "
-                f"{policy.n_obs_steps} leave room for 1 to {room} actions"
-            )
-        fault = delay_fault(merge, delay, n_action_steps, room)
+        self.n_action_steps = checked_action_steps(policy, n_action_steps)
+        fault = delay_fault(merge, delay, self.n_action_steps, policy.horizon - policy.n_obs_steps + 1)
         if fault:
             raise ValueError(fault)
         self.policy = policy
-        self.n_action_steps = n_action_steps
         self.seed = int(seed)
         self.how = Draw(sampler, guidance_scale=guidance_scale)
         self.warm_start = warm_start

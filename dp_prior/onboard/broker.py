@@ -16,6 +16,22 @@ from dp_prior.onboard.obs_spec import ObsSpec
 from dp_prior.onboard.range_watch import RangeLimits, RangeWatch
 
 
+def checked_action_steps(policy: Any, n_action_steps: int | None) -> int:
+    """Actions of a policy's chunks that are executed before the next prediction; None for the policy's setting.
+
+    Raises:
+        ValueError: a chunk has no room for them from the present on.
+    """
+    found = policy.n_action_steps if n_action_steps is None else n_action_steps
+    room = policy.horizon - policy.n_obs_steps + 1
+    if not 1 <= found <= room:
+        raise ValueError(
+            f"n_action_steps is {found}, but horizon {policy.horizon} and n_obs_steps {policy.n_obs_steps} leave room "
+            f"for 1 to {room} actions"
+        )
+    return found
+
+
 class ChunkBroker:
     """Hands out actions one at a time: `reset()` at the start of an episode, then `act(obs)` once per control step.
 

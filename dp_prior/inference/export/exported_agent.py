@@ -9,7 +9,7 @@ import numpy as np
 
 from dp_prior.inference.export.exported_policy import ExportedPolicy
 from dp_prior.inference.export.numpy_randomness import NumpyRandomness
-from dp_prior.onboard.broker import ChunkBroker
+from dp_prior.onboard.broker import ChunkBroker, checked_action_steps
 from dp_prior.onboard.range_watch import RangeLimits
 
 
@@ -33,12 +33,8 @@ class ExportAgent(ChunkBroker):
             ValueError: n_action_steps does not fit into the chunk, or the export is for several rows at a time.
         """
         policy.check_batch(1)
-        room = policy.horizon - policy.n_obs_steps + 1
-        n_action_steps = policy.n_action_steps if n_action_steps is None else n_action_steps
-        if not 1 <= n_action_steps <= room:
-            raise ValueError(f"n_action_steps is {n_action_steps}, but the chunk leaves room for 1 to {room} actions")
         self.policy, self.seed = policy, seed
-        super().__init__(policy.reads, policy.n_obs_steps, n_action_steps, ranges)
+        super().__init__(policy.reads, policy.n_obs_steps, checked_action_steps(policy, n_action_steps), ranges)
 
     def infer(
         self, obs: Mapping[str, Any], prefix: np.ndarray | None = None, delay: int = 0, *, step: int | None = None
