@@ -12,7 +12,7 @@ from torch import nn
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.evaluation.measured_models import evaluation_mode, pick_models
-from dp_prior.evaluation.measurement import Measurement, write_report
+from dp_prior.evaluation.measurement import Measurement, evaluation_file, write_report
 from dp_prior.evaluation.samples import rank_and_size, work_of
 from dp_prior.tasks import TaskConfig
 from dp_prior.tensors.metrics import ReducingRanks
@@ -126,6 +126,6 @@ class HeldOutEvaluator:
     def report(self, result: Measurement, progress: Progress, ranks: ReducingRanks | None) -> Measurement:
         """Write the result to disk on the main rank, if there is an output folder."""
         if self.output_dir is not None and rank_and_size(ranks)[0] == 0:
-            path = self.output_dir / f"{self.config.name}_{progress.global_step:08d}.json"
+            path = evaluation_file(self.output_dir, self.config.name, progress, ".json")
             write_report(path, self.config, progress, result)
         return result

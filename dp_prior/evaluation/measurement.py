@@ -56,6 +56,11 @@ class Measurement:
             self.unwritten.append(error)
 
 
+def evaluation_file(folder: Path, evaluator: str, progress: Progress, ending: str) -> Path:
+    """A file of an evaluation, named by evaluator and step."""
+    return folder / f"{evaluator}_{progress.global_step:08d}{ending}"
+
+
 def write_report(path: Path, settings: Config, progress: Progress, result: Measurement) -> None:
     """Write settings and results of an evaluation as JSON, durably, so that the numbers can be reproduced; arrays go to
     files beside the report. Where that fails, `result.unwritten` says so."""

@@ -23,7 +23,7 @@ from dp_prior.evaluation.blocks import run_blocks
 from dp_prior.evaluation.ceiling import Ceiling
 from dp_prior.evaluation.departure import Compared
 from dp_prior.evaluation.interval import mean_interval, share_interval
-from dp_prior.evaluation.measurement import Measurement, write_report
+from dp_prior.evaluation.measurement import Measurement, evaluation_file, write_report
 from dp_prior.evaluation.samples import heartbeat, rank_and_size, work_of
 from dp_prior.tensors.metrics import ReducingRanks
 
@@ -65,8 +65,8 @@ class ReplayEvaluator:
         """
         result = self.measure(ranks)
         if self.output_dir is not None and rank_and_size(ranks)[0] == 0:
-            stem = self.output_dir / f"{self.config.name}_{progress.global_step:08d}.json"
-            write_report(stem, self.config, progress, result)
+            path = evaluation_file(self.output_dir, self.config.name, progress, ".json")
+            write_report(path, self.config, progress, result)
         return result
 
     def measure(self, ranks: ReducingRanks | None = None) -> Measurement:

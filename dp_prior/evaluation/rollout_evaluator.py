@@ -29,7 +29,7 @@ from dp_prior.evaluation.bootstrap import worst_tenth
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval, share_posterior
 from dp_prior.evaluation.measured_models import evaluation_mode, pick_models
-from dp_prior.evaluation.measurement import Measurement, write_report
+from dp_prior.evaluation.measurement import Measurement, evaluation_file, write_report
 from dp_prior.evaluation.motion import Motion, Signals, motion_table, signals
 from dp_prior.evaluation.picture import draw_rollouts
 from dp_prior.evaluation.samples import heartbeat, leave_if_asked, rank_and_size, work_of
@@ -65,14 +65,14 @@ class RolloutEvaluator:
         """
         config = self.config
         policy = pick_models(models, [config.model], config.name)[config.model]
-        stem = None
+        report = None
         if self.output_dir is not None and rank_and_size(ranks)[0] == 0:
-            stem = self.output_dir / f"{config.name}_{progress.global_step:08d}"
+            report = evaluation_file(self.output_dir, config.name, progress, ".json")
         env = self._open(policy, ranks, config.n_episodes)
         try:
-            world = None if stem is None else fingerprint(config.env, env, config.first_seed)
+            world = None if report is None else fingerprint(config.env, env, config.first_seed)
             with evaluation_mode(policy), work_of(ranks).named(config.name, config.n_episodes):
-                rows, film = self._run_episodes(env, policy, ranks, stem)
+                rows, film = self._run_episodes(env, policy, ranks, report)
         finally:
             env.close()
         result = self._measurement(rows, list(self._followed(env, policy)), _rate(env, policy))
@@ -84,8 +84,8 @@ class RolloutEvaluator:
                 table = result.tables[f"{config.name}/by_seed"]
                 draw_rollouts(picture, film.strips, table, self._headline(result.metrics))
                 result.media[f"{config.name}/picture"] = picture
-        if stem is not None:
-            write_report(stem.with_suffix(".json"), config, progress, replace(result, environment=world))
+        if report is not None:
+            write_report(report, config, progress, replace(result, environment=world))
         return result
 
     @contextmanager
@@ -190,9 +190,9 @@ class RolloutEvaluator:
         return f"{name}: score {score:.3f}, 95 % CI {low:.3f} to {high:.3f}{share}"
 
     def _run_episodes(
-        self, env: VectorEnv, policy: Any, ranks: ReducingRanks | None, stem: Path | None
+        self, env: VectorEnv, policy: Any, ranks: ReducingRanks | None, report: Path | None
     ) -> tuple[np.ndarray, Film | None]:
-        """(n_episodes, columns) equal on all ranks, and the film, on rank 0.
+        """(n_episodes, columns) equal on all ranks, and the film beside `report`, on rank 0.
 
         The columns are episode, score, success, steps and step of the first success, which may be NaN; the measures of
         each signal's motion; the characters of the stage; and of the episode's instruction, if there are instructions.
@@ -201,7 +201,7 @@ class RolloutEvaluator:
         width = NUMBERS + len(self._followed(env, policy)) * len(MEASURES) + STAGE_CHARACTERS
         width += INSTRUCTION_CHARACTERS if () in env.obs_shapes.values() else 0
         instructions = Instructions(policy.spec, config.instructions)
-        film = Film(stem.with_suffix(".mp4"), config.videos, env.fps) if stem and config.videos else None
+        film = Film(report.with_suffix(".mp4"), config.videos, env.fps) if report and config.videos else None
 
         def run(episodes: range) -> np.ndarray:
             try:

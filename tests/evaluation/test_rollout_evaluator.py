@@ -228,6 +228,12 @@ def test_report_reproduces_the_setting(tmp_path):
     assert [path.name for path in (tmp_path / "media").iterdir()] == ["rollout_00000100.json"]
 
 
+def test_a_name_with_a_dot_leaves_the_step_in_the_names_of_files(tmp_path):
+    pytest.importorskip("av", reason="PyAV is not installed: the film is NOT tested")
+    config(name="v1.5", videos=1).create(None, tmp_path).run({"online": Way()}, None, NOW)
+    assert {path.name for path in tmp_path.iterdir()} == {f"v1.5_00000100.{kind}" for kind in ("json", "mp4", "png")}
+
+
 @pytest.mark.slow
 def test_workers_change_no_number(tmp_path):
     """Three blocks, the last of which has fewer episodes, and a film of the first."""
