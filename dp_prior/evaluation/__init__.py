@@ -1,8 +1,4 @@
-"""Evaluators measure a model during training and after it.
-
-A record lists supported kinds of tasks in `tasks` (None for all) and its metrics in `metrics`; `task_faults` names
-settings that do not fit a task; `trial` gives a small version of the same measurement, for `--check`.
-"""
+"""Evaluators measure a model during training and after it; see `EvaluatorRecord` and `HeldOutConfig`."""
 
 from dp_prior.config import family
 from dp_prior.evaluation.action_error import ActionErrorConfig

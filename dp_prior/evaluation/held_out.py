@@ -4,35 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator
 from torch import nn
 
 from dp_prior.clock import Progress
-from dp_prior.config import Config
+from dp_prior.evaluation.evaluator_record import EvaluatorRecord
 from dp_prior.evaluation.measured_models import evaluation_mode, pick_models
 from dp_prior.evaluation.measurement import Measurement, evaluation_file, write_report
 from dp_prior.evaluation.samples import rank_and_size, work_of
 from dp_prior.tasks import TaskConfig
 from dp_prior.tensors.metrics import ReducingRanks
-from dp_prior.tracking.metric_names import Metric
 
 
-class HeldOutConfig(Config):
+class HeldOutConfig(EvaluatorRecord):
     """Measures models on samples of one part of the data, with fixed noise for each sample.
 
     A subclass has a `name`, the first part of its metrics' names, and a cadence `every`.
     """
-
-    tasks: ClassVar[tuple[str, ...] | None] = None
-    """Supported kinds of tasks; None for all."""
-
-    metrics: ClassVar[tuple[Metric, ...]]
-    """Descriptions of the metrics; see `dp_prior.tracking.metric_names`."""
-
-    reports: ClassVar[bool] = True
-    """Whether the evaluator writes files, named by evaluator and step."""
 
     models: tuple[str, ...] = Field(default=("ema",), min_length=1)
     """Weights to measure: names of averages in `train.ema`, or `online` for the trained weights themselves."""
@@ -49,17 +39,8 @@ class HeldOutConfig(Config):
     seed: int = 0
     """Seed of the fixed noise of each sample; independent of the run's seed, so runs are comparable."""
 
-    def metric_names(self) -> list[str]:
-        """Names of the metrics that `run` will measure."""
-        return [name for metric in self.metrics for name in metric.names(self.placeholders())]
-
     def placeholders(self) -> dict[str, Iterable[object]]:
-        """The values of the placeholders in the names of `metrics`."""
-        return {"name": [self.name], "model": self.models}
-
-    def task_faults(self, task: TaskConfig) -> Iterable[str]:
-        """Reasons why the task cannot be measured, a line each, beginning with a field; none by default."""
-        return ()
+        return {**super().placeholders(), "model": self.models}
 
     def measured_models(self) -> tuple[str, ...]:
         """Names of the models that `run` needs."""

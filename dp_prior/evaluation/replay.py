@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field
 
 from dp_prior.clock import Cadence
-from dp_prior.config import Config, ConfigError
+from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.recorded.selection import ActionConfig
 from dp_prior.data.recorded.whole_episodes import EXECUTED, WholeEpisodes
@@ -21,6 +20,7 @@ from dp_prior.envs import EnvConfig
 from dp_prior.envs.starts import SEED, reset_to, start_keys
 from dp_prior.envs.vector import VectorEnv
 from dp_prior.evaluation.episode_metrics import EPISODES, SCORE, SCORE_INTERVAL, SUCCESS
+from dp_prior.evaluation.evaluator_record import EvaluatorRecord
 from dp_prior.evaluation.interval import UNBOUNDED
 from dp_prior.evaluation.measurement import EvaluatorName
 from dp_prior.evaluation.replay_evaluator import Replayable, ReplayEvaluator
@@ -30,7 +30,7 @@ from dp_prior.tracking.metric_names import Metric
 Keys = str | Annotated[tuple[str, ...], Field(min_length=1)]
 
 
-class ReplayConfig(Config):
+class ReplayConfig(EvaluatorRecord):
     """The ceiling of imitation: the score of the recorded actions, played from the recorded starts.
 
     No policy acts, so the result is the same whenever it is measured; plan and `--check` measure before training, and
@@ -41,7 +41,6 @@ class ReplayConfig(Config):
     type: Literal["replay"] = "replay"
 
     tasks: ClassVar = ("policy",)
-    reports: ClassVar = True
 
     metrics: ClassVar = (
         *(SCORE, *SCORE_INTERVAL, *SUCCESS),
@@ -75,14 +74,6 @@ class ReplayConfig(Config):
     tolerance: float = Field(default=0.01, gt=0)
     """Difference from the recording from which on an observation departs, as a share of the recorded range of each
     number."""
-
-    def metric_names(self) -> list[str]:
-        """Names of the metrics that `run` will measure."""
-        return [name for metric in self.metrics for name in metric.names({"name": [self.name]})]
-
-    def task_faults(self, task: Any) -> Iterator[str]:
-        """None: no policy acts."""
-        return iter(())
 
     def measured_models(self) -> tuple[str, ...]:
         """None: no policy acts."""

@@ -13,11 +13,12 @@ import numpy as np
 from pydantic import Field
 
 from dp_prior.clock import Cadence
-from dp_prior.config import Config, ConfigError
+from dp_prior.config import ConfigError
 from dp_prior.data.split_data import SplitData
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.envs import EnvConfig
 from dp_prior.evaluation.episode_metrics import EPISODES, SCORE, SCORE_INTERVAL, SUCCESS
+from dp_prior.evaluation.evaluator_record import EvaluatorRecord
 from dp_prior.evaluation.interval import UNBOUNDED
 from dp_prior.evaluation.measurement import EvaluatorName
 from dp_prior.evaluation.picture import import_figure
@@ -36,7 +37,7 @@ from dp_prior.tracking.metric_names import Metric
 log = logging.getLogger(__name__)
 
 
-class RolloutConfig(Config):
+class RolloutConfig(EvaluatorRecord):
     """Scores in an environment: mean, spread and 95 % confidence intervals over fixed seeds.
 
     Intervals are Student's t for the mean score, clipped to the scores that the environment can give, and Wilson's for
@@ -48,7 +49,6 @@ class RolloutConfig(Config):
     type: Literal["rollout"] = "rollout"
 
     tasks: ClassVar = ("policy",)
-    reports: ClassVar = True
 
     metrics: ClassVar = (
         SCORE,
@@ -139,10 +139,6 @@ class RolloutConfig(Config):
                 f"shuffle exchanges instructions between episodes that run side by side, but of {self.n_episodes} in "
                 f"blocks of env.n_envs {self.env.n_envs} one runs alone; change n_episodes or env.n_envs"
             )
-
-    def metric_names(self) -> list[str]:
-        """Names of the metrics that `run` will measure."""
-        return [name for metric in self.metrics for name in metric.names({"name": [self.name]})]
 
     def task_faults(self, task: Any) -> Iterator[str]:
         """The chunk must hold the executed actions, the sampler must fit, shown and hidden observations must exist."""
