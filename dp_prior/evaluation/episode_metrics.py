@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from dp_prior.tracking.metric_names import Metric
 
 SCORE = Metric("<name>/score", "score", "higher", "Mean score over the episodes, as the environment defines it.")
@@ -15,3 +19,14 @@ SUCCESS = (
     Metric("<name>/success_ci_high", "share", "higher", "Upper end of that interval."),
 )
 EPISODES = Metric("<name>/episodes", "episodes", None, "Episodes run.")
+
+
+def with_failures(successes: np.ndarray) -> np.ndarray:
+    """(n,) 1 for a solved episode, 0 for an unsolved one; NaN if the environment reports no success at all. An
+    environment that reports only success means that the rest failed."""
+    return successes if np.isnan(successes).all() else np.nan_to_num(successes)
+
+
+def told_success(success: float) -> bool | None:
+    """The same of one episode, for a table; None if the environment does not say."""
+    return None if math.isnan(success) else bool(success)

@@ -22,6 +22,7 @@ from dp_prior.envs.vector import VectorEnv
 from dp_prior.evaluation.blocks import run_blocks
 from dp_prior.evaluation.ceiling import Ceiling
 from dp_prior.evaluation.departure import Compared
+from dp_prior.evaluation.episode_metrics import told_success, with_failures
 from dp_prior.evaluation.interval import mean_interval, share_interval
 from dp_prior.evaluation.measurement import Measurement, evaluation_file, write_report
 from dp_prior.evaluation.samples import heartbeat, rank_and_size, work_of
@@ -129,8 +130,7 @@ class ReplayEvaluator:
     def _measurement(self, rows: np.ndarray) -> Measurement:
         """Metrics and table of all episodes, see `_play`."""
         config, n = self.config, len(rows)
-        if not np.isnan(rows[:, 2]).all():  # an environment that reports only success means that the rest failed
-            rows[:, 2] = np.nan_to_num(rows[:, 2])
+        rows[:, 2] = with_failures(rows[:, 2])
         scores, successes = rows[:, 1], rows[:, 2]
         followed = (rows[:, 4] < 0).mean() if self._compared.shapes else math.nan
         values = (
@@ -147,7 +147,7 @@ class ReplayEvaluator:
         return {
             "episode": int(self._episodes.numbers[int(place)]),
             "score": score,
-            "success": None if math.isnan(success) else bool(success),
+            "success": told_success(success),
             "steps": int(steps),
             "recorded_steps": len(self._episodes.actions[int(place)]),
             "departs_at": int(departs_at) if has_left else None,

@@ -26,6 +26,7 @@ from dp_prior.evaluation import by_instruction
 from dp_prior.evaluation.blind import blinded, refuse_blinding
 from dp_prior.evaluation.blocks import run_blocks
 from dp_prior.evaluation.bootstrap import worst_tenth
+from dp_prior.evaluation.episode_metrics import told_success, with_failures
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval, share_posterior
 from dp_prior.evaluation.measured_models import evaluation_mode, pick_models
@@ -124,7 +125,7 @@ class RolloutEvaluator:
             {
                 "seed": self.config.first_seed + int(episode),
                 "score": score,
-                "success": None if math.isnan(success) else bool(success),
+                "success": told_success(success),
                 "steps": int(steps),
                 "solved_at": None if math.isnan(solved_at) else int(solved_at),
             }
@@ -139,8 +140,7 @@ class RolloutEvaluator:
             rate: control steps per second.
         """
         config = self.config
-        if not np.isnan(rows[:, 2]).all():  # an environment that reports only success means that the rest failed
-            rows[:, 2] = np.nan_to_num(rows[:, 2])
+        rows[:, 2] = with_failures(rows[:, 2])
         scores, successes, steps, solved_at = rows[:, 1:NUMBERS].T
         end, limits = NUMBERS + len(names) * len(MEASURES), config.score_range
         motion = motion_table(names, rows[:, NUMBERS:end])
