@@ -23,7 +23,7 @@ from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.cli import train
 from dp_prior.data.frames.build import _Build
 from dp_prior.evaluation.loss import LossEvaluator
-from dp_prior.evaluation.rollout_evaluator import RolloutEvaluator
+from dp_prior.evaluation.rollout_evaluator import Rollouts
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.job.ranks import Ranks
 from dp_prior.tracking.tracker import Tracker
@@ -36,7 +36,7 @@ MOMENTS = {
     "agreement": (Ranks, "exchange"),
     "save": (PolicyTrainer, "save"),
     "evaluation": (LossEvaluator, "run"),
-    "rollout": (RolloutEvaluator, "_run_block"),
+    "rollout": (Rollouts, "run"),
     "delivery": (Tracker, "save"),
     "write": (CheckpointStore, "write"),
     "submit": (CheckpointWriter, "submit"),

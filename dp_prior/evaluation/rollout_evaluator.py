@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval, share_posterior
 from dp_prior.evaluation.measured_models import evaluation_mode, pick_models
 from dp_prior.evaluation.measurement import Measurement, evaluation_file, write_report
-from dp_prior.evaluation.motion import Motion, Signals, motion_table, signals
+from dp_prior.evaluation.motion import Motion, motion_table, signals
 from dp_prior.evaluation.picture import draw_rollouts
 from dp_prior.evaluation.samples import heartbeat, leave_if_asked, rank_and_size, work_of
 from dp_prior.evaluation.shuffle import refuse_shuffling, shuffled
@@ -69,14 +69,13 @@ class RolloutEvaluator:
         report = None
         if self.output_dir is not None and rank_and_size(ranks)[0] == 0:
             report = evaluation_file(self.output_dir, config.name, progress, ".json")
-        env = self._open(policy, ranks, config.n_episodes)
-        try:
+        with closing(self._open(policy, ranks, config.n_episodes)) as env:
             world = None if report is None else fingerprint(config.env, env, config.first_seed)
+            film = Film(report.with_suffix(".mp4"), config.videos, env.fps) if report and config.videos else None
+            rollouts = Rollouts(config, env, policy)
             with evaluation_mode(policy), work_of(ranks).named(config.name, config.n_episodes):
-                rows, film = self._run_episodes(env, policy, ranks, report)
-        finally:
-            env.close()
-        result = self._measurement(rows, list(self._followed(env, policy)), _rate(env, policy))
+                rows = self._run_episodes(rollouts, env.n_envs, film, ranks)
+        result = self._measurement(rows, list(rollouts.followed), rollouts.rate)
         if film is not None:
             with result.writing():
                 result.media[f"{config.name}/video"] = film.written()
@@ -101,26 +100,22 @@ class RolloutEvaluator:
         Raises:
             ValueError, RuntimeError: see `run`.
         """
-        env = self._open(policy, None, self.config.env.n_envs)
-        instructions = Instructions(policy.spec, self.config.instructions)
+        with closing(self._open(policy, None, self.config.env.n_envs)) as env:
+            rollouts = Rollouts(self.config, env, policy)
 
-        def play(episodes: range) -> list[dict[str, Any]]:
-            found = []
-            for start in range(0, len(episodes), env.n_envs):
-                executed: list[np.ndarray] = []
-                block = episodes[start : start + env.n_envs]
-                table = self._table(self._run_block(env, policy, instructions, block, None, None, executed.append))
-                paths = np.stack(executed, axis=1)
-                found += [{**row, "actions": path[: row["steps"]]} for row, path in zip(table, paths, strict=True)]
-            return found
+            def play(episodes: range) -> list[dict[str, Any]]:
+                found = []
+                for start in range(0, len(episodes), env.n_envs):
+                    executed: list[np.ndarray] = []
+                    table = self._table(rollouts.run(episodes[start : start + env.n_envs], keep=executed.append))
+                    paths = np.stack(executed, axis=1)
+                    found += [{**row, "actions": path[: row["steps"]]} for row, path in zip(table, paths, strict=True)]
+                return found
 
-        try:
             yield play
-        finally:
-            env.close()
 
     def _table(self, rows: np.ndarray) -> list[dict[str, Any]]:
-        """A row for each episode, see `_run_episodes`."""
+        """A row for each episode, see `Rollouts.run`."""
         return [
             {
                 "seed": self.config.first_seed + int(episode),
@@ -133,7 +128,7 @@ class RolloutEvaluator:
         ]
 
     def _measurement(self, rows: np.ndarray, names: list[str], rate: float) -> Measurement:
-        """Metrics and tables of all episodes, see `_run_episodes`.
+        """Metrics and tables of all episodes, see `Rollouts.run`.
 
         Args:
             names: of the signals whose motion is measured.
@@ -190,41 +185,67 @@ class RolloutEvaluator:
         return f"{name}: score {score:.3f}, 95 % CI {low:.3f} to {high:.3f}{share}"
 
     def _run_episodes(
-        self, env: VectorEnv, policy: Any, ranks: ReducingRanks | None, report: Path | None
-    ) -> tuple[np.ndarray, Film | None]:
-        """(n_episodes, columns) equal on all ranks, and the film beside `report`, on rank 0.
-
-        The columns are episode, score, success, steps and step of the first success, which may be NaN; the measures of
-        each signal's motion; the characters of the stage; and of the episode's instruction, if there are instructions.
-        """
+        self, rollouts: Rollouts, block: int, film: Film | None, ranks: ReducingRanks | None
+    ) -> np.ndarray:
+        """(n_episodes, columns) equal on all ranks, see `Rollouts.run`; the first block is filmed."""
         config = self.config
-        width = NUMBERS + len(self._followed(env, policy)) * len(MEASURES) + STAGE_CHARACTERS
-        width += INSTRUCTION_CHARACTERS if () in env.obs_shapes.values() else 0
-        instructions = Instructions(policy.spec, config.instructions)
-        film = Film(report.with_suffix(".mp4"), config.videos, env.fps) if report and config.videos else None
 
         def run(episodes: range) -> np.ndarray:
             try:
-                return self._run_block(env, policy, instructions, episodes, film if 0 in episodes else None, ranks)
+                return rollouts.run(episodes, film if 0 in episodes else None, ranks)
             except Exception as error:
                 seeds = config.first_seed + episodes[0], config.first_seed + episodes[-1]
                 error.add_note(f"in evaluator {config.name!r}, in an episode of the seeds {seeds[0]} to {seeds[1]}")
                 raise
 
-        return run_blocks(run, config.n_episodes, env.n_envs, width, ranks, config.name), film
+        return run_blocks(run, config.n_episodes, block, rollouts.width, ranks, config.name)
 
-    def _run_block(
+
+class Rollouts:
+    """Runs blocks of episodes of a policy in an open environment.
+
+    Attributes:
+        followed: the signals whose motion is measured.
+        rate: control steps per second: those of the policy's data, or else of the environment.
+    """
+
+    def __init__(self, config: Config, env: VectorEnv, policy: Any):
+        """
+        Args:
+            config: a `RolloutConfig`.
+        """
+        self._config, self._env, self._policy = config, env, policy
+        self._instructions = Instructions(policy.spec, config.instructions)
+        self.followed = signals(env.obs_shapes, env.action_dim, policy.spec, getattr(config.env, "angles", {}))
+        self.rate = float(policy.spec.fps or env.fps)
+
+    @property
+    def width(self) -> int:
+        """Most columns of `run`."""
+        texts = INSTRUCTION_CHARACTERS if () in self._env.obs_shapes.values() else 0
+        return NUMBERS + len(self.followed) * len(MEASURES) + STAGE_CHARACTERS + texts
+
+    def run(
         self,
-        env: VectorEnv,
-        policy: Any,
-        instructions: Instructions,
         episodes: Sequence[int],
-        film: Film | None,
-        ranks: ReducingRanks | None,
+        film: Film | None = None,
+        ranks: ReducingRanks | None = None,
         keep: Callable[[np.ndarray], object] = lambda actions: None,
     ) -> np.ndarray:
-        """(len(episodes), columns), see `_run_episodes`. Args: keep: receives the executed actions of every step."""
-        config = self.config
+        """Run a block of episodes.
+
+        Args:
+            keep: receives the executed actions of every step.
+
+        Returns:
+            (len(episodes), columns): episode, score, success, steps and step of the first success, which may be NaN;
+            the measures of each signal's motion; the characters of the stage; and of the episode's instruction, if
+            there are instructions.
+
+        Raises:
+            ValueError: observations or actions of the environment do not fit the policy.
+        """
+        config, env, policy, n = self._config, self._env, self._policy, len(episodes)
         check_fit(env, policy.spec, config)
         is_shown = film is not None and config.shows_cameras(policy.spec)
         view = CameraView(policy, keypoints=config.show == "keypoints") if is_shown else None
@@ -232,23 +253,22 @@ class RolloutEvaluator:
         def draw(rows: Sequence[int]) -> np.ndarray:
             return env.render(rows) if view is None else view(obs, rows)
 
-        agent = self._agent(policy, instructions)
+        agent = self._agent()
         agent.reset(episodes)
-        n = len(episodes)
         env.is_watched = True
         first = env.reset([config.first_seed + episode for episode in episodes])
-        obs = self._seen(first, policy)
+        obs = self._seen(first)
         codes = [by_instruction.encode(values) for values in first.values() if values.dtype.kind == "U"][:1]
-        rows = np.stack([np.array(episodes, dtype=np.float64), *np.zeros((3, n)), np.full(n, np.nan)], axis=1)
-        motion = Motion(self._followed(env, policy), first, env.max_steps, _rate(env, policy))
+        scores, successes, steps, solved_at = *np.zeros((3, n)), np.full(n, np.nan)
+        motion = Motion(self.followed, first, env.max_steps, self.rate)
         stages = np.full(n, "")
         broken = np.zeros(n, dtype=bool)
         done = np.zeros(n, dtype=bool)
         with film or Film(None, 0, env.fps) as film:
-            film.add(draw, done, rows[:, 2])
+            film.add(draw, done, successes)
             while not (done | broken).all():
                 heartbeat(ranks)
-                work_of(ranks).tell(float(np.where(done | broken, 1.0, rows[:, 3] / env.max_steps).mean()))
+                work_of(ranks).tell(float(np.where(done | broken, 1.0, steps / env.max_steps).mean()))
                 actions = agent.act(obs, active=~(done | broken))
                 broken |= ~done & ~np.isfinite(actions).all(axis=1)
                 # A row with NaN actions has no score; it gets finite actions until the block is over.
@@ -256,49 +276,41 @@ class RolloutEvaluator:
                 keep(executed)
                 env.is_watched = agent.watches or is_shown
                 seen, _, now_done, info = env.step(executed)
-                obs = self._seen(seen, policy)
+                obs = self._seen(seen)
                 motion.add(actions, seen)
-                rows[~done, 3] += 1
-                rows[:, 1], rows[:, 2] = info["score"], info["success"]
-                is_first = (info["success"] == 1) & np.isnan(rows[:, 4])
-                rows[is_first, 4] = rows[is_first, 3]
+                steps[~done] += 1
+                scores, successes = (info[key].astype(np.float64) for key in ("score", "success"))
+                solved_at = np.where((successes == 1) & np.isnan(solved_at), steps, solved_at)
                 stages = info.get("stage", stages)
                 done = now_done
-                film.add(draw, done, info["success"])
-        rows[broken, 1] = np.nan
-        rows[broken, 2] *= 0.0  # unknown stays unknown
-        rows[broken, 4] = np.nan
+                film.add(draw, done, successes)
+        scores[broken] = np.nan
+        successes[broken] *= 0.0  # unknown stays unknown
+        solved_at[broken] = np.nan
+        numbers = np.stack([episodes, scores, successes, steps, solved_at], axis=1)
         reached = by_instruction.encode(stages, STAGE_CHARACTERS)
-        return np.concatenate([rows, motion.measured(rows[:, 3]), reached, *codes], axis=1)
+        return np.concatenate([numbers, motion.measured(steps), reached, *codes], axis=1)
 
-    def _followed(self, env: VectorEnv, policy: Any) -> Signals:
-        """The signals whose motion is measured."""
-        return signals(env.obs_shapes, env.action_dim, policy.spec, getattr(self.config.env, "angles", {}))
-
-    def _agent(self, policy: Any, instructions: Instructions) -> VectorAgent:
+    def _agent(self) -> VectorAgent:
         """Acts in a block of episodes as configured."""
-        config = self.config
+        config = self._config
         return VectorAgent(
-            policy,
+            self._policy,
             n_action_steps=config.n_action_steps,
             seed=config.noise_seed,
             sampler=config.sampler,
             warm_start=config.warm_start,
             merge=config.merge,
             delay=config.delay,
-            instructions=instructions,
+            instructions=self._instructions,
             guidance_scale=config.guidance_scale,
             ranges=RangeLimits(tell=FAR),
         )
 
-    def _seen(self, obs: dict[str, np.ndarray], policy: Any) -> dict[str, np.ndarray]:
+    def _seen(self, obs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The observations as the policy sees them, after shuffling and blinding."""
-        return blinded(shuffled(obs, self.config.shuffle, self.config.noise_seed), policy, self.config.blind)
-
-
-def _rate(env: VectorEnv, policy: Any) -> float:
-    """Control steps per second: the rate of the policy's data, or that of the environment."""
-    return float(policy.spec.fps or env.fps)
+        config = self._config
+        return blinded(shuffled(obs, config.shuffle, config.noise_seed), self._policy, config.blind)
 
 
 def _success(successes: np.ndarray, solved_at: np.ndarray, rate: float) -> dict[str, float | None]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dp_prior.evaluation import action_error, likelihood, loss
-from dp_prior.evaluation.rollout_evaluator import RolloutEvaluator
+from dp_prior.evaluation.rollout_evaluator import Rollouts
 from dp_prior.evaluation.samples import dealt, shared_batches
 from dp_prior.networks.backbones.mlp import MLP
 from tests.messages import told
@@ -81,7 +81,7 @@ def test_check_runs_every_evaluator_and_fails_where_the_run_would(tmp_path, monk
     config = write(tmp_path, evaluate=MEASURED) if part == "evaluate" else write(tmp_path, test=MEASURED[1:])
     checked = train(config, "--check")
     assert checked.exit_code == 0 and told(checked.output, "metrics", "samples")
-    monkeypatch.setattr(RolloutEvaluator, "_run_block", lambda *arguments: 1 / 0)
+    monkeypatch.setattr(Rollouts, "run", lambda *arguments: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         train(config, "--check")
     assert not (tmp_path / "run").exists()
@@ -89,10 +89,8 @@ def test_check_runs_every_evaluator_and_fails_where_the_run_would(tmp_path, monk
 
 def test_check_measures_a_few_samples_and_steps_however_many_the_run_does(tmp_path, monkeypatch):
     steps, fetched = [], []
-    run_block = RolloutEvaluator._run_block
-    monkeypatch.setattr(
-        RolloutEvaluator, "_run_block", lambda *arguments: steps.append(run_block(*arguments)) or steps[-1]
-    )
+    run_block = Rollouts.run
+    monkeypatch.setattr(Rollouts, "run", lambda *arguments: steps.append(run_block(*arguments)) or steps[-1])
     fetch, deal = shared_batches, dealt
     for room in (loss, likelihood):
         monkeypatch.setattr(room, "shared_batches", lambda *a: fetched.append(a[1]) or fetch(*a))
