@@ -157,7 +157,7 @@ def _drawn_alike(text: dict[str, Any]) -> dict[str, Any]:
 
 def _first_set(config: TrainConfig) -> dict[str, Any]:
     """JSON of the data set of a run, or of the first of a mixture."""
-    data = json.loads(config.to_json())["data"]
+    data = config.to_document()["data"]
     return next(iter(data["sets"].values())) if "sets" in data else _as_set(data)
 
 
@@ -198,7 +198,7 @@ def improved_config(
     Raises:
         ConfigError: the result is no valid configuration.
     """
-    given = json.loads(config.to_json())
+    given = config.to_document()
     data, train, tracker = given["data"], given["train"], given["tracker"]
     is_single = "sets" not in data
     sets = {FIRST_SET: {"weight": 1.0, **_as_set(data)}} if is_single else _weighted(data["sets"], config)

@@ -112,6 +112,10 @@ class Config(Record):
         text, origins = self.model_dump_json(indent=2), origins_of(self)
         return (json.dumps({ORIGINS: origins, **json.loads(text)}, indent=2) if origins else text) + "\n"
 
+    def to_document(self) -> dict[str, Any]:
+        """The values of `to_json`, for checkpoints and comparisons."""
+        return json.loads(self.to_json())
+
     def digest(self) -> str:
         """SHA-256 of the resolved record, independent of the order of keys."""
         return digest_of(self.model_dump(mode="json"))

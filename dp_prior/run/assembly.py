@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -155,7 +154,7 @@ class Assembly:
             evaluators=self.evaluators,
             seed=self.config.seed,
             documents={
-                CONFIG: json.loads(self.config.to_json()),
+                CONFIG: self.config.to_document(),
                 SPEC: self.data.spec.model_dump(mode="json"),
                 DATA: self.data.document(),
             },

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -69,7 +68,7 @@ def check(
             trainer = parts.trainer(services.tracker, services.writer)
             if source is not None and "://" not in source:
                 resolved = config.model_copy(update={"task": parts.config.task})
-                now = {**trainer.documents, CONFIG: json.loads(resolved.to_json())}  # with its savers
+                now = {**trainer.documents, CONFIG: resolved.to_document()}  # with its savers
                 trainer.progress = _compare(parts, now, source, allow_changes)
             lines = [plan(config, parts, trainer, source)]
             start, trainer.progress = trainer.progress, Progress()

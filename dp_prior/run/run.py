@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -206,7 +205,7 @@ class Run:
     def _finds_new_savers(self) -> bool:
         """Whether the configuration has a saver that the previous start did not have."""
         before = read_object(self.parts.directory / CONFIG).get("tracker", {}).get("save", [])
-        return any(saver not in before for saver in json.loads(self.parts.config.to_json())["tracker"]["save"])
+        return any(saver not in before for saver in self.parts.config.to_document()["tracker"]["save"])
 
     def _identify(self, trainer: PolicyTrainer, snapshot: Snapshot | None) -> None:
         """Give loggers and checkpoints the run's identity, the same on all ranks and at every start."""
@@ -308,7 +307,7 @@ class Run:
 
     def _tests(self) -> list[dict[str, Any]]:
         """The settings of the test evaluators, as JSON."""
-        return json.loads(self.parts.config.to_json())["test"]
+        return self.parts.config.to_document()["test"]
 
 
 def _diverged(step: int | None, best: Path | None) -> DivergedError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -120,7 +119,7 @@ def take_weights(model: Pretrained, source: TransferConfig, ranks: Ranks) -> Tra
 def _has_normalizer_of(config: TrainConfig, reference: str) -> bool:
     """Whether the configuration's normalizer is that of a checkpoint, as far as its own configuration says."""
     documents = read_checkpoint(resolve(reference, whole=False), [CONFIG]).documents
-    given = json.loads(config.to_json()), completed(documents[CONFIG])
+    given = config.to_document(), completed(documents[CONFIG])
     ours, theirs = (one["task"].get("normalizer") for one in given)
     return ours == theirs
 
@@ -181,7 +180,7 @@ def _reordered(config: TrainConfig, reference: str) -> list[str]:
     theirs = read_checkpoint(resolve(reference, whole=False), [CONFIG]).documents[CONFIG].get("data") or {}
     known = [keys for data in _sets(theirs).values() for keys in _joined(data).items()]
     lines = []
-    for where, data in _sets(json.loads(config.to_json())["data"]).items():
+    for where, data in _sets(config.to_document()["data"]).items():
         for place, now in _joined(data).items():
             orders = [keys for other, keys in known if other == place and sorted(keys) == sorted(now)]
             if orders and now not in orders:

@@ -24,7 +24,7 @@ def truly_described(config: TrainConfig) -> TrainConfig:
     file = _described_by(config.description)
     if file is None:
         return config
-    theirs, ours = (flat(json.loads(one.to_json())) for one in (TrainConfig.from_json_path(file), config))
+    theirs, ours = (flat(one.to_document()) for one in (TrainConfig.from_json_path(file), config))
     keys = dict.fromkeys([*theirs, *ours])
     other = [key for key in keys if not key.startswith(_PLACES) and theirs.get(key) != ours.get(key)]
     if not other:

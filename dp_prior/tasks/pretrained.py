@@ -178,7 +178,7 @@ class Pretrained(nn.Module):
             saved_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         )
         documents = {
-            "config.json": {"task": json.loads(self.record.to_json())},
+            "config.json": {"task": self.record.to_document()},
             "spec.json": self.spec.model_dump(mode="json"),
         }
         # torch.compile wraps a module, which adds a prefix to the names of its weights

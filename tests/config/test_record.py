@@ -25,7 +25,8 @@ def test_a_record_written_out_reads_back_equal():
     run = read(MINIMAL, "path=a/b", "extra_schedule.type=linear", "task.seed_or_name=seven", "learning_rate=1e-300")
     assert Run.from_json(run.to_json()) == run
     assert Run.from_json(run.to_json()).digest() == run.digest()
-    assert json.loads(run.to_json())["extra_schedule"] == {"type": "linear", "steps": 50, "beta": 0.5}
+    assert run.to_document() == json.loads(run.to_json())
+    assert run.to_document()["extra_schedule"] == {"type": "linear", "steps": 50, "beta": 0.5}
 
 
 def test_the_digest_ignores_order_and_spelled_out_defaults_but_no_value():
