@@ -101,19 +101,20 @@ class ReplayEvaluator:
         episodes, places = self._episodes, np.array(block)
         lengths = np.array([len(episodes.actions[place]) for place in block])
         actions = _padded([episodes.actions[place] for place in block])
-        rows = np.stack([places, *np.zeros((3, len(block)))], axis=1).astype(np.float64)
+        scores, successes, steps = np.zeros((3, len(block)))
         first = reset_to(env, {name: values[places] for name, values in episodes.starts.items()})
         seen = [self._compared.joined(first)]
         is_running = np.ones(len(block), dtype=bool)
         while is_running.any():
             heartbeat(ranks)
             obs, _, done, info = env.step(actions[:, len(seen) - 1])
-            rows[is_running, 1], rows[is_running, 2] = info["score"][is_running], info["success"][is_running]
-            rows[is_running, 3] += 1
+            scores[is_running], successes[is_running] = info["score"][is_running], info["success"][is_running]
+            steps[is_running] += 1
             seen.append(self._compared.joined(obs))
-            is_running = is_running & ~done & (rows[:, 3] < lengths)
-            work_of(ranks).tell(float(np.where(is_running, rows[:, 3] / lengths, 1.0).mean()))
-        return np.concatenate([rows, self._departures(block, np.stack(seen, axis=1), rows[:, 3])], axis=1)
+            is_running = is_running & ~done & (steps < lengths)
+            work_of(ranks).tell(float(np.where(is_running, steps / lengths, 1.0).mean()))
+        departures = self._departures(block, np.stack(seen, axis=1), steps)
+        return np.concatenate([np.stack([places, scores, successes, steps], axis=1), departures], axis=1)
 
     def _departures(self, block: range, seen: np.ndarray, steps: np.ndarray) -> np.ndarray:
         """(len(block), 3) of step, size and number; size NaN if nothing is compared."""
