@@ -111,8 +111,8 @@ class Improvement:
         """
         self.is_stopped = False
         self._aim, self._out, self._report = aim, out, report
-        self._playing = {"evaluator": None, "given": None, "device": "cpu", **playing}
-        player, (self._first, self._config) = Player(run, **self._playing), trained_config(run)
+        self._playing = playing
+        player, (self._first, self._config) = Player(run, **playing), trained_config(run)
         self._env = player.record.env
         self._observations = observations(self._config)
         _refuse_unobserved(self._env, self._observations)

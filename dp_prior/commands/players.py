@@ -32,7 +32,9 @@ class Player:
         record: the evaluator.
     """
 
-    def __init__(self, reference: str, evaluator: str | None, given: TrainConfig | None, device: str):
+    def __init__(
+        self, reference: str, evaluator: str | None = None, given: TrainConfig | None = None, device: str = "cpu"
+    ):
         """
         Args:
             reference: of a checkpoint, a run, or an export.
