@@ -158,7 +158,12 @@ def sensed(state: np.ndarray, sensors: Sensors) -> dict[str, np.ndarray]:
 
 
 def _rounded(state: np.ndarray) -> np.ndarray:
-    """In float32; the angle is reduced again, since rounding can give a full turn."""
-    state = state.astype(np.float32)
-    state[4] %= np.float32(2 * np.pi)
-    return state
+    """A state (5,) in float32."""
+    rounded = state.astype(np.float32)
+    rounded[4:] = reduced(state[4:])
+    return rounded
+
+
+def reduced(angle: np.ndarray) -> np.ndarray:
+    """Angles in radians as float32 in [0, 2 pi); reduced again, since rounding can give a full turn."""
+    return (angle % (2 * np.pi)).astype(np.float32) % np.float32(2 * np.pi)

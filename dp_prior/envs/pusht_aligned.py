@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from dp_prior.envs.expert_demonstrations import read_demonstrations, write_episodes
+from dp_prior.envs.pusht import reduced
 from dp_prior.files.durable import refuse_existing
 
 GOAL, GOAL_ANGLE = np.array([256.0, 256.0]), np.pi / 4  # of the block, in px and radians
@@ -35,8 +36,7 @@ def aligned(states: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.nda
     def moved(points: np.ndarray) -> np.ndarray:
         return GOAL + (points - end) @ rotation.T
 
-    angle = ((states[:, 4:] + turn) % (2 * np.pi)).astype(np.float32) % np.float32(2 * np.pi)
-    moved_states = np.concatenate([moved(states[:, :2]), moved(states[:, 2:4]), angle], axis=1)
+    moved_states = np.concatenate([moved(states[:, :2]), moved(states[:, 2:4]), reduced(states[:, 4:] + turn)], axis=1)
     return moved_states.astype(np.float32), moved(actions).astype(np.float32)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from dp_prior.envs.expert_demonstrations import read_demonstrations, write_episodes
 from dp_prior.envs.lockstep import Lockstep
-from dp_prior.envs.pusht import OBS_SHAPES, PushTConfig, read_state, repeatable_env, sensed
+from dp_prior.envs.pusht import OBS_SHAPES, PushTConfig, read_state, reduced, repeatable_env, sensed
 from dp_prior.envs.pusht_keypoints import keypoints
 from dp_prior.envs.starts import SEED
 from dp_prior.envs.told import INSTRUCTION, number_of, read_told, told_rows
@@ -88,7 +88,7 @@ def turned(points: np.ndarray, turns: int) -> np.ndarray:
 
 def turned_states(states: np.ndarray, turns: int) -> np.ndarray:
     """States (n, 5) of Push-T after quarter turns; the angle in [0, 2 pi)."""
-    angle = ((states[:, 4:] + turns * np.pi / 2) % (2 * np.pi)).astype(np.float32) % np.float32(2 * np.pi)
+    angle = reduced(states[:, 4:] + turns * np.pi / 2)
     return np.concatenate([turned(states[:, :2], turns), turned(states[:, 2:4], turns), angle], axis=1)
 
 
