@@ -24,7 +24,7 @@ from dp_prior.run_directory.scores import has_result_of, read_result
 from dp_prior.tasks.bounded import UnbuildableError
 from dp_prior.tasks.pretrained import Pretrained, load_weights
 from dp_prior.tensors.batch import Spec
-from dp_prior.tracking.console import ConsoleConfig, ConsoleLogger
+from dp_prior.tracking.console import ConsoleConfig
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.measure import measure
 
@@ -73,7 +73,9 @@ def evaluate_checkpoint(
         evaluators = [record.create(parts.data, out) for record in (*config.evaluate, *config.test)]
         if is_imported:
             _load(parts.model, snapshot.tensors[MODEL_FILES[0]], directory)
-        tracker = Tracker(Path(place), config.tracker, loggers=_console() if ranks.is_main_process else ())
+        # progress, apart from the results, which go to standard output
+        loggers = [ConsoleConfig().create(sys.stderr, None)] if ranks.is_main_process else []
+        tracker = Tracker(Path(place), config.tracker, loggers=loggers)
         trainer = parts.trainer(tracker, None)
         if not is_imported:
             parts.restore(trainer, snapshot, allow_changes=("data", "seed"))  # measuring on other data is allowed
@@ -85,11 +87,6 @@ def evaluate_checkpoint(
     if has_result_of(run, directory):
         stored |= read_result(run)["test"]
     return [(name, value, stored.get(name)) for name, value in metrics.items()] if ranks.is_main_process else []
-
-
-def _console() -> list[ConsoleLogger]:
-    """Shows how much of an evaluation is done, apart from its results on standard output."""
-    return [ConsoleConfig().create(sys.stderr, None)]
 
 
 def _check_empty(folder: Path | None) -> None:
