@@ -22,7 +22,8 @@ from dp_prior.evaluation.evaluator_record import EvaluatorRecord
 from dp_prior.evaluation.interval import UNBOUNDED
 from dp_prior.evaluation.measurement import EvaluatorName
 from dp_prior.evaluation.picture import import_figure
-from dp_prior.evaluation.rollout_evaluator import RolloutEvaluator, check_fit, enlarged
+from dp_prior.evaluation.rollout_evaluator import RolloutEvaluator
+from dp_prior.evaluation.rollouts import check_fit, enlarged
 from dp_prior.evaluation.view import cameras
 from dp_prior.inference.chunking import MergeConfig, Prefix, delay_fault
 from dp_prior.inference.instructions import Instructions

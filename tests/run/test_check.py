@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dp_prior.evaluation import action_error, likelihood, loss
-from dp_prior.evaluation.rollout_evaluator import Rollouts
+from dp_prior.evaluation.rollouts import Rollouts
 from dp_prior.evaluation.samples import dealt, shared_batches
 from dp_prior.networks.backbones.mlp import MLP
 from tests.messages import told
