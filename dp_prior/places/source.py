@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, Protocol
@@ -11,7 +12,8 @@ from typing import Literal, Protocol
 from dp_prior.checkpoints.format import CheckpointError, FileEntry
 
 PIECE = 1 << 20  # bytes read at once
-_ATTEMPTS = 5
+_PAUSES_S = (0.1, 0.5, 2.0, 4.0)  # before attempts that follow a broken one, anew when something arrives
+_LONGEST_PAUSE_S = 60.0
 
 Trouble = Literal["refused", "unavailable", "damaged", "offline"]
 """Refused: needs a change by the user. Unavailable: retry later. Damaged: the files differ from their
@@ -50,6 +52,14 @@ def kind_of(error: Exception) -> str:
     return type(error).__name__ + (f": {os.strerror(code)}" if isinstance(code, int) else "")
 
 
+class BrokenError(OSError):
+    """An answer that may be another one later; `retry_after` are the seconds that the place asks to wait, if any."""
+
+    def __init__(self, message: str, retry_after: float | None = None):
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class Source(Protocol):
     """One remote folder. Raises FileNotFoundError for a missing file and RemoteError for every other failure."""
 
@@ -83,7 +93,7 @@ class StreamedSource:
         """See `Source`."""
         data = b""
         try:
-            for piece in self.stream(path, 0):
+            for piece in self._resumed(path, 0):
                 data += piece
                 if len(data) > most:
                     raise RemoteError(f"{self.url}/{path} is larger than {most} bytes")
@@ -95,28 +105,44 @@ class StreamedSource:
 
     def download(self, path: str, size: int, target: Path, *, anew: bool) -> None:
         """See `Source`."""
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                self._append(path, target, size)
-                return
-            except OSError as error:
-                if attempt == _ATTEMPTS:
-                    problem = f"{type(error).__name__}: {error}; the next attempt resumes"
-                    raise RemoteError(f"{path} could not be downloaded: {problem}") from None
-
-    def _append(self, path: str, target: Path, size: int) -> None:
         with open(target, "ab") as file:
             start = file.tell()
             if start > size:
                 start = file.truncate(0)
-            if start == size:
-                return
-            for piece in self.stream(path, start):
+            pieces = self._resumed(path, start, size)
+            while start < size:
+                try:
+                    piece = next(pieces)
+                except OSError as error:  # of the place, not of the file
+                    problem = str(error) if isinstance(error, BrokenError) else f"{type(error).__name__}: {error}"
+                    raise RemoteError(f"{path} could not be downloaded: {problem}; the next attempt resumes") from None
                 file.write(piece[: size - start])
                 start += len(piece)
-                if start >= size:
+
+    def _resumed(self, path: str, start: int, size: int | None = None) -> Iterator[bytes]:
+        """The content from an offset on. A connection that breaks is followed by others, which go on there.
+
+        Args:
+            size: what must arrive; None for a small file, which a place that cannot be reached is asked for once.
+
+        Raises: see `stream`.
+        """
+        pauses = iter(_PAUSES_S)
+        while True:
+            try:
+                for piece in self.stream(path, start):
+                    start, pauses = start + len(piece), iter(_PAUSES_S)
+                    yield piece
+                if size is None or start >= size:
                     return
-        raise OSError(f"it ends after {start} of {size} bytes")
+                raise BrokenError(f"it ends after {start} of {size} bytes")
+            except OSError as error:
+                asked = getattr(error, "retry_after", None) or 0.0
+                is_final = isinstance(error, FileNotFoundError) or asked > _LONGEST_PAUSE_S
+                is_answer = isinstance(error, BrokenError)
+                if is_final or not (is_answer or size) or (pause := next(pauses, None)) is None:
+                    raise
+                time.sleep(max(pause, asked))
 
 
 def is_intact(path: Path, entry: FileEntry) -> bool:

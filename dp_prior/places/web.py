@@ -11,7 +11,7 @@ from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from dp_prior.checkpoints.format import MANIFEST
-from dp_prior.places.source import PIECE, RemoteError, StreamedSource
+from dp_prior.places.source import PIECE, BrokenError, RemoteError, StreamedSource
 
 _KEPT = "%/:?&=@[]~!$'()*+,;"
 """Kept in an address as they are; spaces and umlauts, which the address bar of a browser shows, are escaped."""
@@ -58,9 +58,16 @@ class WebSource(StreamedSource):
                     skipped -= len(answer.read(min(PIECE, skipped))) or skipped
                 while piece := answer.read1(PIECE):  # what has arrived, so that a broken connection loses little
                     yield piece
+                if answer.length:
+                    raise BrokenError(f"the connection broke {answer.length} bytes before the end")
         except HTTPError as error:
-            raise (FileNotFoundError if error.code in (404, 410) else OSError)(str(error)) from None
+            if error.code in (404, 410):
+                raise FileNotFoundError(str(error)) from None
+            if error.code < 500 and error.code not in (408, 425, 429):
+                raise RemoteError(f"{self.url}/{path} cannot be read: {error}", "refused") from None
+            asked = error.headers.get("Retry-After", "")
+            raise BrokenError(str(error), float(asked) if asked.isdigit() else None) from None
         except ValueError as error:  # of brackets or a host's name
-            raise OSError(f"{self.url} is no address: {error}") from None
+            raise RemoteError(f"{self.url}/{path} is no address: {error}", "refused") from None
         except HTTPException as error:
-            raise OSError(type(error).__name__) from None
+            raise BrokenError(type(error).__name__) from None

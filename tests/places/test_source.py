@@ -1,17 +1,27 @@
 """A download that breaks anywhere goes on where it stopped, and ends as the bytes that were there."""
 
 import hashlib
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dp_prior.checkpoints.format import FileEntry
-from dp_prior.places.source import RemoteError, StreamedSource, is_intact
+from dp_prior.places.source import BrokenError, RemoteError, StreamedSource, is_intact
 from tests.cases import every
 from tests.messages import naming
 
 CONTENT = bytes(range(200))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def pauses():
+    """The pauses between attempts, in seconds, which are not waited for."""
+    told = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dp_prior.places.source.time.sleep", told.append)
+        yield told
 
 
 class Breaking(StreamedSource):
@@ -34,8 +44,9 @@ class Breaking(StreamedSource):
             raise ConnectionError("reset")
 
 
-@given(st.lists(st.integers(0, 80), max_size=4), st.integers(0, 250))
+@given(st.lists(st.integers(1, 80)) | st.lists(st.integers(0, 80), max_size=4), st.integers(0, 250))
 @example([], len(CONTENT))
+@example([10] * 15, 0)
 @example([], len(CONTENT) + 1)
 def test_a_download_that_breaks_anywhere_is_completed_and_reads_no_byte_twice(tmp_path_factory, reaches, held):
     target, source = tmp_path_factory.mktemp("target") / "file", Breaking(reaches)
@@ -53,12 +64,48 @@ def test_a_server_that_sends_more_than_the_file_is_cut(tmp_path, size):
     assert (tmp_path / "file").read_bytes() == CONTENT[:size]
 
 
-def test_a_download_that_keeps_breaking_ends_with_what_has_arrived(tmp_path):
-    source = Breaking([10] * 9)
+def test_a_download_of_which_nothing_more_arrives_ends_with_what_has_arrived(tmp_path):
+    source = Breaking([10, 10] + [0] * 9)
     with pytest.raises(RemoteError, match=naming("file", "ConnectionError", "reset")) as caught:
         source.download("file", len(CONTENT), tmp_path / "file", anew=False)
     assert caught.value.trouble == "unavailable"
-    assert (tmp_path / "file").read_bytes() == CONTENT[: 10 * len(source.starts)]
+    assert (tmp_path / "file").read_bytes() == CONTENT[:20]
+    assert source.starts == [0, 10, 20, 20, 20, 20]
+
+
+class Asking(Breaking):
+    """Answers with these errors first."""
+
+    def __init__(self, *errors):
+        super().__init__()
+        self.errors = list(errors)
+
+    def stream(self, path, start):
+        if self.errors:
+            raise self.errors.pop(0)
+        yield from super().stream(path, start)
+
+
+def test_an_error_that_a_place_answers_for_a_moment_is_waited_for_as_long_as_the_place_asks(tmp_path, pauses):
+    pauses.clear()
+    assert Asking(BrokenError("503"), BrokenError("429", 20.0)).read("file", 1000) == CONTENT
+    Asking(BrokenError("429", 20.0)).download("file", len(CONTENT), tmp_path / "file", anew=False)
+    assert [pauses[0] < 1, *pauses[1:]] == [True, 20.0, 20.0]
+
+
+def test_a_pause_of_an_hour_is_not_waited_for(pauses):
+    pauses.clear()
+    with pytest.raises(RemoteError, match=naming("https://host/folder/file", "429")):
+        Asking(BrokenError("429", 3600.0)).read("file", 1000)
+    assert not pauses
+
+
+def test_a_full_disk_under_a_download_is_no_broken_connection(tmp_path):
+    source = Breaking()
+    with pytest.raises(OSError, match=naming("No space left on device")) as caught:
+        source.download("file", len(CONTENT), Path("/dev/full"), anew=False)
+    assert not isinstance(caught.value, RemoteError)
+    assert len(source.starts) == 1
 
 
 @every(most=[0, 1, len(CONTENT) - 1, len(CONTENT), 1000])

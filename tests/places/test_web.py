@@ -27,6 +27,11 @@ class Handler(BaseHTTPRequestHandler):
         if self.path.endswith("garbage"):
             self.wfile.write(b"no status line")
             return
+        if code := self.server.refusals.pop(self.path, None):
+            self.send_response(code)
+            self.send_header("Retry-After", "7")
+            self.end_headers()
+            return
         if self.path.endswith("none"):
             self.send_error(410 if "gone" in self.path else 404)
             return
@@ -35,7 +40,9 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(206 if asked else 200)
         self.send_header("Content-Length", str(len(CONTENT) - start))
         self.end_headers()
-        self.wfile.write(CONTENT[start:])
+        is_cut = "cut" in self.path and self.server.cuts.setdefault(self.path, 1)
+        self.server.cuts[self.path] = 0
+        self.wfile.write(CONTENT[start : 300 if is_cut else None])
 
     def log_message(self, *arguments):
         pass
@@ -44,6 +51,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def url():
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.cuts, server.refusals = {}, {"/busy/manifest.json": 429, "/broken/manifest.json": 503, "/closed/x": 403}
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
@@ -68,6 +76,20 @@ def test_only_the_manifest_of_the_reference_is_read(url):
         WebSource(f"{url}/x#sha256={'0' * 64}").read(MANIFEST, 10_000)
     with pytest.raises(FileNotFoundError, match=naming(f"{url}/x", "one checkpoint")):
         WebSource(f"{url}/x#sha256={DIGEST}").read("best.json", 10_000)
+
+
+@pytest.mark.parametrize("folder", ["cut", "cut/ranges", "busy", "broken"])
+def test_a_manifest_whose_first_answer_breaks_or_is_an_error_is_asked_for_again(url, folder, monkeypatch):
+    pauses = []
+    monkeypatch.setattr("dp_prior.places.source.time.sleep", pauses.append)
+    assert WebSource(f"{url}/{folder}#sha256={DIGEST}").read(MANIFEST, 10_000) == CONTENT
+    assert pauses == [7.0 if folder in ("busy", "broken") else pauses[0]]
+
+
+def test_a_refusal_is_told_at_once(url):
+    with pytest.raises(RemoteError, match=naming(f"{url}/closed/x", "403")) as caught:
+        next(WebSource(f"{url}/closed#sha256={DIGEST}").stream("x", 0))
+    assert caught.value.trouble == "refused"
 
 
 @pytest.mark.parametrize("path", ["none", "gone/none"])
