@@ -105,7 +105,7 @@ class Journal:
     def _note(self, event: str, **more: Any) -> None:
         time = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         line = {"event": event, **more, "time": time}
-        append(self._file, json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n", str(self._path))
+        append(self._file, json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n")
         os.fsync(self._file.fileno())
         self._apply(line)
 

@@ -87,19 +87,19 @@ def try_writing(path: Path) -> None:
         raise _naming(place, error) from error
 
 
-def append(file: io.FileIO, data: bytes, what: str) -> None:
+def append(file: io.FileIO, data: bytes) -> None:
     """Append to an unbuffered file, all or nothing: a partial write on a full disk is truncated again.
 
-    Args:
-        what: names the data in the error.
+    Raises:
+        OSError: names the file.
     """
     start = os.fstat(file.fileno()).st_size
     try:
-        if file.write(data) != len(data):
-            raise OSError(f"{what} was written in part; the disk is full")
-    except OSError:
+        while data:  # after a partial write the next one says why
+            data = data[file.write(data) :]
+    except OSError as error:
         os.ftruncate(file.fileno(), start)
-        raise
+        raise _naming(Path(file.name), error) from error
 
 
 @contextmanager

@@ -69,12 +69,11 @@ class JsonlLogger(Logger):
         if bad:
             row["nonfinite"] = sorted(bad)
         os.ftruncate(self._file.fileno(), self._start)  # removes the row to be extended
-        what = f"row of step {row['step']}"
         try:
-            append(self._file, _line(row), what)
+            append(self._file, _line(row))
         except OSError:
             if is_same:
-                append(self._file, _line(self._row), what)  # restore the old row, whose space is still free
+                append(self._file, _line(self._row))  # restore the old row, whose space is still free
             raise
         self._row = row
 
@@ -110,7 +109,7 @@ class JsonlLogger(Logger):
 
     def _event(self, kind: str, progress: Progress, **content: Any) -> None:
         event = {"step": progress.global_step, "samples_seen": progress.samples_seen, "event": kind, **content}
-        append(self._events, _line(event), f"{kind} of step {progress.global_step}")
+        append(self._events, _line(event))
 
     def _place_of(self, step: int) -> int:
         """The byte at which the last row up to `step` begins, or the first row: found by halving, as steps increase."""

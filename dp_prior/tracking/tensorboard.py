@@ -114,7 +114,7 @@ class TensorBoardLogger(Logger):
 
         stream = io.BytesIO()
         RecordWriter(stream).write(Event(wall_time=time.time(), **event).SerializeToString())
-        append(self._file, stream.getvalue(), "an event")
+        append(self._file, stream.getvalue())
 
 
 def _size(data: bytes) -> tuple[int, int]:

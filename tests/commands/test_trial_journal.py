@@ -1,5 +1,6 @@
 """The journal of a trial says the same again, keeps what was withdrawn, and names a line that is damaged."""
 
+import errno
 import json
 import os
 
@@ -7,6 +8,7 @@ import pytest
 
 from dp_prior.commands.trial_journal import Journal
 from dp_prior.config import ConfigError
+from tests.limits import file_sizes_up_to
 from tests.messages import naming
 
 
@@ -63,13 +65,17 @@ def test_a_damaged_line_is_named_and_nothing_is_changed(line, tmp_path):
     assert path.read_bytes() == before
 
 
-def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path):
+@pytest.mark.parametrize("room", [0, 20])
+def test_a_full_disk_is_named_and_leaves_the_journal_as_it_was(room, tmp_path):
     path = tmp_path / "trials.jsonl"
     journal = written(path)
-    before, journal._file = path.read_bytes(), open("/dev/full", "ab", buffering=0)  # noqa: SIM115
-    with pytest.raises(OSError):
+    before = path.read_bytes()
+    with pytest.raises(OSError) as found, file_sizes_up_to(len(before) + room):
         journal.begin(1, 0, "new")
+    assert (found.value.errno, found.value.filename) == (errno.EFBIG, str(path))
     assert path.read_bytes() == before and len(journal.trials) == 2
+    journal.begin(1, 0, "new")
+    assert Journal(path).trials == journal.trials
 
 
 def test_a_journal_that_is_no_file_is_named(tmp_path):

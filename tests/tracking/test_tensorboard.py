@@ -152,7 +152,7 @@ def test_an_event_that_did_not_fit_is_taken_back_and_the_next_one_is_whole(tmp_p
     for step in (2, 3):
         with (
             file_sizes_up_to(logger._file.tell() + 20),
-            pytest.raises(OSError, match=naming("in part", "disk")),
+            pytest.raises(OSError, match=naming("File too large", logger._file.name)),
         ):
             logger.log({"a": 2.0}, at(step))
     logger.log({"a": 4.0}, at(4))
