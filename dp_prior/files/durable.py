@@ -12,6 +12,7 @@ import io
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -172,7 +173,10 @@ def temporary_directory(path: Path) -> Iterator[Path]:
         with _naming_full(path):
             yield temporary
     finally:
-        if temporary.exists():
+        for wait in (0.0, 0.05, 0.2, 0.5):  # threads of a library, such as zarr, may still write after its error
+            time.sleep(wait)
+            if not temporary.exists():
+                break
             shutil.rmtree(temporary, ignore_errors=True)
 
 

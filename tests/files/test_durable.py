@@ -1,5 +1,6 @@
 """Files that appear whole or not at all."""
 
+import contextlib
 import ctypes
 import errno
 import io
@@ -7,6 +8,7 @@ import json
 import os
 import signal
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -329,3 +331,20 @@ def test_a_full_disk_whose_error_names_no_file_is_told_with_the_place(how, tmp_p
         with pytest.raises(OSError) as found, how(tmp_path / "set"):
             raise other
         assert found.value is other
+
+
+def test_a_folder_that_threads_of_a_library_still_fill_after_its_error_is_removed(tmp_path):
+    def fill(folder):
+        while not is_over.wait(0.001):
+            with contextlib.suppress(OSError):
+                (folder / "data").mkdir(parents=True, exist_ok=True)
+                (folder / "data" / "chunk").touch()
+
+    is_over = threading.Event()
+    with pytest.raises(OSError), temporary_directory(tmp_path / "set") as temporary:
+        writer = threading.Thread(target=fill, args=(temporary,))
+        writer.start()
+        threading.Timer(0.1, is_over.set).start()
+        raise OSError(errno.ENOSPC, "full")
+    writer.join()
+    assert not list(tmp_path.iterdir())
