@@ -177,7 +177,8 @@ def check_array(
         raise DataError(where, [f"declares {row:,} bytes for each row; expected at most {MOST_ROW_BYTES:,}"])
     if chunk > max(total, MOST_CHUNK_BYTES):
         raise DataError(where, [f"is compressed in chunks of {chunk:,} bytes; expected at most {MOST_CHUNK_BYTES:,}"])
-    check_memory(where, chunk)
+    if chunk:
+        check_memory(where, chunk)
 
 
 def check_memory(where: str, n_bytes: int) -> None:

@@ -154,6 +154,18 @@ def array_at(group: h5py.Group, key: str) -> h5py.Dataset | None:
     return found if isinstance(found, import_h5py().Dataset) else None
 
 
+def group_at(file: h5py.File, path: str) -> h5py.Group:
+    """The group at a path; see `member`.
+
+    Raises:
+        DataError: there is none.
+    """
+    found = member(file, path)
+    if not isinstance(found, import_h5py().Group):
+        raise DataError(f"{file.filename}/{path}", ["is no group; expected one with the arrays of an episode"])
+    return found
+
+
 def missing_part(array: h5py.Dataset) -> str | None:
     """How much of an array is written, where HDF5 would read the rest as zeros; None for a complete array."""
     if array.chunks is None:
@@ -164,8 +176,8 @@ def missing_part(array: h5py.Dataset) -> str | None:
     return f"holds {found} of {expected} chunks" if found < expected else None
 
 
-def complete_array(group: h5py.Group, key: str, where: str) -> h5py.Dataset:
-    """The array at a path below a group.
+def complete_array(group: h5py.Group, key: str, where: str) -> h5py.Dataset | None:
+    """The array at a path below a group; None if there is none. See `member`.
 
     Args:
         where: the array, for messages.
@@ -174,9 +186,10 @@ def complete_array(group: h5py.Group, key: str, where: str) -> h5py.Dataset:
         DataError: a part of the array is not written, or more is declared than stored.
     """
     array = array_at(group, key)
-    check_dataset(array)
-    if array.dtype.kind != "O" and (missing := missing_part(array)):
-        raise DataError(where, [f"{missing}; the file is incomplete, copy or write it again"])
+    if array is not None:
+        check_dataset(array)
+        if array.dtype.kind != "O" and (missing := missing_part(array)):
+            raise DataError(where, [f"{missing}; the file is incomplete, copy or write it again"])
     return array
 
 

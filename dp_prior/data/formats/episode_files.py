@@ -7,6 +7,7 @@ import itertools
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -38,6 +39,7 @@ class NpzEpisode(EpisodeArrays):
     def __init__(self, path: Path):
         self.file, self.where = path, str(path)
 
+    @cached_property
     def layout(self) -> Layout:
         with reading(self.file):
             check_regular(self.file, os.stat(self.file).st_mode)
@@ -128,7 +130,7 @@ def first_layout(files: Iterable[Path]) -> Layout:
     """The arrays of the first file that can be read; empty if none can."""
     for file in files:
         with contextlib.suppress(DataError, UnreadableError):
-            return episode_at(file).layout()
+            return episode_at(file).layout
     return {}
 
 

@@ -45,7 +45,7 @@ class FlaggedArraysConfig(EpisodeStoreRecord):
         if path.suffix not in (*ENDINGS, ".npz") or not path.is_file():
             return False
         try:
-            layout = episode_at(path).layout()
+            layout = episode_at(path).layout
         except (DataError, UnreadableError, ImportError):
             return False  # the format that this ending belongs to says why
         return "episode_ends" not in layout and bool(known_flags(layout))
@@ -75,7 +75,7 @@ class FlaggedArraysStore(EpisodeStore):
             DataError: the file does not have them, they are no flags, or none is true.
         """
         self.path, self._arrays = path, episode_at(path)
-        self._layout = self._arrays.layout()
+        self._layout = self._arrays.layout
         self._flags = tuple(flags or known_flags(self._layout))
         if not self._flags:
             raise DataError(str(path), [f"has none of the flags {', '.join(FLAGS)}; name its own in flags"])
@@ -119,9 +119,7 @@ class FlaggedArraysStore(EpisodeStore):
     def unread(self) -> dict[str, str]:
         others = {key: each for key, each in self._layout.items() if each[0][:1] != (self._rows,)}
         rows = f"but there are {self._rows} steps"
-        return {
-            key: f"{dtype} of shape {shape}, {rows}" for key, (shape, dtype) in others.items()
-        } | self._arrays.lost()
+        return {key: f"{dtype} of shape {shape}, {rows}" for key, (shape, dtype) in others.items()} | self._arrays.lost
 
     def remarks(self) -> list[str]:
         """See `EpisodeStore`; how episodes were told apart, and which look odd."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -23,8 +24,11 @@ from dp_prior.data.hdf5 import are_alike
 ACTIONS = ("action", "actions")
 """Names whose rows are the steps of an episode, where `steps` does not say another."""
 
-Layout = dict[str, tuple[tuple[int, ...], np.dtype]]
-"""Shape and dtype of arrays by their names."""
+Header = tuple[tuple[int, ...], np.dtype]
+"""Shape and dtype of an array."""
+
+Layout = dict[str, Header]
+"""Headers of arrays by their names."""
 
 
 class EpisodeArrays(Protocol):
@@ -33,21 +37,31 @@ class EpisodeArrays(Protocol):
     where: str
     file: Path
 
+    @property
     def layout(self) -> Layout:
-        """Shape and dtype of every array, by its name.
+        """Shape and dtype of every array, by its name; looked for once.
 
         Raises:
             DataError, UnreadableError: they cannot be read.
         """
         ...
 
-    def rows(self, key: str, first: int, stop: int) -> np.ndarray:
-        """Rows first to stop - 1 of an array."""
-        ...
-
+    @property
     def lost(self) -> dict[str, str]:
         """Why a name in the file leads to no array, by name; nothing by default."""
         return {}
+
+    def header(self, key: str) -> Header | None:
+        """Shape and dtype of an array, None if there is none; the default asks `layout`.
+
+        Raises:
+            DataError, UnreadableError: the array, or the episode, cannot be read.
+        """
+        return self.layout.get(key)
+
+    def rows(self, key: str, first: int, stop: int) -> np.ndarray:
+        """Rows first to stop - 1 of an array."""
+        ...
 
     def blocks(self, key: str, first: int, stop: int, step: int) -> Iterator[np.ndarray]:
         """The same rows in order, at most `step` at once."""
@@ -61,6 +75,9 @@ class GroupedStore(EpisodeStore):
     observed after the last action too; that row is left out.
     """
 
+    later: ClassVar[str] = "to read it, name the episodes that have it by files or groups"
+    """How to read a key that the first episode lacks."""
+
     def __init__(self, path: Path, format: str, parts: Sequence[EpisodeArrays], steps: str | None, advice: str = ""):
         """
         Args:
@@ -71,16 +88,22 @@ class GroupedStore(EpisodeStore):
             DataError: no episode can be read; `checked_ends` tells of some.
         """
         self.path, self.format, self._parts = path, format, parts
-        self._layouts, self._faults = _layouts(parts)
-        self._steps = steps or steps_key(next(filter(None, self._layouts), {}))
-        lengths = [_length(layout, self._steps) for layout in self._layouts]
-        for number in np.flatnonzero(np.equal(lengths, 0)).tolist():
-            self._faults.setdefault(number, self._without_steps(number))
-        if not any(lengths):
+        self._steps = steps or steps_key(_first_layout(parts))
+        self._faults: dict[int, str] = {}
+        lengths = np.zeros(len(parts), np.int64)
+        for number, part in enumerate(parts):
+            try:
+                lengths[number] = _length(part, self._steps)
+                if not lengths[number]:
+                    self._faults[number] = _without_steps(part, self._steps)
+            except DataError as error:
+                self._faults[number] = _told(error)
+        if not lengths.any():
             raise DataError(str(path), list(self._faults.values()), advice)
         self._advice = [advice] if advice else []
         self._first = int(np.flatnonzero(lengths)[0])
-        self.episode_ends = np.cumsum(np.array(lengths, np.int64))
+        self._layout = parts[self._first].layout
+        self.episode_ends = np.cumsum(lengths)
         self._encoded: dict[str, tuple[int, ...]] = {}
         for key in self._rowed():
             if self._is_encoded(key):
@@ -102,18 +125,18 @@ class GroupedStore(EpisodeStore):
         return {key: self._encoded.get(key, shape) for key, shape in self._rowed().items()}
 
     def unread(self) -> dict[str, str]:
-        layout, length = self._layouts[self._first], int(self.episode_ends[self._first])
-        remedy = "to read it, name the episodes that have it by files or groups"
-        lost = [part.lost() for number, part in enumerate(self._parts) if number not in self._faults]
+        length, rowed = int(self.episode_ends[self._first]), self._rowed()
+        intact = [part for number, part in enumerate(self._parts) if number not in self._faults]
+        names, lost = [part.layout for part in intact], [part.lost for part in intact]
         return {
             key: f"{dtype} of shape {shape} in the first episode, which has {length} steps"
-            for key, (shape, dtype) in layout.items()
-            if key not in self._rowed()
-        } | uneven_names(self._layouts, self._first, lost, remedy)
+            for key, (shape, dtype) in self._layout.items()
+            if key not in rowed
+        } | uneven_names(names, lost, self.later)
 
     def dtype(self, key: str) -> str:
         """Stored type of an array; `image` for encoded pictures."""
-        return "image" if key in self._encoded else self._layouts[self._first][key][1].name
+        return "image" if key in self._encoded else self._layout[key][1].name
 
     def read(self, key: str) -> np.ndarray:
         """(N, *feature_shape) in the stored dtype, of floats the widest."""
@@ -123,8 +146,7 @@ class GroupedStore(EpisodeStore):
         """See `EpisodeStore`; only these episodes are read."""
         if key in self._encoded:
             raise DataError(self.locate(key, 0), ["holds encoded pictures; name them under images or depth"])
-        self._check(key, numbers)
-        check_memory(self.locate(key, 0), sum(_bytes(self._layouts[n][key]) for n in numbers))
+        check_memory(self.locate(key, 0), sum(map(_bytes, self._checked(key, numbers))))
         lengths = [stop - first for first, stop in spans(ends, numbers)]
         return np.concatenate([self._parts[n].rows(key, 0, rows) for n, rows in zip(numbers, lengths, strict=True)])
 
@@ -138,10 +160,10 @@ class GroupedStore(EpisodeStore):
 
     def open_frames(self, key: str, ends: np.ndarray, numbers: np.ndarray, contents: FrameContents) -> FrameSource:
         """See `EpisodeStore`; a block of rows at a time, or encoded pictures."""
-        self._check(key, numbers)
+        self._checked(key, numbers)
         if key in self._encoded:
             return self._open_encoded(key, ends, contents)
-        shape, dtype = (int(ends[-1]), *self.keys()[key]), self._layouts[self._first][key][1]
+        shape, dtype = (int(ends[-1]), *self.keys()[key]), self._layout[key][1]
         array = PictureArray(self.locate(key, 0), shape, dtype, partial(self._blocks, key))
         described = {"key": key, "steps": self._steps}
         files, parts = self.files([key]), self._frames_in(key)
@@ -156,19 +178,13 @@ class GroupedStore(EpisodeStore):
         """See `EpisodeStore`; the files of all episodes but those with a fault."""
         return sorted({part.file for number, part in enumerate(self._parts) if number not in self._faults})
 
-    def _without_steps(self, number: int) -> str:
-        where, layout = self._parts[number].where, self._layouts[number]
-        if self._steps is None or self._steps in layout:
-            return f"{where} has no steps: its arrays have no rows"
-        return f"{where} has no array {self._steps!r}. {nearest_name(self._steps, layout)}"
-
     def _rowed(self) -> dict[str, tuple[int, ...]]:
-        length, layout = int(self.episode_ends[self._first]), self._layouts[self._first]
-        return {key: shape[1:] for key, (shape, _) in layout.items() if shape and shape[0] in (length, length + 1)}
+        rows = (int(self.episode_ends[self._first]), int(self.episode_ends[self._first]) + 1)
+        return {key: shape[1:] for key, (shape, _) in self._layout.items() if shape and shape[0] in rows}
 
     def _is_encoded(self, key: str) -> bool:
         """Whether the first row is an encoded picture; damaged rows are told of when the key is used."""
-        shape, dtype = self._layouts[self._first][key]
+        shape, dtype = self._layout[key]
         may_be = dtype.kind in "SO" and len(shape) == 1 or (dtype == np.uint8 and len(shape) == 2)
         try:
             return may_be and is_encoded(self._parts[self._first].rows(key, 0, 1)[0])
@@ -194,30 +210,41 @@ class GroupedStore(EpisodeStore):
             yield from self._parts[number].blocks(key, first - begin, last - begin, step)
             first = last
 
-    def _check(self, key: str, numbers: np.ndarray) -> None:
-        """Raises DataError unless these episodes have the array, alike and with a row for each step."""
-        feature, dtype, problems = self._rowed()[key], self._layouts[self._first][key][1], []
-        without: list[int] = []
+    def _checked(self, key: str, numbers: np.ndarray) -> list[Header]:
+        """The array of each of these episodes.
+
+        Raises:
+            DataError: an episode does not have it, alike and with a row for each step.
+        """
+        feature, dtype, found = self._rowed()[key], self._layout[key][1], []
+        problems, without = [], []
         lengths = np.diff(self.episode_ends, prepend=0).tolist()
         for number in numbers.tolist():
             part, length = self._parts[number], lengths[number]
-            shape, stored = self._layouts[number].get(key, ((), None))
-            is_alike = key in self._encoded or (
-                shape[1:] == feature and stored is not None and are_alike(stored, dtype)
-            )
             if number in self._faults:
                 problems.append(self._faults[number])
-            elif stored is None:
+                continue
+            try:
+                header = part.header(key)
+            except DataError as error:
+                problems.append(_told(error))
+                continue
+            if header is None:
                 without.append(number)
-            elif shape[:1] not in ((length,), (length + 1,)) or not is_alike:
-                found = f"{part.where}[{key}] holds {stored} of shape {shape}"
-                problems.append(f"{found}; expected {dtype} of shape {(length, *feature)}")
+                continue
+            shape, stored = header
+            is_alike = key in self._encoded or (shape[1:] == feature and are_alike(stored, dtype))
+            if shape[:1] not in ((length,), (length + 1,)) or not is_alike:
+                expected = f"expected {dtype} of shape {(length, *feature)}"
+                problems.append(f"{part.where}[{key}] holds {stored} of shape {shape}; {expected}")
+            found.append(header)
         if without:
-            where = self._parts[without[0]]
-            others = (self._parts[self._first].where, where.lost().get(key))
-            problems.append(lacking(key, where.where, self.numbers()[without].tolist(), *others))
+            lacks = self._parts[without[0]]
+            others = (self._parts[self._first].where, lacks.lost.get(key))
+            problems.append(lacking(key, lacks.where, self.numbers()[without].tolist(), *others))
         if problems:
             raise DataError(str(self.path), problems)
+        return found
 
 
 def steps_key(layout: Layout) -> str | None:
@@ -233,25 +260,34 @@ def rows_agree(layout: Layout) -> bool:
     return rows > 1 and count >= max(2, sum(counts.values()) / 2)
 
 
-def _layouts(parts: Sequence[EpisodeArrays]) -> tuple[list[Layout], dict[int, str]]:
-    """The layout of each episode, empty for one that cannot be read, and why by its number."""
-    layouts, faults = [], {}
-    for number, part in enumerate(parts):
-        try:
-            layouts.append(part.layout())
-        except DataError as error:
-            layouts.append({})
-            faults[number] = f"{error.source} {'; '.join(error.problems)}"
-    return layouts, faults
+def _first_layout(parts: Iterable[EpisodeArrays]) -> Layout:
+    """The arrays of the first episode that has some and can be read; empty if none can."""
+    for part in parts:
+        with contextlib.suppress(DataError):
+            if part.layout:
+                return part.layout
+    return {}
 
 
-def _bytes(array: tuple[tuple[int, ...], np.dtype]) -> int:
-    return math.prod(array[0]) * array[1].itemsize
+def _told(error: DataError) -> str:
+    """An error as one of the problems of a data set."""
+    return f"{error.source} {'; '.join(error.problems)}"
 
 
-def _length(layout: Layout, steps: str | None) -> int:
+def _bytes(header: Header) -> int:
+    return math.prod(header[0]) * header[1].itemsize
+
+
+def _length(part: EpisodeArrays, steps: str | None) -> int:
     """Steps of an episode."""
     if steps is not None:
-        return (*layout.get(steps, ((),))[0], 0)[0]
-    counts = Counter(shape[0] for shape, _ in layout.values() if shape)
+        shape, _ = part.header(steps) or ((), None)
+        return shape[0] if shape else 0
+    counts = Counter(shape[0] for shape, _ in part.layout.values() if shape)
     return counts.most_common(1)[0][0] if counts else 0
+
+
+def _without_steps(part: EpisodeArrays, steps: str | None) -> str:
+    if steps is None or steps in part.layout:
+        return f"{part.where} has no steps: its arrays have no rows"
+    return f"{part.where} has no array {steps!r}. {nearest_name(steps, part.layout)}"

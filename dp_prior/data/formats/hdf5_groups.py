@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,12 +11,14 @@ import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import check_is_file
-from dp_prior.data.formats.grouped import EpisodeArrays, GroupedStore, Layout
+from dp_prior.data.formats.grouped import EpisodeArrays, GroupedStore, Header, Layout
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.found_files import by_number
 from dp_prior.data.hdf5 import (
+    OutsideError,
     arrays_in,
     complete_array,
+    group_at,
     groups_at,
     has_groups,
     import_h5py,
@@ -27,32 +30,50 @@ from dp_prior.files.home import expanded
 
 
 class Hdf5Episode(EpisodeArrays):
-    """See `EpisodeArrays`; a group of an HDF5 file, which is open only while it is read."""
+    """See `EpisodeArrays`; a group of an HDF5 file, which is open only while it is read.
+
+    Attributes:
+        group: its path in the file.
+    """
 
     def __init__(self, path: Path, group: str = ""):
-        self.file, self._group = path, group or "/"
+        self.file, self.group = path, group or "/"
         self.where = f"{path}/{group}" if group else str(path)
-        self._lost: dict[str, str] = {}
 
+    @property
     def layout(self) -> Layout:
-        with opened_hdf5(self.file, "its layout") as file:
-            arrays, self._lost = arrays_in(file[self._group])
-        return arrays
+        return self._found[0]
 
+    @property
     def lost(self) -> dict[str, str]:
-        """See `EpisodeArrays`; of the last `layout`, for a data set may have thousands of episodes."""
-        return self._lost
+        return self._found[1]
+
+    @cached_property
+    def _found(self) -> tuple[Layout, dict[str, str]]:
+        """See `arrays_in`."""
+        with opened_hdf5(self.file, "its layout") as file:
+            return arrays_in(group_at(file, self.group))
+
+    def header(self, key: str) -> Header | None:
+        """See `EpisodeArrays`; of the array alone, for a data set may have thousands of episodes with many arrays."""
+        with opened_hdf5(self.file, "its layout") as file:
+            group = group_at(file, self.group)
+            try:
+                array = complete_array(group, key, f"{self.where}[{key}]")
+            except OutsideError:  # told by `lost`
+                array = None
+            return None if array is None else (array.shape or (), array.dtype)
 
     def rows(self, key: str, first: int, stop: int) -> np.ndarray:
         where = f"{self.where}[{key}]"
         with opened_hdf5(self.file, where) as file:
-            return complete_array(file[self._group], key, where)[first:stop]
+            return complete_array(group_at(file, self.group), key, where)[first:stop]
 
     def blocks(self, key: str, first: int, stop: int, step: int) -> Iterator[np.ndarray]:
         """See `EpisodeArrays`; each chunk is decompressed once."""
         where = f"{self.where}[{key}]"
         with opened_hdf5(self.file, where) as file:
-            yield from row_blocks(complete_array(file[self._group], key, where), first, stop, step)
+            yield from row_blocks(complete_array(group_at(file, self.group), key, where), first, stop, step)
 
 
 class Hdf5GroupsConfig(EpisodeStoreRecord):

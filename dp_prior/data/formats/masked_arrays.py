@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -39,6 +39,7 @@ class MaskedEpisode(EpisodeArrays):
         self._number, self._length, self._headers, self._time_first = number, length, headers, time_first
         self._mapped = mapped
 
+    @cached_property
     def layout(self) -> Layout:
         return {key: ((self._length, *shape[2:]), dtype) for key, (shape, dtype) in self._headers.items()}
 

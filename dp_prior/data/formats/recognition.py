@@ -109,7 +109,7 @@ def likely_layout(path: Path) -> dict[str, str]:
 def _arrays_of_one_episode(path: Path) -> str:
     """The first arrays in an HDF5 or `.npz` file, or in the first such file of a folder, and their shapes."""
     files = files_of_episodes(path, "*") if path.is_dir() else [path] * (path.suffix in (*ENDINGS, ".npz"))
-    layout = episode_at(files[0]).layout() if files else {}
+    layout = episode_at(files[0]).layout if files else {}
     inside = first_few([f"{key} {shape}" for key, (shape, _) in layout.items()], 8)
     return f"{files[0].name} with {inside}" if path.is_dir() and inside else inside
 

@@ -194,7 +194,7 @@ class RobomimicStore(EpisodeStore):
             for key, (shape, dtype) in self._keys.items()
             if not shape or shape[0] != rows
         }
-        uneven = uneven_names(names, 0, lost, _LATER)
+        uneven = uneven_names(names, lost, _LATER)
         return {f"mask/{name}": what for name, what in lists.items()} | shapes | uneven | dict.fromkeys(beside, _BESIDE)
 
     def dtype(self, key: str) -> str:

@@ -29,12 +29,14 @@ class TableEpisode(EpisodeArrays):
     def __init__(self, path: Path):
         self.file, self.where = path, str(path)
 
+    @cached_property
     def layout(self) -> Layout:
         return {key: (values.shape, values.dtype) for key, values in self._read[0].items()}
 
     def rows(self, key: str, first: int, stop: int) -> np.ndarray:
         return self._read[0][key][first:stop]
 
+    @property
     def lost(self) -> dict[str, str]:
         return self._read[1]
 

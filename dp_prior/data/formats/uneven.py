@@ -8,18 +8,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dp_prior.data.formats.choice import leaving_out
 
 
-def uneven_names(
-    names: Sequence[Collection[str]], first: int, lost: Iterable[Mapping[str, str]], remedy: str
-) -> dict[str, str]:
+def uneven_names(names: Sequence[Collection[str]], lost: Iterable[Mapping[str, str]], remedy: str) -> dict[str, str]:
     """Why a name is not read, or not proposed because half of the episodes or more lack it, by name.
 
     Args:
-        names: of the arrays of each episode, empty for one that cannot be read.
-        first: the episode that says which keys there are.
+        names: of the arrays of each episode; the first one says which keys there are.
         lost: why a name leads to no array of an episode, by name.
         remedy: how to read a key that the first episode lacks.
     """
-    count, known = sum(map(bool, names)), names[first]
+    count, known = len(names), names[0]
     found = Counter(name for each in names for name in each)
     later = {name: f"in {n} of {count} episodes and not in the first; {remedy}" for name, n in found.items()}
     rare = {name: f"in only {n} of {count} episodes" for name, n in found.items() if name in known and 2 * n <= count}

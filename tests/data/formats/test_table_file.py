@@ -83,7 +83,7 @@ def test_a_table_beside_other_episodes_is_no_episode(tmp_path):
 def test_damaged_tables_and_those_of_several_episodes_are_refused(text, parts, tmp_path):
     (tmp_path / "0.csv").write_text(text)
     with pytest.raises(DataError, match=naming(tmp_path / "0.csv", *parts)):
-        TableEpisode(tmp_path / "0.csv").layout()
+        TableEpisode(tmp_path / "0.csv").header("a")
 
 
 def test_two_columns_of_one_name_in_parquet_are_refused(tmp_path):
@@ -92,7 +92,7 @@ def test_two_columns_of_one_name_in_parquet_are_refused(tmp_path):
 
     parquet.write_table(pyarrow.table([[1.0], [2.0]], names=["a", "a"]), tmp_path / "0.parquet")
     with pytest.raises(DataError, match=naming(tmp_path / "0.parquet", "2 columns", "'a'")):
-        TableEpisode(tmp_path / "0.parquet").layout()
+        TableEpisode(tmp_path / "0.parquet").header("a")
 
 
 def test_an_empty_cell_is_not_finite(tmp_path):

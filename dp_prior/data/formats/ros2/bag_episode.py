@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ class BagEpisode(EpisodeArrays):
         self._values: dict[str, np.ndarray] = {}
         self._places: dict[str, np.ndarray] = {}
 
+    @cached_property
     def layout(self) -> Layout:
         """See `EpisodeArrays`; reads the recording once."""
         tracks = {key: [Track(one) for one in self._topics.parts(key)] for key in self._topics.keys}

@@ -32,7 +32,7 @@ def episode(tmp_path):
 
 
 def values(episode, key):
-    (length, *_), _ = episode.layout()[key]
+    (length, *_), _ = episode.layout[key]
     return episode.rows(key, 0, length)
 
 
@@ -42,7 +42,7 @@ def test_every_key_has_a_row_for_each_step_of_the_time_that_all_topics_share(epi
         by_time(joints(100, 2, ["j0", "j1"], start=100), film(30, 2, start=100.5), commands),
         {"state": STATE, "front": FRONT, "action": {"topic": "/cmd", "names": ["j9"]}},
     )  # fmt: skip
-    layout = one.layout()
+    layout = one.layout
     steps = np.arange(10) / 10 + 100.5  # to 101.45
     assert layout == {
         "state": ((10, 2), np.float32),
@@ -145,7 +145,7 @@ def test_what_is_missing_or_does_not_fit_is_refused_with_the_recording_and_the_t
     }  # fmt: skip
     for parts, (messages, named, more) in cases.items():
         with pytest.raises(DataError, match=naming(*parts)):
-            episode(messages, named, **more).layout()
+            episode(messages, named, **more).header("front")
     assert len(values(episode(by_time(base, gap), keys, max_gap=0.61), "front")) == 21
 
 
@@ -157,7 +157,7 @@ def test_stamps_of_clocks_that_differ_are_refused(episode):
         both = by_time(plain, behind)
         one = episode(both, {"n": {"topic": "/n"}, "front": FRONT})
         with pytest.raises(DataError, match=naming("x.mcap", "/front/image_raw", f"{shift:.3f} s", '"clock": "log"')):
-            one.layout()
+            one.header("front")
         logged = episode(both, {"n": {"topic": "/n"}, "front": {**FRONT, "clock": "log"}})
         assert len(values(logged, "front")) == 11
 
@@ -166,7 +166,7 @@ def test_a_type_with_other_fields_than_its_name_promises_is_damage(episode, monk
     monkeypatch.setitem(ros2_recordings.TYPES, "sensor_msgs/msg/Image", "uint32 height\nuint32 width")
     one = episode([(5, "/c", "sensor_msgs/Image", {"height": 1, "width": 1})], {"front": {"topic": "/c"}})
     with pytest.raises(DataError, match=naming("x.mcap", "/c", "sensor_msgs/msg/Image", "encoding")):
-        one.layout()
+        one.header("front")
 
 
 def header(seconds):
