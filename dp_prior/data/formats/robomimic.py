@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import json
 import re
-from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,28 +17,24 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.files import check_is_file, check_memory, decoding
-from dp_prior.data.formats.episode_store import EpisodeStore, spans
+from dp_prior.data.files import check_is_file
+from dp_prior.data.formats.grouped import GroupedStore, Header
+from dp_prior.data.formats.hdf5_groups import Hdf5Episode
 from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
-from dp_prior.data.formats.uneven import lacking, uneven_names
-from dp_prior.data.frames import FrameContents
-from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
+from dp_prior.data.frames import FrameContents, FrameSource
+from dp_prior.data.frames.arrays import ArrayFrames, PictureArray
 from dp_prior.data.hdf5 import (
     ENDINGS,
     OutsideError,
-    are_alike,
     array_at,
-    arrays_in,
     check_dataset,
-    datasets,
+    group_at,
     has_groups,
     import_h5py,
     member,
-    missing_part,
     names_beside,
     opened_hdf5,
-    row_blocks,
     written_hdf5,
 )
 from dp_prior.files.durable import creating
@@ -52,9 +47,7 @@ ACTIONS = "actions"
 """Key that every demonstration has, with one row per step."""
 
 GROUPS = '"episodes": {"type": "hdf5_groups", "groups": "data/demo_*"}'
-"""The format that reads what this one leaves out, for messages."""
-
-ENCODED = f"PNG or JPEG in rows are read by {GROUPS}"
+"""The format that reads demonstrations whose actions have other names, for messages."""
 
 METADATA = "dp_prior"
 """Attribute of `data` where `dp-prior convert` writes what arrays do not say: `fps`, `tasks` and `names`, in JSON."""
@@ -64,8 +57,6 @@ ENVIRONMENT, ROBOSUITE = "env_args", 1
 
 STORED = {"compression": "gzip", "fletcher32": True}
 """How arrays are written: compressed, with a checksum for each chunk."""
-
-_LATER = "to read it, name a list under mask/ of those that have it in filter, or them in groups of " + GROUPS
 
 _ACTIONS_APART = f"if the actions have other names, read them by {GROUPS}, and name them in action.key"
 
@@ -129,117 +120,56 @@ class RobomimicStoreConfig(EpisodeStoreRecord):
                 next(blocks, None)  # checks that no frame is left
 
 
-class RobomimicStore(EpisodeStore):
-    """Reads a robomimic file key by key; the file is open only while it is read."""
+class Demonstration(Hdf5Episode):
+    """See `EpisodeArrays`."""
 
-    format = "robomimic HDF5"
+    def header(self, key: str) -> Header | None:
+        """See `EpisodeArrays`; the actions are as many as the attribute `num_samples` says."""
+        found = super().header(key)
+        if key == ACTIONS and found is not None and found[0]:
+            with opened_hdf5(self.file, "num_samples") as file:
+                declared = group_at(file, self.group).attrs.get("num_samples", found[0][0])
+            if int(declared) != found[0][0]:
+                told = f"has {found[0][0]} actions, but its attribute num_samples is {declared}"
+                raise DataError(self.where, [f"{told}; the file may be incomplete"])
+        return found
+
+
+class RobomimicStore(GroupedStore):
+    """Reads the demonstrations of a file, all or the listed ones."""
+
+    later = f"to read it, name a list under mask/ of those that have it in filter, or them in groups of {GROUPS}"
 
     def __init__(self, path: Path, filter: str | None):
-        self.path = path = expanded(path)
-        self._filter = filter
+        path = expanded(path)
         check_is_file(path, ".hdf5")
-        with opened_hdf5(self.path, "data") as file:
-            group = member(file, "data")
-            known = [name for name in group or () if _DEMO.fullmatch(name)]
-            self._known = names = sorted(known, key=lambda name: (int(name.removeprefix("demo_")), name))
-            if not names:
+        with opened_hdf5(path, "data") as file:
+            known = [name for name in member(file, "data") or () if _DEMO.fullmatch(name)]
+            known.sort(key=lambda name: (int(name.removeprefix("demo_")), name))
+            if not known:
                 raise DataError(str(path), ["has no group data/demo_0; expected the layout of robomimic"])
-            if filter is not None:
-                names = _filtered(self.path, file, filter, names)
-            self.demonstrations = names
-            problems, lengths = [], []
-            for name in names:
-                actions = array_at(group, f"{name}/{ACTIONS}")
-                if actions is None or not actions.shape:
-                    problems.append(f"data/{name} has no array {ACTIONS!r}; expected one row per step")
-                    continue
-                declared = member(group, name).attrs.get("num_samples", actions.shape[0])
-                if int(declared) != actions.shape[0]:
-                    found = f"has {actions.shape[0]} actions, but its attribute num_samples is {declared}"
-                    problems.append(f"data/{name} {found}; the file may be incomplete")
-                lengths.append(actions.shape[0])
-            if problems:
-                raise DataError(str(path), problems, "" if lengths else _ACTIONS_APART)
-            self._keys, _ = arrays_in(member(group, names[0]))
-        self.episode_ends = np.cumsum(np.array(lengths, dtype=np.int64))
-
-    def keys(self) -> dict[str, tuple[int, ...]]:
-        """Feature shape of every array of the first demonstration that has one row per step."""
-        rows = int(self.episode_ends[0])
-        return {key: shape[1:] for key, (shape, _) in self._keys.items() if shape and shape[0] == rows}
+            names = known if filter is None else _filtered(path, file, filter, known)
+        self._filter, self._known, self.demonstrations = filter, known, names
+        episodes = [Demonstration(path, f"data/{name}") for name in names]
+        super().__init__(path, "robomimic HDF5", episodes, ACTIONS, _ACTIONS_APART)
+        self._advice = []  # the name is right where some demonstrations have it
 
     def remarks(self) -> list[str]:
-        """See `EpisodeStore`; about rows of bytes, and a file without observations, as robosuite records it."""
-        objects = [key for key, (_, dtype) in self._keys.items() if dtype.kind == "O"]
-        if objects:
-            return [f"{', '.join(objects)}: rows of no fixed length. {ENCODED}"]
-        if any(key.startswith("obs/") for key in self._keys) or "states" not in self._keys:
+        """See `EpisodeStore`; about a file without observations, as robosuite records it."""
+        if any(key.startswith("obs/") for key in self._layout) or "states" not in self._layout:
             return []
         what = "has no obs/, only `states`: those of the simulator, which begin with its clock and which no robot has"
         return [f"{what}. robomimic's dataset_states_to_obs.py makes observations of them"]
 
     def unread(self) -> dict[str, str]:
-        """See `EpisodeStore`; arrays without a row for each step, and the lists of demonstrations."""
-        rows = int(self.episode_ends[0])
+        """See `EpisodeStore`; the lists of demonstrations, and what lies beside them and the demonstrations too."""
         lists = {
-            name: f"a list of {len(places)} demonstrations, for data.choice, split.parts or episodes.filter"
+            f"mask/{name}": f"a list of {len(places)} demonstrations, for data.choice, split.parts or episodes.filter"
             for name, places in self.parts().items()
         }
         with opened_hdf5(self.path, "its layout") as file:
-            found = (datasets(member(file, f"data/{name}")) for name in self.demonstrations)
-            names, lost = zip(*(([*arrays], without) for arrays, without in found), strict=True)
-            beside = names_beside(file, [f"data/{name}" for name in self._known] + [f"mask/{name}" for name in lists])
-        shapes = {
-            key: f"{dtype} of shape {shape} in the first demonstration, which has {rows} steps"
-            for key, (shape, dtype) in self._keys.items()
-            if not shape or shape[0] != rows
-        }
-        uneven = uneven_names(names, lost, _LATER)
-        return {f"mask/{name}": what for name, what in lists.items()} | shapes | uneven | dict.fromkeys(beside, _BESIDE)
-
-    def dtype(self, key: str) -> str:
-        """Stored type of an array."""
-        return self._keys[key][1].name
-
-    def layout(self, key: str, numbers: Sequence[int] | None = None) -> tuple[tuple[int, ...], np.dtype]:
-        """Shape (N, *feature_shape) of a key over all demonstrations, and the dtype, of floats the widest.
-
-        Args:
-            numbers: the demonstrations that are read, which are looked at; None for all.
-
-        Raises:
-            DataError: the key is missing in a demonstration, has another shape or dtype there, or holds no numbers.
-        """
-        if key not in self._keys:
-            raise DataError(str(self.path), [f"has {self.no_key(key)}"])
-        (_, *feature), dtype = self._keys[key]
-        problems, without, widest = [], [], dtype
-        with opened_hdf5(self.path, key) as file:
-            lengths = np.diff(self.episode_ends, prepend=0)
-            for number in range(len(lengths)) if numbers is None else numbers:
-                name = self.demonstrations[number]
-                array, expected = array_at(file, f"data/{name}/{key}"), (int(lengths[number]), *feature)
-                if array is None:
-                    without.append(number)
-                elif array.shape != expected or not are_alike(array.dtype, dtype):
-                    found = f"holds {array.dtype} of shape {array.shape}"
-                    problems.append(f"data/{name}/{key} {found}; expected {dtype} of shape {expected}")
-                elif missing := missing_part(array):
-                    problems.append(f"data/{name}/{key} {missing}; the file is incomplete, copy or write it again")
-                else:
-                    widest = np.promote_types(widest, array.dtype)
-                    if dtype.kind in "biuf":
-                        check_dataset(array)
-        if dtype.kind not in "biuf":
-            remedy = "; list the text of each demonstration in data.language.*.texts" if dtype.kind in "OS" else ""
-            remedy += f"; {ENCODED}" if dtype.kind == "O" else ""
-            problems.append(f"key {key!r} holds {dtype}, which is not a number type{remedy}")
-        if without:
-            where, own = self.demonstrations[without[0]], self.numbers()[without].tolist()
-            problems.append(lacking(key, f"data/{where}", own, f"data/{self.demonstrations[0]}"))
-        if problems:
-            raise DataError(str(self.path), problems)
-        return (int(self.episode_ends[-1]), *feature), widest
+            beside = names_beside(file, [*(f"data/{name}" for name in self._known), *lists])
+        return lists | super().unread() | dict.fromkeys(beside, _BESIDE)
 
     def numbers(self) -> np.ndarray:
         """See `EpisodeStore`; those in the names of the demonstrations."""
@@ -250,48 +180,20 @@ class RobomimicStore(EpisodeStore):
         with opened_hdf5(self.path, "mask") as file:
             return _masks(file, self.demonstrations)
 
-    def rows(self, key: str) -> int:
-        """See `EpisodeStore`; every demonstration has a row for each step."""
-        return int(self.episode_ends[-1])
-
-    def read(self, key: str) -> np.ndarray:
-        """(N, *feature_shape) in the stored dtype, of floats the widest."""
-        return self.episodes(key, self.episode_ends, np.arange(len(self.episode_ends)))
-
     def episodes(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """See `EpisodeStore`; only the demonstrations of these episodes are read."""
-        shape, dtype = self.layout(key, numbers.tolist())
-        count = sum(end - begin for begin, end in spans(ends, numbers))
-        check_memory(f"{self.path}[{key}]", count * row_bytes(shape, dtype))
-        found = []
-        with opened_hdf5(self.path, key) as file:
-            for number in numbers.tolist():
-                where = f"data/{self.demonstrations[number]}/{key}"
-                with decoding(f"{self.path}/{where}"):
-                    found.append(array_at(file, where)[()])
-        return np.concatenate(found)
+        """See `EpisodeStore`; HDF5 opens a file faster while it is open."""
+        with opened_hdf5(self.path, key):
+            return super().episodes(key, ends, numbers)
 
-    def open_frames(self, key: str, ends: np.ndarray, numbers: np.ndarray, contents: FrameContents) -> ArrayFrames:
-        """See `EpisodeStore`; such as those of `obs/agentview_image`."""
-        layout = self.layout(key, numbers.tolist())
-        array = PictureArray(f"{self.path}[{key}]", *layout, partial(self.blocks, key))
+    def open_frames(self, key: str, ends: np.ndarray, numbers: np.ndarray, contents: FrameContents) -> FrameSource:
+        """See `EpisodeStore`; the description of arrays names caches, so the older form stays."""
+        if key in self._encoded:
+            return super().open_frames(key, ends, numbers, contents)
+        self._checked(key, numbers)
+        shape, dtype = (int(ends[-1]), *self.keys()[key]), self._layout[key][1]
+        array = PictureArray(f"{self.path}[{key}]", shape, dtype, partial(self._blocks, key))
         described = {"demonstrations": self.demonstrations}
         return ArrayFrames(array, ends, self.path, [self.path], "robomimic", described, contents=contents)
-
-    def blocks(self, key: str, first: int, stop: int, step: int) -> Iterator[np.ndarray]:
-        """Rows first to stop - 1 in order, at most `step` at once and never of two demonstrations."""
-        begin = 0
-        for name, end in zip(self.demonstrations, self.episode_ends.tolist(), strict=True):
-            if max(first, begin) < min(stop, end):
-                with opened_hdf5(self.path, f"{name}/{key}") as file:
-                    array = array_at(file, f"data/{name}/{key}")
-                    yield from row_blocks(array, max(first, begin) - begin, min(stop, end) - begin, step)
-            begin = end
-
-    def locate(self, key: str, row: int) -> str:
-        """The demonstration that holds a row, for messages."""
-        episode = min(int(np.searchsorted(self.episode_ends, row, side="right")), len(self.demonstrations) - 1)
-        return f"{self.path}/data/{self.demonstrations[episode]}/{key}"
 
     def describe(self) -> dict[str, Any]:
         """Format, place and filter."""

@@ -122,7 +122,7 @@ def test_robomimic_is_read_by_h5py_in_the_layout_of_robomimic_and_damage_is_noti
     data = bytearray(path.read_bytes())
     data[chunk.byte_offset + chunk.size // 2] ^= 1
     path.write_bytes(data)
-    with pytest.raises(DataError, match=naming("d.hdf5", "demo_2/obs/state")):
+    with pytest.raises(DataError, match=naming("d.hdf5", "demo_2[obs/state]")):
         read(path, "robomimic").read("obs/state")
 
 

@@ -4,16 +4,19 @@ import numpy as np
 import pytest
 
 from dp_prior.config import ConfigError
+from dp_prior.data import hdf5
 from dp_prior.data.errors import DataError
-from dp_prior.data.formats import robomimic
+from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.recognition import record_of
 from dp_prior.data.formats.robomimic import RobomimicStoreConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.reports.inspection.survey import survey
 from tests import forks
+from tests.data.formats.episodes_apart import encoded
 from tests.data.frames.recordings import pictures, write_robomimic
+from tests.data.frames.sources import gathered
 from tests.data.recorded.trajectories import fetch_all
-from tests.messages import naming, told
+from tests.messages import naming, told, told_each
 
 h5py = pytest.importorskip("h5py", reason="NOT CHECKED: h5py is not installed")
 
@@ -54,7 +57,7 @@ def test_keys_are_the_paths_below_a_demonstration_that_have_one_row_per_step(pat
     store = opened(path)
     assert store.keys() == {"actions": (2,), "obs/image": (24, 32, 3), "states": (1,)}
     assert store.dtype("obs/image") == "uint8" and store.dtype("actions") == "float32"
-    assert store.locate("actions", 3) == f"{path}/data/demo_1/actions"
+    assert store.locate("actions", 3) == f"{path}/data/demo_1[actions]"
     assert store.files(["actions"]) == [path]
     assert store.describe() == {"format": "robomimic HDF5", "path": str(path), "filter": None}
 
@@ -81,8 +84,8 @@ def test_what_is_neither_a_demonstration_nor_a_list_has_a_line(path):
 
 
 def test_a_survey_looks_through_each_demonstration_once(path, monkeypatch):
-    looked, found = robomimic.datasets, []
-    monkeypatch.setattr(robomimic, "datasets", lambda group: found.append(group.name) or looked(group))
+    looked, found = hdf5.datasets, []
+    monkeypatch.setattr(hdf5, "datasets", lambda group: found.append(group.name) or looked(group))
     store = opened(path)
     assert survey(store).signals
     assert sorted(found) == sorted(f"/data/{name}" for name in store.demonstrations)
@@ -100,7 +103,7 @@ def test_blocks_put_together_are_the_rows_whatever_their_size(path):
     store = opened(path)
     expected = store.read("actions")
     for first, stop, step in ((0, 43, 2), (5, 31, 100), (9, 10, 1), (10, 10, 3)):
-        blocks = list(store.blocks("actions", first, stop, step))
+        blocks = list(store._blocks("actions", first, stop, step))
         assert all(0 < len(block) <= step for block in blocks)
         np.testing.assert_array_equal(np.concatenate([expected[:0], *blocks]), expected[first:stop])
 
@@ -122,9 +125,12 @@ def test_damage_is_named(path):
     with h5py.File(path, "a") as file:
         file["data/demo_3"].attrs["num_samples"] = 9
         del file["data/demo_5/actions"]
-    with pytest.raises(DataError, match=naming("data/demo_3", "4 actions", "num_samples", 9)) as error:
-        opened(path)
-    assert told(error.value.problems[1], "data/demo_5", "'actions'")
+    store = opened(path)
+    _, problems = ChoiceConfig().of(store)
+    assert told_each(problems[:2], ("data/demo_3", "4 actions", "num_samples", 9), ("data/demo_5", "'actions'"))
+    assert told(problems[-1], '"leave_out": [3, 5]')
+    chosen, problems = ChoiceConfig(leave_out=(3, 5)).of(store)
+    assert not problems and len(chosen.read(store, "actions")) == sum(LENGTHS) - LENGTHS[3] - LENGTHS[5]
 
 
 def test_a_file_without_any_actions_of_that_name_is_told_what_reads_it(path):
@@ -146,10 +152,8 @@ def test_demonstrations_that_are_not_alike_are_listed(path):
     with pytest.raises(DataError, match=naming("data/demo_1", "'states'", "data/demo_0", '"leave_out": [1]')) as error:
         store.read("states")
     assert (
-        "data/demo_2/states holds float32 of shape (1, 5); expected float32 of shape (1, 1)" in error.value.problems[0]
+        "data/demo_2[states] holds float32 of shape (1, 5); expected float32 of shape (1, 1)" in error.value.problems[0]
     )
-    with pytest.raises(DataError, match=naming("'state'", "'states'")):
-        store.read("state")
 
 
 def test_what_was_declared_and_never_written_is_no_zeros(path):
@@ -160,9 +164,9 @@ def test_what_was_declared_and_never_written_is_no_zeros(path):
             flat = group.create_dataset("flat", (length, 2), "f4")
             if number != 4:
                 chunked[:] = flat[:] = 1
-    with pytest.raises(DataError, match=naming("data/demo_4/chunked", "0 of 2 chunks")):
+    with pytest.raises(DataError, match=naming("data/demo_4[chunked]", "0 of 2 chunks")):
         opened(path).read("chunked")
-    with pytest.raises(DataError, match=naming("data/demo_4/flat", "0 of 16 bytes")):
+    with pytest.raises(DataError, match=naming("data/demo_4[flat]", "0 of 16 bytes")):
         opened(path).read("flat")
 
 
@@ -170,7 +174,6 @@ FUZZ = """
 import sys
 from pathlib import Path
 import numpy as np
-from dp_prior.data.formats import robomimic
 from dp_prior.data.formats.recognition import record_of
 from dp_prior.data.formats.robomimic import RobomimicStoreConfig
 from dp_prior.data.errors import DataError
@@ -199,12 +202,14 @@ def test_damaged_files_are_read_or_refused(path):
     assert int(output.stdout) > 20
 
 
-def test_text_is_refused(path):
+def test_texts_of_each_step_are_read(path):
     with h5py.File(path, "a") as file:
         for number, length in enumerate(LENGTHS):
-            file[f"data/demo_{number}/words"] = np.array([b"lift"] * length)
-    with pytest.raises(DataError, match=naming("'words'", "data.language.*.texts")):
-        opened(path).read("words")
+            file[f"data/demo_{number}/words"] = np.array([f"lift {number}".encode()] * length)
+    store = opened(path)
+    assert not store.is_number("words")
+    texts = [f"lift {number}".encode() for number in range(len(LENGTHS))]
+    np.testing.assert_array_equal(store.read("words"), np.repeat(texts, LENGTHS))
 
 
 def test_files_that_are_none_are_refused(tmp_path):
@@ -285,16 +290,24 @@ def test_floats_of_any_width_are_joined(tmp_path):
     )
 
 
-def test_pictures_in_rows_are_told_with_the_format_that_reads_them(path):
+@pytest.mark.parametrize("how", ["rows", "texts"])
+def test_pictures_in_rows_are_a_camera(path, how):
+    pytest.importorskip("PIL")
+    stop = 0
     with h5py.File(path, "a") as file:
-        for demonstration in file["data"].values():
-            rows = demonstration.create_dataset("obs/png", len(demonstration["actions"]), h5py.vlen_dtype(np.uint8))
-            rows[:] = [np.frombuffer(b"\x89PNG\r\n\x1a\n", np.uint8)] * len(rows)
+        for number, length in enumerate(LENGTHS):
+            stop += length
+            file[f"data/demo_{number}/obs/png"] = encoded(pictures(sum(LENGTHS))[stop - length : stop], how)
     store = opened(path)
-    (told,) = store.remarks()
-    assert "obs/png" in told and "hdf5_groups" in told
-    with pytest.raises(DataError, match=naming("obs/png", "hdf5_groups")):
-        store.layout("obs/png")
+    assert store.cameras() == {"obs/image": (24, 32, 3), "obs/png": (24, 32, 3)}
+    np.testing.assert_array_equal(gathered(store.frames("obs/png", store.episode_ends)), pictures(sum(LENGTHS)))
+
+
+def test_a_last_observation_that_no_action_follows_is_left_out(path):
+    with h5py.File(path, "a") as file:
+        for number, length in enumerate(LENGTHS):
+            file[f"data/demo_{number}/obs/clock"] = np.arange(length + 1)
+    np.testing.assert_array_equal(opened(path).read("obs/clock"), np.concatenate([np.arange(n) for n in LENGTHS]))
 
 
 @pytest.mark.parametrize(

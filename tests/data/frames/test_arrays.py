@@ -114,7 +114,7 @@ def test_a_demonstration_without_the_camera_or_with_another_size_is_named(tmp_pa
         store.frames(f"obs/{KEY}", store.episode_ends)
     with h5py.File(path, "a") as file:
         file[f"data/demo_1/obs/{KEY}"] = pictures(8, 10, 10)
-    with pytest.raises(DataError, match=naming("data/demo_1/obs/image", "uint8", "(8, 10, 10, 3)")):
+    with pytest.raises(DataError, match=naming("data/demo_1[obs/image]", "uint8", "(8, 10, 10, 3)")):
         store.frames(f"obs/{KEY}", store.episode_ends)
 
 
