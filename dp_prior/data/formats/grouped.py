@@ -135,8 +135,10 @@ class GroupedStore(EpisodeStore):
         } | uneven_names(names, lost, self.later)
 
     def dtype(self, key: str) -> str:
-        """Stored type of an array; `image` for encoded pictures."""
-        return "image" if key in self._encoded else self._layout[key][1].name
+        """Stored type of an array; `image` for encoded pictures, `string` for texts of any length."""
+        stored = self._layout[key][1]
+        is_text = (stored.metadata or {}).get("vlen") in (str, bytes)  # as HDF5 has them, in objects for numpy
+        return "image" if key in self._encoded else "string" if is_text else stored.name
 
     def read(self, key: str) -> np.ndarray:
         """(N, *feature_shape) in the stored dtype, of floats the widest."""

@@ -206,10 +206,13 @@ def test_texts_of_each_step_are_read(path):
     with h5py.File(path, "a") as file:
         for number, length in enumerate(LENGTHS):
             file[f"data/demo_{number}/words"] = np.array([f"lift {number}".encode()] * length)
+            file[f"data/demo_{number}/any_length"] = [f"lift {number}"] * length
     store = opened(path)
-    assert not store.is_number("words")
+    assert not store.is_number("words") and not store.is_number("any_length")
+    assert store.dtype("any_length") == "string"  # no Python objects, which are never decoded
     texts = [f"lift {number}".encode() for number in range(len(LENGTHS))]
     np.testing.assert_array_equal(store.read("words"), np.repeat(texts, LENGTHS))
+    np.testing.assert_array_equal(store.read("any_length"), np.repeat(texts, LENGTHS))
 
 
 def test_files_that_are_none_are_refused(tmp_path):
