@@ -168,12 +168,21 @@ def settings_fault() -> str | None:
     """What makes the client's endpoint or token unusable; None if nothing does."""
     from huggingface_hub import constants, get_token
 
-    endpoint = urlsplit(constants.ENDPOINT)
-    if endpoint.scheme not in ("http", "https") or not endpoint.netloc:
+    if not _is_url(constants.ENDPOINT):
         return f"HF_ENDPOINT is {constants.ENDPOINT!r}; expected a URL such as https://huggingface.co"
-    if not (get_token() or "").isascii():
+    token = get_token() or ""
+    if not (token.isascii() and token.isprintable()):
         return "the token of HF_TOKEN or `hf auth login` has characters that no token has; copy it again"
     return None
+
+
+def _is_url(text: str) -> bool:
+    """Whether a text is an address with a host that can be asked."""
+    try:
+        found = urlsplit(text)
+        return found.scheme in ("http", "https") and bool(found.hostname) and found.port != 0
+    except ValueError:  # of brackets or a port
+        return False
 
 
 def is_offline() -> bool:

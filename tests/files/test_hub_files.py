@@ -134,6 +134,9 @@ def test_an_error_of_the_system_and_one_of_our_own_pass_unchanged(repository):
     [
         ("localhost:8080", "hf_x", ("HF_ENDPOINT", "'localhost:8080'", "https://huggingface.co")),
         ("http://", "hf_x", ("HF_ENDPOINT", "'http://'")),
+        ("http://[::1", "hf_x", ("HF_ENDPOINT", "'http://[::1'")),
+        ("http://127.0.0.1:99999", "hf_x", ("HF_ENDPOINT", "'http://127.0.0.1:99999'")),
+        ("http://127.0.0.1:9", "hf_\x01x", ("HF_TOKEN",)),
         ("http://127.0.0.1:9", "\u201chf_x\u201d", ("HF_TOKEN",)),
     ],
 )
