@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.formats.choice import ChoiceConfig
+from dp_prior.data.formats.choice import ChoiceConfig, ranges
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.frames import FrameContents, FrameSource
@@ -73,7 +73,10 @@ class Recording:
         Raises:
             DataError: it has other keys than numbers and frames, or such keys cannot be read; all in one report.
         """
-        chosen, problems = (choice or ChoiceConfig()).of(store)
+        chosen, faults = (choice or ChoiceConfig()).of(store)
+        problems = [*faults]
+        if len(empty := store.numbers()[chosen.numbers[chosen.lengths == 0]]):
+            problems.append(f"dp-prior convert leaves them out by --without {','.join(map(str, ranges(empty)))}")
         shapes, filmed, deep = store.keys(), store.cameras(), store.depths()
         unknown = sorted({*renames, *left_out} - {*shapes})
         problems += [f"has no key {key!r} to rename or leave out. {nearest_name(key, shapes)}" for key in unknown]
@@ -96,7 +99,8 @@ class Recording:
                 else:
                     raise DataError(store.locate(key, 0), [f"holds {store.dtype(key)}, which is no number"])
             except DataError as error:
-                problems += [f"key {key!r}: {problem}; leave it out with --leave-out" for problem in error.problems]
+                own = [problem for problem in error.problems if problem not in faults]  # of the key, not of episodes
+                problems += [f"key {key!r}: {problem}; leave it out with --leave-out" for problem in own]
         if problems:
             raise DataError(str(store.describe()["path"]), problems)
         found, texts = store.metadata(), store.texts()

@@ -8,6 +8,7 @@ from dp_prior.data import hdf5
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.recognition import record_of
+from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.robomimic import RobomimicStoreConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.reports.inspection.survey import survey
@@ -213,6 +214,19 @@ def test_texts_of_each_step_are_read(path):
     texts = [f"lift {number}".encode() for number in range(len(LENGTHS))]
     np.testing.assert_array_equal(store.read("words"), np.repeat(texts, LENGTHS))
     np.testing.assert_array_equal(store.read("any_length"), np.repeat(texts, LENGTHS))
+
+
+def test_a_conversion_tells_how_to_leave_out_demonstrations_without_steps(path):
+    with h5py.File(path, "a") as file:
+        del file["data/demo_4/actions"]
+        file["data/demo_4/actions"] = np.zeros((0, 2), np.float32)
+        del file["data/demo_4"].attrs["num_samples"]
+    taken = {"renames": {}, "left_out": (), "fps": None}
+    with pytest.raises(DataError, match=naming("demo_4", "--without 4")) as caught:
+        Recording.of(opened(path), **taken)
+    assert "--leave-out" not in str(caught.value)  # no camera is at fault
+    found = Recording.of(opened(path), choice=ChoiceConfig(leave_out=[4]), **taken)
+    assert int(found.ends[-1]) == sum(LENGTHS) - LENGTHS[4]
 
 
 def test_files_that_are_none_are_refused(tmp_path):
