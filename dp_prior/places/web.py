@@ -63,6 +63,8 @@ class WebSource(StreamedSource):
         except HTTPError as error:
             if error.code in (404, 410):
                 raise FileNotFoundError(str(error)) from None
+            if error.code == 416:  # the file ends at the offset
+                return
             if error.code < 500 and error.code not in (408, 425, 429):
                 raise RemoteError(f"{self.url}/{path} cannot be read: {error}", "refused") from None
             asked = error.headers.get("Retry-After", "")

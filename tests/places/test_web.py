@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -37,6 +38,9 @@ class Handler(BaseHTTPRequestHandler):
             return
         asked = self.headers.get("Range") if "ranges" in self.path else None
         start = int(asked.removeprefix("bytes=").rstrip("-")) if asked else 0
+        if start >= len(CONTENT):
+            self.send_error(416)
+            return
         self.send_response(206 if asked else 200)
         self.send_header("Content-Length", str(len(CONTENT) - start))
         self.end_headers()
@@ -62,6 +66,14 @@ def url():
 def test_the_rest_of_a_file_comes_from_a_server_with_and_without_ranges(url, folder, start):
     source = WebSource(f"{url}/{folder}/#sha256={DIGEST}")
     assert b"".join(source.stream("file", start)) == CONTENT[start:]
+
+
+def test_a_file_that_is_shorter_than_its_manifest_says_is_told_by_its_sizes(url, tmp_path, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    source, expected = WebSource(f"{url}/ranges/#sha256={DIGEST}"), len(CONTENT) + 9
+    with pytest.raises(RemoteError, match=naming("file", len(CONTENT), expected)) as caught:
+        source.download("file", expected, tmp_path / "file", anew=False)
+    assert caught.value.trouble == "unavailable"  # as while it is copied there
 
 
 @pytest.mark.parametrize("folder", ["my run/größe", "my%20run/gr%C3%B6%C3%9Fe"])
