@@ -180,7 +180,7 @@ class DistilledPolicy(DiffusionPolicy):
             self.teacher.policy(self, next(self.parameters()).device)
         return super().train(mode)
 
-    def forward(self, batch: Batch, random: Randomness, self_condition: bool | None = None) -> Loss:
+    def forward(self, batch: Batch, random: Randomness, self_condition: bool = True) -> Loss:
         """See `DiffusionModel.forward`."""
         with dropout_rows(self, random.stream("dropout")):
             tokens = self.encode(batch.cond, random.stream("condition") if self.training else None)

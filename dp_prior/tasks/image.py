@@ -174,7 +174,7 @@ class ImageDiffusion(Pretrained, DiffusionModel):
         facts["image"] = f"{self.spec.x_shape}"
         return self.table("diffusion of images", facts, self.record.backbone.type)
 
-    def forward(self, batch: Batch, random: Randomness, self_condition: bool | None = None) -> Loss:
+    def forward(self, batch: Batch, random: Randomness, self_condition: bool = True) -> Loss:
         """See `DiffusionModel.forward`; in training some samples are mirrored."""
         if self.training and self.record.flip:
             batch = mirrored(batch, random.stream("flip").uniform() < self.record.flip)

@@ -71,12 +71,12 @@ class DiffusionModel(nn.Module):
         except ValueError as error:
             raise ConfigError("task", [str(error)]) from None
 
-    def forward(self, batch: Batch, random: Randomness, self_condition: bool | None = None) -> Loss:
+    def forward(self, batch: Batch, random: Randomness, self_condition: bool = True) -> Loss:
         """The denoising loss of a batch in data units.
 
         Args:
             random: one row per sample; its timestep, noise, dropped conditions, crop and dropout are functions of it.
-            self_condition: whether the network receives its own estimate; None as in sampling.
+            self_condition: whether a network with an input for its own estimate receives one, as in sampling.
         """
         cond_random = random.stream("condition") if self.training else None
         with dropout_rows(self, random.stream("dropout")):
@@ -98,7 +98,7 @@ class DiffusionModel(nn.Module):
                     random,
                     denominator,
                     positions=positions,
-                    self_condition=self.process.input_factor == 2 if self_condition is None else self_condition,
+                    self_condition=self_condition,
                     bounds=self.normalizer.bounds("x"),
                     known=given,
                 )
