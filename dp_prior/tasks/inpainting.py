@@ -168,12 +168,12 @@ class InpaintingPolicy(DiffusionPolicy):
         self, known: tuple[Tensor, Tensor] | None, cond: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor] | None:
         """See `DiffusionModel.known_inside`; the first observations are always known."""
-        batch = len(next(iter(cond.values())))
         if known is None:
+            batch = len(next(iter(cond.values())))
             actions = self.shown.new_zeros(batch, *self.spec.x_shape, dtype=torch.float32)
             return self.inside(actions, cond), self.shown
-        values, is_known = known
-        return self.inside(values, cond), self.weights_inside(is_known.expand(values.shape)) | self.shown
+        values, is_known = super().known_inside(known, cond)
+        return values, is_known | self.shown
 
     def weights_inside(self, weights: Tensor) -> Tensor:
         """See `DiffusionModel.weights_inside`; those of observations are 0."""

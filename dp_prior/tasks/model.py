@@ -197,7 +197,10 @@ class DiffusionModel(nn.Module):
         self, known: tuple[Tensor, Tensor] | None, cond: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor] | None:
         """`known` of `sample` -> the same for the diffused variable, normalised; it includes all of `shown`."""
-        return None if known is None else (self.inside(known[0], cond), known[1])
+        if known is None:
+            return None
+        values, is_known = known
+        return self.inside(values, cond), self.weights_inside(is_known.expand(values.shape))
 
     def denoiser(self, cond: dict[str, Tensor]) -> Denoiser:
         """The model as samplers see it, in normalised units; `cond` (B, *shape) by key in data units."""
@@ -219,7 +222,7 @@ class DiffusionModel(nn.Module):
         return network
 
     def weights_inside(self, weights: Tensor) -> Tensor:
-        """(B, *spec.x_shape) weights -> those of the diffused variable; by default the same."""
+        """(B, *spec.x_shape) weights, or bool, -> those of the diffused variable; by default the same."""
         return weights
 
     @property

@@ -121,17 +121,8 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
         """See `Transforms.encode_obs`."""
         return self.transforms.encode_obs(cond)
 
-    def known_inside(
-        self, known: tuple[Tensor, Tensor] | None, cond: dict[str, Tensor]
-    ) -> tuple[Tensor, Tensor] | None:
-        """See `DiffusionModel.known_inside`; a rotation or the position of a pose is known if all its numbers are."""
-        if known is None:
-            return None
-        values, is_known = known
-        return self.inside(values, cond), self.weights_inside(is_known.expand(values.shape))
-
     def weights_inside(self, weights: Tensor) -> Tensor:
-        """See `Transforms.weights`."""
+        """See `Transforms.weights`; a rotation or the position of a pose is known if all its numbers are."""
         return self.transforms.weights(weights)
 
     def predict(
