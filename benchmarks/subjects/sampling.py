@@ -36,7 +36,7 @@ def _overhead(options: Options) -> list[Case]:
                 x = theirs.step(answer, t, x).prev_sample
 
         def our_steps(ours=ours) -> None:
-            ours(process.denoiser(lambda x, t: answer, noise.shape), noise, process.table, random)
+            ours(process.denoiser(lambda x, t: answer), noise, process.table, random)
 
         def their_call(theirs=theirs) -> None:
             baseline.sample(lambda x, t, c: answer, theirs, cond, shape)

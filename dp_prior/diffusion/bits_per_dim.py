@@ -58,7 +58,7 @@ def bits_per_dim(
         unconditional, bounds: see `DiffusionProcess.denoiser`; the denoiser is evaluated as in sampling, clipped.
     """
     draw = AS_CONFIGURED if known is None else Draw(known=(x_0, known), shown=known)
-    denoiser = process.denoiser(network, tuple(x_0.shape), draw, unconditional=unconditional, bounds=bounds)
+    denoiser = process.denoiser(network, draw, unconditional=unconditional, bounds=bounds)
     config, mean = process.config, ElementMean(x_0, mask, known=known)
     vb, x_0_error = [], []
     for t in reversed(range(process.steps)):

@@ -55,11 +55,10 @@ class Denoiser:
 
 
 class SelfCondition:
-    """Feeds the last estimate of x_0 back as additional input channels."""
+    """Feeds the last estimate of x_0 back as additional input channels, zeros before the first."""
 
-    def __init__(self, estimate: Tensor):
-        """Args: estimate: (B, *x_shape) the first one; zeros mean that there is none."""
-        self.estimate = estimate
+    def __init__(self) -> None:
+        self.estimate: Tensor | None = None
 
     def store(self, x_0: Tensor) -> Tensor:
         """Remember an estimate."""
@@ -68,7 +67,12 @@ class SelfCondition:
 
     def widen(self, network: Network) -> Network:
         """A network of x_t alone, to which the estimate is appended."""
-        return lambda x_t, t: network(torch.cat([x_t, self.estimate], -1), t)
+
+        def call(x_t: Tensor, t: Tensor) -> Tensor:
+            estimate = torch.zeros_like(x_t) if self.estimate is None else self.estimate
+            return network(torch.cat([x_t, estimate], -1), t)
+
+        return call
 
 
 def seeing(network: Network, values: Tensor, is_known: Tensor) -> Network:

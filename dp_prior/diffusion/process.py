@@ -6,6 +6,7 @@ precision the network computes in.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -139,7 +140,7 @@ class DiffusionProcess(nn.Module):
         if known is not None:
             x_t = torch.where(known, x_0, x_t)
         if self.config.self_condition:
-            memory = SelfCondition(torch.zeros_like(x_t))
+            memory = SelfCondition()
             network = memory.widen(network)
             if self_condition:
                 before, after = self._stages(bounds, None if known is None else (x_0, known))
@@ -187,7 +188,6 @@ class DiffusionProcess(nn.Module):
     def denoiser(
         self,
         network: Network,
-        shape: tuple[int, ...],
         draw: Draw = AS_CONFIGURED,
         *,
         unconditional: Network | None = None,
@@ -197,7 +197,6 @@ class DiffusionProcess(nn.Module):
 
         Args:
             network: see `loss`.
-            shape: (B, *x_shape).
             draw: what is known, shown and guided toward.
             unconditional: the network without its condition, where guidance is wanted; a scale of 1 needs none.
             bounds: normalised range of the data, where `clip` wants it; see `Normalizer.bounds`.
@@ -210,10 +209,10 @@ class DiffusionProcess(nn.Module):
             guidance = None
         if guidance is not None and unconditional is None:
             raise ValueError("guidance is configured, but there is no unconditional network; pass unconditional=...")
-        indices = self._indices_for(shape[0])
+        indices_for = functools.cache(self._indices_for)
         before_clip, after = self._stages(bounds, known)
         if self.config.self_condition:
-            memory = SelfCondition(torch.zeros(shape, device=self.levels.device))
+            memory = SelfCondition()
             network = memory.widen(network)
             unconditional = unconditional and memory.widen(unconditional)
             after.append(memory.store)
@@ -223,7 +222,7 @@ class DiffusionProcess(nn.Module):
 
         def read(network: Network, x_t: Tensor, t: int) -> tuple[Tensor, Tensor | None]:
             a, b = self._inversion(t)
-            output, raw = self._split(network(x_t, indices[t]), x_t)
+            output, raw = self._split(network(x_t, indices_for(len(x_t))[t]), x_t)
             x_0 = torch.mul(output, b)
             return x_0.add_(x_t, alpha=a) if a else x_0, raw
 
@@ -260,8 +259,7 @@ class DiffusionProcess(nn.Module):
         Returns:
             (B, *x_shape) float32, normalised. A row does not depend on its neighbours.
         """
-        shape = (len(random), *x_shape)
-        denoiser = self.denoiser(network, shape, draw, unconditional=unconditional, bounds=bounds)
+        denoiser = self.denoiser(network, draw, unconditional=unconditional, bounds=bounds)
         return last_state(self.progressive(denoiser, x_shape, random, draw))
 
     def progressive(self, denoise: Denoise, x_shape: tuple[int, ...], random: Randomness, draw: Draw) -> States:

@@ -161,11 +161,8 @@ class DiffusionModel(nn.Module):
             (B, *x_shape) about standard normal, where the model fits the data.
         """
         x_0, shown = self.inside(x, cond), self.shown
-        network, unconditional = self._networks(cond, shown, self.guidance(guidance_scale))
         draw = Draw(known=None if shown is None else (x_0, shown), shown=shown, guidance_scale=guidance_scale)
-        shape, bounds = tuple(x_0.shape), self.normalizer.bounds("x")
-        denoiser = self.process.denoiser(network, shape, draw, unconditional=unconditional, bounds=bounds)
-        return sampler.encode(denoiser, x_0, self.process.table)
+        return sampler.encode(self.denoiser(cond, draw), x_0, self.process.table)
 
     def draw(self, cond: dict[str, Tensor], random: Randomness, how: Draw = AS_CONFIGURED) -> Tensor:
         """Samples as the task's `predict` returns them, from conditions by key; see `sample`."""
@@ -202,11 +199,10 @@ class DiffusionModel(nn.Module):
         values, is_known = known
         return self.inside(values, cond), self.weights_inside(is_known.expand(values.shape))
 
-    def denoiser(self, cond: dict[str, Tensor]) -> Denoiser:
+    def denoiser(self, cond: dict[str, Tensor], draw: Draw = AS_CONFIGURED) -> Denoiser:
         """The model as samplers see it, in normalised units; `cond` (B, *shape) by key in data units."""
-        network, unconditional = self._networks(cond, None, self.guidance())
-        shape = len(next(iter(cond.values()))), *self.x_shape
-        return self.process.denoiser(network, shape, unconditional=unconditional, bounds=self.normalizer.bounds("x"))
+        network, unconditional = self._networks(cond, draw.shown, self.guidance(draw.guidance_scale))
+        return self.process.denoiser(network, draw, unconditional=unconditional, bounds=self.normalizer.bounds("x"))
 
     def given(self, mask: Tensor, random: Randomness) -> Tensor | None:
         """The elements that a loss gives the network without noise: bool, broadcasts against x; None for none.

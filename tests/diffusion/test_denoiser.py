@@ -22,7 +22,7 @@ def test_a_plain_function_becomes_a_denoiser_once_and_says_the_same():
 
 def test_a_widened_network_sees_the_last_estimate_in_further_channels():
     seen = []
-    memory = SelfCondition(torch.zeros_like(X_T))
+    memory = SelfCondition()
     network = memory.widen(lambda x_t, t: seen.append(x_t) or x_t[..., :2])
     for number in (0.0, 1.0, 2.0):
         network(X_T, 0)

@@ -41,8 +41,8 @@ def test_guiding_x0_is_guiding_the_prediction(objective):
     process = DiffusionProcess(DiffusionConfig(objective={"type": objective}, guidance=Guidance(scale=2.5), clip=None))
     plain = DiffusionProcess(DiffusionConfig(objective={"type": objective}, clip=None))
     for t in (5, 60):
-        mixed = plain.denoiser(lambda x, t: other(x, t) + 2.5 * (network(x, t) - other(x, t)), (3, 5, 2))(X_0, t)
-        found = process.denoiser(network, (3, 5, 2), unconditional=other)(X_0, t)
+        mixed = plain.denoiser(lambda x, t: other(x, t) + 2.5 * (network(x, t) - other(x, t)))(X_0, t)
+        found = process.denoiser(network, unconditional=other)(X_0, t)
         torch.testing.assert_close(found, mixed, rtol=1e-4, atol=1e-4)
 
 
@@ -53,16 +53,16 @@ def test_guidance_by_the_network_itself_changes_nothing_whatever_both_are_shown(
     process = DiffusionProcess(DiffusionConfig(self_condition=0.5, clip=None))
     is_known = torch.arange(5)[:, None] < 2
     draw = Draw(known=(X_0.flip(0), is_known), shown=is_known)
-    plain = process.denoiser(wide, (3, 5, 2), draw)
-    guided = process.denoiser(wide, (3, 5, 2), draw._replace(guidance_scale=2.5), unconditional=wide)
+    plain = process.denoiser(wide, draw)
+    guided = process.denoiser(wide, draw._replace(guidance_scale=2.5), unconditional=wide)
     for t in (60, 30, 5):  # each sees the estimate before
         torch.testing.assert_close(guided(X_0, t), plain(X_0, t), rtol=1e-4, atol=1e-4)  # of float32 sums
 
 
 def test_a_scale_of_one_needs_no_unconditional_network():
     neutral, plain = (DiffusionProcess(DiffusionConfig(guidance=guidance)) for guidance in (Guidance(scale=1.0), None))
-    found = neutral.denoiser(network, (3, 5, 2))(X_0, 5)
-    assert torch.equal(found, plain.denoiser(network, (3, 5, 2))(X_0, 5))
+    found = neutral.denoiser(network)(X_0, 5)
+    assert torch.equal(found, plain.denoiser(network)(X_0, 5))
 
 
 def test_rescale_leaves_a_single_number_alone():
@@ -145,7 +145,7 @@ def test_known_values_are_seen_noised_as_in_training():
     random = Randomness.from_counts(0, "test", torch.arange(count))
     known = (torch.full((count, 1), 0.6), torch.tensor([True]))
     draw = Draw(DDPM(steps=10), known=known)
-    states = process.progressive(process.denoiser(lambda x_t, t: 0.1 * x_t, (count, 1), draw), (1,), random, draw)
+    states = process.progressive(process.denoiser(lambda x_t, t: 0.1 * x_t, draw), (1,), random, draw)
     for (x_t, _), t in zip(states, [*DDPM(steps=10).timesteps(process.table)[1:], -1], strict=True):
         alpha, sigma = process.table.levels[t]
         assert x_t.mean().item() == pytest.approx(0.6 * alpha, abs=5 * sigma / count**0.5 + 1e-6)
@@ -178,7 +178,7 @@ def test_every_field_changes_the_estimate(record, name, value):
         field = "guidance" if isinstance(record, Guidance) else "clip"
         process = DiffusionProcess(DiffusionConfig(**{"objective": {"type": "x0"}, "clip": None, field: record}))
         denoiser = process.denoiser(
-            lambda x_t, t: 2 * x_t, (3, 5, 2), unconditional=network, bounds=(-torch.ones(2), torch.ones(2))
+            lambda x_t, t: 2 * x_t, unconditional=network, bounds=(-torch.ones(2), torch.ones(2))
         )
         return denoiser(X_0, 10)
 

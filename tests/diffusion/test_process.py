@@ -242,7 +242,7 @@ def test_self_conditioning_shows_the_network_its_own_estimate():
 def test_samplers_feed_each_estimate_to_the_next_step():
     process = DiffusionProcess(config(self_condition=0.5))
     shown = []
-    denoiser = process.denoiser(widths(process, shown), (2, 5, 2))
+    denoiser = process.denoiser(widths(process, shown))
     states = list(process.progressive(denoiser, (5, 2), rows(2), Draw(DDIM(steps=6))))
     assert (shown[0] == 0).all()
     for (_, estimate), seen in zip(states, shown[1:], strict=False):
@@ -307,7 +307,7 @@ def test_a_warm_start_from_a_true_sample_stays_in_the_law():
 
 def test_progressive_ends_on_the_sample():
     process = DiffusionProcess(config())
-    states = list(process.progressive(process.denoiser(network, (2, 5, 2)), (5, 2), rows(2), Draw(DDIM(steps=6))))
+    states = list(process.progressive(process.denoiser(network), (5, 2), rows(2), Draw(DDIM(steps=6))))
     assert len(states) == 6
     assert torch.equal(states[-1][0], process.sample(network, (5, 2), rows(2), Draw(DDIM(steps=6))))
 

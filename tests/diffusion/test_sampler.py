@@ -229,7 +229,7 @@ def test_rows_of_different_timesteps_are_led_as_if_each_were_alone(clipped):
     process = DiffusionProcess(DiffusionConfig(clip={"type": "fixed", "bound": 0.5}))
     sampler = DDIM(steps=5, use_clipped_model_output=clipped)
     x_t, path = rows(10).normal(3), sampler.timesteps(process.table)
-    denoise = process.denoiser(lambda x_t, t: torch.tanh(x_t + t[:, None] / 100), (10, 3))
+    denoise = process.denoiser(lambda x_t, t: torch.tanh(x_t + t[:, None] / 100))
     t = torch.tensor(2 * list(path))
     led = sampler.lead(denoise, x_t, t, process.table)
     for i, start in enumerate(t.tolist()):
@@ -327,7 +327,7 @@ def test_the_clip_does_not_reach_the_eps_that_is_taken_from_the_network():
     """One step by hand: alpha_s clip(x_0) + sigma_s eps, with the eps that the network returned."""
     process, x_t = DiffusionProcess(DiffusionConfig()), torch.tensor([[3.0, -2.0]])
     eps = torch.tensor([[0.5, 0.25]])
-    denoise = process.denoiser(lambda x_t, t: eps, (1, 2))
+    denoise = process.denoiser(lambda x_t, t: eps)
     (alpha_t, sigma_t), (alpha_s, sigma_s) = process.table.levels[60], process.table.levels[30]
     x_0 = ((x_t - sigma_t * eps) / alpha_t).clamp(-1, 1)
     for ours, expected in (
@@ -341,7 +341,7 @@ def test_the_clip_does_not_reach_the_eps_that_is_taken_from_the_network():
 
 def test_encoding_takes_the_eps_that_sampling_takes():
     process, x_0 = DiffusionProcess(DiffusionConfig(schedule=Linear(steps=200))), torch.linspace(-3, 3, 6)[:, None]
-    denoise = process.denoiser(lambda x_t, t: 0.8 * x_t, (6, 1))
+    denoise = process.denoiser(lambda x_t, t: 0.8 * x_t)
     sampler = DDIM(steps=None, use_clipped_model_output=False)
     noise = sampler.encode(denoise, x_0, process.table)
     x_t = x_0
@@ -473,7 +473,7 @@ def compare(theirs, step, sampler, prediction, name, variance="fixed_small", tog
             outputs[t] = torch.cat([outputs[t], torch.sin(3 * x)], -1)
         x = step(outputs[t], t, x, next(fresh)).float()
         expected.append(x)
-    denoise = process.denoiser(lambda x_t, t: outputs[int(t[0])], (3, 4, 2))
+    denoise = process.denoiser(lambda x_t, t: outputs[int(t[0])])
     if together:
         fresh, path = list(step_noise(random, (4, 2), len(expected))), [*sampler.timesteps(process.table), -1]
         ours = []

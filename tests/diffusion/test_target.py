@@ -55,8 +55,8 @@ def test_guided_estimate_is_that_of_the_dense_jacobian(objective, guidance):
     for t in (0, 10, 50, 90):
         alpha, sigma = process.table.levels[t]
         strength = sigma * min(5.0, (alpha**2 + sigma**2) / (alpha * sigma))
-        plain = process.denoiser(network, (1, 5, 2), **how)
-        found = process.denoiser(network, (3, 5, 2), Draw(target=target), **how)(Y.flip(0), t)
+        plain = process.denoiser(network, **how)
+        found = process.denoiser(network, Draw(target=target), **how)(Y.flip(0), t)
         expected = dense(lambda x, row, t=t, plain=plain: plain(x, t), Y.flip(0), strength, target)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
         assert not found.requires_grad
@@ -73,7 +73,7 @@ def test_a_network_in_half_precision_is_guided(objective, t):
 
     process = DiffusionProcess(DiffusionConfig(objective={"type": objective}, clip=None))
     draw, x_t = Draw(target=Target(Y, W, 5.0)), Y.flip(0)
-    found, expected = (process.denoiser(one, (3, 5, 2), draw)(x_t, t) for one in (half, network))
+    found, expected = (process.denoiser(one, draw)(x_t, t) for one in (half, network))
     torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02 * float(expected.abs().max()))
 
 
@@ -129,8 +129,8 @@ def test_estimate_of_standard_normal_data_is_the_target_itself(schedule):
     process = DiffusionProcess(DiffusionConfig(schedule=schedule, objective={"type": "x0"}, clip=None))
     network = gaussian(process.table, 1.0)
     for weight in (1.0, 0.5):
-        denoiser = process.denoiser(network, (3, 5, 2), Draw(target=Target(Y, torch.tensor(weight), math.inf)))
-        plain = process.denoiser(network, (3, 5, 2))
+        denoiser = process.denoiser(network, Draw(target=Target(Y, torch.tensor(weight), math.inf)))
+        plain = process.denoiser(network)
         last = len(process.table) - (process.table.levels[-2][0] < 1e-4)  # with no signal the estimate is constant
         for t in range(0, last, 7):
             expected = torch.lerp(plain(Y.flip(0), t), Y, weight)
