@@ -129,24 +129,21 @@ class LocalSaver(Saver):
 
     def save(self, saved: Saved) -> None:
         """Copy to the directories that are configured."""
-        metric = saved.metrics.get(self._monitor)
         with contextlib.ExitStack() as copies:  # where one place fails, the other still gets its copy
             if saved.is_best:
-                copies.callback(self._copy, saved.path, self._record.save_best_to, saved.progress, metric)
+                copies.callback(self._copy, saved.path, self._record.save_best_to)
             if saved.is_latest:
-                copies.callback(self._copy, saved.path, self._record.save_latest_to, saved.progress, metric)
+                copies.callback(self._copy, saved.path, self._record.save_latest_to)
 
     def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None:
         """Copy the best checkpoint; `save` did not see a checkpoint that another machine saved."""
-        manifest = read_manifest(directory)
-        metric = manifest.metrics.get(self._monitor)
-        self._copy(directory, self._record.save_best_to, manifest.progress, metric)
+        self._copy(directory, self._record.save_best_to)
 
-    def _copy(self, source: Path, template: str | None, progress: Progress, metric: float | None) -> None:
+    def _copy(self, source: Path, template: str | None) -> None:
         record = self._record
         if template is None:
             return
-        target = self._directory / expanded(fill(template, progress, metric))
+        target = self._directory / expanded(self._filled(template, read_manifest(source)))
         self._refuse_links(target)
         copy_checkpoint(source, target, MODEL_FILES if record.save_type == "model" else None)
         if record.keep is not None and _fields(template):

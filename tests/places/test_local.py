@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import shutil
 
@@ -117,6 +118,13 @@ def test_copies_of_one_template_do_not_count_as_those_of_another(run):
         run.save(step, saver, 1 / step, is_best=step <= 3)
     found = sorted(os.listdir(run.directory / "all"))
     assert found == ["step_00000002_best", "step_00000003_best", "step_00000005", "step_00000006"]
+
+
+def test_copies_named_by_a_metric_that_is_not_finite_are_pruned_too(run):
+    saver = saver_of(run, save_latest_to="at_{step}_{metric:.2f}", keep=2)
+    for step, value in enumerate([math.nan, math.inf, 0.5], 1):
+        run.save(step, saver, value)
+    assert sorted(path.name for path in run.directory.glob("at_*")) == ["at_2_none", "at_3_0.50"]
 
 
 def test_copies_of_another_run_are_not_pruned_and_none_that_was_just_made(run, tmp_path):
