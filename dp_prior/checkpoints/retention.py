@@ -39,9 +39,7 @@ class RetentionConfig(Config):
         Verify this subset before deleting anything.
         """
         stored = sorted(stored, key=lambda one: one.manifest.sequence)
-        rules: list[
-            tuple[Sequence[StoredCheckpoint], int]
-        ] = [  # checkpoints in order of preference, and the number to keep
+        rules = [  # checkpoints in order of preference, and the number to keep
             (stored[::-1], self.keep_latest),
             (ranked(stored, monitor, mode), self.keep_best),
         ]
