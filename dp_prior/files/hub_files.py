@@ -118,7 +118,7 @@ class HubRepository:
         """
         from huggingface_hub import errors
 
-        if fault := settings_fault():
+        if not is_offline() and (fault := settings_fault()):
             raise HubError(str(self), f"cannot be asked for: {fault}", "settings")
         what, cached = {"model": "repository", "dataset": "data set"}[self.kind], f"has no {path}" if path else "is not"
         from_token = " from this token; check the name, or set HF_TOKEN"
