@@ -56,7 +56,7 @@ class Results:
     def add(self, line: dict[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab", buffering=0) as file:
-            append(file, json.dumps(line, separators=(",", ":")).encode() + b"\n", "the result")
+            append(file, json.dumps(line, separators=(",", ":")).encode() + b"\n")
             os.fsync(file.fileno())
         self.lines.append(line)
 

@@ -173,11 +173,11 @@ def temporary_directory(path: Path) -> Iterator[Path]:
         with _naming_full(path):
             yield temporary
     finally:
-        for wait in (0.0, 0.05, 0.2, 0.5):  # threads of a library, such as zarr, may still write after its error
-            time.sleep(wait)
+        for pause in (0.05, 0.2, 0.5):  # threads of a library, such as zarr, may still write after its error
             if not temporary.exists():
                 break
             shutil.rmtree(temporary, ignore_errors=True)
+            time.sleep(pause)
 
 
 def vacant(directory: str | Path) -> Path:
