@@ -49,7 +49,8 @@ def exit_codes() -> Iterator[None]:
         try:
             from dp_prior.config import ConfigError
 
-            if isinstance(error, ConfigError) and "torch" not in sys.modules:  # seconds, for `classify`
+            # Without `classify`, whose module imports torch, which takes seconds.
+            if isinstance(error, ConfigError) and "torch" not in sys.modules:
                 echo(f"error: {error}", err=True)
                 sys.exit(64)  # docs/processes.md
             from dp_prior.run_directory.exit_file import FAILED, REFUSED, STOPPED, classify

@@ -118,7 +118,7 @@ class HubRepository:
         """
         from huggingface_hub import errors
 
-        if not is_offline() and (fault := settings_fault()):
+        if not is_offline() and (fault := _settings_fault()):
             raise HubError(str(self), f"cannot be asked for: {fault}", "settings")
         what, cached = {"model": "repository", "dataset": "data set"}[self.kind], f"has no {path}" if path else "is not"
         from_token = " from this token; check the name, or set HF_TOKEN"
@@ -164,7 +164,7 @@ def http_library() -> ModuleType:
     return library
 
 
-def settings_fault() -> str | None:
+def _settings_fault() -> str | None:
     """What makes the client's endpoint or token unusable; None if nothing does."""
     from huggingface_hub import constants, get_token
 

@@ -28,12 +28,13 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: Pa
     loader, report = parts.loader, parts.data.report()
     weights = sum(parameter.numel() for parameter in parts.model.parameters())
     ranks, accumulation = parts.ranks.num_processes, config.train.accumulation
-    start = f"{found}, sample {trainer.progress.samples_seen:,}"
     if found is None:
         source = TransferConfig.of(config.train.init_from)
         start = "a fresh start" if source is None else f"the weights of {source.path}"
     elif "://" in str(found):
         start = f"{found}, if there is a checkpoint"
+    else:
+        start = f"{found}, sample {trainer.progress.samples_seen:,}"
     tests = "; ".join(evaluator.name for evaluator in config.test)
     lines = {
         "run": f"{run_directory(config)}  {shorten(config.description, 100, placeholder=' ...')}",
