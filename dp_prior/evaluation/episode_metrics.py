@@ -28,5 +28,5 @@ def with_failures(successes: np.ndarray) -> np.ndarray:
 
 
 def told_success(success: float) -> bool | None:
-    """The same of one episode, for a table; None if the environment does not say."""
+    """Whether an episode is solved, for a table; None if the environment does not say."""
     return None if math.isnan(success) else bool(success)

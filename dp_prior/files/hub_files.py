@@ -20,7 +20,7 @@ Reason = Literal[
     "no repository", "no revision", "no file", "gated", "too large", "uncached", "unreachable", "answer", "settings"
 ]
 """Uncached: the Hub gives no files, nor does the cache. Unreachable: a connection broke. Answer: another
-status of HTTP. Settings: the client cannot ask with its own."""
+status of HTTP. Settings: HF_ENDPOINT or the token is unusable."""
 
 
 class HubError(OSError):
@@ -119,7 +119,7 @@ class HubRepository:
         from huggingface_hub import errors
 
         if not is_offline() and (fault := _settings_fault()):
-            raise HubError(str(self), f"cannot be asked for: {fault}", "settings")
+            raise HubError(str(self), f"cannot be requested: {fault}", "settings")
         what, cached = {"model": "repository", "dataset": "data set"}[self.kind], f"has no {path}" if path else "is not"
         from_token = " from this token; check the name, or set HF_TOKEN"
         kinds: dict[type[Exception], tuple[Reason, str]] = {  # the first match counts

@@ -213,7 +213,7 @@ class GroupedStore(EpisodeStore):
             first = last
 
     def _checked(self, key: str, numbers: np.ndarray) -> list[Header]:
-        """The array of each of these episodes.
+        """The header of a key in each of these episodes.
 
         Raises:
             DataError: an episode does not have it, alike and with a row for each step.

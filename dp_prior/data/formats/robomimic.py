@@ -186,7 +186,7 @@ class RobomimicStore(GroupedStore):
             return super().episodes(key, ends, numbers)
 
     def open_frames(self, key: str, ends: np.ndarray, numbers: np.ndarray, contents: FrameContents) -> FrameSource:
-        """See `EpisodeStore`; the description of arrays names caches, so the older form stays."""
+        """See `EpisodeStore`; arrays are described as before, since a cache is named by the description."""
         if key in self._encoded:
             return super().open_frames(key, ends, numbers, contents)
         self._checked(key, numbers)
