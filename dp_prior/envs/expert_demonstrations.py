@@ -71,7 +71,9 @@ def record(
     with _recorders(workers) as pool:
         while any(missing):
             wave = sorted(next(stream) for stream, left in zip(streams, missing, strict=True) for _ in range(left))
-            for one, (*arrays, is_solved) in zip(wave, pool.map(demonstrate, wave), strict=True):
+            with _interrupts_held():  # processes start here
+                played = pool.map(demonstrate, wave)
+            for one, (*arrays, is_solved) in zip(wave, played, strict=True):
                 tried += 1
                 if is_solved:
                     solved[one] = arrays
@@ -103,9 +105,21 @@ def _recorders(workers: int | None) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Keep Ctrl-C for the end of the block. A process that is started inside keeps it until `_begin_recorder`, so that
+    its imports show no traceback."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _begin_recorder() -> None:
     """Let a process end at once on Ctrl-C, which its parent tells, and with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
