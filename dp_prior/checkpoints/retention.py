@@ -33,19 +33,22 @@ class RetentionConfig(Config):
     """The run stops with exit code 74 when this many saves in a row have failed, for example on a full disk. A failure
     of the last save of a run is always an error."""
 
-    def decide(self, stored: Iterable[StoredCheckpoint], monitor: str | None, mode: Mode) -> tuple[set[int], set[int]]:
-        """Sequence numbers of the checkpoints to keep, and the subset that is preferred to a deleted checkpoint.
+    def decide(
+        self, stored: Iterable[StoredCheckpoint], monitor: str | None, mode: Mode
+    ) -> tuple[list[StoredCheckpoint], list[StoredCheckpoint]]:
+        """The checkpoints to delete, and the kept checkpoints preferred to a deleted one, in the order of `stored`.
 
-        Verify this subset before deleting anything.
+        Verify the preferred checkpoints before deleting anything. Linked checkpoints are neither counted nor deleted.
         """
-        stored = sorted(stored, key=lambda one: one.manifest.sequence)
+        own = [one for one in stored if not one.is_linked]
+        oldest_first = sorted(own, key=lambda one: one.manifest.sequence)
         rules = [  # checkpoints in order of preference, and the number to keep
-            (stored[::-1], self.keep_latest),
-            (ranked(stored, monitor, mode), self.keep_best),
+            (oldest_first[::-1], self.keep_latest),
+            (ranked(own, monitor, mode), self.keep_best),
         ]
         if self.keep_every is not None:
             spaced: dict[int, list[StoredCheckpoint]] = {}
-            for one in stored:
+            for one in oldest_first:
                 if one.manifest.step >= self.keep_every:
                     spaced.setdefault(one.manifest.step // self.keep_every, []).append(one)
             rules += [(group, 1) for group in spaced.values()]
@@ -56,7 +59,8 @@ class RetentionConfig(Config):
             if any(other.manifest.sequence not in kept for other in group[count:])
             for one in group[:count]
         }
-        return kept, preferred
+        dropped = [one for one in own if one.manifest.sequence not in kept]
+        return dropped, [one for one in own if one.manifest.sequence in preferred]
 
 
 def ranked(stored: Iterable[StoredCheckpoint], monitor: str | None, mode: Mode) -> list[StoredCheckpoint]:

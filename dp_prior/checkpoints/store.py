@@ -248,16 +248,14 @@ class CheckpointStore:
         """As `prune`, from the cached scan; verifies only checkpoints that are kept in preference to a deleted one."""
         while True:
             known = self._remembered()
-            own = [one for one in known if not one.is_linked]
-            kept, preferred = self.retention.decide(own, self.monitor, self.mode)
-            if all([self._is_sound(one, again=True) for one in own if one.manifest.sequence in preferred]):
+            dropped, preferred = self.retention.decide(known, self.monitor, self.mode)
+            if all([self._is_sound(one, again=True) for one in preferred]):
                 break
-        dropped = {one.path for one in own if one.manifest.sequence not in kept}
         try:
-            self.write_index([one for one in reversed(known) if one.path not in dropped])
+            self.write_index([one for one in reversed(known) if one not in dropped])
         except OSError as error:  # the new checkpoint is durable, and the index only repeats what a scan finds
             log.warning("%s cannot be updated: %s", self.root / INDEX, error)
-        return [one.path for one in own if one.path in dropped and self._delete(one.path)]
+        return [one.path for one in dropped if self._delete(one.path)]
 
     def write_index(self, stored: list[StoredCheckpoint] | None = None) -> None:
         """Write `index.json` from `stored`, newest first, or from a scan."""

@@ -21,7 +21,6 @@ from dp_prior.files.regular_files import read_small
 from dp_prior.files.temporary import is_alive, is_temporary, owner_of
 
 QUARANTINE = "quarantine_"
-_LARGEST_CONFIG = 16 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ def store_of(root: Path, **changes: Any) -> CheckpointStore:
     path, retention = root.parent / CONFIG, {}
     if path.exists():
         try:
-            retention = json.loads(read_small(path, _LARGEST_CONFIG)).get("checkpoints", {})
+            retention = json.loads(read_small(path)).get("checkpoints", {})
             RetentionConfig(**retention)
         except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
             problem = str(error).splitlines()[0]
@@ -130,9 +129,8 @@ def store_of(root: Path, **changes: Any) -> CheckpointStore:
 
 def superfluous(store: CheckpointStore) -> list[Path]:
     """The checkpoints that `prune` would delete; compares sizes, not hashes."""
-    own = [one for one in scan(store.root)[0] if not one.is_linked]
-    kept, _ = store.retention.decide(own, store.monitor, store.mode)
-    return [one.path for one in own if one.manifest.sequence not in kept]
+    dropped, _ = store.retention.decide(scan(store.root)[0], store.monitor, store.mode)
+    return [one.path for one in dropped]
 
 
 def repair(store: CheckpointStore) -> list[str]:

@@ -24,7 +24,9 @@ def saved(sequence, step, value):
 
 
 def decide(retention, stored, mode):
-    return retention.decide(stored, "loss", mode)[0]
+    """Sequence numbers of the checkpoints that are kept."""
+    dropped, _ = retention.decide(stored, "loss", mode)
+    return {one.manifest.sequence for one in stored if one not in dropped}
 
 
 def loss(one):
