@@ -277,10 +277,12 @@ def verify(directory: Path, manifest: Manifest, patience: Patience | None = None
     """
 
     def compare(name: str) -> None:
+        entry = manifest.files[name]
         if name.endswith(".json"):
-            _read_file(directory, name, manifest.files[name])
-        else:
-            _hash_file(directory, name, manifest.files[name])
+            _read_file(directory, name, entry)
+        else:  # without keeping the content
+            with _opened(directory, name, entry) as file:
+                _compare(directory, name, entry, hashlib.file_digest(file, "sha256").hexdigest())
 
     _each(directory, compare, manifest, manifest.files, patience or Patience())
 
@@ -323,27 +325,19 @@ def _each(
 
 def _read_file(directory: Path, name: str, entry: FileEntry) -> Any:
     """Tensors by name, or the content of a document. Sizes in the file are checked before memory is allocated."""
-    with told_apart(directory, name), _opened(directory, name, entry) as file:
+    with _opened(directory, name, entry) as file:
         image = allocate(entry.size)
         _compare(directory, name, entry, _read_and_hash(file.fileno(), image))
-        try:
-            if name.endswith(".safetensors"):
-                return file_tensors(image)
-            return parse_document(name, image.numpy().tobytes())
-        except ValueError as error:
-            raise _not_its_kind(directory, name, error) from None
-
-
-def _hash_file(directory: Path, name: str, entry: FileEntry) -> None:
-    """Compare the hash of a file without keeping its content."""
-    with told_apart(directory, name), _opened(directory, name, entry) as file:
-        _compare(directory, name, entry, hashlib.file_digest(file, "sha256").hexdigest())
+        return file_tensors(image) if name.endswith(".safetensors") else parse_document(name, image.numpy().tobytes())
 
 
 @contextlib.contextmanager
 def _opened(directory: Path, name: str, entry: FileEntry) -> Iterator[BinaryIO]:
-    """A file whose size, and for tensors also its header, agrees with the manifest."""
-    with open_regular(directory / name) as file:
+    """A file whose size, and for tensors also its header, agrees with the manifest.
+
+    Converts errors inside as `told_apart` does, and a ValueError, of a file of another type, to `DamagedError`.
+    """
+    with told_apart(directory, name), open_regular(directory / name) as file:
         descriptor = file.fileno()
         size = os.fstat(descriptor).st_size
         if size != entry.size:
@@ -354,14 +348,10 @@ def _opened(directory: Path, name: str, entry: FileEntry) -> Iterator[BinaryIO]:
                 parse_head(os.pread(descriptor, 8 + (length if length <= LARGEST_HEAD else 0), 0), size)
             elif size > LARGEST_DOCUMENT:
                 raise ValueError(f"it has {size} bytes, at most {LARGEST_DOCUMENT} are read")
+            yield file
         except ValueError as error:
-            raise _not_its_kind(directory, name, error) from None
-        yield file
-
-
-def _not_its_kind(directory: Path, name: str, error: ValueError) -> DamagedError:
-    kind = "a safetensors file" if name.endswith(".safetensors") else "a valid JSON document"
-    return DamagedError(directory, f"{name} is not {kind}: {error}")
+            kind = "a safetensors file" if name.endswith(".safetensors") else "a valid JSON document"
+            raise DamagedError(directory, f"{name} is not {kind}: {error}") from None
 
 
 def _compare(directory: Path, name: str, entry: FileEntry, found: str) -> None:
