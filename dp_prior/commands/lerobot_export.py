@@ -16,7 +16,7 @@ from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.inference.export.graph_options import GraphOptions
 from dp_prior.inference.export.lerobot_folder import lerobot_settings, write_lerobot_folder
 from dp_prior.inference.export.wiring import Wiring, wired
-from dp_prior.places.hub import publish_folder
+from dp_prior.places.hub import publish
 from dp_prior.places.local import copy_checkpoint
 from dp_prior.places.reference import resolve
 from dp_prior.tasks.policy import DiffusionPolicy
@@ -68,7 +68,7 @@ def export_for_lerobot(
     write_lerobot_folder(directory, settings, _card(directory.name, wiring), write if address is None else None)
     lines = [f"exported {source} to {directory}"]
     if repo is not None:
-        page = publish_folder(directory, repo, "Add a policy for lerobot-rollout")
+        page = publish(directory, repo, "Add a policy for lerobot-rollout")
         lines.append(f"sent to {page}")
     return [*lines, *_unknown(wiring, remark)]
 

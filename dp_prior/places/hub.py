@@ -235,16 +235,19 @@ class HubSource:
 
 
 def publish(
-    parcel: Parcel,
+    directory: Path,
     repo: str,
     message: str,
     *,
-    private: bool,
-    token: str | None,
-    branch: str | None,
-    license_name: str | None,
+    private: bool = True,
+    token: str | None = None,
+    branch: str | None = None,
 ) -> str:
-    """Put the files of a parcel and a card at the root of a repository, in one commit; returns the commit's page.
+    """Put all files of a folder at the root of a repository, in one commit; returns the commit's page.
+
+    Args:
+        private: whether a missing repository is created as private.
+        branch: created if missing; None for `main`.
 
     Raises:
         RemoteError: the Hub refuses, or cannot be reached.
@@ -256,26 +259,9 @@ def publish(
         api.create_repo(repo, private=private, exist_ok=True)
         if branch is not None:
             api.create_branch(repo, branch=branch, exist_ok=True)
-        files = [CommitOperationAdd(name, parcel.directory / name) for name in parcel.files()]
-        files.append(CommitOperationAdd(CARD, model_card(parcel, repo, license_name, "", []).encode()))
-        return api.create_commit(repo, files, commit_message=message, revision=branch).commit_url
-
-
-def publish_folder(directory: Path, repo: str, message: str) -> str:
-    """Put all files of a folder at the root of a repository, in one commit; returns the commit's page. A repository
-    that does not exist is created as a private one.
-
-    Raises:
-        RemoteError: the Hub refuses, or cannot be reached.
-    """
-    from huggingface_hub import CommitOperationAdd
-
-    with _translated(repo):
-        api = _connect()
-        api.create_repo(repo, private=True, exist_ok=True)
         paths = sorted(filter(Path.is_file, directory.rglob("*")))
         files = [CommitOperationAdd(path.relative_to(directory).as_posix(), path) for path in paths]
-        return api.create_commit(repo, files, commit_message=message).commit_url
+        return api.create_commit(repo, files, commit_message=message, revision=branch).commit_url
 
 
 def _connect(token: str | None = None) -> HfApi:

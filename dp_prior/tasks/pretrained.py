@@ -23,7 +23,8 @@ from dp_prior.config import ORIGINS, Config, an, changed_code, members, unknown_
 from dp_prior.files.durable import vacant
 from dp_prior.files.home import expanded
 from dp_prior.files.hub_files import HubRepository
-from dp_prior.places.hub import publish
+from dp_prior.places.card import model_card
+from dp_prior.places.hub import CARD, publish
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import RemoteError
@@ -212,8 +213,8 @@ class Pretrained(nn.Module):
         with tempfile.TemporaryDirectory(prefix="dp_prior_push_") as place:
             directory = self.save_pretrained(Path(place) / "model")
             parcel = Parcel.of(directory, ("best",), {"name": "model"})
-            return publish(parcel, repo_id, commit_message, private=private, token=token, branch=branch,
-                           license_name=license)  # fmt: skip
+            (directory / CARD).write_bytes(model_card(parcel, repo_id, license, "", []).encode())
+            return publish(directory, repo_id, commit_message, private=private, token=token, branch=branch)
 
 
 def _hub_or_path(name: str, revision: str | None) -> str:
