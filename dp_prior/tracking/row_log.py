@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from pathlib import Path
@@ -56,7 +57,7 @@ class RowLog:
             if newest is not None:
                 self._at = newest[0]
                 self._mark = self._before(file, self._at)
-            return [*self._rows, *([] if newest is None else [newest[1]])]
+            return [row for row, _ in self._rows] + ([] if newest is None else [newest[1]])
 
     @property
     def n_kept(self) -> int:
@@ -65,8 +66,7 @@ class RowLog:
 
     def _forget(self, inode: int | None) -> None:
         self._inode, self._at, self._mark = inode, 0, b""
-        self._rows: list[dict[str, Any]] = []
-        self._measured: list[bool] = []  # of each row, see `_is_measured`
+        self._rows: list[tuple[dict[str, Any], bool]] = []  # with `_is_measured` of each row
 
     def _before(self, file: BinaryIO, place: int) -> bytes:
         start = max(0, place - _MARK)
@@ -74,23 +74,19 @@ class RowLog:
         return file.read(place - start)
 
     def _keep(self, row: dict[str, Any]) -> None:
-        self._rows.append(row)
-        self._measured.append(_is_measured(row))
+        self._rows.append((row, _is_measured(row)))
         if len(self._rows) > self.most:
             self._thin()
 
     def _thin(self) -> None:
         """Drop every other row, see `MOST_ROWS`."""
-        thin_all = sum(self._measured) > self.most // 2
-        kept, odd = [], False
-        for number, is_measured in enumerate(self._measured):
-            if thin_all or not is_measured:
-                odd = not odd
-                if not odd:
-                    continue
-            kept.append(number)
-        self._rows = [self._rows[number] for number in kept]
-        self._measured = [self._measured[number] for number in kept]
+        spares_measured = sum(is_measured for _, is_measured in self._rows) <= self.most // 2
+        every_other = itertools.cycle((True, False))
+        self._rows = [
+            (row, is_measured)
+            for row, is_measured in self._rows
+            if (is_measured and spares_measured) or next(every_other)
+        ]
 
 
 def _is_measured(row: dict[str, Any]) -> bool:
