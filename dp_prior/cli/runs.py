@@ -132,7 +132,6 @@ def sweep(
     from dp_prior.reports.pages.ranking import ranking
     from dp_prior.reports.pages.report import write_report
     from dp_prior.reports.pages.story import read_story
-    from dp_prior.run_directory.config import run_directory
     from dp_prior.run_directory.configurations import find_configuration
 
     found = trials(find_configuration(config_file), varied, seeds, overrides)
@@ -144,7 +143,7 @@ def sweep(
     code = run_trials(found, say, is_main)
     if not is_main:
         sys.exit(code)
-    runs = [path for trial in found if ((path := run_directory(trial.config)) / CONFIG).is_file()]
+    runs = [path for trial in found if ((path := trial.config.tracker.directory) / CONFIG).is_file()]
     for line in ranking([read_story(run) for run in runs]):
         echo(line)
     if html is not None:

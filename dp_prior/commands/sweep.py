@@ -18,7 +18,7 @@ from pathlib import Path
 from dp_prior.config import ConfigError
 from dp_prior.places.local import LocalSaverConfig
 from dp_prior.run.run import Run
-from dp_prior.run_directory.config import TrainConfig, run_directory
+from dp_prior.run_directory.config import TrainConfig
 from dp_prior.run_directory.exit_file import STOPPED, classify
 
 LONGEST_PLACE = 150
@@ -75,7 +75,7 @@ def trials(config_file: Path, varied: Iterable[str], seeds: int, overrides: Iter
             own += [f"seed={seed}", f"tracker.data_path={json.dumps(f'{base.tracker.data_path}_{place}')}"]
             changes = (*overrides, *own)
             found.append(Trial(config_file, TrainConfig.from_json_path(config_file, changes), changes))
-    places = [run_directory(trial.config) for trial in found]
+    places = [trial.config.tracker.directory for trial in found]
     if double := _shared([[place] for place in places]):
         remedy = "name each value once, and none that differ in signs alone, such as a/b and a_b"
         raise ConfigError("--vary", [f"two trials would lie in {double}; {remedy}"])
@@ -97,7 +97,7 @@ def run_trials(found: list[Trial], report: Callable[[str], None], is_main: bool 
     code = 0
     tell = report if is_main else lambda line: None
     for number, trial in enumerate(found, 1):
-        tell(f"trial {number} of {len(found)}: {run_directory(trial.config)}")
+        tell(f"trial {number} of {len(found)}: {trial.config.tracker.directory}")
         try:
             outcome = Run(trial.config, report=report).run()
         except Exception as error:  # of one trial, told and kept in the exit code
@@ -114,7 +114,7 @@ def run_trials(found: list[Trial], report: Callable[[str], None], is_main: bool 
 def _copies(config: TrainConfig) -> list[Path]:
     """Templates of the places where a run copies checkpoints on this machine."""
     savers = [saver for saver in config.tracker.save if isinstance(saver, LocalSaverConfig)]
-    return [run_directory(config) / template for saver in savers for template in saver.templates]
+    return [config.tracker.directory / template for saver in savers for template in saver.templates]
 
 
 def _shared(places: list[list[Path]]) -> Path | None:

@@ -24,7 +24,7 @@ from dp_prior.files.regular_files import read_object
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.watch.judge import PATIENCE
 from dp_prior.run_directory.changes import FINGERPRINT, OtherRunError, check_changes
-from dp_prior.run_directory.config import TrainConfig, run_directory
+from dp_prior.run_directory.config import TrainConfig
 from dp_prior.run_directory.directory import RunDirectory
 from dp_prior.run_directory.exit_file import ExitFile, explain
 from dp_prior.run_directory.scores import MEDIA
@@ -53,7 +53,7 @@ def with_local_data(config: TrainConfig, ranks: Ranks) -> TrainConfig:
         DataError, UnreadableError: they cannot be downloaded.
     """
     data = config.data
-    pinned = pinned_commits(read_object(run_directory(config) / CONFIG).get("data"))
+    pinned = pinned_commits(read_object(config.tracker.directory / CONFIG).get("data"))
     pinned = ranks.decide(lambda: pinned_commits(data.downloaded(pinned).model_dump(mode="json")))
     return config.model_copy(update={"data": data.downloaded(pinned)})
 
@@ -84,7 +84,7 @@ class Assembly:
             weights: of the checkpoint that `config` was stored in; they bound the size of the model, see
                 `build_bounded`.
         """
-        self.directory = directory or run_directory(config)
+        self.directory = directory or config.tracker.directory
         config = with_local_data(config, ranks)
         config = config.model_copy(update={"task": config.task.resolve()})
         self.config, self.ranks = config, ranks

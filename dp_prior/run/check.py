@@ -21,7 +21,7 @@ from dp_prior.run.assembly import Assembly, with_local_data
 from dp_prior.run.budget import time_of_training, timed_steps
 from dp_prior.run.plan import plan
 from dp_prior.run.start import Resume, initialise, recalled
-from dp_prior.run_directory.config import TrainConfig, run_directory
+from dp_prior.run_directory.config import TrainConfig
 from dp_prior.run_directory.directory import RunDirectory
 from dp_prior.tensors.batch import Batch
 from dp_prior.tensors.randomness import Randomness
@@ -47,7 +47,7 @@ def check(
         ConfigError: a saved model differs from itself.
         NotFiniteError: the result of a step is not finite.
     """
-    directory = run_directory(config)
+    directory = config.tracker.directory
     ranks.decide(RunDirectory(directory).inspect)
     ranks.decide(RunDirectory(directory).try_writing)
     config = with_local_data(config, ranks)

@@ -10,7 +10,7 @@ from dp_prior.run.budget import budget_warnings
 from dp_prior.run.cameras import camera_warnings
 from dp_prior.run.clouds import cloud_warnings
 from dp_prior.run.precision import precision_warnings
-from dp_prior.run_directory.config import TrainConfig, run_directory
+from dp_prior.run_directory.config import TrainConfig
 from dp_prior.tasks.transfer import TransferConfig
 from dp_prior.training.measure import foretold
 from dp_prior.training.optimizer import AdamW
@@ -37,7 +37,7 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: Pa
         start = f"{found}, sample {trainer.progress.samples_seen:,}"
     tests = "; ".join(evaluator.name for evaluator in config.test)
     lines = {
-        "run": f"{run_directory(config)}  {shorten(config.description, 100, placeholder=' ...')}",
+        "run": f"{config.tracker.directory}  {shorten(config.description, 100, placeholder=' ...')}",
         "config": config.digest()[:12],
         "data": parts.data.summary(),
         "verified": parts.integrity.scope(),

@@ -30,7 +30,7 @@ from dp_prior.run.outcome import Outcome
 from dp_prior.run.plan import plan
 from dp_prior.run.start import Resume, find_checkpoint, initialise
 from dp_prior.run_directory.changes import FINGERPRINT
-from dp_prior.run_directory.config import TrainConfig, run_directory
+from dp_prior.run_directory.config import TrainConfig
 from dp_prior.run_directory.configurations import find_configuration
 from dp_prior.run_directory.descriptions import truly_described
 from dp_prior.run_directory.directory import RunDirectory
@@ -97,7 +97,7 @@ class Run:
         self._begun = time.time()
         config = truly_described(config)
         self._handles_signals = stop is None
-        place = RunDirectory(run_directory(config))
+        place = RunDirectory(config.tracker.directory)
         with recorded(place.path) as exits, place.explaining():
             place.inspect()
             ranks = Ranks(make_accelerator(config.train.precision, config.train.dist_timeout), stop)

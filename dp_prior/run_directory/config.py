@@ -6,7 +6,6 @@ import contextlib
 import difflib
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -22,7 +21,6 @@ from dp_prior.data.split_data import SplitData
 from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.evaluation.held_out import HeldOutConfig
 from dp_prior.evaluation.loss import LossConfig
-from dp_prior.files.home import expanded
 from dp_prior.tasks import TaskConfig
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tracking import TrackerConfig
@@ -201,8 +199,3 @@ class TrainConfig(Config):
                 f"train.monitor.mode is {monitor.mode!r}, which would select the worst checkpoint by "
                 f"{monitor.metric!r}; set it to {wanted!r}"
             )
-
-
-def run_directory(config: TrainConfig) -> Path:
-    """The run directory."""
-    return expanded(config.tracker.data_path)

@@ -88,6 +88,11 @@ class TrackerConfig(Config):
                 yield f"two savers copy to {str(place)!r}, each over the copy of the other; give each its own place"
 
     @property
+    def directory(self) -> Path:
+        """The run directory."""
+        return expanded(self.data_path)
+
+    @property
     def farewell_s(self) -> float:
         """Longest time in seconds that the end of the run waits for savers and loggers."""
         savers = [record.drain_s for record in self.save if isinstance(record, UploadConfig)]
@@ -100,8 +105,7 @@ class TrackerConfig(Config):
 
     def check(self) -> list[str]:
         """Try once whether each saver's place is writable; returns a line for each place."""
-        directory = expanded(self.data_path)
-        local = [line for one in self.save if isinstance(one, LocalSaverConfig) for line in one.check(directory)]
+        local = [line for one in self.save if isinstance(one, LocalSaverConfig) for line in one.check(self.directory)]
         return local + [f"{one.place}: {one.check()}" for one in self.save if isinstance(one, UploadConfig)]
 
     def create(
@@ -122,7 +126,7 @@ class TrackerConfig(Config):
             stream: where the console logger writes; standard output if None.
             console: False for no console logger, also if `log` lists it.
         """
-        path = expanded(self.data_path) if directory is None else directory
+        path = directory or self.directory
         shown = [record for record in self.log if isinstance(record, ConsoleConfig) and console]
         consoles = [record.create(stream, total_samples) for record in shown]
         return Tracker(
