@@ -29,7 +29,6 @@ from dp_prior.checkpoints.format import (
     read_manifest,
 )
 from dp_prior.checkpoints.store import INDEX, Saved
-from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.files.durable import exchange, replace_file, sync_directory, temporary_directory, try_writing
 from dp_prior.files.home import expanded
@@ -88,9 +87,14 @@ class LocalSaverConfig(Config):
         return template
 
     @property
+    def given(self) -> list[str]:
+        """The templates that are set."""
+        return [one for one in (self.save_latest_to, self.save_best_to) if one is not None]
+
+    @property
     def templates(self) -> list[Path]:
         """Where copies go; equal for equal places."""
-        return [expanded(one) for one in (self.save_latest_to, self.save_best_to) if one is not None]
+        return [expanded(one) for one in self.given]
 
     def faults(self) -> Iterator[str]:
         if not self.templates:
@@ -101,7 +105,7 @@ class LocalSaverConfig(Config):
     def check(self, directory: Path) -> list[str]:
         """Try once whether each place of the run in `directory` can be written to; returns a line for each."""
         lines = []
-        for template in filter(None, (self.save_latest_to, self.save_best_to)):
+        for template in self.given:
             try:
                 try_writing((directory / expanded(template)).parent)
                 lines.append(f"{template} can be written to")
@@ -123,8 +127,8 @@ class LocalSaver(Saver):
         self._record = record
         self._directory = directory
         self._monitor = monitor
-        for template in (record.save_latest_to, record.save_best_to):
-            if monitor is None and template is not None and "metric" in _fields(template):
+        for template in record.given:
+            if monitor is None and "metric" in _fields(template):
                 raise ValueError(f"template {template!r} mentions {{metric}}, but this run monitors none")
 
     def save(self, saved: Saved) -> None:
@@ -143,15 +147,11 @@ class LocalSaver(Saver):
         record = self._record
         if template is None:
             return
-        target = self._directory / expanded(self._filled(template, read_manifest(source)))
+        target = self._directory / expanded(fill(template, read_manifest(source), self._monitor))
         self._refuse_links(target)
         copy_checkpoint(source, target, MODEL_FILES if record.save_type == "model" else None)
         if record.keep is not None and _fields(template):
             self._prune(target, template, record.keep)
-
-    def _filled(self, template: str, manifest: Manifest) -> str:
-        """The template with the fields of a checkpoint."""
-        return fill(template, manifest.progress, manifest.metrics.get(self._monitor))
 
     def _refuse_links(self, target: Path) -> None:
         """Refuse to write through a symbolic link below the run directory; elsewhere links are the user's choice."""
@@ -166,7 +166,7 @@ class LocalSaver(Saver):
             path: (path == target, manifest.saved_at, manifest.sequence)
             for path, manifest in ours.items()
             if manifest is not None
-            and path.name == Path(self._filled(template, manifest)).name
+            and path.name == Path(fill(template, manifest, self._monitor)).name
             and _run_of(path) == run
         }
         for path in sorted(ages, key=ages.get)[:-keep]:
@@ -182,9 +182,10 @@ class _Filling(string.Formatter):
         return "none" if value is None else re.sub(r"[^A-Za-z0-9.+-]", "_", format(value, spec))
 
 
-def fill(template: str, progress: Progress, metric: float | None) -> str:
-    """The template with its fields filled in; `none` for a metric that was not measured."""
-    values = {"step": progress.global_step, "samples_seen": progress.samples_seen, "metric": metric}
+def fill(template: str, manifest: Manifest, monitor: str | None) -> str:
+    """The template with the fields of a checkpoint; `none` for a metric that was not measured."""
+    metric = manifest.metrics.get(monitor)
+    values = {"step": manifest.step, "samples_seen": manifest.samples_seen, "metric": metric}
     return _Filling().vformat(template, (), values)
 
 

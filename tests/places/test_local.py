@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_prior.checkpoints.format import MODEL_FILES, DamagedError, read_checkpoint, read_manifest
+from dp_prior.checkpoints.format import MODEL_FILES, DamagedError, Manifest, read_checkpoint, read_manifest
 from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
@@ -300,7 +300,8 @@ def test_a_template_that_cannot_be_filled_or_leads_elsewhere_is_refused(template
 
 @given(st.integers(0, 10**12), st.integers(0, 10**12), st.none() | st.floats())
 def test_what_is_filled_in_is_one_harmless_name(step, seen, metric):
-    name = fill("a_{step:/>9}_{samples_seen:,}_{metric:+e}", Progress(seen, step), metric)
+    manifest = Manifest.model_construct(step=step, samples_seen=seen, metrics={"loss": metric})
+    name = fill("a_{step:/>9}_{samples_seen:,}_{metric:+e}", manifest, "loss")
     assert "/" not in name and ".." not in name and "\0" not in name
 
 
