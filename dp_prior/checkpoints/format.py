@@ -120,9 +120,10 @@ class Manifest(Config):
         """Whether the checkpoint holds a training state, and not only the files for inference."""
         return TRAINING in self.files
 
-    def only(self, names: Container[str]) -> Manifest:
-        """The manifest of a copy that holds only the files in `names`."""
-        return self.model_copy(update={"files": {name: one for name, one in self.files.items() if name in names}})
+    def only(self, names: Container[str] | None) -> Manifest:
+        """The manifest of a copy that holds only the files in `names`; None for all files."""
+        kept = {name: entry for name, entry in self.files.items() if names is None or name in names}
+        return self.model_copy(update={"files": kept})
 
     def encode(self) -> bytes:
         """The content of `manifest.json`."""

@@ -52,7 +52,7 @@ def fetch(source: Source, text: str, which: str | None, prefer: Prefer, *, whole
     """
     folder, data = _locate(source, text, which, prefer, whole)
     manifest = parse_manifest(data, text)
-    wanted = manifest if whole else manifest.only(MODEL_FILES)
+    wanted = manifest.only(None if whole else MODEL_FILES)
     digest = hashlib.sha256(data).hexdigest()
     found = cached(cache, digest, whole)
     if found is not None:

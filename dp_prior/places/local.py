@@ -196,8 +196,7 @@ def copy_checkpoint(source: Path, target: Path, files: Container[str] | None = N
         DamagedError: the source is damaged; nothing was copied.
         FileExistsError: `target` exists and is not a copy made by this function.
     """
-    manifest = read_manifest(source)
-    manifest = manifest if files is None else manifest.only(files)
+    manifest = read_manifest(source).only(files)
     target.parent.mkdir(parents=True, exist_ok=True)
     if os.path.lexists(target) and _own_manifest(target) is None:
         raise FileExistsError(

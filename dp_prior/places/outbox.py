@@ -54,8 +54,7 @@ class Outbox:
             media: pictures and pages for the model card by file name; copied.
             scores: metrics of the final test, for the model card.
         """
-        manifest = parse_manifest(read_small(source / MANIFEST), source)
-        manifest = manifest.only(manifest.files if files is None else files)
+        manifest = parse_manifest(read_small(source / MANIFEST), source).only(files)
         name = source.name if STEP.fullmatch(source.name) else f"step_{manifest.step:08d}"
         with self._lock:
             self.directory.mkdir(parents=True, exist_ok=True)
