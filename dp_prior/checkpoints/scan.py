@@ -12,7 +12,6 @@ from pathlib import Path
 from dp_prior.checkpoints.errors import DamagedError, GoneError, UnreadableCheckpointError
 from dp_prior.checkpoints.format import MANIFEST, Manifest, try_manifest, verify
 from dp_prior.checkpoints.reading import Patience, holds_links, told_apart
-from dp_prior.clock import Progress
 
 STEP = re.compile(r"step_([0-9]{8,19})(_[0-9]+)?")
 _LOOKS = 5  # attempts if the directory is replaced during each
@@ -29,11 +28,6 @@ class StoredCheckpoint:
     path: Path
     manifest: Manifest
     is_linked: bool = False
-
-    @property
-    def progress(self) -> Progress:
-        """The clock at the save."""
-        return self.manifest.progress
 
     def value(self, monitor: str | None) -> float | None:
         """A metric; None if it was not measured."""

@@ -126,7 +126,7 @@ class CheckpointStore:
         """Checkpoints from newest to oldest; compares all hashes of a checkpoint just before yielding it.
 
         Raises:
-            UnreadableError: a checkpoint cannot be read, so its state is unknown.
+            UnreadableCheckpointError: a checkpoint cannot be read, so its state is unknown.
         """
         for stored in self._scan():
             if self._is_sound(stored):
@@ -136,7 +136,7 @@ class CheckpointStore:
         """The newest good checkpoint; None if the run has no checkpoints.
 
         Raises:
-            UnreadableError: see `good`.
+            UnreadableCheckpointError: see `good`.
             CheckpointError: no existing checkpoint can be used; a silent fresh start would hide the damage.
         """
         newest = next((stored.path for stored in self.good()), None)
@@ -155,7 +155,7 @@ class CheckpointStore:
         """The good checkpoint with the best value of the monitored metric, the older on a tie; None without any value.
 
         Raises:
-            UnreadableError: see `good`.
+            UnreadableCheckpointError: see `good`.
         """
         ranking = ranked(self._scan(), self.monitor, self.mode)
         return next((stored.path for stored in ranking if self._is_sound(stored)), None)
@@ -276,7 +276,7 @@ class CheckpointStore:
         """Checkpoints with a valid manifest and files of the right size, newest first; damaged ones are set aside.
 
         Raises:
-            UnreadableError: a checkpoint cannot be read, so the order is unknown.
+            UnreadableCheckpointError: a checkpoint cannot be read, so the order is unknown.
         """
         found, damages = scan(self.root)
         self._known = found[::-1] if self._is_locked else None

@@ -153,7 +153,7 @@ class ExitFile:
             stored = next(iter(scan(self.path.parent / "checkpoints")[0]), None)
         except CheckpointError:  # a checkpoint is unreadable; how the run ended matters more
             return None
-        return None if stored is None else {"checkpoint": stored.path.name, **vars(stored.progress)}
+        return None if stored is None else {"checkpoint": stored.path.name, **vars(stored.manifest.progress)}
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

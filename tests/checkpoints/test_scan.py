@@ -29,7 +29,7 @@ def test_checkpoints_come_newest_first_by_the_save_and_not_by_the_step(run):
     for step in (3, 1, 2):  # a run that went back
         run.save(step, value=10.0 + step)
     found, damages = scan(run.store.root)
-    assert [stored.progress.global_step for stored in found] == [2, 1, 3] and damages == []
+    assert [stored.manifest.step for stored in found] == [2, 1, 3] and damages == []
     assert [stored.value("loss") for stored in found] == [12.0, 11.0, 13.0]
     assert {(stored.value("other"), stored.value(None), stored.is_linked) for stored in found} == {(None, None, False)}
 

@@ -81,7 +81,7 @@ def test_newest_and_best_are_found_and_the_rest_is_pruned(store):
         assert saved.path == store.latest()
     assert names(store) == ["step_00000020", "step_00000050", "step_00000060"]
     assert store.best().name == "step_00000020"
-    assert [stored.progress for stored in store.good()] == [Progress(600, 60), Progress(500, 50), Progress(200, 20)]
+    assert [stored.manifest.progress for stored in store.good()] == [Progress(10 * n, n) for n in (60, 50, 20)]
     index = json.loads((store.root / INDEX).read_text())
     assert (index["latest"], index["best"]) == ("step_00000060", "step_00000020")
     assert [kept["name"] for kept in index["kept"]] == ["step_00000060", "step_00000050", "step_00000020"]
