@@ -45,6 +45,7 @@ from dp_prior.files.temporary import temporary_beside
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+QUARANTINE = "quarantine_"  # begins the name of a checkpoint with a tensor that is not finite
 MODEL_FILES = ("model.safetensors", CONFIG, SPEC)  # enough for inference
 TRAINING = "training.safetensors"  # what resuming needs besides the documents
 LARGEST_MANIFEST = 4 << 20  # bytes; bounds the memory that a hostile file can take
@@ -106,6 +107,11 @@ class Manifest(Config):
     """Every file of the checkpoint except the manifest."""
 
     @property
+    def folder(self) -> str:
+        """Name of the checkpoint's directory, to which `_2` and so on is added where it is taken; see `STEP`."""
+        return f"step_{self.step:08d}"
+
+    @property
     def progress(self) -> Progress:
         """The clock at the save."""
         return Progress(self.samples_seen, self.step)
@@ -157,7 +163,7 @@ def write_checkpoint(directory: Path, snapshot: Snapshot, manifest: Manifest) ->
         write_file(temporary / MANIFEST, [memoryview(manifest.encode())])
         sync_directory(temporary)
         if manifest.nonfinite:
-            directory = unused(directory.with_name(f"quarantine_{directory.name}"))
+            directory = unused(directory.with_name(f"{QUARANTINE}{directory.name}"))
         os.rename(temporary, directory)
     sync_directory(directory.parent)
     return directory, manifest

@@ -209,7 +209,7 @@ class CheckpointStore:
 
     def _write(self, snapshot: Snapshot, manifest: Manifest) -> tuple[Path, Manifest]:
         """Write under an unused name. After an I/O error, write every file again: a failed sync may drop pages."""
-        path = self.root / f"step_{manifest.step:08d}"
+        path = self.root / manifest.folder
         try:
             if (free := _free_bytes(self.root)) is not None and free < snapshot.nbytes:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.root))

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.errors import CheckpointError, DamagedError, GoneError, UnreadableCheckpointError
-from dp_prior.checkpoints.format import Manifest, read_manifest, unused, verify
+from dp_prior.checkpoints.format import QUARANTINE, Manifest, read_manifest, unused, verify
 from dp_prior.checkpoints.reading import Patience, holds_links
 from dp_prior.checkpoints.retention import RetentionConfig, monitored, ranked
 from dp_prior.checkpoints.scan import STEP, StoredCheckpoint, look, look_at, scan
@@ -19,8 +19,6 @@ from dp_prior.checkpoints.store import SET_ASIDE, CheckpointStore
 from dp_prior.files.durable import sync_directory
 from dp_prior.files.regular_files import read_small
 from dp_prior.files.temporary import is_alive, is_temporary, owner_of
-
-QUARANTINE = "quarantine_"
 
 
 @dataclass(frozen=True)
@@ -153,7 +151,7 @@ def repair(store: CheckpointStore) -> list[str]:
         except DamagedError as damage:
             done.append(f"{path.name} is still damaged: {damage.problem}")
             continue
-        back = unused(store.root / f"step_{manifest.step:08d}")
+        back = unused(store.root / manifest.folder)
         os.rename(path, back)
         sync_directory(store.root)
         done.append(f"{path.name} is sound again: {back.name}")

@@ -83,7 +83,7 @@ def import_published(
         checkpoints = temporary / "checkpoints"
         checkpoints.mkdir()
         snapshot = Snapshot({"model.safetensors": model.state_dict()}, documents)
-        write_checkpoint(checkpoints / "step_00000000", snapshot, manifest)
+        write_checkpoint(checkpoints / manifest.folder, snapshot, manifest)
         replace_file(temporary / CONFIG, encode_document(whole))
         publish(temporary, out)
     count = sum(parameter.numel() for parameter in model.parameters())

@@ -55,7 +55,7 @@ class Outbox:
             scores: metrics of the final test, for the model card.
         """
         manifest = parse_manifest(read_small(source / MANIFEST), source).only(files)
-        name = source.name if STEP.fullmatch(source.name) else f"step_{manifest.step:08d}"
+        name = source.name if STEP.fullmatch(source.name) else manifest.folder
         with self._lock:
             self.directory.mkdir(parents=True, exist_ok=True)
             remove_leftovers(self.directory)

@@ -148,7 +148,7 @@ def _adopt(store: CheckpointStore, reference: str, resume: Resume, report: Calla
         report(f"  start from    {error}")
         return None
     for found in (best, latest) if _same_run(best, latest) else (latest,):
-        target = store.root / f"step_{read_manifest(_whole(found, reference)).step:08d}"
+        target = store.root / read_manifest(_whole(found, reference)).folder
         if not target.exists():
             copy_checkpoint(found, target)
     return store.latest()
