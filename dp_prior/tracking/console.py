@@ -84,10 +84,8 @@ class ConsoleLogger(Logger):
         self._work, self._work_words = None, []
         if training:
             self._show(progress, training)
-        if results:
-            self._flush()
-            for line in _grouped(results):
-                self._print(f"step {progress.global_step:,}  {line}")
+        for line in _grouped(results):
+            self._print_event(line, progress)
 
     def log_images(self, images: dict[str, Path], progress: Progress) -> None:
         """Print the paths of pictures."""
@@ -96,13 +94,11 @@ class ConsoleLogger(Logger):
 
     def log_file(self, name: str, path: Path, progress: Progress) -> None:
         """Print the path of a file."""
-        self._flush()
-        self._print(f"step {progress.global_step:,}  {name}: {path}")
+        self._print_event(f"{name}: {path}", progress)
 
     def log_error(self, message: str, progress: Progress) -> None:
         """Print an error."""
-        self._flush()
-        self._print(f"step {progress.global_step:,}  error: {message}")
+        self._print_event(f"error: {message}", progress)
 
     def log_work(self, done: Done) -> None:
         """Show a moving line on a terminal, elsewhere a line a minute."""
@@ -110,9 +106,7 @@ class ConsoleLogger(Logger):
         if self._work is None or self._work[0].name != done.name or done.share < self._work[0].share:
             self._work, self._work_shown = (done, now), now
         first, began = self._work
-        words = [str(done)]
-        if done.share > first.share and now > began:
-            words.append(f"{_duration((1 - done.share) * (now - began) / (done.share - first.share))} left")
+        words = [str(done), *_time_left(1 - done.share, done.share - first.share, now - began)]
         if self._live is not None:
             self._work_words = words
             self._live.start()
@@ -188,18 +182,20 @@ class ConsoleLogger(Logger):
         """The samples seen and, where the budget is known, the share of it and the time left."""
         if self._total is None:
             return [f"{seen:,} samples"]
-        words = [f"{seen:,}/{self._total:,} samples ({100 * seen / max(1, self._total):.1f}%)"]
         began, first = self._began
-        if seen > first and now > began:
-            left = max(0, self._total - seen) * (now - began) / (seen - first)
-            words.append(f"{_duration(left)} left")
-        return words
+        share = f"{seen:,}/{self._total:,} samples ({100 * seen / max(1, self._total):.1f}%)"
+        return [share, *_time_left(max(0, self._total - seen), seen - first, now - began)]
 
     def _flush(self) -> None:
         """Print the progress that the minimum interval delayed."""
         if self._pending is not None:
             line, self._pending, self._shown = self._pending, None, self._clock()
             self._print(line)
+
+    def _print_event(self, text: str, progress: Progress) -> None:
+        """Print a line of its own, after the progress up to it."""
+        self._flush()
+        self._print(f"step {progress.global_step:,}  {text}")
 
     def _print(self, line: str) -> None:
         line = printable(line)
@@ -235,6 +231,9 @@ def _short(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
-def _duration(seconds: float) -> str:
-    seconds = round(seconds)
-    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+def _time_left(rest: float, done: float, took_s: float) -> list[str]:
+    """The time that the rest takes at the pace so far; nothing while the pace is unknown."""
+    if done <= 0 or took_s <= 0:
+        return []
+    seconds = round(rest * took_s / done)
+    return [f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"]
