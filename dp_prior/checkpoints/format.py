@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -108,7 +109,7 @@ class Manifest(Config):
 
     @property
     def folder(self) -> str:
-        """Name of the checkpoint's directory, to which `_2` and so on is added where it is taken; see `STEP`."""
+        """Name of the checkpoint's directory; where the name is taken, one of `numbered`."""
         return f"step_{self.step:08d}"
 
     @property
@@ -210,12 +211,16 @@ def _sha256(pieces: Iterable[memoryview]) -> str:
     return digest.hexdigest()
 
 
+def numbered(name: str) -> Iterator[str]:
+    """The names of checkpoints of one step: `name`, `name_2`, `name_3`, ..."""
+    yield name
+    for number in itertools.count(2):
+        yield f"{name}_{number}"
+
+
 def unused(path: Path) -> Path:
     """`path`, or the first of `path_2`, `path_3`, ... that does not exist."""
-    candidates = [path]
-    while os.path.lexists(candidates[-1]):
-        candidates.append(path.with_name(f"{path.name}_{len(candidates) + 1}"))
-    return candidates[-1]
+    return next(one for one in map(path.with_name, numbered(path.name)) if not os.path.lexists(one))
 
 
 def read_manifest(directory: Path) -> Manifest:

@@ -7,11 +7,11 @@ complete checkpoint, the old or the new, at any moment.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from dp_prior.checkpoints.format import numbered
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.source import Trouble
 
@@ -55,6 +55,4 @@ class Destination(Protocol):
 
 def folders(name: str) -> Iterator[str]:
     """Folders to try for a checkpoint, since another run may have used its name: `checkpoints/NAME`, `..._2`, ..."""
-    yield f"checkpoints/{name}"
-    for number in itertools.count(2):
-        yield f"checkpoints/{name}_{number}"
+    return (f"checkpoints/{one}" for one in numbered(name))
