@@ -36,19 +36,18 @@ class RetentionConfig(Config):
     def decide(
         self, stored: Iterable[StoredCheckpoint], monitor: str | None, mode: Mode
     ) -> tuple[list[StoredCheckpoint], list[StoredCheckpoint]]:
-        """The checkpoints to delete, and the kept checkpoints preferred to a deleted one, in the order of `stored`.
+        """The checkpoints to delete, and the kept checkpoints preferred to a deleted one, oldest first.
 
         Verify the preferred checkpoints before deleting anything. Linked checkpoints are neither counted nor deleted.
         """
-        own = [one for one in stored if not one.is_linked]
-        oldest_first = sorted(own, key=lambda one: one.manifest.sequence)
+        own = sorted((one for one in stored if not one.is_linked), key=lambda one: one.manifest.sequence)
         rules = [  # checkpoints in order of preference, and the number to keep
-            (oldest_first[::-1], self.keep_latest),
+            (own[::-1], self.keep_latest),
             (ranked(own, monitor, mode), self.keep_best),
         ]
         if self.keep_every is not None:
             spaced: dict[int, list[StoredCheckpoint]] = {}
-            for one in oldest_first:
+            for one in own:
                 if one.manifest.step >= self.keep_every:
                     spaced.setdefault(one.manifest.step // self.keep_every, []).append(one)
             rules += [(group, 1) for group in spaced.values()]

@@ -81,7 +81,7 @@ class CheckpointStore:
         self.world_size = world_size
         self._lock: RunLock | None = None
         self._verified: set[Path] = set()
-        self._known: list[StoredCheckpoint] | None = None  # oldest first, while locked; None: to be scanned
+        self._known: list[StoredCheckpoint] | None = None  # newest first, while locked; None: to be scanned
         self._sequence = 0  # of the last save
 
     def lock(self, wait_s: float = 10.0) -> RunLock:
@@ -174,7 +174,7 @@ class CheckpointStore:
             raise RuntimeError("the run directory is not locked; call lock() before write()")
         self.check()
         known = self._remembered()
-        self._sequence = max(self._sequence, known[-1].manifest.sequence if known else 0) + 1
+        self._sequence = max(self._sequence, known[0].manifest.sequence if known else 0) + 1
         manifest = Manifest(
             sequence=self._sequence,
             step=progress.global_step,
@@ -200,7 +200,7 @@ class CheckpointStore:
             )
             return Saved(path, progress, metrics, is_latest=False, is_best=False)
         self._verified.add(path)
-        known.append(StoredCheckpoint(path, manifest))
+        known.insert(0, StoredCheckpoint(path, manifest))
         try:
             self._retain()
         except CheckpointError as error:  # the new checkpoint is durable, and nothing is deleted
@@ -225,7 +225,7 @@ class CheckpointStore:
 
     def _failure(self, name: str, error: OSError, needed: int) -> str:
         free = _free_bytes(self.root)
-        rest = f"the newest is {self._known[-1].path.name}" if self._known else "there are none yet"
+        rest = f"the newest is {self._known[0].path.name}" if self._known else "there are none yet"
         return (
             f"cannot save checkpoint {name} in {self.root}: {error.strerror} ({error.filename}); it needs "
             f"{_size(needed)} and {'an unknown amount' if free is None else _size(free)} is free. "
@@ -252,7 +252,7 @@ class CheckpointStore:
             if all([self._is_sound(one, again=True) for one in preferred]):
                 break
         try:
-            self.write_index([one for one in reversed(known) if one not in dropped])
+            self.write_index([one for one in known if one not in dropped])
         except OSError as error:  # the new checkpoint is durable, and the index only repeats what a scan finds
             log.warning("%s cannot be updated: %s", self.root / INDEX, error)
         return [one.path for one in dropped if self._delete(one.path)]
@@ -279,13 +279,13 @@ class CheckpointStore:
             UnreadableCheckpointError: a checkpoint cannot be read, so the order is unknown.
         """
         found, damages = scan(self.root)
-        self._known = found[::-1] if self._is_locked else None
+        self._known = list(found) if self._is_locked else None
         for damage in damages:
             self._set_aside(damage)
         return found
 
     def _remembered(self) -> list[StoredCheckpoint]:
-        """All checkpoints, oldest first. While the directory is locked only this process changes it."""
+        """All checkpoints, newest first. While the directory is locked only this process changes it."""
         if self._known is None:
             self._scan()
         assert self._known is not None

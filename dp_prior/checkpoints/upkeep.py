@@ -128,7 +128,7 @@ def store_of(root: Path, **changes: Any) -> CheckpointStore:
 def superfluous(store: CheckpointStore) -> list[Path]:
     """The checkpoints that `prune` would delete; compares sizes, not hashes."""
     dropped, _ = store.retention.decide(scan(store.root)[0], store.monitor, store.mode)
-    return [one.path for one in dropped]
+    return [one.path for one in reversed(dropped)]
 
 
 def repair(store: CheckpointStore) -> list[str]:
