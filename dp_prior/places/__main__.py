@@ -33,7 +33,7 @@ def main() -> None:
         sys.stdout.flush()
 
     with end_with_parent(Stop(), grace_s=0.0, parent=job["parent"]):
-        perform(destination, job["entry"] and Path(job["entry"]), tuple(job["kinds"]), tell)
+        tell(perform(destination, job["entry"] and Path(job["entry"]), tuple(job["kinds"]), tell))
 
 
 if __name__ == "__main__":

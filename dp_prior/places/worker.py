@@ -46,9 +46,7 @@ class Worker:
     def attempt(self, entry: Path | None, kinds: tuple[str, ...], deadline_s: float) -> DeliveryReport:
         """Send an entry of the outbox and move the pointers in `kinds`; without an entry only check the place."""
         if self._local is not None:
-            reports: list[DeliveryReport] = []
-            perform(self._local, entry, kinds, reports.append)
-            return reports[-1]
+            return perform(self._local, entry, kinds, lambda report: None)
         job = {
             "saver": self._saver,
             "entry": None if entry is None else str(entry.absolute()),
@@ -96,8 +94,8 @@ def perform(
     entry: Path | None,
     kinds: tuple[str, ...],
     tell: Callable[[DeliveryReport], None],
-) -> None:
-    """Make one attempt; calls `tell` before each commit and with the final report."""
+) -> DeliveryReport:
+    """Make one attempt; calls `tell` with a report before each commit. Returns the final report."""
     commits = 0
 
     def spend() -> None:
@@ -121,4 +119,4 @@ def perform(
         report = DeliveryReport(str(error), "refused")
     except Exception as error:  # of the client's library, whose text may quote a secret; the run tries again
         report = DeliveryReport(f"{kind_of(error)} in the uploader", "unavailable")
-    tell(replace(report, commits=commits))
+    return replace(report, commits=commits)
