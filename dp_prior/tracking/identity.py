@@ -49,12 +49,13 @@ def claim_identity(
         inherited: the document `run.json` of the checkpoint that the run resumes from.
     """
     path = directory / IDENTITY
-    known = _read(path) or _parse(inherited)
+    stored = _read(path)
+    known = stored or _parse(inherited)
     found = RunIdentity(
         id=run_id or (known.id if known else uuid.uuid4().hex[:8]),
         name=name or (known.name if known else directory.resolve().name),
     )
-    if _read(path) != found:
+    if stored != found:
         directory.mkdir(parents=True, exist_ok=True)
         replace_file(path, encode_document(asdict(found)))
     return found
