@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,25 +39,21 @@ def scan(root: Path) -> tuple[list[StoredCheckpoint], list[DamagedError]]:
     Raises:
         UnreadableCheckpointError: the directory or a checkpoint in it cannot be read.
     """
-    found: list[StoredCheckpoint] = []
-    damages: list[DamagedError] = []
-    for one in look(root):
-        if isinstance(one, StoredCheckpoint):
-            found.append(one)
-        elif isinstance(one, DamagedError):
-            damages.append(one)
-        else:
-            raise one
-    found.sort(key=lambda stored: stored.manifest.sequence, reverse=True)
-    return found, damages
+    found, problems = look(root)
+    for problem in problems:
+        if isinstance(problem, UnreadableCheckpointError):
+            raise problem
+    return found, problems
 
 
-def look(root: Path) -> Iterator[StoredCheckpoint | DamagedError | UnreadableCheckpointError]:
-    """Each checkpoint in a directory, or its error, in order of names."""
+def look(root: Path) -> tuple[list[StoredCheckpoint], list[DamagedError | UnreadableCheckpointError]]:
+    """The checkpoints of `scan`, newest first, and the errors of all others in order of their names."""
     patience = Patience()
-    for name in patience(lambda: names_in(root)):
-        if STEP.fullmatch(name) and (found := look_at(root / name, patience)) is not None:
-            yield found
+    names = patience(lambda: names_in(root))
+    looked = [look_at(root / name, patience) for name in names if STEP.fullmatch(name)]
+    found = [one for one in looked if isinstance(one, StoredCheckpoint)]
+    found.sort(key=lambda stored: stored.manifest.sequence, reverse=True)
+    return found, [one for one in looked if isinstance(one, (DamagedError, UnreadableCheckpointError))]
 
 
 def look_at(

@@ -67,10 +67,7 @@ def take_stock(root: Path, *, compare_hashes: bool) -> Iterator[Found]:
     Raises:
         UnreadableCheckpointError: a checkpoint cannot be read; raised after all entries, only with `compare_hashes`.
     """
-    looked = list(look(root))
-    stored = [one for one in looked if isinstance(one, StoredCheckpoint)]
-    stored.sort(key=lambda one: one.manifest.sequence, reverse=True)
-    problems = [one for one in looked if not isinstance(one, StoredCheckpoint)]
+    stored, problems = look(root)
     best = ranked(stored, *monitored(stored))[:1]
     unreadable = [one for one in problems if isinstance(one, UnreadableCheckpointError)]
     for one in stored:

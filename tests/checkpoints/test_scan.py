@@ -80,7 +80,7 @@ def test_a_linked_one_is_found_as_such(run, tmp_path):
     assert stored.is_linked and stored.path == path
 
 
-def test_one_that_cannot_be_read_ends_a_scan_and_is_an_item_of_a_look(run, monkeypatch):
+def test_one_that_cannot_be_read_ends_a_scan_and_is_a_problem_of_a_look(run, monkeypatch):
     good, bad = run.save(1).path, run.save(2).path
     original = os.stat
 
@@ -90,7 +90,8 @@ def test_one_that_cannot_be_read_ends_a_scan_and_is_an_item_of_a_look(run, monke
         return original(path, **options)
 
     monkeypatch.setattr(os, "stat", stat)
-    kinds = {one.path: type(one) for one in look(run.store.root)}
+    found, problems = look(run.store.root)
+    kinds = {one.path: type(one) for one in [*found, *problems]}
     assert kinds == {good: StoredCheckpoint, bad: UnreadableCheckpointError}
     with pytest.raises(UnreadableCheckpointError, match=naming("step_00000002", "Permission denied")):
         scan(run.store.root)
