@@ -38,11 +38,6 @@ class Found:
     roles: tuple[str, ...] = ()
     remark: str = ""
 
-    @property
-    def value(self) -> float | None:
-        """The monitored metric at the save."""
-        return None if self.manifest is None else self.manifest.value
-
 
 def root_of(run: Path) -> Path:
     """The directory of checkpoints of a run, given the run or the directory of checkpoints itself.

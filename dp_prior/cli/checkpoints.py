@@ -75,7 +75,7 @@ def _show_checkpoints(run: Path, *, compare_hashes: bool) -> int:
         if found.manifest is not None:
             size = sum(entry.size for entry in found.manifest.files.values()) / 1e6
             line += f"{found.manifest.samples_seen:>14,} samples {size:>10,.1f} MB  {found.manifest.saved_at}"
-        if found.value is not None:
-            line += f"  {found.manifest.monitor} {found.value:.6g}"
+            if found.manifest.value is not None:
+                line += f"  {found.manifest.monitor} {found.manifest.value:.6g}"
         echo("  ".join(filter(None, [line, " ".join(found.roles), found.remark])))
     return damaged
