@@ -105,7 +105,8 @@ def _locate(source: Source, text: str, which: str | None, prefer: Prefer, whole:
     """Folder of the checkpoint, and the content of its manifest."""
     if which is not None and STEP.fullmatch(which):
         return f"checkpoints/{which}", source.read(f"checkpoints/{which}/{MANIFEST}", LARGEST_MANIFEST)
-    names = [f"{kind}.json" for kind in ([which] if which else [prefer, "best", "latest"])] + [MANIFEST]
+    kinds = [which] if which else dict.fromkeys([prefer, "best", "latest"])
+    names = [*(f"{kind}.json" for kind in kinds), MANIFEST]
     if (which or prefer) == "best" and not whole:  # the files for inference lie at the root as well
         names.insert(0, MANIFEST)
     for name in names:
