@@ -288,15 +288,14 @@ def verify(directory: Path, manifest: Manifest, patience: Patience | None = None
         DamagedError, UnreadableCheckpointError, GoneError: see `read_manifest`.
     """
 
-    def compare(name: str) -> None:
-        entry = manifest.files[name]
+    def compare(name: str, entry: FileEntry) -> None:
         if name.endswith(".json"):
             _read_file(directory, name, entry)
         else:  # without keeping the content
             with _opened(directory, name, entry) as file:
                 _compare(directory, name, entry, hashlib.file_digest(file, "sha256").hexdigest())
 
-    _each(directory, compare, manifest, manifest.files, patience or Patience())
+    _each(directory, manifest.files, compare, patience or Patience())
 
 
 def read_checkpoint(directory: Path, files: Iterable[str] | None = None) -> Snapshot:
@@ -310,28 +309,28 @@ def read_checkpoint(directory: Path, files: Iterable[str] | None = None) -> Snap
     if not directory.is_dir():
         raise FileNotFoundError(f"no checkpoint at {directory}: there is no such directory")
     manifest = patience(lambda: try_manifest(directory))
-    wanted = list(manifest.files if files is None else files)
-    for name in wanted:
+    names = list(manifest.files if files is None else files)
+    for name in names:
         if name not in manifest.files:
             known = ", ".join(manifest.files)
             raise FileNotFoundError(f"checkpoint {directory} has no {name}; it holds {known}")
-    snapshot = Snapshot({name: {} for name in wanted if name.endswith(".safetensors")})
+    snapshot = Snapshot({name: {} for name in names if name.endswith(".safetensors")})
 
-    def read(name: str) -> None:
+    def read(name: str, entry: FileEntry) -> None:
         into = snapshot.tensors if name in snapshot.tensors else snapshot.documents
-        into[name] = _read_file(directory, name, manifest.files[name])
+        into[name] = _read_file(directory, name, entry)
 
-    _each(directory, read, manifest, wanted, patience)
+    _each(directory, {name: manifest.files[name] for name in names}, read, patience)
     return snapshot
 
 
 def _each(
-    directory: Path, task: Callable[[str], None], manifest: Manifest, names: Iterable[str], patience: Patience
+    directory: Path, files: dict[str, FileEntry], task: Callable[[str, FileEntry], None], patience: Patience
 ) -> None:
     """Run a task for each file in two threads, the largest first."""
-    names = sorted(names, key=lambda name: -manifest.files[name].size)
+    names = sorted(files, key=lambda name: -files[name].size)
     with told_apart(directory, "a file"), ThreadPoolExecutor(2, thread_name_prefix="checkpoint-verify") as pool:
-        for _ in pool.map(lambda name: patience(lambda: task(name)), names):
+        for _ in pool.map(lambda name: patience(lambda: task(name, files[name])), names):
             pass
 
 
