@@ -9,7 +9,16 @@ from pathlib import Path
 
 import click
 
-from dp_prior.cli.command import Command, FiniteRange, echo, modules_option, new_names, overrides_option, refuse_given
+from dp_prior.cli.command import (
+    Command,
+    ConfigurationFile,
+    FiniteRange,
+    echo,
+    modules_option,
+    new_names,
+    overrides_option,
+    refuse_given,
+)
 
 
 @click.command(cls=Command)
@@ -48,7 +57,7 @@ def inspect(place: str, html: Path | None, write_config: Path | None, overrides:
 
 @click.command(cls=Command)
 @modules_option
-@click.argument("config_files", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.argument("config_files", type=ConfigurationFile(), nargs=-1, required=True)
 @overrides_option
 @click.option("--stale", is_flag=True, help="Only list the caches beside theirs that no configuration given uses.")
 @click.option("--remove-stale", is_flag=True, help="Delete those caches; build nothing.")
@@ -142,7 +151,7 @@ def convert(
 )
 @click.option("--column", help="Column of --texts or --images that holds them; by default text or image.")
 @click.option("--tokens", is_flag=True, help="With --texts: an encoding of each token, for data.text_encodings.")
-@click.option("--config_file", type=click.Path(path_type=Path), help="Configuration whose data are embedded.")
+@click.option("--config_file", type=ConfigurationFile(), help="Configuration whose data are embedded.")
 @click.option("--key", help="With it: the name in data.language or data.images.")
 @overrides_option
 def embed(

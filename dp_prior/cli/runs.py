@@ -14,6 +14,7 @@ import click
 
 from dp_prior.cli.command import (
     Command,
+    ConfigurationFile,
     FiniteRange,
     echo,
     error_option,
@@ -34,7 +35,7 @@ from dp_prior.cli.command import (
 @click.option(
     "--config_file",
     required=True,
-    type=click.Path(path_type=Path),
+    type=ConfigurationFile(),
     help="JSON file that describes the run, or a name that `dp-prior configs` lists.",
 )
 @overrides_option
@@ -68,10 +69,6 @@ def train(
             ends.enter_context(stop_on_signal(stop, LAUNCHER_ECHO_S if is_launched else ECHO_S))
             ignore_repeats_at_exit()
         ends.enter_context(exit_codes())
-        from dp_prior.config.read import files_of
-        from dp_prior.run_directory.configurations import find_configuration
-
-        files_of(find_configuration(config_file))  # what is no JSON is told before torch is loaded, which takes seconds
         from dp_prior.cli.farewell import farewell
         from dp_prior.job.launcher import end_with_parent
         from dp_prior.job.ranks import Ranks, make_accelerator
@@ -82,7 +79,7 @@ def train(
         from dp_prior.run_directory.exit_file import STOPPED
 
         import_modules(modules)
-        config = TrainConfig.from_json_path(find_configuration(config_file), overrides)
+        config = TrainConfig.from_json_path(config_file, overrides)
         if check:
             ranks = Ranks(make_accelerator(config.train.precision, config.train.dist_timeout))
             found = check_run(config, ranks, say, allow_change, resume)
@@ -110,7 +107,7 @@ def train(
 
 @click.command(cls=Command)
 @late_modules_option
-@click.argument("config_file", type=click.Path(path_type=Path))
+@click.argument("config_file", type=ConfigurationFile())
 @click.option("--vary", "varied", multiple=True, metavar="KEY.KEY=VALUE,VALUE", help="Values to try; repeatable.")
 @click.option("--seeds", default=1, show_default=True, type=click.IntRange(min=1), help="Runs of each, with own seeds.")
 @overrides_option
@@ -181,7 +178,7 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> N
 )
 @click.option("--measure", type=click.Choice(["score", "success"]), default="score", show_default=True)
 @click.option("--evaluator", help="Name of the rollouts; by default the only ones of `test`, or else of `evaluate`.")
-@click.option("--config_file", type=click.Path(path_type=Path), help="Has the rollouts, in place of the policies' own.")
+@click.option("--config_file", type=ConfigurationFile(), help="Has the rollouts, in place of the policies' own.")
 @range_option("Lowest and highest score of OUTCOMES.csv.")
 @click.option("--device", default="cpu", show_default=True, help="Where the policies run, for example cuda.")
 def compare(
@@ -204,7 +201,6 @@ def compare(
     from dp_prior.commands.compare import Rules, compare_outcomes, compare_policies, verdict_lines, write_result
     from dp_prior.commands.players import Player
     from dp_prior.run_directory.config import TrainConfig
-    from dp_prior.run_directory.configurations import find_configuration
 
     if len(policies) == 1:
         playing = ("most", "per_round", "measure", "evaluator", "config_file", "device")
@@ -220,7 +216,7 @@ def compare(
         if tables := [one for one in policies if one.endswith(".csv") or Path(one).is_file()]:
             told = "two names or more are checkpoints, runs or exports; a CSV file of outcomes stands alone"
             raise click.UsageError(f"{tables[0]} is no policy: {told}, with all policies in its column policy")
-        given = None if config_file is None else TrainConfig.from_json_path(find_configuration(config_file))
+        given = None if config_file is None else TrainConfig.from_json_path(config_file)
         players = [Player(one, evaluator, given, device) for one in policies]
         names, known = compare_policies(players, Rules(error, most, per_round, measure), out, say)
     echo("\n".join(verdict_lines(names, known, most)))
@@ -256,7 +252,7 @@ _PLAYING = ("lost", "error", "first_seed", "most", "losses", "points", "evaluato
     "--weight", default=0.25, type=FiniteRange(0, min_open=True), help="Of a round's episodes; first data: 1."
 )
 @click.option("--evaluator", help="Name of the rollouts; by default the only ones of `test`, or else of `evaluate`.")
-@click.option("--config_file", type=click.Path(path_type=Path), help="Has the rollouts, in place of the run's own.")
+@click.option("--config_file", type=ConfigurationFile(), help="Has the rollouts, in place of the run's own.")
 @click.option("--device", default="cpu", help="Where the policy plays, for example cuda.")
 @overrides_option
 def improve(
@@ -276,7 +272,6 @@ def improve(
     from dp_prior.commands.corrected_rollouts import learn_corrections
     from dp_prior.commands.improve import Aim, improve
     from dp_prior.run_directory.config import TrainConfig
-    from dp_prior.run_directory.configurations import find_configuration
     from dp_prior.run_directory.exit_file import STOPPED
 
     if corrections:
@@ -289,7 +284,7 @@ def improve(
         echo(f"policy {outcome.best}")
         return
     wanted = Aim(**aim)
-    given = None if config_file is None else TrainConfig.from_json_path(find_configuration(config_file))
+    given = None if config_file is None else TrainConfig.from_json_path(config_file)
     rounds, is_done = improve(run, wanted, most, out, say, evaluator=evaluator, given=given, device=device)
     if not is_done:
         echo("stopped; the same command goes on", err=True)

@@ -31,7 +31,6 @@ from dp_prior.run.plan import plan
 from dp_prior.run.start import Resume, find_checkpoint, initialise
 from dp_prior.run_directory.changes import FINGERPRINT
 from dp_prior.run_directory.config import TrainConfig
-from dp_prior.run_directory.configurations import find_configuration
 from dp_prior.run_directory.descriptions import truly_described
 from dp_prior.run_directory.directory import RunDirectory
 from dp_prior.run_directory.exit_file import DONE, EXIT, STOPPED, UNDELIVERED, recorded
@@ -69,7 +68,7 @@ def train(
         DataError, CheckpointError, RuntimeError: as a run of the command ends with; `exit.json` holds the reason.
     """
     if isinstance(config, str | Path):
-        config = TrainConfig.from_json_path(find_configuration(config))
+        config = TrainConfig.from_json_path(config)
     elif isinstance(config, Mapping):
         config = TrainConfig(**config)
     elif not isinstance(config, TrainConfig):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Self
 
 from pydantic import Field
 
@@ -21,6 +22,7 @@ from dp_prior.data.split_data import SplitData
 from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.evaluation.held_out import HeldOutConfig
 from dp_prior.evaluation.loss import LossConfig
+from dp_prior.run_directory.configurations import find_configuration
 from dp_prior.tasks import TaskConfig
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tracking import TrackerConfig
@@ -65,6 +67,11 @@ class TrainConfig(Config):
 
     tracker: Annotated[TrackerConfig, Change("harmless")] = TrackerConfig.model_construct()
     """The run directory, its loggers and its savers."""
+
+    @classmethod
+    def from_json_path(cls, path: str | Path, overrides: Iterable[str] = ()) -> Self:
+        """Read a file, see `Config.from_json_path`, or a configuration that comes with the package, by its name."""
+        return super().from_json_path(find_configuration(path), overrides)
 
     @classmethod
     def hint(cls, path: Sequence[str | int]) -> str | None:

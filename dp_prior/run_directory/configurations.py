@@ -5,6 +5,7 @@ A wheel has them inside the package (setup.py); a clone has them beside it.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 CONFIG_FOLDER = "configs"
@@ -20,4 +21,4 @@ def configurations() -> dict[str, Path]:
 def find_configuration(reference: str | Path) -> Path:
     """The file of a configuration: an existing path, or a name of `configurations`; else the path as it is."""
     path = Path(reference)
-    return path if path.exists() else configurations().get(str(reference), path)
+    return path if os.path.exists(path) else configurations().get(str(reference), path)

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import dp_prior
+from dp_prior.cli import main
 from dp_prior.cli.command import FiniteRange, echo, exit_codes, new_names, quiet, say
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
@@ -32,7 +34,7 @@ def test_run_whose_output_nobody_takes_ends_as_any_other(tmp_path):
     assert json.loads((tmp_path / "run" / "exit.json").read_text())["reason"] == "finished"
 
 
-@pytest.mark.parametrize("line", [["schema"], ["sweep", "config.json"], ["report", "runs/a"]])
+@pytest.mark.parametrize("line", [["schema"], ["sweep", "pusht_state"], ["report", "runs/a"]])
 def test_each_command_imports_what_it_is_told_to(line):
     found = command(*line, "--import", "no_such_parts")
     assert found.exit_code == 64 and "error: --import no_such_parts: 1 problem" in found.output
@@ -58,15 +60,33 @@ def test_another_python_without_torch_is_one_line(tmp_path):
     assert len(ended.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("text", "said"), [(None, "no such"), ('{"seed": 0,', "not JSON")])
-def test_a_configuration_that_cannot_be_read_waits_for_no_torch(text, said, tmp_path):
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train --config_file mine.json",
+        "sweep mine.json",
+        "cache pusht_image mine.json",
+        "embed --model hashed --out out --key text --config_file mine.json",
+        "compare a b --out out --config_file mine.json",
+        "improve run --out out --config_file mine.json",
+    ],
+)
+def test_a_configuration_that_cannot_be_read_waits_for_no_torch(line, tmp_path):
     (tmp_path / "torch.py").write_text("raise SystemExit('torch is loaded')")
-    if text is not None:
-        (tmp_path / "mine.json").write_text(text)
-    line = [sys.executable, "train_policy.py", "--config_file", tmp_path / "mine.json"]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    ended = subprocess.run(line, env=environment, capture_output=True, text=True)
-    assert ended.returncode == 64 and told(ended.stderr, "error", "mine.json", said)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.getcwd()])}
+    for text, said in ((None, "no such"), ('{"seed": 0,', "not JSON")):
+        if text is not None:
+            (tmp_path / "mine.json").write_text(text)
+        words = [sys.executable, "-m", "dp_prior", *line.split()]
+        ended = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert ended.returncode == 64 and told(ended.stderr, "error", "mine.json", said), ended.stderr
+
+
+def test_a_line_with_a_configuration_that_cannot_be_read_is_completed(tmp_path):
+    words = f"dp-prior sweep {tmp_path / 'mine.json'} --se"
+    environment = {"COMP_WORDS": words, "COMP_CWORD": "3", "_DP_PRIOR_COMPLETE": "bash_complete"}
+    done = CliRunner().invoke(main, env=environment, prog_name="dp-prior")
+    assert done.exit_code == 0 and "--seeds" in done.output and "mine.json" not in done.output
 
 
 @pytest.mark.parametrize("pairs", [[], ["a=b"], ["a=b", "c=d=e"], ["a=b", "a=c"]])
@@ -124,7 +144,7 @@ def test_ctrl_c_is_told_and_has_its_code_without_the_imports_that_it_may_have_br
     assert (caught.value.code, capsys.readouterr().err) == (130, "error: interrupted\n")
 
 
-@pytest.mark.parametrize("line", [["inspect", "data"], ["train", "--config_file", "mine.json", "--check"]])
+@pytest.mark.parametrize("line", [["inspect", "data"], ["train", "--config_file", "pusht_state", "--check"]])
 def test_ctrl_c_while_numpy_is_imported_ends_a_command_that_imports_torch(line):
     program = (
         "import os, signal, sys\n"

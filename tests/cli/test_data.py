@@ -39,7 +39,7 @@ from tests.messages import told
         ("inspect good.npz --write-config good.npz/new.json", ("good.npz", "another file")),
         ("make-demonstrations --task insertion --out new.npz --noise nan", ("nan", "finite")),
         ("embed --model hashed --out new --texts ends.npz --set a=3", ("--set", "--config_file")),
-        ("embed --model hashed --out new --config_file c.json --key a --column b", ("--column", "--texts", "--key")),
+        ("embed --model hashed --out new --config_file digits --key a --column b", ("--column", "--texts", "--key")),
         ("inspect good.npz --set seed=3", ("--set seed=3", "configuration", "good.npz")),
         ("convert good.npz new --to lerobot --fps nan", ("nan", "finite")),
         ("convert good.npz new --to lerobot --fps inf", ("inf", "finite")),

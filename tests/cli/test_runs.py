@@ -36,7 +36,7 @@ def test_a_page_of_several_runs_needs_a_place(tmp_path):
     ("line", "refusal"),
     [
         ("compare a.csv --most 3 --measure success", ("--most, --measure", "policies")),
-        ("compare a.csv --config_file c.json --device cuda", ("--config_file, --device", "policies")),
+        ("compare a.csv --config_file pusht_state --device cuda", ("--config_file, --device", "policies")),
         ("compare a b --out c --range 0 5", ("--range", "OUTCOMES.csv")),
         ("compare a.csv --range 3 2", ("--range 3 2", "empty", "lowest")),
         ("compare a.csv --range -1e308 1e308", ("--range -1e+308 1e+308", "wider")),

@@ -16,7 +16,6 @@ from dp_prior.places.upload import UploadConfig
 from dp_prior.places.worker import Worker
 from dp_prior.run.run import Run
 from dp_prior.run_directory.config import TrainConfig
-from dp_prior.run_directory.configurations import find_configuration
 from tests.messages import told
 from tests.tiny import experiment, tiny
 
@@ -117,7 +116,7 @@ def test_a_run_of_other_settings_does_not_claim_the_score_of_its_file(tmp_path, 
         "tracker.data_path": str(tmp_path / "run"), "tracker.log": [], "tracker.save": [SAVER], "tracker.report": False,
     }  # fmt: skip
     overrides = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
-    outcome = Run(TrainConfig.from_json_path(find_configuration("pusht_state"), overrides), report=None).run()
+    outcome = Run(TrainConfig.from_json_path("pusht_state", overrides), report=None).run()
     assert outcome.failures == []
     card = read_card(hub.files("me/card")["README.md"].decode())
     assert "0.971" not in card.text and "Hardware" not in card.text
