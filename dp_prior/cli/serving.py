@@ -219,7 +219,8 @@ def trial(
     of every trial until the policies are told apart. After a stop the same command continues.
     """
     from dp_prior.commands.candidate import Candidate
-    from dp_prior.commands.compare import OUTCOMES, verdict_lines, write_result
+    from dp_prior.commands.compare import verdict_lines, write_result
+    from dp_prior.commands.outcomes import OUTCOMES
     from dp_prior.commands.trial_sheet import TrialRules, opened_sheet
     from dp_prior.run_directory.exit_file import STOPPED
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +61,3 @@ class Candidate:
             raise
         except (ValueError, ExportError) as error:
             raise ConfigError(self.name, [str(error)]) from None
-
-
-def refuse_twins(policies: dict[str, Any]) -> None:
-    """Raises ConfigError if two names have the same policy; `policies` are identities by name."""
-    for one, other in combinations(policies, 2):
-        if policies[one] == policies[other]:
-            raise ConfigError(other, [f"is the same policy as {one}; compare different ones"])

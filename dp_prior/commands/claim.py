@@ -3,6 +3,7 @@ time."""
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,14 @@ def claim(out: Path, identity: dict[str, Any], work: str = "a comparison") -> li
         The names of the policies, in the order of the first call.
 
     Raises:
-        ConfigError: the folder holds another comparison.
+        ConfigError: the folder holds another comparison, or two names have the same policy.
         FileExistsError: the folder holds something else, or is a file.
         OSError: the folder cannot be written.
     """
+    policies = identity["policies"]
+    for one, other in combinations(policies, 2):
+        if policies[one] == policies[other]:
+            raise ConfigError(other, [f"is the same policy as {one}; compare different ones"])
     path = out / PLAYERS
     if path.is_file():
         kept = read_object(path)
@@ -43,7 +48,7 @@ def claim(out: Path, identity: dict[str, Any], work: str = "a comparison") -> li
         raise FileExistsError(f"{out} is not empty and does not hold {work}; choose another --out")
     out.mkdir(parents=True, exist_ok=True)
     replace_file(path, encode_document(identity))
-    return list(identity["policies"])
+    return list(policies)
 
 
 def held(out: Path) -> FileLock:

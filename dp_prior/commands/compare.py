@@ -7,15 +7,13 @@ which the test allows as often as one likes. The outcomes are kept in a file, fr
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dp_prior.commands.candidate import refuse_twins
 from dp_prior.commands.claim import claim, held
-from dp_prior.commands.outcomes import Outcomes
+from dp_prior.commands.outcomes import OUTCOMES, Outcomes
 from dp_prior.commands.players import Play, Player, score_limits
 from dp_prior.config import ConfigError
 from dp_prior.evaluation.picture import import_figure
@@ -24,7 +22,6 @@ from dp_prior.files.durable import replace_file
 from dp_prior.files.json_text import encode_document, finite
 from dp_prior.reports.pages.verdict_page import verdict_page
 
-OUTCOMES = "outcomes.csv"
 RESULT = "verdict.json"
 VERDICT_PAGE = "verdict.html"
 ROUNDING = 1e-6
@@ -94,13 +91,11 @@ def compare_policies(
     limits = (0.0, 1.0) if rules.measure == "success" else score_limits(players)
     first = players[0].record.first_seed
     policies = {player.name: player.identity for player in players}
-    refuse_twins(policies)
     claim(out, {"policies": policies, "measure": rules.measure, "first_seed": first})
-    kept = out / OUTCOMES
     starts: list[str] = []
     with contextlib.ExitStack() as opened:
         opened.enter_context(held(out))
-        outcomes = Outcomes.read(kept, limits) if kept.is_file() else Outcomes()
+        outcomes = Outcomes.kept(out, limits)
         known = Comparison(outcomes.scores(names, starts), limits, rules.error)
         plays: dict[str, Play] = {}
         for episodes in rules.rounds:
@@ -115,12 +110,12 @@ def compare_policies(
                     rows = plays[player.name](range(missing[0], missing[-1] + 1))
                     if rules.measure == "score":
                         rows = _within(rows, limits, player.record.env.type)
-                    outcomes.add(outcome_rows(player.name, rows, rules.measure, limits[0]))
-                    outcomes.write(kept)
+                    outcomes.add(player.name, rows, rules.measure, limits[0])
+                    outcomes.write(out / OUTCOMES)
             starts += [str(first + one) for one in episodes]
             known = Comparison(outcomes.scores(names, starts), limits, rules.error)
             report(_progress(names, known, rules.most))
-    if rules.measure == "success" and not any(row.get("success") for row in outcomes.rows.values()):
+    if rules.measure == "success" and not outcomes.tells_success:
         report(f"no episode told whether it was solved: does {players[0].record.env.type!r} tell it (success_score)?")
     return names, known
 
@@ -192,20 +187,6 @@ def verdict_lines(names: Sequence[str], known: Comparison, most: int | None) -> 
         lines.append(f"{known.rollouts} rollouts of at most {all_rollouts}; {saved} saved")
     lines.append(f"a verdict here is wrong with a probability of at most {known.error:g}, however often one looks")
     return lines
-
-
-def outcome_rows(name: str, rows: Iterable[dict[str, Any]], measure: str, lowest: float) -> Iterator[dict[str, str]]:
-    """Episodes as rows of the file. Without a score, since actions were not finite, an episode has the lowest one."""
-    for row in rows:
-        score = row["score"] if measure == "score" else float(row["success"] or False)
-        success = "" if row["success"] is None else str(int(row["success"]))
-        yield {
-            "start": str(row["seed"]),
-            "policy": name,
-            "score": repr(lowest if math.isnan(score) else score),
-            "success": success,
-            "steps": str(row["steps"]),
-        }
 
 
 def _within(rows: Iterable[dict[str, Any]], limits: tuple[float, float], env: str) -> list[dict[str, Any]]:

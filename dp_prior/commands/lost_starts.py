@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dp_prior.commands.compare import OUTCOMES, outcome_rows
-from dp_prior.commands.outcomes import Outcomes
+from dp_prior.commands.outcomes import OUTCOMES, Outcomes
 from dp_prior.commands.players import Player
 from dp_prior.config import ConfigError
 from dp_prior.envs.expert_demonstrations import write_arrays
@@ -66,8 +65,7 @@ def find_losses(player: Player, first: int, folder: Path, error: float, is_enoug
         ConfigError: the environment told in no episode whether it is solved.
         OSError: a file cannot be written.
     """
-    kept, env = folder / OUTCOMES, player.record.env
-    outcomes = Outcomes.read(kept, (0.0, 1.0)) if kept.is_file() else Outcomes()
+    outcomes, env = Outcomes.kept(folder, (0.0, 1.0)), player.record.env
     found = Losses.of(outcomes, first, error)
     if not is_enough(found):
         (folder / LOST).mkdir(parents=True, exist_ok=True)
@@ -77,12 +75,12 @@ def find_losses(player: Player, first: int, folder: Path, error: float, is_enoug
                 for row in rows:
                     if not row["success"]:  # before the outcomes, so that a lost start always has its actions
                         write_arrays(folder / LOST / f"{row['seed']}.npz", action=row["actions"])
-                outcomes.add(outcome_rows(POLICY, rows, "success", 0.0))
-                outcomes.write(kept)
+                outcomes.add(POLICY, rows, "success", 0.0)
+                outcomes.write(folder / OUTCOMES)
                 found = Losses.of(outcomes, first, error)
                 if is_enough(found):
                     break
-    if not any(row.get("success") for row in outcomes.rows.values()):  # many environments tell nothing of a failure
+    if not outcomes.tells_success:
         remedy = "let its info have is_success, or give the evaluator's env a success_score"
         told = f"told in none of {found.starts} episodes whether it is solved"
         raise ConfigError(f"environment {env.type!r}", [f"{told}; {remedy}"])

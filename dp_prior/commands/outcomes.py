@@ -8,12 +8,16 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dp_prior.config import ConfigError
 from dp_prior.files.durable import replace_file
 from dp_prior.files.regular_files import UnfitError, read_small
+
+OUTCOMES = "outcomes.csv"
+"""Name of the file in the folder of a comparison."""
 
 LARGEST = 64 << 20
 """Bytes of a file of outcomes."""
@@ -55,6 +59,12 @@ class Outcomes:
             raise ConfigError(str(path), problems[:10])
         return cls(row for _, row in rows)
 
+    @classmethod
+    def kept(cls, folder: Path, limits: tuple[float, float]) -> Outcomes:
+        """The outcomes in a folder, none at first; see `read`."""
+        path = folder / OUTCOMES
+        return cls.read(path, limits) if path.is_file() else cls()
+
     @property
     def policies(self) -> list[str]:
         """Their names, in the order of the file."""
@@ -69,15 +79,34 @@ class Outcomes:
         """Whether a policy has a score for a start."""
         return (start, policy) in self.rows
 
+    @property
+    def tells_success(self) -> bool:
+        """Whether any episode told if it was solved; many environments tell nothing of a failure."""
+        return any(row.get("success") for row in self.rows.values())
+
     def scores(self, policies: Sequence[str], starts: Sequence[str]) -> np.ndarray:
         """(policies, starts), NaN where there is none."""
         known = {place: float(row["score"]) for place, row in self.rows.items()}
         found = [[known.get((start, policy), math.nan) for start in starts] for policy in policies]
         return np.array(found).reshape(len(policies), len(starts))
 
-    def add(self, rows: Iterable[dict[str, str]]) -> None:
-        """Add rows of new starts or policies."""
-        self.rows |= {(row["start"], row["policy"]): row for row in rows}
+    def add(self, policy: str, episodes: Iterable[dict[str, Any]], measure: str, lowest: float) -> None:
+        """Add the episodes that a policy played, see `Play`; each start has the number of its seed.
+
+        Args:
+            measure: "score" or "success".
+            lowest: the score of an episode without a score, since actions were not finite.
+        """
+        for one in episodes:
+            score = one["score"] if measure == "score" else float(one["success"] or False)
+            start, success = str(one["seed"]), one["success"]
+            self.rows[start, policy] = {
+                "start": start,
+                "policy": policy,
+                "score": repr(lowest if math.isnan(score) else score),
+                "success": "" if success is None else str(int(success)),
+                "steps": str(one["steps"]),
+            }
 
     def write(self, path: Path) -> None:
         """Replace a file by these rows, durably.

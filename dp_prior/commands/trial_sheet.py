@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dp_prior.commands.candidate import Candidate, refuse_twins
+from dp_prior.commands.candidate import Candidate
 from dp_prior.commands.claim import claim, held
 from dp_prior.commands.outcomes import Outcomes
 from dp_prior.commands.trial_journal import BlindTrial, Journal
@@ -128,7 +128,6 @@ def opened_sheet(candidates: Sequence[Candidate], rules: TrialRules, out: Path) 
         OSError: it cannot be written.
     """
     policies = {one.name: {"files": one.files} for one in candidates}
-    refuse_twins(policies)
     settings = {"range": list(rules.limits), "error": rules.error, "stages": list(rules.stages)}
     names = claim(out, {"policies": policies, **settings})
     with held(out), contextlib.closing(Journal(out / JOURNAL)) as journal:

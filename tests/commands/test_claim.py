@@ -32,6 +32,13 @@ def test_what_differs_is_named(tmp_path):
             claim(tmp_path, {**IDENTITY, **change})
 
 
+def test_one_policy_under_two_names_is_refused(tmp_path):
+    policies = {"one": {"files": 1}, "third": {"files": 2}, "other": {"files": 1}}
+    with pytest.raises(ConfigError, match=naming("other", "one;")):
+        claim(tmp_path, {"policies": policies})
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "out").touch()
     with pytest.raises(FileExistsError, match=naming(tmp_path / "out", "--out")):

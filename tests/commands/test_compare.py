@@ -9,14 +9,13 @@ from click.testing import CliRunner
 
 from dp_prior.cli import main
 from dp_prior.commands.compare import (
-    OUTCOMES,
     Rules,
     compare_outcomes,
     compare_policies,
     result_document,
     verdict_lines,
 )
-from dp_prior.commands.outcomes import Outcomes
+from dp_prior.commands.outcomes import OUTCOMES, Outcomes
 from dp_prior.commands.players import Player
 from dp_prior.config import ConfigError
 from dp_prior.files.locks import FileLock
