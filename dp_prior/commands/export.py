@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES
-from dp_prior.commands.stored import read_stored
-from dp_prior.config import ConfigError, an
+from dp_prior.commands.stored import stored_policy
+from dp_prior.config import ConfigError
 from dp_prior.inference.export.graph_options import AS_USUAL, Format, GraphOptions
 from dp_prior.inference.export.write import write_export
 from dp_prior.places.local import copy_checkpoint
 from dp_prior.places.reference import resolve
-from dp_prior.tasks.policy import DiffusionPolicy
 
 
 def export_checkpoint(reference: str, directory: Path, *, whole: bool) -> tuple[Path, str]:
@@ -56,24 +55,6 @@ def export_policy(
     advice = "become graphs; leave --format out to copy the checkpoint, or draw from it by dp-prior sample"
     policy, task = stored_policy(source, overrides, advice)
     return write_export(policy, directory, layout, source=str(source), sampler=task.sampler, options=options)
-
-
-def stored_policy(source: Path, overrides: tuple[str, ...], what: str) -> tuple[DiffusionPolicy, Any]:
-    """The policy of a checkpoint, and its task with overrides.
-
-    Args:
-        what: policies alone do, for the error.
-
-    Raises:
-        ConfigError: it is no policy, or cannot be loaded.
-    """
-    task = read_stored(source, overrides, with_data=False).task
-    if task.kind != "policy":
-        raise ConfigError(str(source), [f"holds {an(task.type)}, but only policies {what}"])
-    try:
-        return DiffusionPolicy.from_pretrained(source), task
-    except ValueError as error:
-        raise ConfigError(str(source), [str(error)]) from None
 
 
 def frame_sizes(pairs: Iterable[str]) -> dict[str, tuple[int, int]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dp_prior.commands.players import stored_config
+from dp_prior.commands.stored import stored_config
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import ChangedError, DataError
 from dp_prior.data.formats.choice import named

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from dp_prior.checkpoints.format import MODEL_FILES
-from dp_prior.commands.export import export_policy, stored_policy
-from dp_prior.commands.stored import read_stored
+from dp_prior.commands.stored import read_stored, stored_policy
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior.data.formats.episode_store import EpisodeStore
@@ -16,6 +15,7 @@ from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.inference.export.graph_options import GraphOptions
 from dp_prior.inference.export.lerobot_folder import lerobot_settings, write_lerobot_folder
 from dp_prior.inference.export.wiring import Wiring, wired
+from dp_prior.inference.export.write import write_export
 from dp_prior.places.hub import publish
 from dp_prior.places.local import copy_checkpoint
 from dp_prior.places.reference import resolve
@@ -51,7 +51,7 @@ def export_for_lerobot(
         RemoteError: the Hub refuses, or cannot be reached.
     """
     source = resolve(reference, whole=False)
-    policy, _ = stored_policy(source, (), "act on robots")
+    policy, task = stored_policy(source, (), "act on robots")
     data, store, remark = _recorded(source)
     reads = obs_spec(policy.spec, policy.normalizer)
     wiring = wired(policy.spec, reads, keys, data, store)
@@ -61,7 +61,8 @@ def export_for_lerobot(
 
     def write(place: Path) -> None:
         if inside == "onnx":
-            export_policy(reference, place, "onnx", options=GraphOptions(frames=_resized(policy, wiring)))
+            options = GraphOptions(frames=_resized(policy, wiring))
+            write_export(policy, place, "onnx", source=str(source), sampler=task.sampler, options=options)
         else:
             copy_checkpoint(source, place, MODEL_FILES)
 

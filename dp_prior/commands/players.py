@@ -6,12 +6,10 @@ import contextlib
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from dp_prior.checkpoints.documents import CONFIG
-from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.commands.candidate import Candidate
+from dp_prior.commands.stored import stored_config
 from dp_prior.config import ConfigError
 from dp_prior.envs.fingerprint import versions
 from dp_prior.evaluation.rollout import RolloutConfig
@@ -94,16 +92,6 @@ def score_limits(players: Sequence[Player]) -> tuple[float, float]:
         told = f"environment {first.record.env.type!r} states no limits of its scores"
         raise ConfigError("--measure score", [f"{told}; compare by --measure success, or by the environment's `score`"])
     return low, high
-
-
-def stored_config(directory: Path) -> TrainConfig | None:
-    """The configuration of a checkpoint; None if it holds none of a run."""
-    if not (directory / CONFIG).is_file():
-        return None
-    document = read_checkpoint(directory, [CONFIG]).documents[CONFIG]
-    if "train" not in document:
-        return None
-    return TrainConfig.from_json(json.dumps(document), source=str(directory / CONFIG))
 
 
 def _rollouts(config: TrainConfig | None, name: str | None, source: str) -> RolloutConfig:

@@ -29,7 +29,7 @@ from torch import Tensor
 from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.format import read_manifest
 from dp_prior.commands.conditions import Conditions, Given, HeldOut, Labelled
-from dp_prior.commands.stored import TIMEOUT_S, StoredTask, load_model, read_stored, watched
+from dp_prior.commands.stored import StoredTask, load_model, read_stored, watched
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.draw import Draw
 from dp_prior.evaluation.grid import save_png
@@ -48,9 +48,7 @@ from dp_prior.files.regular_files import read_small
 from dp_prior.files.temporary import remove_leftovers
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.stop import Abandoned
-from dp_prior.job.watch.judge import PATIENCE
 from dp_prior.pixels.picture_files import import_pillow
-from dp_prior.places.reference import resolve
 from dp_prior.run_directory.changes import flat, kind_of
 from dp_prior.tensors.batch import LABEL, Spec
 from dp_prior.tensors.randomness import Randomness
@@ -101,7 +99,7 @@ def draw(reference: str, request: Request, ranks: Ranks, report: Callable[[str],
     """Draw the samples; goes on where an interrupted call of the same request stopped. A collective.
 
     Args:
-        reference: of a checkpoint, run or export; see `dp_prior.places.reference`.
+        reference: see `load_model`.
         report: prints a line; called on the main rank.
 
     Returns:
@@ -112,8 +110,7 @@ def draw(reference: str, request: Request, ranks: Ranks, report: Callable[[str],
         ConfigError: the model cannot be drawn from in this way.
     """
     ranks.decide(lambda: _check_absent(request))
-    directory = ranks.decide(lambda: resolve(reference, whole=request.weights is not None), PATIENCE * TIMEOUT_S)
-    model = load_model(directory, ranks, weights=request.weights, guidance_scale=request.guidance_scale)
+    directory, model = load_model(reference, ranks, weights=request.weights, guidance_scale=request.guidance_scale)
     if request.is_folder:
         import_pillow()
         if len(model.spec.x_shape) != 3 or model.spec.x_shape[-1] not in (1, 3):

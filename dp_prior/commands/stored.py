@@ -1,4 +1,4 @@
-"""What a checkpoint holds for commands that draw or measure without training: its model, its task and its data."""
+"""What a checkpoint holds for commands: its model, its task, its data, and the configuration of its training."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from typing import Any
 
 from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.format import read_checkpoint
-from dp_prior.config import Config, ConfigError
+from dp_prior.config import Config, ConfigError, an
 from dp_prior.data import DataConfig
 from dp_prior.data.split_data import SplitData
 from dp_prior.job.ranks import Ranks
+from dp_prior.job.watch.judge import PATIENCE
+from dp_prior.places.reference import resolve
+from dp_prior.run_directory.config import TrainConfig
 from dp_prior.run_directory.exit_file import explain
 from dp_prior.tasks import TaskConfig
+from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tasks.pretrained import Pretrained
 from dp_prior.tensors.batch import Spec
 
@@ -50,6 +54,16 @@ class StoredTask(Config):
         return found
 
 
+def stored_config(directory: Path) -> TrainConfig | None:
+    """The configuration of a checkpoint; None if it holds none of a run."""
+    if not (directory / CONFIG).is_file():
+        return None
+    document = read_checkpoint(directory, [CONFIG]).documents[CONFIG]
+    if "train" not in document:
+        return None
+    return TrainConfig.from_json(json.dumps(document), source=str(directory / CONFIG))
+
+
 def read_stored(directory: Path, overrides: Iterable[str] = (), *, with_data: bool = True) -> StoredTask:
     """Read the configuration of a checkpoint.
 
@@ -70,15 +84,41 @@ def read_stored(directory: Path, overrides: Iterable[str] = (), *, with_data: bo
     return found
 
 
-def load_model(directory: Path, ranks: Ranks, *, weights: str | None, guidance_scale: float | None) -> Any:
-    """The model of any task, on the device of this rank; see `Pretrained.from_pretrained`.
+def stored_policy(directory: Path, overrides: Iterable[str], what: str) -> tuple[DiffusionPolicy, Any]:
+    """The policy of a checkpoint, and its task with overrides.
+
+    Args:
+        what: policies alone do, for the error.
+
+    Raises:
+        ConfigError: it is no policy, or cannot be loaded.
+    """
+    task = read_stored(directory, overrides, with_data=False).task
+    if task.kind != "policy":
+        raise ConfigError(str(directory), [f"holds {an(task.type)}, but only policies {what}"])
+    try:
+        return DiffusionPolicy.from_pretrained(directory), task
+    except ValueError as error:
+        raise ConfigError(str(directory), [str(error)]) from None
+
+
+def load_model(reference: str, ranks: Ranks, *, weights: str | None, guidance_scale: float | None) -> tuple[Path, Any]:
+    """The model of any task, on the device of this rank. A collective.
+
+    Args:
+        reference: of a checkpoint, a run or an export; see `dp_prior.places.reference`.
+        weights, guidance_scale: see `Pretrained.from_pretrained`.
+
+    Returns:
+        The directory of the checkpoint, and the model.
 
     Raises:
         ConfigError: it cannot be loaded, or not guided.
     """
+    directory = ranks.decide(lambda: resolve(reference, whole=weights is not None), PATIENCE * TIMEOUT_S)
+    how = {"weights": weights, "guidance_scale": guidance_scale, "device": ranks.device}
     try:
-        how = {"weights": weights, "guidance_scale": guidance_scale, "device": ranks.device}
-        return Pretrained.from_pretrained(directory, **how)
+        return directory, Pretrained.from_pretrained(directory, **how)
     except ConfigError:
         raise
     except ValueError as error:  # for example, there are no such weights

@@ -17,7 +17,8 @@ from click.testing import CliRunner
 from dp_prior.cli import main
 from dp_prior.commands import corrections, improve, lost_starts
 from dp_prior.commands.improve import ROUNDS, Aim
-from dp_prior.commands.players import Player, stored_config
+from dp_prior.commands.players import Player
+from dp_prior.commands.stored import stored_config
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import ChangedError
 from dp_prior.envs.metaworld_tasks import INSTRUCTIONS

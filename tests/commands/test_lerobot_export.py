@@ -80,10 +80,10 @@ def test_an_export_inside_resizes_the_frames_of_the_robot(tmp_path, monkeypatch)
     for sizes, frames in (({source: [48, 64]}, {"eye": (48, 64)}), ({}, {})):
         monkeypatch.setattr(lerobot_export, "wired", lambda *given, sizes=sizes: inner(*given)._replace(
             frame_sizes=sizes))  # fmt: skip
-        monkeypatch.setattr(lerobot_export, "export_policy", lambda *given, **more: asked.update(more))
+        monkeypatch.setattr(lerobot_export, "write_export", lambda *given, **more: asked.update(more))
         place = tmp_path / f"new_{len(sizes)}"
         export_for_lerobot(str(tmp_path / "policy"), place, keys={"eye": source}, inside="onnx")
-        assert asked == {"options": GraphOptions(frames=frames)}
+        assert asked["options"] == GraphOptions(frames=frames)
 
 
 def test_observations_without_a_place_and_models_that_do_not_act_are_refused(trained_policy, trained_prior, tmp_path):

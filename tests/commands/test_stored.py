@@ -41,11 +41,16 @@ def test_data_that_are_left_out_or_were_never_stored_are_named(trained_policy):
 def test_the_model_is_that_of_the_checkpoint_by_the_name_of_its_weights(trained_policy):
     directory, ranks = resolve(trained_policy), Ranks(make_accelerator("fp32"))
     for weights in (None, "slow"):
-        found = load_model(directory, ranks, weights=weights, guidance_scale=None).state_dict()
+        place, model = load_model(trained_policy, ranks, weights=weights, guidance_scale=None)
+        found = model.state_dict()
         expected = load_policy(directory, weights=weights).state_dict()
-        assert found.keys() == expected.keys() and all(found[name].equal(expected[name]) for name in expected)
+        assert (
+            place == directory
+            and found.keys() == expected.keys()
+            and all(found[name].equal(expected[name]) for name in expected)
+        )
     with pytest.raises(ConfigError, match=naming("'fast'", "'ema'", "'slow'")):
-        load_model(directory, ranks, weights="fast", guidance_scale=None)
+        load_model(trained_policy, ranks, weights="fast", guidance_scale=None)
 
 
 @pytest.mark.parametrize(
