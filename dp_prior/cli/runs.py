@@ -198,15 +198,14 @@ def compare(
     After a stop the same command continues. OUTCOMES.csv holds what was noted elsewhere, for example beside a robot, in
     the columns start, policy and score.
     """
-    from dp_prior.commands.compare import Rules, compare_outcomes, compare_policies, verdict_lines, write_result
+    from dp_prior.commands.compare import Rules, compare_outcomes, compare_policies
     from dp_prior.commands.players import Player
     from dp_prior.run_directory.config import TrainConfig
 
     if len(policies) == 1:
         playing = ("most", "per_round", "measure", "evaluator", "config_file", "device")
         refuse_given(playing, "only for policies that play; a CSV file holds outcomes that are known")
-        names, known = compare_outcomes(Path(policies[0]), limits, error)
-        most = None
+        result = compare_outcomes(Path(policies[0]), limits, error)
     else:
         refuse_given(["limits"], "only for OUTCOMES.csv; policies are scored by their rollouts, whose range is known")
         if out is None:
@@ -218,10 +217,10 @@ def compare(
             raise click.UsageError(f"{tables[0]} is no policy: {told}, with all policies in its column policy")
         given = None if config_file is None else TrainConfig.from_json_path(config_file)
         players = [Player(one, evaluator, given, device) for one in policies]
-        names, known = compare_policies(players, Rules(error, most, per_round, measure), out, say)
-    echo("\n".join(verdict_lines(names, known, most)))
+        result = compare_policies(players, Rules(error, most, per_round, measure), out, say)
+    echo("\n".join(result.lines()))
     if out is not None:
-        for path in write_result(names, known, most, out):
+        for path in result.write(out):
             echo(f"wrote {path}")
 
 

@@ -219,7 +219,7 @@ def trial(
     of every trial until the policies are told apart. After a stop the same command continues.
     """
     from dp_prior.commands.candidate import Candidate
-    from dp_prior.commands.compare import verdict_lines, write_result
+    from dp_prior.commands.comparison_result import ComparisonResult
     from dp_prior.commands.outcomes import OUTCOMES
     from dp_prior.commands.trial_sheet import TrialRules, opened_sheet
     from dp_prior.run_directory.exit_file import STOPPED
@@ -240,11 +240,11 @@ def trial(
     except (EOFError, KeyboardInterrupt):
         echo(f"\nstopped; every entry is kept in {out}, and the same command goes on", err=True)
         sys.exit(STOPPED)
-    known, void = sheet.known(), sheet.void()
-    echo("\n".join(verdict_lines(sheet.names, known, most)))
-    if void:
+    result = ComparisonResult(sheet.names, sheet.known(), most)
+    echo("\n".join(result.lines()))
+    if void := sheet.void():
         echo(f"void trials, which were repeated: {', '.join(f'{count} of {name}' for name, count in void.items())}")
-    for path in (out / OUTCOMES, *write_result(sheet.names, known, most, out)):
+    for path in (out / OUTCOMES, *result.write(out)):
         echo(f"wrote {path}")
     if (out / LOG).is_file():
         echo(f"warnings of the policies, which were not shown meanwhile, are in {out / LOG}")

@@ -13,7 +13,7 @@ import pytest
 from dp_prior.cli import serving
 from dp_prior.client import PolicyClient
 from dp_prior.client.client import ServerError
-from dp_prior.commands.compare import RESULT, VERDICT_PAGE
+from dp_prior.commands.comparison_result import RESULT, VERDICT_PAGE
 from dp_prior.commands.outcomes import OUTCOMES
 from dp_prior.commands.trial_sheet import JOURNAL, SEALED
 from tests import forks

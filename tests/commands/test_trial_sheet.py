@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from dp_prior.commands.compare import compare_outcomes, result_document
+from dp_prior.commands.compare import compare_outcomes
 from dp_prior.commands.trial_journal import Journal
 from dp_prior.commands.trial_sheet import JOURNAL, SEALED, Sheet, TrialRules, opened_sheet
 from dp_prior.config import ConfigError
@@ -53,10 +53,10 @@ def test_the_outcomes_give_the_verdict_of_the_sheet(tmp_path):
             score = (3.0, -1.0, 2.5)[sheet.policy(*due)] - 0.1 * (due[0] % 5) * (sheet.policy(*due) != 1)
             sheet.journal.enter(trial, score=score, stage="lift", notes="a, b")
         sheet.outcomes().write(tmp_path / "outcomes.csv")
-        names, again = compare_outcomes(tmp_path / "outcomes.csv", (-1.0, 3.0), 0.05)
-        order = [sheet.names.index(name) for name in names]
-        known = sheet.known()
-        assert result_document(names, again, None)["rollouts"] == known.rollouts
+        result = compare_outcomes(tmp_path / "outcomes.csv", (-1.0, 3.0), 0.05)
+        order = [sheet.names.index(name) for name in result.names]
+        known, again = sheet.known(), result.known
+        assert again.rollouts == known.rollouts
         assert (again.decided() == known.decided()[order][:, order]).all() and known.decided().any()
     assert "start 0; here" in (tmp_path / "outcomes.csv").read_text()
 

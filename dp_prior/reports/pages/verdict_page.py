@@ -27,7 +27,7 @@ LARGEST_WEALTH = 1e9
 
 
 def verdict_page(names: Sequence[str], known: Comparison, most: int | None) -> Page:
-    """The page of a comparison; `most` as in `dp_prior.commands.compare`."""
+    """The page of a comparison; `most` starts at most; None for outcomes that were noted elsewhere."""
     drawing = Drawing()
     pairs = known.pairs()
     rows = [
