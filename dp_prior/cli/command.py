@@ -13,11 +13,15 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
 from dp_prior.files.printable import printable
+
+if TYPE_CHECKING:
+    from dp_prior.job.stop import Stop
 
 
 def echo(text: object, *, err: bool = False) -> None:
@@ -218,6 +222,23 @@ def say(line: str) -> None:
     """Print a line; ignores a closed pipe or a full disk, which must not end the training."""
     with contextlib.suppress(OSError):
         echo(line)
+
+
+@contextlib.contextmanager
+def stop_requests() -> Iterator[Stop]:
+    """A signal requests a stop, and so does the end of the launcher that started this process as a rank. Entered before
+    the imports of a command, which take seconds."""
+    from dp_prior.job.launcher import end_with_parent
+    from dp_prior.job.signals import ECHO_S, LAUNCHER_ECHO_S, ignore_repeats_at_exit, stop_on_signal
+    from dp_prior.job.stop import Stop
+
+    stop, is_launched = Stop(), "LOCAL_RANK" in os.environ
+    with (
+        stop_on_signal(stop, LAUNCHER_ECHO_S if is_launched else ECHO_S),
+        end_with_parent(stop) if is_launched else contextlib.nullcontext(),
+    ):
+        ignore_repeats_at_exit()
+        yield stop
 
 
 @contextlib.contextmanager

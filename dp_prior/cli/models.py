@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
 from pathlib import Path
 
 import click
 
-from dp_prior.cli.command import Command, echo, import_modules, late_modules_option, modules_option, new_names, say
+from dp_prior.cli.command import (
+    Command,
+    echo,
+    import_modules,
+    late_modules_option,
+    modules_option,
+    new_names,
+    say,
+    stop_requests,
+)
 
 weights_option = click.option("--weights", help="An average of train.ema, or `online`; by default the first average.")
 guidance_option = click.option("--guidance-scale", type=float, help="Instead of the configured one.")
@@ -43,13 +50,7 @@ guidance_option = click.option("--guidance-scale", type=float, help="Instead of 
 def sample(checkpoint: str, n: int, out: Path, labels: str | None, modules: tuple[str, ...], **options: object) -> None:
     """Draw samples of any model into one file or folder (docs/sampling.md), on any number of ranks. Stop at any time;
     the same command continues."""
-    from dp_prior.job.launcher import end_with_parent
-    from dp_prior.job.signals import ECHO_S, LAUNCHER_ECHO_S, ignore_repeats_at_exit, stop_on_signal
-    from dp_prior.job.stop import Stop
-
-    stop, is_launched = Stop(), "LOCAL_RANK" in os.environ
-    with stop_on_signal(stop, LAUNCHER_ECHO_S if is_launched else ECHO_S):
-        ignore_repeats_at_exit()
+    with stop_requests() as stop:
         from dp_prior.commands.sample import Request, draw
         from dp_prior.commands.stored import TIMEOUT_S
         from dp_prior.job.ranks import Ranks, make_accelerator
@@ -58,8 +59,7 @@ def sample(checkpoint: str, n: int, out: Path, labels: str | None, modules: tupl
         import_modules(modules)
         request = Request(n, out, labels=tuple(filter(None, (labels or "").split(","))), **options)
         ranks = Ranks(make_accelerator("fp32", TIMEOUT_S), stop)
-        with end_with_parent(stop) if is_launched else contextlib.nullcontext():
-            is_done = draw(checkpoint, request, ranks, say if ranks.is_main_process else lambda line: None)
+        is_done = draw(checkpoint, request, ranks, say if ranks.is_main_process else lambda line: None)
         ranks.end()
     if not is_done:
         echo(f"stopped on {stop.reason or 'a signal to another rank'}; the same command goes on", err=True)

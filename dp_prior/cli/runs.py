@@ -27,6 +27,7 @@ from dp_prior.cli.command import (
     range_option,
     refuse_given,
     say,
+    stop_requests,
 )
 
 
@@ -57,20 +58,14 @@ def train(
     modules: tuple[str, ...],
 ) -> None:
     """Train the model that a JSON file describes; the same command resumes a stopped run."""
-    from dp_prior.job.signals import ECHO_S, LAUNCHER_ECHO_S, ignore_repeats_at_exit, stop_on_signal
-    from dp_prior.job.stop import Stop
-
     with optional_stdout(), contextlib.ExitStack() as ends:
-        stop, is_launched = Stop(), "LOCAL_RANK" in os.environ
         if check:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             import numpy  # noqa: F401 (before torch, as for all commands, see `import_modules`)
-        else:  # before the imports below, which take seconds
-            ends.enter_context(stop_on_signal(stop, LAUNCHER_ECHO_S if is_launched else ECHO_S))
-            ignore_repeats_at_exit()
+        else:
+            stop = ends.enter_context(stop_requests())
         ends.enter_context(exit_codes())
         from dp_prior.cli.farewell import farewell
-        from dp_prior.job.launcher import end_with_parent
         from dp_prior.job.ranks import Ranks, make_accelerator
         from dp_prior.job.slurm import SlurmJob
         from dp_prior.run.check import check as check_run
@@ -88,11 +83,9 @@ def train(
                 given |= {"resume": [resume]} if resume != "auto" else {}
                 own = [f"--{option}={value}" for option, values in given.items() for value in values]
                 train_it = shlex.join(["dp-prior", "train", "--config_file", str(config_file), *own])
-                say(found if is_launched else f"{found}\nnext\n  {train_it}")
+                say(found if "LOCAL_RANK" in os.environ else f"{found}\nnext\n  {train_it}")
             ranks.end()
             return
-        if is_launched:
-            ends.enter_context(end_with_parent(stop))
         job = SlurmJob.of(os.environ)
         run = Run(config, report=say, stop=stop)
         outcome = run.run(resume, None if job is None else job.end, allow_change)
