@@ -94,6 +94,12 @@ class Request:
         """Folder of the batches drawn so far."""
         return self.out.with_name(f".{self.out.name}.unfinished")
 
+    @property
+    def batches(self) -> dict[Path, Tensor]:
+        """The indices of each batch, in order, by its file in the unfinished folder."""
+        parts = torch.arange(self.n).split(self.batch_size)
+        return {self.unfinished / f"batch_{number:08d}.npy": ids for number, ids in enumerate(parts)}
+
 
 def draw(reference: str, request: Request, ranks: Ranks, report: Callable[[str], None]) -> bool:
     """Draw the samples; goes on where an interrupted call of the same request stopped. A collective.
@@ -168,30 +174,21 @@ def _draw_batches(
     model: Any, sampler: Any, conditions: Conditions, request: Request, ranks: Ranks, report: Callable[[str], None]
 ) -> None:
     """Draw and write this rank's batches that are not there yet."""
-    batches = list(enumerate(_batches(request)))
+    batches = request.batches
     told = max(1, len(batches) // (20 * ranks.num_processes))
-    for count, (number, ids) in enumerate(batches[ranks.process_index :: ranks.num_processes]):
+    for count, path in enumerate(list(batches)[ranks.process_index :: ranks.num_processes]):
         ranks.beat()
         if count % told == 0 and ranks.is_main_process:
-            report(f"{sum(_part(request, one).exists() for one, _ in batches)} of {len(batches)} batches")
-        path = _part(request, number)
+            report(f"{sum(one.exists() for one in batches)} of {len(batches)} batches")
         if path.exists():
             continue
         with ranks.busy():
-            ids = ids.to(ranks.device)
+            ids = batches[path].to(ranks.device)
             random = Randomness.from_counts(request.seed, "predict", ids)
             found = model.draw(conditions.rows(ids), random, Draw(sampler)).cpu().numpy()
             content = io.BytesIO()
             np.save(content, found, allow_pickle=False)
             replace_file(path, content.getvalue())
-
-
-def _batches(request: Request) -> Iterator[Tensor]:
-    yield from torch.arange(request.n).split(request.batch_size)
-
-
-def _part(request: Request, number: int) -> Path:
-    return request.unfinished / f"batch_{number:08d}.npy"
 
 
 def _check_absent(request: Request) -> None:
@@ -257,7 +254,6 @@ def _begin(request: Request, job: dict[str, Any]) -> bool:
     except ValueError as error:
         raise FileExistsError(f"{path} is damaged ({error}); delete {folder}") from None
     job = json.loads(json.dumps(job))
-    found.pop("sha256", None)
     if changed := sorted(key for key in job.keys() | found.keys() if job.get(key) != found.get(key)):
         differences = "; ".join(f"{key} was {found.get(key)}, is {job.get(key)}" for key in changed)
         raise FileExistsError(
@@ -298,8 +294,8 @@ def _clear(folder: Path) -> None:
 
 
 def _parts(request: Request) -> Iterator[np.ndarray]:
-    for number, _ in enumerate(_batches(request)):
-        yield np.load(_part(request, number), allow_pickle=False)
+    for path in request.batches:
+        yield np.load(path, allow_pickle=False)
 
 
 def _write_npz(path: Path, n: int, arrays: dict[str, Iterator[np.ndarray]]) -> None:
