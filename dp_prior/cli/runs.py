@@ -262,7 +262,7 @@ def improve(
     After a stop the same command continues; a higher --rounds adds rounds.
     """
     from dp_prior.commands.corrected_rollouts import learn_corrections
-    from dp_prior.commands.improve import Aim, improve
+    from dp_prior.commands.improve import Aim, Improvement
     from dp_prior.run_directory.config import TrainConfig
     from dp_prior.run_directory.exit_file import STOPPED
 
@@ -277,8 +277,9 @@ def improve(
         return
     wanted = Aim(**aim)
     given = None if config_file is None else TrainConfig.from_json_path(config_file)
-    rounds, is_done = improve(run, wanted, most, out, say, evaluator=evaluator, given=given, device=device)
-    if not is_done:
+    improvement = Improvement(run, wanted, out, say, evaluator=evaluator, given=given, device=device)
+    rounds = improvement.rounds(most)
+    if improvement.is_stopped:
         echo("stopped; the same command goes on", err=True)
         sys.exit(STOPPED)
     last = rounds[-1]

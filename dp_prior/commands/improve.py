@@ -121,13 +121,23 @@ class Improvement:
         identity = {"policies": {player.name: player.identity}, **asdict(aim), "overrides": [*aim.overrides]}
         claim(out, identity, "an improvement")
 
-    def rounds(self, most: int) -> Iterator[Round]:
-        """Do at most so many rounds until the aim is reached, then test the last policy.
+    def rounds(self, most: int) -> list[Round]:
+        """Do at most so many rounds until the aim is reached, then test the last policy. Each round is a line and a row
+        of the table.
 
         Raises:
             ConfigError: nobody can say what to do on the lost starts, or more rounds are done already.
             FileExistsError: another process works in the folder.
         """
+        done: list[Round] = []
+        for one in self._rounds(most):
+            done.append(one)
+            content = {"is_reached": self._aim.is_reached(one.losses), "rounds": [each.document() for each in done]}
+            replace_file(self._out / ROUNDS, encode_document(content))
+            self._report(str(one))
+        return done
+
+    def _rounds(self, most: int) -> Iterator[Round]:
         done = sum(read_result(run) is not None for run in self._out.glob("round_*/run"))
         if done > most:
             raise ConfigError("--rounds", [f"is {most}, but {self._out} has {done} rounds; give at least {done}"])
@@ -201,25 +211,6 @@ class Improvement:
         aim, added = self._aim, [expert_set(self._config, folder) for folder in episodes]
         how = {"weight": aim.weight, "samples": aim.samples, "overrides": aim.overrides}
         return improved_config(self._config, policy, added, directory=directory, **how)
-
-
-def improve(
-    run: str, aim: Aim, most: int, out: Path, report: Callable[[str], None], **playing: Any
-) -> tuple[list[Round], bool]:
-    """Improve a policy in at most so many rounds; each is a line and a row of the table.
-
-    Returns:
-        The rounds, and whether all were done.
-
-    Raises: see `Improvement`.
-    """
-    work, done = Improvement(run, aim, out, report, **playing), []
-    for one in work.rounds(most):
-        done.append(one)
-        rows = [each.document() for each in done]
-        replace_file(out / ROUNDS, encode_document({"is_reached": aim.is_reached(one.losses), "rounds": rows}))
-        report(str(one))
-    return done, not work.is_stopped
 
 
 def _refuse_unobserved(record: Any, wanted: Mapping[str, tuple[int, ...] | None]) -> None:

@@ -57,7 +57,8 @@ def trained(place, **changes):
 
 def improved(run, out, most=1, aim=AIM):
     said = []
-    return *improve.improve(str(run), aim, most, out, said.append), said
+    work = improve.Improvement(str(run), aim, out, said.append)
+    return work.rounds(most), not work.is_stopped, said
 
 
 def contents(out):
