@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from dp_prior.cli.command import Commands, echo
+from dp_prior.cli.command import PATH, Commands, echo
 
 
 @click.group(cls=Commands)
@@ -16,14 +16,14 @@ def checkpoints() -> None:
 
 
 @checkpoints.command("ls")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PATH)
 def list_checkpoints(run: Path) -> None:
     """List the checkpoints, newest first."""
     _show_checkpoints(run, compare_hashes=False)
 
 
 @checkpoints.command("verify")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PATH)
 def verify_checkpoints(run: Path) -> None:
     """Compare every byte with its hash; changes nothing. Exit code 65 if something is damaged."""
     from dp_prior.run_directory.exit_file import BAD_DATA
@@ -34,7 +34,7 @@ def verify_checkpoints(run: Path) -> None:
 
 
 @checkpoints.command("prune")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PATH)
 @click.option("--keep-latest", type=click.IntRange(min=2), help="Instead of checkpoints.keep_latest of the run.")
 @click.option("--keep-best", type=click.IntRange(min=0), help="Instead of checkpoints.keep_best of the run.")
 @click.option("--keep-every", type=click.IntRange(min=1), help="Instead of checkpoints.keep_every of the run.")
@@ -54,7 +54,7 @@ def prune_checkpoints(run: Path, dry_run: bool, **keep: int | None) -> None:
 
 
 @checkpoints.command("repair")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PATH)
 def repair_checkpoints(run: Path) -> None:
     """Set damaged checkpoints aside, restore checkpoints that verify again, delete leftovers, rewrite index.json."""
     from dp_prior.checkpoints.upkeep import repair, root_of, store_of

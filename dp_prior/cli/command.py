@@ -135,6 +135,9 @@ modules_option = _modules_option("imported")
 late_modules_option = _modules_option("modules")
 """For a command that imports the modules later, under its signal handler, or passes the names on."""
 
+PATH = click.Path(path_type=Path)
+EXISTING_PATH = click.Path(exists=True, path_type=Path)
+
 overrides_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable."
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from dp_prior.cli.command import Command, echo, modules_option
+from dp_prior.cli.command import PATH, Command, echo, modules_option
 
 
 @click.command(cls=Command)
@@ -31,7 +31,7 @@ def schema() -> None:
     ),
     help="Whose configuration it is; by default by its settings.",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="File to write; by default the configuration is printed.")
+@click.option("--out", type=PATH, help="File to write; by default the configuration is printed.")
 def translate(theirs: tuple[str, ...], library: str | None, out: Path | None) -> None:
     """Translate a configuration of another library, with a line for each setting (docs/coming_from.md).
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import click
 
 from dp_prior.cli.command import (
+    EXISTING_PATH,
+    PATH,
     Command,
     ConfigurationFile,
     FiniteRange,
@@ -24,8 +26,8 @@ from dp_prior.cli.command import (
 @click.command(cls=Command)
 @modules_option
 @click.argument("place", metavar="DATA_OR_CONFIG")
-@click.option("--html", type=click.Path(path_type=Path), help="Write a page with everything that was found.")
-@click.option("--write-config", type=click.Path(path_type=Path), help="Write a configuration that trains on the data.")
+@click.option("--html", type=PATH, help="Write a page with everything that was found.")
+@click.option("--write-config", type=PATH, help="Write a configuration that trains on the data.")
 @click.option(
     "--set",
     "overrides",
@@ -61,12 +63,7 @@ def inspect(place: str, html: Path | None, write_config: Path | None, overrides:
 @overrides_option
 @click.option("--stale", is_flag=True, help="Only list the caches beside theirs that no configuration given uses.")
 @click.option("--remove-stale", is_flag=True, help="Delete those caches; build nothing.")
-def cache(
-    config_files: tuple[Path, ...],
-    overrides: tuple[str, ...],
-    stale: bool,
-    remove_stale: bool,
-) -> None:
+def cache(config_files: tuple[Path, ...], overrides: tuple[str, ...], stale: bool, remove_stale: bool) -> None:
     """Decode and resize the camera frames of configurations ahead of training. Stop and repeat it at any time."""
     from dp_prior.commands.frame_caches import build_frame_caches, unused_frame_caches
 
@@ -84,8 +81,8 @@ def cache(
 
 @click.command(cls=Command)
 @modules_option
-@click.argument("source", type=click.Path(path_type=Path))
-@click.argument("dest", type=click.Path(path_type=Path))
+@click.argument("source", type=PATH)
+@click.argument("dest", type=PATH)
 @click.option(
     "--to",
     "target",
@@ -142,13 +139,9 @@ def convert(
 @click.option(
     "--model", required=True, help="A folder or user/name[@revision] of the Hub for transformers; or `hashed`."
 )
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to write.")
-@click.option(
-    "--texts", type=click.Path(exists=True, path_type=Path), help="Texts: lines of a .txt, or .csv, .jsonl, .parquet."
-)
-@click.option(
-    "--images", type=click.Path(exists=True, path_type=Path), help="Paths of pictures, relative to this file; the same."
-)
+@click.option("--out", required=True, type=PATH, help="The folder to write.")
+@click.option("--texts", type=EXISTING_PATH, help="Texts: lines of a .txt, or .csv, .jsonl, .parquet.")
+@click.option("--images", type=EXISTING_PATH, help="Paths of pictures, relative to this file; the same.")
 @click.option("--column", help="Column of --texts or --images that holds them; by default text or image.")
 @click.option("--tokens", is_flag=True, help="With --texts: an encoding of each token, for data.text_encodings.")
 @click.option("--config_file", type=ConfigurationFile(), help="Configuration whose data are embedded.")
@@ -189,7 +182,7 @@ def embed(
 
 
 @click.command("make-demonstrations", cls=Command)
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The .npz file to write.")
+@click.option("--out", required=True, type=PATH, help="The .npz file to write.")
 @click.option(
     "--task",
     default="pusht",
@@ -249,8 +242,8 @@ def make_demonstrations(out: Path, task: str, episodes: int, seed: int, workers:
 
 
 @click.command("make-goal-demonstrations", cls=Command)
-@click.option("--episodes", required=True, type=click.Path(exists=True, path_type=Path), help="Demonstrations, .npz.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The .npz file to write.")
+@click.option("--episodes", required=True, type=EXISTING_PATH, help="Demonstrations, .npz.")
+@click.option("--out", required=True, type=PATH, help="The .npz file to write.")
 def make_goal_demonstrations(episodes: Path, out: Path) -> None:
     """Rotate demonstrations of Push-T to the four goals and add each goal's instruction (docs/language.md)."""
     from dp_prior.envs.pusht_goals import write_goal_demonstrations
@@ -259,8 +252,8 @@ def make_goal_demonstrations(episodes: Path, out: Path) -> None:
 
 
 @click.command("align-demonstrations", cls=Command)
-@click.option("--episodes", required=True, type=click.Path(exists=True, path_type=Path), help="Demonstrations, .npz.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The .npz file to write.")
+@click.option("--episodes", required=True, type=EXISTING_PATH, help="Demonstrations, .npz.")
+@click.option("--out", required=True, type=PATH, help="The .npz file to write.")
 def align_demonstrations(episodes: Path, out: Path) -> None:
     """Move each demonstration of Push-T so that it ends exactly on the goal (docs/data.md)."""
     from dp_prior.envs.pusht_aligned import write_aligned_demonstrations
@@ -270,8 +263,8 @@ def align_demonstrations(episodes: Path, out: Path) -> None:
 
 
 @click.command("embed-demonstrations", cls=Command)
-@click.option("--episodes", required=True, type=click.Path(exists=True, path_type=Path), help="Demonstrations, .npz.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to write.")
+@click.option("--episodes", required=True, type=EXISTING_PATH, help="Demonstrations, .npz.")
+@click.option("--out", required=True, type=PATH, help="The folder to write.")
 def embed_demonstrations(episodes: Path, out: Path) -> None:
     """Embed a picture of every frame of Push-T demonstrations, for policies that observe embeddings."""
     from dp_prior.envs.pusht_pictures import write_embeddings

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import click
 
-from dp_prior.cli.command import Command, echo, modules_option, new_names
+from dp_prior.cli.command import PATH, Command, echo, modules_option, new_names
 
 COPY, GRAPHS, LEROBOT = ("checkpoint",), ("onnx", "torch_export"), ("lerobot",)
 FORMATS = (*COPY, *GRAPHS, *LEROBOT)
@@ -40,7 +40,7 @@ def option(*declarations: str, formats: Sequence[str], help: str, **settings: An
 @click.command(cls=Command)
 @modules_option
 @click.argument("checkpoint")
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", type=PATH)
 @click.option(
     "--format",
     "layout",

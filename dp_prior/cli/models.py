@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from dp_prior.cli.command import (
+    PATH,
     Command,
     echo,
     import_modules,
@@ -26,13 +27,11 @@ guidance_option = click.option("--guidance-scale", type=float, help="Instead of 
 @late_modules_option
 @click.argument("checkpoint")
 @click.option("--n", required=True, type=click.IntRange(min=1), help="Number of samples.")
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), help="File NAME.npz, or for images a folder of PNG files."
-)
+@click.option("--out", required=True, type=PATH, help="File NAME.npz, or for images a folder of PNG files.")
 @click.option("--labels", help="Names or numbers of classes, with commas, in turn; by default drawn uniformly.")
 @click.option(
     "--conditions",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help=".npz with an array (m, ...) for each condition, or samples of another model, to enlarge.",
 )
 @click.option(
@@ -102,7 +101,7 @@ def likelihood(checkpoint: str, **options: object) -> None:
 @modules_option
 @click.argument("run")
 @click.option("--relative-width", required=True, type=float, help="Width of the average, as a fraction of the run.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Directory to write.")
+@click.option("--out", required=True, type=PATH, help="Directory to write.")
 @click.option("--max-error", default=0.1, show_default=True, help="Refuse a larger relative error of the profile.")
 def average(run: str, relative_width: float, out: Path, max_error: float) -> None:
     """Reconstruct an average of any width from the power-function averages in the checkpoints of a run: from all
@@ -119,7 +118,7 @@ def average(run: str, relative_width: float, out: Path, max_error: float) -> Non
 
 @click.command("import", cls=Command)
 @click.argument("source")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Run directory to write; must be empty.")
+@click.option("--out", required=True, type=PATH, help="Run directory to write; must be empty.")
 @click.option(
     "--format",
     "layout",

@@ -13,6 +13,7 @@ from typing import Literal
 import click
 
 from dp_prior.cli.command import (
+    PATH,
     Command,
     ConfigurationFile,
     FiniteRange,
@@ -105,7 +106,7 @@ def train(
 @click.option("--seeds", default=1, show_default=True, type=click.IntRange(min=1), help="Runs of each, with own seeds.")
 @overrides_option
 @click.option("--print", "only_print", is_flag=True, help="Print a command for each run, for a scheduler; run nothing.")
-@click.option("--html", type=click.Path(path_type=Path), help="Write a page that compares the runs at the end.")
+@click.option("--html", type=PATH, help="Write a page that compares the runs at the end.")
 def sweep(
     config_file: Path,
     varied: tuple[str, ...],
@@ -145,7 +146,7 @@ def sweep(
 @modules_option
 @click.argument("checkpoint")
 @overrides_option
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for reports, videos and pictures; must be empty.")
+@click.option("--out", type=PATH, help="Folder for reports, videos and pictures; must be empty.")
 def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> None:
     """Repeat the evaluations of a checkpoint, or of a run's best checkpoint, and compare with the stored numbers."""
     from dp_prior.commands.evaluate import evaluate_checkpoint
@@ -161,9 +162,7 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> N
 @click.command(cls=Command)
 @modules_option
 @click.argument("policies", nargs=-1, required=True, metavar="POLICY POLICY ... | OUTCOMES.csv")
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Folder of outcomes, result and page; needed for policies."
-)
+@click.option("--out", type=PATH, help="Folder of outcomes, result and page; needed for policies.")
 @error_option
 @click.option("--most", default=200, show_default=True, type=click.IntRange(min=1), help="Starts at most.")
 @click.option(
@@ -224,7 +223,7 @@ _PLAYING = ("lost", "error", "first_seed", "most", "losses", "points", "evaluato
 @click.command(cls=Command, context_settings={"show_default": True})
 @modules_option
 @click.argument("run")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the rounds, or of the one run.")
+@click.option("--out", required=True, type=PATH, help="Folder of the rounds, or of the one run.")
 @click.option(
     "--corrections",
     multiple=True,
@@ -290,8 +289,8 @@ def improve(
 
 @click.command(cls=Command)
 @modules_option
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--html", type=click.Path(path_type=Path), help="The page; by default report.html in the one run.")
+@click.argument("runs", nargs=-1, required=True, type=PATH)
+@click.option("--html", type=PATH, help="The page; by default report.html in the one run.")
 def report(runs: tuple[Path, ...], html: Path | None) -> None:
     """Write one HTML page about a run, or about several runs side by side; runs may be in progress."""
     from dp_prior.reports.pages.report import write_report
@@ -304,7 +303,7 @@ def report(runs: tuple[Path, ...], html: Path | None) -> None:
 
 @click.command(cls=Command)
 @late_modules_option
-@click.argument("runs", type=click.Path(path_type=Path))
+@click.argument("runs", type=PATH)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8001, show_default=True, type=click.IntRange(0, 65535), help="0 for a free one.")
 @click.option("--insecure", is_flag=True, help="Let other machines connect; there is no password.")
@@ -327,7 +326,7 @@ def watch(runs: Path, host: str, port: int, insecure: bool, modules: tuple[str, 
 
 @click.command(cls=Command)
 @modules_option
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PATH)
 @click.option("--repo", help="First queue the best checkpoint for this Hugging Face Hub repository, user/name.")
 @click.option(
     "--wait", "limit_s", default=3600.0, show_default=True, type=FiniteRange(min=0), help="Seconds to keep trying."

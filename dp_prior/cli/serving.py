@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dp_prior.cli.command import Command, FiniteRange, echo, error_option, modules_option, new_names, range_option, say
+from dp_prior.cli.command import (
+    PATH,
+    Command,
+    FiniteRange,
+    echo,
+    error_option,
+    modules_option,
+    new_names,
+    range_option,
+    say,
+)
 from dp_prior.files.printable import printable
 from dp_prior.files.redact import redact
 
@@ -34,7 +44,7 @@ NOTICEABLE_S = 0.02
 _ADDRESS = (
     click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all."),
     click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 for a free one."),
-    click.option("--token-file", type=click.Path(path_type=Path), help="File with the key that clients must show."),
+    click.option("--token-file", type=PATH, help="File with the key that clients must show."),
     click.option("--insecure", is_flag=True, help="Let other machines connect without a key."),
 )
 _ANSWERS = (
@@ -52,9 +62,7 @@ _ANSWERS = (
         show_default=True,
         help="How a chunk follows the unfinished one that a client sends (docs/realtime.md).",
     ),
-    click.option(
-        "--texts", type=click.Path(path_type=Path), help="Folder of embeddings, or of the model, for instructions."
-    ),
+    click.option("--texts", type=PATH, help="Folder of embeddings, or of the model, for instructions."),
     click.option(
         "--rename",
         multiple=True,
@@ -189,7 +197,7 @@ def serve(
 @click.command(cls=Command)
 @modules_option
 @click.argument("policies", nargs=-1, required=True, metavar="POLICY POLICY ...")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the trials, result and page.")
+@click.option("--out", required=True, type=PATH, help="Folder of the trials, result and page.")
 @error_option
 @click.option("--most", default=50, show_default=True, type=click.IntRange(min=1), help="Starts at most.")
 @range_option("Of scores.")
