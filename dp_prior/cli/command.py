@@ -89,22 +89,25 @@ class FiniteRange(click.FloatRange):
         return "finite" if self.min is self.max is None else super()._describe_range()
 
 
+def check_readable(configuration: Path) -> None:
+    """Raises ConfigError if a configuration is missing or no JSON; does not load torch, which takes seconds."""
+    from dp_prior.config.read import files_of
+    from dp_prior.run_directory.configurations import find_configuration
+
+    files_of(find_configuration(configuration))
+
+
 class ConfigurationFile(click.Path):
-    """A JSON file, or a name that `dp-prior configs` lists. What is missing or no JSON is told before torch is loaded,
-    which takes seconds."""
+    """A JSON file that can be read, or a name that `dp-prior configs` lists."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
 
     def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> Path:
         path = super().convert(value, param, context)
-        if context is not None and context.resilient_parsing:  # for the completion of a command line
-            return path
-        with exit_codes():
-            from dp_prior.config.read import files_of
-            from dp_prior.run_directory.configurations import find_configuration
-
-            files_of(find_configuration(path))
+        if context is None or not context.resilient_parsing:  # completion tells no errors
+            with exit_codes():
+                check_readable(path)
         return path
 
 

@@ -15,6 +15,7 @@ from dp_prior.cli.command import (
     Command,
     ConfigurationFile,
     FiniteRange,
+    check_readable,
     echo,
     modules_option,
     new_names,
@@ -38,6 +39,10 @@ from dp_prior.cli.command import (
 def inspect(place: str, html: Path | None, write_config: Path | None, overrides: tuple[str, ...]) -> None:
     """Show a data set and its faults, given a path, user/name on the Hub, or a configuration (docs/pages.md). Exit code
     65 if it cannot be trained on."""
+    from dp_prior.files.home import expanded
+
+    if (path := expanded(place)).suffix == ".json":
+        check_readable(path)
     from dp_prior.reports.inspection.inspect import inspect as look
     from dp_prior.reports.inspection.inspect import next_command
     from dp_prior.reports.inspection.inspect import write_config as propose

@@ -64,6 +64,7 @@ def test_another_python_without_torch_is_one_line(tmp_path):
     "line",
     [
         "train --config_file mine.json",
+        "inspect mine.json",
         "sweep mine.json",
         "cache pusht_image mine.json",
         "embed --model hashed --out out --key text --config_file mine.json",
