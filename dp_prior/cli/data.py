@@ -6,6 +6,7 @@ import difflib
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -97,8 +98,8 @@ def cache(config_files: tuple[Path, ...], overrides: tuple[str, ...], stale: boo
 )
 @click.option("--from", "kind", help="Type of SOURCE, as in data.episodes; by default what its files are.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of data.episodes for SOURCE.")
-@click.option("--rename", multiple=True, metavar="THEIRS=OURS", help="Name a key otherwise; repeatable.")
-@click.option("--leave-out", multiple=True, metavar="KEY", help="Do not convert this key; repeatable.")
+@click.option("--rename", "renames", multiple=True, metavar="THEIRS=OURS", help="Name a key otherwise; repeatable.")
+@click.option("--leave-out", "left_out", multiple=True, metavar="KEY", help="Do not convert this key; repeatable.")
 @click.option("--fps", type=FiniteRange(min=0, min_open=True), help="Control steps per second of SOURCE.")
 @click.option(
     "--stride", default=1, type=click.IntRange(min=1), help="Keep every so-manieth row, which divides the rate."
@@ -115,28 +116,20 @@ def convert(
     source: Path,
     dest: Path,
     target: str,
-    kind: str | None,
-    settings: tuple[str, ...],
-    rename: tuple[str, ...],
-    leave_out: tuple[str, ...],
-    fps: float | None,
-    stride: int,
+    renames: tuple[str, ...],
     episodes: str | None,
     without: str | None,
     where: tuple[str, ...],
-    salvage: bool,
-    pictures: bool,
-    robot_type: str | None,
+    **how: Any,
 ) -> None:
     """Convert a data set of any readable format to Diffusion Policy's zarr, LeRobot 3.0, robomimic's HDF5 or npz
     (docs/data.md)."""
     from dp_prior.data.formats import convert as conversion
     from dp_prior.data.formats.choice import ChoiceConfig
 
-    how = {"kind": kind, "settings": settings, "renames": new_names(rename), "left_out": leave_out, "fps": fps}
-    how |= {"stride": stride, "robot_type": robot_type, "pictures": pictures, "salvage": salvage}
+    names = new_names(renames)
     choice = ChoiceConfig.of_texts(episodes, without, where)
-    echo(conversion.convert(source, dest, target, **how, choice=choice))
+    echo(conversion.convert(source, dest, target, renames=names, choice=choice, **how))
 
 
 @click.command(cls=Command)
