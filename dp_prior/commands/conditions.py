@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,7 +58,7 @@ class Given(Conditions):
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 self._arrays = _as_conditions({key: arrays[key] for key in arrays.files}, spec)
-        except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        except Exception as error:  # on damaged files, NumPy and zipfile raise all kinds
             raise ConfigError(f"--conditions {path}", [f"is no .npz file of arrays: {error}"]) from None
         wanted, found = spec.cond_shapes, {key: value.shape[1:] for key, value in self._arrays.items()}
         counts = {len(value) if value.ndim else 0 for value in self._arrays.values()}

@@ -89,6 +89,20 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
         Given(tmp_path / "text.npz", SPEC)
 
 
+def test_a_damaged_file_is_refused_whichever_byte_it_is(tmp_path):
+    path = tmp_path / "given.npz"
+    np.savez_compressed(path, **ROWS)
+    content, refused = path.read_bytes(), 0
+    for place in range(len(content)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :])
+        try:
+            Given(path, SPEC)
+        except ConfigError as error:
+            assert str(path) in str(error)
+            refused += 1
+    assert refused > len(content) / 3
+
+
 def test_labels_by_name_and_number_are_given_in_turn_beside_the_other_conditions(tmp_path):
     ids = torch.arange(5)
     labelled = Labelled(Given(written(tmp_path), SPEC), ("cat", "dog"), ("dog", "0", "1"), seed=0)
