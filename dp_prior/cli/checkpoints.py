@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from dp_prior.cli.command import PATH, Commands, echo
+from dp_prior.cli.command import Commands, echo
+from dp_prior.cli.options import PATH
 
 
 @click.group(cls=Commands)

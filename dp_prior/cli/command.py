@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
-import math
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from dp_prior.files.printable import printable
 
@@ -75,42 +73,6 @@ def exit_codes() -> Iterator[None]:
         sys.exit(code)
 
 
-class FiniteRange(click.FloatRange):
-    """A number in a range; refuses infinity and NaN."""
-
-    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> float:
-        found = super().convert(value, param, context)
-        if not math.isfinite(found):
-            self.fail(f"{value} is not a finite number", param, context)
-        return found
-
-    def _describe_range(self) -> str:
-        """For the help; click writes `x<=None` where there is no limit."""
-        return "finite" if self.min is self.max is None else super()._describe_range()
-
-
-def check_readable(configuration: Path) -> None:
-    """Raises ConfigError if a configuration is missing or no JSON; does not load torch, which takes seconds."""
-    from dp_prior.config.read import files_of
-    from dp_prior.run_directory.configurations import find_configuration
-
-    files_of(find_configuration(configuration))
-
-
-class ConfigurationFile(click.Path):
-    """A JSON file that can be read, or a name that `dp-prior configs` lists."""
-
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
-
-    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> Path:
-        path = super().convert(value, param, context)
-        if context is None or not context.resilient_parsing:  # completion tells no errors
-            with exit_codes():
-                check_readable(path)
-        return path
-
-
 class Command(click.Command):
     """A command that imports the modules of `modules_option` and turns user errors into exit codes."""
 
@@ -127,56 +89,6 @@ class Commands(click.Group):
 
     command_class = Command
     group_class = type  # nested groups are `Commands` too
-
-
-def _modules_option(name: str) -> Callable[[Callable], Callable]:
-    words = "Import a module with parts of your own first (docs/extending.md); repeatable."
-    return click.option("--import", name, multiple=True, envvar="DP_PRIOR_IMPORT", metavar="MODULE", help=words)
-
-
-modules_option = _modules_option("imported")
-late_modules_option = _modules_option("modules")
-"""For a command that imports the modules later, under its signal handler, or passes the names on."""
-
-PATH = click.Path(path_type=Path)
-EXISTING_PATH = click.Path(exists=True, path_type=Path)
-
-overrides_option = click.option(
-    "--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable."
-)
-
-
-error_option = click.option(
-    "--error",
-    default=0.05,
-    show_default=True,
-    type=FiniteRange(0, 0.5, min_open=True),
-    help="Probability of a wrong verdict, over all pairs and looks.",
-)
-
-
-def range_option(words: str) -> Callable[[Callable], Callable]:
-    """`--range LOWEST HIGHEST` of scores."""
-
-    def check(context: click.Context, param: click.Parameter, limits: tuple[float, float]) -> tuple[float, float]:
-        low, high = limits
-        if not low < high:
-            raise click.UsageError(f"--range {low:g} {high:g} is empty; give the lowest score first")
-        if not math.isfinite(high - low):
-            raise click.UsageError(f"--range {low:g} {high:g} is wider than any number; give scores that are reached")
-        return limits
-
-    options = {"nargs": 2, "type": FiniteRange(), "default": (0.0, 1.0), "show_default": True}
-    return click.option("--range", "limits", callback=check, help=words, **options)
-
-
-def refuse_given(names: Iterable[str], why: str) -> None:
-    """Raises UsageError if the user gave any of these parameters of the command, which have no effect here."""
-    context = click.get_current_context()
-    asked = {name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
-    given = [param.opts[0] for param in context.command.params if param.name in asked]
-    if given:
-        raise click.UsageError(f"{', '.join(given)}: {why}")
 
 
 def import_modules(modules: tuple[str, ...]) -> None:
@@ -204,24 +116,6 @@ def import_modules(modules: tuple[str, ...]) -> None:
             if isinstance(error, ImportError) and error.name is not None and f"{name}.".startswith(f"{error.name}."):
                 problem = f"there is no such module, installed or in {os.getcwd()}; expected a name such as my_parts"
             raise ConfigError(f"--import {name}", [problem]) from error
-
-
-def new_names(pairs: Iterable[str], option: str = "--rename") -> dict[str, str]:
-    """Parse `--rename THEIRS=OURS`, or another option of pairs, into the second names by the first.
-
-    Raises:
-        ConfigError: a pair lacks a name.
-    """
-    names: dict[str, str] = {}
-    for pair in pairs:
-        first, _, second = pair.partition("=")
-        if not first or not second:
-            from dp_prior.config import ConfigError
-
-            expected = "THEIRS=OURS" if option == "--rename" else "OURS=THEIRS"
-            raise ConfigError(option, [f"is {pair!r}; expected {expected}"])
-        names[first] = second
-    return names
 
 
 def say(line: str) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from dp_prior.cli.command import PATH, Command, echo, modules_option
+from dp_prior.cli.command import Command, echo
+from dp_prior.cli.options import PATH, modules_option
 
 
 @click.command(cls=Command)

@@ -10,14 +10,13 @@ from typing import Any
 
 import click
 
-from dp_prior.cli.command import (
+from dp_prior.cli.command import Command, echo
+from dp_prior.cli.options import (
     EXISTING_PATH,
     PATH,
-    Command,
     ConfigurationFile,
     FiniteRange,
     check_readable,
-    echo,
     modules_option,
     new_names,
     overrides_option,

@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 import click
 
-from dp_prior.cli.command import PATH, Command, echo, modules_option, new_names
+from dp_prior.cli.command import Command, echo
+from dp_prior.cli.options import PATH, modules_option, new_names
 
 COPY, GRAPHS, LEROBOT = ("checkpoint",), ("onnx", "torch_export"), ("lerobot",)
 FORMATS = (*COPY, *GRAPHS, *LEROBOT)

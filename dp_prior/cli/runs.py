@@ -12,23 +12,17 @@ from typing import Literal
 
 import click
 
-from dp_prior.cli.command import (
+from dp_prior.cli.command import Command, echo, exit_codes, import_modules, optional_stdout, say, stop_requests
+from dp_prior.cli.options import (
     PATH,
-    Command,
     ConfigurationFile,
     FiniteRange,
-    echo,
     error_option,
-    exit_codes,
-    import_modules,
     late_modules_option,
     modules_option,
-    optional_stdout,
     overrides_option,
     range_option,
     refuse_given,
-    say,
-    stop_requests,
 )
 
 

@@ -14,17 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dp_prior.cli.command import (
-    PATH,
-    Command,
-    FiniteRange,
-    echo,
-    error_option,
-    modules_option,
-    new_names,
-    range_option,
-    say,
-)
+from dp_prior.cli.command import Command, echo, say
+from dp_prior.cli.options import PATH, FiniteRange, error_option, modules_option, new_names, range_option
 from dp_prior.files.printable import printable
 from dp_prior.files.redact import redact
 

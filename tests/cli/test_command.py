@@ -9,21 +9,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import pytest
-from click.testing import CliRunner
 
 import dp_prior
-from dp_prior.cli import main
-from dp_prior.cli.command import FiniteRange, echo, exit_codes, new_names, quiet, say
+from dp_prior.cli.command import echo, exit_codes, quiet, say
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import UnwritableError
 from dp_prior.tracking.console import ConsoleConfig, show
 from tests import forks
-from tests.cases import every
 from tests.cli.invoked import command
-from tests.messages import naming, told
+from tests.messages import told
 from tests.tiny import write
 
 
@@ -58,60 +54,6 @@ def test_another_python_without_torch_is_one_line(tmp_path):
     ended = subprocess.run(line, env=environment, capture_output=True, text=True)
     assert ended.returncode == 64 and told(ended.stderr, "error", "torch", sys.executable, "environment", "dp_prior")
     assert len(ended.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "train --config_file mine.json",
-        "inspect mine.json",
-        "sweep mine.json",
-        "cache pusht_image mine.json",
-        "embed --model hashed --out out --key text --config_file mine.json",
-        "compare a b --out out --config_file mine.json",
-        "improve run --out out --config_file mine.json",
-    ],
-)
-def test_a_configuration_that_cannot_be_read_waits_for_no_torch(line, tmp_path):
-    (tmp_path / "torch.py").write_text("raise SystemExit('torch is loaded')")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.getcwd()])}
-    for text, said in ((None, "no such"), ('{"seed": 0,', "not JSON")):
-        if text is not None:
-            (tmp_path / "mine.json").write_text(text)
-        words = [sys.executable, "-m", "dp_prior", *line.split()]
-        ended = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert ended.returncode == 64 and told(ended.stderr, "error", "mine.json", said), ended.stderr
-
-
-def test_a_line_with_a_configuration_that_cannot_be_read_is_completed(tmp_path):
-    words = f"dp-prior sweep {tmp_path / 'mine.json'} --se"
-    environment = {"COMP_WORDS": words, "COMP_CWORD": "3", "_DP_PRIOR_COMPLETE": "bash_complete"}
-    done = CliRunner().invoke(main, env=environment, prog_name="dp-prior")
-    assert done.exit_code == 0 and "--seeds" in done.output and "mine.json" not in done.output
-
-
-@pytest.mark.parametrize("pairs", [[], ["a=b"], ["a=b", "c=d=e"], ["a=b", "a=c"]])
-def test_new_names_are_those_of_the_last_pair_for_each_name(pairs):
-    assert new_names(pairs) == dict(pair.split("=", 1) for pair in pairs)
-
-
-@pytest.mark.parametrize("pair", ["", "a", "a=", "=b"])
-def test_a_pair_without_a_name_is_refused(pair):
-    with pytest.raises(ConfigError, match=naming("--rename", f"{pair!r}")):
-        new_names(["c=d", pair])
-
-
-@every(text=["nan", "inf", "-inf", "-1", "x"])
-def test_a_number_in_a_range_is_finite(text):
-    with pytest.raises(click.BadParameter):
-        FiniteRange(min=0).convert(text, None, None)
-    assert FiniteRange(min=0).convert("1e3", None, None) == 1000.0
-
-
-@pytest.mark.parametrize(("type", "words"), [(FiniteRange(), "[finite]"), (FiniteRange(min=0), "[x>=0]")])
-def test_the_help_names_the_limits_there_are(type, words):
-    record = click.Option(["--size"], type=type).get_help_record(click.Context(click.Command("x")))
-    assert record[1].strip() == words
 
 
 @pytest.mark.parametrize(
