@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,21 +64,18 @@ def find_losses(player: Player, first: int, folder: Path, error: float, is_enoug
         ConfigError: the environment told in no episode whether it is solved.
         OSError: a file cannot be written.
     """
-    outcomes, env = Outcomes.kept(folder, (0.0, 1.0)), player.record.env
-    found = Losses.of(outcomes, first, error)
-    if not is_enough(found):
-        (folder / LOST).mkdir(parents=True, exist_ok=True)
-        with player.playing(first) as play:
-            while True:
-                rows = play(range(found.starts, found.starts + env.n_envs))
-                for row in rows:
-                    if not row["success"]:  # before the outcomes, so that a lost start always has its actions
-                        write_arrays(folder / LOST / f"{row['seed']}.npz", action=row["actions"])
-                outcomes.add(POLICY, rows, "success", 0.0)
-                outcomes.write(folder / OUTCOMES)
-                found = Losses.of(outcomes, first, error)
-                if is_enough(found):
-                    break
+    outcomes, env, play = Outcomes.kept(folder, (0.0, 1.0)), player.record.env, None
+    with contextlib.ExitStack() as opened:
+        while not is_enough(found := Losses.of(outcomes, first, error)):
+            if play is None:
+                (folder / LOST).mkdir(parents=True, exist_ok=True)
+                play = opened.enter_context(player.playing(first))
+            rows = play(range(found.starts, found.starts + env.n_envs))
+            for row in rows:
+                if not row["success"]:  # before the outcomes, so that a lost start always has its actions
+                    write_arrays(folder / LOST / f"{row['seed']}.npz", action=row["actions"])
+            outcomes.add(POLICY, rows, "success", 0.0)
+            outcomes.write(folder / OUTCOMES)
     if not outcomes.tells_success:
         remedy = "let its info have is_success, or give the evaluator's env a success_score"
         told = f"told in none of {found.starts} episodes whether it is solved"
