@@ -41,12 +41,12 @@ def sample(checkpoint: str, n: int, out: Path, labels: str | None, modules: tupl
     """Draw samples of any model into one file or folder (docs/sampling.md), on any number of ranks. Stop at any time;
     the same command continues."""
     with stop_requests() as stop:
+        import_modules(modules)
         from dp_prior.commands.sample import Request, draw
         from dp_prior.commands.stored import TIMEOUT_S
         from dp_prior.job.ranks import Ranks, make_accelerator
         from dp_prior.run_directory.exit_file import STOPPED
 
-        import_modules(modules)
         request = Request(n, out, labels=tuple(filter(None, (labels or "").split(","))), **options)
         ranks = Ranks(make_accelerator("fp32", TIMEOUT_S), stop)
         is_done = draw(checkpoint, request, ranks, say if ranks.is_main_process else lambda line: None)

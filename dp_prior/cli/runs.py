@@ -56,10 +56,10 @@ def train(
     with optional_stdout(), contextlib.ExitStack() as ends:
         if check:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            import numpy  # noqa: F401 (before torch, as for all commands, see `import_modules`)
         else:
             stop = ends.enter_context(stop_requests())
         ends.enter_context(exit_codes())
+        import_modules(modules)
         from dp_prior.cli.farewell import farewell
         from dp_prior.job.ranks import Ranks, make_accelerator
         from dp_prior.job.slurm import SlurmJob
@@ -68,7 +68,6 @@ def train(
         from dp_prior.run_directory.config import TrainConfig
         from dp_prior.run_directory.exit_file import STOPPED
 
-        import_modules(modules)
         config = TrainConfig.from_json_path(config_file, overrides)
         if check:
             ranks = Ranks(make_accelerator(config.train.precision, config.train.dist_timeout))
