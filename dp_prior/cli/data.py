@@ -70,13 +70,16 @@ def inspect(place: str, html: Path | None, write_config: Path | None, overrides:
 @click.option("--remove-stale", is_flag=True, help="Delete those caches; build nothing.")
 def cache(config_files: tuple[Path, ...], overrides: tuple[str, ...], stale: bool, remove_stale: bool) -> None:
     """Decode and resize the camera frames of configurations ahead of training. Stop and repeat it at any time."""
-    from dp_prior.commands.frame_caches import build_frame_caches, unused_frame_caches
+    from dp_prior.data.frames.unused import unused_caches
+    from dp_prior.run_directory.config import TrainConfig
 
+    opened = (TrainConfig.from_json_path(one, overrides).open_data() for one in config_files)
     if not stale and not remove_stale:
-        for config_file in config_files:
-            build_frame_caches(config_file, overrides, report=echo)
+        for data in opened:
+            data.build_caches(echo)
+            echo("all frames are cached")
         return
-    found = unused_frame_caches(config_files, overrides)
+    found = unused_caches({directory for data in opened for directory in data.cache_directories()})
     for unused in found:
         if remove_stale:
             unused.remove()
