@@ -8,7 +8,7 @@ import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import click
 
@@ -169,14 +169,11 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> N
 def compare(
     policies: tuple[str, ...],
     out: Path | None,
-    error: float,
-    most: int,
-    per_round: int,
-    measure: Literal["score", "success"],
     evaluator: str | None,
     config_file: Path | None,
     limits: tuple[float, float],
     device: str,
+    **rules: Any,
 ) -> None:
     """Tell which of several policies is better, with as few rollouts as that takes (docs/comparing.md).
 
@@ -190,7 +187,7 @@ def compare(
     if len(policies) == 1:
         playing = ("most", "per_round", "measure", "evaluator", "config_file", "device")
         refuse_given(playing, "only for policies that play; a CSV file holds outcomes that are known")
-        result = compare_outcomes(Path(policies[0]), limits, error)
+        result = compare_outcomes(Path(policies[0]), limits, rules["error"])
     else:
         refuse_given(["limits"], "only for OUTCOMES.csv; policies are scored by their rollouts, whose range is known")
         if out is None:
@@ -202,7 +199,7 @@ def compare(
             raise click.UsageError(f"{tables[0]} is no policy: {told}, with all policies in its column policy")
         given = None if config_file is None else TrainConfig.from_json_path(config_file)
         players = [Player(one, evaluator, given, device) for one in policies]
-        result = compare_policies(players, Rules(error, most, per_round, measure), out, say)
+        result = compare_policies(players, Rules(**rules), out, say)
     echo("\n".join(result.lines()))
     if out is not None:
         for path in result.write(out):
