@@ -39,29 +39,28 @@ class Found:
     remark: str = ""
 
 
-def root_of(run: Path) -> Path:
-    """The directory of checkpoints of a run, given the run or the directory of checkpoints itself.
-
-    Raises:
-        FileNotFoundError: `run` is neither.
-    """
+def _root_of(run: Path) -> Path:
+    """The directory of checkpoints of a run."""
     for path in (run / "checkpoints", run):
         if path.is_dir() and (path.name == "checkpoints" or any(map(STEP.fullmatch, os.listdir(path)))):
             return path
     raise FileNotFoundError(f"no checkpoints at {run}: expected the directory of a run, which holds checkpoints/")
 
 
-def take_stock(root: Path, *, compare_hashes: bool) -> Iterator[Found]:
+def take_stock(run: Path, *, compare_hashes: bool) -> Iterator[Found]:
     """All entries, good checkpoints first, newest first. Changes nothing and needs no lock.
 
     A run may be writing; its unfinished and just deleted checkpoints are left out.
 
     Args:
+        run: its directory, or the directory of its checkpoints.
         compare_hashes: read every byte; otherwise only sizes are compared.
 
     Raises:
+        FileNotFoundError: `run` is neither.
         UnreadableCheckpointError: a checkpoint cannot be read; raised after all entries, only with `compare_hashes`.
     """
+    root = _root_of(run)
     stored, problems = look(root)
     best = ranked(stored, *monitored(stored))[:1]
     unreadable = [one for one in problems if isinstance(one, UnreadableCheckpointError)]
@@ -95,15 +94,18 @@ def _found(problem: DamagedError | UnreadableCheckpointError, manifest: Manifest
     return Found(Path(problem.path), kind, manifest, remark=problem.problem)
 
 
-def store_of(root: Path, **changes: Any) -> CheckpointStore:
+def store_of(run: Path, **changes: Any) -> CheckpointStore:
     """The store of a run, with the retention settings of its configuration.
 
     Args:
+        run: its directory, or the directory of its checkpoints.
         changes: fields of `RetentionConfig` that override the configuration.
 
     Raises:
+        FileNotFoundError: `run` is neither.
         CheckpointError: the configuration of the run cannot be read.
     """
+    root = _root_of(run)
     path, retention = root.parent / CONFIG, {}
     if path.exists():
         try:

@@ -42,9 +42,9 @@ def verify_checkpoints(run: Path) -> None:
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted, delete nothing.")
 def prune_checkpoints(run: Path, dry_run: bool, **keep: int | None) -> None:
     """Delete the checkpoints that retention does not keep. Damaged and quarantined ones stay."""
-    from dp_prior.checkpoints.upkeep import root_of, store_of, superfluous
+    from dp_prior.checkpoints.upkeep import store_of, superfluous
 
-    store = store_of(root_of(run), **{name: value for name, value in keep.items() if value is not None})
+    store = store_of(run, **{name: value for name, value in keep.items() if value is not None})
     if dry_run:
         gone = superfluous(store)
     else:
@@ -58,19 +58,19 @@ def prune_checkpoints(run: Path, dry_run: bool, **keep: int | None) -> None:
 @click.argument("run", type=PATH)
 def repair_checkpoints(run: Path) -> None:
     """Set damaged checkpoints aside, restore checkpoints that verify again, delete leftovers, rewrite index.json."""
-    from dp_prior.checkpoints.upkeep import repair, root_of, store_of
+    from dp_prior.checkpoints.upkeep import repair, store_of
 
-    store = store_of(root_of(run))
+    store = store_of(run)
     with store.lock():
         echo("\n".join(repair(store)))
 
 
 def _show_checkpoints(run: Path, *, compare_hashes: bool) -> int:
     """Print a line for each checkpoint; returns how many are damaged and not yet set aside."""
-    from dp_prior.checkpoints.upkeep import root_of, take_stock
+    from dp_prior.checkpoints.upkeep import take_stock
 
     damaged = 0
-    for found in take_stock(root_of(run), compare_hashes=compare_hashes):
+    for found in take_stock(run, compare_hashes=compare_hashes):
         damaged += found.kind == "damaged"
         line = f"{found.path.name:<28} {found.kind:<11}"
         if found.manifest is not None:
