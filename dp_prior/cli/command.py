@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import logging
 import os
 import sys
@@ -78,6 +79,7 @@ class Command(click.Command):
 
     def invoke(self, context: click.Context) -> object:
         quiet()
+        escape_unencodable()
         with exit_codes():
             if "modules" not in context.params:  # see `late_modules_option`
                 import_modules(context.params.pop("imported", ()))
@@ -154,6 +156,12 @@ def optional_stdout() -> Iterator[None]:
             sys.stdout.flush()
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def escape_unencodable() -> None:
+    """Print characters that the encoding of stdout lacks as escapes, as Python does on stderr, instead of failing."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def quiet() -> None:

@@ -9,10 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 import dp_prior
-from dp_prior.cli.command import echo, exit_codes, quiet, say
+from dp_prior.cli.command import Command, echo, exit_codes, quiet, say
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import UnwritableError
@@ -136,6 +137,22 @@ def test_control_characters_of_strangers_reach_no_terminal(capsys, tmp_path):
         assert "\x1b]0;" not in stream.getvalue() and "\\x1b]0;PWNED" in stream.getvalue()
     said = "".join(capsys.readouterr())
     assert "\x1b" not in said and said.count("state\\x1b]0;PWNED\\x07") >= 6
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_letters_that_the_output_cannot_encode_end_no_command(encoding, monkeypatch):
+    @click.command(cls=Command)
+    def says():
+        echo("\u6a5f")
+        show("\u6a5f")
+        ConsoleConfig().create(None, None).log_error("\u6a5f", Progress(8, 1))
+
+    output = io.TextIOWrapper(io.BytesIO(), encoding)
+    monkeypatch.setattr(sys, "stdout", output)
+    says.main([], standalone_mode=False)
+    output.flush()
+    by_click = "\u6a5f".encode() if encoding == "ascii" else b"\\u6a5f"  # which takes ASCII for an error of the system
+    assert output.buffer.getvalue().splitlines() == [by_click, b"\\u6a5f", b"step 1  error: \\u6a5f"]
 
 
 def test_commands_print_in_one_place():
