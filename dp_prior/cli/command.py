@@ -174,5 +174,7 @@ def quiet() -> None:
         sys.excepthook = _show_traceback
     # accelerate passes an option that torch has renamed; every rank would print a warning
     warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+    # a font of matplotlib lacks letters of a name; in a page the browser's fonts have them
+    warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font", UserWarning)
     # 1x1 convolutions on channels-last images: two descriptions of the same layout
     warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides", UserWarning)

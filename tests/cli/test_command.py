@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import click
@@ -20,6 +21,7 @@ from dp_prior.data.errors import UnwritableError
 from dp_prior.tracking.console import ConsoleConfig, show
 from tests import forks
 from tests.cli.invoked import command
+from tests.extras import needs
 from tests.messages import told
 from tests.tiny import write
 
@@ -153,6 +155,19 @@ def test_letters_that_the_output_cannot_encode_end_no_command(encoding, monkeypa
     output.flush()
     by_click = "\u6a5f".encode() if encoding == "ascii" else b"\\u6a5f"  # which takes ASCII for an error of the system
     assert output.buffer.getvalue().splitlines() == [by_click, b"\\u6a5f", b"step 1  error: \\u6a5f"]
+
+
+def test_a_font_without_the_letters_of_a_name_is_not_told():
+    needs("matplotlib", "plots")
+    from matplotlib.figure import Figure
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        quiet()
+        figure = Figure()
+        figure.suptitle("\u6a5f")
+        figure.savefig(io.BytesIO(), format="svg")
+    assert not told
 
 
 def test_commands_print_in_one_place():
