@@ -77,7 +77,25 @@ def test_numbers_of_a_table_stay_whole_and_long_texts_wrap():
     page = Page(title="t", tables=[("T", ("a", "b"), [("-0.7866 (-1 to 0.12)", "a text of several words that wraps")])])
     html = page.render()
     assert "<td>-0.7866 (-1 to 0.12)</td>" in html and '<td class="long">a text of several words' in html
-    assert re.search(r"td, th { white-space: nowrap }", html) and "td.long { white-space: normal; min-width" in html
+    assert "td, th { white-space: nowrap; overflow-wrap: normal }" in html
+    assert "td.long { white-space: normal; min-width" in html
+
+
+def rules(html, media=None):
+    """The declarations of the style sheet by selector, of a medium or of all media."""
+    style = re.search(r"<style>(.*?)</style>", html, re.DOTALL)[1]
+    blocks = dict(re.findall(r"@media (\w+) {((?:[^{}]*{[^{}]*})*[^{}]*)}\s*$", style))
+    found = {}
+    for selectors, text in re.findall(r"([^{}]+){([^{}]*)}", blocks[media] if media else style):
+        for selector in selectors.split(", "):
+            declared = (line.partition(":")[::2] for line in text.split(";") if ":" in line)
+            found.setdefault(selector.strip(), {}).update({name.strip(): value.strip() for name, value in declared})
+    return found
+
+
+def test_a_name_without_spaces_makes_no_page_wider_than_a_phone():
+    every = rules(FULL.render())
+    assert every["body"]["overflow-wrap"] == "anywhere" and every["td"]["overflow-wrap"] == "normal"
 
 
 def test_a_page_replaces_a_page_and_nothing_else(tmp_path):
