@@ -98,6 +98,17 @@ def test_a_name_without_spaces_makes_no_page_wider_than_a_phone():
     assert every["body"]["overflow-wrap"] == "anywhere" and every["td"]["overflow-wrap"] == "normal"
 
 
+def test_paper_does_not_scroll_so_nothing_is_cut_there():
+    html = FULL.render()
+    scrolling = {name for name, told in rules(html).items() if told.get("overflow-x") == "auto"}
+    printed = rules(html, "print")
+    wrapped = {name for name in scrolling if printed[name].get("white-space") == "pre-wrap"}
+    assert scrolling >= {".scroll", "pre", "figure:has(> svg.wide)"} and wrapped == {"pre"}
+    assert {printed[name]["overflow"] for name in scrolling - wrapped} == {"visible"}
+    assert printed["figure svg.wide"]["min-width"] == "0", "it is wider than A4"
+    assert printed["h2"]["break-after"] == "avoid", "a heading without its table ends no sheet"
+
+
 def test_a_page_replaces_a_page_and_nothing_else(tmp_path):
     page = FULL.write(tmp_path / "new/page.html")
     assert dataclasses.replace(FULL, title="other").write(page).read_text() != FULL.render()
