@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from dp_prior.evaluation.chart_names import IN_LEGEND, LINE, count_lines, in_lines
 from dp_prior.evaluation.picture import INK, import_figure, save_png
 from dp_prior.tracking.row_log import RowLog
 
@@ -39,12 +40,11 @@ def draw_learning_curve(metrics: Path, output: Path) -> Path:
     series, panels = _panels(RowLog(metrics).rows(), "samples_seen")
     if not panels:
         raise ValueError(f"{metrics} holds no loss, action error or score yet; train a little first")
-    lines = max(len(found) for _, found, _ in panels)  # of the legends below the panels
-    figure = import_figure()(figsize=(4.6 * len(panels) + 0.4, 3.6 + 0.17 * lines), dpi=130, layout="constrained")
+    figure = import_figure()(figsize=(4.6 * len(panels) + 0.4, 3.6), dpi=130, layout="constrained")
     right = max(x[-1] for _, found, _ in panels for x, _ in found.values()) or 1
-    grid = figure.subplots(2, len(panels), squeeze=False, height_ratios=[3.4, 0.2 + 0.17 * lines])
-    for axes, below, panel in zip(*grid, panels, strict=True):
-        _draw_panel(axes, below, panel, series, right, "samples seen")
+    grid = figure.subplots(2, len(panels), squeeze=False)
+    columns = zip(*grid, panels, strict=True)
+    _make_room(figure, [_draw_panel(*column, series, right, "samples seen") for column in columns])
     save_png(figure, output)
     return output
 
@@ -54,10 +54,9 @@ def learning_curves(rows: list[dict[str, Any]], x: str = "samples_seen", label: 
     series, panels = _panels(rows, x)
     figures = []
     for panel in panels:
-        lines = len(panel[1])
-        figures.append(import_figure()(figsize=(5, 3.4 + 0.17 * lines), layout="constrained"))
-        axes, below = figures[-1].subplots(2, 1, height_ratios=[3.2, 0.2 + 0.17 * lines])
-        _draw_panel(axes, below, panel, series, max(found[0][-1] for found in panel[1].values()) or 1, label)
+        figures.append(import_figure()(figsize=(5, 3.4), layout="constrained"))
+        right = max(found[0][-1] for found in panel[1].values()) or 1
+        _make_room(figures[-1], [_draw_panel(*figures[-1].subplots(2, 1), panel, series, right, label)])
     return figures
 
 
@@ -77,8 +76,15 @@ def _panels(rows: list[dict[str, Any]], x: str) -> tuple[dict[str, Series], list
     return series, [(draw, dict(itertools.islice(one.items(), MOST_LINES)), len(one)) for draw, one in found if one]
 
 
-def _draw_panel(axes: Any, below: Any, panel: Panel, series: dict[str, Series], right: float, label: str) -> None:
-    """Draw a panel, and its legend into the axes below."""
+def _make_room(figure: Any, lines: list[int]) -> None:
+    """Make a figure of two rows of axes higher, so that the legends in the lower row have room for their lines."""
+    above, below = figure.get_figheight() - 0.2, LINE * max(lines)
+    figure.set_figheight(figure.get_figheight() + below)
+    figure.axes[0].get_gridspec().set_height_ratios([above, 0.2 + below])
+
+
+def _draw_panel(axes: Any, below: Any, panel: Panel, series: dict[str, Series], right: float, label: str) -> int:
+    """Draw a panel, and its legend into the axes below. Returns the lines of the legend."""
     draw, found, count = panel
     draw(axes, found, series)
     if count > len(found):
@@ -86,7 +92,10 @@ def _draw_panel(axes: Any, below: Any, panel: Panel, series: dict[str, Series], 
     axes.set_xlim(0, 1.03 * right)
     dress(axes, label)
     below.axis("off")
-    below.legend(*axes.get_legend_handles_labels(), loc="upper left", frameon=False, fontsize=8, labelcolor=INK)
+    drawn, labels = axes.get_legend_handles_labels()
+    names = [in_lines(name, IN_LEGEND) for name in labels]
+    below.legend(drawn, names, loc="upper left", frameon=False, fontsize=8, labelcolor=INK)
+    return count_lines(names)
 
 
 def _series(rows: list[dict[str, Any]], x: str) -> dict[str, Series]:

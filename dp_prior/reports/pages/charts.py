@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dp_prior.evaluation.chart_names import BESIDE_BAR, IN_LEGEND, LINE, count_lines, in_lines
 from dp_prior.evaluation.curve import COLOURS, dress, logarithmic, styles
 from dp_prior.evaluation.picture import INK, import_figure, take_literally
 from dp_prior.reports.pages.page import Markup
@@ -53,7 +54,9 @@ def svg(figure: Any, title: str) -> str:
 def bars(values: Sequence[float], labels: Sequence[str], title: str, ylabel: str, xlabel: str) -> Any:
     """A bar for each value; the bars lie, each with its label beside it, where labels are words."""
     lies = max(map(len, labels), default=0) > LONGEST_UPRIGHT and len(labels) <= MOST_LYING
-    figure = import_figure()(figsize=(5, max(3, 0.9 + 0.17 * len(labels)) if lies else 3), layout="constrained")
+    labels = [in_lines(label, BESIDE_BAR) for label in labels] if lies else labels
+    high = max((count_lines([label]) for label in labels), default=1) * LINE
+    figure = import_figure()(figsize=(5, max(3, 0.9 + high * len(labels)) if lies else 3), layout="constrained")
     axes = figure.subplots()
     (axes.barh if lies else axes.bar)(range(len(values)), values, 0.8, color=COLOURS[0])
     dress(axes, ylabel if lies else xlabel)
@@ -74,7 +77,8 @@ Line = tuple[str, np.ndarray, np.ndarray]
 def overlay(lines: Iterable[Line], ylabel: str, xlabel: str, *, log: bool) -> Any:
     """Lines of several runs in one chart, in the order of the page's colours and dashes; their names stand below."""
     lines = list(lines)
-    figure = import_figure()(figsize=(5, 3.4 + 0.17 * len(lines)), layout="constrained")
+    names = [in_lines(name, IN_LEGEND) for name, _, _ in lines]
+    figure = import_figure()(figsize=(5, 3.4 + LINE * count_lines(names)), layout="constrained")
     axes = figure.subplots()
     for (label, x, y), style in zip(lines, styles(), strict=False):
         if y.ndim == 2:
@@ -86,7 +90,6 @@ def overlay(lines: Iterable[Line], ylabel: str, xlabel: str, *, log: bool) -> An
     dress(axes, xlabel)
     axes.set_ylabel(ylabel, fontsize=9, color=INK)
     drawn = axes.get_lines()  # given explicitly, since matplotlib skips labels that begin with an underscore
-    names = [line.get_label() for line in drawn]
     figure.legend(drawn, names, loc="outside lower left", frameon=False, fontsize=8, labelcolor=INK)
     return figure
 

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from dp_prior.evaluation.curve import learning_curves
 from dp_prior.evaluation.picture import draw_scores, import_figure
 from dp_prior.reports.pages.charts import bars, overlay, sampled, spark, svg
 from tests.quiet import quiet
@@ -42,6 +43,25 @@ def test_lines_of_many_runs_differ_and_no_name_covers_them(count):
     names = legend.get_window_extent()
     assert names.y1 <= axes.get_tightbbox().y0 and names.y0 >= 0
     assert [text.get_text() for text in legend.get_texts()] == [f"run {number}" for number in range(count)]
+
+
+@quiet
+@pytest.mark.parametrize("name", ["task.objective.type=v, task.backbone.type=unet1d, " * 3, "x" * 300])
+def test_long_names_are_whole_and_leave_the_chart_its_room(name):
+    x = np.arange(3.0)
+    for figure in (
+        overlay([(name + str(number), x, x + number) for number in range(4)], "y", "x", log=False),
+        bars(x, [name] * 3, "title", "y", "x"),
+        *learning_curves([{"samples_seen": 1, f"{name}/ema/loss": 1.0, "train/loss": 2.0, f"{name}/score": 0.5}]),
+    ):
+        figure.draw_without_rendering()
+        axes = figure.axes[0]
+        assert axes.get_window_extent().width > 0.4 * figure.bbox.width
+        legends = [*figure.legends, *(legend for one in figure.axes if (legend := one.get_legend()))]
+        for text in [text for legend in legends for text in legend.get_texts()] or axes.get_yticklabels():
+            extent = text.get_window_extent()
+            assert extent.x0 >= 0 and extent.x1 <= figure.bbox.width and extent.y0 >= 0, text
+        assert all(legend.get_window_extent().y1 <= axes.get_window_extent().y0 for legend in legends)
 
 
 @pytest.mark.parametrize("counts", [[0, 0, 0], [1, 2, 4], [5], [0, 1_000_000, 1]])
