@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from dp_prior.files.json_text import readable_json
 from dp_prior.run.outcome import Outcome
 from dp_prior.run_directory.config import TrainConfig
 from dp_prior.run_directory.scores import PAGE
@@ -65,7 +65,7 @@ def _commands(outcome: Outcome, config: TrainConfig, modules: Sequence[str]) -> 
     own = [f"--import={module}" for module in modules]
     yield ["dp-prior", "evaluate", best, *own]
     imports = "".join(f"import {module}; " for module in modules)
-    yield ["python", "-c", f"{imports}from dp_prior import {load}; print({load}({json.dumps(best)}).spec)"]
+    yield ["python", "-c", f"{imports}from dp_prior import {load}; print({load}({readable_json(best)}).spec)"]
     if config.task.kind == "policy":
         yield ["dp-prior", "serve", best, *own]
         yield ["dp-prior", "export", best, f"{outcome.directory}_policy", *own]

@@ -11,6 +11,7 @@ from dp_prior.config.translation.libraries import LIBRARIES, LISTS_OF_THEIRS, re
 from dp_prior.config.translation.library import Library
 from dp_prior.config.translation.row import Theirs
 from dp_prior.config.translation.translate import Translation, translate
+from dp_prior.files.json_text import readable_json
 from dp_prior.run_directory.config import TrainConfig
 
 
@@ -60,4 +61,4 @@ def report(library: Library, translation: Translation) -> Iterator[str]:
 
 def text(translation: Translation) -> str:
     """The configuration as indented JSON."""
-    return json.dumps(translation.config, indent=2) + "\n"
+    return readable_json(translation.config, indent=2) + "\n"

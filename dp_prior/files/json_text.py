@@ -8,6 +8,8 @@ import math
 import re
 from typing import Any
 
+from dp_prior.files.printable import as_unicode
+
 _SEAL = re.compile(rb'(,?)\n  "sha256": "([0-9a-f]{64})"\n}\n\Z')
 _SEAL_SIZE = 84  # bytes that the pattern matches at most
 
@@ -19,6 +21,11 @@ def encode_document(content: Any) -> bytes:
     """
     text = json.dumps(finite(content), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     return text.encode("utf-8", errors="backslashreplace")
+
+
+def readable_json(content: Any, indent: int | None = None) -> str:
+    """JSON for a person to read and to copy: letters of any script as they are, bytes that are no text as escapes."""
+    return as_unicode(json.dumps(content, indent=indent, ensure_ascii=False))
 
 
 def seal(content: dict[str, Any]) -> bytes:

@@ -36,9 +36,10 @@ def test_farewell_names_scores_places_and_what_to_do_next(tmp_path, evaluate, la
 
 @pytest.mark.slow
 def test_commands_of_the_farewell_can_be_pasted_where_a_path_has_spaces_and_quotes(tmp_path):
-    directory = tmp_path / """Ada's "first" run"""
+    directory = tmp_path / """Ada's "first" 機 run"""
     config = write(tmp_path, train__steps=2, evaluate=[], tracker__data_path=str(directory))
     evaluate, load = (line.strip() for line in train(config).output.partition("next\n")[2].splitlines()[:2])
+    assert "機" in load
     assert shlex.split(evaluate) == ["dp-prior", "evaluate", str(directory / "checkpoints/step_00000002")]
     shown = subprocess.run(load, shell=True, capture_output=True, text=True)
     assert shown.returncode == 0 and "x_shape=(4, 2)" in shown.stdout, shown.stderr

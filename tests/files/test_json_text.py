@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_prior.files.json_text import encode_document, seal, unseal
+from dp_prior.files.json_text import encode_document, readable_json, seal, unseal
 from tests.cases import every
 from tests.messages import naming
 
@@ -22,6 +22,13 @@ def test_unseal_reverses_seal_and_seal_is_plain_json(content):
     data = seal(content)
     assert unseal(data) == content
     assert json.loads(data).keys() == {*content, "sha256"}
+
+
+@given(JSON)
+def test_readable_json_is_the_same_content_in_letters_that_utf8_holds(content):
+    for indent in (None, 2):
+        assert json.loads(readable_json(content, indent).encode()) == content
+    assert readable_json({"путь": "機\udcff"}) == '{"путь": "機\\udcff"}'
 
 
 @every(data=[b"", b"{}", b"[]", b"null", b"[" * 100_000, b'{"sha256": 1}', b"\xff"])

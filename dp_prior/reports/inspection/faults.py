@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -14,6 +13,7 @@ from dp_prior.data.formats.choice import named, overlaps
 from dp_prior.data.recorded.odd_values import HUGE, OUTLIER_WIDTHS
 from dp_prior.data.recorded.split import USUAL_PARTS
 from dp_prior.data.recorded.weights import marks_corrections
+from dp_prior.files.json_text import readable_json
 from dp_prior.reports.inspection.alignment import alignment
 from dp_prior.reports.inspection.finding import MOST_NAMED, Finding, ranked
 from dp_prior.reports.inspection.quaternions import quaternions_of
@@ -276,7 +276,7 @@ def interventions(seen: Survey) -> Iterator[Finding]:
     for signal in seen.signals:
         if marks_corrections(signal.key) and signal.values.shape[1] == 1 and (share := (signal.values > 0).mean()) > 0:
             flags = np.unique(signal.values[signal.values > 0])[:MOST_NAMED].astype(seen.store.dtype(signal.key))
-            weights = json.dumps({"key": signal.key, "values": {named(flag): 4 for flag in flags}})
+            weights = readable_json({"key": signal.key, "values": {named(flag): 4 for flag in flags}})
             how = f'"weights": {weights} in data draws them more often, and dp-prior improve --corrections learns them'
             yield Finding("note", f"{signal.name}: {share:.1%} of the steps are corrections by a human; {how}")
 

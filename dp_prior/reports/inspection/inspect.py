@@ -22,6 +22,7 @@ from dp_prior.data.recorded.selection import ActionConfig, KeyConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.files.durable import write_new
 from dp_prior.files.home import expanded
+from dp_prior.files.json_text import readable_json
 from dp_prior.networks.encoders.points import PointEncoderConfig
 from dp_prior.reports.inspection.beside_images import unread_beside
 from dp_prior.reports.inspection.cameras import Strip, look
@@ -163,7 +164,7 @@ def write_config(found: list[Inspection], path: Path) -> None:
         ConfigError, DataError: see `proposed`.
         FileExistsError: there is such a file.
     """
-    write_new(path, json.dumps(proposed(found), indent=2) + "\n")
+    write_new(path, readable_json(proposed(found), indent=2) + "\n")
 
 
 def proposed(found: list[Inspection]) -> dict[str, Any]:

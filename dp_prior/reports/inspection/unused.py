@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.found_files import by_number
+from dp_prior.files.json_text import readable_json
 
 _ACTION = re.compile(r"(^|[./_])(action|ctrl|control|command|cmd|target)", re.I)
 
@@ -84,7 +84,7 @@ def videos_beside(path: Path, n_episodes: int) -> Iterator[str]:
         if file.parent not in cameras:
             found[f"*/{file.name}"] = {"folder": str(path.parent / "videos"), "file": file.name}
     for name, places in found.items():
-        line = json.dumps({**places, "size": [96, 128]})
+        line = readable_json({**places, "size": [96, 128]})
         yield f"videos/{name} lie beside the data set; to read such a camera, write it into data.images: {line}"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.data.formats.choice import ranges
+from dp_prior.files.json_text import readable_json
 from dp_prior.reports.inspection.cameras import Strip
 from dp_prior.reports.inspection.data_urls import film_address
 from dp_prior.reports.inspection.embeddings import FolderRows
@@ -113,7 +114,7 @@ def _page(one: Inspection, prefix: str) -> Page:
             *(table for seen in one.galleries for table in (_classes(seen, prefix), _pixels(seen, prefix))),
         ],
         details=[_key(one, signal, prefix) for signal in signals if signal.role == "other"],
-        commands=[f'"data": {json.dumps(one.data, indent=2)}'],
+        commands=[f'"data": {readable_json(one.data, indent=2)}'],
         gaps=[f"{prefix}{gap}" for gap in (*one.gaps, *missing)],
     )
 

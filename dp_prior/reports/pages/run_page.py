@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import io
-import json
 import re
 import shlex
 from functools import partial
@@ -16,6 +15,7 @@ import numpy as np
 from dp_prior.evaluation.curve import learning_curves
 from dp_prior.evaluation.grid import grid, save_png
 from dp_prior.evaluation.picture import draw_scores, import_figure
+from dp_prior.files.json_text import readable_json
 from dp_prior.files.regular_files import read_small
 from dp_prior.reports.inspection.data_urls import data_url
 from dp_prior.reports.pages.charts import bars, overlay, sampled
@@ -309,7 +309,7 @@ def _listed(settings: dict[str, Any]) -> list[tuple[str, str]]:
 
 def short(value: Any) -> str:
     """A setting in one line: a text unchanged, "" for null, JSON for other values."""
-    return value if isinstance(value, str) else "" if value is None else json.dumps(value)
+    return value if isinstance(value, str) else "" if value is None else readable_json(value)
 
 
 def _duration(story: Story) -> str | None:

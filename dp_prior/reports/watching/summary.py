@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import json
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dp_prior.files.json_text import readable_json
 from dp_prior.reports.pages.evaluation_report import EvaluationReport
 from dp_prior.reports.pages.numbers import is_number
 from dp_prior.reports.pages.story import Story, state_of
@@ -81,7 +81,7 @@ def summarise(story: Story) -> Summary:
 
 def differences(changed: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
     """By the run's name, `key=value` for each setting that not all runs share, the rarest setting first."""
-    texts = {name: {key: json.dumps(value) for key, value in settings.items()} for name, settings in changed.items()}
+    texts = {name: {key: readable_json(value) for key, value in settings.items()} for name, settings in changed.items()}
     counts = Counter(setting for settings in texts.values() for setting in settings.items())
     return {
         name: [

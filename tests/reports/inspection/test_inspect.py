@@ -238,6 +238,9 @@ def test_a_configuration_is_written_once_and_only_for_data_that_can_be_trained_o
         write_config(found, tmp_path / "a.json")
     with pytest.raises(ConfigError, match=naming("--write-config", "configuration")):
         write_config([*found, *found], tmp_path / "b.json")
+    (tmp_path / "данные").mkdir()
+    write_config(inspect(str(write_npz(tmp_path / "данные" / "d.npz", clean(4)))), tmp_path / "c.json")
+    assert "данные/d.npz" in (tmp_path / "c.json").read_text(encoding="utf-8")
     episodes = [{"action": episode["action"]} for episode in clean(2)]
     with pytest.raises(ConfigError, match=naming("only.npz", "data.obs", "docs/data.md")):
         write_config(inspect(str(write_npz(tmp_path / "only.npz", episodes))), tmp_path / "b.json")

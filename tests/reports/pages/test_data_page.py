@@ -1,5 +1,6 @@
 """The page and the lines about data sets say what was found, the most severe first."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -74,6 +75,12 @@ def test_findings_are_on_the_page_with_their_place_and_escaped(seen, tmp_path):
     place = texts.index("state: a <fault>")
     assert texts[place - 1 : place + 3] == ["error", "state: a <fault>", "3", "7"]
     assert "<fault>" not in re.sub(r"&lt;fault&gt;", "", path.read_text())
+
+
+def test_names_in_any_script_are_on_the_page_as_they_are(seen, tmp_path):
+    path = write_inspection([replace(inspection(seen), data={"path": "/данные"})], tmp_path / "page.html", "title")
+    line = shown(path)[-1]
+    assert json.loads("{" + line + "}") == {"data": {"path": "/данные"}} and "/данные" in line
 
 
 def test_several_sets_are_one_page_whose_parts_name_their_set(seen, tmp_path):

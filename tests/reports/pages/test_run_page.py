@@ -113,7 +113,7 @@ def test_pictures_beyond_their_room_are_a_gap_and_frames_are_named_by_their_mome
     assert told("\n".join(page.gaps), "error_9_slow.png", "25 bytes")
 
 
-@pytest.mark.parametrize(("value", "shown"), [("a b", "a b"), (None, ""), (True, "true"), ([1, "x"], '[1, "x"]')])
+@pytest.mark.parametrize(("value", "shown"), [("a b", "a b"), (None, ""), (True, "true"), ([1, "機"], '[1, "機"]')])
 def test_a_setting_is_one_line(value, shown):
     assert short(value) == shown
 

@@ -95,4 +95,5 @@ def test_differences_are_the_settings_that_runs_do_not_share():
     assert found["a"] == ["lr=0.1", "seed=1", "most=2"] and found["b"] == ["lr=x", "most=2"]
     assert found["c"][0].startswith("p=/a/long") and len(found["c"][0]) < 50
     assert differences({"a": {"lr": 0.1}, "b": {"lr": 0.1}}) == {"a": [], "b": []} == differences({"a": {}, "b": {}})
+    assert differences({"a": {"path": "/данные"}, "b": {}})["a"] == ["path=/данные"]
     assert not any(differences({"alone": {"lr": 0.1}}).values())
