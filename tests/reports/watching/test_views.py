@@ -45,6 +45,15 @@ def test_names_of_runs_are_text(tmp_path):
     assert "<b>bold<" not in page and any("<b>bold<" in text for text in shown(page))
 
 
+def test_no_name_turns_the_text_beside_it(tmp_path):
+    """A name may hold an override of the direction, and the state that follows would be read from right to left."""
+    name = "run\u202egnp"
+    write_run(tmp_path / name)
+    runs = Runs(tmp_path)
+    for page in (index(runs), view(runs, name), runs.page(name)):
+        assert f"<bdi>{name}</bdi>" in page and "<h1>" + name not in page
+
+
 def test_films_lead_to_their_files_and_only_the_newest_are_shown(tmp_path, monkeypatch):
     monkeypatch.setattr(views, "FILMS", 2)
     for age, name in enumerate("abc"):
