@@ -54,6 +54,12 @@ def test_no_name_turns_the_text_beside_it(tmp_path):
         assert f"<bdi>{name}</bdi>" in page and "<h1>" + name not in page
 
 
+def test_a_long_name_leaves_the_other_columns_in_sight(tmp_path):
+    write_run(tmp_path / ("x" * 200))
+    style = index(Runs(tmp_path))
+    assert "#runs td:first-child > * { display: inline-block; max-width: 24rem; overflow-wrap: break-word }" in style
+
+
 def test_films_lead_to_their_files_and_only_the_newest_are_shown(tmp_path, monkeypatch):
     monkeypatch.setattr(views, "FILMS", 2)
     for age, name in enumerate("abc"):
