@@ -74,7 +74,7 @@ def run_page(story: Story, output: Path) -> Page:
     }
     happened = [(event["step"], event.get("message", "")) for event in story.events if event.get("event") == "error"]
     if story.state in ("failed", "stopped", "killed"):
-        happened.append((last.get("step", 0), story.ending.get("message", "")))
+        happened.append((last.get("step", 0), _end(story)))
     return Page(
         title=story.name,
         state=story.state,
@@ -95,6 +95,14 @@ def run_page(story: Story, output: Path) -> Page:
         commands=_commands(story),
         gaps=[*story.gaps, *drawing.gaps],
     )
+
+
+def _end(story: Story) -> str:
+    """How a run ended that did not finish."""
+    if story.state == "killed":
+        return f"process {story.ending.get('pid')} was killed: it is gone and has not written how it ended"
+    message, signal = story.ending.get("message") or "", story.ending.get("stopped_by")
+    return f"stopped on {signal}: {message}" if signal else str(message)
 
 
 def headlines(story: Story) -> list[tuple[str, str, str]]:

@@ -113,6 +113,20 @@ def test_pictures_beyond_their_room_are_a_gap_and_frames_are_named_by_their_mome
     assert told("\n".join(page.gaps), "error_9_slow.png", "25 bytes")
 
 
+@pytest.mark.parametrize(
+    ("state", "ending", "parts"),
+    [
+        ("killed", {"pid": 71, "message": "the run is in progress, or was killed"}, ("process 71", "killed")),
+        ("stopped", {"stopped_by": "SIGTERM", "message": "8 samples in 1 steps"}, ("SIGTERM", "8 samples in 1 steps")),
+        ("failed", {"message": "OSError: no room"}, ("OSError: no room",)),
+    ],
+)
+def test_a_run_that_did_not_finish_says_why(state, ending, parts):
+    [(_, _, happened)] = [table for table in run_page(story(state=state, ending=ending), Path("p")).tables if table[2]]
+    assert [step for step, _ in happened] == [0] and told(happened[0][1], *parts)
+    assert "in progress" not in happened[0][1]
+
+
 @pytest.mark.parametrize(("value", "shown"), [("a b", "a b"), (None, ""), (True, "true"), ([1, "機"], '[1, "機"]')])
 def test_a_setting_is_one_line(value, shown):
     assert short(value) == shown
