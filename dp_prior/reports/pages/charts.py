@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,11 +45,15 @@ def svg(figure: Any, title: str) -> str:
     role = 'role="img" class="wide"' if figure.get_figwidth() > WIDEST else 'role="img"'
     text = re.sub(r'(<svg [^>]*?) width="[^"]*"', rf"\1 {role}", text[text.index("<svg") :], count=1)
     text = re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", text, count=1)
-    prefix = re.sub(r"\W+", "_", title)
-    text = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{prefix}_", text)  # ids must be unique on the whole page
+    return re.sub("<[^>]*>", partial(_for_page, prefix=re.sub(r"\W+", "_", title)), text)
+
+
+def _for_page(tag: re.Match[str], prefix: str) -> str:
+    """A tag of an SVG with ids that are unique on the whole page and the colours of the style sheet."""
+    found = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{prefix}_", tag[0])
     for colour, name in ((INK, "ink"), ("#000000", "ink"), (_GRID, "line"), (COLOURS[0], "blue")):
-        text = text.replace(colour, f"var(--{name})")
-    return text
+        found = found.replace(colour, f"var(--{name})")
+    return found
 
 
 def bars(values: Sequence[float], labels: Sequence[str], title: str, ylabel: str, xlabel: str) -> Any:

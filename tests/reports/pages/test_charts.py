@@ -87,6 +87,14 @@ def test_a_title_of_a_user_is_shown_as_it_is():
     assert "a < b & $c^2$" in "".join(Outline(chart).texts)
 
 
+def test_names_that_look_like_parts_of_an_svg_are_shown_as_they_are():
+    names = ["#000000 and #1f4e8c", 'id="a"', "url(#a)", "a > b"]
+    x = np.arange(3.0)
+    chart = svg(overlay([(name, x, x) for name in names], "y", "x", log=False), "t")
+    texts = [text.strip() for text in Outline(chart).texts]
+    assert set(names) <= set(texts) and "var(--blue)" in chart
+
+
 @pytest.mark.parametrize("count", [1, 3, 40])
 def test_bars_are_named_by_their_labels_at_even_steps(count):
     labels = [f"t {number}" for number in range(count)]
