@@ -23,6 +23,9 @@ Series = tuple[np.ndarray, np.ndarray]  # x (n,), y (n,)
 MOST_LINES = 40
 """Most metrics of a kind that are drawn."""
 
+MOST_MARKED = 500
+"""Longest line with a dot at each point; on longer lines the dots would take most of a page's bytes."""
+
 COLOURS = ("#1f4e8c", "#d9822b", "#2ea043", "#8f4bab", "#cf4b42", "#3aa3a3")
 _TRAINING = "#9aa4b2"
 _DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)))  # one for each pass through the colours
@@ -121,7 +124,7 @@ def _draw_losses(axes: Any, losses: dict[str, Series], _: dict[str, Series]) -> 
         axes.plot(x, _smooth(y), color=_TRAINING, linewidth=1.4, marker=marker, markersize=3, label="train")
     names = sorted(name for name in losses if name != "train/loss")
     for name, style in zip(names, styles(), strict=False):
-        axes.plot(*losses[name], **style, label=name[: -len("/loss")])
+        axes.plot(*losses[name], **marked(style, losses[name][0]), label=name[: -len("/loss")])
 
 
 def _draw_action_errors(axes: Any, errors: dict[str, Series], _: dict[str, Series]) -> None:
@@ -131,7 +134,8 @@ def _draw_action_errors(axes: Any, errors: dict[str, Series], _: dict[str, Serie
     for name, style in zip(names, styles(), strict=False):
         x, y = errors[name]
         model, steps = re.fullmatch(r"(.+)/mse\[steps=(\d+)\]", name).groups()
-        axes.plot(x, np.sqrt(y), **style, label=f"{model}, {steps} sampling step{'s' if steps != '1' else ''}")
+        label = f"{model}, {steps} sampling step{'s' if steps != '1' else ''}"
+        axes.plot(x, np.sqrt(y), **marked(style, x), label=label)
     axes.set_ylim(0, 1.08 * math.sqrt(max(y.max() for _, y in errors.values())) or 1)
 
 
@@ -140,7 +144,7 @@ def _draw_scores(axes: Any, scores: dict[str, Series], series: dict[str, Series]
     axes.set_title("score, 95 % confidence interval", loc="left", fontsize=10, color=INK)
     for (name, (x, y)), style in zip(scores.items(), styles(), strict=False):
         colour, best = style["color"], int(np.argmax(y))
-        axes.plot(x, y, **style, zorder=3, label=f"{name[: -len('/score')]}, best {y[best]:.4g}")
+        axes.plot(x, y, **marked(style, x), zorder=3, label=f"{name[: -len('/score')]}, best {y[best]:.4g}")
         low, high = series.get(f"{name}_ci_low"), series.get(f"{name}_ci_high")
         if low is not None and high is not None and len(low[0]) == len(high[0]):
             if len(x) > 1:
@@ -189,6 +193,11 @@ def _smooth(y: np.ndarray) -> np.ndarray:
     half = len(y) // 40
     window = np.ones(2 * half + 1)
     return np.convolve(y, window, "same") / np.convolve(np.ones_like(y), window, "same")
+
+
+def marked(style: dict[str, Any], x: np.ndarray) -> dict[str, Any]:
+    """A style of `styles`, without dots for a long line over `x`."""
+    return style if len(x) <= MOST_MARKED else {**style, "marker": None}
 
 
 def styles() -> Iterator[dict[str, Any]]:

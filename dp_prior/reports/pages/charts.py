@@ -14,12 +14,9 @@ from typing import Any
 import numpy as np
 
 from dp_prior.evaluation.chart_names import BESIDE_BAR, IN_LEGEND, LINE, count_lines, in_lines
-from dp_prior.evaluation.curve import COLOURS, dress, logarithmic, styles
+from dp_prior.evaluation.curve import COLOURS, dress, logarithmic, marked, styles
 from dp_prior.evaluation.picture import INK, import_figure, take_literally
 from dp_prior.reports.pages.page import Markup
-
-MOST_MARKED = 500
-"""Longest line with a dot at each point; on longer lines the dots would take most of the page's bytes."""
 
 LONGEST_UPRIGHT, MOST_LYING = 5, 60
 """Characters of labels below upright bars, and most bars that lie."""
@@ -89,7 +86,7 @@ def overlay(lines: Iterable[Line], ylabel: str, xlabel: str, *, log: bool) -> An
         if y.ndim == 2:
             y, *band = y
             axes.fill_between(x, *band, color=style["color"], alpha=0.16, linewidth=0)
-        axes.plot(x, y, **style | {"marker": "o" if len(x) <= MOST_MARKED else None}, label=label)
+        axes.plot(x, y, **marked(style, x), label=label)
     if log:
         logarithmic(axes)
     dress(axes, xlabel)

@@ -30,6 +30,9 @@ def test_a_long_log_has_a_small_chart():
     x = np.arange(20_000.0)
     chart = svg(overlay([("noise", x, np.random.default_rng(0).normal(size=len(x)))], "y", "x", log=False), "long")
     assert len(chart) < 1 << 18
+    metrics = {"train/loss": 1.0, "validation/ema/loss": 1.0, "a/mse[steps=4]": 1.0, "rollout/score": 0.5}
+    for figure in learning_curves([{"samples_seen": number, **metrics} for number in range(2000)]):
+        assert len(svg(figure, "curve")) < 1 << 16
 
 
 @pytest.mark.parametrize("count", [1, 8, 18])
