@@ -46,7 +46,8 @@ def run_page(story: Story, output: Path) -> Page:
     """The page of one run. Addresses of films are relative to `output`, the future file of the page."""
     room = LARGEST_FILMS
     films = []
-    for report in reversed([report for report in story.reports if report.film][-MOST_FILMS:]):
+    filmed = [report for report in reversed(story.reports) if report.film]
+    for report in _at_most(MOST_FILMS, filmed, "films, the newest", story.gaps):
         film, text = report.film, f"{report.name} at step {report.step:,}: {_scored(report)}"
         room -= film.stat().st_size
         source = data_url("video/mp4", read_small(film, LARGEST_FILMS)) if room > 0 else None
@@ -75,6 +76,7 @@ def run_page(story: Story, output: Path) -> Page:
     happened = [(event["step"], event.get("message", "")) for event in story.events if event.get("event") == "error"]
     if story.state in ("failed", "stopped", "killed"):
         happened.append((last.get("step", 0), _end(story)))
+    happened = _at_most(MOST_LISTED, happened[::-1], "what happened, the newest lines", story.gaps)[::-1]
     return Page(
         title=story.name,
         state=story.state,
@@ -86,12 +88,12 @@ def run_page(story: Story, output: Path) -> Page:
         strips=[*_frames(story), *_pictures(story)],
         sections=[section for section in sections if section[1]],
         tables=[
-            ("What happened", ("step", "message"), happened[-MOST_LISTED:]),
+            ("What happened", ("step", "message"), happened),
             ("Test of the best weights", ("metric", "value"), [(n, f"{v:.6g}") for n, v in story.test.items()]),
             *_of_rollouts(story),
-            ("Settings that differ from the defaults", ("setting", "value"), _listed(story.changed)),
+            ("Settings that differ from the defaults", ("setting", "value"), _listed(story.changed, story.gaps)),
         ],
-        details=[("All settings", ("setting", "value"), _listed(story.settings))],
+        details=[("All settings", ("setting", "value"), _listed(story.settings, story.gaps))],
         commands=_commands(story),
         gaps=[*story.gaps, *drawing.gaps],
     )
@@ -220,7 +222,7 @@ def _episodes(drawing: Drawing, story: Story) -> list[Chart]:
     report = story.tested
     if report is None:
         return []
-    episodes = report.episodes[:MOST_BARS]
+    episodes = _at_most(MOST_BARS, report.episodes, f"{report.name}, the scores of the first episodes", story.gaps)
 
     def scores() -> Any:
         figure = import_figure()(figsize=(9, 2.6), layout="constrained")
@@ -265,6 +267,7 @@ def _tables(drawing: Drawing, story: Story) -> list[Chart]:
                 values = [row.get(metric) for row in rows]
                 if len(rows) > 1 and metric != "n" and all(map(can_be_drawn, values)):
                     title = f"{name}: {metric}"
+                    _at_most(MOST_BARS, every, f"{title}, the first bars", story.gaps)
                     labels = [" ".join(str(row.get(key, "")) for key in _place(rows)) for row in rows]
                     charts += drawing.chart(title, partial(bars, values, labels, title, metric, " ".join(_place(rows))))
     return charts
@@ -299,8 +302,8 @@ def _of_rollouts(story: Story) -> list[Table]:
     reports = [report for report in (story.tested, *replays.values()) if report is not None]
     found = []
     for report, (name, every) in ((one, table) for one in reports for table in one.tables.items()):
-        rows = every[:MOST_LISTED]
-        if rows and not name.endswith(BY_SEED):
+        if every and not name.endswith(BY_SEED):
+            rows = _at_most(MOST_LISTED, every, f"{name}, the first lines", story.gaps)
             cells = [tuple(_cell(row.get(key)) for key in rows[0]) for row in rows]
             found.append((f"{name}, step {report.step:,}", tuple(key.replace("_", " ") for key in rows[0]), cells))
     return found
@@ -311,8 +314,16 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if can_be_drawn(value) else short(value)
 
 
-def _listed(settings: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(key, short(value)) for key, value in settings.items() if key != "description"][:MOST_LISTED]
+def _listed(settings: dict[str, Any], gaps: list[str]) -> list[tuple[str, str]]:
+    every = [(key, short(value)) for key, value in settings.items() if key != "description"]
+    return _at_most(MOST_LISTED, every, "settings, the first lines", gaps)
+
+
+def _at_most(most: int, every: list[Any], what: str, gaps: list[str]) -> list[Any]:
+    """The first of many parts of a page; `gaps` get a line if there are more."""
+    if len(every) > most:
+        gaps.append(f"{what}: {most:,} of {len(every):,} are shown")
+    return every[:most]
 
 
 def short(value: Any) -> str:

@@ -113,6 +113,26 @@ def test_pictures_beyond_their_room_are_a_gap_and_frames_are_named_by_their_mome
     assert told("\n".join(page.gaps), "error_9_slow.png", "25 bytes")
 
 
+def test_a_page_says_what_it_leaves_out(tmp_path, monkeypatch):
+    for bound in ("MOST_FILMS", "MOST_BARS", "MOST_LISTED"):
+        monkeypatch.setattr(f"dp_prior.reports.pages.run_page.{bound}", 2)
+    run = story_of("a", *(("rollout", step, (0.25, 0.5, 0.75)) for step in (1, 2, 3)))
+    reports = [dataclasses.replace(one, path=tmp_path / one.path.name) for one in run.reports]
+    for report in reports:
+        report.path.with_suffix(".mp4").write_bytes(b"film")
+    reports[-1].tables["rollout/motion"] = [{"signal": name, "distance": 1.0} for name in "abc"]
+    errors = EvaluationReport(
+        tmp_path / "e_3.json", "e", 3, 24, {}, {"e/by_index": [{"index": place, "mse": 1.0} for place in range(3)]}
+    )
+    told_of = dataclasses.replace(run, reports=[*reports, errors], settings=dict.fromkeys("xyz", 1), changed={})
+    events = [{"event": "error", "step": step, "message": f"trouble {step}"} for step in range(3)]
+    page = run_page(dataclasses.replace(told_of, state="finished", events=events), tmp_path / "page.html")
+    shown = ("films", "rollout, the scores", "e/by_index: mse", "what happened", "rollout/motion", "settings")
+    assert told_each(page.gaps, *((what, "2 of 3") for what in shown)) and len(page.gaps) == len(shown)
+    happened = next(rows for title, _, rows in page.tables if title == "What happened")
+    assert [message for _, message in happened] == ["trouble 1", "trouble 2"], "the newest"
+
+
 @pytest.mark.parametrize(
     ("state", "ending", "parts"),
     [
