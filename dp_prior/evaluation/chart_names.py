@@ -7,7 +7,7 @@ import textwrap
 LINE = 0.17
 """Inches of a line of a legend, or beside a bar, in letters of 8 points."""
 
-MOST_LINES = 4
+MOST_LINES = 8
 """Lines of a name; a longer name ends with an ellipsis."""
 
 BESIDE_BAR, IN_LEGEND = 30, 56

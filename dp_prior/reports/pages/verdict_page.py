@@ -19,9 +19,6 @@ MOST_POINTS = 60
 MOST_PAIRS = 6
 """Pairs that are drawn: the closest ones of more."""
 
-LONGEST_LABEL = 28
-"""Characters of a name in a chart."""
-
 LARGEST_WEALTH = 1e9
 """More is drawn as this."""
 
@@ -51,13 +48,12 @@ def verdict_page(names: Sequence[str], known: Comparison, most: int | None) -> P
     charts: list[Chart] = []
     drawn = sorted((pair for pair in pairs if pair.starts), key=lambda pair: abs(pair.difference))[:MOST_PAIRS]
     drawn.sort(key=pairs.index)
-    labels = [_label(name) for name in names]
     for pair in drawn:
-        title = f"{labels[pair.first]} minus {labels[pair.second]}"
+        title = f"{names[pair.first]} minus {names[pair.second]}"
         lines = [(title, *_differences(known, pair.first, pair.second, len(pairs)))]
         charts += drawing.chart(title, partial(overlay, lines, "difference of scores", "starts", log=False))
     if charts:
-        lines = _evidence(labels, known, drawn)
+        lines = _evidence(names, known, drawn)
         charts += drawing.chart("Evidence", partial(overlay, lines, "wealth of the bet", "starts", log=True))
     closest = "" if len(pairs) <= MOST_PAIRS else f": the {len(drawn)} closest of {len(pairs)} pairs"
     return Page(
@@ -70,11 +66,6 @@ def verdict_page(names: Sequence[str], known: Comparison, most: int | None) -> P
         sections=[(f"How it came{closest}", charts)] if charts else [],
         gaps=drawing.gaps,
     )
-
-
-def _label(name: str) -> str:
-    """A name that leaves room for the chart: its end, where paths differ."""
-    return name if len(name) <= LONGEST_LABEL else "..." + name[3 - LONGEST_LABEL :]
 
 
 def _thinned(n: int) -> np.ndarray:

@@ -1,6 +1,9 @@
 """The page of a comparison shows what is known, and nothing where nothing is."""
 
+import re
+
 import numpy as np
+import pytest
 
 from dp_prior.evaluation.verdict import Comparison
 from dp_prior.reports.pages import verdict_page as pages
@@ -51,8 +54,11 @@ def test_of_many_policies_the_closest_pairs_are_drawn():
     assert len(page.summaries[0][2]) == 10 and len(charts) == 7 and "6 closest of 10" in heading
 
 
-def test_of_a_long_name_the_charts_show_the_end():
-    names = [f"{'runs/' * 40}{end}" for end in ("a", "b")]
+@pytest.mark.parametrize("form", ["runs/objective_{}/checkpoints/step_00175000", "runs/" * 40 + "{}"])
+def test_charts_name_policies_whole(form, drawn):
+    """Checkpoints differ at the start of their paths, runs at the end."""
+    names = [form.format(kind) for kind in ("eps", "v")]
     page = verdict_page(names, compared(0.9, 0.1, starts=5), None)
-    assert all(name in page.render() for name in names)
-    assert len(pages._label(names[0])) == 28 and pages._label(names[0]).endswith("runs/a")
+    for chart in (chart for _, charts in page.sections for _, chart in charts):
+        legend = re.sub(r"\s|<[^>]*>", "", chart[chart.index("</title>") :])
+        assert all(name in legend for name in names)
