@@ -117,8 +117,9 @@ def _tells(key: str) -> bool:
 
 
 def _short(text: str) -> str:
-    text = text.strip('"')
-    return text if len(text) <= LONGEST_SETTING else f"{text[: LONGEST_SETTING - 1]}…"
+    """A setting with an ellipsis in its middle if it is long: paths differ at their ends."""
+    text, half = text.strip('"'), LONGEST_SETTING // 2
+    return text if len(text) <= LONGEST_SETTING else f"{text[: half - 1]}…{text[-half:]}"
 
 
 def _score(story: Story) -> tuple[str, list[float]]:

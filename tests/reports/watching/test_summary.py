@@ -95,5 +95,8 @@ def test_differences_are_the_settings_that_runs_do_not_share():
     assert found["a"] == ["lr=0.1", "seed=1", "most=2"] and found["b"] == ["lr=x", "most=2"]
     assert found["c"][0].startswith("p=/a/long") and len(found["c"][0]) < 50
     assert differences({"a": {"lr": 0.1}, "b": {"lr": 0.1}}) == {"a": [], "b": []} == differences({"a": {}, "b": {}})
+    paths = [f"/mnt/nfs/datasets/robot/2026/november/pusht_v{version}.zarr" for version in (1, 2)]
+    one, other = differences({path: {"path": path} for path in paths}).values()
+    assert one != other and one[0].startswith("path=/mnt/nfs") and other[0].endswith("pusht_v2.zarr")
     assert differences({"a": {"path": "/данные"}, "b": {}})["a"] == ["path=/данные"]
     assert not any(differences({"alone": {"lr": 0.1}}).values())
