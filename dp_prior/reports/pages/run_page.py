@@ -200,14 +200,15 @@ def _learning(drawing: Drawing, story: Story, x: str, label: str) -> list[Chart]
 
 
 def timed(story: Story) -> list[dict[str, Any]]:
-    """The rows, each with the hours of training so far, computed from the logged speeds; without evaluations."""
+    """The rows, each with the hours of training so far, computed from the logged speeds; without evaluations. None from
+    a speed on by which the hours cannot be drawn."""
     rows, seen, seconds = [], 0, 0.0
     for row in story.rows:
         rate = row.get("train/samples_per_second")
         if rate:
             seconds += (row["samples_seen"] - seen) / rate
             seen = row["samples_seen"]
-        rows.append({**row, "hours": seconds / 3600})
+        rows.append({**row, "hours": seconds / 3600 if can_be_drawn(seconds) else None})
     return rows
 
 

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from dp_prior.evaluation.grid import grid
+from dp_prior.reports.pages.comparison import comparison_page
 from dp_prior.reports.pages.evaluation_report import EvaluationReport
 from dp_prior.reports.pages.run_page import headlines, measured, points, run_page, short, timed
 from dp_prior.reports.pages.story import Story
@@ -31,6 +32,13 @@ def test_hours_add_up_the_samples_of_each_row_at_its_speed():
     seconds = [8 / 2, 4, 4 + 24 / 4, 10, 10 + 16 / 8]
     assert [one["hours"] for one in rows] == pytest.approx([s / 3600 for s in seconds])
     assert all(one.items() >= given.items() for one, given in zip(rows, story().rows, strict=False))
+
+
+def test_a_speed_next_to_zero_ends_the_hours_and_not_the_page():
+    slow = story([row(1, 2.0, **{"train/loss": 1.0}), *(row(step, 5e-324, **{"train/loss": 1.0}) for step in (2, 3))])
+    assert [one["hours"] for one in timed(slow)] == [4 / 3600, None, None]
+    for pages in (run_page(slow, Path("p")), comparison_page([slow, slow])):
+        assert [title for title, _ in pages.sections if "time" in title]
 
 
 def test_points_are_the_rows_that_have_a_value():
