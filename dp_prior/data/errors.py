@@ -43,6 +43,11 @@ class UnreadableError(OSError):
     """
 
 
+class UnreachableError(UnreadableError):
+    """A place behind a URL did not answer, or refused access; the text of its client, which may quote a secret, is left
+    out."""
+
+
 class UnwritableError(OSError):
     """A file made of a data set, such as a frame cache, cannot be written: a full disk or missing permissions."""
 

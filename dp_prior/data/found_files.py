@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from dp_prior.data.errors import DataError, MissingError
 from dp_prior.data.files import raise_error, reading
+from dp_prior.data.remote_files import RemoteFile, reached
 from dp_prior.files.regular_files import check_regular, open_regular
 
 PARALLEL_FILES = 32
@@ -39,7 +40,7 @@ class Files:
 
     def open(self, path: str) -> Any:
         """Open one of the files for reading; local files must be regular files."""
-        return open_regular(path) if self.is_local else self.fs.open(path, "rb")
+        return open_regular(path) if self.is_local else RemoteFile(self.fs, path)
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each file by its name below the place, `.` where the place is a file itself."""
@@ -48,7 +49,8 @@ class Files:
 
     def _size(self, path: str) -> int:
         if not self.is_local:
-            return int(self.fs.size(path))
+            with reached(path):
+                return int(self.fs.size(path))
         found = os.stat(path)
         check_regular(path, found.st_mode)
         return found.st_size
@@ -57,7 +59,7 @@ class Files:
         """`read(path)` of every file, in order, many at a time.
 
         Raises:
-            UnreadableError: the system refused to read one.
+            UnreadableError: the system refused to read one, or the place to be reached.
             DataError: what is wrong with the files.
         """
         problems = []
@@ -83,7 +85,7 @@ def find_files(place: str, endings: tuple[str, ...]) -> Files:
 
     Raises:
         DataError: nothing is there, or nothing with one of these endings.
-        UnreadableError: the system refused to list a folder.
+        UnreadableError: the system refused to list a folder, or the place to be reached.
         ImportError: the URL is of a kind whose package is not installed.
     """
     from fsspec.core import url_to_fs
@@ -100,13 +102,17 @@ def find_files(place: str, endings: tuple[str, ...]) -> Files:
         with reading(place):
             if os.path.lexists(path) and not os.path.isdir(path):
                 check_regular(place, os.stat(path).st_mode)
-    if fs.isfile(path):
+        kind = "file" if fs.isfile(path) else "directory" if fs.isdir(path) else None
+    else:
+        with reached(place):
+            kind = _kind(fs, path)
+    if kind == "file":
         if not path.endswith(endings):
             raise DataError(place, [f"is a file; expected {wanted}, or a folder of these"])
         return Files(place, fs, path, [path], is_local)
-    if not fs.isdir(path):
+    if kind is None:
         raise MissingError(place, [f"there is no such file or folder as {path}; look at the path"])
-    with reading(place):
+    with reading(place) if is_local else reached(place):
         names = _files_below(path) if is_local else fs.find(path)  # a glob would read brackets in names
         found = sorted(name for name in names if name.endswith(endings))
     found = [name for name in found if "/." not in name[len(path) :]]  # left by file browsers and notebooks
@@ -119,6 +125,14 @@ def by_number(name: str) -> tuple[list[tuple[int, str]], str]:
     """Sorts digits by their value: every run of them as a number, text between them as text; equal ones, such as 1 and
     01, by the name, since a folder lists its files in another order on another disk."""
     return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"([0-9]+)", name)], name
+
+
+def _kind(fs: Any, path: str) -> str | None:
+    """`file` or `directory`, None if there is neither; `isfile` and `isdir` of fsspec take any error for that."""
+    try:
+        return fs.info(path)["type"]
+    except FileNotFoundError:
+        return None
 
 
 def _files_below(path: str) -> Iterator[str]:

@@ -24,7 +24,7 @@ from dp_prior.checkpoints.run_lock import LockedError, RunLock
 from dp_prior.checkpoints.scan import scan
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError, PartError, own_version
-from dp_prior.data.errors import DataError, UnreadableError, UnwritableError
+from dp_prior.data.errors import DataError, UnreachableError, UnreadableError, UnwritableError
 from dp_prior.files.durable import FULL, replace_file
 from dp_prior.files.json_text import encode_document
 from dp_prior.files.locks import POLL_S, FileLock, NoLocksError
@@ -47,6 +47,7 @@ REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first match wins
     FileExistsError: ("configuration", BAD_CONFIG),
     ImportError: ("configuration", BAD_CONFIG),
     PartError: ("configuration", BAD_CONFIG),
+    UnreachableError: ("unavailable", UNAVAILABLE),
     UnreadableError: ("unreadable", UNSAVED),
     UnwritableError: ("not saved", UNSAVED),
     DataError: ("data", BAD_DATA),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from dp_prior.data.embeddings.file_rows import FileRows
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import check_array, decoding, npy_header, reading
 from dp_prior.data.found_files import Files
+from dp_prior.data.remote_files import reached
 from dp_prior.files.regular_files import open_regular
 
 WINDOW_BYTES, WINDOW_FILES = 32 << 20, 16
@@ -72,6 +74,7 @@ class NpyRows(FileRows):
     """The rows of all files, float16 if all files are, otherwise float32."""
 
     def __init__(self, files: Files):
+        self._url = files.url
         self._headers = files.each(lambda path: read_header(files, path))
         first = {header.shape[1]: path for path, header in reversed(list(zip(files.paths, self._headers, strict=True)))}
         kinds = sorted({header.dtype.name for header in self._headers if header.shape[0]})
@@ -124,7 +127,17 @@ class NpyRows(FileRows):
             last = min(first + WINDOW_FILES, len(self._ends)) - 1
             end = min(begin + size, stop, int(self._ends[last]))
             windows = self._reader(end - begin, begin, end, parallel_pieces=WINDOW_FILES, show_progress=False)
-            for rows, _ in list(windows):
+            for rows, _ in self._drained(windows):
                 out[begin - start : end - start] = rows
             begin = end
         return out
+
+    def _drained(self, windows: Iterator[tuple[np.ndarray, Any]]) -> list[tuple[np.ndarray, Any]]:
+        """All windows of one call; embedding-reader raises ValueError because of the error of a file."""
+        try:
+            return list(windows)
+        except ValueError as error:
+            if isinstance(error.__cause__, ValueError):
+                raise DataError(self._url, [f"{error}: it has changed since it was opened"]) from None
+            with reached(self._url):
+                raise error.__cause__ or error from None

@@ -1,0 +1,65 @@
+"""Files behind a URL, whose clients have errors of their own: these are told from errors of the content."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from dp_prior.data.errors import DataError, UnreachableError
+
+
+@contextlib.contextmanager
+def reached(where: str) -> Iterator[None]:
+    """Report errors of a file system behind a URL.
+
+    Raises:
+        DataError: there is no such file.
+        UnreachableError: the place did not answer, or refused access.
+    """
+    try:
+        yield
+    except (DataError, ImportError):
+        raise
+    except FileNotFoundError:
+        raise DataError(where, ["there is no such file"]) from None
+    except Exception as error:  # each client has its own types
+        kind, code = type(error).__name__, error.errno if isinstance(error, OSError) else None
+        reason = f"{kind}: {os.strerror(code)}" if isinstance(code, int) else kind
+        remedy = "; check the credentials" if isinstance(error, PermissionError) or "Credential" in kind else ""
+        raise UnreachableError(f"{where} cannot be read now ({reason}){remedy}") from None
+
+
+class RemoteFile(io.RawIOBase):
+    """An open file behind a URL, for reading; its errors are those of `reached`."""
+
+    def __init__(self, fs: Any, path: str):
+        super().__init__()
+        self._path = path
+        with reached(path):
+            self._file = fs.open(path, "rb")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        with reached(self._path):
+            data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
