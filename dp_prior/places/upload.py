@@ -160,7 +160,7 @@ class UploadSaver(Saver):
 
     def close(self, leave: threading.Event) -> list[str]:
         """Give the thread `drain_s` seconds, or until `leave` is set, then end the thread. What waits is tried at once,
-        unless the place has asked for a pause.
+        unless the place has asked for a pause; a check of the place is not waited for.
 
         Returns:
             A line for each unsent checkpoint, and one line if the last upload was damaged or made a remark.
@@ -172,7 +172,7 @@ class UploadSaver(Saver):
                 self.schedule.hurry()
             self._stop_at, end = self._clock() + drain_s, time.monotonic() + drain_s
             self._news.set()
-            while thread.is_alive() and time.monotonic() < end and not leave.is_set():
+            while thread.is_alive() and self.outbox.waiting() and time.monotonic() < end and not leave.is_set():
                 thread.join(0.1)
             self._is_closed = True
             self._worker.kill()

@@ -17,6 +17,7 @@ from dp_prior.places.destination import DeliveryReport
 from dp_prior.places.hub import HuggingFaceSaverConfig
 from dp_prior.places.upload import UploadConfig, UploadSaver
 from dp_prior.places.upload_schedule import FIRST_WAIT_S, LONGEST_WAIT_S
+from dp_prior.places.worker import Worker
 from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.tracker import Tracker
 from tests.messages import naming, told, told_each
@@ -283,6 +284,26 @@ def test_the_end_of_a_run_tries_once_more_what_failed_for_an_hour(run):
     place.saver._release()
     place.saver.start()
     assert place.saver.close(threading.Event()) == [] and len(place.jobs) == 13
+
+
+def test_the_end_of_a_run_does_not_wait_for_a_mere_check_of_a_place_that_is_silent(run):
+    begun, killed = threading.Event(), threading.Event()
+
+    class Silent(Worker):
+        def attempt(self, entry, kinds, deadline_s):
+            assert entry is None
+            begun.set()
+            return UNAVAILABLE if killed.wait(60) else DONE
+
+        def kill(self):
+            killed.set()
+
+    saver = UploadSaver(HuggingFaceSaverConfig(repo="me/x"), run.directory, Silent({}))
+    saver.start()
+    assert begun.wait(60)
+    waits = []
+    saver._thread.join, joined = lambda limit_s: waits.append(limit_s) or joined(limit_s), saver._thread.join
+    assert saver.close(threading.Event()) == [] and waits == [5.0]
 
 
 def test_several_savers_are_waited_for_together(tmp_path):
