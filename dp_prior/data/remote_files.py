@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 from collections.abc import Iterator
 from typing import Any
 
 from dp_prior.data.errors import DataError, UnreachableError
+from dp_prior.files.client_errors import kind_of, remedy
 
 
 @contextlib.contextmanager
@@ -26,10 +26,7 @@ def reached(where: str) -> Iterator[None]:
     except FileNotFoundError:
         raise DataError(where, ["there is no such file"]) from None
     except Exception as error:  # each client has its own types
-        kind, code = type(error).__name__, error.errno if isinstance(error, OSError) else None
-        reason = f"{kind}: {os.strerror(code)}" if isinstance(code, int) else kind
-        remedy = "; check the credentials" if isinstance(error, PermissionError) or "Credential" in kind else ""
-        raise UnreachableError(f"{where} cannot be read now ({reason}){remedy}") from None
+        raise UnreachableError(f"{where} cannot be read now ({kind_of(error)}){remedy(error)}") from None
 
 
 class RemoteFile(io.RawIOBase):

@@ -19,17 +19,18 @@ from typing import Literal
 from pydantic import field_validator
 
 from dp_prior.checkpoints.format import LARGEST_MANIFEST, MANIFEST, FileEntry
+from dp_prior.files.client_errors import is_denied, kind_of, remedy
 from dp_prior.files.durable import replace_file, sync_directory, sync_file
 from dp_prior.files.redact import without_password
 from dp_prior.places.destination import DeliveryReport, delivered, folders
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.pointer import LARGEST_POINTER, Pointer, movable
-from dp_prior.places.source import PIECE, RemoteError, StreamedSource, kind_of
+from dp_prior.places.source import PIECE, RemoteError, StreamedSource
 from dp_prior.places.upload import UploadConfig
 from dp_prior.places.worker import Worker
 
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "oci", "oss"}
-_NO_ACCESS = ("NoCredentialsError", "DefaultCredentialsError", "ImportError", "ModuleNotFoundError", "NoSuchBucket")
+_NO_BUCKET = "NoSuchBucket"
 
 
 class FsspecSaverConfig(UploadConfig):
@@ -81,12 +82,17 @@ class FsspecFolder(StreamedSource):
         """See `StreamedSource`. Errors keep their type but not their text, which may quote a secret."""
         try:
             yield from self._pieces(path, start)
-        except (FileNotFoundError, IsADirectoryError):
+        except (FileNotFoundError, IsADirectoryError) as error:
+            if type(error.__cause__).__name__ == _NO_BUCKET:  # no place that a run has not saved to yet
+                raise RemoteError(f"{self.url} cannot be read: there is no such bucket", "refused") from None
             raise FileNotFoundError(path) from None
         except RemoteError:
             raise
         except Exception as error:  # each file system has its own types
-            raise OSError(type(error).__name__) from None
+            if is_denied(error):
+                found = f"{self.url}/{path} cannot be read ({kind_of(error)})"
+                raise RemoteError(found + remedy(error), "refused") from None
+            raise OSError(kind_of(error) + remedy(error)) from None
 
     def check(self) -> str:
         """Whether a file can be created there."""
@@ -207,9 +213,9 @@ class FsspecFolder(StreamedSource):
                 f"{self.url} cannot be written to: there is no such bucket or folder", "refused"
             ) from None
         except Exception as error:
-            name = type(error).__name__
-            trouble = "refused" if name in _NO_ACCESS else "unavailable"
-            raise RemoteError(f"{self.url} cannot be written to ({kind_of(error)})", trouble) from None
+            is_refused = is_denied(error) or isinstance(error, ImportError) or type(error).__name__ == _NO_BUCKET
+            found = f"{self.url} cannot be written to ({kind_of(error)}){remedy(error)}"
+            raise RemoteError(found, "refused" if is_refused else "unavailable") from None
 
 
 def _claim(folder: str) -> str:

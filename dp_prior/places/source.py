@@ -46,12 +46,6 @@ class NoPlaceError(FileNotFoundError):
         self.may_be_hidden = may_be_hidden
 
 
-def kind_of(error: Exception) -> str:
-    """The type of an error and the operating system's reason, without the error's text, which may quote a secret."""
-    code = error.errno if isinstance(error, OSError) else None
-    return type(error).__name__ + (f": {os.strerror(code)}" if isinstance(code, int) else "")
-
-
 class BrokenError(OSError):
     """An answer that may be another one later; `retry_after` are the seconds that the place asks to wait, if any."""
 

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.checkpoints.format import DamagedError
+from dp_prior.files.client_errors import kind_of
 from dp_prior.places.destination import DeliveryReport, Destination
 from dp_prior.places.parcel import Parcel
-from dp_prior.places.source import RemoteError, kind_of
+from dp_prior.places.source import RemoteError
 
 _PROGRAM = """
 import sys

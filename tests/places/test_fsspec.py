@@ -271,6 +271,33 @@ def test_what_a_file_system_says_is_told_by_its_kind_when_written_and_read(url, 
     assert "geheim" not in str(broken.value) and (missing or type(error).__name__ in str(broken.value))
 
 
+@pytest.mark.parametrize(
+    ("error", "trouble", "said"),
+    [
+        (PermissionError("key=geheim"), "refused", ("credentials",)),
+        (type("NoCredentialsError", (Exception,), {})("key=geheim"), "refused", ("credentials",)),
+        (OSError(errno.EBUSY, "key=geheim"), "unavailable", (os.strerror(errno.EBUSY),)),
+        (OSError(errno.EINVAL, "key=geheim"), "unavailable", ("credentials", "region")),
+    ],
+)
+def test_what_refuses_to_be_read_is_told_with_its_reason_and_what_to_do(url, error, trouble, said, monkeypatch):
+    folder = FsspecFolder(url)
+    monkeypatch.setattr(type(folder._fs), "open", lambda *arguments, **options: (_ for _ in ()).throw(error))
+    with pytest.raises(RemoteError, match=naming(f"{url}/best.json", *said)) as refused:
+        folder.read("best.json", 100)
+    assert refused.value.trouble == trouble and "geheim" not in str(refused.value)
+
+
+def test_a_bucket_that_does_not_exist_is_no_empty_place(url, tmp_path, monkeypatch):
+    def missing(*arguments, **options):
+        raise FileNotFoundError from type("NoSuchBucket", (Exception,), {})()
+
+    monkeypatch.setattr(type(FsspecFolder(url)._fs), "open", missing)
+    with pytest.raises(RemoteError, match=naming(url, "bucket")) as refused:
+        resolve(url, cache=tmp_path / "cache")
+    assert refused.value.trouble == "refused"
+
+
 @pytest.fixture
 def s3(monkeypatch):
     """A bucket of a local imitation of S3."""
@@ -306,3 +333,5 @@ def test_through_the_worker_to_s3_and_back(run, s3, tmp_path):
     with pytest.raises(RemoteError, match=naming("bucket")) as error:
         FsspecFolder("s3://misspelt/runs").check()
     assert error.value.trouble == "refused"
+    with pytest.raises(RemoteError, match=naming("s3://misspelt/runs", "bucket")):
+        resolve("s3://misspelt/runs", cache=tmp_path / "cache")
