@@ -31,6 +31,8 @@ from dp_prior.places.worker import Worker
 
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "oci", "oss"}
 _NO_BUCKET = "NoSuchBucket"
+_REQUESTED = 8 << 20
+"""Bytes asked for at once beyond a piece, and lost where a download is interrupted; s3fs would ask for 50 MiB."""
 
 
 class FsspecSaverConfig(UploadConfig):
@@ -179,7 +181,7 @@ class FsspecFolder(StreamedSource):
         full = f"{self._root}/{path}"
         if self._is_local and os.path.exists(full) and not (os.path.isfile(full) or os.path.isdir(full)):
             raise RemoteError(f"{full} is not a regular file")  # opening a FIFO could block for ever
-        with self._fs.open(full, "rb") as file:
+        with self._fs.open(full, "rb", block_size=_REQUESTED) as file:
             file.seek(start)
             while piece := file.read(PIECE):
                 yield piece

@@ -10,6 +10,7 @@ import threading
 
 import fsspec
 import pytest
+from fsspec.spec import AbstractBufferedFile
 
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.config import ConfigError
@@ -296,6 +297,33 @@ def test_a_bucket_that_does_not_exist_is_no_empty_place(url, tmp_path, monkeypat
     with pytest.raises(RemoteError, match=naming(url, "bucket")) as refused:
         resolve(url, cache=tmp_path / "cache")
     assert refused.value.trouble == "refused"
+
+
+def test_little_of_a_file_is_asked_for_at_once_so_that_an_interrupted_download_goes_on(url, tmp_path, monkeypatch):
+    folder, size = FsspecFolder(url), 12 << 20
+    folder._fs.makedirs(folder._root, exist_ok=True)
+    content = os.urandom(size)
+    asked = []
+
+    class Ranged(AbstractBufferedFile):
+        """As object stores have it: nothing arrives before all bytes of a request."""
+
+        def _fetch_range(self, start, end):
+            asked.append((start, end))
+            if len(asked) == 2:
+                raise KeyboardInterrupt
+            return content[start:end]
+
+    def ranged(path, mode, block_size=50 << 20):
+        return Ranged(folder._fs, path, mode, block_size, size=size)
+
+    monkeypatch.setattr(folder._fs, "open", ranged)
+    with pytest.raises(KeyboardInterrupt):
+        folder.download("model.bin", size, tmp_path / "part", anew=False)
+    arrived = (tmp_path / "part").stat().st_size
+    assert arrived == asked[0][1] < size
+    folder.download("model.bin", size, tmp_path / "part", anew=False)
+    assert (tmp_path / "part").read_bytes() == content and asked[2] == (arrived, size)
 
 
 @pytest.fixture
