@@ -143,6 +143,27 @@ class Ranks:
             raise cause or self._relayed(kind.__new__(kind, message))
         return result
 
+    def decide_unless_stopped(self, choose: Callable[[], T]) -> T:
+        """As `decide`, for a choice that lasts until the main rank is asked to stop.
+
+        Args:
+            choose: raises StoppedEarly then.
+
+        Raises:
+            StoppedEarly: on all ranks.
+        """
+
+        def chosen() -> tuple[int, T | None]:
+            try:
+                return 0, choose()
+            except StoppedEarly:
+                return self.stop.encode(self.process_index), None
+
+        code, found = self.decide(chosen)
+        if self.stop.accept(code):
+            raise StoppedEarly(self.stop.reason, self.stop.rank)
+        return found
+
     @staticmethod
     def _relayed(error: Exception) -> Exception:
         """The main rank's error, marked so that this rank's command does not print the same message again."""

@@ -180,7 +180,8 @@ class Run:
     ) -> tuple[PolicyTrainer, Path | None]:
         """The trainer where training begins, and the checkpoint that it resumes from."""
         parts, ranks = self.parts, self.parts.ranks
-        found = ranks.decide(lambda: find_checkpoint(parts.config.tracker.load, services.store, resume, parts.report))
+        load, store = parts.config.tracker.load, services.store
+        found = ranks.decide_unless_stopped(lambda: find_checkpoint(load, store, resume, parts.report, ranks.stop))
         if not {"data", FINGERPRINT}.intersection(allow_changes):
             parts.check_same_data()
         if found is None:

@@ -10,7 +10,9 @@ from dp_prior.checkpoints.documents import CONFIG, DATA
 from dp_prior.checkpoints.format import read_checkpoint, read_manifest
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.config import ConfigError
+from dp_prior.job.left_behind import unless_stopped
 from dp_prior.job.ranks import Ranks
+from dp_prior.job.stop import Stop
 from dp_prior.networks.encoders.published_weights import load_pretrained
 from dp_prior.places import ResumeConfig
 from dp_prior.places.local import copy_checkpoint
@@ -26,7 +28,7 @@ Resume = Literal["auto", "never", "must"]
 
 
 def find_checkpoint(
-    load: ResumeConfig, store: CheckpointStore, resume: Resume, report: Callable[[str], None]
+    load: ResumeConfig, store: CheckpointStore, resume: Resume, report: Callable[[str], None], stop: Stop
 ) -> Path | None:
     """The checkpoint to resume from, None for a fresh start. Call this function on the main rank only, because it
     renames damaged checkpoints.
@@ -34,6 +36,7 @@ def find_checkpoint(
     A run that has begun goes on from its own newest checkpoint, not from the one that `load` names.
 
     Raises:
+        StoppedEarly: a stop was requested during a download.
         ConfigError: `resume` is never and there is a checkpoint, or must and there is none; or the run is an import.
     """
     own, directory = store.latest(), store.root.parent
@@ -51,7 +54,7 @@ def find_checkpoint(
         return None
     if "://" not in reference:
         return _whole(resolve(reference, prefer="latest"), reference)
-    return _adopt(store, reference, resume, report) or own
+    return _adopt(store, reference, resume, report, stop) or own
 
 
 def recalled(load: ResumeConfig, directory: Path, resume: Resume) -> str | None:
@@ -107,7 +110,9 @@ def initialise(model: Pretrained, config: TrainConfig, ranks: Ranks, report: Cal
 
 def take_weights(model: Pretrained, source: TransferConfig, ranks: Ranks) -> Transfer:
     """Load the weights and normalizer of another checkpoint into `model`, or the parts that `source` names."""
-    directory = ranks.decide(lambda: resolve(source.path, whole=False))
+    directory = ranks.decide_unless_stopped(
+        lambda: unless_stopped(ranks.stop, lambda: resolve(source.path, whole=False))
+    )
     try:
         found = choose(model, Pretrained.from_pretrained(directory), source)
     except ValueError as error:
@@ -124,7 +129,9 @@ def _has_normalizer_of(config: TrainConfig, reference: str) -> bool:
     return ours == theirs
 
 
-def _adopt(store: CheckpointStore, reference: str, resume: Resume, report: Callable[[str], None]) -> Path | None:
+def _adopt(
+    store: CheckpointStore, reference: str, resume: Resume, report: Callable[[str], None], stop: Stop
+) -> Path | None:
     """Copy the latest and best checkpoint of a remote place into this run. Returns the checkpoint to resume from.
 
     An empty place, or one that does not exist for a client with a token, belongs to a run that has not saved yet.
@@ -134,7 +141,9 @@ def _adopt(store: CheckpointStore, reference: str, resume: Resume, report: Calla
         RemoteError: the place cannot be reached, or may be private and no token was given.
     """
     try:
-        latest, best = (resolve(reference, prefer, newest=True) for prefer in ("latest", "best"))
+        latest, best = unless_stopped(
+            stop, lambda: [resolve(reference, prefer, newest=True) for prefer in ("latest", "best")]
+        )
     except FileNotFoundError as error:
         if resume == "must":
             raise

@@ -7,6 +7,7 @@ import torch
 
 from dp_prior.config import ConfigError
 from dp_prior.job.ranks import Ranks
+from dp_prior.job.stop import StoppedEarly
 
 BROADCAST = "dp_prior.job.ranks.broadcast_object_list"
 
@@ -73,6 +74,7 @@ def test_other_ranks_wait_for_a_choice_that_takes_longer_than_a_step_may(run_ran
 import datetime, time
 from torch.distributed import distributed_c10d
 from dp_prior.job.ranks import Ranks
+from dp_prior.job.stop import StoppedEarly
 def limit(seconds):
     distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=seconds))
 class Patient(Ranks):
@@ -84,3 +86,20 @@ limit(1)
 print([ranks.decide(lambda: time.sleep(3 * (turn == 0)) or turn, 60) for turn in range(3)])
 """
     assert run_ranks(source, 2) == ["[0, 1, 2]\n"] * 2
+
+
+def test_a_stop_of_the_main_rank_is_raised_on_all_with_its_reason(monkeypatch):
+    main, other = ranks(0, 2), ranks(1, 2)
+    carried = []
+    monkeypatch.setattr(BROADCAST, lambda outcome: carried.append(list(outcome)))
+
+    def leave():
+        main.stop.ask("SIGTERM")
+        raise StoppedEarly("SIGTERM", 0)
+
+    for one in (main, other):
+        with pytest.raises(StoppedEarly) as stopped:
+            one.decide_unless_stopped(leave)
+        assert (stopped.value.reason, stopped.value.rank) == ("SIGTERM", 0)
+        monkeypatch.setattr(BROADCAST, lambda outcome: outcome.__setitem__(slice(None), carried[0]))
+    assert ranks().decide_unless_stopped(lambda: 3) == 3

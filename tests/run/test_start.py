@@ -1,6 +1,7 @@
 """Which checkpoints of a remote place a run takes over when it starts on a fresh machine."""
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
+from dp_prior.job.stop import Stop, StoppedEarly
 from dp_prior.places.local import copy_checkpoint
 from dp_prior.places.resume import LocalResumeConfig, RemoteResumeConfig
 from dp_prior.run import start
@@ -64,7 +66,7 @@ def test_best_checkpoint_comes_along_if_it_is_of_the_same_run(change, taken, tmp
     monkeypatch.setattr(start, "resolve", lambda reference, prefer, newest: there[prefer])
     own = CheckpointStore(tmp_path / "run" / "checkpoints", RetentionConfig(), monitor="loss", mode="min")
     with own.lock():
-        found = find_checkpoint(RemoteResumeConfig(reference="hf://me/tiny"), own, "auto", print)
+        found = find_checkpoint(RemoteResumeConfig(reference="hf://me/tiny"), own, "auto", print, Stop())
     assert found.name == "step_00000002"
     assert sorted(path.name for path in own.root.glob("step_*")) == [f"step_{step:08d}" for step in taken]
 
@@ -90,12 +92,12 @@ def test_a_start_that_was_killed_between_the_two_copies_copies_the_rest(tmp_path
     with own.lock():
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(start, "copy_checkpoint", killed)
-            find_checkpoint(load, own, "auto", print)
+            find_checkpoint(load, own, "auto", print, Stop())
         assert own.latest().name == "step_00000001"
-        assert find_checkpoint(load, own, "auto", print).name == "step_00000002"
+        assert find_checkpoint(load, own, "auto", print, Stop()).name == "step_00000002"
         (tmp_path / "run" / "config.json").write_text("{}")  # the run begins
         there["latest"] = tmp_path / "remote" / "step_00000003"
-        assert find_checkpoint(load, own, "auto", print).name == "step_00000002"
+        assert find_checkpoint(load, own, "auto", print, Stop()).name == "step_00000002"
 
 
 def test_a_directory_whose_checkpoint_has_no_training_state_is_refused_with_the_way_on(tmp_path):
@@ -104,7 +106,28 @@ def test_a_directory_whose_checkpoint_has_no_training_state_is_refused_with_the_
     with own.lock():
         own.write(Snapshot({"model.safetensors": {"w": torch.ones(2)}}, documents), Progress(0, 0), {})
         with pytest.raises(ConfigError, match=naming("tracker.data_path", tmp_path / "run", "train.init_from")):
-            find_checkpoint(LocalResumeConfig(), own, "auto", print)
+            find_checkpoint(LocalResumeConfig(), own, "auto", print, Stop())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"tracker__load": {"type": "remote", "reference": "s3://bucket/x"}}, {"train__init_from": "s3://bucket/x"}],
+    ids=["load", "init_from"],
+)
+def test_a_stop_ends_a_start_that_downloads_without_waiting_for_the_rest(change, tmp_path, monkeypatch):
+    run, end = experiment(tiny(tmp_path, **change)), threading.Event()
+
+    def silent(*arguments, **options):
+        run.parts.ranks.stop.ask("SIGTERM")
+        end.wait(60)
+        raise FileNotFoundError("too late")
+
+    monkeypatch.setattr(start, "resolve", silent)
+    with pytest.raises(StoppedEarly):
+        run.run()
+    end.set()
+    told_of = json.loads((tmp_path / "run" / "exit.json").read_text())
+    assert (told_of["reason"], told_of["code"], told_of["stopped_by"]) == ("preempted", 75, "SIGTERM")
 
 
 @pytest.mark.parametrize("file", [None, "no safetensors", "another network"])
