@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import shutil
 import time
@@ -27,10 +28,13 @@ from dp_prior.checkpoints.format import (
 from dp_prior.checkpoints.scan import STEP
 from dp_prior.files.durable import replace_file, sync_directory
 from dp_prior.files.locks import POLL_S, FileLock, NoLocksError
+from dp_prior.places.download_report import FIRST_S, reported
 from dp_prior.places.pointer import LARGEST_POINTER, Pointer
-from dp_prior.places.source import NoPlaceError, RemoteError, Source, is_intact
+from dp_prior.places.source import NoPlaceError, RemoteError, Source, StreamedSource, is_intact
 
 CACHE = Path("~/.cache/dp_prior")
+
+log = logging.getLogger(__name__)
 
 Prefer = Literal["best", "latest"]
 
@@ -68,9 +72,12 @@ def fetch(source: Source, text: str, which: str | None, prefer: Prefer, *, whole
                 return target
             shutil.rmtree(target)
         part.mkdir(exist_ok=True)
-        for name, entry in wanted.files.items():
-            if not (part / name).exists() or (part / name).stat().st_size != entry.size:
-                _download(source, f"{folder}/{name}".lstrip("/"), entry, part / name)
+        is_streamed = isinstance(source, StreamedSource)  # clients of other places show progress themselves
+        size = sum(entry.size for entry in wanted.files.values())
+        with reported(text, part, size) if is_streamed else contextlib.nullcontext():
+            for name, entry in wanted.files.items():
+                if not (part / name).exists() or (part / name).stat().st_size != entry.size:
+                    _download(source, f"{folder}/{name}".lstrip("/"), entry, part / name)
         for leftover in part.glob("*.part"):
             leftover.unlink()
         replace_file(part / MANIFEST, data if is_whole else wanted.encode())
@@ -133,7 +140,11 @@ def _follow(source: Source, text: str, pointer: Pointer | None) -> tuple[str, by
 def _locked(path: Path) -> FileLock:
     """Raises CheckpointError if the file system has no locks."""
     try:
+        begun, is_told = time.monotonic(), False
         while (lock := FileLock.take(path)) is None:
+            if not is_told and time.monotonic() - begun >= FIRST_S:
+                is_told = True
+                log.warning("waiting for another process that downloads the same checkpoint (it holds %s)", path)
             time.sleep(POLL_S)
     except NoLocksError as error:
         found = f"{path} cannot be locked ({error.strerror}), which keeps two downloads apart"

@@ -13,9 +13,10 @@ import torch
 from dp_prior.checkpoints.format import CheckpointError, read_checkpoint
 from dp_prior.files.json_text import seal, unseal
 from dp_prior.files.locks import FileLock, NoLocksError
+from dp_prior.places import checkpoint_cache
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import NoPlaceError, RemoteError
-from tests.messages import naming
+from tests.messages import naming, told
 from tests.places.parcels import Run
 
 MODEL = ["config.json", "manifest.json", "model.safetensors", "spec.json"]
@@ -315,6 +316,16 @@ def test_tensors_own_their_memory_and_the_cache_is_left_alone(repo, cache):
     tensors = read_checkpoint(found).tensors["model.safetensors"]
     next(iter(tensors.values())).fill_(9)
     assert torch.equal(read_checkpoint(found).tensors["model.safetensors"]["w"], torch.ones(300))
+
+
+def test_a_wait_for_another_download_of_the_same_checkpoint_is_told_once(tmp_path, monkeypatch, caplog):
+    path, free = tmp_path / "a.lock", object()
+    answers = iter([None, None, None, free])
+    monkeypatch.setattr(FileLock, "take", lambda path: next(answers))
+    for name, value in (("FIRST_S", 0.0), ("POLL_S", 0.0)):
+        monkeypatch.setattr(f"dp_prior.places.checkpoint_cache.{name}", value)
+    assert checkpoint_cache._locked(path) is free
+    assert len(caplog.messages) == 1 and told(caplog.messages[0], path)
 
 
 def test_a_cache_on_a_file_system_without_locks_is_named(repo, cache, monkeypatch):
