@@ -107,9 +107,12 @@ class StreamedSource:
             while start < size:
                 try:
                     piece = next(pieces)
+                except FileNotFoundError:
+                    raise RemoteError(f"there is no {self.url}/{path}, though its manifest lists the file") from None
                 except OSError as error:  # of the place, not of the file
                     problem = str(error) if isinstance(error, BrokenError) else f"{type(error).__name__}: {error}"
-                    raise RemoteError(f"{path} could not be downloaded: {problem}; the next attempt resumes") from None
+                    found = f"{self.url}/{path} could not be downloaded: {problem}"
+                    raise RemoteError(f"{found}; the next attempt resumes") from None
                 file.write(piece[: size - start])
                 start += len(piece)
 

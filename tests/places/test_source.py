@@ -44,6 +44,12 @@ class Breaking(StreamedSource):
             raise ConnectionError("reset")
 
 
+def test_a_file_that_is_gone_is_named_with_its_place(tmp_path):
+    with pytest.raises(RemoteError, match=naming("https://host/folder/none", "manifest")) as gone:
+        Breaking().download("none", 5, tmp_path / "file", anew=False)
+    assert "resumes" not in str(gone.value)
+
+
 @given(st.lists(st.integers(1, 80)) | st.lists(st.integers(0, 80), max_size=4), st.integers(0, 250))
 @example([], len(CONTENT))
 @example([10] * 15, 0)
