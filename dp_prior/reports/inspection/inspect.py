@@ -113,6 +113,9 @@ def inspect(place: str, overrides: Iterable[str] = ()) -> list[Inspection]:
         ConfigError: the configuration is wrong.
         DataError, UnreadableError: there is no data set, or it cannot be read.
     """
+    if "://" in place:
+        remedy = "download it first, or name a configuration that reads it"
+        raise ConfigError(place, [f"is a URL; expected a path, user/name on the Hub, or a configuration; {remedy}"])
     path = expanded(place)
     if path.suffix == ".json":
         return _configured(TrainConfig.from_json_path(path, overrides))

@@ -724,3 +724,9 @@ def test_the_command_that_comes_next_writes_a_configuration_or_tries_the_one_tha
     ends = np.cumsum([len(each["place"]) for each in nameless])
     np.savez(tmp_path / "n.npz", place=np.concatenate([each["place"] for each in nameless]), episode_ends=ends)
     assert next_command(inspect(str(tmp_path / "n.npz")), str(tmp_path / "n.npz")) is None
+
+
+def test_a_url_is_refused_as_such_and_not_looked_for_on_the_hub():
+    for url in ("s3://bucket/img_emb", "hf://me/data"):
+        with pytest.raises(ConfigError, match=naming(url, "URL", "user/name")):
+            inspect(url)
