@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -163,7 +161,9 @@ def read_demonstrations(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     try:
         with np.load(path, allow_pickle=False) as file:
             states, actions, ends = file["state"], file["action"], file["episode_ends"]
-    except (AttributeError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except (FileNotFoundError, PermissionError):
+        raise
+    except Exception as error:  # on damaged files, NumPy and zipfile raise all kinds
         raise ConfigError(str(path), [f"cannot be read ({error or type(error).__name__}); {wanted}"]) from None
     if states.ndim != 2 or states.shape[1] != 5 or actions.shape != (len(states), 2):
         found = f"has state {states.shape} and action {actions.shape}"

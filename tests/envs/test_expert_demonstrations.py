@@ -110,6 +110,20 @@ def test_a_file_that_is_no_npz_is_refused(tmp_path, data):
         read_demonstrations(tmp_path / "d.npz")
 
 
+def test_a_damaged_file_is_read_or_refused_whichever_byte_it_is(tmp_path):
+    path = tmp_path / "d.npz"
+    np.savez_compressed(path, **GOOD)
+    content, refused = path.read_bytes(), 0
+    for place in range(len(content)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :])
+        try:
+            read_demonstrations(path)
+        except ConfigError as error:
+            assert error.source == str(path)
+            refused += 1
+    assert refused > len(content) / 3
+
+
 def test_an_existing_file_is_refused_before_an_episode_is_played_and_one_that_appears_meanwhile_stays(
     tmp_path, in_this_process
 ):
