@@ -33,18 +33,11 @@ def comparison_page(stories: list[Story]) -> Page:
     groups = _configurations(names, stories)
     best_first = [groups[place] for place in ranked_groups([group for _, group in groups])[1]]
     single = [(name, [story]) for name, story in zip(names, stories, strict=True)]  # their hours differ
-    keys = dict.fromkeys(itertools.chain(*(story.settings for story in stories)))
-    differing = [
-        key for key in keys
-        if key != "description" and not key.startswith("tracker.")
-        and any(story.settings.get(key) != stories[0].settings.get(key) for story in stories)
-    ]  # fmt: skip
     drawing = Drawing()
     sections = [
         ("Over samples", _overlays(drawing, groups, "samples_seen", "samples seen")),
         ("Over time, without evaluations", _overlays(drawing, single, "hours", "hours of training")),
     ]
-    differences = [(key, *(short(story.settings.get(key)) for story in stories)) for key in differing]
     return Page(
         title=f"{len(stories)} runs",
         summaries=[
@@ -58,10 +51,30 @@ def comparison_page(stories: list[Story]) -> Page:
             ("Paired by episode", ("run", "against", "metric", "episodes", "difference"), _paired(names, stories)),
         ],
         sections=[section for section in sections if section[1]],
-        tables=[("Settings that differ", ("setting", *names), differences)],
+        tables=[_differing(names, stories)],
         gaps=[f"{name}: {gap}" for name, story in zip(names, stories, strict=True) for gap in story.gaps]
         + drawing.gaps,
     )
+
+
+def _compared(story: Story) -> dict[str, Any]:
+    """The settings that may explain another result."""
+    return {
+        key: value for key, value in story.settings.items() if key != "description" and not key.startswith("tracker.")
+    }
+
+
+def _differing(names: list[str], stories: list[Story]) -> Table:
+    """The settings that not all runs share; a line for each run where there are more runs than such settings."""
+    compared = [_compared(story) for story in stories]
+    keys = dict.fromkeys(itertools.chain(*compared))
+    differing = [key for key in keys if any(own.get(key) != compared[0].get(key) for own in compared)]
+    lines = [(name, *(short(own.get(key)) for key in differing)) for name, own in zip(names, compared, strict=True)]
+    title = "Settings that differ"
+    if len(names) > len(differing):
+        return title, ("run", *differing), lines if differing else []
+    columns, *rows = zip(("setting", *differing), *lines, strict=True)
+    return title, columns, rows
 
 
 def _seen(story: Story) -> int:
@@ -94,8 +107,7 @@ def _configurations(names: list[str], stories: list[Story]) -> list[tuple[str, l
     groups: dict[str, list[tuple[str, Story]]] = {}
     kept: dict[str, dict[str, Any]] = {}
     for name, story in zip(names, stories, strict=True):
-        own = {key: value for key, value in story.settings.items() if key not in ("seed", "description")}
-        own = {key: value for key, value in own.items() if not key.startswith("tracker.")}
+        own = {key: value for key, value in _compared(story).items() if key != "seed"}
         digest = json.dumps(own, sort_keys=True) if own else name
         groups.setdefault(digest, []).append((name, story))
         kept[digest] = own

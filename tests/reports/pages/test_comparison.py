@@ -122,8 +122,13 @@ def test_one_evaluation_of_each_run_is_drawn_as_dots():
 def test_settings_that_differ_are_listed_for_every_run_and_no_other():
     runs = [story_of(name, lr=lr, seed=seed, width=8) for name, lr, seed in (("a", 1, 0), ("b", 2, 0), ("c", 2, 1))]
     ((_, columns, rows),) = [table for table in comparison_page(runs).tables if table[0] == "Settings that differ"]
-    assert columns == ("setting", "a", "b", "c")
-    assert sorted(rows) == [("lr", "1", "2", "2"), ("seed", "0", "0", "1")]
+    assert columns[0] == "run" and sorted(columns[1:]) == ["lr", "seed"]
+    found = {row[0]: dict(zip(columns[1:], row[1:], strict=True)) for row in rows}
+    wanted = {"a": ("1", "0"), "b": ("2", "0"), "c": ("2", "1")}
+    assert found == {name: {"lr": lr, "seed": seed} for name, (lr, seed) in wanted.items()}
+    ((_, columns, rows),) = [table for table in comparison_page(runs[::2]).tables if table[0] == "Settings that differ"]
+    assert columns == ("setting", "a", "c")
+    assert sorted(rows) == [("lr", "1", "2"), ("seed", "0", "1")]
 
 
 def test_runs_of_one_name_are_told_apart_by_their_place():

@@ -290,7 +290,7 @@ def test_several_runs_are_paired_by_seed_and_folded(run, tmp_path):
     assert (low, high) == (0.0, 1.0)  # a score of the toy can be nothing else
     assert f"{np.mean(scores):.4g} ({low:.4g} to {high:.4g})" in texts
     differing = page[page.index("Settings that differ") :]
-    assert re.findall(r"<td>([a-z_.]+)</td>", differing) == ["seed"]
+    assert re.findall(r'<th scope="col">([a-z_.]+)</th>', differing[: differing.index("</table>")]) == ["run", "seed"]
     third = shutil.copytree(run, tmp_path / "third")  # it has rollouts on the way, and no test yet
     (third / "result.json").unlink()
     next((third / "media").glob("rollout_*.json")).unlink()
