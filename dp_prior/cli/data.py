@@ -205,7 +205,7 @@ def embed(
 def make_demonstrations(out: Path, task: str, episodes: int, seed: int, workers: int | None, noise: float) -> None:
     """Record demonstrations by the scripted expert of Push-T, or of tasks of Meta-World, ALOHA or robosuite. Those of
     the last two can be stopped and repeated at any time."""
-    from dp_prior.config import ConfigError
+    from dp_prior.config import ConfigError, errors_of
     from dp_prior.envs import (
         aloha_demonstrations,
         metaworld_demonstrations,
@@ -232,10 +232,8 @@ def make_demonstrations(out: Path, task: str, episodes: int, seed: int, workers:
         robosuite_demonstrations.write_demonstrations(out, task, episodes, seed, workers, noise)
     else:
         several = told_tasks(tuple(task.split(",")) if "," in task else task)
-        try:
+        with errors_of("--task"):
             check_tasks(several or (task,))
-        except ValueError as error:
-            raise ConfigError("--task", [str(error)]) from None
         metaworld_demonstrations.write_demonstrations(out, several or task, episodes, seed, workers)
     each = f", {episodes} of each of {len(several)} tasks," if several else ""
     echo(f"wrote {episodes * (len(several) or 1)} episodes{each} to {out}")

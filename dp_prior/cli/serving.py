@@ -114,19 +114,16 @@ def _answers(
     ranges_refuse: float | None,
 ) -> dict[str, Any]:
     """Settings of a `Session` of this policy."""
-    from dp_prior.config import ConfigError
+    from dp_prior.config import errors_of
     from dp_prior.inference.instructions import Instructions
     from dp_prior.onboard.range_watch import RangeLimits
 
-    try:
+    with errors_of("--ranges-tell, --ranges-refuse"):
         ranges = RangeLimits(ranges_tell, math.inf if ranges_refuse is None else ranges_refuse)
-    except ValueError as error:
-        raise ConfigError("--ranges-tell, --ranges-refuse", [str(error)]) from None
+    with errors_of("--texts"):
+        instructions = Instructions(policy.spec, texts)
     settings = {"history": history, "merge": _merge(merge), "renames": new_names(rename), "ranges": ranges}
-    try:
-        return {**settings, "instructions": Instructions(policy.spec, texts)}
-    except ValueError as error:
-        raise ConfigError("--texts", [str(error)]) from None
+    return {**settings, "instructions": instructions}
 
 
 def _merge(name: str) -> Any:

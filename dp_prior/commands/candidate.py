@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.checkpoints.format import MANIFEST, read_manifest
-from dp_prior.config import ConfigError
+from dp_prior.config import errors_of
 from dp_prior.files.regular_files import read_small
 from dp_prior.inference.chunking import Policy
 from dp_prior.inference.export.exported_policy import POLICY, ExportError
@@ -51,13 +51,9 @@ class Candidate:
         Raises:
             ConfigError: the policy cannot be loaded; names the reference.
         """
-        try:
+        with errors_of(self.name, ExportError):
             if not self.is_export:
                 return load_policy(self.directory, **options)
             policy = AgentPolicy.load(self.directory)
             policy.exported.check_batch(rows)
             return policy
-        except ConfigError:
-            raise
-        except (ValueError, ExportError) as error:
-            raise ConfigError(self.name, [str(error)]) from None

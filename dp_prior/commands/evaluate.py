@@ -9,20 +9,18 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from torch import Tensor
-
 from dp_prior.checkpoints.documents import CONFIG, PROGRESS, SPEC
 from dp_prior.checkpoints.format import MODEL_FILES, read_checkpoint, read_manifest
 from dp_prior.commands.imported import SOURCE
 from dp_prior.commands.stored import check_classes
-from dp_prior.config import ConfigError
+from dp_prior.config import ConfigError, errors_of
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.places.reference import resolve
 from dp_prior.run.assembly import Assembly
 from dp_prior.run_directory.config import TrainConfig
 from dp_prior.run_directory.scores import has_result_of, read_result
 from dp_prior.tasks.bounded import UnbuildableError
-from dp_prior.tasks.pretrained import Pretrained, load_weights
+from dp_prior.tasks.pretrained import load_weights
 from dp_prior.tensors.batch import Spec
 from dp_prior.tracking.console import ConsoleConfig
 from dp_prior.tracking.tracker import Tracker
@@ -72,7 +70,9 @@ def evaluate_checkpoint(
         ranks.decide(lambda: _check_empty(out))
         evaluators = [record.create(parts.data, out) for record in (*config.evaluate, *config.test)]
         if is_imported:
-            _load(parts.model, snapshot.tensors[MODEL_FILES[0]], directory)
+            with errors_of("data"):
+                weights = snapshot.tensors[MODEL_FILES[0]]
+                load_weights(parts.model, weights, f"{directory} does not fit", "Are these data of other shapes?")
         # progress, apart from the results, which go to standard output
         loggers = [ConsoleConfig().create(sys.stderr, None)] if ranks.is_main_process else []
         tracker = Tracker(Path(place), config.tracker, loggers=loggers)
@@ -105,11 +105,3 @@ def _removing_parts(folder: Path | None, step: int) -> Iterator[None]:
             with contextlib.suppress(OSError):  # the first error matters
                 path.unlink()
         raise
-
-
-def _load(model: Pretrained, tensors: dict[str, Tensor], directory: Path) -> None:
-    """Raises ConfigError if the weights of a checkpoint do not fit the data that `model` was built for."""
-    try:
-        load_weights(model, tensors, f"{directory} does not fit", "Are these data of other shapes?")
-    except ValueError as error:
-        raise ConfigError("data", [str(error)]) from None

@@ -10,7 +10,7 @@ from typing import Any
 
 from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.format import read_checkpoint
-from dp_prior.config import Config, ConfigError, an
+from dp_prior.config import Config, ConfigError, an, errors_of
 from dp_prior.data import DataConfig
 from dp_prior.data.split_data import SplitData
 from dp_prior.job.ranks import Ranks
@@ -96,10 +96,8 @@ def stored_policy(directory: Path, overrides: Iterable[str], what: str) -> tuple
     task = read_stored(directory, overrides, with_data=False).task
     if task.kind != "policy":
         raise ConfigError(str(directory), [f"holds {an(task.type)}, but only policies {what}"])
-    try:
+    with errors_of(str(directory)):
         return DiffusionPolicy.from_pretrained(directory), task
-    except ValueError as error:
-        raise ConfigError(str(directory), [str(error)]) from None
 
 
 def load_model(reference: str, ranks: Ranks, *, weights: str | None, guidance_scale: float | None) -> tuple[Path, Any]:
@@ -117,12 +115,8 @@ def load_model(reference: str, ranks: Ranks, *, weights: str | None, guidance_sc
     """
     directory = ranks.decide(lambda: resolve(reference, whole=weights is not None), PATIENCE * TIMEOUT_S)
     how = {"weights": weights, "guidance_scale": guidance_scale, "device": ranks.device}
-    try:
+    with errors_of(str(directory)):  # for example, there are no such weights
         return directory, Pretrained.from_pretrained(directory, **how)
-    except ConfigError:
-        raise
-    except ValueError as error:  # for example, there are no such weights
-        raise ConfigError(str(directory), [str(error)]) from None
 
 
 def check_classes(trained: Spec, given: Spec) -> None:

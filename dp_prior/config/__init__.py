@@ -5,7 +5,7 @@ file are reported together, each with its JSON path. A family of interchangeable
 """
 
 from dp_prior.config.annotations import Change, Kind, change_of, child, members, records_in
-from dp_prior.config.errors import MOST_PROBLEMS, ConfigError, PartError, an
+from dp_prior.config.errors import MOST_PROBLEMS, ConfigError, PartError, an, errors_of
 from dp_prior.config.families import family, member_of
 from dp_prior.config.origins import ORIGINS, changed_code, own_version, unknown_type
 from dp_prior.config.read import EXTENDS
@@ -24,6 +24,7 @@ __all__ = [
     "change_of",
     "changed_code",
     "child",
+    "errors_of",
     "family",
     "member_of",
     "members",

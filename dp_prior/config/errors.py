@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 MOST_PROBLEMS = 50
@@ -30,6 +32,21 @@ class ConfigError(ValueError):
     def __reduce__(self) -> tuple[Any, ...]:
         """For pickle, from a worker process."""
         return type(self), self._given
+
+
+@contextlib.contextmanager
+def errors_of(source: str, *others: type[Exception]) -> Iterator[None]:
+    """Inside, a ValueError becomes the `ConfigError` of a source, such as a setting; a `ConfigError` stays as it is.
+
+    Args:
+        others: further types of errors.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (ValueError, *others) as error:
+        raise ConfigError(source, [str(error)]) from None
 
 
 class PartError(TypeError):

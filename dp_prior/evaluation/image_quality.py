@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.clock import Cadence, Progress
-from dp_prior.config import ConfigError
+from dp_prior.config import ConfigError, errors_of
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import SplitData
 from dp_prior.diffusion.draw import Draw
@@ -126,11 +126,9 @@ class DrawnImagesConfig(SampledConfig):
         samples = pick_samples(data, self.split, self.name, self.data_set)
         if min(len(samples), len(data.train)) < 2:
             raise ConfigError("data.split", [f"evaluator {self.name!r} compares distributions, so needs 2 images"])
-        try:
+        with errors_of(f"features of evaluator {self.name!r}", FileNotFoundError):
             embedder = None if self.features is None else self.features.create()
             return DrawnImagesEvaluator(self, samples, data.train, output_dir, embedder)
-        except (FileNotFoundError, ValueError) as error:
-            raise ConfigError(f"features of evaluator {self.name!r}", [str(error)]) from None
 
 
 class DrawnImagesEvaluator(HeldOutEvaluator):

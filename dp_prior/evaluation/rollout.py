@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from dp_prior.clock import Cadence
-from dp_prior.config import ConfigError
+from dp_prior.config import errors_of
 from dp_prior.data.split_data import SplitData
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.envs import EnvConfig
@@ -200,12 +200,10 @@ class RolloutConfig(EvaluatorRecord):
         if is_filmed:
             import_av("; or set videos to 0")
             import_figure()
-        try:
-            if data is not None:
+        if data is not None:
+            with errors_of(f"instructions of evaluator {self.name!r}", FileNotFoundError):
                 Instructions(data.spec, self.instructions)
-        except (FileNotFoundError, ValueError) as error:
-            raise ConfigError(f"instructions of evaluator {self.name!r}", [str(error)]) from error
-        try:
+        with errors_of(f"the environment of evaluator {self.name!r}"):
             env = self.env.model_copy(update={"n_envs": 1}).create()
             with contextlib.closing(env):
                 if data is not None:
@@ -224,8 +222,6 @@ class RolloutConfig(EvaluatorRecord):
                     )  # fmt: skip
                 if is_filmed and not self.shows_cameras(None if data is None else data.spec):
                     env.render([0])
-        except ValueError as error:
-            raise ConfigError(f"the environment of evaluator {self.name!r}", [str(error)]) from error
         return RolloutEvaluator(self, output_dir)
 
     def shows_cameras(self, spec: Spec | None) -> bool:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from dp_prior.config import MOST_PROBLEMS, ConfigError
+from dp_prior.config import MOST_PROBLEMS, ConfigError, errors_of
 from tests.config.records import MINIMAL, Every, Run, problems, read
 from tests.messages import naming
 
@@ -31,3 +31,17 @@ def test_many_problems_are_counted_and_the_first_are_shown():
     assert len(problems) == MOST_PROBLEMS + 1 and problems[0].startswith("k000: unknown key")
     total = int(re.match(r"config: (\d+) problems", str(caught.value))[1])
     assert total >= 200 and problems[-1] == f"and {total - MOST_PROBLEMS} more"
+
+
+def test_an_error_of_a_value_is_one_of_its_setting_and_an_error_of_another_setting_stays():
+    with pytest.raises(ConfigError) as caught, errors_of("task.backbone"):
+        raise ValueError("17 is odd")
+    assert (caught.value.source, caught.value.problems) == ("task.backbone", ["17 is odd"])
+    inner = ConfigError("data", ["is empty"])
+    with pytest.raises(ConfigError) as caught, errors_of("task"):
+        raise inner
+    assert caught.value is inner
+    with pytest.raises(FileNotFoundError), errors_of("task"):
+        raise FileNotFoundError("weights")
+    with pytest.raises(ConfigError, match=naming("task", "weights")), errors_of("task", FileNotFoundError):
+        raise FileNotFoundError("weights")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from dp_prior.config import ConfigError
+from dp_prior.config import ConfigError, errors_of
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.inference.chunking import MergeConfig, Policy
 from dp_prior.inference.serving.session import Session, blank
@@ -75,11 +75,9 @@ class Lineup(nn.Module):
         session, request, took = Session(self, **settings), blank(self, settings.get("merge")), []
         for number, name in enumerate(self.names):
             self.acting = number
-            try:
+            with errors_of(name):
                 session.answer(request)
                 took.append(min(sum(session.answer(request).seconds.values()) for _ in range(3)))
-            except ValueError as error:
-                raise ConfigError(name, [str(error)]) from None
         return took
 
 

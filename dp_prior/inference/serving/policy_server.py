@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dp_prior.client.wire import OWN_FIELDS, pack
-from dp_prior.config import ConfigError
+from dp_prior.config import ConfigError, errors_of
 from dp_prior.config.extras import needing
 from dp_prior.inference.chunking import MergeConfig, Policy
 from dp_prior.inference.instructions import Instructions
@@ -181,10 +181,8 @@ class PolicyServer:
                 logger=silent,
             ) as server:
                 request = blank(self.policy, self._session["merge"])
-                try:
+                with errors_of("the policy"):
                     await self._work(Session(self.policy, **self._session).answer, request)
-                except ValueError as error:
-                    raise ConfigError("the policy", [str(error)]) from None
                 refusal = await self._work(self._session["instructions"].warm_up)
                 if refusal is not None:
                     self._report(f"only embeddings are answered: {refusal}")
