@@ -84,7 +84,8 @@ def microseconds(sampler) -> float:
 
     def seconds(steps: int) -> float:
         start = time.perf_counter()
-        process.sample(lambda x_t, t: answer, (16, 2), random, Draw(sampler.model_copy(update={"steps": steps})))
+        draw = Draw(sampler.model_copy(update={"steps": steps}))
+        process.sample(process.denoiser(lambda x_t, t: answer), (16, 2), random, draw)
         return time.perf_counter() - start
 
     with torch.inference_mode():

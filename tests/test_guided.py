@@ -21,6 +21,7 @@ from dp_prior.inference.agent import Agent
 from dp_prior.inference.load import load_policy, load_prior
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.randomness import Randomness
+from tests.diffusion.sampling import sample_of
 from tests.diffusion.test_guidance import RANDOM, network
 from tests.evaluation.fakes import NOW
 from tests.inference.test_agent import Fake
@@ -72,7 +73,7 @@ def test_scale_1_is_no_guidance_and_evaluates_no_unconditional_network():
     assert torch.equal(drawn(policy(1.0, rescale=0.5)), drawn(plain))
     assert torch.equal(drawn(policy(dropped={}), guidance_scale=1.0), drawn(plain)), "on every model"
     process = DiffusionProcess(DiffusionConfig(guidance=Guidance(scale=1.0)))
-    process.sample(network, (5, 2), RANDOM, Draw(DDPM()))
+    sample_of(process, network, (5, 2), RANDOM, Draw(DDPM()))
 
 
 @pytest.mark.parametrize(("dropped", "named"), [({}, "['position', 'angle']"), ({"angle": 0.5}, "['position']")])

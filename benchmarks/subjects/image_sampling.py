@@ -34,7 +34,11 @@ def _overhead(options: Options, absent: str | None) -> list[Case]:
         variants: dict[str, Callable[[], object]] = {}
         if absent is None:
             variants["improved-diffusion"] = _their_loop(name, lambda x, t: theirs)
-        variants["dp_prior"] = lambda sampler=sampler: process.sample(lambda x, t: ours, SHAPE, random, Draw(sampler))
+
+        def our_loop(sampler=sampler) -> torch.Tensor:
+            return process.sample(process.denoiser(lambda x, t: ours), SHAPE, random, Draw(sampler))
+
+        variants["dp_prior"] = our_loop
         variants = {variant: torch.no_grad()(work) for variant, work in variants.items()}
         found = compare(variants, options.times(9), 1e6 / STEPS, cpu_seconds)
         note = f"{COUNT} images of 32 x 32, {STEPS} of 4,000 timesteps"

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from dp_prior.diffusion.criterion import ElementMean
-from dp_prior.diffusion.denoiser import Network
-from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
-from dp_prior.diffusion.guidance import Bounds
+from dp_prior.diffusion.denoiser import Denoiser
 from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.variance import normal_kl, reverse_step_bits
 from dp_prior.tensors.randomness import Randomness
@@ -40,25 +38,21 @@ class BitsPerDim(NamedTuple):
 @torch.no_grad()
 def bits_per_dim(
     process: DiffusionProcess,
-    network: Network,
+    denoiser: Denoiser,
     x_0: Tensor,
     mask: Tensor | None,
     random: Randomness,
     *,
     known: Tensor | None = None,
-    unconditional: Network | None = None,
-    bounds: Bounds | None = None,
 ) -> BitsPerDim:
     """The variational bound of each sample, every timestep evaluated once (IDDPM's `calc_bpd_loop`).
 
     Args:
-        network, x_0, mask: see `DiffusionProcess.loss`.
+        denoiser: of the process, as in sampling: clipped, and given the known elements of x_0, see `Draw.of_known`.
+        x_0, mask: see `DiffusionProcess.loss`.
         random: B rows; the noise of each timestep.
         known: see `DiffusionProcess.loss`; the bound then covers the unknown elements, conditional on the known.
-        unconditional, bounds: see `DiffusionProcess.denoiser`; the denoiser is evaluated as in sampling, clipped.
     """
-    draw = AS_CONFIGURED if known is None else Draw(known=(x_0, known), shown=known)
-    denoiser = process.denoiser(network, draw, unconditional=unconditional, bounds=bounds)
     config, mean = process.config, ElementMean(x_0, mask, known=known)
     vb, x_0_error = [], []
     for t in reversed(range(process.steps)):

@@ -47,6 +47,11 @@ class Draw(NamedTuple):
     """(B, *x_shape) the noise that sampling starts from, for example the result of `DiffusionModel.invert`; None draws
     new noise."""
 
+    @classmethod
+    def of_known(cls, values: Tensor, known: Tensor | None) -> Draw:
+        """With known elements of the values (B, *x_shape) that the network sees without noise; None for none."""
+        return cls() if known is None else cls(known=(values, known), shown=known)
+
 
 AS_CONFIGURED = Draw()
 

@@ -244,23 +244,13 @@ class DiffusionProcess(nn.Module):
 
         return Denoiser(estimate, self.config.variance)
 
-    def sample(
-        self,
-        network: Network,
-        x_shape: tuple[int, ...],
-        random: Randomness,
-        draw: Draw,
-        *,
-        unconditional: Network | None = None,
-        bounds: Bounds | None = None,
-    ) -> Tensor:
-        """Draw one sample for each row of `random`, with the sampler of `draw`; see `denoiser` for the arguments.
+    def sample(self, denoise: Denoise, x_shape: tuple[int, ...], random: Randomness, draw: Draw) -> Tensor:
+        """Draw one sample for each row of `random`; see `progressive` for the arguments.
 
         Returns:
             (B, *x_shape) float32, normalised. A row does not depend on its neighbours.
         """
-        denoiser = self.denoiser(network, draw, unconditional=unconditional, bounds=bounds)
-        return last_state(self.progressive(denoiser, x_shape, random, draw))
+        return last_state(self.progressive(denoise, x_shape, random, draw))
 
     def progressive(self, denoise: Denoise, x_shape: tuple[int, ...], random: Randomness, draw: Draw) -> States:
         """Draw samples, and yield (x after the step, estimate of x_0 before it) at every step.

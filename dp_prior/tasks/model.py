@@ -118,17 +118,13 @@ class DiffusionModel(nn.Module):
         Raises:
             ConfigError: the model cannot be guided, see `guidance`.
         """
-        sampler, known = draw.sampler or self.sampler, draw.known
-        inside = self._inside(draw, cond)._replace(sampler=sampler)
-        network, unconditional = (
-            network and compiled(network, sampler.compile, "sampler.compile")
-            for network in self._networks(cond, inside.shown, self.guidance(draw.guidance_scale))
+        noise = self.start(self.process.noise(self.x_shape, random))
+        inside = self._inside(draw, cond)._replace(
+            sampler=draw.sampler or self.sampler, noise=noise if draw.noise is None else draw.noise.to(noise)
         )
-        noise, bounds = self.start(self.process.noise(self.x_shape, random)), self.normalizer.bounds("x")
-        inside = inside._replace(noise=noise if draw.noise is None else draw.noise.to(noise))
-        x_0 = self.process.sample(network, self.x_shape, random, inside, unconditional=unconditional, bounds=bounds)
+        x_0 = self.process.sample(self.denoiser(cond, inside), self.x_shape, random, inside)
         x = self.decode_x(self.normalizer.unnormalize("x", x_0), cond)
-        return x if known is None else torch.where(known[1], known[0].to(x), x)
+        return x if draw.known is None else torch.where(draw.known[1], draw.known[0].to(x), x)
 
     def _inside(self, draw: Draw, cond: dict[str, Tensor]) -> Draw:
         """The same of the diffused variable, normalised."""
@@ -160,8 +156,8 @@ class DiffusionModel(nn.Module):
         Returns:
             (B, *x_shape) about standard normal, where the model fits the data.
         """
-        x_0, shown = self.inside(x, cond), self.shown
-        draw = Draw(known=None if shown is None else (x_0, shown), shown=shown, guidance_scale=guidance_scale)
+        x_0 = self.inside(x, cond)
+        draw = Draw.of_known(x_0, self.shown)._replace(guidance_scale=guidance_scale)
         return sampler.encode(self.denoiser(cond, draw), x_0, self.process.table)
 
     def draw(self, cond: dict[str, Tensor], random: Randomness, how: Draw = AS_CONFIGURED) -> Tensor:
@@ -174,17 +170,9 @@ class DiffusionModel(nn.Module):
         Args:
             random: one row per sample.
         """
-        network, unconditional = self._networks(batch.cond, self.shown, self.guidance())
-        return bits_per_dim(
-            self.process,
-            network,
-            self.inside(batch.x, batch.cond),
-            batch.mask,
-            random,
-            unconditional=unconditional,
-            bounds=self.normalizer.bounds("x"),
-            known=self.shown,
-        )
+        x_0 = self.inside(batch.x, batch.cond)
+        denoiser = self.denoiser(batch.cond, Draw.of_known(x_0, self.shown))
+        return bits_per_dim(self.process, denoiser, x_0, batch.mask, random, known=self.shown)
 
     def inside(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
         """(B, *spec.x_shape) in data units -> the diffused variable, (B, *x_shape), normalised."""
@@ -200,9 +188,26 @@ class DiffusionModel(nn.Module):
         return self.inside(values, cond), self.weights_inside(is_known.expand(values.shape))
 
     def denoiser(self, cond: dict[str, Tensor], draw: Draw = AS_CONFIGURED) -> Denoiser:
-        """The model as samplers see it, in normalised units; `cond` (B, *shape) by key in data units."""
-        network, unconditional = self._networks(cond, draw.shown, self.guidance(draw.guidance_scale))
-        return self.process.denoiser(network, draw, unconditional=unconditional, bounds=self.normalizer.bounds("x"))
+        """The model as samplers see it, in normalised units, compiled if a sampler of `draw` says so.
+
+        Args:
+            cond: (B, *shape) by key, data units.
+            draw: normalised.
+        """
+        guidance = self.guidance(draw.guidance_scale)
+        is_guided = guidance is not None and not guidance.is_neutral
+        mode = "off" if draw.sampler is None else draw.sampler.compile
+
+        def network(keep: bool) -> Network:
+            bound = self.marked(self.network(self.encode(cond, keep=keep)), draw.shown)
+            return compiled(bound, mode, "sampler.compile")
+
+        return self.process.denoiser(
+            network(keep=True),
+            draw,
+            unconditional=network(keep=False) if is_guided else None,
+            bounds=self.normalizer.bounds("x"),
+        )
 
     def given(self, mask: Tensor, random: Randomness) -> Tensor | None:
         """The elements that a loss gives the network without noise: bool, broadcasts against x; None for none.
@@ -244,15 +249,6 @@ class DiffusionModel(nn.Module):
             remedy = f"train with dropout of each condition ({fields}), or use 1, which guides nothing"
             raise ConfigError("guidance_scale", [f"{problem}; {remedy}"])
         return self.process.guidance(scale)
-
-    def _networks(
-        self, cond: dict[str, Tensor], given: Tensor | None, guidance: Guidance | None
-    ) -> tuple[Network, Network | None]:
-        """The network with its condition and, for guidance, the network without it."""
-        compared = None
-        if guidance is not None and not guidance.is_neutral:
-            compared = self.marked(self.network(self.encode(cond, keep=False)), given)
-        return self.marked(self.network(self.encode(cond)), given), compared
 
     def fit(self, statistics: Mapping[str, Statistics], samples: Samples) -> None:
         """Fit the normalizer, once, before training.

@@ -7,6 +7,7 @@ import torch
 from torch.distributions import Normal, kl_divergence
 
 from dp_prior.diffusion.bits_per_dim import bits_per_dim
+from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.schedule import Cosine, Flow, Linear
@@ -45,7 +46,7 @@ def half_known():
 def test_bits_per_dim_is_the_sum_of_its_parts(schedule):
     process = DiffusionProcess(DiffusionConfig(schedule=schedule, objective={"type": "v"}, variance=LearnedRange()))
     x_0 = torch.rand(5, 3, 2) * 2 - 1
-    bits = bits_per_dim(process, doubled, x_0, None, rows(5))
+    bits = bits_per_dim(process, process.denoiser(doubled), x_0, None, rows(5))
     assert bits.vb.shape == bits.x_0_error.shape == bits.eps_error.shape == (5, schedule.steps)
     torch.testing.assert_close(bits.total, bits.prior + bits.vb.sum(1))
     torch.testing.assert_close(bits.eps_error, process.table.snr.float() * bits.x_0_error)
@@ -68,7 +69,7 @@ def test_bits_per_dim_of_an_exact_denoiser_is_the_entropy():
 
     x_0 = 0.4 + 0.5 * torch.randn(1000, 4, 2, generator=torch.Generator().manual_seed(0))
     mask = torch.rand(1000, 4, generator=torch.Generator().manual_seed(1)) > 0.3
-    bits = bits_per_dim(process, exact, x_0, mask, rows(1000)).total
+    bits = bits_per_dim(process, process.denoiser(exact), x_0, mask, rows(1000)).total
     entropy = -Normal(0.4, 0.5).log_prob(x_0[mask]).mean() / math.log(2)
     assert (bits * mask.sum(1)).sum().item() / mask.sum().item() == pytest.approx(entropy.item(), abs=0.02)
 
@@ -77,7 +78,8 @@ def test_errors_given_known_elements_are_means_over_the_others():
     schedule = {"type": "cosine", "steps": 3}
     process = DiffusionProcess(DiffusionConfig(schedule=schedule, objective={"type": "x0"}, clip=None))
     (x_0, mask), known = example(), half_known()
-    found = bits_per_dim(process, lambda x_t, t: torch.full_like(x_t, 0.25), x_0, mask, rows(6), known=known).x_0_error
+    denoiser = process.denoiser(lambda x_t, t: torch.full_like(x_t, 0.25), Draw.of_known(x_0, known))
+    found = bits_per_dim(process, denoiser, x_0, mask, rows(6), known=known).x_0_error
     counted = (mask[..., None] & ~known).expand_as(x_0)
     for one, x, where in zip(found, x_0, counted, strict=True):
         mean = (x[where] - 0.25).square().sum() / where.sum().clamp(min=1)  # a row is all padding
@@ -91,6 +93,9 @@ def test_bound_given_known_elements_is_about_the_others_alone():
     def answering(noise):
         return lambda x_t, t: torch.where(known, noise, network(x_t, t))
 
-    given = [bits_per_dim(process, answering(n), x_0, mask, rows(6), known=known).total for n in (0.0, 9.0)]
-    assert torch.equal(*given)
-    assert not torch.allclose(given[0], bits_per_dim(process, answering(0.0), x_0, mask, rows(6)).total)
+    def total(noise, known):
+        denoiser = process.denoiser(answering(noise), Draw.of_known(x_0, known))
+        return bits_per_dim(process, denoiser, x_0, mask, rows(6), known=known).total
+
+    assert torch.equal(total(0.0, known), total(9.0, known))
+    assert not torch.allclose(total(0.0, known), total(0.0, None))

@@ -13,6 +13,7 @@ from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDPM, SamplerConfig
 from dp_prior.tensors.randomness import Randomness
 from tests.cases import every
+from tests.diffusion.sampling import sample_of
 from tests.messages import naming
 
 MEMBERS = [member() for member in get_args(get_args(SamplerConfig)[0])]
@@ -82,8 +83,8 @@ def test_rescale_brings_the_spread_back_to_the_conditional_one():
 def test_guidance_without_an_unconditional_network_is_refused():
     process = DiffusionProcess(DiffusionConfig(guidance=Guidance(scale=2.0)))
     with pytest.raises(ValueError, match=naming("guidance", "unconditional=")):
-        process.sample(network, (5, 2), RANDOM, Draw(DDPM()))
-    process.sample(network, (5, 2), RANDOM, Draw(DDPM()), unconditional=other)
+        sample_of(process, network, (5, 2), RANDOM, Draw(DDPM()))
+    sample_of(process, network, (5, 2), RANDOM, Draw(DDPM()), unconditional=other)
 
 
 def test_fixed_clip_keeps_the_range():
@@ -123,8 +124,8 @@ def test_bounds_clip_keeps_each_dimension_in_the_range_of_the_data():
     torch.testing.assert_close(wide.flatten(0, 1).max(0).values, torch.tensor([0.65, 2.5]))
     process = DiffusionProcess(DiffusionConfig(clip=BoundsClip()))
     with pytest.raises(ValueError, match=naming("'bounds'", "bounds=normalizer.bounds('x')")):
-        process.sample(network, (5, 2), RANDOM, Draw(DDPM()))
-    sample = process.sample(lambda x_t, t: -10 * x_t, (5, 2), RANDOM, Draw(DDPM()), bounds=(low, high))
+        sample_of(process, network, (5, 2), RANDOM, Draw(DDPM()))
+    sample = sample_of(process, lambda x_t, t: -10 * x_t, (5, 2), RANDOM, Draw(DDPM()), bounds=(low, high))
     assert (sample >= low).all() and (sample <= high).all()
 
 
@@ -133,9 +134,9 @@ def test_known_values_are_exact_in_the_sample(sampler, objective):
     """Also beyond the clip."""
     process = DiffusionProcess(DiffusionConfig(objective={"type": objective}))
     is_known = torch.tensor([True, True, False, False, False])[:, None]
-    sample = process.sample(network, (5, 2), RANDOM, Draw(sampler, known=(X_0, is_known)))
+    sample = sample_of(process, network, (5, 2), RANDOM, Draw(sampler, known=(X_0, is_known)))
     assert torch.equal(sample[:, :2], X_0[:, :2])
-    free = process.sample(network, (5, 2), RANDOM, Draw(sampler))
+    free = sample_of(process, network, (5, 2), RANDOM, Draw(sampler))
     assert not torch.equal(sample[:, :2], free[:, :2])
 
 

@@ -13,6 +13,7 @@ from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, DDPM, DPMSolver, Heun
 from dp_prior.tensors.randomness import Randomness
 from tests.cases import every
+from tests.diffusion.sampling import sample_of
 
 OBJECTIVES = ["eps", "x0", "v", "flow"]
 
@@ -132,7 +133,7 @@ def test_loss_is_float32_whatever_the_network_computes_in():
     assert loss.total.dtype == loss.per_sample.dtype == torch.float32 and seen == [torch.float32]
     zeros = DiffusionProcess(config()).loss(lambda x_t, t: torch.zeros_like(x_t), x_0, mask, rows(6))
     assert torch.equal(loss.total, zeros.total)
-    assert process.sample(half, (5, 2), rows(2), Draw(DDIM())).dtype == torch.float32
+    assert sample_of(process, half, (5, 2), rows(2), Draw(DDIM())).dtype == torch.float32
 
 
 def test_the_process_has_nothing_to_save():
@@ -149,7 +150,7 @@ def test_sampling_with_an_oracle_network_returns_the_one_sample(objective, sampl
         alpha, sigma = process.table.levels[int(t[0])]
         return process.objective.target(x_0, (x_t - alpha * x_0) / sigma, alpha, sigma)
 
-    samples = process.sample(oracle, (5, 2), rows(3), Draw(sampler))
+    samples = sample_of(process, oracle, (5, 2), rows(3), Draw(sampler))
     torch.testing.assert_close(samples, x_0.expand(3, 5, 2), rtol=0, atol=2e-4)
 
 
@@ -164,38 +165,38 @@ def test_all_objectives_sample_alike():
             x_0 = torch.tanh(x_t)
             return process.objective.target(x_0, (x_t - alpha * x_0) / sigma, alpha, sigma)
 
-        samples.append(process.sample(spoken, (5, 2), rows(3), Draw(DDIM(eta=0.5))))
+        samples.append(sample_of(process, spoken, (5, 2), rows(3), Draw(DDIM(eta=0.5))))
     for sample in samples[1:]:
         torch.testing.assert_close(sample, samples[0], rtol=0, atol=2e-4)
 
 
 def test_a_sampled_row_does_not_depend_on_the_batch():
     process = DiffusionProcess(config())
-    whole = process.sample(network, (5, 2), rows(7), Draw(DDPM()))
-    assert torch.equal(process.sample(network, (5, 2), rows(2, 3), Draw(DDPM())), whole[3:5])
+    whole = sample_of(process, network, (5, 2), rows(7), Draw(DDPM()))
+    assert torch.equal(sample_of(process, network, (5, 2), rows(2, 3), Draw(DDPM())), whole[3:5])
 
 
 def test_threads_that_sample_batches_of_other_sizes_do_not_meet(monkeypatch):
     """Another thread comes in wherever this one has just noted something in the process they share."""
     process = DiffusionProcess(config())
-    expected, note = process.sample(network, (5, 2), rows(3), Draw(DDIM(steps=2))), type(process).__setattr__
+    expected, note = sample_of(process, network, (5, 2), rows(3), Draw(DDIM(steps=2))), type(process).__setattr__
 
     def interrupted(self, name, value):
         note(self, name, value)
         monkeypatch.setattr(type(process), "__setattr__", note)
-        process.sample(network, (5, 2), rows(6), Draw(DDIM(steps=2)))
+        sample_of(process, network, (5, 2), rows(6), Draw(DDIM(steps=2)))
 
     process._kept_indices = ()
     monkeypatch.setattr(type(process), "__setattr__", interrupted)
-    assert torch.equal(process.sample(network, (5, 2), rows(3), Draw(DDIM(steps=2))), expected)
+    assert torch.equal(sample_of(process, network, (5, 2), rows(3), Draw(DDIM(steps=2))), expected)
 
 
 def test_samples_can_be_differentiated_after_others_were_drawn_in_inference_mode():
     process = DiffusionProcess(config())
     with torch.inference_mode():
-        process.sample(network, (5, 2), rows(3), Draw(DDIM(steps=2)))
+        sample_of(process, network, (5, 2), rows(3), Draw(DDIM(steps=2)))
     gain = torch.ones((), requires_grad=True)
-    process.sample(lambda x_t, t: gain * network(x_t, t), (5, 2), rows(3), Draw(DDIM(steps=2))).sum().backward()
+    sample_of(process, lambda x_t, t: gain * network(x_t, t), (5, 2), rows(3), Draw(DDIM(steps=2))).sum().backward()
     assert gain.grad is not None
 
 
@@ -204,11 +205,11 @@ def test_clipping_bounds_the_sample():
         return 10 * torch.ones_like(x_t)
 
     x0 = {"type": "x0"}
-    assert (DiffusionProcess(config(objective=x0)).sample(far, (5, 2), rows(2), Draw(DDIM())) == 1).all()
+    assert (sample_of(DiffusionProcess(config(objective=x0)), far, (5, 2), rows(2), Draw(DDIM())) == 1).all()
     wide = DiffusionProcess(config(objective=x0, clip={"type": "fixed", "bound": 3.0}))
-    assert (wide.sample(far, (5, 2), rows(2), Draw(DDIM())) == 3).all()
+    assert (sample_of(wide, far, (5, 2), rows(2), Draw(DDIM())) == 3).all()
     free = DiffusionProcess(DiffusionConfig(objective=x0, clip=None))
-    assert (free.sample(far, (5, 2), rows(2), Draw(DDIM())) == 10).all()
+    assert (sample_of(free, far, (5, 2), rows(2), Draw(DDIM())) == 10).all()
 
 
 def widths(process, estimates):
@@ -248,7 +249,7 @@ def test_samplers_feed_each_estimate_to_the_next_step():
     for (_, estimate), seen in zip(states, shown[1:], strict=False):
         assert torch.equal(estimate, seen)
     again = []
-    process.sample(widths(process, again), (5, 2), rows(2), Draw(DDIM(steps=6)))
+    sample_of(process, widths(process, again), (5, 2), rows(2), Draw(DDIM(steps=6)))
     assert all(torch.equal(a, b) for a, b in zip(shown, again, strict=True))  # nothing is left over from before
 
 
@@ -271,7 +272,7 @@ def test_self_conditioning_with_learned_variance_of_pictures():
 
     loss = process.loss(network, torch.rand(2, 4, 4, 3), None, rows(2), self_condition=True)
     assert torch.isfinite(loss.total)
-    assert process.sample(network, (4, 4, 3), rows(2), Draw(DDPM(steps=4))).shape == (2, 4, 4, 3)
+    assert sample_of(process, network, (4, 4, 3), rows(2), Draw(DDPM(steps=4))).shape == (2, 4, 4, 3)
 
 
 @every(kind=[DDIM, DDPM], renoise=[0.1, 0.5, 1.0])
@@ -285,7 +286,7 @@ def test_a_warm_start_redoes_the_last_share_of_the_steps(renoise, kind):
         return network(x_t, t)
 
     previous = torch.rand(4, 5, 2)
-    process.sample(noting, (5, 2), rows(4), Draw(sampler, previous=previous))
+    sample_of(process, noting, (5, 2), rows(4), Draw(sampler, previous=previous))
     count = round(10 * renoise)
     assert [t for t, _ in seen] == list(sampler.timesteps(process.table)[-count:])
     alpha, sigma = process.table.levels[seen[0][0]]
@@ -300,7 +301,7 @@ def test_a_warm_start_from_a_true_sample_stays_in_the_law():
         return 0.4 + alpha * 0.25 / (alpha**2 * 0.25 + sigma**2) * (x_t - alpha * 0.4)
 
     previous = 0.4 + 0.5 * torch.randn(20_000, 1, generator=torch.Generator().manual_seed(0))
-    x_0 = process.sample(exact, (1,), rows(20_000), Draw(DPMSolver(steps=50, renoise=0.4), previous=previous))
+    x_0 = sample_of(process, exact, (1,), rows(20_000), Draw(DPMSolver(steps=50, renoise=0.4), previous=previous))
     assert x_0.mean().item() == pytest.approx(0.4, abs=0.02) and x_0.std().item() == pytest.approx(0.5, abs=0.02)
     assert not torch.equal(x_0, previous)
 
@@ -309,7 +310,7 @@ def test_progressive_ends_on_the_sample():
     process = DiffusionProcess(config())
     states = list(process.progressive(process.denoiser(network), (5, 2), rows(2), Draw(DDIM(steps=6))))
     assert len(states) == 6
-    assert torch.equal(states[-1][0], process.sample(network, (5, 2), rows(2), Draw(DDIM(steps=6))))
+    assert torch.equal(states[-1][0], sample_of(process, network, (5, 2), rows(2), Draw(DDIM(steps=6))))
 
 
 FIELDS = {
@@ -340,8 +341,10 @@ def test_every_part_of_the_config_changes_the_loss_the_sample_or_the_likelihood(
             return torch.tanh(x_in[..., :2] + 0.1 * x_in[..., -2:])
 
         loss = process.loss(net, x_0, mask, rows(6), self_condition=True)
-        sample = process.sample(net, (5, 2), rows(2), Draw(DDPM(steps=5)), unconditional=lambda x, t: 0.5 * x[..., :2])
-        bits = bits_per_dim(process, net, x_0, mask, rows(6), unconditional=lambda x, t: x[..., :2])
+        sample = sample_of(
+            process, net, (5, 2), rows(2), Draw(DDPM(steps=5)), unconditional=lambda x, t: 0.5 * x[..., :2]
+        )
+        bits = bits_per_dim(process, process.denoiser(net, unconditional=lambda x, t: x[..., :2]), x_0, mask, rows(6))
         return loss.total, sample.sum(), bits.total.sum()
 
     fields, plain, without_effect = DiffusionConfig.model_fields.keys() - {"draws"}, results(), []  # tasks/model.py
@@ -435,7 +438,7 @@ def test_known_elements_cannot_be_got_wrong_in_sampling(parts):
 
     for sampler in (DDIM(steps=5), DDPM(steps=5), DPMSolver(steps=5), Heun(steps=5)):
         drawn = [
-            process.sample(answering(noise), (5, 2), rows(6), Draw(sampler, known=(x_0, known), shown=known))
+            sample_of(process, answering(noise), (5, 2), rows(6), Draw(sampler, known=(x_0, known), shown=known))
             for noise in (torch.tensor(0.0), torch.tensor(50.0))
         ]
         assert torch.equal(*drawn) and torch.equal(drawn[0][:, known], x_0[:, known])
@@ -456,7 +459,7 @@ def test_inpainting_with_the_exact_denoiser_draws_from_the_conditional_law(sampl
 
     o = torch.randn(count, generator=torch.Generator().manual_seed(0))
     values, known = torch.stack([torch.full_like(o, float("nan")), o], dim=-1), torch.tensor([False, True])
-    sample = process.sample(exact, (2,), rows(count), Draw(sampler, known=(values, known), shown=known))
+    sample = sample_of(process, exact, (2,), rows(count), Draw(sampler, known=(values, known), shown=known))
     assert torch.equal(sample[:, 1], o)
     residual = sample[:, 0] - 0.8 * o
     assert residual.mean().item() == pytest.approx(0, abs=5 * 0.6 / count**0.5)
@@ -496,9 +499,9 @@ def test_two_flow_timesteps_and_zeros_are_mip(objective):
     network = mip_network(objective, process.table)
     first = mip_policy(torch.zeros(5, 2), 0.0)
     acted = mip_policy(0.9 * first, 0.9)
-    chunks = process.sample(network, (5, 2), rows(3), Draw(DDIM(steps=2)))
+    chunks = sample_of(process, network, (5, 2), rows(3), Draw(DDIM(steps=2)))
     torch.testing.assert_close(chunks, acted.expand(3, 5, 2), rtol=0, atol=1e-5)
-    torch.testing.assert_close(process.sample(network, (5, 2), rows(3), Draw(DDIM(steps=1))), first.expand(3, 5, 2))
+    torch.testing.assert_close(sample_of(process, network, (5, 2), rows(3), Draw(DDIM(steps=1))), first.expand(3, 5, 2))
 
     x_0, _ = example(batch=40)
     loss = process.loss(network, x_0, None, rows(40))
@@ -528,7 +531,7 @@ def test_policy_that_starts_at_zeros_is_deterministic_and_warm_starts_add_no_noi
     process = DiffusionProcess(config(**MIP, objective={"type": "x0"}))
     network, previous = mip_network("x0", process.table), example(batch=2)[0]
     draw = Draw(DDIM(steps=2), previous=previous)
-    one, other = (process.sample(network, (5, 2), rows(2, start), draw) for start in (0, 7))
+    one, other = (sample_of(process, network, (5, 2), rows(2, start), draw) for start in (0, 7))
     assert torch.equal(one, other)
     torch.testing.assert_close(one, torch.stack([mip_policy(0.9 * chunk, 0.9) for chunk in previous]))
 

@@ -15,6 +15,7 @@ from dp_prior.diffusion.schedule import Cosine, Flow, Linear
 from dp_prior.diffusion.table import NoiseTable
 from dp_prior.tensors.randomness import Randomness
 from tests.cases import every
+from tests.diffusion.sampling import sample_of
 
 MEMBERS = [member() for member in get_args(get_args(SamplerConfig)[0])]
 MEANS, STDS, SHARES = torch.tensor([-0.7, 0.6]).double(), torch.tensor([0.2, 0.3]).double(), torch.tensor([0.3, 0.7])
@@ -506,7 +507,7 @@ def test_every_field_changes_the_sample(member):
 
     def sample(sampler):
         previous = torch.full((2, 3), 0.3)
-        return process.sample(lambda x_t, t: torch.sin(9 * x_t), (3,), random, Draw(sampler, previous=previous))
+        return sample_of(process, lambda x_t, t: torch.sin(9 * x_t), (3,), random, Draw(sampler, previous=previous))
 
     for name, value in changes.items():
         assert not torch.equal(sample(base), sample(base.model_copy(update={name: value}))), name

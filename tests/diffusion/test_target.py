@@ -17,6 +17,7 @@ from dp_prior.diffusion.table import NoiseTable
 from dp_prior.diffusion.target import Target
 from dp_prior.tensors.randomness import Randomness
 from tests.cases import every
+from tests.diffusion.sampling import sample_of
 
 SAMPLERS = [member() for member in get_args(get_args(SamplerConfig)[0])]
 SCHEDULES = [member() for member in get_args(get_args(NoiseScheduleConfig)[0])]
@@ -83,7 +84,7 @@ def test_flow_sampling_is_the_algorithm_of_the_paper(beta):
     points to the data. beta also stands for the first step, where the weight is infinite."""
     steps = 5
     process = DiffusionProcess(DiffusionConfig(schedule=Flow(steps=steps), objective={"type": "flow"}, clip=None))
-    found = process.sample(network, (5, 2), RANDOM, Draw(Euler(steps=steps), target=Target(Y, W, min(beta, 50.0))))
+    found = sample_of(process, network, (5, 2), RANDOM, Draw(Euler(steps=steps), target=Target(Y, W, min(beta, 50.0))))
     action = RANDOM.stream("start").normal(5, 2)
     for k in range(steps):
         tau, t = k / steps, torch.full((3,), steps - 1 - k)
@@ -102,16 +103,16 @@ def test_flow_sampling_is_the_algorithm_of_the_paper(beta):
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: sampler.type)
 def test_no_guidance_is_plain_sampling(sampler):
     process = DiffusionProcess(DiffusionConfig())
-    plain = process.sample(network, (5, 2), RANDOM, Draw(sampler))
-    assert torch.equal(plain, process.sample(network, (5, 2), RANDOM, Draw(sampler, target=Target(Y, W, 0.0))))
+    plain = sample_of(process, network, (5, 2), RANDOM, Draw(sampler))
+    assert torch.equal(plain, sample_of(process, network, (5, 2), RANDOM, Draw(sampler, target=Target(Y, W, 0.0))))
     nowhere = Target(torch.full_like(Y, 3.0), torch.zeros(1), 5.0)
-    assert torch.equal(plain, process.sample(network, (5, 2), RANDOM, Draw(sampler, target=nowhere)))
+    assert torch.equal(plain, sample_of(process, network, (5, 2), RANDOM, Draw(sampler, target=nowhere)))
 
 
 def test_values_without_weight_are_not_read():
     process = DiffusionProcess(DiffusionConfig())
     found, expected = (
-        process.sample(network, (5, 2), RANDOM, Draw(DDIM(steps=4), target=Target(values, W, 5.0)))
+        sample_of(process, network, (5, 2), RANDOM, Draw(DDIM(steps=4), target=Target(values, W, 5.0)))
         for values in (torch.where(W > 0, Y, torch.nan), Y)
     )
     assert torch.equal(found, expected)
@@ -141,10 +142,10 @@ def test_samples_of_gaussian_data_move_toward_the_target_where_it_has_weight():
     for sampler, schedule in itertools.product([DDIM(), DDPM(), DPMSolver(), Euler()], [Cosine(), Flow()]):
         process = DiffusionProcess(DiffusionConfig(schedule=schedule, objective={"type": "x0"}, clip=None))
         network = gaussian(process.table, 0.7)
-        plain = process.sample(network, (5, 2), RANDOM, Draw(sampler))
+        plain = sample_of(process, network, (5, 2), RANDOM, Draw(sampler))
         distances = []
         for beta in (0.5, 2.0, 8.0):
-            found = process.sample(network, (5, 2), RANDOM, Draw(sampler, target=Target(Y, W, beta)))
+            found = sample_of(process, network, (5, 2), RANDOM, Draw(sampler, target=Target(Y, W, beta)))
             distances.append((found - Y)[:, :2].abs().mean().item())
             assert torch.equal(found[:, 4], plain[:, 4])  # no weight, and this network keeps elements apart
         assert (plain - Y)[:, :2].abs().mean() > distances[0] > distances[1] > distances[2]
@@ -163,8 +164,8 @@ def test_guidance_works_with_every_sampler_and_objective_clip_known_values_and_m
     known = (torch.full_like(Y, 0.9), torch.tensor([False, False, False, False, True])[:, None])
     how = {"unconditional": halved(other)}
     near = Target(0.5 * Y.tanh(), W, 5.0)
-    found = process.sample(halved(network), (5, 2), RANDOM, Draw(sampler, known=known, target=near), **how)
-    plain = process.sample(halved(network), (5, 2), RANDOM, Draw(sampler, known=known), **how)
+    found = sample_of(process, halved(network), (5, 2), RANDOM, Draw(sampler, known=known, target=near), **how)
+    plain = sample_of(process, halved(network), (5, 2), RANDOM, Draw(sampler, known=known), **how)
     assert found.isfinite().all() and found.abs().max() <= 1.0 + 1e-6
     assert (found[:, 4] == 0.9).all()
     assert not torch.equal(found, plain)

@@ -15,6 +15,7 @@ from dp_prior.diffusion.schedule import Cosine, Linear
 from dp_prior.diffusion.variance import FixedLarge, FixedSmall, Learned, LearnedRange, decoder_nll, normal_kl
 from dp_prior.tensors.randomness import Randomness
 from tests.cases import every
+from tests.diffusion.sampling import sample_of
 from tests.messages import naming
 
 
@@ -186,7 +187,7 @@ def test_the_bound_alone_moves_both_and_sums_over_timesteps():
 def test_bits_per_dim_against_a_direct_computation():
     process = DiffusionProcess(DiffusionConfig(schedule=Cosine(steps=20), variance=LearnedRange(), clip=None))
     x_0 = torch.rand(2, 3, 2) * 2 - 1
-    bits = bits_per_dim(process, doubled, x_0, None, rows(2))
+    bits = bits_per_dim(process, process.denoiser(doubled), x_0, None, rows(2))
     for t in range(20):
         alpha, sigma = process.table.levels[t]
         x_t = (alpha * x_0 + sigma * rows(2).stream("bits", t).normal(3, 2)).double()
@@ -205,7 +206,7 @@ def test_the_last_step_of_fixed_large_has_the_std_of_the_step_before_as_in_impro
     first = betas[1] * (1 - alpha_bar[0]) / (1 - alpha_bar[1])
     x_0 = torch.rand(2, 3, 2) * 2 - 1
     output = torch.full_like(x_0, 0.1)
-    bits = bits_per_dim(process, lambda x_t, t: output, x_0, None, rows(2))
+    bits = bits_per_dim(process, process.denoiser(lambda x_t, t: output), x_0, None, rows(2))
     for t, variance in ((0, first), (1, betas[1]), (schedule.steps - 1, betas[-1])):
         alpha, sigma = process.table.levels[t]
         x_t = (alpha * x_0 + sigma * rows(2).stream("bits", t).normal(3, 2)).double()
@@ -247,7 +248,7 @@ def test_sampling_with_a_learned_variance_meets_the_law_that_was_learned():
             assert -1 < raw < 1
             return torch.cat([gain * x_t, torch.full_like(x_t, raw)], -1)
 
-        return process.sample(network, (1,), rows(40_000), Draw(steps)).std().item()
+        return sample_of(process, network, (1,), rows(40_000), Draw(steps)).std().item()
 
     a, s = Linear(steps=50).table().levels[DDPM(steps=10).timesteps(Linear(steps=50).table())[-1]]
     exact = std * math.sqrt(a**2 * std**2 / (a**2 * std**2 + s**2))  # the last step returns an expectation

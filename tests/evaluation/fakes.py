@@ -16,6 +16,7 @@ from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.pixels.video_files import import_av
 from dp_prior.tensors.batch import Batch, Spec
+from tests.diffusion.sampling import sample_of
 
 NOW = Progress(samples_seen=1600, global_step=100)
 
@@ -55,10 +56,10 @@ class TinyPolicy(nn.Module):
         return self.process.loss(self.network(batch.cond), batch.x, batch.mask, random, batch.denominator)
 
     def bits_per_dim(self, batch, random):
-        return bits_per_dim(self.process, self.network(batch.cond), batch.x, batch.mask, random)
+        return bits_per_dim(self.process, self.process.denoiser(self.network(batch.cond)), batch.x, batch.mask, random)
 
     def draw(self, obs, random, how=AS_CONFIGURED):
-        return self.process.sample(self.network(obs), self.spec.x_shape, random, Draw(how.sampler or self.sampler))
+        return sample_of(self.process, self.network(obs), self.spec.x_shape, random, Draw(how.sampler or self.sampler))
 
 
 class Samples:

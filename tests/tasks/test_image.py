@@ -73,7 +73,7 @@ def test_likelihood_is_that_of_8_bit_values():
     network, x_0 = model.network(model.encode(data.cond)), data.x / 127.5 - 1
     for data_step, is_same in ((2 / 255, True), (None, False)):
         process = DiffusionProcess(DiffusionConfig.from_json(json.dumps({**DIFFUSION, "data_step": data_step})))
-        expected = bits_per_dim(process, network, x_0, data.mask, rows())
+        expected = bits_per_dim(process, process.denoiser(network), x_0, data.mask, rows())
         torch.testing.assert_close(found.vb[:, 1:], expected.vb[:, 1:])
         assert torch.allclose(found.vb[:, 0], expected.vb[:, 0]) == is_same
 
