@@ -20,11 +20,9 @@ from torch import Tensor
 
 from dp_prior.checkpoints.format import read_manifest
 from dp_prior.config import Change, ConfigError
-from dp_prior.diffusion.process import Loss
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.diffusion.timesteps import ListedTimesteps
-from dp_prior.networks.dropout import dropout_rows
 from dp_prior.places.reference import resolve
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tasks.policy_config import PolicyConfig
@@ -180,19 +178,8 @@ class DistilledPolicy(DiffusionPolicy):
             self.teacher.policy(self, next(self.parameters()).device)
         return super().train(mode)
 
-    def forward(self, batch: Batch, random: Randomness, self_condition: bool = True) -> Loss:
-        """See `DiffusionModel.forward`."""
-        with dropout_rows(self, random.stream("dropout")):
-            tokens = self.encode(batch.cond, random.stream("condition") if self.training else None)
-            x_0, eps = self._taught(batch, random)
-            bounds = self.normalizer.bounds("x")
-            return self.process.loss(
-                self.network(tokens, in_loss=True), x_0, batch.mask, random, batch.denominator, eps=eps,
-                positions=batch.positions, bounds=bounds,
-            )  # fmt: skip
-
     @torch.no_grad()
-    def _taught(self, batch: Batch, random: Randomness) -> tuple[Tensor, Tensor]:
+    def taught(self, batch: Batch, random: Randomness) -> tuple[Tensor, Tensor]:
         """Where the teacher leads x_t, and the noise that makes the same x_t of it; both (B, horizon, action_dim)."""
         x_0, process = self.inside(batch.x, batch.cond), self.process
         t, _ = process.timesteps.draw(random.stream("timestep"), batch.positions)

@@ -80,7 +80,7 @@ class DiffusionModel(nn.Module):
         """
         cond_random = random.stream("condition") if self.training else None
         with dropout_rows(self, random.stream("dropout")):
-            tokens, x_0 = self.encode(batch.cond, cond_random), self.inside(batch.x, batch.cond)
+            tokens, (x_0, eps) = self.encode(batch.cond, cond_random), self.taught(batch, random)
             mask, denominator, positions = batch.mask, batch.denominator, batch.positions
             draws = self.process.config.draws if self.training else 1
             if draws > 1:
@@ -97,6 +97,7 @@ class DiffusionModel(nn.Module):
                     mask,
                     random,
                     denominator,
+                    eps=eps,
                     positions=positions,
                     self_condition=self_condition,
                     bounds=self.normalizer.bounds("x"),
@@ -173,6 +174,11 @@ class DiffusionModel(nn.Module):
         x_0 = self.inside(batch.x, batch.cond)
         denoiser = self.denoiser(batch.cond, Draw.of_known(x_0, self.shown))
         return bits_per_dim(self.process, denoiser, x_0, batch.mask, random, known=self.shown)
+
+    def taught(self, batch: Batch, random: Randomness) -> tuple[Tensor, Tensor | None]:
+        """The x_0 that the loss teaches, (B, *x_shape) normalised, and the noise that belongs to it; None draws noise.
+        By default the sample itself."""
+        return self.inside(batch.x, batch.cond), None
 
     def inside(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
         """(B, *spec.x_shape) in data units -> the diffused variable, (B, *x_shape), normalised."""

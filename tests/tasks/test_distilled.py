@@ -134,7 +134,7 @@ def built(place, teacher, **change):
 def test_target_is_the_end_of_the_teachers_trajectory_from_the_same_noisy_chunk(teacher, tmp_path):
     student, batch = built(tmp_path, teacher)
     random = Randomness.from_counts(0, "test", batch.ids)
-    end, eps = student._taught(batch, random)
+    end, eps = student.taught(batch, random)
     t = student(batch, random).t
     assert set(t.tolist()) == {4, 9}
     alpha, sigma = student.process.levels[:2, t, None, None]
