@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from dp_prior.networks.dropout import Dropout
+from dp_prior.networks.dropout import dropouts, having_rows
 
 
 def recomputed(module: nn.Module, *inputs: object) -> Tensor:
@@ -20,24 +19,12 @@ def recomputed(module: nn.Module, *inputs: object) -> Tensor:
     """
     if torch.compiler.is_compiling():
         return module(*inputs)
-    layers = [layer for layer in module.modules() if isinstance(layer, Dropout)]
+    layers = dropouts(module)
     rows = [layer.rows for layer in layers]  # `dropout_rows` has removed them by the time of the backward pass
-
-    @contextlib.contextmanager
-    def again() -> Iterator[None]:
-        for layer, own in zip(layers, rows, strict=True):
-            layer.rows = own
-        try:
-            yield
-        finally:
-            for layer in layers:
-                layer.rows = None
-
-    contexts = contextlib.nullcontext, again
     return checkpoint(
         module,
         *inputs,
         use_reentrant=False,
         preserve_rng_state=False,
-        context_fn=lambda: tuple(context() for context in contexts),
+        context_fn=lambda: (contextlib.nullcontext(), having_rows(layers, rows)),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -55,17 +55,26 @@ class Dropout(nn.Module):
         return f"p={self.p}"
 
 
-@contextlib.contextmanager
-def dropout_rows(network: nn.Module, random: Randomness) -> Iterator[None]:
-    """Give every `Dropout` in `network` a stream of `random`, numbered by the layer's place; removed at the end.
+def dropouts(network: nn.Module) -> list[Dropout]:
+    """Every `Dropout` in a network, in the order of their places."""
+    return [module for module in network.modules() if isinstance(module, Dropout)]
+
+
+def dropout_rows(network: nn.Module, random: Randomness) -> contextlib.AbstractContextManager[None]:
+    """Give every active `Dropout` in `network` a stream of `random`, numbered by the layer's place; removed at the end.
 
     Args:
         random: one row per sample of the batch that the network is about to see.
     """
-    layers = [module for module in network.modules() if isinstance(module, Dropout)]
-    for place, layer in enumerate(layers):
-        if layer.is_active:
-            layer.rows = random.stream(place)
+    layers = dropouts(network)
+    return having_rows(layers, [random.stream(i) if one.is_active else None for i, one in enumerate(layers)])
+
+
+@contextlib.contextmanager
+def having_rows(layers: Sequence[Dropout], rows: Sequence[Randomness | None]) -> Iterator[None]:
+    """Give each layer its rows; removed at the end."""
+    for layer, own in zip(layers, rows, strict=True):
+        layer.rows = own
     try:
         yield
     finally:
