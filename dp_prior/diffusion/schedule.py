@@ -67,7 +67,6 @@ class _Betas(_VariancePreserving):
             )
 
     def alpha_bar(self) -> Tensor:
-        """(T,) float64, falling."""
         return torch.cumprod(1 - self.betas(1000 / self.steps * self.beta_start, 1000 / self.steps * self.beta_end), 0)
 
     @abstractmethod
@@ -81,7 +80,6 @@ class Linear(_Betas):
     type: Literal["linear"] = "linear"
 
     def betas(self, start: float, end: float) -> Tensor:
-        """(T,) float64 variances of the noise added at each step."""
         return torch.linspace(start, end, self.steps, dtype=torch.float64)
 
 
@@ -91,7 +89,6 @@ class ScaledLinear(_Betas):
     type: Literal["scaled_linear"] = "scaled_linear"
 
     def betas(self, start: float, end: float) -> Tensor:
-        """(T,) float64 variances of the noise added at each step."""
         return torch.linspace(math.sqrt(start), math.sqrt(end), self.steps, dtype=torch.float64) ** 2
 
 
@@ -101,7 +98,6 @@ class SigmoidBeta(_Betas):
     type: Literal["sigmoid_beta"] = "sigmoid_beta"
 
     def betas(self, start: float, end: float) -> Tensor:
-        """(T,) float64 variances of the noise added at each step."""
         return start + (end - start) * torch.linspace(-6, 6, self.steps, dtype=torch.float64).sigmoid()
 
 
@@ -120,7 +116,6 @@ class Cosine(_VariancePreserving):
     """Cap on the betas; it keeps alpha above 0 at the last timestep."""
 
     def alpha_bar(self) -> Tensor:
-        """(T,) float64, falling."""
         u = torch.linspace(0, 1, self.steps + 1, dtype=torch.float64)
         f = torch.cos((u + self.s) / (1 + self.s) * math.pi / 2) ** 2
         return torch.cumprod(1 - (1 - f[1:] / f[:-1]).clamp(max=self.beta_max), 0)
@@ -137,7 +132,6 @@ class _Continuous(_VariancePreserving):
         """alpha-bar at times `u` in [0, 1]; falls from 1 at `u` = 0 to 0 at `u` = 1."""
 
     def alpha_bar(self) -> Tensor:
-        """(T,) float64, falling."""
         alpha_bar = self.gamma(torch.arange(1, self.steps + 1, dtype=torch.float64) / self.steps)
         n_below = int((alpha_bar <= self.floor).sum())
         if n_below > 1:
@@ -154,7 +148,6 @@ class LinearSignal(_Continuous):
     type: Literal["linear_signal"] = "linear_signal"
 
     def gamma(self, u: Tensor) -> Tensor:
-        """alpha-bar at times `u`."""
         return 1 - u
 
 
@@ -179,7 +172,6 @@ class _Span(_Continuous):
         """A falling curve."""
 
     def gamma(self, u: Tensor) -> Tensor:
-        """alpha-bar at times `u`."""
         first, last = self.curve(torch.tensor([self.start, self.end], dtype=torch.float64))
         return (self.curve(self.start + (self.end - self.start) * u) - last) / (first - last)
 

@@ -42,7 +42,6 @@ class FixedSmall(_Variance):
     type: Literal["fixed_small"] = "fixed_small"
 
     def log_std(self, raw: Tensor | None, least: Level, largest: Level) -> Level:
-        """Logarithm of the std, from those of the bounds."""
         return least
 
 
@@ -53,7 +52,6 @@ class FixedLarge(_Variance):
     type: Literal["fixed_large"] = "fixed_large"
 
     def log_std(self, raw: Tensor | None, least: Level, largest: Level) -> Level:
-        """Logarithm of the std, from those of the bounds."""
         return largest
 
     least_in_last_step: bool = False
@@ -61,7 +59,6 @@ class FixedLarge(_Variance):
     exact denoiser of Gaussian data that is 0.16 bits per dimension worse."""
 
     def last_log_std(self, raw: Tensor | None, least: Level, largest: Level) -> Level:
-        """See `_Variance.last_log_std`."""
         return least if self.least_in_last_step else largest
 
 
@@ -79,7 +76,6 @@ class Learned(_Learned):
     type: Literal["learned"] = "learned"
 
     def log_std(self, raw: Tensor, least: Level, largest: Level) -> Level:
-        """Logarithm of the std, from those of the bounds."""
         return raw / 2
 
 
@@ -89,7 +85,6 @@ class LearnedRange(_Learned):
     type: Literal["learned_range"] = "learned_range"
 
     def log_std(self, raw: Tensor, least: Level, largest: Level) -> Level:
-        """Logarithm of the std, from those of the bounds."""
         return least + (raw + 1) / 2 * (largest - least)
 
 

@@ -195,7 +195,6 @@ class ImageDiffusion(Pretrained, DiffusionModel):
         return tuple(key for key in self.spec.cond_shapes if key == LABEL)
 
     def draw(self, cond: dict[str, Tensor], random: Randomness, how: Draw = AS_CONFIGURED) -> Tensor:
-        """See `DiffusionModel.draw`."""
         return self.sample(cond, random, how).round().clamp(0, 255).to(torch.uint8)
 
     def predict(

@@ -110,15 +110,12 @@ class JoinedNormalizer(Normalizer):
     """Its "x" is a trajectory, (..., action_dim + obs_dim), whose parts are normalised by their own keys."""
 
     def normalize(self, key: str, value: Tensor) -> Tensor:
-        """See `Normalizer.normalize`."""
         return self._each(super().normalize, value) if key == "x" else super().normalize(key, value)
 
     def unnormalize(self, key: str, value: Tensor) -> Tensor:
-        """See `Normalizer.unnormalize`."""
         return self._each(super().unnormalize, value) if key == "x" else super().unnormalize(key, value)
 
     def bounds(self, key: str, low: str = "min", high: str = "max") -> tuple[Tensor, Tensor]:
-        """See `Normalizer.bounds`."""
         if key != "x":
             return super().bounds(key, low, high)
         ends = ([self._buffers[f"{part}/{end}"].flatten() for part in self.order] for end in (low, high))

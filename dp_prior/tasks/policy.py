@@ -106,7 +106,6 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
         return super().given(mask, random) if prefix is None else prefix.draw(mask, self.n_obs_steps - 1, random)
 
     def marked(self, network: Network, given: Tensor | None) -> Network:
-        """See `DiffusionModel.marked`."""
         return network if self.record.prefix is None else marked(network, self.x_shape[-1], given)
 
     def encode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:

@@ -221,7 +221,6 @@ class DiffusionPrior(Pretrained, DiffusionModel):
         return predict
 
     def start(self, noise: Tensor) -> Tensor:
-        """See `DiffusionModel.start`."""
         return self.normalizer.scale * F.normalize(noise, dim=-1) if self.record.clamp_start else noise
 
     def decode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
@@ -229,7 +228,6 @@ class DiffusionPrior(Pretrained, DiffusionModel):
         return F.normalize(x, dim=-1) if self.record.clamp_end else x
 
     def draw(self, cond: dict[str, Tensor], random: Randomness, how: Draw = AS_CONFIGURED) -> Tensor:
-        """See `DiffusionModel.draw`."""
         return self._best(self._checked(cond), self.record.candidates, random, how)
 
     def predict(

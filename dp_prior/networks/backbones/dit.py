@@ -149,14 +149,7 @@ class DiT(nn.Module):
         nn.init.normal_(self.cond_positions.weight, std=0.02)
 
     def forward(self, x_t: Tensor, t: Tensor, cond: Tensor) -> Tensor:
-        """Args:
-            x_t: (B, H, in_channels) noisy chunks.
-            t: (B,) timesteps.
-            cond: (B, N, D) condition tokens.
-
-        Returns:
-            (B, H, out_channels).
-        """
+        """(B, H, in_channels), (B,), (B, N, D) -> (B, H, out_channels)."""
         dtype = compute_dtype(self.head.weight)
         cond = cond.to(dtype)
         features = torch.cat([self.step_embedding(t).to(dtype), cond.flatten(1)], dim=1)

@@ -146,14 +146,7 @@ class Transformer(nn.Module):
         self.apply(_initialise)
 
     def forward(self, x_t: Tensor, t: Tensor, cond: Tensor) -> Tensor:
-        """Args:
-            x_t: (B, H, in_channels) noisy chunks.
-            t: (B,) timesteps.
-            cond: (B, N, D) condition tokens.
-
-        Returns:
-            (B, H, out_channels).
-        """
+        """(B, H, in_channels), (B,), (B, N, D) -> (B, H, out_channels)."""
         dtype = compute_dtype(self.head.weight)
         step = self.step_embedding(t).to(dtype)[:, None]
         memory = torch.cat([step, self.cond_in(cond.to(dtype))], dim=1) + self.cond_positions.weight.to(dtype)

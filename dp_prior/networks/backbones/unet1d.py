@@ -175,14 +175,7 @@ class UNet1D(nn.Module):
         self.head = Head(config, sizes.out_channels)
 
     def forward(self, x_t: Tensor, t: Tensor, cond: Tensor) -> Tensor:
-        """Args:
-            x_t: (B, H, in_channels) noisy chunks.
-            t: (B,) timesteps.
-            cond: (B, N, D) condition tokens.
-
-        Returns:
-            (B, H, out_channels).
-        """
+        """(B, H, in_channels), (B,), (B, N, D) -> (B, H, out_channels)."""
         dtype = compute_dtype(self.head.out.weight)
         x, modulating = self._inputs(x_t.to(dtype), cond.to(dtype))
         features = torch.cat([self.step_embedding(t).to(dtype), modulating], dim=1)
