@@ -315,7 +315,7 @@ class PolicyConfig(TaskRecord):
             shown=shown,
         )
 
-    def _encoder(self, key: str, kind: Kind = "vector") -> EncoderConfig:
+    def _encoder(self, key: str, kind: Kind) -> EncoderConfig:
         default = {"points": PointEncoderConfig, **dict.fromkeys(FRAMES, ResNetEncoderConfig)}.get(
             kind, StateEncoderConfig
         )
@@ -325,7 +325,7 @@ class PolicyConfig(TaskRecord):
         """How an observation is normalised."""
         if kind == "text":  # embeddings of similar texts hardly differ, compared with the direction that they share
             return self.normalizer.get(key, Gaussian())
-        return self.normalizer.get(key, Identity() if self._encoder(key).needs_data_units else Limits())
+        return self.normalizer.get(key, Identity() if self._encoder(key, kind).needs_data_units else Limits())
 
 
 def _beside_rotations(mode: NormalizerConfig, layout: Layout) -> NormalizerConfig:

@@ -141,7 +141,7 @@ class Transforms:
         changes_x: whether `encode` changes actions.
     """
 
-    def __init__(self, spec: Spec, arms: tuple[ArmConfig, ...] = (), newest: int = -1):
+    def __init__(self, spec: Spec, arms: tuple[ArmConfig, ...], newest: int):
         """Args: newest: index of the newest observation, not the last if a task also diffuses later observations."""
         self._spec, self._arms, self._newest = spec, arms, newest
         self._relative = [arm for arm in arms if isinstance(arm, PoseArm) and arm.observed == "relative"]

@@ -138,7 +138,9 @@ def test_a_picture_reaches_its_encoder_as_bytes_and_has_no_statistics(monkeypatc
 
     encoder = PolicyConfig._encoder
     monkeypatch.setattr(
-        PolicyConfig, "_encoder", lambda self, key, *kind: PixelsConfig() if key == "camera" else encoder(self, key)
+        PolicyConfig,
+        "_encoder",
+        lambda self, key, kind: PixelsConfig() if key == "camera" else encoder(self, key, kind),
     )
     values = {key: value for key, value in SMALL.items() if key != "encoders"}
     model = PolicyConfig.model_validate(values, strict=False).create(IMAGE)

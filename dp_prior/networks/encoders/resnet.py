@@ -153,7 +153,7 @@ def _norm(norm: Norm, channels: int) -> nn.Module:
     return nn.GroupNorm(channels // CHANNELS_PER_GROUP, channels) if norm == "group" else FrozenBatchNorm(channels)
 
 
-def _conv(in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+def _conv(in_channels: int, out_channels: int, kernel: int, stride: int) -> nn.Conv2d:
     return nn.Conv2d(in_channels, out_channels, kernel, stride, padding=kernel // 2, bias=False)
 
 
@@ -237,7 +237,7 @@ class ResNetEncoder(PretrainedModule, Encoder):
 
     draws: ClassVar[bool] = True
 
-    def __init__(self, config: ResNetEncoderConfig, camera: Camera | DepthView, channels: int = 3):
+    def __init__(self, config: ResNetEncoderConfig, camera: Camera | DepthView, channels: int):
         """Args: channels: 3 of colours, 1 of depth, 4 of both."""
         super().__init__()
         self.camera, self.channels = camera, channels
@@ -346,9 +346,8 @@ def load_published(encoder: ResNetEncoder, weights: Mapping[str, Tensor], *, sou
             f"weights: {source} has no batch-norm statistics (running_mean, running_var). Use norm 'group' for weights "
             f"that were trained with group norm"
         )
-    renamed |= {
-        name: _for_channels(renamed[name], encoder.channels) for name in renamed.keys() & {"backbone.conv1.weight"}
-    }
+    if (first := "backbone.conv1.weight") in renamed:
+        renamed[first] = _for_channels(renamed[first], encoder.channels)
     parts = {"backbone"} | ({name.partition(".")[0] for name in renamed} & {"pool", "project"})
     load_parts(encoder, renamed, parts, source=source)
 
