@@ -85,7 +85,7 @@ def microseconds(sampler) -> float:
     def seconds(steps: int) -> float:
         start = time.perf_counter()
         draw = Draw(sampler.model_copy(update={"steps": steps}))
-        process.sample(process.denoiser(lambda x_t, t: answer), (16, 2), random, draw)
+        process.sample(process.denoiser(lambda x_t, t: answer), process.noise((16, 2), random), random, draw)
         return time.perf_counter() - start
 
     with torch.inference_mode():

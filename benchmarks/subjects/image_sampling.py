@@ -36,7 +36,8 @@ def _overhead(options: Options, absent: str | None) -> list[Case]:
             variants["improved-diffusion"] = _their_loop(name, lambda x, t: theirs)
 
         def our_loop(sampler=sampler) -> torch.Tensor:
-            return process.sample(process.denoiser(lambda x, t: ours), SHAPE, random, Draw(sampler))
+            noise = process.noise(SHAPE, random)
+            return process.sample(process.denoiser(lambda x, t: ours), noise, random, Draw(sampler))
 
         variants["dp_prior"] = our_loop
         variants = {variant: torch.no_grad()(work) for variant, work in variants.items()}

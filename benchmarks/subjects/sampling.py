@@ -42,7 +42,7 @@ def _overhead(options: Options) -> list[Case]:
             baseline.sample(lambda x, t, c: answer, theirs, cond, shape)
 
         def our_call(ours=ours) -> None:
-            process.sample(process.denoiser(lambda x, t: answer), shape, random, Draw(ours))
+            process.sample(process.denoiser(lambda x, t: answer), process.noise(shape, random), random, Draw(ours))
 
         for what, variants in (
             ("its steps", {"baseline": their_steps, "dp_prior": our_steps}),

@@ -44,8 +44,8 @@ class Draw(NamedTuple):
     """Scale of classifier-free guidance, see `Guidance`; above 1 the condition is amplified."""
 
     noise: Tensor | None = None
-    """(B, *x_shape) the noise that sampling starts from, for example the result of `DiffusionModel.invert`; None draws
-    new noise."""
+    """(B, *x_shape) the noise that a model starts from, for example the result of `DiffusionModel.invert`; None draws
+    new noise. A process is given its noise beside this record."""
 
     @classmethod
     def of_known(cls, values: Tensor, known: Tensor | None) -> Draw:

@@ -244,22 +244,23 @@ class DiffusionProcess(nn.Module):
 
         return Denoiser(estimate, self.config.variance)
 
-    def sample(self, denoise: Denoise, x_shape: tuple[int, ...], random: Randomness, draw: Draw) -> Tensor:
+    def sample(self, denoise: Denoise, noise: Tensor, random: Randomness, draw: Draw) -> Tensor:
         """Draw one sample for each row of `random`; see `progressive` for the arguments.
 
         Returns:
             (B, *x_shape) float32, normalised. A row does not depend on its neighbours.
         """
-        return last_state(self.progressive(denoise, x_shape, random, draw))
+        return last_state(self.progressive(denoise, noise, random, draw))
 
-    def progressive(self, denoise: Denoise, x_shape: tuple[int, ...], random: Randomness, draw: Draw) -> States:
+    def progressive(self, denoise: Denoise, noise: Tensor, random: Randomness, draw: Draw) -> States:
         """Draw samples, and yield (x after the step, estimate of x_0 before it) at every step.
 
         Args:
             denoise: see `denoiser`, or a plain function.
-            draw: with a sampler; its `previous` and `noise` are what sampling starts from.
+            noise: (B, *x_shape) what sampling starts from, see `noise`.
+            random: B rows, for the noise of the steps.
+            draw: with a sampler; its `previous` is noised by `noise`.
         """
-        noise = self.noise(x_shape, random) if draw.noise is None else draw.noise
         timesteps = draw.sampler.timesteps(self.table)
         if draw.previous is not None:
             timesteps = timesteps[-max(1, round(draw.sampler.renoise * len(timesteps))) :]

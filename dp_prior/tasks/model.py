@@ -120,20 +120,20 @@ class DiffusionModel(nn.Module):
             ConfigError: the model cannot be guided, see `guidance`.
         """
         noise = self.start(self.process.noise(self.x_shape, random))
-        inside = self._inside(draw, cond)._replace(
-            sampler=draw.sampler or self.sampler, noise=noise if draw.noise is None else draw.noise.to(noise)
-        )
-        x_0 = self.process.sample(self.denoiser(cond, inside), self.x_shape, random, inside)
+        noise = noise if draw.noise is None else draw.noise.to(noise)
+        inside = self._inside(draw, cond)
+        x_0 = self.process.sample(self.denoiser(cond, inside), noise, random, inside)
         x = self.decode_x(self.normalizer.unnormalize("x", x_0), cond)
         return x if draw.known is None else torch.where(draw.known[1], draw.known[0].to(x), x)
 
     def _inside(self, draw: Draw, cond: dict[str, Tensor]) -> Draw:
-        """The same of the diffused variable, normalised."""
+        """The same of the diffused variable, normalised, with a sampler."""
         previous, target = draw.previous, draw.target
         if target is not None:
             weights = self.weights_inside(target.weights.expand(target.values.shape))
             target = target._replace(values=self.inside(target.values, cond), weights=weights)
         return draw._replace(
+            sampler=draw.sampler or self.sampler,
             previous=None if previous is None else self.inside(previous, cond),
             known=self.known_inside(draw.known, cond),
             shown=self.shown if draw.shown is None else draw.shown,

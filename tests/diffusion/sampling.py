@@ -20,4 +20,4 @@ def sample_of(
     Args:
         how: see `DiffusionProcess.denoiser`.
     """
-    return process.sample(process.denoiser(network, draw, **how), x_shape, random, draw)
+    return process.sample(process.denoiser(network, draw, **how), process.noise(x_shape, random), random, draw)

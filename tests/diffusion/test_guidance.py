@@ -146,7 +146,8 @@ def test_known_values_are_seen_noised_as_in_training():
     random = Randomness.from_counts(0, "test", torch.arange(count))
     known = (torch.full((count, 1), 0.6), torch.tensor([True]))
     draw = Draw(DDPM(steps=10), known=known)
-    states = process.progressive(process.denoiser(lambda x_t, t: 0.1 * x_t, draw), (1,), random, draw)
+    denoiser = process.denoiser(lambda x_t, t: 0.1 * x_t, draw)
+    states = process.progressive(denoiser, process.noise((1,), random), random, draw)
     for (x_t, _), t in zip(states, [*DDPM(steps=10).timesteps(process.table)[1:], -1], strict=True):
         alpha, sigma = process.table.levels[t]
         assert x_t.mean().item() == pytest.approx(0.6 * alpha, abs=5 * sigma / count**0.5 + 1e-6)

@@ -244,7 +244,7 @@ def test_samplers_feed_each_estimate_to_the_next_step():
     process = DiffusionProcess(config(self_condition=0.5))
     shown = []
     denoiser = process.denoiser(widths(process, shown))
-    states = list(process.progressive(denoiser, (5, 2), rows(2), Draw(DDIM(steps=6))))
+    states = list(process.progressive(denoiser, process.noise((5, 2), rows(2)), rows(2), Draw(DDIM(steps=6))))
     assert (shown[0] == 0).all()
     for (_, estimate), seen in zip(states, shown[1:], strict=False):
         assert torch.equal(estimate, seen)
@@ -308,7 +308,8 @@ def test_a_warm_start_from_a_true_sample_stays_in_the_law():
 
 def test_progressive_ends_on_the_sample():
     process = DiffusionProcess(config())
-    states = list(process.progressive(process.denoiser(network), (5, 2), rows(2), Draw(DDIM(steps=6))))
+    noise = process.noise((5, 2), rows(2))
+    states = list(process.progressive(process.denoiser(network), noise, rows(2), Draw(DDIM(steps=6))))
     assert len(states) == 6
     assert torch.equal(states[-1][0], sample_of(process, network, (5, 2), rows(2), Draw(DDIM(steps=6))))
 

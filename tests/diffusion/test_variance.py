@@ -262,7 +262,7 @@ def test_ddpm_on_fewer_steps_is_the_chain_of_these_steps(variance):
     process = DiffusionProcess(DiffusionConfig(schedule=Linear(steps=60), variance=variance, clip=None))
     network = doubled if process.output_factor == 2 else lambda x_t, t: torch.tanh(x_t)
     sampler = DDPM(steps=None, spacing=(2, 3, 2))
-    states = process.progressive(process.denoiser(network), (3, 2), rows(4), Draw(sampler))
+    states = process.progressive(process.denoiser(network), process.noise((3, 2), rows(4)), rows(4), Draw(sampler))
     x = rows(4).stream("start").normal(3, 2).double()
     visited, alpha_bar = sampler.timesteps(process.table), process.table.alpha**2
     assert len(visited) == 7

@@ -35,7 +35,8 @@ def sampling_steps(config: DiffusionConfig, sampler: SamplerConfig, *, renoised:
     tape = _Tape(coordinates)
     denoiser = Denoiser(tape.estimate, config.variance)
     draw = Draw(sampler, previous=tape.new("previous") if renoised else None)
-    states = list(DiffusionProcess(config).progressive(denoiser, (coordinates,), tape, draw))
+    process = DiffusionProcess(config)
+    states = list(process.progressive(denoiser, process.noise((coordinates,), tape), tape, draw))
     return {
         "evaluations": tape.evaluations,
         "result": tape.read(states[-1][0]),
