@@ -123,8 +123,7 @@ class DDIM(_Sampler):
     def _walk(self, denoise: Denoiser, x_t: Tensor, table: NoiseTable, path: Path, random: Randomness) -> States:
         noise = step_noise(random, x_t.shape[1:], len(path))
         for t, s in path:
-            x_0, _, unclipped = denoise.estimate(x_t, t)
-            x_t, std = self._step(x_t, x_0, unclipped, table, t, s, self.eta)
+            x_t, x_0, std = self._step(denoise, x_t, table, t, s, self.eta)
             if std:
                 x_t.add_(next(noise), alpha=std)
             yield x_t, x_0
@@ -140,10 +139,9 @@ class DDIM(_Sampler):
         Returns:
             (B, ...) x at the noisiest timestep.
         """
-        x_t = x_0
+        x_t, denoise = x_0, Denoiser.of(denoise)
         for t, s in pairwise(reversed(self.timesteps(table))):
-            clean, _, unclipped = Denoiser.of(denoise).estimate(x_t, t)
-            x_t, _ = self._step(x_t, clean, unclipped, table, t, s, 0.0)
+            x_t, _, _ = self._step(denoise, x_t, table, t, s, 0.0)
         return x_t
 
     def lead(self, denoise: Denoise, x_t: Tensor, t: Tensor, table: NoiseTable) -> Tensor:
@@ -156,20 +154,22 @@ class DDIM(_Sampler):
         Returns:
             (B, ...) samples.
         """
+        denoise = Denoiser.of(denoise)
         for here, s in pairwise([*self.timesteps(table), -1]):
-            x_0, _, unclipped = Denoiser.of(denoise).estimate(x_t, here)
-            x_s, _ = self._step(x_t, x_0, unclipped, table, here, s, 0.0)
+            x_s, _, _ = self._step(denoise, x_t, table, here, s, 0.0)
             x_t = torch.where((t >= here).view(-1, *[1] * (x_t.dim() - 1)), x_s, x_t)
         return x_t
 
     def _step(
-        self, x_t: Tensor, x_0: Tensor, unclipped: Tensor, table: NoiseTable, t: int, s: int, eta: float
-    ) -> tuple[Tensor, float]:
-        """`NoiseTable.step`, with eps = (x_t - alpha_t x_0) / sigma_t from the clipped or the unclipped x_0."""
+        self, denoise: Denoiser, x_t: Tensor, table: NoiseTable, t: int, s: int, eta: float
+    ) -> tuple[Tensor, Tensor, float]:
+        """(x_s without its fresh noise, estimate of x_0, std of the noise) of `NoiseTable.step`, with
+        eps = (x_t - alpha_t x_0) / sigma_t from the clipped or the unclipped x_0."""
+        x_0, _, unclipped = denoise.estimate(x_t, t)
         x_s, std = table.step(x_t, x_0, t, s, eta)
         if not self.use_clipped_model_output and unclipped is not x_0:
             x_s.add_(x_0 - unclipped, alpha=table.transition(t, s, eta)[0] * table.levels[t][0])
-        return x_s, std
+        return x_s, x_0, std
 
 
 class DDPM(_Sampler):
