@@ -61,12 +61,12 @@ class Crop:
         return top, left
 
     def __call__(self, frames: Tensor, random: Randomness | None) -> Tensor:
-        """(B, n_obs_steps, *frame, C) -> (B, n_obs_steps, *size, C).
+        """(B, n_obs_steps, *frame, C) -> (B, n_obs_steps, *size, C); frames that are cropped already stay as they are.
 
         Args:
             random: B rows for a random crop, common to all observation steps of a sample; None for the centre crop.
         """
-        if self.size == self.frame:
+        if self.size == self.frame or tuple(frames.shape[2:4]) == self.size:
             return frames
         if random is None:
             top, left = self.centre

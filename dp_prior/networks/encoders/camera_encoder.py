@@ -95,7 +95,7 @@ class Camera(nn.Module):
         self._check(frames, random)
         if torch.compiler.is_exporting():
             frames = frames.float()  # before the crop: TensorRT takes uint8 for inputs of a graph only
-        frames = _cropped(frames, self.crop, random)
+        frames = self.crop(frames, random)
         pixels = frames.to(torch.float32, memory_format=torch.contiguous_format)
         if random is not None and self.jitter is not None:
             with torch.autocast(frames.device.type, enabled=False):
@@ -130,9 +130,4 @@ class DepthView(nn.Module):
         Args:
             random: see `Camera.forward`.
         """
-        depth = _cropped(depth, self.crop, random)
-        return depth.flatten(0, 1).permute(0, 3, 1, 2)
-
-
-def _cropped(frames: Tensor, crop: Crop, random: Randomness | None) -> Tensor:
-    return frames if tuple(frames.shape[2:4]) == crop.size else crop(frames, random)
+        return self.crop(depth, random).flatten(0, 1).permute(0, 3, 1, 2)
