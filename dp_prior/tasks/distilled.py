@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from dp_prior.checkpoints.format import read_manifest
-from dp_prior.config import Change, ConfigError
+from dp_prior.config import Change, ConfigError, errors_of
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.diffusion.timesteps import ListedTimesteps
@@ -100,10 +100,8 @@ def digest_of(teacher: str) -> str:
     Raises:
         ConfigError: there are none.
     """
-    try:
+    with errors_of("task.teacher", OSError):
         files = read_manifest(resolve(teacher, whole=False)).files
-    except (OSError, ValueError) as error:
-        raise ConfigError("task.teacher", [str(error)]) from None
     if TEACHER_FILE not in files:
         raise ConfigError("task.teacher", [f"{teacher!r} has no {TEACHER_FILE}; name a run, a checkpoint or an export"])
     return files[TEACHER_FILE].sha256

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.config import Change, ConfigError
+from dp_prior.config import Change, ConfigError, errors_of
 from dp_prior.diffusion.denoiser import Network
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw, drawn_in_batches
 from dp_prior.diffusion.guidance import BoundsClip
@@ -89,10 +89,8 @@ class ImageTaskConfig(TaskRecord):
             raise ConfigError("task", problems)
         process, encoder = DiffusionProcess(self.diffusion), ImageConditions(spec, self.backbone.cond_dim)
         input_factor = process.input_factor + (LOW_RES in spec.cond_shapes)
-        try:
+        with errors_of("task.backbone"):
             network = self.backbone.create(spec.x_shape, encoder.cond_shape, process.output_factor, input_factor)
-        except ValueError as error:
-            raise ConfigError("task.backbone", [str(error)]) from None
         return ImageDiffusion(
             record=self,
             spec=spec,

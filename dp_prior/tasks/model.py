@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from dp_prior.config import ConfigError
+from dp_prior.config import ConfigError, errors_of
 from dp_prior.config.rich_text import facts_table
 from dp_prior.diffusion.bits_per_dim import BitsPerDim, bits_per_dim
 from dp_prior.diffusion.criterion import ElementMean
@@ -66,10 +66,8 @@ class DiffusionModel(nn.Module):
         self.cond_dropout = cond_dropout
         self.x_shape = spec.x_shape if x_shape is None else x_shape
         self.register_buffer("shown", shown, persistent=False)
-        try:
+        with errors_of("task"):
             ElementMean(torch.empty(0, *self.x_shape), None, process.dim_weights, process.horizon_weights)
-        except ValueError as error:
-            raise ConfigError("task", [str(error)]) from None
 
     def forward(self, batch: Batch, random: Randomness, self_condition: bool = True) -> Loss:
         """The denoising loss of a batch in data units.

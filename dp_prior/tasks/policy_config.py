@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.config import Change, ConfigError
+from dp_prior.config import Change, ConfigError, errors_of
 from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
@@ -132,10 +132,8 @@ class PolicyConfig(TaskRecord):
         """
         encoders: dict[str, Any] = {}
         for key, encoder in self.encoders.items():
-            try:
+            with errors_of(f"task.encoders.{key}", FileNotFoundError):
                 encoders[key] = encoder.resolve() if isinstance(encoder, CameraEncoderConfig) else encoder
-            except (FileNotFoundError, ValueError) as error:
-                raise ConfigError(f"task.encoders.{key}", [str(error)]) from None
         return self if encoders == self.encoders else self.model_copy(update={"encoders": encoders})
 
     def create(self, spec: Spec) -> DiffusionPolicy:
@@ -151,12 +149,10 @@ class PolicyConfig(TaskRecord):
             if key in beside.values() or key in self.shared_encoders:
                 modules[key] = ReadElsewhere()
                 continue
-            try:
+            with errors_of(f"task.encoders.{key}"):
                 encoder = self._encoder(key, spec.kind(key))
                 create = encoder.create_depth if spec.kind(key) == "depth" else encoder.create
                 modules[key] = create(transforms.shape(key))
-            except ValueError as error:
-                raise ConfigError(f"task.encoders.{key}", [str(error)]) from None
         x_shape = (self.horizon, *transforms.shape("x"))
         alike = {key: depth.camera for key, depth in spec.depths.items() if depth.camera is not None}
         encoder = ObservationEncoder(modules, spec.cond_shapes, beside, alike, self.shared_encoders)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from dp_prior.config import Change, ConfigError
+from dp_prior.config import Change, ConfigError, errors_of
 from dp_prior.diffusion.denoiser import Network
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw, drawn_in_batches
 from dp_prior.diffusion.guidance import BoundsClip, ClipConfig, L2NormClip
@@ -142,12 +142,10 @@ class PriorConfig(TaskRecord):
             raise ConfigError("task", [f"{wanted}, but {found}; use 1"])
         process = DiffusionProcess(self.diffusion)
         scale = math.sqrt(spec.x_shape[0]) if self.embedding_scale is None else self.embedding_scale
-        try:
+        with errors_of("task.backbone"):
             encoder = self.backbone.encoder(spec.cond_shapes, spec.x_shape[0])
             sizes = spec.x_shape, encoder.cond_shape, process.output_factor, process.input_factor
             network = self.backbone.create(*sizes)
-        except ValueError as error:
-            raise ConfigError("task.backbone", [str(error)]) from None
         return DiffusionPrior(
             record=self,
             spec=spec,
