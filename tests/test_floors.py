@@ -98,7 +98,9 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "onnxruntime": ["inference/export/"],
 }
 NEVER = {"eval", "exec", "__import__", "breakpoint", "torch.load", "torch.save", "os._exit", "os.system"}
-ENDS_WITHOUT_RETURNING = ("job/watch/heartbeat.py", "cli/serving.py")  # a process with a stuck thread ends no other way
+ENDS_WITHOUT_RETURNING = (  # a process with a stuck thread ends no other way
+    *("job/watch/heartbeat.py", "cli/command.py", "cli/serving.py"),
+)
 NEVER_IMPORTED = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "importlib"}
 METADATA = {  # of installed packages: their records, and a version; only the command line names a module
     ("importlib", "__init__.py"),  # of a fixed table of our own

@@ -13,10 +13,11 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from dp_prior.files.left_behind import is_left_behind
 from dp_prior.files.printable import printable
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def exit_codes() -> Iterator[None]:
         yield
     except KeyboardInterrupt as error:  # without imports: they fail if it came while torch was imported
         echo(f"error: {str(error) or 'interrupted'}", err=True)
-        sys.exit(130)  # docs/processes.md
+        _end(130)  # docs/processes.md
     except Exception as error:
         try:
             from dp_prior.config import ConfigError
@@ -71,7 +72,18 @@ def exit_codes() -> Iterator[None]:
             text = f"{error.strerror}: {places}" if places else f"{error.strerror}; make room"
         if not getattr(error, "is_relayed", False):  # the main rank says it, see `Ranks.decide`
             echo(text if code == STOPPED else f"error: {text}", err=True)
-        sys.exit(code)
+        _end(code)
+
+
+def _end(code: int) -> NoReturn:
+    """End the command; the whole process at once if work was left behind, see `is_left_behind`."""
+    if is_left_behind():
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):  # a full disk, or a closed stream
+                if stream is not None:
+                    stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 class Command(click.Command):

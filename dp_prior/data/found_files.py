@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from dp_prior.data.errors import DataError, MissingError
 from dp_prior.data.files import raise_error, reading
 from dp_prior.data.remote_files import RemoteFile, reached
+from dp_prior.files.left_behind import left_behind
 from dp_prior.files.regular_files import check_regular, open_regular
 
 PARALLEL_FILES = 32
@@ -73,8 +74,11 @@ class Files:
             except ValueError as error:  # pyarrow's too
                 problems.append(f"{path}: cannot be read: {error}")
 
-        with ThreadPoolExecutor(min(PARALLEL_FILES, len(self.paths))) as pool:
-            found = list(pool.map(attempt, self.paths))
+        def attempts() -> list[T | None]:
+            with ThreadPoolExecutor(min(PARALLEL_FILES, len(self.paths))) as pool:
+                return list(pool.map(attempt, self.paths))
+
+        found = attempts() if self.is_local else left_behind(attempts, place=self.url)
         if problems:
             raise DataError(self.url, sorted(problems))
         return found
@@ -105,7 +109,7 @@ def find_files(place: str, endings: tuple[str, ...]) -> Files:
         kind = "file" if fs.isfile(path) else "directory" if fs.isdir(path) else None
     else:
         with reached(place):
-            kind = _kind(fs, path)
+            kind = left_behind(lambda: _kind(fs, path), place=place)
     if kind == "file":
         if not path.endswith(endings):
             raise DataError(place, [f"is a file; expected {wanted}, or a folder of these"])
@@ -113,7 +117,8 @@ def find_files(place: str, endings: tuple[str, ...]) -> Files:
     if kind is None:
         raise MissingError(place, [f"there is no such file or folder as {path}; look at the path"])
     with reading(place) if is_local else reached(place):
-        names = _files_below(path) if is_local else fs.find(path)  # a glob would read brackets in names
+        # a glob would read brackets in names
+        names = _files_below(path) if is_local else left_behind(lambda: fs.find(path), place=place)
         found = sorted(name for name in names if name.endswith(endings))
     found = [name for name in found if "/." not in name[len(path) :]]  # left by file browsers and notebooks
     if not found:

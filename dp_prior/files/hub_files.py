@@ -6,21 +6,28 @@ HF_TOKEN, HF_ENDPOINT, HF_HUB_CACHE and HF_HUB_OFFLINE are obeyed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
+from dp_prior.files.left_behind import left_behind
+
 REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+T = TypeVar("T")
 
 Reason = Literal[
     "no repository", "no revision", "no file", "gated", "too large", "uncached", "unreachable", "answer", "settings"
 ]
 """Uncached: the Hub gives no files, nor does the cache. Unreachable: a connection broke. Answer: another
 status of HTTP. Settings: HF_ENDPOINT or the token is unusable."""
+
+ANSWER_S = 60.0
+"""For an answer about a repository, as long as the client itself waits for one about a file; without it, endlessly."""
 
 
 class HubError(OSError):
@@ -80,14 +87,22 @@ class HubRepository:
             HubError: the Hub does not give them.
             OSError: they cannot be stored.
         """
-        from huggingface_hub import snapshot_download
+        from huggingface_hub import HfApi, errors, snapshot_download
 
-        wanted = {"repo_type": self.kind, "revision": self.revision, "allow_patterns": list(patterns)}
-        with self.translated():
+        wanted = {"repo_type": self.kind, "revision": self.revision}
+
+        def download() -> str:
             try:
-                return Path(snapshot_download(self.name, **wanted))
+                if not is_offline():  # otherwise the download asks the same, and waits endlessly
+                    with suppress(errors.HfHubHTTPError):  # which may be of no account where all is in the cache
+                        HfApi(library_name="dp_prior").repo_info(self.name, timeout=ANSWER_S, **wanted)
+                return snapshot_download(self.name, allow_patterns=chosen, **wanted)
             except http_library().TransportError:  # of which the client takes only some for a missing network
-                return Path(snapshot_download(self.name, local_files_only=True, **wanted))
+                return snapshot_download(self.name, allow_patterns=chosen, local_files_only=True, **wanted)
+
+        chosen = list(patterns)
+        with self.translated():
+            return Path(self.asked(download))
 
     def file(self, path: str, most: int, **options: Any) -> Path:
         """One file in the client's cache, downloaded if it is not there.
@@ -103,11 +118,22 @@ class HubRepository:
         from huggingface_hub import hf_hub_download
 
         wanted = {"repo_type": self.kind, "revision": self.revision, **options}
-        with self.translated(path):
+
+        def download() -> str:
             found = hf_hub_download(self.name, path, dry_run=True, **wanted)
             if not found.is_cached and found.file_size is not None and found.file_size > most:
                 raise HubError(str(self), too_large(path, found.file_size, most), "too large")
-            return Path(hf_hub_download(self.name, path, **wanted))
+            return hf_hub_download(self.name, path, **wanted)
+
+        with self.translated(path):
+            return Path(self.asked(download))
+
+    def asked(self, work: Callable[[], T]) -> T:
+        """The result of work that asks the Hub about this repository, which an interrupt leaves behind."""
+        from huggingface_hub import constants
+
+        folder = "datasets/" if self.kind == "dataset" else ""
+        return left_behind(work, place=f"{constants.ENDPOINT.rstrip('/')}/{folder}{self}")
 
     @contextmanager
     def translated(self, path: str | None = None) -> Iterator[None]:

@@ -30,6 +30,7 @@ from accelerate.utils import (
 from torch import Tensor, nn
 
 from dp_prior.config import ConfigError
+from dp_prior.files.left_behind import left_behind
 from dp_prior.job.stop import Abandoned, Stop, StoppedEarly
 from dp_prior.job.watch.heartbeat import Heartbeat
 from dp_prior.job.watch.judge import LOST, RankLostError, Verdict
@@ -143,11 +144,12 @@ class Ranks:
             raise cause or self._relayed(kind.__new__(kind, message))
         return result
 
-    def decide_unless_stopped(self, choose: Callable[[], T]) -> T:
+    def decide_unless_stopped(self, choose: Callable[[], T], patience_s: float | None = None) -> T:
         """As `decide`, for a choice that lasts until the main rank is asked to stop.
 
         Args:
             choose: raises StoppedEarly then.
+            patience_s: see `decide`.
 
         Raises:
             StoppedEarly: on all ranks.
@@ -159,10 +161,18 @@ class Ranks:
             except StoppedEarly:
                 return self.stop.encode(self.process_index), None
 
-        code, found = self.decide(chosen)
+        code, found = self.decide(chosen, patience_s)
         if self.stop.accept(code):
             raise StoppedEarly(self.stop.reason, self.stop.rank)
         return found
+
+    def unless_stopped(self, work: Callable[[], T]) -> T:
+        """The result of work on each rank that waits for another machine, such as a download; see `left_behind`.
+
+        Raises:
+            StoppedEarly: a rank was asked to stop before heartbeats began; see `check_before_training`.
+        """
+        return left_behind(work, self.check_before_training)
 
     @staticmethod
     def _relayed(error: Exception) -> Exception:

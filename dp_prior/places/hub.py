@@ -20,7 +20,7 @@ from pydantic import Field
 
 from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES
 from dp_prior.files.durable import link_or_copy
-from dp_prior.files.hub_files import REPO, HubError, HubRepository, is_offline, too_large
+from dp_prior.files.hub_files import ANSWER_S, REPO, HubError, HubRepository, is_offline, too_large
 from dp_prior.places.card import model_card
 from dp_prior.places.destination import DeliveryReport, delivered, folders
 from dp_prior.places.parcel import Parcel
@@ -192,9 +192,9 @@ class HubSource:
             )
             return
         with self._reading(), self._repository.translated():
-            api = HfApi(library_name="dp_prior", token=self._options.get("token"))
-            commit = api.repo_info(self._repository.name, revision=self._repository.revision).sha
-        self._repository = dataclasses.replace(self._repository, revision=commit)
+            api, place = HfApi(library_name="dp_prior", token=self._options.get("token")), self._repository
+            found = place.asked(lambda: api.repo_info(place.name, revision=place.revision, timeout=ANSWER_S))
+        self._repository = dataclasses.replace(place, revision=found.sha)
 
     def read(self, path: str, most: int) -> bytes:
         """See `Source`."""

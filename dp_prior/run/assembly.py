@@ -19,8 +19,10 @@ from dp_prior.checkpoints.store import CheckpointStore, Saved
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.config import ORIGINS, changed_code
 from dp_prior.data.errors import DataError
+from dp_prior.data.integrity import Integrity, JointIntegrity
 from dp_prior.data.recorded.records import pinned_commits
 from dp_prior.files.regular_files import read_object
+from dp_prior.job.left_behind import unless_stopped
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.watch.judge import PATIENCE
 from dp_prior.run_directory.changes import FINGERPRINT, OtherRunError, check_changes
@@ -51,11 +53,26 @@ def with_local_data(config: TrainConfig, ranks: Ranks) -> TrainConfig:
 
     Raises:
         DataError, UnreadableError: they cannot be downloaded.
+        StoppedEarly: a stop was requested before they were.
     """
     data = config.data
-    pinned = pinned_commits(read_object(config.tracker.directory / CONFIG).get("data"))
-    pinned = ranks.decide(lambda: pinned_commits(data.downloaded(pinned).model_dump(mode="json")))
-    return config.model_copy(update={"data": data.downloaded(pinned)})
+    stored = pinned_commits(read_object(config.tracker.directory / CONFIG).get("data"))
+
+    def download() -> dict[str, str]:
+        return pinned_commits(data.downloaded(stored).model_dump(mode="json"))
+
+    pinned = ranks.decide_unless_stopped(lambda: unless_stopped(ranks.stop, download))
+    return config.model_copy(update={"data": ranks.unless_stopped(lambda: data.downloaded(pinned))})
+
+
+def check_files(integrity: Integrity | JointIntegrity, config: TrainConfig, ranks: Ranks) -> None:
+    """Compare the files of the data with their manifest on the main rank; see `Integrity.check`.
+
+    Raises:
+        StoppedEarly: a stop was requested before they were.
+    """
+    patience_s = PATIENCE * config.train.dist_timeout
+    ranks.decide_unless_stopped(lambda: unless_stopped(ranks.stop, integrity.check), patience_s)
 
 
 class Assembly:
@@ -86,15 +103,15 @@ class Assembly:
         """
         self.directory = directory or config.tracker.directory
         config = with_local_data(config, ranks)
-        config = config.model_copy(update={"task": config.task.resolve()})
+        config = config.model_copy(update={"task": ranks.unless_stopped(config.task.resolve)})
         self.config, self.ranks = config, ranks
         self.is_silent = report is None
         self.report = report if report is not None and ranks.is_main_process else lambda line: None
         self.place = RunDirectory(self.directory)
         self.exits = ExitFile(self.directory, ranks.process_index, ranks.num_processes)
         self.integrity = config.data.integrity(self.directory)
-        ranks.decide(self.integrity.check, PATIENCE * config.train.dist_timeout)
-        self.data = config.open_data()
+        check_files(self.integrity, config, ranks)
+        self.data = ranks.unless_stopped(config.open_data)
         torch.manual_seed(derive_seed(config.seed, "weights"))
         create = partial(config.task.create, self.data.spec)
         self.model = create() if weights is None else build_bounded(create, weights)

@@ -15,9 +15,8 @@ from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.job.ranks import Ranks
-from dp_prior.job.watch.judge import PATIENCE
 from dp_prior.places.reference import resolve
-from dp_prior.run.assembly import Assembly, with_local_data
+from dp_prior.run.assembly import Assembly, check_files, with_local_data
 from dp_prior.run.budget import time_of_training, timed_steps
 from dp_prior.run.plan import plan
 from dp_prior.run.start import Resume, initialise, recalled
@@ -52,7 +51,7 @@ def check(
     ranks.decide(RunDirectory(directory).try_writing)
     config = with_local_data(config, ranks)
     source = ranks.decide(lambda: recalled(config.tracker.load, directory, resume))
-    ranks.decide(config.data.integrity(directory).check, PATIENCE * config.train.dist_timeout)
+    check_files(config.data.integrity(directory), config, ranks)
     trial = config.model_copy(
         update={
             "tracker": config.tracker.model_copy(update={"save": ()}),  # nothing is uploaded

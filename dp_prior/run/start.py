@@ -92,7 +92,7 @@ def initialise(model: Pretrained, config: TrainConfig, ranks: Ranks, report: Cal
     source = TransferConfig.of(config.train.init_from)
     if source is None or source.is_partial:
         try:
-            load_pretrained(model)
+            ranks.unless_stopped(lambda: load_pretrained(model))
         except (FileNotFoundError, ValueError) as error:
             raise ConfigError("task.encoders", [str(error)]) from None
     if source is not None:

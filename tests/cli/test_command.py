@@ -90,6 +90,26 @@ def test_ctrl_c_is_told_and_has_its_code_without_the_imports_that_it_may_have_br
     assert (caught.value.code, capsys.readouterr().err) == (130, "error: interrupted\n")
 
 
+SILENT = """
+import os, signal, threading
+from concurrent.futures import ThreadPoolExecutor
+from dp_prior.cli.command import exit_codes
+from dp_prior.files.left_behind import left_behind
+def download():
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(os.kill, os.getpid(), signal.SIGINT)
+        pool.submit(threading.Event().wait)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+with exit_codes():
+    left_behind(download)
+"""
+
+
+def test_ctrl_c_ends_a_command_although_threads_of_a_pool_wait_for_a_silent_server():
+    done = forks.call(["-c", SILENT], timeout=60)
+    assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
+
+
 @pytest.mark.parametrize("line", [["inspect", "data"], ["train", "--config_file", "pusht_state", "--check"]])
 def test_ctrl_c_while_numpy_is_imported_ends_a_command_that_imports_torch(line):
     program = (

@@ -1,6 +1,10 @@
 """Files of the Hub, from a Hub on loopback."""
 
 import errno
+import os
+import signal
+import threading
+import time
 
 import pytest
 
@@ -50,6 +54,35 @@ def test_a_file_that_is_too_large_is_not_downloaded(repository, hub):
         repository.file("config.json", 1)
     assert error.value.reason == "too large"
     assert not [request for request in hub.requests if request.method == "GET"]
+
+
+def test_a_hub_that_is_silent_about_a_repository_is_out_of_reach_and_the_cache_will_do(repository, hub, monkeypatch):
+    monkeypatch.setattr("dp_prior.files.hub_files.ANSWER_S", 0.2)
+    hub.fail("info", silent=True, times=99)
+    with pytest.raises(HubError, match=naming("me/x", "Hub")) as error:
+        repository.snapshot(["*.json"])
+    assert error.value.reason == "uncached"
+    hub.heal()
+    found = repository.snapshot(["*.json"])
+    hub.fail("info", silent=True, times=99)
+    assert repository.snapshot(["*.json"]) == found
+
+
+@pytest.mark.parametrize("ask", [lambda one: one.snapshot(["*"]), lambda one: one.file("config.json", 9)])
+def test_ctrl_c_ends_a_download_from_a_hub_that_is_silent(ask, repository, hub):
+    hub.fail("resolve", silent=True, times=99)
+    watch = threading.Thread(target=interrupt_once, args=(lambda: hub.count("resolve"),))
+    watch.start()
+    with pytest.raises(KeyboardInterrupt):
+        ask(repository)
+    watch.join()
+
+
+def interrupt_once(is_waiting):
+    """Press Ctrl-C as soon as this is true."""
+    while not is_waiting():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,16 @@
 """A checkpoint is taken up by the run that it is of: what has changed is told, and refused unless it is allowed."""
 
+import threading
+
 import pytest
 
+from dp_prior.job.stop import StoppedEarly
+from dp_prior.run.assembly import Assembly
+from dp_prior.run_directory.config import TrainConfig
+from dp_prior.tasks.policy_config import PolicyConfig
+from tests.job.test_decide import ranks
 from tests.messages import told
-from tests.tiny import state, train, write
+from tests.tiny import state, tiny, train, write
 
 
 def test_snapshot_of_another_model_is_refused_by_the_settings_not_by_a_tensor(tmp_path):
@@ -30,3 +37,25 @@ def test_allowed_change_is_shown_and_the_run_goes_on(tmp_path):
     assert told(done.output, "task.diffusion.schedule.type", "'cosine'", "'linear'", "architecture", "allowed")
     assert state(tmp_path / "run")["progress"]["global_step"] == 4
     assert train(config, *change).exit_code == 0  # the newest checkpoint is of the run as it is now
+
+
+@pytest.mark.parametrize("waiting", ["data set", "encoder", "manifest", "embeddings"])
+def test_a_stop_ends_a_start_that_waits_for_another_machine(waiting, tmp_path, monkeypatch):
+    one, end = ranks(), threading.Event()
+    config = TrainConfig(**tiny(tmp_path))
+
+    def silent(*arguments):
+        one.stop.ask("SIGTERM")
+        end.wait(60)
+
+    integrity = type(config.data.integrity(tmp_path))
+    place, call = {
+        "data set": (type(config.data), "downloaded"),
+        "encoder": (PolicyConfig, "resolve"),
+        "manifest": (integrity, "check"),
+        "embeddings": (TrainConfig, "open_data"),
+    }[waiting]
+    monkeypatch.setattr(place, call, silent)
+    with pytest.raises(StoppedEarly):
+        Assembly(config, one, report=None)
+    end.set()

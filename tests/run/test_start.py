@@ -21,6 +21,7 @@ from dp_prior.run.start import find_checkpoint, initialise
 from dp_prior.run_directory.config import TrainConfig
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.batch import Spec
+from tests.job.test_decide import ranks
 from tests.messages import naming, told
 from tests.tiny import experiment, tiny, write_data
 
@@ -130,6 +131,19 @@ def test_a_stop_ends_a_start_that_downloads_without_waiting_for_the_rest(change,
     assert (told_of["reason"], told_of["code"], told_of["stopped_by"]) == ("preempted", 75, "SIGTERM")
 
 
+def test_a_stop_ends_a_start_that_downloads_the_weights_of_an_encoder(tmp_path, monkeypatch):
+    one, end = ranks(), threading.Event()
+
+    def silent(model):
+        one.stop.ask("SIGTERM")
+        end.wait(60)
+
+    monkeypatch.setattr(start, "load_pretrained", silent)
+    with pytest.raises(StoppedEarly):
+        initialise(None, TrainConfig.from_json(json.dumps(tiny(tmp_path))), one, print)
+    end.set()
+
+
 @pytest.mark.parametrize("file", [None, "no safetensors", "another network"])
 def test_published_weights_that_cannot_be_taken_are_refused_with_their_file(file, tmp_path):
     path = tmp_path / "weights.safetensors"
@@ -145,7 +159,7 @@ def test_published_weights_that_cannot_be_taken_are_refused_with_their_file(file
     with pytest.raises(
         ConfigError, match=naming("task.encoders", path, *(["conv9.weight"] if file == "another network" else []))
     ):
-        initialise(model, config, None, print)
+        initialise(model, config, ranks(), print)
 
 
 @pytest.mark.parametrize("normalizer", [{}, {"action": {"type": "gaussian"}}], ids=["the same", "another"])

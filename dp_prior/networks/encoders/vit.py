@@ -253,8 +253,9 @@ class VisionTransformer(FineTuned):
             ValueError: the weights do not fit the architecture.
         """
         name, revision = (str(source), None) if isinstance(source, Path) else (source.name, source.revision)
-        try:
-            published, report = type(self.model).from_pretrained(
+
+        def read() -> tuple[nn.Module, dict[str, Any]]:
+            return type(self.model).from_pretrained(
                 name,
                 **({} if revision is None else {"revision": revision}),
                 config=self.model.config,
@@ -262,6 +263,9 @@ class VisionTransformer(FineTuned):
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
             )
+
+        try:
+            published, report = read() if isinstance(source, Path) else source.asked(read)
         except OSError as error:
             raise FileNotFoundError(f"weights: {source} cannot be read as safetensors: {error}") from error
         missing = sorted(report["missing_keys"])
