@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from dp_prior.checkpoints.format import CheckpointError, FileEntry
+from dp_prior.files.left_behind import left_behind
 
 PIECE = 1 << 20  # bytes read at once
 _PAUSES_S = (0.1, 0.5, 2.0, 4.0)  # before attempts that follow a broken one, anew when something arrives
@@ -85,6 +86,9 @@ class StreamedSource:
 
     def read(self, path: str, most: int) -> bytes:
         """See `Source`."""
+        return left_behind(lambda: self._read(path, most), place=f"{self.url}/{path}")
+
+    def _read(self, path: str, most: int) -> bytes:
         data = b""
         try:
             for piece in self._resumed(path, 0):

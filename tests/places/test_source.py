@@ -1,6 +1,8 @@
 """A download that breaks anywhere goes on where it stopped, and ends as the bytes that were there."""
 
 import hashlib
+import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,9 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dp_prior.checkpoints.format import FileEntry
+from dp_prior.files.left_behind import left_behind
 from dp_prior.places.source import BrokenError, RemoteError, StreamedSource, is_intact
 from tests.cases import every
-from tests.messages import naming
+from tests.messages import naming, told
 
 CONTENT = bytes(range(200))
 
@@ -42,6 +45,14 @@ class Breaking(StreamedSource):
             yield rest[at : at + 7]
         if start + reach < len(CONTENT):
             raise ConnectionError("reset")
+
+
+def test_a_place_that_is_silent_is_told(monkeypatch, caplog):
+    monkeypatch.setattr("dp_prior.places.source.left_behind", partial(left_behind, first_s=0.1))
+    silent = Breaking()
+    silent.stream = lambda path, start: iter([threading.Event().wait(0.5) or b"late"])
+    assert silent.read("best.json", 100) == b"late"
+    assert told(caplog.text, "https://host/folder/best.json", "Ctrl-C")
 
 
 def test_a_file_that_is_gone_is_named_with_its_place(tmp_path):
