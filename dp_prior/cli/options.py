@@ -34,11 +34,20 @@ def check_readable(configuration: Path) -> None:
     files_of(find_configuration(configuration))
 
 
-class ConfigurationFile(click.Path):
-    """A JSON file that can be read, or a name that `dp-prior configs` lists."""
+class LocalPath(click.Path):
+    """A path on this machine; refuses a URL, of which a path would make a folder named `s3:` here."""
 
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
+    def __init__(self, **options: bool):
+        super().__init__(path_type=Path, **options)
+
+    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> Path:
+        if "://" in str(value):
+            self.fail(f"{value} is a URL; expected a path on this machine", param, context)
+        return super().convert(value, param, context)
+
+
+class ConfigurationFile(LocalPath):
+    """A JSON file that can be read, or a name that `dp-prior configs` lists."""
 
     def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> Path:
         path = super().convert(value, param, context)
@@ -57,8 +66,8 @@ modules_option = _modules_option("imported")
 late_modules_option = _modules_option("modules")
 """For a command that imports the modules later, under its signal handler, or passes the names on."""
 
-PATH = click.Path(path_type=Path)
-EXISTING_PATH = click.Path(exists=True, path_type=Path)
+PATH = LocalPath()
+EXISTING_PATH = LocalPath(exists=True)
 
 overrides_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable."

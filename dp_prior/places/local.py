@@ -66,6 +66,8 @@ class LocalSaverConfig(Config):
         parts = Path(template).parts
         if not parts or ".." in parts or "\0" in template or Path(template).name in ("", "/", "~"):
             raise ValueError(f"template {template!r} must name a directory, without '..'")
+        if "://" in template:
+            raise ValueError(f"template {template!r} is a URL; use {{'type': 'fsspec', 'url': {template!r}}}")
         if parts[0] == "checkpoints":
             raise ValueError(f"template {template!r}: the run keeps its own checkpoints there; take another directory")
         if any("{" in part or "}" in part for part in parts[:-1]):

@@ -67,6 +67,11 @@ class TrackerConfig(Config):
     """Seconds that the end of the run waits for all loggers together; then the run exits without them."""
 
     def faults(self) -> Iterator[str]:
+        if "://" in self.data_path:
+            remedy = (
+                f"send checkpoints there by a saver of `save`, such as {{'type': 'fsspec', 'url': {self.data_path!r}}}"
+            )
+            yield f"data_path is {self.data_path!r}, a URL; expected a directory on this machine; {remedy}"
         names = [one.tracker if isinstance(one, AccelerateConfig) else one.type for one in self.log]
         for name in dict.fromkeys(names):
             if names.count(name) > 1:

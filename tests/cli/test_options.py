@@ -45,6 +45,23 @@ def test_a_line_with_a_configuration_that_cannot_be_read_is_completed(tmp_path):
     assert done.exit_code == 0 and "--seeds" in done.output and "mine.json" not in done.output
 
 
+@every(
+    line=[
+        "checkpoints ls s3://bucket/run",
+        "report s3://bucket/run",
+        "convert s3://bucket/run out --to zarr",
+        "make-demonstrations --episodes 1 --out s3://bucket/run",
+        "embed --model hashed --texts s3://bucket/run --out out",
+        "sweep s3://bucket/run",
+    ]
+)
+def test_a_url_in_the_place_of_a_path_is_told_as_it_was_given_and_makes_no_folder(line):
+    with CliRunner().isolated_filesystem() as place:
+        done = CliRunner().invoke(main, line.split())
+        assert done.exit_code == 2 and told(done.output, "s3://bucket/run", "URL"), done.output
+        assert os.listdir(place) == []
+
+
 @pytest.mark.parametrize("pairs", [[], ["a=b"], ["a=b", "c=d=e"], ["a=b", "a=c"]])
 def test_new_names_are_those_of_the_last_pair_for_each_name(pairs):
     assert new_names(pairs) == dict(pair.split("=", 1) for pair in pairs)

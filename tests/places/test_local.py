@@ -291,6 +291,7 @@ def test_only_leftovers_of_dead_processes_for_the_same_place_are_removed(run, mo
         ("/", ("save_latest_to", "directory", "'..'")),
         ("~", ("save_latest_to", "directory", "'..'")),
         ("{step}/model", ("save_latest_to", "'{step}/model'")),
+        ("s3://bucket/x", ("save_latest_to", "'s3://bucket/x'", "URL", "'fsspec'")),
     ],
 )
 def test_a_template_that_cannot_be_filled_or_leads_elsewhere_is_refused(template, message):

@@ -32,6 +32,11 @@ def test_the_jsonl_log_is_always_there_and_always_first(tmp_path):
         tracker.close()
 
 
+def test_a_url_is_no_run_directory():
+    with pytest.raises(ConfigError, match=naming("data_path", "'s3://bucket/run'", "URL", "save", "'fsspec'")):
+        TrackerConfig.from_json('{"data_path": "s3://bucket/run"}')
+
+
 def test_numbers_reach_file_and_stream(tmp_path):
     stream = io.StringIO()
     with create(TrackerConfig(), tmp_path, stream=stream) as tracker:
