@@ -18,6 +18,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from dp_prior.checkpoints.format import MANIFEST
+from dp_prior.files.left_behind import left_behind
 from dp_prior.files.regular_files import UnfitError, read_small
 from dp_prior.places.destination import DeliveryReport, delivered
 from dp_prior.places.parcel import Parcel
@@ -164,14 +165,15 @@ class ArtifactSource:
 
     def _fetch(self, path: str, most: int, place: str) -> Path:
         """Download a file, unless it is too large."""
-        self._found = self._found or self._find()
+        where = f"wandb://{self._path}"
+        self._found = self._found or left_behind(self._find, place=where)
         try:
             file = self._file(path)
         except LookupError:
-            raise FileNotFoundError(f"wandb://{self._path} has no {path}") from None
+            raise FileNotFoundError(f"{where} has no {path}") from None
         if file.size is not None and file.size > most:
-            raise RemoteError(f"wandb://{self._path}: {path} has {file.size} bytes, expected at most {most}")
-        return self._download(file, place)
+            raise RemoteError(f"{where}: {path} has {file.size} bytes, expected at most {most}")
+        return left_behind(lambda: self._download(file, place), place=f"{where}, file {path}")
 
     def _find(self) -> Any:
         import wandb

@@ -7,17 +7,20 @@ it as documented and believes nothing that the manifest does not say.
 import base64
 import hashlib
 import shutil
+import threading
 import types
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from dp_prior.checkpoints.format import read_checkpoint
+from dp_prior.files.left_behind import left_behind
 from dp_prior.places.destination import DeliveryReport
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import NoPlaceError, RemoteError
 from dp_prior.places.upload import UploadConfig, UploadSaver
-from dp_prior.places.wandb import ArtifactDestination, WandbSaverConfig
+from dp_prior.places.wandb import ArtifactDestination, ArtifactSource, WandbSaverConfig
 from tests.messages import naming, told
 from tests.places.parcels import parcel_of
 
@@ -156,6 +159,15 @@ def test_a_checkpoint_is_a_version_and_comes_back(run, server, tmp_path):
         assert int(read_checkpoint(found).tensors["training.safetensors"]["online.w"][0]) == step
     acting = resolve("wandb://me/dp_prior/policy", cache=tmp_path / "other", whole=False)
     assert len(list(acting.iterdir())) == 4
+
+
+def test_a_silent_server_is_told_with_what_is_asked(monkeypatch, caplog):
+    monkeypatch.setattr("dp_prior.places.wandb.left_behind", partial(left_behind, first_s=0.1))
+    monkeypatch.setattr(ArtifactSource, "_find", lambda source: threading.Event().wait(0.5) or source)
+    monkeypatch.setattr(ArtifactSource, "_file", lambda source, path: {}[path])
+    with pytest.raises(FileNotFoundError):
+        ArtifactSource("me/p/name", ("best",)).read("manifest.json", 100)
+    assert told(caplog.text, "wandb://me/p/name", "Ctrl-C")
 
 
 def test_files_of_a_run_are_a_checkpoint(run, server, tmp_path):
