@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 
 from dp_prior.commands.stored import stored_config
 from dp_prior.config import ConfigError
-from dp_prior.data.errors import ChangedError, DataError
+from dp_prior.data.errors import ChangedError, DataError, first_few
 from dp_prior.data.formats.choice import named
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.formats.recognition import record_at
@@ -136,13 +137,17 @@ def _of_persons(store: EpisodeStore, place: str) -> dict[str, Any] | None:
     """Weights that leave out the steps at which no person acted; None if there are none.
 
     Raises:
-        DataError: a person acted at no step.
+        DataError: a person acted at no step, or a mark is neither true nor false.
     """
     if not (marks := sorted(filter(marks_corrections, store.keys()))):
         return None
     if len(marks) > 1:
         raise DataError(place, [f"has {' and '.join(marks)}; expected one key that marks what a person did"])
     values = np.unique(store.read(marks[0]))
+    # a text and NaN would count as true, whatever they mean
+    if wrong := [one for one in values.tolist() if isinstance(one, (str, bytes)) or not math.isfinite(one)]:
+        found = f"{marks[0]!r} holds {first_few([*map(repr, wrong)])}; expected true or false, or 1 or 0, at every step"
+        raise DataError(place, [f"{found}; correct it, or rename it if it marks something else"])
     if not values.any():
         remedy = "record with corrections, or name rollouts without this key if a person acted at every step"
         raise DataError(place, [f"{marks[0]!r} is true at no step, so there is nothing to learn; {remedy}"])

@@ -117,6 +117,17 @@ def test_rollouts_without_anything_to_learn_are_refused(run, marked, corrections
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize(
+    ("steps", "parts"),
+    [(np.array(["no", "yes"]), ("'no', 'yes'",)), (np.array(["", "true"]), ("''",)), (np.array([np.nan, 1]), ("nan",))],
+)
+def test_marks_that_are_neither_true_nor_false_do_not_count_as_true(run, steps, parts, tmp_path):
+    marks = np.repeat(steps, [20, len(demonstrations(2, seed=9)["action"]) - 20])
+    done = learned(run, tmp_path / "new", rollouts(tmp_path / "r.npz", None, intervention=marks))
+    assert done.exit_code == 65 and told(done.output, "r.npz", "'intervention'", *parts, "true", "false"), done.output
+    assert not (tmp_path / "new").exists()
+
+
 def test_corrections_are_found_by_the_older_name_of_lerobot_and_told(run, tmp_path):
     found = demonstrations(2, seed=9)
     marks = (np.arange(len(found["action"])) < 4).astype(np.float32)[:, None]
