@@ -12,6 +12,7 @@ from dp_prior.files.durable import replace_file
 from dp_prior.files.json_text import encode_document
 from dp_prior.files.locks import FileLock, NoLocksError
 from dp_prior.files.regular_files import read_object
+from dp_prior.files.temporary import is_alive, remove_leftovers
 
 PLAYERS = "players.json"
 """What is compared in a folder, and how."""
@@ -44,6 +45,8 @@ def claim(out: Path, identity: dict[str, Any], work: str = "a comparison") -> li
         return list(kept["policies"])
     if out.exists() and not out.is_dir():
         raise FileExistsError(f"{out} is a file; --out names a folder")
+    if out.is_dir():
+        remove_leftovers(out, f"_{PLAYERS}", is_stale=lambda host, pid: not is_alive(host, pid))
     if out.is_dir() and any(out.iterdir()):
         raise FileExistsError(f"{out} is not empty and does not hold {work}; choose another --out")
     out.mkdir(parents=True, exist_ok=True)
@@ -51,8 +54,11 @@ def claim(out: Path, identity: dict[str, Any], work: str = "a comparison") -> li
     return list(policies)
 
 
-def held(out: Path) -> FileLock:
-    """The folder, in which one process at a time may work.
+def held(out: Path, *inside: str) -> FileLock:
+    """The folder, in which one process at a time may work. Deletes temporary files of processes that were killed there.
+
+    Args:
+        inside: patterns of the folders in it where the work writes, too.
 
     Raises:
         FileExistsError: another process does.
@@ -65,6 +71,8 @@ def held(out: Path) -> FileLock:
         raise ConfigError("--out", [problem]) from None
     if lock is None:
         raise FileExistsError(f"another process works in {out}; wait for its end, or choose another --out")
+    for folder in (out, *(found for pattern in inside for found in out.glob(pattern) if found.is_dir())):
+        remove_leftovers(folder, is_stale=lambda host, pid: True)  # under the lock nobody else writes here
     return lock
 
 

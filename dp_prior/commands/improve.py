@@ -15,7 +15,7 @@ from typing import Any
 from dp_prior.commands.claim import claim, held
 from dp_prior.commands.corrections import LOST_SEED, correct, counted
 from dp_prior.commands.improved_run import expert_set, improved_config, observations, telling, trained_config
-from dp_prior.commands.lost_starts import Losses, find_losses, lost_actions
+from dp_prior.commands.lost_starts import LOST, Losses, find_losses, lost_actions
 from dp_prior.commands.players import Player
 from dp_prior.config import ConfigError
 from dp_prior.envs.starts import SEED
@@ -142,7 +142,7 @@ class Improvement:
         if done > most:
             raise ConfigError("--rounds", [f"is {most}, but {self._out} has {done} rounds; give at least {done}"])
         policy, first, episodes = self._first, self._aim.first_seed, []
-        with held(self._out):
+        with held(self._out, "round_*", f"round_*/{LOST}", "round_*/episodes"):
             for number in range(1, most + 2):
                 folder, player = self._out / f"round_{number}", Player(str(policy), **self._playing)
                 losses = find_losses(player, first, folder, self._aim.error_of(number), self._is_enough)

@@ -4,12 +4,15 @@ import errno
 import fcntl
 import json
 import os
+import socket
+import subprocess
 from unittest.mock import Mock
 
 import pytest
 
 from dp_prior.commands.claim import PLAYERS, claim, held
 from dp_prior.config import ConfigError
+from dp_prior.files.temporary import temporary_beside
 from tests.messages import naming
 
 IDENTITY = {"policies": {"b": {"files": 1}, "a": {"files": 2}}, "range": [0, 1]}
@@ -49,6 +52,29 @@ def test_one_process_holds_it(tmp_path):
     with held(tmp_path), pytest.raises(FileExistsError, match=naming(tmp_path, "--out")):
         held(tmp_path)
     held(tmp_path).release()
+
+
+def test_what_a_killed_process_left_half_written_is_no_other_work_and_is_deleted(tmp_path):
+    places = [tmp_path / name for name in ("", "round_1", "round_1/lost", "round_1/run")]
+    for place in places:
+        place.mkdir(exist_ok=True)
+    (killed := subprocess.Popen(["true"])).wait()
+    for host, pid in ((socket.gethostname(), killed.pid), ("another-host", 1)):
+        left = [place / f".tmp_{host}_{pid}_0123abcd_{PLAYERS}" for place in places]
+        for path in left:
+            path.touch()
+        held(tmp_path, "round_*", "round_*/lost").release()
+        assert [path.exists() for path in left] == [False, False, False, True]
+        (out := tmp_path / host).mkdir()
+        left[-1].rename(out / left[-1].name)
+        claim(out, IDENTITY)
+        assert [path.name for path in out.iterdir()] == [PLAYERS]
+
+
+def test_a_folder_that_a_process_claims_now_is_not_claimed(tmp_path):
+    temporary_beside(tmp_path / PLAYERS).touch()
+    with pytest.raises(FileExistsError, match=naming(tmp_path, "--out")):
+        claim(tmp_path, IDENTITY)
 
 
 def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):

@@ -24,6 +24,7 @@ from dp_prior.data.errors import ChangedError
 from dp_prior.envs.metaworld_tasks import INSTRUCTIONS
 from dp_prior.envs.toy import ToyConfig, demonstrations
 from dp_prior.files.locks import FileLock
+from dp_prior.files.temporary import is_temporary, temporary_beside
 from dp_prior.pixels.renderers.pusht import PushTRendererConfig
 from dp_prior.places.reference import resolve
 from dp_prior.run.run import Run
@@ -122,6 +123,15 @@ def test_killed_anywhere_it_goes_on_to_the_same_files(run, tmp_path, monkeypatch
                 improved(run, tmp_path / "killed")
     improved(run, tmp_path / "killed")
     assert_equal(contents(tmp_path / "killed"), contents(tmp_path / "whole"))
+
+
+def test_what_a_killed_command_left_half_written_is_deleted_by_the_next(run, tmp_path):
+    places = [tmp_path / "out" / name for name in ("", "round_1", "round_1/lost", "round_1/episodes")]
+    improved(run, tmp_path / "out")
+    for place in places:
+        temporary_beside(place / "1.npz").touch()
+    improved(run, tmp_path / "out")
+    assert not [path for place in places for path in place.iterdir() if is_temporary(path)]
 
 
 def test_what_is_done_is_not_done_again_and_more_rounds_go_on(run, tmp_path, monkeypatch):
