@@ -18,6 +18,8 @@ from dp_prior.commands.improved_run import expert_set, improved_config, observat
 from dp_prior.commands.lost_starts import LOST, Losses, find_losses, lost_actions
 from dp_prior.commands.players import Player
 from dp_prior.config import ConfigError
+from dp_prior.data.errors import MissingError
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.envs.starts import SEED
 from dp_prior.files.durable import replace_file
 from dp_prior.files.json_text import encode_document
@@ -116,8 +118,10 @@ class Improvement:
         self._env = player.record.env
         self._observations = observations(self._config)
         _refuse_unobserved(self._env, self._observations)
-        _refuse_known_seeds(self._config, aim.first_seed)
-        self._improved(self._first, [out], out)  # refuses overrides before anything is played
+        made = self._improved(self._first, [out], out)  # refuses overrides before anything is played
+        known = made.data.downloaded({}).recorded_sets()
+        own = {name: one for name, one in known.items() if one.episodes.path != out}
+        _refuse_known_seeds(self._config, own, aim.first_seed)
         identity = {"policies": {player.name: player.identity}, **asdict(aim), "overrides": [*aim.overrides]}
         claim(out, identity, "an improvement")
 
@@ -226,12 +230,24 @@ def _refuse_unobserved(record: Any, wanted: Mapping[str, tuple[int, ...] | None]
         raise ConfigError("data.images", [f"{found}; it observes {has}"])
 
 
-def _refuse_known_seeds(config: TrainConfig, first: int) -> None:
-    """Raises ConfigError if a start was played by an evaluator or a demonstrator."""
+def _refuse_known_seeds(config: TrainConfig, sets: Mapping[str, TrajectoriesConfig], first: int) -> None:
+    """Raise ConfigError if a start was played by an evaluator or a demonstrator.
+
+    Args:
+        config: of the first run.
+        sets: the data of the first run as sets of the new one.
+
+    Raises:
+        MissingError: there are no such data.
+    """
     played = [one for one in (*config.evaluate, *config.test) if hasattr(one, "first_seed")]
     ends = [(one.name, one.first_seed + one.n_episodes) for one in played]
-    for name, one in config.data.downloaded({}).recorded_sets().items():
-        store = one.episodes.create()
+    for name, one in sets.items():
+        try:
+            store = one.episodes.create()
+        except MissingError as error:
+            advice = f"for data that were moved give --set data.sets.{name}.episodes.path=... with their new path"
+            raise MissingError(error.source, error.problems, advice) from None
         ends += [(name, int(store.read(key).max()) + 1) for key in {*store.keys()} & {SEED, LOST_SEED}]
     if known := [f"{name} has seeds up to {end - 1}" for name, end in ends if end > first]:
         raise ConfigError("--seeds", [f"{first} is not after all seeds that are known: {'; '.join(known)}; raise it"])

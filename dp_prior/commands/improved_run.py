@@ -171,11 +171,17 @@ def _as_set(data: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if key in RecordedConfig.model_fields}
 
 
-def _weighted(sets: dict[str, Any], config: TrainConfig) -> dict[str, Any]:
-    """The sets of a mixture with weights; those that had none share 1 in proportion to their samples."""
+def _weighted(sets: dict[str, Any], config: TrainConfig, overrides: Iterable[str]) -> dict[str, Any]:
+    """The sets of a mixture with weights; those that had none share 1 in proportion to their samples.
+
+    Args:
+        overrides: changes of the new run, which say where sets lie that were moved.
+    """
     if all(one["weight"] is not None for one in sets.values()):
         return sets
-    sizes = {name: len(one.train) for name, one in config.open_data().sets.items()}
+    own = [one for one in overrides if one.startswith(tuple(f"data.sets.{name}." for name in sets))]
+    now = TrainConfig.from_json(config.to_json(), own)
+    sizes = {name: len(one.train) for name, one in now.open_data().sets.items()}
     return {name: {**one, "weight": sizes[name] / sum(sizes.values())} for name, one in sets.items()}
 
 
@@ -187,7 +193,7 @@ def improved_config(
     weight: float,
     samples: int,
     directory: Path,
-    overrides: Iterable[str] = (),
+    overrides: Sequence[str] = (),
 ) -> TrainConfig:
     """The configuration of a run that begins with the weights and the normalizer of `policy`.
 
@@ -206,7 +212,7 @@ def improved_config(
     given = config.to_document()
     data, train, tracker = given["data"], given["train"], given["tracker"]
     is_single = "sets" not in data
-    sets = {FIRST_SET: {"weight": 1.0, **_as_set(data)}} if is_single else _weighted(data["sets"], config)
+    sets = {FIRST_SET: {"weight": 1.0, **_as_set(data)}} if is_single else _weighted(data["sets"], config, overrides)
     whole = {"weight": weight, "split": {"train": 1.0, "val": 0.0, "test": 0.0}}
     free = (name for number in itertools.count(1) if (name := f"corrections_{number}") not in sets)
     further = {name: {**one, **whole} for name, one in zip(free, added, strict=False)}

@@ -20,7 +20,7 @@ from dp_prior.commands.improve import ROUNDS, Aim
 from dp_prior.commands.players import Player
 from dp_prior.commands.stored import stored_config
 from dp_prior.config import ConfigError
-from dp_prior.data.errors import ChangedError
+from dp_prior.data.errors import ChangedError, MissingError
 from dp_prior.envs.metaworld_tasks import INSTRUCTIONS
 from dp_prior.envs.toy import ToyConfig, demonstrations
 from dp_prior.files.locks import FileLock
@@ -371,7 +371,26 @@ def test_all_known_seeds_count_where_a_set_has_the_name_of_its_rollouts_and_seed
         arrays = {key: np.full(4, seed) for key, seed in seeds.items()}
         np.savez(tmp_path / "toy.npz", **demonstrations(4, seed=3), **arrays)
         with pytest.raises(ConfigError, match=naming("--seeds", 50, "toy", known)):
-            improve._refuse_known_seeds(TrainConfig.from_json(json.dumps(config)), 50)
+            found = TrainConfig.from_json(json.dumps(config))
+            improve._refuse_known_seeds(found, found.data.recorded_sets(), 50)
+
+
+@pytest.mark.parametrize("is_mixture", [False, True])
+def test_data_that_were_moved_are_found_where_an_override_says(is_mixture, tmp_path):
+    data = tiny(tmp_path)["data"]
+    name = "a" if is_mixture else "demonstrations"
+    if is_mixture:
+        alone = {key: data.pop(key) for key in ("episodes", "obs", "action")}
+        data = {**data, "type": "mixture", "sets": {"a": alone}}
+    first = trained(tmp_path, data=data)
+    (tmp_path / "toy.npz").rename(tmp_path / "moved.npz")
+    place = f"data.sets.{name}.episodes.path"
+    if not is_mixture:
+        with pytest.raises(MissingError, match=naming(tmp_path / "toy.npz", place)):
+            improved(first, tmp_path / "out")
+    aim = replace(AIM, overrides=(f"{place}={tmp_path / 'moved.npz'}",))
+    rounds, *_ = improved(first, tmp_path / "out", aim=aim)
+    assert len(rounds) == 2
 
 
 def test_an_improved_run_is_improved_again_on_later_seeds(run, tmp_path):
