@@ -185,7 +185,7 @@ def test_unreadable_configuration_is_refused(tmp_path):
     (tmp_path / "half.json").write_text('{"train": ')
     half = train(tmp_path / "half.json")
     assert half.exit_code == 64 and "line 1, column 11: not JSON" in half.output
-    unnamed = train(tmp_path / "half.json", "--resume", "perhaps")
+    unnamed = train(write(tmp_path), "--resume", "perhaps")
     assert unnamed.exit_code == 2 and told(unnamed.output, "'perhaps'", "'auto', 'never', 'must'")
 
 
