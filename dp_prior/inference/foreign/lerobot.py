@@ -42,6 +42,10 @@ _NO_PART = {  # keys of any released version that do not affect actions, by the 
     "where LeRobot publishes": ("push_to_hub", "repo_id", "private", "tags", "license"),
 }
 _WITHOUT_VALUE = (None, False, "", [], {})
+_NOT_FOUND = (
+    "LeRobot's training with a rename_map stores statistics by the recorded name, where its policy does not look for "
+    "them; so there and here the observation enters unnormalised"
+)
 _UNKNOWN = "unknown here, but without a value"
 
 Mode = Literal["MIN_MAX", "MEAN_STD", "QUANTILES", "IDENTITY"]
@@ -228,6 +232,10 @@ def read(files: PublishedFiles) -> Published:
         inputs, recorded = _state(files, "policy_preprocessor", "normalizer_processor", config)
         outputs, _ = _state(files, "policy_postprocessor", "unnormalizer_processor", config)
     cameras = [name for name, feature in config.input_features.items() if feature.type == "VISUAL"]
+    modes = {name: config.mode(feature) for name, feature in config.input_features.items()}
+    unscaled = [name for name in recorded if modes[name] != "IDENTITY" and _in_tensors(name) not in inputs]
+    modes |= dict.fromkeys(unscaled, "IDENTITY")
+    ignored = {_NOT_FOUND: [f"normalization_mapping of {name}" for name in unscaled]} if unscaled else {}
     observations = {}
     for name in [STATE, *cameras, *({ENV} & config.input_features.keys())]:
         feature = config.input_features[name]
@@ -236,7 +244,7 @@ def read(files: PublishedFiles) -> Published:
             number = f"{cameras.index(name)}." if config.use_separate_rgb_encoder_per_camera else ""
             shape = (*(config.resize_shape or feature.shape[1:]), 3)
             parts = {"shape": shape, "encoder": config.encoder(), "prefix": f"diffusion.rgb_encoder.{number}"}
-        scaling = _scaling(name, config.mode(feature), feature, inputs, files.place)
+        scaling = _scaling(name, modes[name], feature, inputs, files.place)
         key = recorded.get(name, name)
         observations[our_name(key)] = Observation(key=key, scaling=scaling, **parts)
     action = config.output_features["action"]
@@ -253,7 +261,7 @@ def read(files: PublishedFiles) -> Published:
         observations=observations,
         data={"episodes": {"type": "lerobot"}, "mask_padding": config.do_mask_loss_for_padding},
         train=config.train(),
-        ignored=config.ignored(),
+        ignored=config.ignored() | ignored,
     )
 
 
@@ -315,8 +323,13 @@ def _by_feature(tensors: dict[str, Tensor]) -> Stats:
     found: Stats = {}
     for name, value in tensors.items():
         feature, _, statistic = name.rpartition(".")
-        found.setdefault(feature.replace(".", "_"), {})[statistic] = value
+        found.setdefault(_in_tensors(feature), {})[statistic] = value
     return found
+
+
+def _in_tensors(name: str) -> str:
+    """The name of a feature among the statistics, which before 0.4 has no dots."""
+    return name.replace(".", "_")
 
 
 def _scaling(name: str, mode: Mode, feature: LeRobotFeature, stats: Stats, source: str) -> Scaling:
@@ -329,7 +342,7 @@ def _scaling(name: str, mode: Mode, feature: LeRobotFeature, stats: Stats, sourc
     if mode == "IDENTITY":
         return identity(*shape)
     kind, needed = _MODES[mode]
-    given = stats.get(name.replace(".", "_"), {})
+    given = stats.get(_in_tensors(name), {})
     known = {one: value.double().numpy() for one, value in given.items() if one in _USED}
     faults = [one for one in needed if one not in known or known[one].size != math.prod(shape)]
     if faults:

@@ -276,6 +276,25 @@ def test_observations_that_a_processor_renames_have_their_names_in_the_recording
     torch.testing.assert_close(*said)
 
 
+def test_statistics_under_a_recorded_name_are_not_applied_as_in_their_policy_and_told(tmp_path):
+    """lerobot-train with a rename_map stores those of the data set, and its normalizer looks for the policy's name."""
+    theirs = {f"{STATE}.{one}": None for one in statistics()[STATE]}
+    theirs |= {f"observation.arm.{one}": value for one, value in statistics()[STATE].items()}
+    renames = {"steps__0__config": {"rename_map": {"observation.arm": STATE}}}
+    found = published(lerobot(tmp_path / "a", before=renames, stats=theirs)[0])
+    state = torch.randn(ROWS, 2, 3)
+    assert torch.equal(found.create().normalizer.normalize("arm", state), state)
+    assert [keys for reason, keys in found.ignored.items() if told(reason, "rename_map", "unnormalised")] == [
+        [f"normalization_mapping of {STATE}"]
+    ]
+    with pytest.raises(ConfigError, match=naming(f"'{STATE}'", "MIN_MAX", "missing")):
+        published(lerobot(tmp_path / "b", stats=theirs)[0])
+    renames |= {f"{NORMALIZER}__norm_map__STATE": "IDENTITY"}
+    config = {"normalization_mapping__STATE": "IDENTITY"}
+    place, _ = lerobot(tmp_path / "c", config=config, before=renames, stats=theirs)
+    assert not any("rename_map" in reason for reason in published(place).ignored)
+
+
 @pytest.mark.parametrize(("changes", "message"), STEPS_REFUSED.values(), ids=STEPS_REFUSED)
 def test_processors_without_a_counterpart_are_refused_by_name(tmp_path, changes, message):
     place, _ = lerobot(tmp_path / "a", before=changes)
