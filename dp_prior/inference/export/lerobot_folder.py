@@ -22,8 +22,9 @@ LAYOUT = 1
 POLICY_FOLDER = "policy"
 _DEVICE = {"registry_name": "device_processor", "config": {"device": "cpu", "float_dtype": None}}
 _RENAME = {"registry_name": "rename_observations_processor", "config": {"rename_map": {}}}
+_BATCH = {"registry_name": "to_batch_processor", "config": {}}  # a frame of a data set has no axis of rows
 PIPELINES = {  # lerobot-rollout sets the device and the new names in steps of these names
-    "policy_preprocessor": [_RENAME, _DEVICE],
+    "policy_preprocessor": [_RENAME, _BATCH, _DEVICE],
     "policy_postprocessor": [_DEVICE],
 }
 

@@ -15,7 +15,8 @@ def test_the_folder_holds_settings_pipelines_card_and_policy(tmp_path):
     found = sorted(path.name for path in (tmp_path / "new").iterdir())
     assert found == ["README.md", "config.json", "policy", "policy_postprocessor.json", "policy_preprocessor.json"]
     before = json.loads((tmp_path / "new" / "policy_preprocessor.json").read_text())
-    assert [step["registry_name"] for step in before["steps"]] == ["rename_observations_processor", "device_processor"]
+    steps = ["rename_observations_processor", "to_batch_processor", "device_processor"]
+    assert [step["registry_name"] for step in before["steps"]] == steps
     with pytest.raises(FileExistsError, match=naming(tmp_path / "new", "another folder")):
         write_lerobot_folder(tmp_path / "new", {}, "", None)
 
