@@ -83,7 +83,8 @@ def _offering_salvage(source: Path, is_possible: bool) -> Iterator[None]:
         yield
     except DataError as error:
         inside = str(source / "x")[:-1]
-        if not is_possible or not any(inside in text for text in (error.source, *error.problems)):
+        is_inside = any(inside in text for text in (error.source, *error.problems))
+        if not is_possible or not is_inside or "--salvage" in error.advice:
             raise
         remedy = "if the recording was cut off, --salvage converts its intact episodes"
         raise DataError(error.source, error.problems, f"{error.advice}; {remedy}".removeprefix("; ")) from None

@@ -27,6 +27,8 @@ COUNTED = ("index", "episode_index", "frame_index", "timestamp")
 LONGEST_PATH = 1024
 """Most characters of a path within a data set."""
 
+_CUT_OFF = "if the recording was cut off, `dp-prior convert --salvage` writes its intact episodes (docs/data.md)"
+
 LARGEST_LISTING = 512 << 20
 """Most bytes of the list of episodes, a line each."""
 
@@ -89,7 +91,7 @@ class LeRobotMeta:
         declared = self.info.get("total_episodes")
         if declared is not None and declared != len(lengths):
             found = f"declares {declared} episodes, but the episode list has {len(lengths)}"
-            tell(DataError(str(info), [f"{found}; the copy may be incomplete"]))
+            tell(DataError(str(info), [f"{found}; the copy may be incomplete"], _CUT_OFF))
 
     def part(self, tables: list[TableFile]) -> Self:
         """The episodes of these files alone; see `is_part`."""
@@ -193,7 +195,8 @@ class LeRobotMeta:
         listings = sorted(folder.glob("*/*.parquet"))
         self.listings = [*listings]
         if not listings:
-            tell(DataError(str(folder), ["no such episode list (chunk-000/file-000.parquet); the copy is incomplete"]))
+            found = "no such episode list (chunk-000/file-000.parquet); the copy is incomplete"
+            tell(DataError(str(folder), [f"{found}, or the first recording was cut off before LeRobot wrote the list"]))
         rows: list[dict[str, int]] = []
         for listing in listings:
             try:

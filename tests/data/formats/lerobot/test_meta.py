@@ -111,7 +111,7 @@ def test_a_broken_episode_list_names_the_line(tmp_path, line):
 def test_a_missing_episode_list_is_named(tmp_path):
     root = write_v3(tmp_path)
     (root / "meta/episodes/chunk-000/file-000.parquet").unlink()
-    assert told(problem_of(lambda: store(root)), "episode list")
+    assert told(problem_of(lambda: store(root)), "episode list", "cut off")
 
 
 def test_fewer_episodes_than_declared_are_refused(tmp_path):
@@ -119,7 +119,7 @@ def test_fewer_episodes_than_declared_are_refused(tmp_path):
     listing = root / "meta/episodes.jsonl"
     listing.write_text("\n".join(listing.read_text().splitlines()[:2]))
     message = problem_of(lambda: store(root))
-    assert told(message, "3 episodes", "episode list", 2, "incomplete")
+    assert told(message, "3 episodes", "episode list", 2, "incomplete", "cut off", "`dp-prior convert --salvage`")
 
 
 @pytest.mark.parametrize("odd", ["\u2028", "\u0085"])
