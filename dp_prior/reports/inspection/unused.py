@@ -60,6 +60,8 @@ def _line(store: EpisodeStore, key: str, shape: tuple[int, ...], n_texts: int) -
             return f"{what}, Python objects, which are never decoded; save plain arrays of numbers"
         if what.startswith("complex"):
             return f"{what}, complex numbers; save real and imaginary parts as two keys"
+        if what.startswith("language"):
+            return f"{what}, annotations, which are not read; save one text for each step as a key of its own"
         return f"{what}, no numbers; texts are read by data.language"
     if len(shape) >= 2 and store.dtype(key) == "uint8":
         return f"{what}, no picture by its name or shape; to read it, name it in data.images"

@@ -94,6 +94,21 @@ def test_the_keys_that_a_format_counts_are_one_line(tmp_path):
     assert told(found.survey.unused["task_index"], "number", "instruction")
 
 
+def test_annotations_of_lerobot_are_not_said_to_be_read(tmp_path):
+    """Its columns of type `language` hold a list of messages for each step."""
+    pytest.importorskip("pyarrow", reason="NOT CHECKED: the extra lerobot is not installed")
+    from dp_prior.data.formats.convert import convert
+
+    np.savez(tmp_path / "d.npz", action=np.zeros((ROWS, 2)), state=np.zeros((ROWS, 3)), episode_ends=ends_of([ROWS]))
+    convert(tmp_path / "d.npz", tmp_path / "d", "lerobot", fps=10)
+    info = json.loads((tmp_path / "d/meta/info.json").read_text())
+    info["features"]["language_events"] = {"dtype": "language", "shape": [1], "names": None}
+    (tmp_path / "d/meta/info.json").write_text(json.dumps(info))
+    (found,) = inspect(str(tmp_path / "d"))
+    line = found.survey.unused["language_events"]
+    assert told(line, "language", "not read") and "data.language" not in line
+
+
 def test_robosuite_s_own_file_is_told_what_its_states_are(tmp_path):
     h5py = pytest.importorskip("h5py", reason="NOT CHECKED: the extra hdf5 is not installed")
     with h5py.File(tmp_path / "demo.hdf5", "w") as file:
