@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import TypeVar
 
+from dp_prior.files.left_behind import left_behind
 from dp_prior.job.deadline import Deadline
+
+T = TypeVar("T")
 
 REQUEST = "request"  # made in Python, by `PolicyTrainer.stop.ask`
 TIME_LIMIT = "time limit"
@@ -56,6 +61,19 @@ class Stop:
         if self.reason is None and self.deadline.is_near():
             self.reason = TIME_LIMIT
         return self.reason is not None
+
+    def leaving(self, work: Callable[[], T]) -> T:
+        """The result of work that waits for another machine, which a request leaves behind; see `left_behind`.
+
+        Raises:
+            StoppedEarly: a stop was requested before the work was done.
+        """
+
+        def look() -> None:
+            if self.is_asked():
+                raise StoppedEarly(self.reason, 0)
+
+        return left_behind(work, look)
 
     def encode(self, rank: int) -> int:
         """The request as one integer, 0 for no request; the maximum over all ranks encodes the request of one rank."""

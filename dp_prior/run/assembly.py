@@ -22,7 +22,6 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.integrity import Integrity, JointIntegrity
 from dp_prior.data.recorded.records import pinned_commits
 from dp_prior.files.regular_files import read_object
-from dp_prior.job.left_behind import unless_stopped
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.watch.judge import PATIENCE
 from dp_prior.run_directory.changes import FINGERPRINT, OtherRunError, check_changes
@@ -61,7 +60,7 @@ def with_local_data(config: TrainConfig, ranks: Ranks) -> TrainConfig:
     def download() -> dict[str, str]:
         return pinned_commits(data.downloaded(stored).model_dump(mode="json"))
 
-    pinned = ranks.decide_unless_stopped(lambda: unless_stopped(ranks.stop, download))
+    pinned = ranks.decide_unless_stopped(lambda: ranks.stop.leaving(download))
     return config.model_copy(update={"data": ranks.unless_stopped(lambda: data.downloaded(pinned))})
 
 
@@ -72,7 +71,7 @@ def check_files(integrity: Integrity | JointIntegrity, config: TrainConfig, rank
         StoppedEarly: a stop was requested before they were.
     """
     patience_s = PATIENCE * config.train.dist_timeout
-    ranks.decide_unless_stopped(lambda: unless_stopped(ranks.stop, integrity.check), patience_s)
+    ranks.decide_unless_stopped(lambda: ranks.stop.leaving(integrity.check), patience_s)
 
 
 class Assembly:

@@ -9,8 +9,7 @@ from typing import Any, Literal
 from dp_prior.checkpoints.documents import CONFIG, DATA
 from dp_prior.checkpoints.format import read_checkpoint, read_manifest
 from dp_prior.checkpoints.store import CheckpointStore
-from dp_prior.config import ConfigError
-from dp_prior.job.left_behind import unless_stopped
+from dp_prior.config import ConfigError, errors_of
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.stop import Stop
 from dp_prior.networks.encoders.published_weights import load_pretrained
@@ -91,10 +90,8 @@ def initialise(model: Pretrained, config: TrainConfig, ranks: Ranks, report: Cal
     """
     source = TransferConfig.of(config.train.init_from)
     if source is None or source.is_partial:
-        try:
+        with errors_of("task.encoders", FileNotFoundError):
             ranks.unless_stopped(lambda: load_pretrained(model))
-        except (FileNotFoundError, ValueError) as error:
-            raise ConfigError("task.encoders", [str(error)]) from None
     if source is not None:
         taken = take_weights(model, source, ranks)
         report(f"  initialised   from {source.path}: {taken}")
@@ -110,9 +107,7 @@ def initialise(model: Pretrained, config: TrainConfig, ranks: Ranks, report: Cal
 
 def take_weights(model: Pretrained, source: TransferConfig, ranks: Ranks) -> Transfer:
     """Load the weights and normalizer of another checkpoint into `model`, or the parts that `source` names."""
-    directory = ranks.decide_unless_stopped(
-        lambda: unless_stopped(ranks.stop, lambda: resolve(source.path, whole=False))
-    )
+    directory = ranks.decide_unless_stopped(lambda: ranks.stop.leaving(lambda: resolve(source.path, whole=False)))
     try:
         found = choose(model, Pretrained.from_pretrained(directory), source)
     except ValueError as error:
@@ -141,9 +136,7 @@ def _adopt(
         RemoteError: the place cannot be reached, or may be private and no token was given.
     """
     try:
-        latest, best = unless_stopped(
-            stop, lambda: [resolve(reference, prefer, newest=True) for prefer in ("latest", "best")]
-        )
+        latest, best = stop.leaving(lambda: [resolve(reference, prefer, newest=True) for prefer in ("latest", "best")])
     except FileNotFoundError as error:
         if resume == "must":
             raise

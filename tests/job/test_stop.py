@@ -1,5 +1,7 @@
 """The request to stop: the first reason counts, and the maximum over all ranks is the request of one of them."""
 
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,3 +50,18 @@ def test_the_reason_and_any_rank_survive_the_journey_and_are_told(rank):
     assert (error.reason, error.rank) == ("SIGINT", rank) and "SIGINT" in str(error)
     other = Stop()
     assert other.accept(asked("SIGINT").encode(rank)) and (other.reason, other.rank) == ("SIGINT", rank)
+
+
+def test_a_stop_leaves_the_work_behind():
+    stop, begun, end = Stop(), threading.Event(), threading.Event()
+
+    def last():
+        begun.set()
+        stop.ask("SIGTERM")
+        end.wait(60)
+
+    assert stop.leaving(lambda: 3) == 3
+    with pytest.raises(StoppedEarly) as stopped:
+        stop.leaving(last)
+    assert begun.is_set() and (stopped.value.reason, stopped.value.rank) == ("SIGTERM", 0)
+    end.set()
