@@ -7,12 +7,13 @@ import importlib
 import io
 import logging
 import os
+import signal
 import sys
 import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -41,11 +42,18 @@ def _show_traceback(kind: type[BaseException], error: BaseException, trace: Trac
     sys.stderr.write(printable("".join(traceback.format_exception(kind, error, trace))))
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM ends a command that goes on where it was stopped."""
+
+
 @contextlib.contextmanager
 def exit_codes() -> Iterator[None]:
     """User errors end with one clear message and their exit code (docs/processes.md), without a traceback."""
     try:
         yield
+    except Terminated as error:
+        echo(error, err=True)
+        _end(75)  # docs/processes.md
     except KeyboardInterrupt as error:  # without imports: they fail if it came while torch was imported
         echo(f"error: {str(error) or 'interrupted'}", err=True)
         _end(130)  # docs/processes.md
@@ -96,6 +104,23 @@ class Command(click.Command):
             if "modules" not in context.params:  # see `late_modules_option`
                 import_modules(context.params.pop("imported", ()))
             return super().invoke(context)
+
+
+class ResumableCommand(Command):
+    """A command that goes on where it was stopped. SIGTERM ends it as Ctrl-C does, which closes processes and files,
+    with the exit code on which schedulers repeat a command."""
+
+    def invoke(self, context: click.Context) -> object:
+        before = signal.signal(signal.SIGTERM, _terminate)
+        try:
+            return super().invoke(context)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would break off what closes
+    raise Terminated("stopped on SIGTERM; the same command goes on")
 
 
 class Commands(click.Group):

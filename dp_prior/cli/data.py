@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from dp_prior.cli.command import Command, echo
+from dp_prior.cli.command import Command, ResumableCommand, echo
 from dp_prior.cli.options import (
     EXISTING_PATH,
     PATH,
@@ -62,7 +62,7 @@ def inspect(place: str, html: Path | None, write_config: Path | None, overrides:
         sys.exit(BAD_DATA)
 
 
-@click.command(cls=Command)
+@click.command(cls=ResumableCommand)
 @modules_option
 @click.argument("config_files", type=ConfigurationFile(), nargs=-1, required=True)
 @overrides_option
@@ -134,7 +134,7 @@ def convert(
     echo(conversion.convert(source, dest, target, renames=names, choice=choice, **how))
 
 
-@click.command(cls=Command)
+@click.command(cls=ResumableCommand)
 @modules_option
 @click.option(
     "--model", required=True, help="A folder or user/name[@revision] of the Hub for transformers; or `hashed`."
@@ -181,7 +181,7 @@ def embed(
     echo(f"wrote {out}" if is_new else f"{out} is complete already")
 
 
-@click.command("make-demonstrations", cls=Command)
+@click.command("make-demonstrations", cls=ResumableCommand)
 @click.option("--out", required=True, type=PATH, help="The .npz file to write.")
 @click.option(
     "--task",
@@ -203,8 +203,8 @@ def embed(
     help="ALOHA and robosuite: share of disturbed episodes.",
 )
 def make_demonstrations(out: Path, task: str, episodes: int, seed: int, workers: int | None, noise: float) -> None:
-    """Record demonstrations by the scripted expert of Push-T, or of tasks of Meta-World, ALOHA or robosuite. Those of
-    the last two can be stopped and repeated at any time."""
+    """Record demonstrations by the scripted expert of Push-T, or of tasks of Meta-World, ALOHA or robosuite.
+    After a stop the same command continues."""
     from dp_prior.config import ConfigError, errors_of
     from dp_prior.envs import (
         aloha_demonstrations,

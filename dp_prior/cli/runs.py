@@ -12,7 +12,16 @@ from typing import Any
 
 import click
 
-from dp_prior.cli.command import Command, echo, exit_codes, import_modules, optional_stdout, say, stop_requests
+from dp_prior.cli.command import (
+    Command,
+    ResumableCommand,
+    echo,
+    exit_codes,
+    import_modules,
+    optional_stdout,
+    say,
+    stop_requests,
+)
 from dp_prior.cli.options import (
     PATH,
     ConfigurationFile,
@@ -152,7 +161,7 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> N
         echo(f"{name:<40} {now:.6g}{verdict}")
 
 
-@click.command(cls=Command)
+@click.command(cls=ResumableCommand)
 @modules_option
 @click.argument("policies", nargs=-1, required=True, metavar="POLICY POLICY ... | OUTCOMES.csv")
 @click.option("--out", type=PATH, help="Folder of outcomes, result and page; needed for policies.")
@@ -210,7 +219,7 @@ _PLAYING = ("lost", "error", "first_seed", "most", "losses", "points", "evaluato
 """Parameters of `improve` for a policy that plays."""
 
 
-@click.command(cls=Command, context_settings={"show_default": True})
+@click.command(cls=ResumableCommand, context_settings={"show_default": True})
 @modules_option
 @click.argument("run")
 @click.option("--out", required=True, type=PATH, help="Folder of the rounds, or of the one run.")

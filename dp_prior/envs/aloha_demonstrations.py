@@ -79,4 +79,4 @@ def write_demonstrations(
         ImportError: gym-aloha is missing.
     """
     need_aloha()
-    return record_kept(Path(path), partial(demonstrate, task=task, noise=noise), episodes, seed, workers)
+    return record_kept(path, partial(demonstrate, task=task, noise=noise), episodes, seed, workers)

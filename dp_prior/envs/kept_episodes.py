@@ -7,6 +7,7 @@ import shutil
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +38,7 @@ class KeptEpisodes:
         if not kept.exists():
             kept.parent.mkdir(parents=True, exist_ok=True)
             with replacing(kept) as temporary, open(temporary, "wb") as file:
-                np.savez(file, *self.demonstrate(seed))
+                np.savez_compressed(file, *self.demonstrate(seed))
         with np.load(kept, allow_pickle=False) as found:
             return tuple(found[name] for name in found.files)
 
@@ -47,10 +48,13 @@ class KeptEpisodes:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def record_kept(path: Path, demonstrate: partial, episodes: int, seed: int, workers: int | None) -> int:
-    """Write demonstrations as `record` does; after a kill the same call goes on with the episodes that are played."""
-    kept = KeptEpisodes(demonstrate, path)
+def record_kept(
+    path: str | Path, demonstrate: partial, episodes: int, seed: int, workers: int | None, **more: Any
+) -> int:
+    """Write demonstrations as `record` does, with its arguments; after a stop the same call goes on with the episodes
+    that are played."""
+    kept = KeptEpisodes(demonstrate, Path(path))
     try:
-        return record(path, kept, episodes, seed, workers)
+        return record(path, kept, episodes, seed, workers, **more)
     finally:
         kept.remove_written()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dp_prior.envs.expert_demonstrations import record
+from dp_prior.envs.kept_episodes import record_kept
 from dp_prior.envs.metaworld import SeededTask, check_tasks, scripted_policy
 from dp_prior.envs.metaworld_tasks import INSTRUCTIONS, told_tasks
 from dp_prior.envs.told import number_of
@@ -69,7 +69,7 @@ def write_demonstrations(
     path: str | Path, task: str | tuple[str, ...], episodes: int = 100, seed: int = 0, workers: int | None = None
 ) -> int:
     """Record the first `episodes` solved episodes of the seeds from `seed` on, of several tasks `episodes` of each with
-    its instruction; see `record`, `demonstrate` and `MetaWorldConfig.task`.
+    its instruction; see `record_kept`, `demonstrate` and `MetaWorldConfig.task`.
 
     Raises:
         ImportError: metaworld is missing.
@@ -78,6 +78,6 @@ def write_demonstrations(
     tasks = told_tasks(task)
     check_tasks(tasks or (task,))
     if not tasks:
-        return record(path, partial(demonstrate, task=task), episodes, seed, workers)
+        return record_kept(path, partial(demonstrate, task=task), episodes, seed, workers)
     expert = partial(demonstrate_told, tasks=tasks)
-    return record(path, expert, episodes, seed, workers, instructions=[INSTRUCTIONS[one] for one in tasks])
+    return record_kept(path, expert, episodes, seed, workers, instructions=[INSTRUCTIONS[one] for one in tasks])

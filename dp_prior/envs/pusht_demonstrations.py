@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from dp_prior.config.extras import needing
-from dp_prior.envs.expert_demonstrations import record
+from dp_prior.envs.kept_episodes import record_kept
 from dp_prior.envs.pusht_expert import (
     AGENT_RADIUS,
     GOAL_TURN,
@@ -86,5 +86,6 @@ def write_demonstrations(
     workers: int | None = None,
     progress: Callable[[int, int], None] = lambda done, seeds_tried: None,
 ) -> int:
-    """Record the first `episodes` solved episodes of the seeds from `seed` on; see `record`."""
-    return record(path, partial(demonstrate, expert=PushTExpert()), episodes, seed, workers, progress)
+    """Record the first `episodes` solved episodes of the seeds from `seed` on; see `record_kept`."""
+    expert = partial(demonstrate, expert=PushTExpert())
+    return record_kept(path, expert, episodes, seed, workers, progress=progress)

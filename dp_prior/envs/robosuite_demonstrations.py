@@ -74,4 +74,4 @@ def write_demonstrations(
         ImportError: robosuite is missing.
     """
     need_robosuite()
-    return record_kept(Path(path), partial(demonstrate, task=task, noise=noise), episodes, seed, workers)
+    return record_kept(path, partial(demonstrate, task=task, noise=noise), episodes, seed, workers)

@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -14,7 +15,7 @@ import click
 import pytest
 
 import dp_prior
-from dp_prior.cli.command import Command, echo, exit_codes, quiet, say
+from dp_prior.cli.command import Command, ResumableCommand, echo, exit_codes, quiet, say
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import UnwritableError
@@ -88,6 +89,25 @@ def test_ctrl_c_is_told_and_has_its_code_without_the_imports_that_it_may_have_br
     with pytest.raises(SystemExit) as caught, exit_codes():
         raise KeyboardInterrupt
     assert (caught.value.code, capsys.readouterr().err) == (130, "error: interrupted\n")
+
+
+def test_sigterm_ends_a_command_that_goes_on_with_the_code_on_which_schedulers_repeat_it(capsys):
+    closed = []
+
+    @click.command(cls=ResumableCommand)
+    def works():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            pytest.fail("the command goes on")
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)  # a second one does not break off what closes
+            closed.append(True)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as caught:
+        works.main([])
+    assert caught.value.code == 75 and closed and signal.getsignal(signal.SIGTERM) is before
+    assert told(capsys.readouterr().err, "SIGTERM", "same command")
 
 
 SILENT = """
