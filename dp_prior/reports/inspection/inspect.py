@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -156,8 +157,8 @@ def next_command(found: list[Inspection], place: str) -> list[str] | None:
         proposed(found)
     except (ConfigError, DataError):
         return None
-    name = place.rstrip("/").rpartition("/")[2]
-    return ["dp-prior", "inspect", place, "--write-config", f"{name.partition('.')[0] or 'data'}.json"]
+    name = re.sub(r"(\.[A-Za-z]\w*)+$", "", place.rstrip("/").rpartition("/")[2])  # a version in it stays
+    return ["dp-prior", "inspect", place, "--write-config", f"{name or 'data'}.json"]
 
 
 def write_config(found: list[Inspection], path: Path) -> None:

@@ -714,8 +714,9 @@ def test_a_proposal_for_few_images_is_one_that_can_be_trained_and_measured(tmp_p
 
 
 def test_the_command_that_comes_next_writes_a_configuration_or_tries_the_one_that_was_looked_at(tmp_path):
-    place = str(write_npz(tmp_path / "mine.v2.npz", clean()))
-    assert next_command(inspect(place), place) == ["dp-prior", "inspect", place, "--write-config", "mine.json"]
+    for name, wanted in (("lab-0.6.1-b.npz", "lab-0.6.1-b.json"), ("mine.v2.npz", "mine.json")):
+        place = str(write_npz(tmp_path / name, clean()))
+        assert next_command(inspect(place), place) == ["dp-prior", "inspect", place, "--write-config", wanted]
     path = tmp_path / "written.json"
     write_config(inspect(place), path)
     found = inspect(str(path))
