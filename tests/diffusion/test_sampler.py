@@ -479,8 +479,7 @@ def compare(theirs, step, sampler, prediction, name, variance="fixed_small", tog
         fresh, path = list(step_noise(random, (4, 2), len(expected))), [*sampler.timesteps(process.table), -1]
         ours = []
         for x, n, t, s in zip(begun, fresh, path, path[1:], strict=False):
-            clean, _, unclipped = denoise.estimate(x, t)
-            x_s, std = sampler._step(x, clean, unclipped, process.table, t, s, sampler.eta)
+            x_s, clean, std = sampler._step(denoise, x, process.table, t, s, sampler.eta)
             ours.append((x_s + std * n, clean))
     else:
         ours = sampler.progressive(denoise, noise, process.table, random)
