@@ -40,7 +40,7 @@ def test_differences_of_the_comparison_are_those_of_its_scores():
     page = (ROOT / "docs/examples/comparison.html").read_text(encoding="utf-8")
     interval = r" \([+\d.-]+ to [+\d.-]+\)</td>"
     scores = dict(re.findall(rf"<td>(\S+)</td><td>finished</td><td>[\d,]+</td><td>([\d.]+){interval}", page))
-    pairs = re.findall(rf"<td>(\S+)</td><td>(\S+)</td><td>\d+</td><td>([+\d.-]+){interval}", page)
+    pairs = re.findall(rf"<td>(\S+)</td><td>(\S+)</td><td>test/score</td><td>\d+</td><td>([+\d.-]+){interval}", page)
     assert len(scores) == 3 and len(pairs) == 2
     for run, against, difference in pairs:
         assert float(difference) == pytest.approx(float(scores[run]) - float(scores[against]), abs=1.5e-3)
