@@ -41,7 +41,7 @@ def left_behind(
     def run() -> None:
         try:
             outcome.set_result(work())
-        except BaseException as error:
+        except BaseException as error:  # raised in the caller by `outcome.result`
             outcome.set_exception(error)
 
     begun, is_told = time.monotonic(), place is None

@@ -145,10 +145,10 @@ class Ranks:
         return result
 
     def decide_unless_stopped(self, choose: Callable[[], T], patience_s: float | None = None) -> T:
-        """As `decide`, for a choice that lasts until the main rank is asked to stop.
+        """As `decide`; if the main rank is asked to stop meanwhile, all ranks end.
 
         Args:
-            choose: raises StoppedEarly then.
+            choose: raises StoppedEarly then, see `Stop.leaving`.
             patience_s: see `decide`.
 
         Raises:
