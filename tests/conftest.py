@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from dp_prior.files.left_behind import work_left_behind
 from tests.forks import start
 from tests.hub_server import HubServer
 from tests.promises import pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_sessionfinish
@@ -53,6 +54,15 @@ rank, world_size = accelerator.process_index, accelerator.num_processes
 def quick_pictures() -> None:
     """Runs and pages of this process draw nothing but their frames; `drawn` draws all."""
     quicken()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """Work that a test leaves behind ends with it, before it can speak or ask a server in the midst of another test."""
+    yield
+    for thread in work_left_behind():
+        thread.join(10)
+        assert not thread.is_alive(), "work goes on that this test left behind"
 
 
 @pytest.fixture

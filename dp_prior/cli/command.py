@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from dp_prior.files.left_behind import is_left_behind
+from dp_prior.files.left_behind import work_left_behind
 from dp_prior.files.printable import printable
 
 if TYPE_CHECKING:
@@ -49,14 +50,15 @@ class Terminated(KeyboardInterrupt):
 @contextlib.contextmanager
 def exit_codes() -> Iterator[None]:
     """User errors end with one clear message and their exit code (docs/processes.md), without a traceback."""
+    earlier = work_left_behind()
     try:
         yield
     except Terminated as error:
         echo(error, err=True)
-        _end(75)  # docs/processes.md
+        _end(75, earlier)  # docs/processes.md
     except KeyboardInterrupt as error:  # without imports: they fail if it came while torch was imported
         echo(f"error: {str(error) or 'interrupted'}", err=True)
-        _end(130)  # docs/processes.md
+        _end(130, earlier)  # docs/processes.md
     except Exception as error:
         try:
             from dp_prior.config import ConfigError
@@ -80,12 +82,16 @@ def exit_codes() -> Iterator[None]:
             text = f"{error.strerror}: {places}" if places else f"{error.strerror}; make room"
         if not getattr(error, "is_relayed", False):  # the main rank says it, see `Ranks.decide`
             echo(text if code == STOPPED else f"error: {text}", err=True)
-        _end(code)
+        _end(code, earlier)
 
 
-def _end(code: int) -> NoReturn:
-    """End the command; the whole process at once if work was left behind, see `is_left_behind`."""
-    if is_left_behind():
+def _end(code: int, earlier: set[threading.Thread]) -> NoReturn:
+    """End the command; the whole process at once if the command left work behind, see `work_left_behind`.
+
+    Args:
+        earlier: what others had left behind in this process.
+    """
+    if work_left_behind() - earlier:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):  # a full disk, or a closed stream
                 if stream is not None:

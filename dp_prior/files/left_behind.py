@@ -56,6 +56,6 @@ def left_behind(
     return outcome.result()
 
 
-def is_left_behind() -> bool:
-    """Whether work goes on, which the end of the interpreter would wait for where clients use pools."""
-    return any(thread.name == _NAME for thread in threading.enumerate())
+def work_left_behind() -> set[threading.Thread]:
+    """The threads of work that goes on, which the end of the interpreter would wait for where clients use pools."""
+    return {thread for thread in threading.enumerate() if thread.name == _NAME}

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from dp_prior.cli.command import Command, ResumableCommand, echo, exit_codes, qu
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import UnwritableError
+from dp_prior.files.left_behind import left_behind
 from dp_prior.tracking.console import ConsoleConfig, show
 from tests import forks
 from tests.cli.invoked import command
@@ -128,6 +130,15 @@ with exit_codes():
 def test_ctrl_c_ends_a_command_although_threads_of_a_pool_wait_for_a_silent_server():
     done = forks.call(["-c", SILENT], timeout=60)
     assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
+
+
+def test_a_command_that_left_nothing_behind_does_not_end_the_process_in_which_others_did():
+    end = threading.Event()
+    with pytest.raises(ZeroDivisionError):
+        left_behind(lambda: end.wait(60), lambda: 1 / 0)
+    with pytest.raises(SystemExit), exit_codes():
+        raise ConfigError("the configuration", ["seed: -1"])
+    end.set()
 
 
 @pytest.mark.parametrize("line", [["inspect", "data"], ["train", "--config_file", "pusht_state", "--check"]])

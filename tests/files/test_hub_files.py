@@ -3,12 +3,12 @@
 import errno
 import os
 import signal
-import threading
 import time
 
 import pytest
 
 from dp_prior.files.hub_files import HubError, HubRepository, http_library, locate
+from tests import forks
 from tests.messages import naming, told
 
 FILES = {"config.json": b"{}", "deep/weights.bin": b"12345", "other.txt": b"?"}
@@ -68,21 +68,32 @@ def test_a_hub_that_is_silent_about_a_repository_is_out_of_reach_and_the_cache_w
     assert repository.snapshot(["*.json"]) == found
 
 
-@pytest.mark.parametrize("ask", [lambda one: one.snapshot(["*"]), lambda one: one.file("config.json", 9)])
-def test_ctrl_c_ends_a_download_from_a_hub_that_is_silent(ask, repository, hub):
+INTERRUPTED = """
+import os, signal, sys
+from dp_prior.files.hub_files import HubRepository
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    HubRepository("me/x").{ask}
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("ask", ['snapshot(["*"])', 'file("config.json", 9)'])
+def test_ctrl_c_ends_a_download_from_a_hub_that_is_silent(ask, repository, hub, tmp_path):
     hub.fail("resolve", silent=True, times=99)
-    watch = threading.Thread(target=interrupt_once, args=(lambda: hub.count("resolve"),))
-    watch.start()
-    with pytest.raises(KeyboardInterrupt):
-        ask(repository)
-    watch.join()
-
-
-def interrupt_once(is_waiting):
-    """Press Ctrl-C as soon as this is true."""
-    while not is_waiting():
-        time.sleep(0.01)
-    os.kill(os.getpid(), signal.SIGINT)
+    log = tmp_path / "log"
+    process = forks.start(["-c", INTERRUPTED.format(ask=ask)], log, log)
+    try:
+        while not hub.count("resolve"):
+            assert process.is_alive()
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGINT)
+        process.join(60)
+        assert (process.exitcode, log.read_text()) == (0, "interrupted\n")
+    finally:
+        process.kill()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from dp_prior.files.left_behind import is_left_behind, left_behind
+from dp_prior.files.left_behind import left_behind, work_left_behind
 from tests.messages import told
 
 
@@ -45,5 +45,7 @@ def test_it_is_known_whether_work_goes_on():
     end = threading.Event()
     with pytest.raises(ZeroDivisionError):
         left_behind(lambda: end.wait(60), lambda: 1 / 0)
-    assert is_left_behind()
+    (thread,) = work_left_behind()
     end.set()
+    thread.join()
+    assert work_left_behind() == set()
