@@ -97,6 +97,25 @@ class Ranks:
         self.meet(may_leave=True)
         return self.accelerator.gather(tensor)
 
+    def share(self, tensors: list[Tensor], rank: int) -> None:
+        """Overwrite tensors, whose shapes and types are the same on every rank, with those of one rank."""
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            alike = [tensor.detach() for tensor in tensors if tensor.dtype == dtype]
+            values = torch.cat([tensor.flatten() for tensor in alike])
+            dist.broadcast(values, src=rank)
+            parts = values.split([tensor.numel() for tensor in alike])
+            torch._foreach_copy_(alike, [part.view_as(tensor) for part, tensor in zip(parts, alike, strict=True)])
+
+    def send_to_main(self, tensor: Tensor) -> None:
+        """Send a tensor to the main rank, which calls `receive`; the others need not call either."""
+        dist.send(tensor.contiguous(), dst=0)
+
+    def receive(self, alike: Tensor, rank: int) -> Tensor:
+        """A tensor that a rank sends, which has the shape and type of `alike` and may take its memory."""
+        received = alike.contiguous()
+        dist.recv(received, src=rank)
+        return received
+
     def exchange(self, *numbers: float) -> Tensor:
         """(ranks, n) float64: the numbers of each rank, on the host. Does not wait for a device."""
         own = torch.tensor(numbers, dtype=torch.float64)
@@ -362,7 +381,8 @@ def _refuse_shards() -> None:
                 for name in asked
             ],
             advice="start `accelerate launch --multi_gpu` without options of FSDP, DeepSpeed and Megatron, with a "
-            "--config_file of its own if its default one asks for them; or unset the variable",
+            "--config_file of its own if its default one asks for them; or unset the variable. "
+            "`train.shard_optimizer` divides the optimizer's state",
         )
 
 

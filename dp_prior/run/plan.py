@@ -35,6 +35,7 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: Pa
         start = f"{found}, if there is a checkpoint"
     else:
         start = f"{found}, sample {trainer.progress.samples_seen:,}"
+    divided = f"its state divided among {ranks} ranks" if trainer.optimizer.shards is not None else ""
     tests = "; ".join(evaluator.name for evaluator in config.test)
     lines = {
         "run": f"{config.tracker.directory}  {shorten(config.description, 100, placeholder=' ...')}",
@@ -43,7 +44,7 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: Pa
         "verified": parts.integrity.scope(),
         "model": f"{config.task.backbone.type}, {weights / 1e6:.2f} M parameters, {config.train.precision} on "
         f"{ranks} x {parts.ranks.device.type}",
-        "optimizer": tuned_parts(trainer.optimizer),
+        "optimizer": "; ".join(filter(None, [tuned_parts(trainer.optimizer), divided])),
         "batch": f"{loader.global_batch_size} = {config.data.batch_size} a micro-batch x {accumulation} summed "
         f"x {ranks} rank{'s' if ranks > 1 else ''}",
         "budget": f"{trainer.total_samples:,} samples = {trainer.total_steps:,} steps = "

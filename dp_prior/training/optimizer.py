@@ -12,6 +12,7 @@ from torch.optim.adamw import adamw
 
 from dp_prior.config import Change, Config
 from dp_prior.networks.encoders.published_weights import FineTuned
+from dp_prior.training.shards import Shards
 from dp_prior.training.tuned_parts import TunedPartConfig, part_of_each
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
@@ -58,13 +59,16 @@ class AdamW:
     Attributes:
         param_groups: `params`, their `weight_decay` and `lr`, `lr_scale`, by which `lr` differs from the schedule, and
             `part`, the entry of `parts` that names them, or "".
-        state: the tensors that `moments` names, of each parameter, from its first step on.
+        state: the tensors that `moments` names, of each parameter, from its first step on; of one that another rank
+            updates an empty dict.
+        shards: the rank that updates each parameter; None where every rank updates all.
         grad_scale: () the step divides the gradient by it; None for 1.
         found_inf: () the step changes nothing if this is not 0; None for 0.
     """
 
     grad_scale: Tensor | None = None
     found_inf: Tensor | None = None
+    shards: Shards | None = None
     _step_supports_amp_scaling = True  # makes `torch.amp.GradScaler` set the two above; the kernel unscales
 
     def __init__(self, groups: list[dict], *, betas: tuple[float, float], eps: float):
@@ -73,11 +77,22 @@ class AdamW:
         self.eps = eps
         self.state: dict[nn.Parameter, dict[str, Tensor]] = {}
 
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """All parameters that are trained."""
+        return [parameter for group in self.param_groups for parameter in group["params"]]
+
     @torch.no_grad()
     def step(self) -> None:
-        """Update every parameter that has a gradient."""
+        """Update every parameter that has a gradient. With shards a collective."""
         for group in self.param_groups:
-            self.step_group(group, [parameter for parameter in group["params"] if parameter.grad is not None])
+            own = [parameter for parameter in group["params"] if parameter.grad is not None and self.updates(parameter)]
+            if own:
+                self.step_group(group, own)
+        if self.shards is not None:
+            updated = [parameter for parameter in self.parameters if parameter.grad is not None]
+            self.state |= {parameter: {} for parameter in updated if not self.updates(parameter)}
+            self.shards.share(updated)
 
     def step_group(self, group: dict, parameters: list[nn.Parameter]) -> None:
         """Update some parameters of a group, which have gradients."""
@@ -102,6 +117,10 @@ class AdamW:
             maximize=False,
         )
 
+    def updates(self, parameter: nn.Parameter) -> bool:
+        """Whether this rank updates a parameter, and has its state."""
+        return self.shards is None or self.shards.is_own(parameter)
+
     @property
     def taken(self) -> Tensor | float:
         """1, or 0 for a step that changes nothing; a tensor, for which the host does not wait."""
@@ -114,9 +133,8 @@ class AdamW:
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def moments(self, parameter: nn.Parameter) -> tuple[str, ...]:
         """Names of the tensors in the state of a parameter."""
@@ -125,11 +143,19 @@ class AdamW:
     def state_of(self, parameter: nn.Parameter) -> dict[str, Tensor]:
         """The state of a parameter; zeros before its first step."""
         if parameter not in self.state:
-            self.state[parameter] = {
-                name: torch.zeros((), device=parameter.device) if name == "step" else torch.zeros_like(parameter)
-                for name in self.moments(parameter)
-            }
+            self.state[parameter] = self.zeros(parameter)
         return self.state[parameter]
+
+    def zeros(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """A new state of a parameter."""
+        return {
+            name: torch.zeros((), device=parameter.device) if name == "step" else torch.zeros_like(parameter)
+            for name in self.moments(parameter)
+        }
+
+    def collected(self) -> dict[nn.Parameter, dict[str, Tensor]]:
+        """`state`, on the main rank with that of other ranks, on the host. With shards a collective."""
+        return self.state if self.shards is None else self.shards.collected(self.state, self.zeros)
 
 
 def parameter_groups(

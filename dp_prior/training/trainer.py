@@ -35,6 +35,7 @@ from dp_prior.training.guard import Guard, NotFiniteError
 from dp_prior.training.measure import Evaluator, Following, measure
 from dp_prior.training.optimizer import learning_rate, set_learning_rate, update
 from dp_prior.training.samplewise import UNDIFFUSED, samplewise_loss
+from dp_prior.training.shards import Shards
 from dp_prior.training.stopwatch import Stopwatch
 from dp_prior.training.throughput import Throughput
 from dp_prior.training.trainer_state import read_state, take_snapshot
@@ -104,6 +105,8 @@ class PolicyTrainer:
         self.online = model.to(self.device)
         self.averages = {name: EMA(self.online, decay) for name, decay in config.ema.items()}
         self.optimizer = config.optimizer.create(self.online)
+        if config.shard_optimizer and ranks.num_processes > 1:
+            self.optimizer.shards = Shards(self.optimizer.parameters, ranks)
         self.wrapped = ranks.distributed(_Wrapped(self.online, config.compile))
         self.means = Means()
         self.guard = Guard(self.device)
@@ -160,8 +163,10 @@ class PolicyTrainer:
         before = self.progress
         self.step(micro_batches)
         if self.writer is not None:
-            if is_first and self.ranks.is_main_process:
-                self.writer.reserve(take_snapshot(self, {}))
+            if is_first:
+                snapshot = take_snapshot(self, {})
+                if self.ranks.is_main_process:
+                    self.writer.reserve(snapshot)
             self.writer.check()
         is_stopping = self._agree_to_stop()
         is_due = self.is_done or self._due(self.config.log_every, before)
@@ -269,9 +274,10 @@ class PolicyTrainer:
         self.means.collect(self.accelerator)
         while self.divergence.settle():  # a checkpoint holds the verdict on all of its steps
             self._report_divergence(LossSum(*self.ranks.exchange(*self.divergence.read()).sum(0).tolist()))
+        snapshot = take_snapshot(self, metrics)
         if self.ranks.is_main_process:
             with self.ranks.busy():  # waits for a save in progress
-                self.writer.submit(take_snapshot(self, metrics), self.progress, metrics, is_best)
+                self.writer.submit(snapshot, self.progress, metrics, is_best)
         self.ranks.meet()
 
     def restore(self, snapshot: Snapshot) -> None:

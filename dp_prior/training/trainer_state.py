@@ -56,7 +56,8 @@ class Trained(Protocol):
 
 
 def take_snapshot(trainer: Trained, metrics: dict[str, float]) -> Snapshot:
-    """A snapshot with everything needed to resume; for inference `model.safetensors` is enough.
+    """A snapshot with everything needed to resume, complete on the main rank; for inference `model.safetensors` is
+    enough. All ranks call it.
 
     Files: `model.safetensors` holds the first average (the trained weights if there is none), `model_NAME.safetensors`
     each further one, `training.safetensors` the trained weights, the optimizer's moments and the running means.
@@ -151,8 +152,8 @@ def _named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _optimizer_state(trainer: Trained) -> dict[str, Tensor]:
-    """The optimizer's tensors by the names of their parameters."""
-    state = trainer.optimizer.state
+    """The optimizer's tensors by the names of their parameters; all on the main rank."""
+    state = trainer.optimizer.collected()
     return {
         f"{moment}.{name}": tensor
         for name, parameter in _named_parameters(trainer.online).items()
@@ -171,6 +172,7 @@ def _load_optimizer_state(trainer: Trained, tensors: dict[str, Tensor]) -> None:
     if tensors.keys() != expected:
         missing, unknown = sorted(expected - tensors.keys()), sorted(tensors.keys() - expected)
         raise ValueError(f"the optimizer state does not fit the model: missing {missing[:3]}, unknown {unknown[:3]}")
+    names = {name: own if trainer.optimizer.updates(parameters[name]) else {} for name, own in names.items()}
     trainer.optimizer.state = {
         parameters[name]: {moment: tensors[key].to(parameters[name].device, copy=True) for moment, key in own.items()}
         for name, own in names.items()

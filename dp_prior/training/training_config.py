@@ -50,6 +50,10 @@ class TrainingConfig(Config):
     optimizer: OptimizerConfig = AdamWConfig()
     """The optimizer; its `type` defaults to adamw."""
 
+    shard_optimizer: Annotated[bool, Change("harmless")] = False
+    """Divide the optimizer's state among the ranks (ZeRO stage 1): each weight is updated by one rank, which sends it
+    to the others. The same numbers for less memory, and with Muon for less work; no effect on one rank."""
+
     lr: LearningRateConfig = CosineLearningRate()
     """Learning rate as a function of the optimizer step."""
 

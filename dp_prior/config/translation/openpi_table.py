@@ -135,6 +135,10 @@ def _decay_steps(steps: int, theirs: Theirs) -> Here:
     return Here()
 
 
+def _is_divided(devices: int, theirs: Theirs) -> bool:
+    return devices > 1
+
+
 def _average(decay: float | None, theirs: Theirs) -> Here:
     return Here({"train.ema": {} if decay is None else {"ema": {"type": "constant", "decay": decay}}})
 
@@ -185,7 +189,7 @@ _ROWS = (
     *left_out("the option --resume of `dp-prior train`, `auto` by default", "resume"),
     Row("wandb_enabled", "tracker.log.<wandb>.type", "true: wandb in the list", wandb),
     *left_out("`description` is saved with the run", "policy_metadata.**"),
-    *left_out("ranks hold whole models, `accelerate launch` starts them", "fsdp_devices"),
+    Row("fsdp_devices", "train.shard_optimizer", "true if above 1: the optimizer's state alone", _is_divided),
     Row("ema_decay", "train.ema.<average>.decay", "null: an empty object", _average),
     *left_out("`freeze` of an encoder", "freeze_filter.**"),
     *left_out(

@@ -72,7 +72,7 @@ FINE_TUNED = {
     "resume": False,
     "wandb_enabled": True,
     "policy_metadata": {"reset_pose": [0, 1]},
-    "fsdp_devices": 1,
+    "fsdp_devices": 4,
 }
 INVERSE_ROOT = {
     "name": "rsqrt",
@@ -125,6 +125,7 @@ def test_a_configuration():
         "train.optimizer.eps": 1e-7,
         "train.optimizer.weight_decay": 1e-4,
         "train.max_grad_norm": 0.5,
+        "train.shard_optimizer": True,
         "train.ema.ema.decay": 0.995,
         "train.log_every.steps": 30,
         "train.save_every.steps": 300,
