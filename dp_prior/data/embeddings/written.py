@@ -88,8 +88,7 @@ def read_record(folder: Path) -> EmbeddingsRecord | None:
     with reading(path):
         data = read_small(path)
     try:
-        found = {name: value for name, value in unseal(data).items() if name != "sha256"}
-        return EmbeddingsRecord.model_validate(found)
+        return EmbeddingsRecord.model_validate(unseal(data))
     except (ValueError, ValidationError) as error:
         problem = f"is no record of embeddings ({str(error).splitlines()[0]}); embed again into another folder"
         raise DataError(str(path), [problem]) from None

@@ -21,7 +21,7 @@ from dp_prior.inference.foreign.foreign_model import WEIGHTS
 from dp_prior.inference.foreign.foreign_policy import Observation, Published, unet
 from dp_prior.inference.foreign.scaling import Scaling
 from dp_prior.inference.foreign.scheduler import Scheduler
-from dp_prior.networks.encoders.resnet import IMAGENET_MEAN, IMAGENET_STD
+from dp_prior.networks.encoders.published_weights import IMAGENET_MEAN, IMAGENET_STD
 
 FOREIGN_SETTINGS = "diffusion_policy.json"
 

@@ -13,6 +13,10 @@ Renaming = tuple[tuple[str, str | None], ...]
 """Pairs (pattern, replacement), applied to a name in this order; the replacement None drops the tensor."""
 
 
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of ImageNet's colours from 0 to 1, by which networks trained on it normalise pictures."""
+
+
 class FineTuned(nn.Module):
     """A part of a model with a learning rate of its own.
 

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from dp_prior.networks.encoders.camera_encoder import Camera, CameraEncoderConfig, DepthView, PositiveRgb, Rgb
 from dp_prior.networks.encoders.encoder import Encoder
 from dp_prior.networks.encoders.published_weights import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
     FineTuned,
     PretrainedModule,
     Renaming,
@@ -35,7 +37,6 @@ from dp_prior.tensors.randomness import Randomness
 
 CHANNELS_PER_GROUP = 16  # of the group norm, as in Diffusion Policy
 _EXPANSION = 4  # channels of a bottleneck's output, as a multiple of its middle
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 Norm = Literal["group", "frozen_batch"]
 

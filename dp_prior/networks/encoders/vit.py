@@ -23,7 +23,7 @@ from dp_prior.files.hub_files import HubError, HubRepository, is_offline, locate
 from dp_prior.files.regular_files import SMALL, read_small
 from dp_prior.networks.encoders.camera_encoder import Camera, CameraEncoderConfig, PositiveRgb, Rgb
 from dp_prior.networks.encoders.encoder import Encoder
-from dp_prior.networks.encoders.published_weights import FineTuned, PretrainedModule
+from dp_prior.networks.encoders.published_weights import IMAGENET_MEAN, IMAGENET_STD, FineTuned, PretrainedModule
 from dp_prior.networks.layers import KernelLinear, compute_dtype
 from dp_prior.tensors.randomness import Randomness
 
@@ -38,13 +38,12 @@ class Family(NamedTuple):
     has_cls: bool
 
 
-_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 _HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 FAMILIES = {
-    "dinov2": Family(*_IMAGENET, has_cls=True),
-    "dinov2_with_registers": Family(*_IMAGENET, has_cls=True),
-    "dinov3_vit": Family(*_IMAGENET, has_cls=True),
+    "dinov2": Family(IMAGENET_MEAN, IMAGENET_STD, has_cls=True),
+    "dinov2_with_registers": Family(IMAGENET_MEAN, IMAGENET_STD, has_cls=True),
+    "dinov3_vit": Family(IMAGENET_MEAN, IMAGENET_STD, has_cls=True),
     "clip_vision_model": Family(*_CLIP, has_cls=True),
     "siglip_vision_model": Family(*_HALF, has_cls=False),
 }
