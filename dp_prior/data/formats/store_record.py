@@ -9,6 +9,7 @@ from typing import ClassVar, Self
 
 from dp_prior.config import Config, ConfigError
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.formats.recording import Recording
 
@@ -32,15 +33,16 @@ class EpisodeStoreRecord(Config):
         """Whether the data set lives on another machine; the files here are then a downloaded copy."""
         return False
 
-    def local(self, pinned: Mapping[str, str], cameras: Collection[str]) -> Self:
+    def local(self, pinned: Mapping[str, str], cameras: Collection[str], choice: ChoiceConfig | None = None) -> Self:
         """The record of the data set on this machine, whose files are then there.
 
         Args:
             pinned: the commit that the run has used so far, by repository.
             cameras: keys of the cameras that are read; videos of others are not downloaded.
+            choice: of episodes; files that hold none of them need not be downloaded. None for all.
 
         Raises:
-            DataError, UnreadableError: it cannot be downloaded.
+            DataError, UnreadableError: it cannot be downloaded, or the choice cannot be made.
         """
         return self
 

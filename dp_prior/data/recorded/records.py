@@ -168,7 +168,7 @@ class RecordedConfig(Config):
             DataError, UnreadableError: they cannot be downloaded.
         """
         cameras = [image.key for image in self.cameras.values() if image.key is not None]
-        episodes = self.episodes.local(pinned, cameras)
+        episodes = self.episodes.local(pinned, cameras, self.choice)
         return self if episodes is self.episodes else self.model_copy(update={"episodes": episodes})
 
 

@@ -17,11 +17,13 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from dp_prior.config.extras import needing
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.formats.lerobot.frames import lerobot_frames, videos_of
 from dp_prior.data.formats.lerobot.hub import download
 from dp_prior.data.formats.lerobot.lerobot_writer import as_videos, says_tasks, write_lerobot
 from dp_prior.data.formats.lerobot.meta import COUNTED, LeRobotMeta, TableFile
+from dp_prior.data.formats.lerobot.needed_files import COLUMNS, METADATA, files_of_cameras, files_of_episodes
 from dp_prior.data.formats.lerobot.salvage import salvage
 from dp_prior.data.formats.lerobot.tables import read_columns, to_numpy
 from dp_prior.data.formats.recording import Recording
@@ -81,15 +83,25 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
     def is_remote(self) -> bool:
         return self.repo is not None
 
-    def local(self, pinned: Mapping[str, str], cameras: Collection[str]) -> Self:
+    def local(self, pinned: Mapping[str, str], cameras: Collection[str], choice: ChoiceConfig | None = None) -> Self:
         """See `EpisodeStoreRecord`; with the commit and the directory of a data set on the Hub."""
         if self.repo is None or self.path is not None:
             return self
-        videos = [pattern for key in cameras for pattern in (f"videos/{key}/*", f"videos/*/{key}/*")]
-        inside = f"{self.folder.strip('/')}/" if self.folder is not None else ""
-        patterns = [f"{inside}{pattern}" for pattern in ("meta/*", "data/*", *videos)]
-        path, commit = download(self.repo, self.revision or pinned.get(self.repo), patterns)
-        return self.model_copy(update={"path": path / inside, "revision": commit})
+        revision, inside = self.revision or pinned.get(self.repo), "" if self.folder is None else self.folder.strip("/")
+
+        def downloaded(commit: str | None, names: Iterable[str]) -> tuple[Path, str]:
+            path, commit = download(self.repo, commit, [f"{inside}/{name}".lstrip("/") for name in names])
+            return path / inside, commit
+
+        if choice is None or choice.is_all:
+            path, commit = downloaded(revision, [METADATA, COLUMNS, *files_of_cameras(cameras)])
+        else:
+            _import_pyarrow()
+            path, commit = downloaded(revision, [METADATA, COLUMNS] if choice.where else [METADATA])
+            meta = LeRobotMeta(path)
+            chosen, _ = choice.of(LeRobotStore(meta))  # what is wrong with the episodes is told when they are read
+            downloaded(commit, files_of_episodes(meta, chosen, cameras))
+        return self.model_copy(update={"path": path, "revision": commit})
 
     def create(self) -> LeRobotStore:
         """Read the metadata; columns are read when asked for. Of a data set on the Hub, videos are not downloaded.
@@ -240,8 +252,10 @@ class LeRobotStore(EpisodeStore):
         return str(self.meta.tables[min(index, len(self.meta.tables) - 1)].path) if self.meta.tables else str(self.path)
 
     def files(self, keys: Iterable[str]) -> list[Path]:
-        """The columns' files and the metadata, but no video: every column lies in every file."""
-        return sorted({*(file.path for file in self.meta.tables), *self.meta.listings, self.meta.info_file})
+        """The columns' files and the metadata, but no video: every column lies in every file. Files without a chosen
+        episode need not be there."""
+        tables = [file.path for file in self.meta.tables if file.path.is_file()]
+        return sorted({*tables, *self.meta.listings, self.meta.info_file})
 
     def describe(self) -> dict[str, Any]:
         """Format, place, frame rate, and the names of the numbers of each feature that has some."""

@@ -1,0 +1,65 @@
+"""Which files of a LeRobot data set on the Hub are downloaded: those of the cameras and the episodes that are read."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from dp_prior.data.formats.chosen import Chosen
+from dp_prior.data.formats.lerobot.frames import videos_of
+from dp_prior.data.formats.lerobot.meta import LeRobotMeta
+
+METADATA, COLUMNS = "meta/*", "data/*"
+"""Patterns of names, as the Hub's client takes them: `*` also stands for names with `/`."""
+
+
+def files_of_cameras(cameras: Collection[str]) -> list[str]:
+    """Patterns of the videos of all episodes. Args: cameras: their keys."""
+    return [pattern for key in cameras for pattern in (f"videos/{key}/*", f"videos/*/{key}/*")]
+
+
+def files_of_episodes(meta: LeRobotMeta, chosen: Chosen, cameras: Collection[str]) -> list[str]:
+    """Patterns of the files that hold some episodes, and of no others.
+
+    Args:
+        cameras: keys of the cameras that are read; a key without videos has no files.
+
+    Raises:
+        DataError: the metadata have no usable places of the videos.
+    """
+    own, places = set(chosen.names[chosen.numbers].tolist()), set(chosen.numbers.tolist())
+    lengths = np.diff(chosen.recorded, prepend=0).tolist()
+    known = [key for key in cameras if meta.features.get(key, {}).get("dtype") == "video"]
+    videos = [video for key in known for video in videos_of(meta, key, lengths)]
+    needed = {table.path: bool(own.intersection(table.episodes)) for table in meta.tables}
+    needed |= {video.path: bool(places.intersection(video.episodes)) for video in videos}
+    return _patterns({_pattern(path.relative_to(meta.path), meta.version): each for path, each in needed.items()})
+
+
+def _pattern(file: Path, version: str) -> str:
+    """A file in any folder of its kind before v3.0, where published metadata may name another; see `LeRobotMeta`."""
+    kind, *rest = file.parts
+    return file.as_posix() if version == "v3.0" or len(rest) < 2 else "/".join((kind, "*", *rest[1:]))
+
+
+def _patterns(needed: Mapping[str, bool]) -> list[str]:
+    """As few as are easily found, since the client compares each with every name: `?` for the last digits of numbers
+    that are all needed.
+
+    Args:
+        needed: whether a file is, by name.
+    """
+    found, left = [], {name for name, is_needed in needed.items() if is_needed}
+    for digits in (3, 2, 1, 0):
+        alike: dict[str, list[str]] = defaultdict(list)
+        for name in needed:
+            alike[re.sub(rf"\d{{{digits}}}(?=\.\w+$)", "?" * digits, name)].append(name)
+        for pattern, names in alike.items():
+            if left.issuperset(names):
+                found.append(pattern)
+                left.difference_update(names)
+    return found
