@@ -1,7 +1,4 @@
-"""Scores by the instruction of an episode.
-
-Ranks exchange numbers, so a text is sent as the numbers of its characters.
-"""
+"""Scores by the instruction of an episode."""
 
 from __future__ import annotations
 
@@ -10,18 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dp_prior.data.samples.order import INSTRUCTION_CHARACTERS
 from dp_prior.evaluation.interval import UNBOUNDED, mean_interval
-
-
-def encode(texts: np.ndarray, characters: int = INSTRUCTION_CHARACTERS) -> np.ndarray:
-    """(n, characters) numbers of the characters of n texts, 0 after the end."""
-    return texts.astype(f"<U{characters}").view("<u4").reshape(len(texts), -1).astype(np.float64)
-
-
-def decode(numbers: np.ndarray) -> str:
-    """(characters,) numbers -> the text; the inverse of `encode`."""
-    return "".join(chr(int(number)) for number in numbers if number)
 
 
 def scores_by_instruction(

@@ -21,7 +21,7 @@ from dp_prior.envs.starts import reset_to
 from dp_prior.envs.vector import VectorEnv
 from dp_prior.evaluation.blocks import run_blocks
 from dp_prior.evaluation.ceiling import Ceiling
-from dp_prior.evaluation.departure import Compared
+from dp_prior.evaluation.departure import Compared, Departures
 from dp_prior.evaluation.episode_metrics import told_success, with_failures
 from dp_prior.evaluation.interval import mean_interval, share_interval
 from dp_prior.evaluation.measurement import Measurement, evaluation_file, write_report
@@ -44,6 +44,13 @@ class Replayable:
     starts: dict[str, np.ndarray]
     actions: list[np.ndarray]
     obs: dict[str, list[np.ndarray]]
+
+
+COLUMNS = np.dtype(
+    [("episode", int), ("score", float), ("success", float), ("steps", int)]
+    + [("departs_at", int), ("departure", float), ("number", int)]
+)
+"""Of an episode that was played; `episode` is its place in `Replayable`, the last three are of `Departures`."""
 
 
 class ReplayEvaluator:
@@ -79,7 +86,9 @@ class ReplayEvaluator:
             try:
                 world = fingerprint(config.env, env, 0)
                 with work_of(ranks).named(config.name, n):
-                    rows = run_blocks(lambda block: self._play(env, block, ranks), n, env.n_envs, 7, ranks, config.name)
+                    rows = run_blocks(
+                        lambda block: self._play(env, block, ranks), n, env.n_envs, COLUMNS, ranks, config.name
+                    )
             finally:
                 env.close()
             self._played = replace(self._measurement(rows), environment=world)
@@ -97,43 +106,45 @@ class ReplayEvaluator:
         return Ceiling(config.name, config.env.type, score, table, versions(config.env))
 
     def _play(self, env: VectorEnv, block: range, ranks: ReducingRanks | None) -> np.ndarray:
-        """(len(block), 7) of place, score, success, steps, and step (-1 for none), size and number of the departure."""
+        """(len(block),) rows of `COLUMNS`."""
         episodes, places = self._episodes, np.array(block)
         lengths = np.array([len(episodes.actions[place]) for place in block])
         actions = _padded([episodes.actions[place] for place in block])
-        scores, successes, steps = np.zeros((3, len(block)))
+        rows = np.zeros(len(block), COLUMNS)
+        rows["episode"], steps = places, rows["steps"]
         first = reset_to(env, {name: values[places] for name, values in episodes.starts.items()})
         seen = [self._compared.joined(first)]
         is_running = np.ones(len(block), dtype=bool)
         while is_running.any():
             heartbeat(ranks)
             obs, _, done, info = env.step(actions[:, len(seen) - 1])
-            scores[is_running], successes[is_running] = info["score"][is_running], info["success"][is_running]
+            for name in ("score", "success"):
+                rows[name][is_running] = info[name][is_running]
             steps[is_running] += 1
             seen.append(self._compared.joined(obs))
             is_running = is_running & ~done & (steps < lengths)
             work_of(ranks).tell(float(np.where(is_running, steps / lengths, 1.0).mean()))
-        departures = self._departures(block, np.stack(seen, axis=1), steps)
-        return np.concatenate([np.stack([places, scores, successes, steps], axis=1), departures], axis=1)
+        found = self._departures(block, np.stack(seen, axis=1), steps)
+        rows["departs_at"], rows["departure"], rows["number"] = found.step, found.size, found.number
+        return rows
 
-    def _departures(self, block: range, seen: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        """(len(block), 3) of step, size and number; size NaN if nothing is compared."""
+    def _departures(self, block: range, seen: np.ndarray, steps: np.ndarray) -> Departures:
+        """Those of a block; of size NaN if nothing is compared."""
         if not self._compared.shapes:
-            return np.full((len(block), 3), (-1.0, np.nan, 0.0))
+            return Departures(*(np.full(len(block), value) for value in (-1, np.nan, 0)))
         obs = [{key: parts[place] for key, parts in self._episodes.obs.items()} for place in block]
         recorded = _padded([self._compared.joined(one) for one in obs])
         lengths = np.array([len(next(iter(one.values()))) for one in obs])
         common = min(seen.shape[1], recorded.shape[1])
         is_common = np.arange(common) < np.minimum(steps + 1, lengths)[:, None]
-        found = self._compared.departures(seen[:, :common], recorded[:, :common], is_common, self.config.tolerance)
-        return np.stack([found.step, found.size, found.number], axis=1)
+        return self._compared.departures(seen[:, :common], recorded[:, :common], is_common, self.config.tolerance)
 
     def _measurement(self, rows: np.ndarray) -> Measurement:
-        """Metrics and table of all episodes, see `_play`."""
+        """Metrics and table of all episodes, see `COLUMNS`."""
         config, n = self.config, len(rows)
-        rows[:, 2] = with_failures(rows[:, 2])
-        scores, successes = rows[:, 1], rows[:, 2]
-        followed = (rows[:, 4] < 0).mean() if self._compared.shapes else math.nan
+        rows["success"] = with_failures(rows["success"])
+        scores, successes = rows["score"], rows["success"]
+        followed = (rows["departs_at"] < 0).mean() if self._compared.shapes else math.nan
         values = (
             *(scores.mean(), *mean_interval(scores, limits=config.score_range)),
             *(successes.mean(), *share_interval(successes.sum(), n), followed, n),
@@ -141,18 +152,18 @@ class ReplayEvaluator:
         metrics = {name: float(value) for name, value in zip(config.metric_names(), values, strict=True)}
         return Measurement(metrics, tables={f"{config.name}/by_episode": [self._line(row) for row in rows]})
 
-    def _line(self, row: np.ndarray) -> dict[str, Any]:
+    def _line(self, row: np.void) -> dict[str, Any]:
         """The line of an episode in the table."""
         place, score, success, steps, departs_at, departure, number = row.tolist()
-        names, has_left = self._compared.names, departs_at >= 0
+        has_left = departs_at >= 0
         return {
-            "episode": int(self._episodes.numbers[int(place)]),
+            "episode": int(self._episodes.numbers[place]),
             "score": score,
             "success": told_success(success),
-            "steps": int(steps),
-            "recorded_steps": len(self._episodes.actions[int(place)]),
-            "departs_at": int(departs_at) if has_left else None,
-            "departs_in": names[int(number)] if has_left else None,
+            "steps": steps,
+            "recorded_steps": len(self._episodes.actions[place]),
+            "departs_at": departs_at if has_left else None,
+            "departs_in": self._compared.names[number] if has_left else None,
             "departure": departure,
         }
 

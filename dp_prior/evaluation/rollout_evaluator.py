@@ -21,9 +21,9 @@ from dp_prior.config import Config
 from dp_prior.envs.fingerprint import fingerprint
 from dp_prior.envs.vector import VectorEnv
 from dp_prior.envs.workers import Workers, cores, is_divisible
-from dp_prior.evaluation import by_instruction
 from dp_prior.evaluation.blocks import run_blocks
 from dp_prior.evaluation.bootstrap import worst_tenth
+from dp_prior.evaluation.by_instruction import scores_by_instruction
 from dp_prior.evaluation.episode_metrics import told_success, with_failures
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval, share_posterior
@@ -31,9 +31,8 @@ from dp_prior.evaluation.measured_models import evaluation_mode, pick_models
 from dp_prior.evaluation.measurement import Measurement, evaluation_file, write_report
 from dp_prior.evaluation.motion import motion_table
 from dp_prior.evaluation.picture import draw_rollouts
-from dp_prior.evaluation.rollouts import NUMBERS, STAGE_CHARACTERS, Rollouts
+from dp_prior.evaluation.rollouts import Rollouts
 from dp_prior.evaluation.samples import leave_if_asked, rank_and_size, work_of
-from dp_prior.evaluation.smoothness import MEASURES
 from dp_prior.tensors.batch import FRAMES
 from dp_prior.tensors.metrics import ReducingRanks
 
@@ -104,51 +103,47 @@ class RolloutEvaluator:
             yield play
 
     def _table(self, rows: np.ndarray) -> list[dict[str, Any]]:
-        """A row for each episode, see `Rollouts.run`."""
+        """A line for each episode, see `Rollouts.columns`."""
         return [
             {
-                "seed": self.config.first_seed + int(episode),
-                "score": score,
-                "success": told_success(success),
-                "steps": int(steps),
-                "solved_at": None if math.isnan(solved_at) else int(solved_at),
+                "seed": self.config.first_seed + int(row["episode"]),
+                "score": float(row["score"]),
+                "success": told_success(row["success"]),
+                "steps": int(row["steps"]),
+                "solved_at": None if math.isnan(row["solved_at"]) else int(row["solved_at"]),
             }
-            for episode, score, success, steps, solved_at in rows[:, :NUMBERS].tolist()
+            for row in rows
         ]
 
     def _measurement(self, rows: np.ndarray, names: list[str], rate: float) -> Measurement:
-        """Metrics and tables of all episodes, see `Rollouts.run`.
+        """Metrics and tables of all episodes, see `Rollouts.columns`.
 
         Args:
             names: of the signals whose motion is measured.
             rate: control steps per second.
         """
         config = self.config
-        rows[:, 2] = with_failures(rows[:, 2])
-        scores, successes, steps, solved_at = rows[:, 1:NUMBERS].T
-        end, limits = NUMBERS + len(names) * len(MEASURES), config.score_range
-        motion = motion_table(names, rows[:, NUMBERS:end])
+        rows["success"] = with_failures(rows["success"])
+        scores, successes, limits = rows["score"], rows["success"], config.score_range
         values = (
             *(*mean_and_deviation(scores), *mean_interval(scores, limits=limits)),
             *(successes.mean(), *share_interval(successes.sum(), len(successes))),
-            *(len(scores), steps.mean()),
+            *(len(scores), rows["steps"].mean()),
             worst_tenth(scores),
         )
         metrics = {name: float(value) for name, value in zip(config.metric_names(), values, strict=True)}
-        table = self._table(rows)
+        told = [name for name in ("stage", "instruction") if any(rows[name])]
+        table = [
+            line | {name: str(row[name]) for name in told} for line, row in zip(self._table(rows), rows, strict=True)
+        ]
+        motion = motion_table(names, rows["motion"])
         result = Measurement(metrics, tables={f"{config.name}/by_seed": table, f"{config.name}/motion": motion})
         if not np.isnan(successes).any():
-            result.tables[f"{config.name}/success"] = [_success(successes, solved_at, rate)]
-        stages = [by_instruction.decode(row) for row in rows[:, end : end + STAGE_CHARACTERS]]
-        if any(stages):
-            for line, stage in zip(table, stages, strict=True):
-                line["stage"] = stage
-            result.tables[f"{config.name}/by_stage"] = _by_stage(stages, successes)
-        if rows[:, end + STAGE_CHARACTERS :].any():
-            texts = [by_instruction.decode(row) for row in rows[:, end + STAGE_CHARACTERS :]]
-            for line, text in zip(table, texts, strict=True):
-                line["instruction"] = text
-            found = by_instruction.scores_by_instruction(texts, scores, successes, limits)
+            result.tables[f"{config.name}/success"] = [_success(successes, rows["solved_at"], rate)]
+        if "stage" in told:
+            result.tables[f"{config.name}/by_stage"] = _by_stage(rows["stage"].tolist(), successes)
+        if "instruction" in told:
+            found = scores_by_instruction(rows["instruction"].tolist(), scores, successes, limits)
             result.tables[f"{config.name}/by_instruction"] = found
         return result
 
@@ -176,7 +171,7 @@ class RolloutEvaluator:
     def _run_episodes(
         self, rollouts: Rollouts, block: int, film: Film | None, ranks: ReducingRanks | None
     ) -> np.ndarray:
-        """(n_episodes, columns) equal on all ranks, see `Rollouts.run`; the first block is filmed."""
+        """(n_episodes,) rows, equal on all ranks, see `Rollouts.columns`; the first block is filmed."""
         config = self.config
 
         def run(episodes: range) -> np.ndarray:
@@ -187,7 +182,7 @@ class RolloutEvaluator:
                 error.add_note(f"in evaluator {config.name!r}, in an episode of the seeds {seeds[0]} to {seeds[1]}")
                 raise
 
-        return run_blocks(run, config.n_episodes, block, rollouts.width, ranks, config.name)
+        return run_blocks(run, config.n_episodes, block, rollouts.columns, ranks, config.name)
 
 
 def _success(successes: np.ndarray, solved_at: np.ndarray, rate: float) -> dict[str, float | None]:

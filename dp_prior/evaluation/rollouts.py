@@ -11,7 +11,6 @@ import numpy as np
 from dp_prior.config import Config
 from dp_prior.data.samples.order import INSTRUCTION_CHARACTERS
 from dp_prior.envs.vector import VectorEnv
-from dp_prior.evaluation import by_instruction
 from dp_prior.evaluation.blind import blinded, refuse_blinding
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.motion import Motion, signals
@@ -25,8 +24,7 @@ from dp_prior.onboard.range_watch import RangeLimits
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.metrics import ReducingRanks
 
-NUMBERS, STAGE_CHARACTERS = 5, 32
-"""Columns of an episode's numbers, and of the name of a stage."""
+STAGE_CHARACTERS = 32
 FAR = 10.0
 """Half ranges of training beyond which an observation is told: another unit leads there, and a lost policy seldom."""
 
@@ -50,10 +48,12 @@ class Rollouts:
         self.rate = float(policy.spec.fps or env.fps)
 
     @property
-    def width(self) -> int:
-        """Most columns of `run`."""
-        texts = INSTRUCTION_CHARACTERS if () in self._env.obs_shapes.values() else 0
-        return NUMBERS + len(self.followed) * len(MEASURES) + STAGE_CHARACTERS + texts
+    def columns(self) -> np.dtype:
+        """Of the rows of `run`: `solved_at` is the step of the first success, NaN without one, and `motion` has the
+        measures of each signal; texts are empty where the environment gives none."""
+        numbers = [(name, float) for name in ("score", "success", "steps", "solved_at")]
+        texts = [("stage", f"U{STAGE_CHARACTERS}"), ("instruction", f"U{INSTRUCTION_CHARACTERS}")]
+        return np.dtype([("episode", int), *numbers, ("motion", float, len(self.followed) * len(MEASURES)), *texts])
 
     def run(
         self,
@@ -68,9 +68,7 @@ class Rollouts:
             keep: receives the executed actions of every step.
 
         Returns:
-            (len(episodes), columns): episode, score, success, steps and step of the first success, which may be NaN;
-            the measures of each signal's motion; the characters of the stage; and of the episode's instruction, if
-            there are instructions.
+            (len(episodes),) rows, see `columns`.
 
         Raises:
             ValueError: observations or actions of the environment do not fit the policy.
@@ -88,7 +86,6 @@ class Rollouts:
         env.is_watched = True
         first = env.reset([config.first_seed + episode for episode in episodes])
         obs = self._seen(first)
-        codes = [by_instruction.encode(values) for values in first.values() if values.dtype.kind == "U"][:1]
         scores, successes, steps, solved_at = *np.zeros((3, n)), np.full(n, np.nan)
         motion = Motion(self.followed, first, env.max_steps, self.rate)
         stages = np.full(n, "")
@@ -117,9 +114,12 @@ class Rollouts:
         scores[broken] = np.nan
         successes[broken] *= 0.0  # unknown stays unknown
         solved_at[broken] = np.nan
-        numbers = np.stack([episodes, scores, successes, steps, solved_at], axis=1)
-        reached = by_instruction.encode(stages, STAGE_CHARACTERS)
-        return np.concatenate([numbers, motion.measured(steps), reached, *codes], axis=1)
+        rows = np.zeros(n, self.columns)
+        rows["episode"], rows["score"], rows["success"] = episodes, scores, successes
+        rows["steps"], rows["solved_at"] = steps, solved_at
+        rows["motion"], rows["stage"] = motion.measured(steps), stages
+        rows["instruction"] = next((values for values in first.values() if values.dtype.kind == "U"), "")
+        return rows
 
     def _agent(self) -> VectorAgent:
         """Acts in a block of episodes as configured."""

@@ -1,25 +1,12 @@
-"""Instructions come back from numbers as they were, and their scores are means over their episodes."""
+"""Scores of an instruction are means over its episodes."""
 
 import math
 
 import numpy as np
 import pytest
 
-from dp_prior.data.samples.order import INSTRUCTION_CHARACTERS
-from dp_prior.evaluation.by_instruction import decode, encode, scores_by_instruction
+from dp_prior.evaluation.by_instruction import scores_by_instruction
 from dp_prior.evaluation.interval import mean_interval
-from tests.cases import every
-
-
-@every(text=["push the T", "", "ein schönes Tä", "押す 🤖", "x" * INSTRUCTION_CHARACTERS])
-def test_a_text_comes_back(text):
-    first, second = encode(np.array([text, "another"]))
-    assert (decode(first), decode(second)) == (text, "another")
-
-
-def test_longer_texts_are_cut():
-    (numbers,) = encode(np.array(["y" * (INSTRUCTION_CHARACTERS + 9)]))
-    assert decode(numbers) == "y" * INSTRUCTION_CHARACTERS
 
 
 def test_scores_are_means_over_the_episodes_of_an_instruction():
