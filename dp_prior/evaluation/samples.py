@@ -19,26 +19,17 @@ Part = Literal["train", "val", "test"]
 
 
 @runtime_checkable
-class SendsHeartbeats(Protocol):
-    """Ranks that wait for each other as long as heartbeats arrive."""
+class RanksOfRun(Protocol):
+    """Ranks that wait for each other as long as heartbeats arrive, leave an evaluation together, and show how much of
+    it is done; an `accelerate.Accelerator` alone does not."""
+
+    work: Work
 
     def beat(self) -> None:
         """Send a heartbeat; leaves the evaluation if the run is asked to stop."""
 
-
-@runtime_checkable
-class MayLeave(Protocol):
-    """Ranks that leave an evaluation together."""
-
     def leave_if_asked(self) -> None:
         """Leave the evaluation if the run is asked to stop, without a heartbeat."""
-
-
-@runtime_checkable
-class ShowsWork(Protocol):
-    """Ranks that show how much of an evaluation is done."""
-
-    work: Work
 
 
 def pick_samples(data: SplitData, split: Part, evaluator: str, data_set: str | None = None) -> Samples:
@@ -103,20 +94,9 @@ def dealt(
     for place, ids in enumerate(work_of(ranks).parts(batches[rank::size])):
         heartbeat(ranks)
         found[place, : len(ids)] = work(ids)
-    return gather_dealt(found, ranks).flatten(0, 1)[:n]
-
-
-def gather_dealt(own: Tensor, ranks: ReducingRanks | None) -> Tensor:
-    """Gather results of items dealt to ranks in turn, in the original order of the items. A collective.
-
-    Args:
-        own: (n, *shape) the part of this rank; n is the same on all ranks.
-
-    Returns:
-        (ranks * n, *shape) on every rank.
-    """
-    size = rank_and_size(ranks)[1]
-    return own if size == 1 else ranks.gather(own).view(size, *own.shape).transpose(0, 1).flatten(0, 1)
+    if size > 1:
+        found = ranks.gather(found).view(size, *found.shape).transpose(0, 1).flatten(0, 1)
+    return found.flatten(0, 1)[:n]
 
 
 def rank_and_size(ranks: ReducingRanks | None) -> tuple[int, int]:
@@ -126,16 +106,16 @@ def rank_and_size(ranks: ReducingRanks | None) -> tuple[int, int]:
 
 def work_of(ranks: ReducingRanks | None) -> Work:
     """Counts the parts of an evaluation, for the line that shows how much is done."""
-    return ranks.work if isinstance(ranks, ShowsWork) else Work()
+    return ranks.work if isinstance(ranks, RanksOfRun) else Work()
 
 
 def heartbeat(ranks: ReducingRanks | None) -> None:
     """Send a heartbeat where ranks have them; leaves the evaluation if the run is asked to stop."""
-    if isinstance(ranks, SendsHeartbeats):
+    if isinstance(ranks, RanksOfRun):
         ranks.beat()
 
 
 def leave_if_asked(ranks: ReducingRanks | None) -> None:
     """Leave the evaluation if the run is asked to stop; a wait, which is no sign of progress."""
-    if isinstance(ranks, MayLeave):
+    if isinstance(ranks, RanksOfRun):
         ranks.leave_if_asked()

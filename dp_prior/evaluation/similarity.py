@@ -25,7 +25,7 @@ from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.interval import COSINE, mean_interval, of_difference
 from dp_prior.evaluation.measured_models import device_of, evaluation_mode, pick_models, with_steps
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
-from dp_prior.evaluation.samples import evenly_spread, gather_dealt, heartbeat, pick_samples, rank_and_size, work_of
+from dp_prior.evaluation.samples import dealt, evenly_spread, heartbeat, pick_samples, rank_and_size, work_of
 from dp_prior.networks.encoders.text import EMBEDDING
 from dp_prior.tensors.metrics import ReducingRanks
 from dp_prior.tensors.randomness import Randomness
@@ -172,21 +172,21 @@ class SimilarityEvaluator(HeldOutEvaluator):
 
     def _draw(self, model: Any, sampler: SamplerConfig, ranks: ReducingRanks | None) -> Tensor:
         """(n, D): a sampled embedding for every text. Ranks share the work; every rank gets the whole result."""
-        config, (rank, size) = self.config, rank_and_size(ranks)
-        device = device_of(model)
-        own = self.ids[rank::size]
-        drawn = torch.zeros(-(-len(self.ids) // size), *model.spec.x_shape, device=device)  # equal lengths on all ranks
-        for begin in work_of(ranks).parts(range(0, len(own), config.batch_size)):
-            heartbeat(ranks)
-            batch = self.samples.fetch(own[begin : begin + config.batch_size]).to(device)
-            drawn[begin : begin + len(batch)] = model.predict(
+        config, device, n = self.config, device_of(model), len(self.ids)
+
+        def draw(places: Tensor) -> Tensor:
+            batch = self.samples.fetch(self.ids[places]).to(device)
+            return model.predict(
                 batch.cond[EMBEDDING],
                 text_encodings=batch.cond.get("text_encodings"),
                 candidates=config.candidates,
                 random=Randomness.from_counts(config.seed, "similarity", batch.ids),
                 sampler=sampler,
             )
-        return F.normalize(gather_dealt(drawn, ranks)[: len(self.ids)].cpu(), dim=-1)
+
+        like = torch.zeros(0, *model.spec.x_shape, device=device)
+        share = -(-n // rank_and_size(ranks)[1])  # smaller batches if needed, so that all ranks share the work
+        return F.normalize(dealt(n, min(config.batch_size, share), ranks, draw, like).cpu(), dim=-1)
 
 
 def recalls(queries: Tensor, gallery: Tensor, place: Tensor) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
-from dp_prior.evaluation.samples import dealt, evenly_spread, gather_dealt, pick_samples, shared_batches
+from dp_prior.evaluation.samples import dealt, evenly_spread, pick_samples, shared_batches
 from tests.cases import every
 from tests.evaluation.fakes import Samples, data, on_ranks
 from tests.messages import naming
@@ -67,13 +67,6 @@ def test_work_that_is_dealt_gives_every_rank_the_results_of_all_in_order_by_the_
     for found in results:
         assert torch.equal(found, torch.stack([numbers, numbers**2], dim=1))
     assert sorted(part for part in seen if part) == [tuple(part.tolist()) for part in numbers.split(3) if len(part)]
-
-
-@pytest.mark.parametrize("size", [1, 3])
-def test_gathering_undoes_dealing(size):
-    whole = torch.arange(12).view(6, 2)
-    parts = on_ranks(size, lambda models, ranks: gather_dealt(whole[ranks.process_index :: size], ranks), {})
-    assert all(torch.equal(part, whole) for part in parts)
 
 
 def test_a_part_is_that_of_its_name_in_the_data_or_in_one_of_its_sets():

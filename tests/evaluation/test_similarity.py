@@ -12,6 +12,7 @@ from dp_prior.config import ConfigError
 from dp_prior.evaluation.similarity import SimilarityConfig, margin, recalls
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.job.stop import Abandoned
+from dp_prior.job.work import Work
 from dp_prior.tasks.prior import PriorConfig
 from dp_prior.tensors.batch import Batch, Spec
 from dp_prior.tensors.randomness import Randomness
@@ -136,7 +137,8 @@ def test_batches_and_ranks_change_nothing():
 def test_every_batch_gives_a_sign_of_life():
     """Without one for so long as `dist_timeout` the ranks take each other for lost; a stop is noticed by them too."""
     beats = []
-    alone = SimpleNamespace(process_index=0, num_processes=1, beat=lambda: beats.append(0))
+    signs = {"work": Work(), "beat": lambda: beats.append(0), "leave_if_asked": lambda: None}
+    alone = SimpleNamespace(process_index=0, num_processes=1, **signs)
     measure(alone, batch_size=4, models=("ema",), eval_timesteps=(3,))
     batches = -(-N // 4)
     assert len(beats) == batches + 1 + batches  # reading the split, the training set, drawing
