@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import logging
 import re
@@ -13,10 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from dp_prior.config.extras import needing
-from dp_prior.inference.export.graph_options import AS_USUAL, OPSETS, Format, GraphOptions
+from dp_prior.inference.export.graph_options import OPSETS, Format, GraphOptions
 from dp_prior.inference.export.opsets import GraphError, lowered
 
-EXTENSIONS: dict[Format, str] = {"onnx": ".onnx", "torch_export": ".pt2"}
 LARGEST_ONNX = 2**31 - 2**20  # bytes; protobuf's limit of 2 GiB, less the graph around the weights
 BATCH = "batch"
 """Name of the first dimension of all inputs and outputs, where any number of rows is taken."""
@@ -26,14 +26,13 @@ def graph_file(
     module: nn.Module,
     inputs: tuple[Tensor | dict[str, Tensor], ...],
     layout: Format,
-    keys: Sequence[str] = ("x_t", "t", "tokens", "estimate"),
-    options: GraphOptions = AS_USUAL,
+    options: GraphOptions,
 ) -> bytes:
     """The content of the file of a graph.
 
     Args:
+        module: names its `outputs`; its inputs are named as the parameters of `forward`.
         inputs: example arguments of `forward`, with `options.batch` rows, or of several rows for any number.
-        keys: names of the inputs that are not observations.
 
     Raises:
         ImportError: a library of the extra `onnx` is not installed.
@@ -47,8 +46,8 @@ def graph_file(
             raise GraphError(f"has weights of {n_bytes / 1e9:.1f} GB, and an ONNX file holds 2; use torch_export")
     rows = {0: torch.export.Dim(BATCH)} if options.batch is None else {}
     shapes = tuple(dict.fromkeys(one, rows) if isinstance(one, dict) else rows for one in inputs)
-    names = [name for one, key in zip(inputs, (*keys, "obs"), strict=False)
-             for name in ([f"obs.{k}" for k in one] if isinstance(one, dict) else [key])]  # fmt: skip
+    names = [name for key, one in zip(inspect.signature(module.forward).parameters, inputs, strict=False)
+             for name in ([f"{key}.{part}" for part in one] if isinstance(one, dict) else [key])]  # fmt: skip
     with torch.no_grad(), _without_notes():
         program = torch.export.export(module.eval(), inputs, dynamic_shapes=shapes)
         if layout == "torch_export":

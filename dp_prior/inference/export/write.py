@@ -17,7 +17,7 @@ from dp_prior.files.durable import make_directory, publish, refuse_existing, tem
 from dp_prior.files.json_text import encode_document, seal
 from dp_prior.inference.export.example_rows import frame_shapes, observations
 from dp_prior.inference.export.exported_policy import FORMATS, PARITY, POLICY, ExportedPolicy, OnnxPolicy
-from dp_prior.inference.export.graph_files import EXTENSIONS, graph_file
+from dp_prior.inference.export.graph_files import graph_file
 from dp_prior.inference.export.graph_options import AS_USUAL, Format, GraphOptions, Precision
 from dp_prior.inference.export.graphs import ActionsGraph, DenoiserGraph, EncoderGraph, InsideGraph
 from dp_prior.inference.export.opsets import GraphError
@@ -176,9 +176,9 @@ def _graphs(
 ) -> dict[str, bytes]:
     """The files of the graphs by name. Args: content: see `document`."""
     files = {}
-    for name, graph, inputs, names in graph_parts(policy, options):
+    for name, graph, inputs in graph_parts(policy, options):
         try:
-            files[name + EXTENSIONS[layout]] = graph_file(graph, inputs, layout, names, options)
+            files[name + POLICIES[layout].extension] = graph_file(graph, inputs, layout, options)
         except ImportError:
             raise
         except GraphError as error:
@@ -195,10 +195,8 @@ def _graphs(
         raise ConfigError(source, [f"{error}; export it without --unroll"]) from error
 
 
-def graph_parts(
-    policy: DiffusionPolicy, options: GraphOptions
-) -> list[tuple[str, nn.Module, tuple[Any, ...], tuple[str, ...]]]:
-    """The graphs of an export, each with its name, example inputs, and the names of inputs but for observations."""
+def graph_parts(policy: DiffusionPolicy, options: GraphOptions) -> list[tuple[str, nn.Module, tuple[Any, ...]]]:
+    """The graphs of an export, each with its name and example inputs."""
     rows = options.batch or 3  # torch takes sizes 0 and 1 for constants
     obs = observations(policy, 0, rows, options.frames)
     encoder, denoiser = EncoderGraph(policy, options.frames), DenoiserGraph(policy)
@@ -207,13 +205,10 @@ def graph_parts(
     x_t, t = torch.zeros(rows, *policy.x_shape), torch.arange(rows) % policy.process.steps
     # a separate tensor: torch.export merges inputs that are the same object
     estimate = (torch.zeros_like(x_t),) if policy.process.input_factor == 2 else ()
-    parts = [
-        ("encoder", encoder, (obs,), ()),
-        ("denoiser", denoiser, (x_t, t, tokens, *estimate), ("x_t", "t", "tokens", "estimate")),
-    ]
+    parts = [("encoder", encoder, (obs,)), ("denoiser", denoiser, (x_t, t, tokens, *estimate))]
     if references(policy) is not None or options.unroll:
         keys = sorted(policy.transforms.references)
         seen = ({key: obs[key] for key in keys},) if keys else ()
-        parts.append(("actions", ActionsGraph(policy), (x_t, *seen), ("x",)))
-        parts.append(("inside", InsideGraph(policy), (torch.zeros(rows, *policy.spec.x_shape), *seen), ("actions",)))
+        parts.append(("actions", ActionsGraph(policy), (x_t, *seen)))
+        parts.append(("inside", InsideGraph(policy), (torch.zeros(rows, *policy.spec.x_shape), *seen)))
     return parts

@@ -25,7 +25,7 @@ def made(**options):
 
     rows = options.get("batch") or 3
     inputs = (torch.zeros(rows, 4, 2), {"a": torch.zeros(rows, 2), "b": torch.zeros(rows, 5)})
-    return onnx.load_from_string(graph_file(Part(), inputs, "onnx", ("x",), GraphOptions(**options)))
+    return onnx.load_from_string(graph_file(Part(), inputs, "onnx", GraphOptions(**options)))
 
 
 def shapes(model):

@@ -40,8 +40,8 @@ def graphs(kind, precision):
     if precision == "fp16":
         policy.cast_weights(torch.float16)
     files = {
-        f"{name}.onnx": graph_file(graph, inputs, "onnx", names, options)
-        for name, graph, inputs, names in graph_parts(policy, options)
+        f"{name}.onnx": graph_file(graph, inputs, "onnx", options)
+        for name, graph, inputs in graph_parts(policy, options)
     }
     return files | unrolled_files(files, document(policy, policy.sampler, options))
 
