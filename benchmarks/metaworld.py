@@ -19,8 +19,8 @@ import numpy as np
 
 from benchmarks import training
 from dp_prior.commands.embed import embed_data
+from dp_prior.envs.demonstrations import write_demonstrations
 from dp_prior.envs.metaworld import MetaWorldConfig
-from dp_prior.envs.metaworld_demonstrations import write_demonstrations
 from dp_prior.envs.metaworld_tasks import INSTRUCTIONS, SETS
 from dp_prior.evaluation.interval import share_interval
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
-from dp_prior.envs.pusht_demonstrations import write_demonstrations
+from dp_prior.envs.demonstrations import write_demonstrations
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.inference.load import load_policy
 from dp_prior.tracking.identity import IDENTITY
@@ -86,7 +86,7 @@ def test_trained_killed_carried_over_finished_and_acting_from_the_hub(tmp_path, 
     for extra in ("gym_pusht", "tensorboard", "mlflow", "sqlalchemy"):
         pytest.importorskip(extra)
     data = tmp_path / "pusht.npz"
-    write_demonstrations(data, 10, seed=0, workers=2)
+    write_demonstrations(data, "pusht", 10, workers=2)
 
     training = start(small(tmp_path / "first", data, 100_000))  # it is killed long before
     try:

@@ -206,35 +206,21 @@ def make_demonstrations(out: Path, task: str, episodes: int, seed: int, workers:
     """Record demonstrations by the scripted expert of Push-T, or of tasks of Meta-World, ALOHA or robosuite.
     After a stop the same command continues."""
     from dp_prior.config import ConfigError, errors_of
-    from dp_prior.envs import (
-        aloha_demonstrations,
-        metaworld_demonstrations,
-        pusht_demonstrations,
-        robosuite_demonstrations,
-    )
-    from dp_prior.envs.aloha_world import STAGES
+    from dp_prior.envs.demonstrations import NOISY, TASKS, write_demonstrations
     from dp_prior.envs.metaworld import check_tasks
-    from dp_prior.envs.metaworld_tasks import INSTRUCTIONS, SETS, told_tasks
-    from dp_prior.envs.robosuite_expert import EXPERTS
+    from dp_prior.envs.metaworld_tasks import told_tasks
 
-    if noise and task not in (known := [*STAGES, *EXPERTS]):
-        raise ConfigError("--noise", [f"is {noise:g}, but only {', '.join(known)} take noise; remove it"])
-    if task not in (known := ["pusht", *STAGES, *EXPERTS, *SETS, *INSTRUCTIONS]) and "," not in task:
-        close = difflib.get_close_matches(task, known, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"the tasks that have: {', '.join(known)}"
+    if noise and task not in NOISY:
+        raise ConfigError("--noise", [f"is {noise:g}, but only {', '.join(NOISY)} take noise; remove it"])
+    if task not in TASKS and "," not in task:
+        close = difflib.get_close_matches(task, TASKS, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"the tasks that have: {', '.join(TASKS)}"
         raise ConfigError("--task", [f"{task!r} has no scripted expert; {hint}"])
-    several: tuple[str, ...] = ()
-    if task == "pusht":
-        pusht_demonstrations.write_demonstrations(out, episodes, seed, workers)
-    elif task in STAGES:
-        aloha_demonstrations.write_demonstrations(out, task, episodes, seed, workers, noise)
-    elif task in EXPERTS:
-        robosuite_demonstrations.write_demonstrations(out, task, episodes, seed, workers, noise)
-    else:
-        several = told_tasks(tuple(task.split(",")) if "," in task else task)
+    several = told_tasks(tuple(task.split(",")) if "," in task else task)
+    if task not in ("pusht", *NOISY):
         with errors_of("--task"):
             check_tasks(several or (task,))
-        metaworld_demonstrations.write_demonstrations(out, several or task, episodes, seed, workers)
+    write_demonstrations(out, several or task, episodes, seed, workers, noise)
     each = f", {episodes} of each of {len(several)} tasks," if several else ""
     echo(f"wrote {episodes * (len(several) or 1)} episodes{each} to {out}")
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
-
 import numpy as np
 
 from dp_prior.envs.aloha_expert import AlohaExpert
 from dp_prior.envs.aloha_world import AlohaWorld
-from dp_prior.envs.kept_episodes import record_kept
-from dp_prior.pixels.renderers.aloha import GRIPPERS, AlohaTask, load_model, need_aloha
+from dp_prior.pixels.renderers.aloha import GRIPPERS, AlohaTask, load_model
 
 MAX_STEPS = 400
 AFTER = {"transfer_cube": 40, "insertion": 10}  # steps recorded after success: the right gripper lets go of the cube
@@ -63,20 +59,3 @@ def moved(action: np.ndarray, offset: np.ndarray, closed: np.ndarray) -> np.ndar
     command = (action + offset).astype(np.float32)
     command[GRIPPERS] = np.where(closed, 0.0, action[GRIPPERS])
     return command
-
-
-def write_demonstrations(
-    path: str | Path,
-    task: AlohaTask,
-    episodes: int = 50,
-    seed: int = 0,
-    workers: int | None = None,
-    noise: float = 0.0,
-) -> int:
-    """Record the first `episodes` solved episodes of the seeds from `seed` on; see `record_kept` and `demonstrate`.
-
-    Raises:
-        ImportError: gym-aloha is missing.
-    """
-    need_aloha()
-    return record_kept(path, partial(demonstrate, task=task, noise=noise), episodes, seed, workers)

@@ -30,7 +30,6 @@ def record(
     episodes: int,
     seed: int,
     workers: int | None,
-    progress: Callable[[int, int], None] = lambda done, seeds_tried: None,
     instructions: Sequence[str] = (),
 ) -> int:
     """Write the first `episodes` solved episodes of the seeds from `seed` on as one compressed npz.
@@ -45,7 +44,6 @@ def record(
         path: file to write at the end; see `write_episodes`.
         demonstrate: must be picklable.
         workers: number of processes, None for one per core; does not affect the result.
-        progress: called after every seed with the number of solved episodes and of seeds tried.
 
     Returns:
         Number of seeds tried.
@@ -76,7 +74,6 @@ def record(
                 if is_solved:
                     solved[one] = arrays
                     missing[number_of(one - seed, kinds)] -= 1
-                progress(len(solved), tried)
     seeds = sorted(solved)
     states, actions, *others = zip(*(solved[one] for one in seeds), strict=True)
     more = {name: np.concatenate(parts) for name, parts in zip(("executed", "scene"), others, strict=False)}

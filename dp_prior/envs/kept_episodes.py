@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -49,12 +49,17 @@ class KeptEpisodes:
 
 
 def record_kept(
-    path: str | Path, demonstrate: partial, episodes: int, seed: int, workers: int | None, **more: Any
+    path: str | Path,
+    demonstrate: partial,
+    episodes: int,
+    seed: int,
+    workers: int | None,
+    instructions: Sequence[str] = (),
 ) -> int:
     """Write demonstrations as `record` does, with its arguments; after a stop the same call goes on with the episodes
     that are played."""
     kept = KeptEpisodes(demonstrate, Path(path))
     try:
-        return record(path, kept, episodes, seed, workers, **more)
+        return record(path, kept, episodes, seed, workers, instructions)
     finally:
         kept.remove_written()

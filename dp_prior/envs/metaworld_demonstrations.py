@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
-
 import numpy as np
 
-from dp_prior.envs.kept_episodes import record_kept
-from dp_prior.envs.metaworld import SeededTask, check_tasks, scripted_policy
-from dp_prior.envs.metaworld_tasks import INSTRUCTIONS, told_tasks
+from dp_prior.envs.metaworld import SeededTask, scripted_policy
 from dp_prior.envs.told import number_of
 
 DISTURBANCE_RATE = 0.04  # probability per step that a disturbance begins
@@ -63,21 +58,3 @@ def demonstrate(seed: int, task: str) -> tuple[np.ndarray, np.ndarray, np.ndarra
 def demonstrate_told(seed: int, tasks: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, bool]:
     """One episode of the task that the seed chooses; see `demonstrate`."""
     return demonstrate(seed, tasks[number_of(seed, len(tasks))])
-
-
-def write_demonstrations(
-    path: str | Path, task: str | tuple[str, ...], episodes: int = 100, seed: int = 0, workers: int | None = None
-) -> int:
-    """Record the first `episodes` solved episodes of the seeds from `seed` on, of several tasks `episodes` of each with
-    its instruction; see `record_kept`, `demonstrate` and `MetaWorldConfig.task`.
-
-    Raises:
-        ImportError: metaworld is missing.
-        ValueError: a task does not exist, or is named twice.
-    """
-    tasks = told_tasks(task)
-    check_tasks(tasks or (task,))
-    if not tasks:
-        return record_kept(path, partial(demonstrate, task=task), episodes, seed, workers)
-    expert = partial(demonstrate_told, tasks=tasks)
-    return record_kept(path, expert, episodes, seed, workers, instructions=[INSTRUCTIONS[one] for one in tasks])

@@ -5,14 +5,9 @@ An episode depends only on its seed. The file has the layout of a replay buffer:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
-
 import numpy as np
 
 from dp_prior.config.extras import needing
-from dp_prior.envs.kept_episodes import record_kept
 from dp_prior.envs.pusht_expert import (
     AGENT_RADIUS,
     GOAL_TURN,
@@ -77,15 +72,3 @@ def placed_start(rng: np.random.Generator) -> np.ndarray:
         if 0 < gap < 20 and excess < 0:
             position = centre + POSITION  # gym-pusht places the block, then turns it about the centre of gravity
             return np.array([agent.real, agent.imag, position.real, position.imag, np.angle(turn)])
-
-
-def write_demonstrations(
-    path: str | Path,
-    episodes: int = 200,
-    seed: int = 0,
-    workers: int | None = None,
-    progress: Callable[[int, int], None] = lambda done, seeds_tried: None,
-) -> int:
-    """Record the first `episodes` solved episodes of the seeds from `seed` on; see `record_kept`."""
-    expert = partial(demonstrate, expert=PushTExpert())
-    return record_kept(path, expert, episodes, seed, workers, progress=progress)

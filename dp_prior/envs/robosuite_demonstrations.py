@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
-from pathlib import Path
+from functools import lru_cache
 
 import numpy as np
 
-from dp_prior.envs.kept_episodes import record_kept
 from dp_prior.envs.lockstep import Lockstep
 from dp_prior.envs.robosuite import RobosuiteConfig
 from dp_prior.envs.robosuite_expert import EXPERTS
-from dp_prior.pixels.renderers.robosuite import need_robosuite
 
 NOISE_RATE = 0.03  # probability per step of a disturbed episode that a disturbance begins
 NOISE_STEPS = 3, 8  # fewest and most steps of a disturbance
@@ -63,15 +60,3 @@ def moved(action: np.ndarray, offset: np.ndarray, opens: bool) -> np.ndarray:
     """An action (7,) shifted by `offset` (6,), within limits, with the gripper open if it `opens`."""
     gripper = -1.0 if opens else action[6]
     return np.clip([*(action[:6] + offset), gripper], -1.0, 1.0).astype(np.float32)
-
-
-def write_demonstrations(
-    path: str | Path, task: str, episodes: int = 50, seed: int = 0, workers: int | None = None, noise: float = 0.0
-) -> int:
-    """Record the first `episodes` solved episodes of the seeds from `seed` on; see `record_kept` and `demonstrate`.
-
-    Raises:
-        ImportError: robosuite is missing.
-    """
-    need_robosuite()
-    return record_kept(path, partial(demonstrate, task=task, noise=noise), episodes, seed, workers)

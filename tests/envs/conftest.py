@@ -1,9 +1,20 @@
-"""Simulators that may be missing, and the demonstrations in the repository."""
+"""Simulators that may be missing, the demonstrations in the repository, and recordings in the test's process."""
+
+import contextlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from dp_prior.envs import expert_demonstrations
 from tests.envs.shipped import SHIPPED
+
+
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """Worker processes take seconds to start; what they do is the same here."""
+    pool = SimpleNamespace(map=map)
+    monkeypatch.setattr(expert_demonstrations, "_recorders", lambda workers: contextlib.nullcontext(pool))
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,5 @@
 """Demonstrations of ALOHA: what the expert chose, what was executed, and the seed that replays the episode."""
 
-import contextlib
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -13,9 +10,10 @@ needs("gym_aloha", "aloha")
 from click.testing import CliRunner  # noqa: E402
 
 from dp_prior.cli import main  # noqa: E402
-from dp_prior.envs.aloha_demonstrations import demonstrate, moved, write_demonstrations  # noqa: E402
+from dp_prior.envs.aloha_demonstrations import demonstrate, moved  # noqa: E402
 from dp_prior.envs.aloha_expert import AlohaExpert  # noqa: E402
 from dp_prior.envs.aloha_world import AlohaWorld  # noqa: E402
+from dp_prior.envs.demonstrations import write_demonstrations  # noqa: E402
 from dp_prior.envs.kept_episodes import KeptEpisodes  # noqa: E402
 from dp_prior.pixels.renderers.aloha import load_model  # noqa: E402
 
@@ -44,8 +42,10 @@ def test_executed_commands_lead_to_the_recorded_states_and_actions_are_the_exper
     np.testing.assert_allclose(actions[::20], [expert.act(state) for state in states[::20]], atol=1e-6)
 
 
-def test_a_file_has_seeds_from_which_it_can_be_replayed_and_a_killed_recording_goes_on(tmp_path, monkeypatch):
-    from dp_prior.envs import aloha_demonstrations, expert_demonstrations
+def test_a_file_has_seeds_from_which_it_can_be_replayed_and_a_killed_recording_goes_on(
+    tmp_path, in_this_process, monkeypatch
+):
+    from dp_prior.envs import aloha_demonstrations
 
     played, dies = [], [True]
 
@@ -57,8 +57,6 @@ def test_a_file_has_seeds_from_which_it_can_be_replayed_and_a_killed_recording_g
         return state, state[:, :14], state[:, :14] + 1, seed != 11
 
     monkeypatch.setattr(aloha_demonstrations, "demonstrate", brief)
-    pool = SimpleNamespace(map=map)
-    monkeypatch.setattr(expert_demonstrations, "_recorders", lambda workers: contextlib.nullcontext(pool))
     path = tmp_path / "d.npz"
     with pytest.raises(RuntimeError):
         write_demonstrations(path, "transfer_cube", 3, 10)

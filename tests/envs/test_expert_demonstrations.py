@@ -1,13 +1,11 @@
 """Files of demonstrations come back as they were written, and hold the first solved episodes of their seeds."""
 
-import contextlib
 import errno
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
-from dp_prior.envs import expert_demonstrations as demonstrations
 from dp_prior.envs.expert_demonstrations import read_demonstrations, record, write_episodes
 from tests.messages import naming
 
@@ -25,13 +22,6 @@ def episode(seed):
     random = np.random.default_rng(seed)
     length = 1 + seed % 4
     return random.random((length, 5)), random.random((length, 2)), seed % 3 != 0
-
-
-@pytest.fixture
-def in_this_process(monkeypatch):
-    """Worker processes take seconds to start; what they do is the same here."""
-    pool = SimpleNamespace(map=map)
-    monkeypatch.setattr(demonstrations, "_recorders", lambda workers: contextlib.nullcontext(pool))
 
 
 @given(st.lists(st.integers(0, 99), min_size=1, max_size=5))
@@ -49,23 +39,20 @@ def test_what_is_written_is_read(tmp_path_factory, seeds):
 
 @pytest.mark.parametrize(("count", "seed"), [(1, 0), (1, 1), (7, 0), (5, 100)])
 def test_the_first_solved_seeds_are_recorded_and_every_seed_tried_is_counted(tmp_path, in_this_process, count, seed):
-    calls = []
-    tried = record(tmp_path / "d.npz", episode, count, seed, None, lambda *counts: calls.append(counts))
+    tried = record(tmp_path / "d.npz", episode, count, seed, None)
     solved = [number for number in range(seed, seed + tried) if episode(number)[2]]
     assert len(solved) == count and solved[-1] == seed + tried - 1  # not one seed more than needed
     states, actions, ends = read_demonstrations(tmp_path / "d.npz")
     np.testing.assert_array_equal(states, np.concatenate([episode(number)[0] for number in solved]))
     np.testing.assert_array_equal(actions, np.concatenate([episode(number)[1] for number in solved]))
     assert ends.tolist() == np.cumsum([len(episode(number)[0]) for number in solved]).tolist()
-    assert [tries for _, tries in calls] == list(range(1, tried + 1)) and calls[-1][0] == count
 
 
 @pytest.mark.parametrize(("count", "seed"), [(1, 0), (3, 0), (2, 5)])
 def test_of_every_instruction_the_first_solved_seeds_are_recorded(tmp_path, in_this_process, count, seed):
     """Two of three seeds are solved, so with four instructions each fails in turn."""
-    calls, texts = [], ["a", "b", "c", "d"]
-    more = {"progress": lambda *counts: calls.append(counts), "instructions": texts}
-    tried = record(tmp_path / "d.npz", lambda one: (*episode(one)[:2], *episode(one)[1:]), count, seed, None, **more)
+    texts = ["a", "b", "c", "d"]
+    tried = record(tmp_path / "d.npz", lambda one: (*episode(one)[:2], *episode(one)[1:]), count, seed, None, texts)
     chosen = [[one for one in range(seed, 99) if one % 4 == aim and episode(one)[2]][:count] for aim in range(4)]
     seeds = sorted(sum(chosen, []))
     found = np.load(tmp_path / "d.npz")
@@ -73,7 +60,6 @@ def test_of_every_instruction_the_first_solved_seeds_are_recorded(tmp_path, in_t
     np.testing.assert_array_equal(found["state"], np.concatenate([episode(one)[0] for one in seeds]))
     np.testing.assert_array_equal(found["executed"], found["action"])
     assert found["task"].tolist() == [one % 4 for one in seeds for _ in episode(one)[0]]
-    assert calls[-1] == (4 * count, tried)
     assert tried == sum(len(range(aim + (seed - aim + 3) // 4 * 4, own[-1] + 1, 4)) for aim, own in enumerate(chosen))
 
 

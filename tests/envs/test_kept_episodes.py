@@ -2,21 +2,22 @@
 
 import contextlib
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from dp_prior.envs import expert_demonstrations, metaworld_demonstrations, pusht_demonstrations
 from dp_prior.envs.expert_demonstrations import record
 from dp_prior.envs.kept_episodes import KeptEpisodes, record_kept
 
-PLAYED = []
+PLAYED, INTERRUPTED = [], set()
 
 
 def play(seed, task):
     if seed < 0:
         raise RuntimeError("killed")
+    if seed in INTERRUPTED:
+        INTERRUPTED.remove(seed)
+        raise KeyboardInterrupt
     PLAYED.append((seed, task))
     return np.full((2, 3), seed, np.float32), np.ones((2, 1)), seed % 2 == 0
 
@@ -44,44 +45,16 @@ def test_an_episode_that_was_cut_off_leaves_nothing(tmp_path):
     assert not list(kept.folder.glob("*.npz"))
 
 
-@pytest.fixture
-def in_this_process(monkeypatch):
-    pool = SimpleNamespace(map=map)
-    monkeypatch.setattr(expert_demonstrations, "_recorders", lambda workers: contextlib.nullcontext(pool))
-
-
 def test_a_stopped_recording_of_several_instructions_goes_on_to_the_same_file(tmp_path, in_this_process):
     texts, whole, stopped = ("open it", "close it"), tmp_path / "whole.npz", tmp_path / "stopped.npz"
     PLAYED.clear()
     record(whole, partial(play, task="a"), 2, 4, None, instructions=texts[:1])
     assert [seed for seed, _ in PLAYED] == [4, 5, 6]
 
-    def stop(done, tried):
-        if tried == 2:
-            raise KeyboardInterrupt
-
     PLAYED.clear()
-    for progress in (stop, lambda done, tried: None):
+    INTERRUPTED.add(6)
+    for _ in range(2):
         with contextlib.suppress(KeyboardInterrupt):
-            record_kept(stopped, partial(play, task="a"), 2, 4, None, instructions=texts[:1], progress=progress)
+            record_kept(stopped, partial(play, task="a"), 2, 4, None, texts[:1])
     assert [seed for seed, _ in PLAYED] == [4, 5, 6]
     assert stopped.read_bytes() == whole.read_bytes() and sorted(tmp_path.iterdir()) == [stopped, whole]
-
-
-@pytest.mark.parametrize(("module", "task"), [(pusht_demonstrations, ()), (metaworld_demonstrations, ("push-v3",))])
-def test_recordings_of_every_simulator_go_on(module, task, tmp_path, in_this_process, monkeypatch):
-    played = []
-
-    def stopped_once(seed, **arguments):
-        if seed == 2 and 2 not in played:
-            played.append(seed)
-            raise KeyboardInterrupt
-        played.append(seed)
-        return np.ones((2, 5), np.float32), np.ones((2, 2), np.float32), True
-
-    monkeypatch.setattr(module, "demonstrate", stopped_once)
-    monkeypatch.setattr(metaworld_demonstrations, "check_tasks", lambda tasks: None)
-    with pytest.raises(KeyboardInterrupt):
-        module.write_demonstrations(tmp_path / "d.npz", *task, episodes=4)
-    assert module.write_demonstrations(tmp_path / "d.npz", *task, episodes=4) == 4
-    assert played == [0, 1, 2, 2, 3]

@@ -1,16 +1,14 @@
 """Demonstrations of Meta-World hold what the expert chose."""
 
-import contextlib
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from dp_prior.cli import main
-from dp_prior.envs import expert_demonstrations, metaworld_demonstrations
+from dp_prior.envs import metaworld_demonstrations
+from dp_prior.envs.demonstrations import write_demonstrations
 from dp_prior.envs.metaworld import MetaWorldConfig
-from dp_prior.envs.metaworld_demonstrations import demonstrate, write_demonstrations
+from dp_prior.envs.metaworld_demonstrations import demonstrate
 from dp_prior.envs.metaworld_tasks import INSTRUCTIONS
 from tests.messages import told
 
@@ -67,9 +65,7 @@ def test_written_demonstrations_do_not_depend_on_the_number_of_workers(metaworld
         assert arrays["seed"].tolist() == [5, 6, 7]
 
 
-def test_demonstrations_of_several_tasks_are_those_of_each_and_told(metaworld, tmp_path, monkeypatch):
-    pool = SimpleNamespace(map=map)
-    monkeypatch.setattr(expert_demonstrations, "_recorders", lambda workers: contextlib.nullcontext(pool))
+def test_demonstrations_of_several_tasks_are_those_of_each_and_told(metaworld, tmp_path, in_this_process):
     path = tmp_path / "several.npz"
     asked = ["--task", "button-press-v3,handle-press-v3", "--episodes", "1", "--seed", "7", "--out", str(path)]
     said = CliRunner().invoke(main, ["make-demonstrations", *asked], catch_exceptions=False)

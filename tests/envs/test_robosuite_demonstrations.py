@@ -7,8 +7,9 @@ from tests.extras import needs
 
 needs("robosuite", "robosuite")
 
+from dp_prior.envs.demonstrations import write_demonstrations  # noqa: E402
 from dp_prior.envs.robosuite import RobosuiteConfig  # noqa: E402
-from dp_prior.envs.robosuite_demonstrations import demonstrate, moved, write_demonstrations  # noqa: E402
+from dp_prior.envs.robosuite_demonstrations import demonstrate, moved  # noqa: E402
 from dp_prior.envs.robosuite_expert import EXPERTS  # noqa: E402
 
 
