@@ -18,7 +18,7 @@ from dp_prior.config import Config
 from dp_prior.envs.expert import Expert
 from dp_prior.envs.lockstep import Lockstep
 from dp_prior.envs.metaworld_tasks import INSTRUCTIONS, SETS, told_tasks
-from dp_prior.envs.told import INSTRUCTION, number_of, read_told
+from dp_prior.envs.told import INSTRUCTION, number_of
 from dp_prior.pixels.renderers.metaworld import (
     SCENE,
     MetaWorldCamera,
@@ -89,8 +89,8 @@ class MetaWorldConfig(Config):
             max_steps=self.max_steps,
             fps=80,
             obs_shapes=shapes | ({INSTRUCTION: ()} if tasks else {}),
-            read_obs=partial(read_told, read=_read) if tasks else _read,
-            draw=lambda raw: _draw(raw[0] if tasks else raw, drawn),
+            read_obs=_read,
+            draw=partial(_draw, cameras=drawn),
             score="success",
             success_score=None,
         )
@@ -106,13 +106,15 @@ class MetaWorldConfig(Config):
         return lambda obs: policies[str(obs.get(INSTRUCTION, INSTRUCTIONS[tasks[0]]))](obs["state"])
 
 
-Seen = dict[str, np.ndarray]
-"""Observations of a task: state (39,) float64, as an expert needs the numbers, and scene (184,) float32."""
+Seen = dict[str, Any]
+"""Observations of a task: state (39,) float64, as an expert needs the numbers, scene (184,) float32, and of one of
+several tasks instruction, a text."""
 
 
 def _read(seen: Seen) -> dict[str, np.ndarray]:
     state = seen["state"].astype(np.float32)
-    return {"state": state, "hand": state[:4], "scene": seen["scene"]}
+    told = {INSTRUCTION: np.array(seen[INSTRUCTION])} if INSTRUCTION in seen else {}
+    return {"state": state, "hand": state[:4], "scene": seen["scene"], **told}
 
 
 def _draw(seen: Seen, cameras: Mapping[str, MetaWorldRenderer]) -> dict[str, np.ndarray]:
@@ -170,16 +172,14 @@ class ToldTask:
         self._task, self._env = tasks[0], self._open(tasks[0])
         self.action_space = self._env.action_space  # of every task
 
-    def reset(self, seed: int) -> tuple[tuple[Seen, str], dict[str, Any]]:
-        """What is seen at the start and the instruction, and an empty info."""
+    def reset(self, seed: int) -> tuple[Seen, dict[str, Any]]:
+        """See `SeededTask.reset`."""
         self._turn_to(self._tasks[number_of(seed, len(self._tasks))])
-        seen, info = self._env.reset(seed)
-        return (seen, INSTRUCTIONS[self._task]), info
+        return self._told(*self._env.reset(seed))
 
     def step(self, action: np.ndarray) -> tuple[Any, ...]:
-        """See `SeededTask.step`; the observation as of `reset`."""
-        seen, *rest = self._env.step(action)
-        return (seen, INSTRUCTIONS[self._task]), *rest
+        """See `SeededTask.step`."""
+        return self._told(*self._env.step(action))
 
     def render(self) -> np.ndarray:
         """See `SeededTask.render`."""
@@ -188,6 +188,9 @@ class ToldTask:
     def close(self) -> None:
         """See `SeededTask.close`."""
         self._env.close()
+
+    def _told(self, seen: Seen, *rest: Any) -> tuple[Any, ...]:
+        return {**seen, INSTRUCTION: INSTRUCTIONS[self._task]}, *rest
 
     def _turn_to(self, task: str) -> None:
         """Simulate this task. One model is held at a time: 50 in each row would take 1 GB a row, a new one 0.2 s."""

@@ -18,7 +18,7 @@ from dp_prior.envs.lockstep import Lockstep
 from dp_prior.envs.pusht import OBS_SHAPES, PushTConfig, read_state, reduced, repeatable_env, sensed
 from dp_prior.envs.pusht_keypoints import keypoints
 from dp_prior.envs.starts import SEED
-from dp_prior.envs.told import INSTRUCTION, number_of, read_told, told_rows
+from dp_prior.envs.told import INSTRUCTION, number_of, told_rows
 from dp_prior.files.durable import refuse_existing
 from dp_prior.pixels.renderers.pusht import SCREEN, PushTWithoutGoalRendererConfig
 
@@ -72,7 +72,8 @@ def _env_with_goals() -> Any:
 
 
 def _read(raw: tuple[np.ndarray, str]) -> dict[str, np.ndarray]:
-    return read_told(raw, lambda state: read_state(state, {"keypoint": keypoints}))
+    state, text = raw
+    return {**read_state(state, {"keypoint": keypoints}), INSTRUCTION: np.array(text)}
 
 
 def _draw(raw: tuple[np.ndarray, str], cameras: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,11 +13,6 @@ INSTRUCTION = "instruction"
 def number_of(seed: int, count: int) -> int:
     """Number of the aim of a seed's episode, of `count` aims: consecutive seeds take turns."""
     return int(seed) % count
-
-
-def read_told(raw: tuple[Any, str], read: Callable[[Any], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Arrays by key of a raw observation and its instruction."""
-    return {**read(raw[0]), INSTRUCTION: np.array(raw[1])}
 
 
 def told_rows(key: str, numbers: Sequence[int], lengths: Sequence[int], texts: Sequence[str]) -> dict[str, np.ndarray]:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_prior.envs.told import number_of, read_told, told_rows
+from dp_prior.envs.told import number_of, told_rows
 
 
 @given(st.integers(0, 2**63 - 50), st.integers(1, 50))
@@ -19,8 +19,3 @@ def test_every_row_of_a_file_finds_the_text_of_its_episode(episodes):
     found = told_rows("aim", numbers, lengths, ["a", "bb", "c"])
     texts = [["a", "bb", "c"][number] for number, length in episodes for _ in range(length)]
     assert found["instructions"][found["aim"]].tolist() == texts and set(found) == {"aim", "instructions"}
-
-
-def test_the_instruction_is_one_more_observation():
-    found = read_told((3.0, "go"), lambda raw: {"x": np.array(raw)})
-    assert found["x"] == 3.0 and found["instruction"].shape == () and str(found["instruction"]) == "go"
