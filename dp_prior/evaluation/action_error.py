@@ -25,7 +25,7 @@ from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.grid import beside
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.measured_models import device_of, evaluation_mode, pick_models, with_steps
-from dp_prior.evaluation.measurement import EvaluatorName, Measurement, evaluation_file
+from dp_prior.evaluation.measurement import EvaluatorName, Measurement
 from dp_prior.evaluation.open_loop import OpenLoop, episode_runs, write_film
 from dp_prior.evaluation.picture import import_figure
 from dp_prior.evaluation.samples import dealt, evenly_spread, pick_samples, rank_and_size, work_of
@@ -147,7 +147,7 @@ class ActionErrorEvaluator(HeldOutEvaluator):
         result, config = super().run(models, ranks, progress), self.config
         if config.filmed and self.output_dir is not None:
             policy = pick_models(models, config.models[:1], config.name)[config.models[0]]
-            path = evaluation_file(self.output_dir, config.name, progress, ".mp4")
+            path = self.file(progress, ".mp4")
             with evaluation_mode(policy), result.writing():
                 self._film(path, policy, ranks)
                 result.media[f"{config.name}/video"] = path

@@ -12,8 +12,8 @@ from torch import nn
 from dp_prior.clock import Progress
 from dp_prior.evaluation.evaluator_record import EvaluatorRecord
 from dp_prior.evaluation.measured_models import evaluation_mode, pick_models
-from dp_prior.evaluation.measurement import Measurement, evaluation_file, write_report
-from dp_prior.evaluation.samples import rank_and_size, work_of
+from dp_prior.evaluation.measurement import Measurement, WritingEvaluator
+from dp_prior.evaluation.samples import work_of
 from dp_prior.tasks import TaskConfig
 from dp_prior.tensors.metrics import ReducingRanks
 
@@ -75,20 +75,13 @@ class SampledConfig(HeldOutConfig):
         return {**super().placeholders(), "steps": self.eval_timesteps}
 
 
-class HeldOutEvaluator:
-    """Base class of the evaluators; a subclass has `measure`."""
+class HeldOutEvaluator(WritingEvaluator):
+    """Base class of the evaluators of a `HeldOutConfig`; a subclass has `measure`."""
 
     def __init__(self, config: Any, samples: Any, output_dir: Path | None = None):
-        """
-        Args:
-            config: a `HeldOutConfig`.
-            samples: the part of the data.
-            output_dir: where reports go; None for nowhere.
-        """
-        self.config = config
-        self.every = config.every
+        """Args: samples: the part of the data; config, output_dir: see `WritingEvaluator`."""
+        super().__init__(config, output_dir)
         self.samples = samples
-        self.output_dir = output_dir
 
     def run(self, models: dict[str, nn.Module], ranks: ReducingRanks | None, progress: Progress) -> Measurement:
         """Measure; a collective when there are several ranks."""
@@ -103,10 +96,3 @@ class HeldOutEvaluator:
     def measure(self, model: Any, name: str, ranks: ReducingRanks | None, result: Measurement) -> None:
         """Measure one model; adds results under names that begin with `name`."""
         raise NotImplementedError
-
-    def report(self, result: Measurement, progress: Progress, ranks: ReducingRanks | None) -> Measurement:
-        """Write the result to disk on the main rank, if there is an output folder."""
-        if self.output_dir is not None and rank_and_size(ranks)[0] == 0:
-            path = evaluation_file(self.output_dir, self.config.name, progress, ".json")
-            write_report(path, self.config, progress, result)
-        return result

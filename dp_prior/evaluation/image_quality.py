@@ -27,8 +27,8 @@ from dp_prior.evaluation.distance import frechet_distance, kernel_distance
 from dp_prior.evaluation.grid import grid, write_png
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.measured_models import device_of, evaluation_mode, pick_models, with_steps
-from dp_prior.evaluation.measurement import EvaluatorName, Measurement, evaluation_file
-from dp_prior.evaluation.samples import dealt, evenly_spread, pick_samples, rank_and_size, work_of
+from dp_prior.evaluation.measurement import EvaluatorName, Measurement
+from dp_prior.evaluation.samples import dealt, evenly_spread, pick_samples, work_of
 from dp_prior.pixels.picture_files import import_pillow
 from dp_prior.tasks import TaskConfig
 from dp_prior.tasks.image import ImageTaskConfig
@@ -216,7 +216,7 @@ class DrawnImagesEvaluator(HeldOutEvaluator):
     ) -> None:
         """Draw the pictures on the main rank, if there is an output folder."""
         config = self.config
-        if self.output_dir is None or not config.shown or rank_and_size(ranks)[0] != 0:
+        if not config.shown or not self.writes(ranks):
             return
         shown = drawn[: config.shown].numpy()
         rows = evenly_spread(len(self.train), config.max_reference)[nearest(found[:PROBED], train)]  # (probed, nearest)
@@ -226,7 +226,7 @@ class DrawnImagesEvaluator(HeldOutEvaluator):
             ("samples", grid(shown, max(1, round(len(shown) ** 0.5)))),
             ("nearest", grid(pairs.reshape(-1, *pairs.shape[2:]), pairs.shape[1], after_first=8)),
         ):
-            path = evaluation_file(self.output_dir, config.name, progress, f"_{name}_{kind}.png")
+            path = self.file(progress, f"_{name}_{kind}.png")
             with result.writing():
                 write_png(path, picture)
                 result.media[f"{config.name}/{name}/{kind}"] = path

@@ -1,4 +1,4 @@
-"""The result of an evaluation, and its report on disk."""
+"""The result of an evaluation, its report on disk, and the base class of evaluators, which writes it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from pydantic import AfterValidator
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
+from dp_prior.evaluation.samples import rank_and_size
 from dp_prior.files.durable import replace_file
 from dp_prior.files.json_text import encode_document
+from dp_prior.tensors.metrics import ReducingRanks
 
 
 def _names_a_file(name: str) -> str:
@@ -56,9 +58,31 @@ class Measurement:
             self.unwritten.append(error)
 
 
-def evaluation_file(folder: Path, evaluator: str, progress: Progress, ending: str) -> Path:
-    """A file of an evaluation, named by evaluator and step."""
-    return folder / f"{evaluator}_{progress.global_step:08d}{ending}"
+class WritingEvaluator:
+    """Base class of evaluators, which write files; a subclass has `run`.
+
+    Attributes:
+        config: its record.
+        every: how often it runs.
+        output_dir: where its files go; None for nowhere.
+    """
+
+    def __init__(self, config: Any, output_dir: Path | None):
+        self.config, self.every, self.output_dir = config, config.every, output_dir
+
+    def writes(self, ranks: ReducingRanks | None) -> bool:
+        """Whether this rank writes files: the main one does, if there is an output folder."""
+        return self.output_dir is not None and rank_and_size(ranks)[0] == 0
+
+    def file(self, progress: Progress, ending: str) -> Path:
+        """A file of an evaluation, named by evaluator and step."""
+        return self.output_dir / f"{self.config.name}_{progress.global_step:08d}{ending}"
+
+    def report(self, result: Measurement, progress: Progress, ranks: ReducingRanks | None) -> Measurement:
+        """Write the result to disk, if this rank writes files."""
+        if self.writes(ranks):
+            write_report(self.file(progress, ".json"), self.config, progress, result)
+        return result
 
 
 def write_report(path: Path, settings: Config, progress: Progress, result: Measurement) -> None:

@@ -24,8 +24,8 @@ from dp_prior.evaluation.ceiling import Ceiling
 from dp_prior.evaluation.departure import Compared, Departures
 from dp_prior.evaluation.episode_metrics import told_success, with_failures
 from dp_prior.evaluation.interval import mean_interval, share_interval
-from dp_prior.evaluation.measurement import Measurement, evaluation_file, write_report
-from dp_prior.evaluation.samples import heartbeat, rank_and_size, work_of
+from dp_prior.evaluation.measurement import Measurement, WritingEvaluator
+from dp_prior.evaluation.samples import heartbeat, work_of
 from dp_prior.tensors.metrics import ReducingRanks
 
 
@@ -53,13 +53,11 @@ COLUMNS = np.dtype(
 """Of an episode that was played; `episode` is its place in `Replayable`, the last three are of `Departures`."""
 
 
-class ReplayEvaluator:
+class ReplayEvaluator(WritingEvaluator):
     """See `ReplayConfig`, the record that creates it."""
 
     def __init__(self, config: Config, episodes: Replayable, output_dir: Path | None):
-        self.config = config
-        self.every = config.every
-        self.output_dir = output_dir
+        super().__init__(config, output_dir)
         self._episodes = episodes
         recorded = {key: np.concatenate(parts) for key, parts in episodes.obs.items()}
         self._compared = Compared.of(recorded, getattr(config.env, "angles", {}))
@@ -71,11 +69,7 @@ class ReplayEvaluator:
         Raises:
             RuntimeError: on every rank, when a block failed on one of them.
         """
-        result = self.measure(ranks)
-        if self.output_dir is not None and rank_and_size(ranks)[0] == 0:
-            path = evaluation_file(self.output_dir, self.config.name, progress, ".json")
-            write_report(path, self.config, progress, result)
-        return result
+        return self.report(self.measure(ranks), progress, ranks)
 
     def measure(self, ranks: ReducingRanks | None = None) -> Measurement:
         """See `run`; no report is written."""

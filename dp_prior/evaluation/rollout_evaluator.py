@@ -10,14 +10,12 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import nn
 
 from dp_prior.clock import Progress
-from dp_prior.config import Config
 from dp_prior.envs.fingerprint import fingerprint
 from dp_prior.envs.vector import VectorEnv
 from dp_prior.envs.workers import Workers, cores, is_divisible
@@ -28,7 +26,7 @@ from dp_prior.evaluation.episode_metrics import told_success, with_failures
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval, share_posterior
 from dp_prior.evaluation.measured_models import evaluation_mode, pick_models
-from dp_prior.evaluation.measurement import Measurement, evaluation_file, write_report
+from dp_prior.evaluation.measurement import Measurement, WritingEvaluator
 from dp_prior.evaluation.motion import motion_table
 from dp_prior.evaluation.picture import draw_rollouts
 from dp_prior.evaluation.rollouts import Rollouts
@@ -37,13 +35,8 @@ from dp_prior.tensors.batch import FRAMES
 from dp_prior.tensors.metrics import ReducingRanks
 
 
-class RolloutEvaluator:
+class RolloutEvaluator(WritingEvaluator):
     """See `RolloutConfig`, the record that creates it."""
-
-    def __init__(self, config: Config, output_dir: Path | None):
-        self.config = config
-        self.every = config.every
-        self.output_dir = output_dir
 
     def run(self, models: dict[str, nn.Module], ranks: ReducingRanks | None, progress: Progress) -> Measurement:
         """Run all episodes; a collective after each round of blocks when there are several ranks.
@@ -54,12 +47,11 @@ class RolloutEvaluator:
         """
         config = self.config
         policy = pick_models(models, [config.model], config.name)[config.model]
-        report = None
-        if self.output_dir is not None and rank_and_size(ranks)[0] == 0:
-            report = evaluation_file(self.output_dir, config.name, progress, ".json")
+        is_written = self.writes(ranks)
         with closing(self._open(policy, ranks, config.n_episodes)) as env:
-            world = None if report is None else fingerprint(config.env, env, config.first_seed)
-            film = Film(report.with_suffix(".mp4"), config.videos, env.fps) if report and config.videos else None
+            world = fingerprint(config.env, env, config.first_seed) if is_written else None
+            is_filmed = is_written and config.videos > 0
+            film = Film(self.file(progress, ".mp4"), config.videos, env.fps) if is_filmed else None
             rollouts = Rollouts(config, env, policy)
             with evaluation_mode(policy), work_of(ranks).named(config.name, config.n_episodes):
                 rows = self._run_episodes(rollouts, env.n_envs, film, ranks)
@@ -72,8 +64,7 @@ class RolloutEvaluator:
                 table = result.tables[f"{config.name}/by_seed"]
                 draw_rollouts(picture, film.strips, table, self._headline(result.metrics))
                 result.media[f"{config.name}/picture"] = picture
-        if report is not None:
-            write_report(report, config, progress, replace(result, environment=world))
+        self.report(replace(result, environment=world), progress, ranks)
         return result
 
     @contextmanager
