@@ -76,17 +76,21 @@ def wired(
     problems += [fault for key, one in read.items() for fault in _faults(key, one, keys[key])]
     if problems:
         raise ConfigError("--keys", problems)
-    known = {} if store is None else store.metadata()["names"]
-    widths = _widths(read, keys, {} if store is None else store.keys())
+    recorded = {} if store is None else store.keys()
+    known, fps = ({}, None) if store is None else (store.metadata()[name] for name in ("names", "fps"))
+    widths = _widths(read, keys, recorded)
+    width, sources = widths.get(STATE, 0), {key: split_source(source) for key, source in keys.items()}
+    parts = {key: part for key, (source, part) in sources.items() if source == STATE}
     dimensions = list(spec.names.get(X, ())) or ([] if data is None else data.action.dimensions(known))
+    is_every_row = data is not None and data.stride == 1
     return Wiring(
         keys,
         widths,
-        _state_names(read, keys, widths.get(STATE, 0), data, known),
-        _state_range(read, keys, widths.get(STATE, 0)),
+        _state_names(read, parts, width, data, known),
+        _state_range(read, parts, width),
         dimensions if len(dimensions) == spec.x_shape[-1] else None,
-        dict(_frame_sizes(read, keys, data, store)),
-        _rate(spec, data, store),
+        dict(_frame_sizes(read, keys, data, recorded)),
+        fps if spec.fps is None and is_every_row else spec.fps,
     )
 
 
@@ -137,17 +141,9 @@ def _widths(read: Mapping[str, Reads], keys: Mapping[str, str], recorded: Mappin
     return widths
 
 
-def _parts(read: Mapping[str, Reads], keys: Mapping[str, str]) -> Iterator[tuple[str, Reads, slice]]:
-    """The observations that are parts of the state."""
-    for key, one in read.items():
-        source, part = split_source(keys[key])
-        if source == STATE:
-            yield key, one, part
-
-
 def _state_names(
     read: Mapping[str, Reads],
-    keys: Mapping[str, str],
+    parts: Mapping[str, slice],
     width: int,
     data: TrajectoriesConfig | None,
     known: Mapping[str, Sequence[str]],
@@ -155,40 +151,34 @@ def _state_names(
     if len(known.get(STATE, ())) == width > 0:
         return list(known[STATE])
     names = [""] * width
-    for key, one, part in _parts(read, keys):
+    for key, part in parts.items():
         recorded = data.obs[key].dimensions(known) if data is not None and key in data.obs else []
-        found = list(one.names) or recorded
+        found = list(read[key].names) or recorded
         if len(found) == len(names[part]):
             names[part] = found
     return names if all(names) and names else None
 
 
-def _state_range(read: Mapping[str, Reads], keys: Mapping[str, str], width: int) -> list[list[float] | None]:
+def _state_range(read: Mapping[str, Reads], parts: Mapping[str, slice], width: int) -> list[list[float] | None]:
     found: list[list[float] | None] = [None] * width
-    for _, one, part in _parts(read, keys):
-        if one.range is not None:
-            every = zip(*(end.tolist() for end in one.range), strict=True)
+    for key, part in parts.items():
+        if read[key].range is not None:
+            every = zip(*(end.tolist() for end in read[key].range), strict=True)
             found[part] = [list(ends) if all(map(math.isfinite, ends)) else None for ends in every]
     return found
 
 
 def _frame_sizes(
-    read: Mapping[str, Reads], keys: Mapping[str, str], data: TrajectoriesConfig | None, store: EpisodeStore | None
+    read: Mapping[str, Reads], keys: Mapping[str, str], data: TrajectoriesConfig | None, recorded: Mapping[str, tuple]
 ) -> Iterator[tuple[str, list[int]]]:
     for key, one in read.items():
         if one.kind != "image":
             continue
         shape = one.shape
         if None in shape:  # frames of any size are resized as in training, from the recorded size
-            recorded = data.images[key].key if data is not None and key in data.images else None
-            shape = () if store is None or data.images[key].render else store.keys().get(recorded, ())
-            shape = shape or (data.images[key].resize.drawn if data is not None and data.images[key].render else ())
+            camera = None if data is None else data.images.get(key)
+            is_rendered = camera is not None and camera.render
+            shape = camera.resize.drawn if is_rendered else recorded.get(camera and camera.key, ())
         if len(shape) >= 2:
             height, width = shape[1:] if len(shape) == 3 and shape[0] == 3 != shape[2] else shape[:2]
             yield keys[key], [int(height), int(width)]
-
-
-def _rate(spec: Spec, data: TrajectoriesConfig | None, store: EpisodeStore | None) -> float | None:
-    if spec.fps is not None or data is None or data.stride > 1 or store is None:
-        return spec.fps
-    return store.metadata()["fps"]

@@ -17,7 +17,7 @@ from torch import Tensor
 from dp_prior.config import Config, ConfigError
 from dp_prior.config.translation.published_choices import RESNETS
 from dp_prior.inference.foreign.foreign_files import PublishedFiles
-from dp_prior.inference.foreign.foreign_model import WEIGHTS
+from dp_prior.inference.foreign.foreign_model import WEIGHTS, ConvertedCheckpoint
 from dp_prior.inference.foreign.foreign_policy import Observation, Published, unet
 from dp_prior.inference.foreign.scaling import Scaling
 from dp_prior.inference.foreign.scheduler import Scheduler
@@ -260,12 +260,9 @@ class Training(Config):
     weight_decay: float = 1e-6
 
 
-class Checkpoint(Config):
+class Checkpoint(ConvertedCheckpoint):
     """`diffusion_policy.json`."""
 
-    format: Literal[1]
-    checkpoint: str
-    sha256: str
     weights: Literal["model", "ema_model"]
     policy: AnyPolicy
     training: Training
@@ -291,7 +288,7 @@ def read(files: PublishedFiles) -> Published:
     action = policy.shape_meta.action
     return Published(
         library="Diffusion Policy",
-        origin={"checkpoint": given.checkpoint, "sha256": given.sha256, "weights": given.weights},
+        origin={**given.origin, "weights": given.weights},
         place=files.place,
         tensors=tensors,
         prefix="model.",

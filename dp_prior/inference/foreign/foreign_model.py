@@ -25,7 +25,7 @@ WEIGHTS = "model.safetensors"
 
 
 class ConvertedCheckpoint(Config):
-    """What `scripts/export_torch_weights.py` writes of a checkpoint beside its weights; records add its settings."""
+    """What a script of docs/import.md writes of a checkpoint beside its weights; records add its settings."""
 
     format: Literal[1]
     checkpoint: str
