@@ -96,7 +96,7 @@ class ChoiceConfig(Config):
                 names = set(map(named, wanted if isinstance(wanted, tuple) else (wanted,)))
                 numbers = numbers[[named(value) in names for value in values]]
         if not len(numbers):
-            raise DataError(str(store.describe()["path"]), [f"choice leaves none of {len(ends)} episodes"])
+            raise DataError(store.where, [f"choice leaves none of {len(ends)} episodes"])
         return Chosen(ends, numbers, store.numbers()), []
 
 
@@ -125,7 +125,7 @@ def episodes_of(listed: Iterable[int | str], store: EpisodeStore, where: str) ->
             unknown = f"{where} names the part {entry!r}, which the data set does not have"
             problems.append(f"{unknown}; expected a number, a range such as '10-19', or a part. {hint}")
     if problems:
-        raise DataError(str(store.describe()["path"]), problems)
+        raise DataError(store.where, problems)
     return np.unique(np.concatenate(found))
 
 

@@ -94,15 +94,15 @@ class Chosen:
         Raises:
             DataError: there is no such key, or it has another number of rows.
         """
-        source, known, total = str(store.describe()["path"]), store.keys(), int(self.recorded[-1])
+        known, total = store.keys(), int(self.recorded[-1])
         if key not in known:
-            raise DataError(source, [f"{where}: there is {store.no_key(key)}"])
+            raise DataError(store.where, [f"{where}: there is {store.no_key(key)}"])
         rows = store.rows(key)
         if rows == len(self.recorded) != total:
             return np.repeat(store.read(key)[self.numbers], self.lengths, axis=0)
         if rows < total:
             expected = f"expected one for each of {total} frames or {len(self.recorded)} episodes"
-            raise DataError(source, [f"{where}: key {key!r} has {rows} rows; {expected}"])
+            raise DataError(store.where, [f"{where}: key {key!r} has {rows} rows; {expected}"])
         return self.read(store, key)[: self.ends[-1]]
 
     def one_value(self, store: EpisodeStore, key: str, where: str) -> np.ndarray:
@@ -114,7 +114,7 @@ class Chosen:
         values = plain_texts(self.column(store, key, where), store.locate(key, 0))
         if values.size != len(values) or values.dtype.kind not in "biufUT":
             found = f"{where}: key {key!r} holds {values.dtype} of shape {values.shape[1:]} per step"
-            raise DataError(str(store.describe()["path"]), [f"{found}; expected one number, truth value or text"])
+            raise DataError(store.where, [f"{found}; expected one number, truth value or text"])
         return values.reshape(len(values))
 
     def last(self, store: EpisodeStore, key: str) -> np.ndarray:

@@ -151,11 +151,10 @@ class EpisodeStore(ABC):
         Raises:
             DataError: there are none, or they do not hold `contents`, one per row.
         """
-        where = str(self.describe()["path"])
         if not len(ends):
-            raise DataError(where, ["has no episodes"])
+            raise DataError(self.where, ["has no episodes"])
         if key not in self.keys():
-            raise DataError(where, [f"has {self.no_key(key)}"])
+            raise DataError(self.where, [f"has {self.no_key(key)}"])
         every = np.arange(len(ends))
         source = self.open_frames(key, ends, every if numbers is None else numbers, contents)
         return source if numbers is None or len(numbers) == len(ends) else ChosenFrames(source, numbers)
@@ -230,7 +229,7 @@ class EpisodeStore(ABC):
         """
         found = self.stored_metadata()
         if not isinstance(found, dict):
-            raise DataError(str(self.describe()["path"]), [f"has metadata {str(found)[:50]!r}; expected a JSON object"])
+            raise DataError(self.where, [f"has metadata {str(found)[:50]!r}; expected a JSON object"])
         fps, tasks, names, robot = (found.get(name) for name in ("fps", "tasks", "names", "robot_type"))
         return {
             "fps": fps if isinstance(fps, (int, float)) and 0 < fps < math.inf else None,
@@ -238,6 +237,11 @@ class EpisodeStore(ABC):
             "names": {key: each for key, each in names.items() if _are_texts(each)} if isinstance(names, dict) else {},
             "robot_type": robot if isinstance(robot, str) and robot else None,
         }
+
+    @property
+    def where(self) -> str:
+        """The place of the data set, for messages."""
+        return str(self.describe()["path"])
 
     def locate(self, key: str, row: int) -> str:
         """The file (and array) that holds a row, for messages."""

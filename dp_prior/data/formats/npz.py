@@ -59,7 +59,7 @@ class NpzStoreConfig(EpisodeStoreRecord):
             raise DataError(str(self.path), ["is no name of an .npz file; end it with .npz"])
         if self.episode_ends in {*recording.keys, *recording.cameras}:
             found = f"has a key {self.episode_ends!r}; rename it with --rename"
-            raise DataError(str(recording.store.describe()["path"]), [found])
+            raise DataError(recording.store.where, [found])
         with creating(self.path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(META, json.dumps(recording.metadata))
             _write(archive, self.episode_ends, recording.ends.shape, recording.ends.dtype, [recording.ends])

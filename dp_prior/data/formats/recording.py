@@ -102,11 +102,11 @@ class Recording:
                 own = [problem for problem in error.problems if problem not in faults]  # of the key, not of episodes
                 problems += [f"key {key!r}: {problem}; leave it out with --leave-out" for problem in own]
         if problems:
-            raise DataError(str(store.describe()["path"]), problems)
+            raise DataError(store.where, problems)
         found, texts = store.metadata(), store.texts()
         if sorted(texts) != list(range(len(texts))):
             found = f"tasks are numbered {sorted(texts)[:5]}, ...; expected 0, 1, ..."
-            raise DataError(str(store.describe()["path"]), [found])
+            raise DataError(store.where, [found])
         names = {renames.get(key, key): each for key, each in found["names"].items()}
         tasks = [texts[number] for number in range(len(texts))]
         rate, ends = fps or found["fps"], np.cumsum(-(-chosen.lengths // stride))

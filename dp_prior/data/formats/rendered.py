@@ -34,7 +34,7 @@ class RenderedFrames:
             DataError: there are no such states, or the renderer does not draw their like.
             ImportError: what the renderer draws with is not installed.
         """
-        self.root = Path(store.describe()["path"])
+        self.root = Path(store.where)
         self.ends = ends = chosen.ends
         self.size, self._renderer = size, renderer
         shape, keys = renderer.state_shape, store.keys()

@@ -259,4 +259,4 @@ def _check_names(recording: Recording) -> None:
         if any(part in ("", ".") for part in name.split("/")) or any(each.startswith(f"{name}/") for each in names):
             problems.append(f"has a key {name!r}, which HDF5 has for a group; rename it with --rename")
     if problems:
-        raise DataError(str(recording.store.describe()["path"]), problems)
+        raise DataError(recording.store.where, problems)

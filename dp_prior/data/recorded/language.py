@@ -73,13 +73,13 @@ class LanguageConfig(Config):
         folder.check(table, rows)
         record = read_record(expanded(self.folder.path))
         embedder = None if record is None else record.embedder
-        weights = self._weights(texts, str(store.describe()["path"]))
+        weights = self._weights(texts, store)
         doubts = [*cut_warnings(record, self.folder.path), *_same_embeddings(texts, table)]
         table = table.reshape(len(texts), *folder.shape)
         follows = self.success_of if self.weights == "by_success" else None
         return FrameTexts(texts, index, table, embedder, store.text_files(), weights, follows, doubts)
 
-    def _weights(self, texts: list[str], source: str) -> list[float] | None:
+    def _weights(self, texts: list[str], store: EpisodeStore) -> list[float] | None:
         """The weight of each text at the start; None without `weights`."""
         if self.weights is None or isinstance(self.weights, str):
             return None if self.weights is None else [1.0] * len(texts)
@@ -91,7 +91,7 @@ class LanguageConfig(Config):
         if missing:
             problems.append(f"language.weights has no weight for {_named(missing)}; give every text one")
         if problems:
-            raise DataError(source, problems)
+            raise DataError(store.where, problems)
         return [self.weights[text] for text in texts]
 
 
@@ -163,25 +163,24 @@ def read_texts(record: LanguageConfig, store: EpisodeStore, chosen: Chosen) -> t
     Raises:
         DataError: a key is missing, or a frame has no text.
     """
-    source = str(store.describe()["path"])
     key = store.text_key if record.key is None else record.key
     if key is None:
-        listed, count = _listed(record, store, source), len(chosen.recorded)
+        listed, count = _listed(record, store), len(chosen.recorded)
         numbers = np.zeros(count, np.int64) if len(listed) == 1 else np.arange(len(listed))
         if len(numbers) != count:
-            found = f"lists {len(listed)} texts for {count} episodes"
-            raise DataError(source, [f"language.texts {found}; give one for each, one for all, or the key of numbers"])
+            found = f"language.texts lists {len(listed)} texts for {count} episodes"
+            raise DataError(store.where, [f"{found}; give one for each, one for all, or the key of numbers"])
         values = np.repeat(numbers[chosen.numbers], chosen.lengths)
     else:
-        values = _texts_of(store, key, source, chosen.column(store, key, "language"))
+        values = _texts_of(store, key, chosen.column(store, key, "language"))
     unique, index = np.unique(values, return_inverse=True)
     if values.dtype.kind in "iu":
-        listed = _listed(record, store, source)
+        listed = _listed(record, store)
         unknown = [int(number) for number in unique if number not in listed]
         if unknown:
             episode, frame = chosen.place(int(np.argmax(values == unknown[0])))
-            where = f"episode {episode}, frame {frame}"
-            raise DataError(source, [f"{where}: {key!r} is {unknown[0]}, but the texts are numbered {_span(listed)}"])
+            found = f"episode {episode}, frame {frame}: {key!r} is {unknown[0]}"
+            raise DataError(store.where, [f"{found}, but the texts are numbered {_span(listed)}"])
         unique = np.array([listed[int(number)] for number in unique])
     empty = [number for number, text in enumerate(unique) if not str(text).strip()]
     if empty:
@@ -189,21 +188,21 @@ def read_texts(record: LanguageConfig, store: EpisodeStore, chosen: Chosen) -> t
         episode, frame = chosen.place(int(rows[0]))
         remedy = leaving_out(chosen.owners(rows))
         found = f"episode {episode}, frame {frame}: the instruction is an empty text"
-        raise DataError(source, [f"{found}; write one, or {remedy}"])
+        raise DataError(store.where, [f"{found}; write one, or {remedy}"])
     texts, merged = np.unique(unique, return_inverse=True)  # numbers may share a text
     return [str(text) for text in texts], merged[index.ravel()].astype(np.int64)
 
 
-def _texts_of(store: EpisodeStore, key: str, source: str, values: np.ndarray) -> np.ndarray:
+def _texts_of(store: EpisodeStore, key: str, values: np.ndarray) -> np.ndarray:
     """(rows,) numbers or texts, given the values of a key."""
     values = plain_texts(values.reshape(len(values)) if values.size == len(values) else values, store.locate(key, 0))
     if values.ndim != 1 or values.dtype.kind not in "iuUT":
         found = f"key {key!r} holds {values.dtype} of shape {values.shape}"
-        raise DataError(source, [f"language: {found}; expected a text or the number of a text in each row"])
+        raise DataError(store.where, [f"language: {found}; expected a text or the number of a text in each row"])
     return values
 
 
-def _listed(record: LanguageConfig, store: EpisodeStore, source: str) -> dict[int, str]:
+def _listed(record: LanguageConfig, store: EpisodeStore) -> dict[int, str]:
     """The texts that numbers stand for."""
     if isinstance(record.texts, tuple):
         return dict(enumerate(record.texts))
@@ -211,12 +210,13 @@ def _listed(record: LanguageConfig, store: EpisodeStore, source: str) -> dict[in
         known = store.keys()
         if record.texts not in known:
             hint = nearest_name(record.texts, known)
-            raise DataError(source, [f"language: there is no key {record.texts!r}. {hint}"])
-        values = _texts_of(store, record.texts, source, store.read(record.texts))
+            raise DataError(store.where, [f"language: there is no key {record.texts!r}. {hint}"])
+        values = _texts_of(store, record.texts, store.read(record.texts))
         return dict(enumerate(map(str, values)))
     if found := store.texts():
         return found
-    raise DataError(source, ["language: nothing says which texts the numbers stand for; list them in language.texts"])
+    remedy = "list them in language.texts"
+    raise DataError(store.where, [f"language: nothing says which texts the numbers stand for; {remedy}"])
 
 
 def _rows_of(folder: EmbeddingFolder, column: str, texts: Collection[str]) -> np.ndarray:

@@ -23,22 +23,19 @@ class PointsConfig(Config):
         Raises:
             DataError: there is no such key, it holds no clouds, or a step has no point.
         """
-        source = str(store.describe()["path"])
         if fault := cloud_fault(store, self.key):
-            raise DataError(source, [f"points.{name}: {fault}"])
+            raise DataError(store.where, [f"points.{name}: {fault}"])
         where = f"points.{name}: {store.locate(self.key, 0)}"
         with np.errstate(over="ignore"):
             values = np.ascontiguousarray(chosen.read(store, self.key)[: chosen.ends[-1]], np.float32)
         if len(values) < chosen.ends[-1]:
-            raise DataError(
-                source, [f"{where} has {len(values)} rows; expected one for each of {chosen.ends[-1]} steps"]
-            )
+            found = f"{where} has {len(values)} rows"
+            raise DataError(store.where, [f"{found}; expected one for each of {chosen.ends[-1]} steps"])
         empty = np.flatnonzero(~np.isfinite(values).all(axis=2).any(axis=1))
         if len(empty):
             episode, frame = chosen.place(int(empty[0]))
-            raise DataError(
-                source, [f"{where}, episode {episode}, frame {frame}: no point is finite ({len(empty)} such)"]
-            )
+            found = f"{where}, episode {episode}, frame {frame}"
+            raise DataError(store.where, [f"{found}: no point is finite ({len(empty)} such)"])
         return values
 
 

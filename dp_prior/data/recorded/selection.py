@@ -147,7 +147,7 @@ def read_selected(
         problems += _non_finite(store, name, keys[name], raw, array, chosen)
         problems += _not_rotations(store, name, keys[name], array, chosen)
     if problems:
-        raise DataError(str(store.describe()["path"]), problems)
+        raise DataError(store.where, problems)
     found = {name: keys[name].in_time(array[: ends[-1]], ends, stride) for name, array in arrays.items()}
     return found, chosen, warnings
 

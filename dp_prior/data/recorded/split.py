@@ -79,15 +79,14 @@ class SplitConfig(Config):
         """
         if self.parts is None:
             return self.divide(chosen.numbers)
-        source = str(store.describe()["path"])
         listed = {
             part: np.intersect1d(episodes_of(names, store, f"split.parts.{part}"), chosen.numbers)
             for part, names in self.parts.items()
         }
         if shared := list(overlaps(listed, chosen.names)):
-            raise DataError(source, [f"split.parts: {line}; an episode belongs to one part" for line in shared])
+            raise DataError(store.where, [f"split.parts: {line}; an episode belongs to one part" for line in shared])
         if not len(listed["train"]):
-            raise DataError(source, ["split.parts.train: choice or split.max_rows leaves out all of its episodes"])
+            raise DataError(store.where, ["split.parts.train: choice or split.max_rows leaves out all of its episodes"])
         train = self._ranked(listed["train"])[: self.max_train_episodes]
         val, test = (listed.get(part, np.zeros(0, np.int64)).tolist() for part in ("val", "test"))
         return Split(sorted(train), val, test, np.setdiff1d(chosen.numbers, [*train, *val, *test]).tolist())

@@ -60,17 +60,17 @@ class WeightsConfig(Config):
         return weights if self.key is None else weights * self._of_key(store, chosen)
 
     def _of_key(self, store: EpisodeStore, chosen: Chosen) -> np.ndarray:
-        source, column = str(store.describe()["path"]), chosen.one_value(store, self.key, "weights")
+        column = chosen.one_value(store, self.key, "weights")
         if self.values is None:
             if column.dtype.kind not in "biuf" or not (np.isfinite(column) & (column >= 0)).all():
                 found = f"weights: key {self.key!r} holds {column.dtype}"
-                raise DataError(source, [f"{found}; expected finite numbers from 0 up, or give `values`"])
+                raise DataError(store.where, [f"{found}; expected finite numbers from 0 up, or give `values`"])
             return column.astype(np.float64)
         unique, index = np.unique(column, return_inverse=True)
         names = [named(value) for value in unique]
         if missing := sorted(self.values.keys() - set(names)):
             found = f"weights.values names {first_few(missing)}, but {self.key!r} holds {first_few(names, 10)}"
-            raise DataError(source, [f"{found}; name values that it has"])
+            raise DataError(store.where, [f"{found}; name values that it has"])
         return np.array([self.values.get(name, 1.0) for name in names])[index.ravel()]
 
     def _of_episodes(self, store: EpisodeStore, chosen: Chosen) -> np.ndarray:
@@ -81,7 +81,7 @@ class WeightsConfig(Config):
             for place in places.tolist():
                 if (other := owner.setdefault(place, entry)) != entry:
                     found = f"weights.episodes: episode {chosen.names[place]} is in {other!r} and in {entry!r}"
-                    raise DataError(str(store.describe()["path"]), [f"{found}; give it one weight"])
+                    raise DataError(store.where, [f"{found}; give it one weight"])
             weights[places] = weight
         return weights[chosen.numbers]
 

@@ -204,7 +204,7 @@ def survey(
         chosen, problems = replace(chosen, numbers=chosen.numbers[is_sound]), []
     chosen = chosen.first(max_rows)
     if problems:
-        raise DataError(str(store.describe()["path"]), problems)
+        raise DataError(store.where, problems)
     shapes, lengths = store.keys(), chosen.lengths
     seen, unread = [_cameras(store), store.depths(), store.clouds()], store.unread()
     if wanted is None:
@@ -281,7 +281,7 @@ def _read(store: EpisodeStore, key: str, chosen: Chosen, episodes: np.ndarray) -
     """
     known = store.keys()
     if key not in known:
-        raise DataError(str(store.describe()["path"]), [f"has {store.no_key(key)}"])
+        raise DataError(store.where, [f"has {store.no_key(key)}"])
     if 0 in known[key]:
         raise DataError(store.locate(key, 0), [f"has shape {known[key]} per step, which is empty"])
     values = store.episodes(key, chosen.recorded, chosen.numbers[episodes])

@@ -111,7 +111,7 @@ def _renamed(recording: Recording) -> Recording:
         return {name.replace("/", "."): value for name, value in named.items()}
 
     keys, cameras = dotted(recording.keys), dotted(recording.cameras)
-    where, names = str(recording.store.describe()["path"]), [*keys, *cameras]
+    names = [*keys, *cameras]
     taken = [name for name in names if name in COUNTED]
     problems = [f"has a key {name!r}, which is a column of the format; rename it with --rename" for name in taken]
     if len(set(names)) < len(recording.keys) + len(recording.cameras):
@@ -125,7 +125,7 @@ def _renamed(recording: Recording) -> Recording:
     if recording.fps is None:
         problems.append("does not say its control steps per second; give them with --fps")
     if problems:
-        raise DataError(where, problems)
+        raise DataError(recording.store.where, problems)
     tasks = recording.tasks if says_tasks(recording) else []
     return replace(recording, keys=keys, cameras=cameras, names=dotted(recording.names), tasks=tasks)
 
@@ -146,7 +146,7 @@ def _counted(recording: Recording, task: np.ndarray | None) -> dict[str, np.ndar
     task = np.zeros(n, np.int64) if task is None else task
     if task.size != n or not np.isin(task, np.arange(len(_tasks(recording)))).all():
         found = f"has {TASK} that are not numbers of its {len(recording.tasks)} tasks; leave it out with --leave-out"
-        raise DataError(str(recording.store.describe()["path"]), [found])
+        raise DataError(recording.store.where, [found])
     task = task.reshape(n).astype(np.int64)
     return {
         "timestamp": (frame / recording.fps).astype(np.float32),
