@@ -30,6 +30,12 @@ AV1 = Compression(
 )
 
 
+def place_of(number: int) -> dict[str, int]:
+    """Chunk and file of a numbered file, by the names in the episode list and in templates of paths."""
+    chunk, file = divmod(number, FILES_PER_CHUNK)
+    return {"chunk_index": chunk, "file_index": file}
+
+
 class CameraVideos:
     """Episode after episode in one video, and in the next one when a file is full."""
 
@@ -44,13 +50,11 @@ class CameraVideos:
         """Append an episode (k, H, W, 3) uint8; its entries in the list of episodes."""
         if self._writer is None or self._writer.n_bytes >= VIDEO_BYTES:
             self._begin_file()
-        chunk, file = divmod(self._number, FILES_PER_CHUNK)
         begin, self._frames = self._frames, self._frames + len(frames)
         for frame in frames:
             self._writer.write(frame)
         found = {
-            "chunk_index": chunk,
-            "file_index": file,
+            **place_of(self._number),
             "from_timestamp": begin / self._fps,
             "to_timestamp": self._frames / self._fps,
         }
@@ -63,8 +67,7 @@ class CameraVideos:
     def _begin_file(self) -> None:
         self.close()
         self._number, self._frames = self._number + 1, 0
-        chunk, file = divmod(self._number, FILES_PER_CHUNK)
-        path = self._folder / VIDEO_PATH.format(video_key=self._key, chunk_index=chunk, file_index=file)
+        path = self._folder / VIDEO_PATH.format(video_key=self._key, **place_of(self._number))
         self._writer = self._open.enter_context(VideoWriter(path, self._fps, AV1))
 
 

@@ -23,6 +23,7 @@ from dp_prior.data.formats.lerobot.camera_videos import (
     VIDEO_PATH,
     CameraVideos,
     check_encoder,
+    place_of,
     video_info,
 )
 from dp_prior.data.formats.lerobot.lerobot_statistics import Statistics, number_statistics, pixel_statistics, pooled
@@ -174,13 +175,11 @@ class _DataFiles:
         if self._file is None or self._path.stat().st_size >= FILE_BYTES:
             self.close()
             self._number += 1
-            chunk, file = divmod(self._number, FILES_PER_CHUNK)
-            self._path = self._place / DATA_PATH.format(chunk_index=chunk, file_index=file)
+            self._path = self._place / DATA_PATH.format(**place_of(self._number))
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = pq.ParquetWriter(self._path, table.schema, write_page_checksum=True)
         self._file.write_table(table)
-        chunk, file = divmod(self._number, FILES_PER_CHUNK)
-        return {"data/chunk_index": chunk, "data/file_index": file}
+        return {f"data/{name}": value for name, value in place_of(self._number).items()}
 
     def close(self) -> None:
         """Write the end of the last file."""
