@@ -152,7 +152,7 @@ class LeRobotStore(EpisodeStore):
 
     def expect(self, keys: Iterable[str]) -> None:
         """See `EpisodeStore`; the next key that is read opens each file for all of them."""
-        self._expected, self._ahead = {key for key in keys if self.dtype(key) not in ("video", "image")}, {}
+        self._expected, self._ahead = {*keys} - {*self.meta.cameras}, {}
 
     def numbers(self) -> np.ndarray:
         """See `EpisodeStore`; `episode_index`."""
@@ -172,10 +172,9 @@ class LeRobotStore(EpisodeStore):
         Raises:
             DataError: the feature is video or images; a file is missing or damaged; rows do not match the metadata.
         """
-        kind = self.dtype(key)
-        if kind in ("video", "image"):
-            numbers = [name for name in self.meta.features if self.dtype(name) not in ("video", "image", "string")]
-            found = f"key {key!r} is {kind}, no column of numbers, which are: {', '.join(sorted(numbers))}"
+        if key in self.meta.cameras:
+            numbers = ", ".join(sorted(self.meta.numbers))
+            found = f"key {key!r} is {self.dtype(key)}, no column of numbers, which are: {numbers}"
             raise DataError(str(self.path), [found])
         problems: list[str] = []
         parts = []
@@ -209,7 +208,7 @@ class LeRobotStore(EpisodeStore):
     def cameras(self) -> dict[str, tuple[int, ...]]:
         """See `EpisodeStore`; features of videos or pictures too."""
         arrays, shapes = super().cameras(), self.keys()
-        seen = {key for key in shapes if self.dtype(key) in ("video", "image") and key not in self.meta.depths()}
+        seen = {*self.meta.cameras} - {*self.meta.depths()}
         return {key: shape for key, shape in shapes.items() if key in seen or key in arrays}
 
     def depths(self) -> dict[str, tuple[int, ...]]:
@@ -218,7 +217,7 @@ class LeRobotStore(EpisodeStore):
 
     def open_frames(self, key: str, ends: np.ndarray, numbers: np.ndarray, contents: FrameContents) -> FrameSource:
         """See `EpisodeStore` and `lerobot_frames`; files without a chosen episode need not be there."""
-        return lerobot_frames(self.meta, key, ends, numbers.tolist(), contents)
+        return lerobot_frames(self.meta, key, ends, set(numbers.tolist()), contents)
 
     def frame_files(self, key: str, ends: np.ndarray) -> list[FrameFile]:
         """See `EpisodeStore`; the videos that the metadata name.
@@ -226,7 +225,7 @@ class LeRobotStore(EpisodeStore):
         Raises:
             DataError: they have no usable places of the videos.
         """
-        return videos_of(self.meta, key, np.diff(ends, prepend=0).tolist()) if self.dtype(key) == "video" else []
+        return videos_of(self.meta, key) if self.dtype(key) == "video" else []
 
     def unread(self) -> dict[str, str]:
         """See `EpisodeStore`; the named parts of meta/info.json."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ _ROWS_AT_ONCE = 64  # of encoded pictures
 
 
 def lerobot_frames(
-    meta: LeRobotMeta, key: str, ends: np.ndarray, wanted: Collection[int], contents: FrameContents = COLOURS
+    meta: LeRobotMeta, key: str, ends: np.ndarray, wanted: set[int], contents: FrameContents
 ) -> LeRobotVideo | LeRobotPictures:
     """The camera called `key`, from video or from a column of pictures.
 
@@ -48,18 +48,16 @@ def lerobot_frames(
         DataError: `key` names no camera, or files are missing; all missing files in one report.
         ImportError: PyAV or Pillow is not installed.
     """
-    features = meta.features
-    cameras = sorted(name for name, feature in features.items() if feature.get("dtype") in ("video", "image"))
-    if key not in cameras:
-        found = f"key {key!r} is {features[key].get('dtype')}; expected video or image"
-        raise DataError(str(meta.path), [f"{found}. {nearest_name(key, cameras)}"])
-    is_video, is_depth = features[key]["dtype"] == "video", key in meta.depths()
+    kind, is_depth = meta.features[key].get("dtype"), key in meta.depths()
+    if key not in meta.cameras:
+        found = f"key {key!r} is {kind}; expected video or image"
+        raise DataError(str(meta.path), [f"{found}. {nearest_name(key, meta.cameras)}"])
     if is_depth and contents == COLOURS:
         found = f"key {key!r} is depth (meta/info.json: is_depth_map)"
         raise DataError(str(meta.path), [f"{found}; name it in data.depth instead of data.images"])
-    if is_video and is_depth:
-        contents = coded(contents, meta, key)
-    return (LeRobotVideo if is_video else LeRobotPictures)(meta, key, ends, set(wanted), contents)
+    if kind == "image":
+        return LeRobotPictures(meta, key, ends, wanted, contents)
+    return LeRobotVideo(meta, key, ends, wanted, coded(contents, meta, key) if is_depth else contents)
 
 
 class LeRobotVideo:
@@ -72,7 +70,7 @@ class LeRobotVideo:
         self._key, self._version, self._contents = key, meta.version, contents
         self._names = [str(number) for number in meta.lengths]  # by the number in the order of rows
         self._lengths = np.diff(ends, prepend=0).tolist()
-        videos = [video for video in videos_of(meta, key, self._lengths) if wanted.intersection(video.episodes)]
+        videos = [video for video in videos_of(meta, key) if wanted.intersection(video.episodes)]
         missing = [
             f"{video.path}: no such file; {key!r} of {called(self._names[one] for one in video.episodes)} belongs there"
             for video in videos
@@ -182,16 +180,13 @@ def _stored(path: Path, key: str) -> Iterator[pyarrow.BinaryScalar]:
             yield from batch.column(0).field("bytes")
 
 
-def videos_of(meta: LeRobotMeta, key: str, lengths: list[int]) -> list[FrameFile]:
+def videos_of(meta: LeRobotMeta, key: str) -> list[FrameFile]:
     """The files that the metadata name for a camera, whether they are there or not.
-
-    Args:
-        lengths: steps of each episode.
 
     Raises:
         DataError: the metadata have no usable places of its videos.
     """
-    return _videos_v3(meta, key, lengths) if meta.version == "v3.0" else _videos_v2(meta, key)
+    return _videos_v3(meta, key) if meta.version == "v3.0" else _videos_v2(meta, key)
 
 
 def _videos_v2(meta: LeRobotMeta, key: str) -> list[FrameFile]:
@@ -201,7 +196,7 @@ def _videos_v2(meta: LeRobotMeta, key: str) -> list[FrameFile]:
     return [FrameFile(file, (number,)) for number, file in enumerate(files)]
 
 
-def _videos_v3(meta: LeRobotMeta, key: str, lengths: list[int]) -> list[FrameFile]:
+def _videos_v3(meta: LeRobotMeta, key: str) -> list[FrameFile]:
     """Several episodes per file, in the order of the frames at which they begin.
 
     Raises:
@@ -210,11 +205,11 @@ def _videos_v3(meta: LeRobotMeta, key: str, lengths: list[int]) -> list[FrameFil
     before = f"videos/{key}/"
     columns = ["episode_index", f"{before}chunk_index", f"{before}file_index", f"{before}from_timestamp"]
     numbers = {name: number for number, name in enumerate(meta.lengths)}
-    by_file: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+    by_file: dict[tuple[int, int], list[tuple[int, int]]] = {}
     problems = []
     fps = meta.info.get("fps")
     if not isinstance(fps, (int, float)) or not 0 < fps < 1e6:
-        raise DataError(str(meta.path / "meta" / "info.json"), [f"fps is {fps!r}; expected frames per second"])
+        raise DataError(str(meta.info_file), [f"fps is {fps!r}; expected frames per second"])
     for listing in meta.listings:
         table = read_columns(listing, columns, why=f", so camera {key!r} has no videos").to_pydict()
         for name, chunk, file, begin in zip(*(table[column] for column in columns), strict=True):
@@ -226,21 +221,22 @@ def _videos_v3(meta: LeRobotMeta, key: str, lengths: list[int]) -> list[FrameFil
             except (ValueError, TypeError, OverflowError) as error:
                 problems.append(f"{listing}: episode {name} has no usable place in the videos of {key!r}: {error}")
                 continue
-            by_file.setdefault(place, []).append((frame, name, numbers[name]))
+            by_file.setdefault(place, []).append((frame, name))
     template = meta.template("video_path")
     videos = []
     for (chunk, file), found in by_file.items():
         path = meta.file(template, video_key=key, chunk_index=chunk, file_index=file)
         expected, has_gaps = 0, meta.is_part
-        for frame, name, number in sorted(found):
+        found.sort()
+        for frame, name in found:
             if frame < expected:
                 found_at = f"episode {name} begins at frame {frame} (from_timestamp x fps)"
                 problems.append(f"{path}: {found_at}; expected {expected}, after the episodes before it in this file")
                 break
             has_gaps |= frame > expected  # of episodes that the list, such as that of a subset, does not have
-            expected = frame + lengths[number]
-        begins = tuple(frame for frame, _, _ in sorted(found)) if has_gaps else None
-        videos.append(FrameFile(path, tuple(number for _, _, number in sorted(found)), begins))
+            expected = frame + meta.lengths[name]
+        begins = tuple(frame for frame, _ in found) if has_gaps else None
+        videos.append(FrameFile(path, tuple(numbers[name] for _, name in found), begins))
     if problems:
         raise DataError(str(meta.path), problems)
     return videos

@@ -24,6 +24,9 @@ VERSIONS = ("v2.0", "v2.1", "v3.0")
 COUNTED = ("index", "episode_index", "frame_index", "timestamp")
 """Columns that follow from the episodes; they are written anew."""
 
+_FRAMES = ("video", "image")
+"""Types of features that are the frames of a camera."""
+
 LONGEST_PATH = 1024
 """Most characters of a path within a data set."""
 
@@ -124,6 +127,17 @@ class LeRobotMeta:
             raise DataError(str(path), [f"task_index {number} is {text!r} and {tasks[number]!r}; expected one text"])
         return tasks
 
+    @property
+    def cameras(self) -> list[str]:
+        """Features of videos and of pictures, those of depth too."""
+        return [key for key, feature in self.features.items() if feature.get("dtype") in _FRAMES]
+
+    @property
+    def numbers(self) -> list[str]:
+        """Features that are columns of numbers."""
+        others = (*_FRAMES, "string")
+        return [key for key, feature in self.features.items() if feature.get("dtype") not in others]
+
     def video_info(self, key: str) -> dict[str, Any]:
         """What meta/info.json says of the frames of a feature beside their shape."""
         found = self.features[key].get("info") or self.features[key].get("video_info")
@@ -131,9 +145,8 @@ class LeRobotMeta:
 
     def depths(self) -> list[str]:
         """Features of video or pictures that are marked as depth."""
-        seen = [key for key, feature in self.features.items() if feature.get("dtype") in ("video", "image")]
         marks = ("is_depth_map", "video.is_depth_map")
-        return [key for key in seen if any(self.video_info(key).get(mark) for mark in marks)]
+        return [key for key in self.cameras if any(self.video_info(key).get(mark) for mark in marks)]
 
     def splits(self) -> dict[str, list[int]]:
         """Places, in the order of the rows, of the episodes of each entry of `splits` such as "train": "0:90"; entries

@@ -38,10 +38,10 @@ def salvage(path: Path, left_out: Collection[str]) -> tuple[LeRobotMeta, list[st
     """
     faults: list[DataError] = []
     meta = LeRobotMeta(path, faults.append)
-    kinds = {key: feature.get("dtype") for key, feature in meta.features.items() if key not in left_out}
-    videos = [key for key, kind in kinds.items() if kind == "video"]
-    pictures = [key for key, kind in kinds.items() if kind == "image"]
-    numbers = [key for key, kind in kinds.items() if kind not in ("video", "image", "string") and key not in COUNTED]
+    cameras = [key for key in meta.cameras if key not in left_out]
+    videos = [key for key in cameras if meta.features[key]["dtype"] == "video"]
+    pictures = [key for key in cameras if key not in videos]
+    numbers = [key for key in meta.numbers if key not in (*left_out, *COUNTED)]
     lost = _unlisted(meta)
     tables = [_checked(meta, file, numbers, pictures, lost) for file in meta.tables]
     has_rows = any(file.episodes for file in tables)
@@ -122,7 +122,7 @@ def _without_frames(meta: LeRobotMeta, key: str) -> dict[int, str]:
     names, lengths = list(meta.lengths), list(meta.lengths.values())
     contents = Depths() if key in meta.depths() else COLOURS
     lost = {}
-    for file in videos_of(meta, key, lengths):
+    for file in videos_of(meta, key):
         count, problem = whole_frames(file.path, contents)
         where = file.path.relative_to(meta.path)
         for place, begin in zip(file.episodes, file.begins or (0,), strict=True):
