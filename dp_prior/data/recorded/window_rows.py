@@ -26,43 +26,40 @@ class WindowRows(RowSelection):
         valid_counts: (n,) int64 on the CPU, number of True in each window's mask.
     """
 
-    def __init__(self, is_valid: Tensor, begins: Tensor, valid_counts: Tensor, horizon: int, n_obs_steps: int):
-        """Args:
-        is_valid: (m,) bool, what the mask says of each padded row; batches are made on its device.
-        begins: (n,) int64 padded row where each window begins.
+    def __init__(
+        self, is_valid: Tensor, begins: Tensor, horizon: int, n_obs_steps: int, device: torch.device | str = "cpu"
+    ):
         """
-        self.begins, self.valid_counts = begins, valid_counts
-        self.device = is_valid.device  # not the device asked for: "cuda" is not equal to "cuda:0"
-        self._is_valid, self._horizon, self._n_obs_steps = is_valid, horizon, n_obs_steps
-        self._mask = MemoryColumn(is_valid).runs(horizon)
+        Args:
+            is_valid: (m,) bool on the CPU, what the mask says of each padded row.
+            begins: (n,) int64 padded row where each window begins.
+            device: where batches are made.
+        """
+        self.begins, self._is_valid, self._horizon, self._n_obs_steps = begins, is_valid, horizon, n_obs_steps
+        before = torch.nn.functional.pad(is_valid.cumsum(0), (1, 0))
+        self.valid_counts = before[begins + horizon] - before[begins]
+        mask = is_valid.to(device)
+        self.device = mask.device  # not the device asked for: "cuda" is not equal to "cuda:0"
+        self._mask = MemoryColumn(mask).runs(horizon)
 
     @classmethod
     def of(cls, windows: Windows, n_obs_steps: int, mask_padding: bool = True) -> WindowRows:
         """The given windows; the mask is True everywhere unless padding is to be masked."""
-        is_valid, counts = windows.is_real, windows.valid_counts
-        if not mask_padding:
-            is_valid, counts = np.ones_like(is_valid), np.full_like(counts, windows.horizon)
-        tensors = [torch.from_numpy(array) for array in (is_valid, windows.first, counts)]
-        return cls(*tensors, windows.horizon, n_obs_steps)
+        is_valid = windows.is_real if mask_padding else np.ones_like(windows.is_real)
+        return cls(torch.from_numpy(is_valid), torch.from_numpy(windows.first), windows.horizon, n_obs_steps)
 
     @classmethod
     def joined(cls, parts: Sequence[WindowRows]) -> WindowRows:
-        """The windows of several data sets, one set after another; all of them on the CPU."""
+        """The windows of several data sets, one set after another."""
         rows = np.cumsum([0, *(each.n_rows for each in parts)])
-        return cls(
-            is_valid=torch.cat([each._is_valid for each in parts]),
-            begins=torch.cat([each.begins + int(begin) for each, begin in zip(parts, rows, strict=False)]),
-            valid_counts=torch.cat([each.valid_counts for each in parts]),
-            horizon=parts[0]._horizon,
-            n_obs_steps=parts[0]._n_obs_steps,
-        )
+        is_valid = torch.cat([each._is_valid for each in parts])
+        begins = torch.cat([each.begins + int(begin) for each, begin in zip(parts, rows, strict=False)])
+        return cls(is_valid, begins, parts[0]._horizon, parts[0]._n_obs_steps)
 
     def masked(self, is_learned: np.ndarray) -> WindowRows:
-        """The same windows, on the CPU, with a mask that is False also where `is_learned` (m,) is."""
+        """The same windows with a mask that is False also where `is_learned` (m,) is."""
         is_valid = self._is_valid & torch.from_numpy(is_learned)
-        before = torch.nn.functional.pad(is_valid.cumsum(0), (1, 0))
-        counts = before[self.begins + self._horizon] - before[self.begins]
-        return WindowRows(is_valid, self.begins, counts, self._horizon, self._n_obs_steps)
+        return WindowRows(is_valid, self.begins, self._horizon, self._n_obs_steps)
 
     def __len__(self) -> int:
         return len(self.begins)
@@ -83,5 +80,4 @@ class WindowRows(RowSelection):
         return int(self.valid_counts[ids].sum())
 
     def to(self, device: torch.device | str) -> WindowRows:
-        is_valid = self._is_valid.to(device)
-        return WindowRows(is_valid, self.begins, self.valid_counts, self._horizon, self._n_obs_steps)
+        return WindowRows(self._is_valid, self.begins, self._horizon, self._n_obs_steps, device)
