@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 
 from dp_prior.config import Change, Config
 from dp_prior.data.errors import DataError
-from dp_prior.data.files import Verify
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.formats.rendered import RenderedFrames
@@ -18,8 +17,7 @@ from dp_prior.data.frames import FrameContents, FrameSource
 from dp_prior.data.frames.colours import COLOURS
 from dp_prior.data.frames.depths import Depths
 from dp_prior.data.frames.folder import FolderFrames
-from dp_prior.data.frames.frame_cache import RAW_PIXELS, FrameCache, cache_root
-from dp_prior.data.frames.frame_column import ImageColumn
+from dp_prior.data.frames.frame_cache import RAW_PIXELS, FrameCache
 from dp_prior.data.frames.layout import Encoding
 from dp_prior.data.recorded.mirror import FrameMirrorConfig
 from dp_prior.pixels.renderers import RendererConfig
@@ -175,22 +173,3 @@ class DepthConfig(FramesConfig):
     @property
     def encoding(self) -> Encoding:
         return Encoding(type="depth")
-
-
-def open_images(
-    images: Mapping[str, FramesConfig],
-    store: EpisodeStore,
-    chosen: Chosen,
-    root: Path | None,
-    data_set: Path,
-    verify: Verify,
-) -> dict[str, ImageColumn]:
-    """A column for each camera; nothing is decoded yet.
-
-    Args:
-        root: directory of the frame caches; None for the usual one.
-    """
-    if not images:
-        return {}
-    place = cache_root(root, data_set)
-    return {name: ImageColumn(image.cache(store, chosen, place), verify) for name, image in images.items()}

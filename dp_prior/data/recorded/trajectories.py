@@ -21,9 +21,9 @@ from dp_prior.data.embeddings.embedding_column import EmbeddingColumn
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import EpisodeStore
-from dp_prior.data.frames.frame_cache import USER_CACHE
+from dp_prior.data.frames.frame_cache import USER_CACHE, cache_root
 from dp_prior.data.frames.frame_column import ImageColumn
-from dp_prior.data.recorded.camera import FramesConfig, open_images
+from dp_prior.data.recorded.camera import FramesConfig
 from dp_prior.data.recorded.demonstrations import Demonstrations
 from dp_prior.data.recorded.frame_embeddings import FrameEmbeddings
 from dp_prior.data.recorded.language import FrameTexts
@@ -76,13 +76,17 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
         return {"data": self}
 
     def frames(self, store: EpisodeStore, chosen: Chosen, images: Mapping[str, FramesConfig]) -> dict[str, ImageColumn]:
-        """The frames of some cameras; see `open_images`. Caches of data on the Hub lie apart from its client's files.
+        """A column for each of some cameras; nothing is decoded yet. Caches of data on the Hub lie apart from its
+        client's files.
 
         Args:
             store, chosen: the data set, which is on this machine, and the episodes whose frames are read.
         """
         cache = self.frame_cache or (USER_CACHE if self.episodes.is_remote else None)
-        return open_images(images, store, chosen, cache, self.episodes.path, self.verify)
+        return {
+            name: ImageColumn(image.cache(store, chosen, cache_root(cache, self.episodes.path)), self.verify)
+            for name, image in images.items()
+        }
 
     def create(self, horizon: int, n_obs_steps: int, n_action_steps: int, *, all_obs: bool = False) -> Trajectories:
         """Open, check and read the data set.
