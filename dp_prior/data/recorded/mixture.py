@@ -71,10 +71,7 @@ class MixtureConfig(WindowsConfig):
         return _NO_PREVIOUS_ACTION if path[-1] == "previous_action" else None
 
     def faults(self) -> Iterator[str]:
-        names = {
-            name: sorted([*one.obs, *one.embeddings, *one.cameras, *one.points, *one.language])
-            for name, one in self.sets.items()
-        }
+        names = {name: sorted(one.observations) for name, one in self.sets.items()}
         first, expected = next(iter(names.items()))
         for name, found in names.items():
             if found != expected:

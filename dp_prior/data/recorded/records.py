@@ -80,10 +80,9 @@ class RecordedConfig(Config):
     """How often windows are drawn, such as corrections more often than the rest. null: each comes once per epoch."""
 
     def faults(self) -> Iterator[str]:
-        names = [*self.obs, *self.embeddings, *self.images, *self.depth, *self.points]
-        both = [*names, *self.language]
-        repeated = sorted({name for name in both if both.count(name) > 1})
-        if repeated or not names:
+        names = self.observations
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated or len(names) == len(self.language):
             found = f"name {repeated} twice" if repeated else "are empty"
             where = "obs, embeddings, images, depth" + (", points and language" if repeated else " and points")
             yield f"{where} {found}; a policy needs observations with different names"
@@ -107,6 +106,11 @@ class RecordedConfig(Config):
     def followed(self) -> frozenset[str]:
         """See `DataRecord`."""
         return frozenset(one.success_of for one in self.language.values() if one.weights == "by_success")
+
+    @property
+    def observations(self) -> list[str]:
+        """Names of all observations that are read."""
+        return [*self.obs, *self.embeddings, *self.images, *self.depth, *self.points, *self.language]
 
     @property
     def cameras(self) -> dict[str, FramesConfig]:

@@ -58,7 +58,7 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
 
     def faults(self) -> Iterator[str]:
         yield from super().faults()
-        if self.previous_action in {"action", *self.obs, *self.embeddings, *self.cameras, *self.points, *self.language}:
+        if self.previous_action in ("action", *self.observations):
             yield (
                 f"previous_action is {self.previous_action!r}, the name of the action or of another observation; take "
                 f"another name, such as 'previous_action'"
