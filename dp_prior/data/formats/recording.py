@@ -88,13 +88,11 @@ class Recording:
             if name in keys or name in cameras:
                 problems.append(f"two keys would be named {name!r}")
             try:
-                if key in filmed:
-                    cameras[name] = store.frames(key, chosen.recorded, numbers=chosen.numbers)
-                    _check_order(cameras[name], name)
-                elif store.is_number(key):
+                if key not in filmed and store.is_number(key):
                     keys[name] = key
-                elif key in deep:
-                    cameras[name] = store.frames(key, chosen.recorded, Depths(), chosen.numbers)
+                elif key in filmed or key in deep:
+                    contents = COLOURS if key in filmed else Depths()
+                    cameras[name] = store.frames(key, chosen.recorded, contents, chosen.numbers)
                     _check_order(cameras[name], name)
                 else:
                     raise DataError(store.locate(key, 0), [f"holds {store.dtype(key)}, which is no number"])

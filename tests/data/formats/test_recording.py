@@ -49,6 +49,6 @@ def test_files_of_a_camera_in_another_order_than_the_rows_are_refused(source, mo
     store = NpzStoreConfig(path=source).create()
     cameras = store.frames("front", ends_of(LENGTHS))
     cameras.parts = [type(cameras.parts[0])("there", (1, 0, 2))]
-    monkeypatch.setattr(store, "frames", lambda key, ends, numbers: cameras)
+    monkeypatch.setattr(store, "frames", lambda *arguments: cameras)
     with pytest.raises(DataError, match=naming("'front'", "--leave-out")):
         Recording.of(store, renames={}, left_out=(), fps=None)
