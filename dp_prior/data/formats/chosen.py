@@ -27,11 +27,6 @@ class Chosen:
     numbers: np.ndarray
     names: np.ndarray
 
-    @classmethod
-    def every(cls, ends: np.ndarray, store: EpisodeStore) -> Chosen:
-        """All episodes."""
-        return cls(ends, np.arange(len(ends)), store.numbers())
-
     def first(self, max_rows: int | None) -> Chosen:
         """The first chosen episodes with at most `max_rows` rows together, at least one episode; None for all."""
         if max_rows is None:

@@ -35,7 +35,7 @@ def test_rows_between_chosen_and_recorded_episodes(store):
 
 
 def test_a_column_has_a_value_per_step_or_per_episode(store):
-    for chosen in (Chosen(ENDS, np.array([1, 3]), store.numbers()), Chosen.every(ENDS, store)):
+    for chosen in (Chosen(ENDS, np.array([1, 3]), store.numbers()), Chosen(ENDS, np.arange(5), store.numbers())):
         assert np.array_equal(chosen.column(store, "step", "x"), chosen.rows)
         assert np.array_equal(chosen.column(store, "grade", "x"), np.repeat(np.arange(5), LENGTHS)[chosen.rows])
         assert np.array_equal(chosen.last(store, "step"), ENDS[chosen.numbers] - 1)
