@@ -202,12 +202,6 @@ def row_blocks(array: h5py.Dataset, first: int, stop: int, step: int) -> Iterato
         yield from (rows[row : row + step] for row in range(0, len(rows), step))
 
 
-def arrays_in(group: h5py.Group) -> tuple[dict[str, tuple[tuple[int, ...], np.dtype]], dict[str, str]]:
-    """Shape and dtype of every array, and why there are no others; see `datasets`."""
-    arrays, lost = datasets(group)
-    return {key: (array.shape or (), array.dtype) for key, array in arrays.items()}, lost
-
-
 def groups_at(file: h5py.File, pattern: str) -> list[str]:
     """Paths of the groups that a pattern such as `data/demo_*` names; only its last part may have wildcards."""
     kind = import_h5py().Group

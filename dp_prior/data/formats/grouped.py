@@ -126,8 +126,7 @@ class GroupedStore(EpisodeStore):
 
     def unread(self) -> dict[str, str]:
         length, rowed = int(self.episode_ends[self._first]), self._rowed()
-        intact = [part for number, part in enumerate(self._parts) if number not in self._faults]
-        names, lost = [part.layout for part in intact], [part.lost for part in intact]
+        names, lost = [part.layout for part in self._intact], [part.lost for part in self._intact]
         return {
             key: f"{dtype} of shape {shape} in the first episode, which has {length} steps"
             for key, (shape, dtype) in self._layout.items()
@@ -178,7 +177,12 @@ class GroupedStore(EpisodeStore):
 
     def files(self, keys: Iterable[str]) -> list[Path]:
         """See `EpisodeStore`; the files of all episodes but those with a fault."""
-        return sorted({part.file for number, part in enumerate(self._parts) if number not in self._faults})
+        return sorted({part.file for part in self._intact})
+
+    @property
+    def _intact(self) -> list[EpisodeArrays]:
+        """The episodes without a fault."""
+        return [part for number, part in enumerate(self._parts) if number not in self._faults]
 
     def _rowed(self) -> dict[str, tuple[int, ...]]:
         rows = (int(self.episode_ends[self._first]), int(self.episode_ends[self._first]) + 1)

@@ -16,8 +16,8 @@ from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.found_files import by_number
 from dp_prior.data.hdf5 import (
     OutsideError,
-    arrays_in,
     complete_array,
+    datasets,
     group_at,
     groups_at,
     has_groups,
@@ -50,9 +50,10 @@ class Hdf5Episode(EpisodeArrays):
 
     @cached_property
     def _found(self) -> tuple[Layout, dict[str, str]]:
-        """See `arrays_in`."""
+        """`layout` and `lost`, which are found together."""
         with opened_hdf5(self.file, "its layout") as file:
-            return arrays_in(group_at(file, self.group))
+            arrays, lost = datasets(group_at(file, self.group))
+            return {key: (array.shape or (), array.dtype) for key, array in arrays.items()}, lost
 
     def header(self, key: str) -> Header | None:
         """See `EpisodeArrays`; of the array alone, for a data set may have thousands of episodes with many arrays."""
@@ -127,4 +128,4 @@ class Hdf5GroupsStore(GroupedStore):
 
     @property
     def _groups(self) -> list[str]:
-        return [part.where.removeprefix(f"{self.path}/") for part in self._parts]
+        return [part.group for part in self._parts]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dp_prior.config import ConfigError
-from dp_prior.data import hdf5
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats import hdf5_groups
 from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.formats.recognition import record_of
 from dp_prior.data.formats.recording import Recording
@@ -85,8 +85,8 @@ def test_what_is_neither_a_demonstration_nor_a_list_has_a_line(path):
 
 
 def test_a_survey_looks_through_each_demonstration_once(path, monkeypatch):
-    looked, found = hdf5.datasets, []
-    monkeypatch.setattr(hdf5, "datasets", lambda group: found.append(group.name) or looked(group))
+    looked, found = hdf5_groups.datasets, []
+    monkeypatch.setattr(hdf5_groups, "datasets", lambda group: found.append(group.name) or looked(group))
     store = opened(path)
     assert survey(store).signals
     assert sorted(found) == sorted(f"/data/{name}" for name in store.demonstrations)

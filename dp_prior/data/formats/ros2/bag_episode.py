@@ -26,6 +26,7 @@ class BagEpisode(EpisodeArrays):
     """See `EpisodeArrays`.
 
     Attributes:
+        bag: the recording.
         names: of the numbers of a key, where each has one.
         recorded: number of messages by topic and type.
         notes: what was done about messages, and an amount.
@@ -36,7 +37,7 @@ class BagEpisode(EpisodeArrays):
         self.names: dict[str, list[str]] = {}
         self.recorded: Counter[tuple[str, str]] = Counter()
         self.notes: dict[str, float] = {}
-        self._bag, self._topics = bag, topics
+        self.bag, self._topics = bag, topics
         self._values: dict[str, np.ndarray] = {}
         self._places: dict[str, np.ndarray] = {}
 
@@ -71,7 +72,7 @@ class BagEpisode(EpisodeArrays):
         by_topic: dict[str, list[Track]] = {}
         for track in tracks:
             by_topic.setdefault(track.wanted.topic, []).append(track)
-        for message in self._bag.messages():
+        for message in self.bag.messages():
             self.recorded[message.topic, message.type] += 1
             if readers := by_topic.get(message.topic):
                 decoded = message.decode()
@@ -136,7 +137,7 @@ class BagEpisode(EpisodeArrays):
     def _pictures(self, topic: str, places: list[int]) -> Iterator[Any]:
         """The pictures at these increasing places among the messages of a topic."""
         done = 0
-        messages = (message for message in self._bag.messages() if message.topic == topic)
+        messages = (message for message in self.bag.messages() if message.topic == topic)
         for place, message in enumerate(messages):
             if done < len(places) and places[done] == place:
                 with _within(self.where), decoding(topic):

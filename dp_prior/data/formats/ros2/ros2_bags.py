@@ -71,23 +71,22 @@ class Ros2BagsStore(GroupedStore):
 
     def __init__(self, path: Path, bags: list[Bag], topics: TopicsConfig, file: Path):
         """Args: file: that holds `topics`."""
-        self._episodes = [BagEpisode(bag, topics) for bag in bags]
-        self._bags, self._topics, self._file = bags, topics, file
-        super().__init__(path, "ROS 2 bags", self._episodes, None)
+        self._topics, self._file = topics, file
+        super().__init__(path, "ROS 2 bags", [BagEpisode(bag, topics) for bag in bags], None)
 
     def files(self, keys: Iterable[str]) -> list[Path]:
-        kept = [bag for number, bag in enumerate(self._bags) if number not in self._faults]
-        listed = {bag.path / METADATA for bag in kept if (bag.path / METADATA).is_file()}
-        return sorted({self._file, *listed, *(file for bag in kept for file in bag.files)})
+        bags = [episode.bag for episode in self._intact]
+        listed = {bag.path / METADATA for bag in bags if (bag.path / METADATA).is_file()}
+        return sorted({self._file, *listed, *(file for bag in bags for file in bag.files)})
 
     def stored_metadata(self) -> dict[str, Any]:
         tasks = [] if self._topics.task is None else [self._topics.task]
-        return {"fps": self._topics.fps, "tasks": tasks, "names": self._episodes[self._first].names}
+        return {"fps": self._topics.fps, "tasks": tasks, "names": self._parts[self._first].names}
 
     def unread(self) -> dict[str, str]:
         """See `EpisodeStore`; topics that no key names."""
         named, recorded = self._topics.topics(), {}
-        for each in reversed(self._episodes):  # counts are those of the first recording with a topic
+        for each in reversed(self._parts):  # counts are those of the first recording with a topic
             recorded |= each.recorded
         unread = sorted((one, count) for one, count in recorded.items() if one[0] not in named)
         return {topic: f"{count} messages of {kind}" for (topic, kind), count in unread}
@@ -95,7 +94,7 @@ class Ros2BagsStore(GroupedStore):
     def remarks(self) -> list[str]:
         """See `EpisodeStore`; what was left out, in how many episodes."""
         found: dict[str, dict[int, float]] = {}
-        for number, episode in enumerate(self._episodes):
+        for number, episode in enumerate(self._parts):
             for note, amount in episode.notes.items():
                 found.setdefault(note, {})[number] = amount
         return [_remark(note, amounts) for note, amounts in found.items()]
