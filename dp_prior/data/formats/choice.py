@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -83,21 +84,22 @@ class ChoiceConfig(Config):
             DataError: an entry names an episode or a part that the data set does not have, or none is left.
         """
         ends, problems = store.checked_ends()
-        lengths = np.diff(ends, prepend=0)
-        if problems and not (len(ends) and (lengths >= 0).all()):
-            return Chosen(ends, np.arange(len(ends)), np.arange(len(ends))), problems
-        numbers = np.arange(len(ends)) if self.only is None else episodes_of(self.only, store, "choice.only")
+        every = np.arange(len(ends))
+        if problems and not (len(ends) and (np.diff(ends, prepend=0) >= 0).all()):
+            return Chosen(ends, every, every), problems
+        numbers = every if self.only is None else episodes_of(self.only, store, "choice.only")
         numbers = np.setdiff1d(numbers, episodes_of(self.leave_out, store, "choice.leave_out"))
-        if len(empty := numbers[lengths[numbers] == 0]):  # an episode without steps may be left out
-            return Chosen(ends, numbers, store.numbers()), [*problems, leaving_out(store.numbers()[empty].tolist())]
+        chosen = Chosen(ends, numbers, store.numbers())
+        if len(empty := numbers[chosen.lengths == 0]):  # an episode without steps may be left out
+            return chosen, [*problems, leaving_out(chosen.names[empty].tolist())]
         for key, wanted in self.where.items():
-            if len(numbers):
-                values = Chosen(ends, numbers, store.numbers()).last(store, key)
+            if len(chosen.numbers):
+                values = chosen.last(store, key)
                 names = set(map(named, wanted if isinstance(wanted, tuple) else (wanted,)))
-                numbers = numbers[[named(value) in names for value in values]]
-        if not len(numbers):
+                chosen = replace(chosen, numbers=chosen.numbers[[named(value) in names for value in values]])
+        if not len(chosen.numbers):
             raise DataError(store.where, [f"choice leaves none of {len(ends)} episodes"])
-        return Chosen(ends, numbers, store.numbers()), []
+        return chosen, []
 
 
 def episodes_of(listed: Iterable[int | str], store: EpisodeStore, where: str) -> np.ndarray:
