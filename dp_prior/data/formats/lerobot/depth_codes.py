@@ -15,13 +15,13 @@ from dp_prior.data.frames import FrameContents
 from dp_prior.data.frames.depths import Depths
 
 _LARGEST_CODE = 4095
-_DEFAULTS = {"depth_min": 0.01, "depth_max": 10.0, "shift": 3.5, "use_log": True}  # LeRobot 0.6
+_NAMES = ("depth_min", "depth_max", "shift", "use_log")
 
 
 @dataclass(frozen=True)
 class CodedDepths(Depths):
     """Codes of meta/info.json's `video.depth_min` and the like, in metres. The lowest code stands for all that was too
-    near or not measured, so it is read as not measured."""
+    near or not measured, so it is read as not measured. The defaults are those of LeRobot 0.6."""
 
     depth_min: float = 0.01
     depth_max: float = 10.0
@@ -38,7 +38,7 @@ class CodedDepths(Depths):
         return np.where(values > 0, found, 0).astype(np.float32)
 
     def describe(self) -> dict[str, Any]:
-        return {"depth": {name: getattr(self, name) for name in _DEFAULTS}}
+        return {"depth": {name: getattr(self, name) for name in _NAMES}}
 
 
 def coded(contents: FrameContents, meta: LeRobotMeta, key: str) -> CodedDepths:
@@ -51,7 +51,7 @@ def coded(contents: FrameContents, meta: LeRobotMeta, key: str) -> CodedDepths:
         DataError: the metadata are none of such codes.
     """
     where, info = str(meta.info_file), meta.video_info(key)
-    found = {name: info.get(f"video.{name}", usual) for name, usual in _DEFAULTS.items()}
+    found = {name: info.get(f"video.{name}", getattr(CodedDepths, name)) for name in _NAMES}
     low, high, shift = (found[name] for name in ("depth_min", "depth_max", "shift"))
     are_numbers = all(isinstance(one, (int, float)) and math.isfinite(one) for one in (low, high, shift))
     if not are_numbers or not 0 <= low < high or (found["use_log"] and low + shift <= 0):
