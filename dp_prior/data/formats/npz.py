@@ -18,7 +18,7 @@ from dp_prior.data.files import check_array, check_count, check_is_file, check_m
 from dp_prior.data.formats.episode_store import EpisodeStore, spans
 from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
-from dp_prior.data.frames import FrameContents, FramePart, frames_per_block, pixel_bytes
+from dp_prior.data.frames import FrameContents, FramePart, frame_bytes, frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
 from dp_prior.files.durable import creating
 from dp_prior.files.home import expanded
@@ -68,7 +68,7 @@ class NpzStoreConfig(EpisodeStoreRecord):
                 _write(archive, name, values.shape, values.dtype, [values])
             for name, source in recording.cameras.items():
                 contents = recording.contents(name)
-                count = frames_per_block(source.size[0] * source.size[1] * pixel_bytes(contents))
+                count = frames_per_block(frame_bytes(source.size, contents))
                 shape = (int(recording.ends[-1]), *source.size, contents.channels)
                 _write(archive, name, shape, contents.dtype, recording.frames(name, count))
 

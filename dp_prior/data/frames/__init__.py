@@ -142,9 +142,9 @@ class FrameSource(Protocol):
         ...
 
 
-def pixel_bytes(contents: FrameContents) -> int:
-    """Bytes of one pixel of a frame."""
-    return contents.channels * contents.dtype.itemsize
+def frame_bytes(size: tuple[int, int], contents: FrameContents) -> int:
+    """Bytes of one frame of this height and width."""
+    return size[0] * size[1] * contents.channels * contents.dtype.itemsize
 
 
 def frames_per_block(frame_bytes: int) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import decoding
-from dp_prior.data.frames import FrameContents, FramePart, frames_per_block, picture_frames, pixel_bytes
+from dp_prior.data.frames import FrameContents, FramePart, frame_bytes, frames_per_block, picture_frames
 from dp_prior.data.frames.colours import COLOURS
 from dp_prior.data.frames.depths import Depths, is_deep
 from dp_prior.pixels.picture_files import PictureError, import_pillow, opened_picture
@@ -69,7 +69,7 @@ class EncodedFrames:
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         begin, stop = part.rows(self.ends)
         stored = self._rows(begin + skip, stop)
-        step = frames_per_block(self.size[0] * self.size[1] * pixel_bytes(self._contents))
+        step = frames_per_block(frame_bytes(self.size, self._contents))
         for first in range(begin + skip, stop, step):
             last = min(first + step, stop)
             with decoding(part.where, f"frames of rows {first} to {last - 1} cannot be read"):

@@ -15,9 +15,9 @@ from dp_prior.data.found_files import by_number
 from dp_prior.data.frames import (
     FrameContents,
     FramePart,
+    frame_bytes,
     frames_per_block,
     picture_frames,
-    pixel_bytes,
     video_frames,
 )
 from dp_prior.data.frames.colours import COLOURS
@@ -115,7 +115,7 @@ class FolderFrames:
             yield from read_video(Path(part.where), self.size, lengths, skip, **how)
             return
         files = self._pictures[part.where]
-        per_block = frames_per_block(self.size[0] * self.size[1] * pixel_bytes(self._contents))
+        per_block = frames_per_block(frame_bytes(self.size, self._contents))
         for first in range(skip, len(files), per_block):
             some = files[first : first + per_block]
             yield np.stack([self._contents.decode(_read(file), str(file), self.size) for file in some])

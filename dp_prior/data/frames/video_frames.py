@@ -15,7 +15,7 @@ import numpy as np
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import raise_refusal
-from dp_prior.data.frames import FrameContents, frames_per_block, pixel_bytes
+from dp_prior.data.frames import FrameContents, frame_bytes, frames_per_block
 from dp_prior.data.frames.colours import COLOURS
 from dp_prior.files.regular_files import UnfitError
 from dp_prior.pixels.video_files import opened_video
@@ -83,7 +83,7 @@ def read_video(
     """
     kept, picture = _kept(list(lengths.values()), begins) * (per_row or 1), contents.of_video()
     times: list[int | None] = []
-    count = frames_per_block(size[0] * size[1] * pixel_bytes(contents))
+    count = frames_per_block(frame_bytes(size, contents))
     block = np.empty((count, *size, contents.channels), contents.dtype)
     filled, place = 0, 0
     for frame in _frames(path, contents):

@@ -18,9 +18,9 @@ from dp_prior.data.frames import (
     FrameContents,
     FrameFile,
     FramePart,
+    frame_bytes,
     frames_per_block,
     picture_frames,
-    pixel_bytes,
     video_frames,
 )
 from dp_prior.data.frames.colours import COLOURS
@@ -120,7 +120,7 @@ class LeRobotPictures:
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         expected = int(self._lengths[list(part.episodes)].sum())
-        per_block = frames_per_block(self.size[0] * self.size[1] * pixel_bytes(self._contents))
+        per_block = frames_per_block(frame_bytes(self.size, self._contents))
         block: list[np.ndarray] = []
         row = -1
         for row, data in enumerate(self._pictures(part)):

@@ -24,7 +24,7 @@ from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.formats.zarr.chunks import chunk_lengths, chunks_cut_short, is_hidden, missing_chunks, stored_bytes
 from dp_prior.data.formats.zarr.codecs import unknown_codec
 from dp_prior.data.formats.zarr.groups import read_metadata
-from dp_prior.data.frames import FrameContents, frames_per_block, pixel_bytes
+from dp_prior.data.frames import FrameContents, frame_bytes, frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray
 from dp_prior.files.durable import publish, temporary_directory
 from dp_prior.files.home import expanded
@@ -103,7 +103,7 @@ class ZarrStoreConfig(EpisodeStoreRecord):
             for name, source in recording.cameras.items():
                 contents = recording.contents(name)
                 shape = (int(recording.ends[-1]), *source.size, contents.channels)
-                count = min(shape[0], frames_per_block(source.size[0] * source.size[1] * pixel_bytes(contents)))
+                count = min(shape[0], frames_per_block(frame_bytes(source.size, contents)))
                 array = data.create_array(name, shape=shape, dtype=contents.dtype, chunks=(count, *shape[1:]), **how)
                 row = 0
                 for block in recording.frames(name, count):
