@@ -141,7 +141,7 @@ class Demonstrations(SplitData):
     def warnings(self) -> list[str]:
         """See `SplitData`; about the files and the numbers too."""
         statistics = self.statistics()
-        vectors = {key: describe_key(value) for key, value in statistics.items() if self.spec.kind(key) != "text"}
+        vectors = {key: value for key, value in statistics.items() if self.spec.kind(key) != "text"}
         odd = [*constant_warnings(vectors), *range_warnings(statistics)]
         return [*self.file_warnings, *super().warnings(), *odd]
 

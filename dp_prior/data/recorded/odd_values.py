@@ -29,11 +29,11 @@ def _called(key: str) -> str:
     return "action" if key == ACTION else f"{key!r}"
 
 
-def constant_warnings(keys: dict[str, dict[str, Any]]) -> list[str]:
-    """A line for each key with constant dimensions. Args: keys: what `describe_key` says of each."""
+def constant_warnings(statistics: Mapping[str, Statistics]) -> list[str]:
+    """A line for each key with constant dimensions."""
     warnings = []
-    for key, found in keys.items():
-        constant, count = found["constant_dimensions"], len(found["min"])
+    for key, value in statistics.items():
+        constant, count = np.flatnonzero(~value.varies).tolist(), value.min.size
         if constant:
             effect = "the policy always gives these values" if key == ACTION else "they tell the policy nothing"
             dimensions = f"dimension{'s' * (len(constant) > 1)} {first_few(constant, 20)} ({len(constant)} of {count})"

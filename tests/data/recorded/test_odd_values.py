@@ -19,14 +19,15 @@ SPREAD = np.linspace(-1, 1, 1001)
 
 
 def test_a_constant_dimension_is_named_with_its_effect_and_a_varying_one_is_not():
-    keys = {key: describe_key(statistics(SPREAD, 0 * SPREAD + 3, SPREAD)) for key in ("state", ACTION)}
-    assert json.loads(json.dumps(keys)) == keys and keys["state"]["constant_dimensions"] == [1]
-    state, action = constant_warnings(keys)
+    found = statistics(SPREAD, 0 * SPREAD + 3, SPREAD)
+    described = describe_key(found)
+    assert json.loads(json.dumps(described)) == described and described["constant_dimensions"] == [1]
+    state, action = constant_warnings({"state": found, ACTION: found})
     assert told(state, "'state'", "dimension 1 (1 of 3)", "nothing")
     assert told(action, "action", "dimension 1 (1 of 3)", "always")
-    [both] = constant_warnings({"state": describe_key(statistics(0 * SPREAD, 0 * SPREAD, SPREAD))})
+    [both] = constant_warnings({"state": statistics(0 * SPREAD, 0 * SPREAD, SPREAD)})
     assert told(both, "'state'", "dimensions 0, 1 (2 of 3)")
-    assert constant_warnings({"state": describe_key(statistics(SPREAD))}) == []
+    assert constant_warnings({"state": statistics(SPREAD)}) == []
 
 
 @pytest.mark.parametrize("share", [0.9, 1.1])
