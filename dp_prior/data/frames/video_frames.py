@@ -156,7 +156,7 @@ def _turned_size(frame: av.VideoFrame) -> tuple[int, int]:
     return (frame.width, frame.height) if _turn(frame) in (90, 270) else (frame.height, frame.width)
 
 
-def called(names: Iterable[str]) -> str:
+def called(names: Iterable[int | str]) -> str:
     """Episodes in messages."""
     first, *others = names
     return f"episodes {first} to {others[-1]}" if others else f"episode {first}"

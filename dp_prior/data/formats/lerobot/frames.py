@@ -68,7 +68,7 @@ class LeRobotVideo:
         import_av()
         self.root, self.ends = meta.path, ends
         self._key, self._version, self._contents = key, meta.version, contents
-        self._names = [str(number) for number in meta.lengths]  # by the number in the order of rows
+        self._names = list(meta.lengths)  # by the number in the order of rows
         self._lengths = np.diff(ends, prepend=0).tolist()
         videos = [video for video in videos_of(meta, key) if wanted.intersection(video.episodes)]
         missing = [
@@ -77,7 +77,7 @@ class LeRobotVideo:
             if not video.path.is_file()
         ]
         if missing:
-            numbers = [int(self._names[one]) for video in videos if not video.path.is_file() for one in video.episodes]
+            numbers = [self._names[one] for video in videos if not video.path.is_file() for one in video.episodes]
             advice = f"copy the videos too, {leaving_out(numbers)}, or leave the camera out"
             raise DataError(str(meta.path), missing, advice)
         self._videos = {str(video.path): video for video in videos}
@@ -86,7 +86,7 @@ class LeRobotVideo:
         self._turned = video_frames.turned(videos[0].path, contents)
 
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
-        lengths = {self._names[episode]: self._lengths[episode] for episode in part.episodes}
+        lengths = {str(self._names[episode]): self._lengths[episode] for episode in part.episodes}
         video = self._videos[part.where]
         return read_video(video.path, self.size, lengths, skip, video.begins, self._contents)
 
@@ -192,7 +192,7 @@ def videos_of(meta: LeRobotMeta, key: str) -> list[FrameFile]:
 def _videos_v2(meta: LeRobotMeta, key: str) -> list[FrameFile]:
     """One file per episode."""
     found = (file for file in (meta.path / "videos").glob("*/*/*.mp4") if file.parent.name == key)
-    files = meta.files_of_episodes("video_path", meta.lengths, found, video_key=key)
+    files = meta.files_of_episodes("video_path", found, video_key=key)
     return [FrameFile(file, (number,)) for number, file in enumerate(files)]
 
 

@@ -89,11 +89,10 @@ class LeRobotMeta:
         if not isinstance(self.features, dict) or not all(map(_is_feature, self.features.values())):
             raise DataError(str(info), ["has no usable 'features', the list of columns"])
         check_count(info, len(self.features), "features")
-        lengths, self.tables = self._read_v3(tell) if self.version == "v3.0" else self._read_v2(tell)
-        self.lengths = lengths
+        (self._read_v3 if self.version == "v3.0" else self._read_v2)(tell)
         declared = self.info.get("total_episodes")
-        if declared is not None and declared != len(lengths):
-            found = f"declares {declared} episodes, but the episode list has {len(lengths)}"
+        if declared is not None and declared != len(self.lengths):
+            found = f"declares {declared} episodes, but the episode list has {len(self.lengths)}"
             tell(DataError(str(info), [f"{found}; the copy may be incomplete"], _CUT_OFF))
 
     def part(self, tables: list[TableFile]) -> Self:
@@ -163,8 +162,8 @@ class LeRobotMeta:
         """Where `tasks` are stored."""
         return self.path / "meta" / ("tasks.parquet" if self.version == "v3.0" else "tasks.jsonl")
 
-    def _read_v2(self, tell: Callable[[DataError], None]) -> tuple[dict[int, int], list[TableFile]]:
-        """Length of each episode, and the files: one per episode."""
+    def _read_v2(self, tell: Callable[[DataError], None]) -> None:
+        """Take the episodes from their list: a table for each."""
         listing = self.path / "meta" / "episodes.jsonl"
         self.listings = [listing]
         lengths: dict[int, int] = {}
@@ -175,14 +174,11 @@ class LeRobotMeta:
                     lengths[as_count(row["episode_index"])] = as_count(row["length"])
                 except (ValueError, KeyError, TypeError, RecursionError) as error:
                     tell(DataError(f"{listing}, line {number}", [f"is not an episode: {error}"]))
-        lengths = dict(sorted(lengths.items()))
-        found = sorted((self.path / "data").glob("*/*.parquet"))
-        files = self.files_of_episodes("data_path", lengths, found)
-        return lengths, [TableFile(file, [episode]) for episode, file in zip(lengths, files, strict=True)]
+        self.lengths = dict(sorted(lengths.items()))
+        files = self.files_of_episodes("data_path", sorted((self.path / "data").glob("*/*.parquet")))
+        self.tables = [TableFile(file, [episode]) for episode, file in zip(self.lengths, files, strict=True)]
 
-    def files_of_episodes(
-        self, field: str, episodes: Iterable[int], found: Iterable[Path], **values: str
-    ) -> Iterator[Path]:
+    def files_of_episodes(self, field: str, found: Iterable[Path], **values: str) -> Iterator[Path]:
         """The file of each episode, in formats before v3.0, by the template in a field of meta/info.json. Published
         sets exist whose template names the wrong folder; the file's own name is then unique.
 
@@ -197,37 +193,37 @@ class LeRobotMeta:
         if type(chunk_size) is not int or chunk_size < 1:
             raise DataError(str(self.info_file), [f"chunks_size is {chunk_size!r}; expected 1 or more"])
         by_name = {file.name: file for file in found}
-        for episode in episodes:
+        for episode in self.lengths:
             named = self.file(template, episode_index=episode, episode_chunk=episode // chunk_size, **values)
             yield named if named.is_file() else by_name.get(named.name, named)
 
-    def _read_v3(self, tell: Callable[[DataError], None]) -> tuple[dict[int, int], list[TableFile]]:
-        """Length of each episode in the order of the files, and these: several episodes per file."""
+    def _read_v3(self, tell: Callable[[DataError], None]) -> None:
+        """Take the episodes from their list, in the order of the tables: several for each."""
         columns = ["episode_index", "length", "data/chunk_index", "data/file_index"]
         folder = self.path / "meta" / "episodes"
         listings = sorted(folder.glob("*/*.parquet"))
-        self.listings = [*listings]
         if not listings:
             found = "no such episode list (chunk-000/file-000.parquet); the copy is incomplete"
             tell(DataError(str(folder), [f"{found}, or the first recording was cut off before LeRobot wrote the list"]))
+        self.listings: list[Path] = []
         rows: list[dict[str, int]] = []
         for listing in listings:
             try:
                 rows += _episodes_of(listing, columns)
+                self.listings.append(listing)
             except DataError as error:
                 tell(error)
-                self.listings.remove(listing)
         rows.sort(key=lambda row: row["episode_index"])
         by_file: dict[tuple[int, int], list[int]] = defaultdict(list)
         for row in rows:
             by_file[row["data/chunk_index"], row["data/file_index"]].append(row["episode_index"])
         template = self.template("data_path")
-        files = [
+        self.tables = [
             TableFile(self.file(template, chunk_index=chunk, file_index=file), episodes)
             for (chunk, file), episodes in by_file.items()
         ]
         lengths = {row["episode_index"]: row["length"] for row in rows}
-        return {episode: lengths[episode] for file in files for episode in file.episodes}, files
+        self.lengths = {episode: lengths[episode] for file in self.tables for episode in file.episodes}
 
     def template(self, field: str) -> str:
         """The path, with numbers to fill in, that meta/info.json has in a field.
