@@ -87,9 +87,8 @@ class SplitConfig(Config):
             raise DataError(store.where, [f"split.parts: {line}; an episode belongs to one part" for line in shared])
         if not len(listed["train"]):
             raise DataError(store.where, ["split.parts.train: choice or split.max_rows leaves out all of its episodes"])
-        train = self._ranked(listed["train"])[: self.max_train_episodes]
         val, test = (listed.get(part, np.zeros(0, np.int64)).tolist() for part in ("val", "test"))
-        return Split(sorted(train), val, test, np.setdiff1d(chosen.numbers, [*train, *val, *test]).tolist())
+        return self._split(chosen.numbers, self._ranked(listed["train"]), val, test)
 
     def assign(self, n_episodes: int) -> Split:
         """Divide episodes 0 .. n_episodes - 1; see `divide`."""
@@ -116,14 +115,13 @@ class SplitConfig(Config):
         while val + test > n_episodes - 1:
             val, test = (val, test - 1) if test >= val else (val - 1, test)
         ranked = self._ranked(numbers)
-        train = ranked[val + test :]
-        kept = len(train) if self.max_train_episodes is None else self.max_train_episodes
-        return Split(
-            train=sorted(train[:kept]),
-            val=sorted(ranked[:val]),
-            test=sorted(ranked[val : val + test]),
-            dropped=sorted(train[kept:]),
-        )
+        return self._split(numbers, ranked[val + test :], ranked[:val], ranked[val : val + test])
+
+    def _split(self, numbers: np.ndarray, train: list[int], val: list[int], test: list[int]) -> Split:
+        """The parts of some episodes, of `train` the first ones."""
+        kept = train[: self.max_train_episodes]
+        dropped = np.setdiff1d(numbers, [*kept, *val, *test]).tolist()
+        return Split(sorted(kept), sorted(val), sorted(test), dropped)
 
     def _ranked(self, numbers: np.ndarray) -> list[int]:
         """The numbers in random order."""
