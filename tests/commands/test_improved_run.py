@@ -7,7 +7,7 @@ import pytest
 
 from dp_prior.commands.improved_run import FIRST_SET, expert_set, improved_config, observations
 from dp_prior.config import ConfigError
-from dp_prior.data.formats.choice import ChoiceConfig
+from dp_prior.data.formats.choice import ALL_EPISODES
 from dp_prior.data.recorded.language import read_texts
 from dp_prior.envs.toy import demonstrations
 from dp_prior.inference.load import load_policy
@@ -122,7 +122,7 @@ def test_instructions_are_those_that_the_expert_was_told(tmp_path):
     new = improved_config(first, "policy", [expert_set(first, folder)], **how)
     one = new.data.sets["corrections_1"]
     store = one.episodes.create()
-    known, index = read_texts(one.language["told"], store, ChoiceConfig().of(store)[0])
+    known, index = read_texts(one.language["told"], store, ALL_EPISODES.of(store)[0])
     assert [*dict.fromkeys(known[number] for number in index)] == [*TEXTS[::-1][:2]]
     assert one.language["told"].weights is None and new.open_data()
 

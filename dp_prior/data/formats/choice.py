@@ -102,6 +102,10 @@ class ChoiceConfig(Config):
         return chosen, []
 
 
+ALL_EPISODES = ChoiceConfig()
+"""The choice that leaves none out."""
+
+
 def episodes_of(listed: Iterable[int | str], store: EpisodeStore, where: str) -> np.ndarray:
     """(k,) sorted positions, in the order of the rows, of listed episodes.
 

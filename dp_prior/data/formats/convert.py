@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
-from dp_prior.data.formats.choice import ChoiceConfig
+from dp_prior.data.formats.choice import ALL_EPISODES, ChoiceConfig
 from dp_prior.data.formats.recognition import kind_of, record_of
 from dp_prior.data.formats.recording import Recording
 from dp_prior.files.durable import refuse_existing
@@ -29,7 +29,7 @@ def convert(
     renames: Mapping[str, str] | None = None,
     left_out: Collection[str] = (),
     fps: float | None = None,
-    choice: ChoiceConfig | None = None,
+    choice: ChoiceConfig = ALL_EPISODES,
     stride: int = 1,
     robot_type: str | None = None,
     pictures: bool = False,
@@ -45,7 +45,7 @@ def convert(
         renames: new names by key.
         left_out: keys that are not converted.
         fps: control steps per second of the source, where its files do not say them or are wrong.
-        choice: of episodes, which are then numbered anew; None for all.
+        choice: of episodes, which are then numbered anew.
         stride: keep every so-manieth row, which divides the rate.
         robot_type: name of the robot in LeRobot; None for the source's.
         pictures: keep every pixel where the format by itself would make videos.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.formats.choice import ChoiceConfig, ranges
+from dp_prior.data.formats.choice import ALL_EPISODES, ChoiceConfig, ranges
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.frames import FrameContents, FrameSource
@@ -54,7 +54,7 @@ class Recording:
         renames: Mapping[str, str],
         left_out: Collection[str],
         fps: float | None,
-        choice: ChoiceConfig | None = None,
+        choice: ChoiceConfig = ALL_EPISODES,
         stride: int = 1,
         robot_type: str | None = None,
         pictures: bool = False,
@@ -65,7 +65,7 @@ class Recording:
             renames: new names by key.
             left_out: keys that are not converted.
             fps: of the data set, where its files do not say the rate or are wrong.
-            choice: of episodes; None for all.
+            choice: of episodes.
             stride: keep every so-manieth row of an episode, from its first on.
             robot_type: of the data set; None for the source's.
             pictures: see the class.
@@ -73,7 +73,7 @@ class Recording:
         Raises:
             DataError: it has other keys than numbers and frames, or such keys cannot be read; all in one report.
         """
-        chosen, faults = (choice or ChoiceConfig()).of(store)
+        chosen, faults = choice.of(store)
         problems = [*faults]
         if len(empty := store.numbers()[chosen.numbers[chosen.lengths == 0]]):
             problems.append(f"dp-prior convert leaves them out by --without {','.join(map(str, ranges(empty)))}")

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError
-from dp_prior.data.formats.choice import ChoiceConfig, leaving_out
+from dp_prior.data.formats.choice import ALL_EPISODES, ChoiceConfig, leaving_out
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.onboard.rotation_check import is_rotation, not_a_rotation
@@ -101,14 +101,14 @@ class ActionConfig(KeyConfig):
 def read_selected(
     store: EpisodeStore,
     keys: dict[str, KeyConfig],
-    choice: ChoiceConfig | None = None,
+    choice: ChoiceConfig = ALL_EPISODES,
     stride: int = 1,
     max_rows: int | None = None,
 ) -> tuple[dict[str, np.ndarray], Chosen, list[str]]:
     """Read and check the configured keys.
 
     Args:
-        choice: the episodes that are read; None for all.
+        choice: the episodes that are read.
         stride: rows from one step to the next, for keys that take the values of later steps.
         max_rows: see `SplitConfig`.
 
@@ -118,7 +118,7 @@ def read_selected(
     Raises:
         DataError: all problems in one report.
     """
-    chosen, problems = (choice or ChoiceConfig()).of(store)
+    chosen, problems = choice.of(store)
     chosen = chosen.first(max_rows)
     ends = chosen.ends
     raw, unread = _read_keys(store, keys, chosen)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dp_prior.data.errors import DataError
-from dp_prior.data.formats.choice import ChoiceConfig
+from dp_prior.data.formats.choice import ALL_EPISODES, ChoiceConfig
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.recorded.selection import ActionConfig, KeyConfig
@@ -182,7 +182,7 @@ class Survey:
 def survey(
     store: EpisodeStore,
     wanted: Mapping[str, tuple[KeyConfig, Role]] | None = None,
-    choice: ChoiceConfig | None = None,
+    choice: ChoiceConfig = ALL_EPISODES,
     max_rows: int | None = None,
     action: ActionConfig | None = None,
 ) -> Survey:
@@ -197,7 +197,7 @@ def survey(
     Raises:
         DataError: the data set has no usable episodes.
     """
-    chosen, problems = (choice or ChoiceConfig()).of(store)
+    chosen, problems = choice.of(store)
     damage: dict[str, Any] = {}
     if problems and wanted is None and (chosen.lengths >= 0).all() and (is_sound := chosen.lengths > 0).any():
         damage = {"damaged": chosen.named(np.flatnonzero(~is_sound)), "damage": "; ".join(problems[:-1])}

@@ -9,7 +9,7 @@ import torch
 
 from dp_prior.data.errors import DataError, UnwritableError
 from dp_prior.data.formats import rendered
-from dp_prior.data.formats.choice import ChoiceConfig
+from dp_prior.data.formats.choice import ALL_EPISODES
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.formats.rendered import RenderedFrames
@@ -102,7 +102,7 @@ def test_the_states_find_the_cache_wherever_their_file_lies(tmp_path):
 def test_with_a_region_the_whole_is_drawn_so_large_that_the_region_has_the_size(tmp_path):
     store, region = saved(tmp_path / "d.npz"), [0.5, 0.25, 1, 0.75]
     record = ImageConfig(key="state", render=PushTRendererConfig(), size=SIZE, region=region)
-    cache = record.cache(store, ChoiceConfig().of(store)[0], tmp_path / "caches")
+    cache = record.cache(store, ALL_EPISODES.of(store)[0], tmp_path / "caches")
     whole = PushTRendererConfig().create((48, 64))(STATES)
     assert torch.equal(cache.open().rows(torch.arange(20)), torch.from_numpy(whole[:, 24:, 16:48]))
     assert cache.seen == "sees rows 24 to 47 and columns 16 to 47 of 48 x 64" and cache.shape == (*SIZE, 3)

@@ -12,7 +12,7 @@ import torch
 from dp_prior.config import ConfigError
 from dp_prior.data.embeddings.written import EmbeddingsRecord, Job, write_embeddings
 from dp_prior.data.errors import DataError
-from dp_prior.data.formats.choice import ChoiceConfig
+from dp_prior.data.formats.choice import ALL_EPISODES
 from dp_prior.data.recorded.language import LanguageConfig, read_texts
 from dp_prior.data.recorded.mixture import MixtureConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
@@ -51,7 +51,7 @@ def texts_of(episodes: dict, folder: dict, **fields) -> list[str]:
         )
     )
     store = config.episodes.create()
-    texts, index = read_texts(config.language["told"], store, ChoiceConfig().of(store)[0])
+    texts, index = read_texts(config.language["told"], store, ALL_EPISODES.of(store)[0])
     return [texts[number] for number in index]
 
 
@@ -467,7 +467,7 @@ def test_instructions_of_recorded_robots(tmp_path, name, state, action, n_texts,
     }
     record = TrajectoriesConfig.from_json(json.dumps(config))
     store = record.episodes.create()
-    texts, index = read_texts(record.language["told"], store, ChoiceConfig().of(store)[0])
+    texts, index = read_texts(record.language["told"], store, ALL_EPISODES.of(store)[0])
     assert len(texts) == n_texts and texts[index[0]].startswith(first)
     config["language"]["told"]["folder"] = embed(tmp_path / "e", texts)
     data = TrajectoriesConfig.from_json(json.dumps(config)).create(16, 2, 8)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
-from dp_prior.data.formats.choice import ChoiceConfig
+from dp_prior.data.formats.choice import ALL_EPISODES, ChoiceConfig
 from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
 from dp_prior.data.formats.robomimic import RobomimicStoreConfig
 from dp_prior.data.recorded.split import SplitConfig
@@ -83,8 +83,8 @@ def recorded(tmp_path, masks=None):
     return RobomimicStoreConfig(path=tmp_path / "d.hdf5").create()
 
 
-def divided(store, parts, choice=None, **fields):
-    chosen, _ = (choice or ChoiceConfig()).of(store)
+def divided(store, parts, choice=ALL_EPISODES, **fields):
+    chosen, _ = choice.of(store)
     return SplitConfig(parts=parts, **fields).of(store, chosen).ids()
 
 
