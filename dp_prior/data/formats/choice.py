@@ -72,11 +72,6 @@ class ChoiceConfig(Config):
         given = {"only": listed(only), "leave_out": listed(leave_out) or [], "where": wanted}
         return cls.from_json(json.dumps(given), source="--episodes, --without, --where")
 
-    @property
-    def is_all(self) -> bool:
-        """Whether every episode is used."""
-        return self.only is None and not self.leave_out and not self.where
-
     def of(self, store: EpisodeStore) -> tuple[Chosen, list[str]]:
         """The episodes that are used, and what is wrong with the ends of all; all episodes if something is.
 

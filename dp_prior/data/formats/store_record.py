@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 
 from dp_prior.config import Config, ConfigError
 from dp_prior.data.errors import DataError
-from dp_prior.data.formats.choice import ChoiceConfig
+from dp_prior.data.formats.choice import ALL_EPISODES, ChoiceConfig
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.formats.recording import Recording
 
@@ -33,13 +33,13 @@ class EpisodeStoreRecord(Config):
         """Whether the data set lives on another machine; the files here are then a downloaded copy."""
         return False
 
-    def local(self, pinned: Mapping[str, str], cameras: Collection[str], choice: ChoiceConfig | None = None) -> Self:
+    def local(self, pinned: Mapping[str, str], cameras: Collection[str], choice: ChoiceConfig = ALL_EPISODES) -> Self:
         """The record of the data set on this machine, whose files are then there.
 
         Args:
             pinned: the commit that the run has used so far, by repository.
             cameras: keys of the cameras that are read; videos of others are not downloaded.
-            choice: of episodes; files that hold none of them need not be downloaded. None for all.
+            choice: of episodes; files that hold none of them need not be downloaded.
 
         Raises:
             DataError, UnreadableError: it cannot be downloaded, or the choice cannot be made.

@@ -17,7 +17,7 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from dp_prior.config.extras import needing
 from dp_prior.data.errors import DataError
-from dp_prior.data.formats.choice import ChoiceConfig
+from dp_prior.data.formats.choice import ALL_EPISODES, ChoiceConfig
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.formats.lerobot.frames import lerobot_frames, videos_of
 from dp_prior.data.formats.lerobot.hub import download
@@ -83,7 +83,7 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
     def is_remote(self) -> bool:
         return self.repo is not None
 
-    def local(self, pinned: Mapping[str, str], cameras: Collection[str], choice: ChoiceConfig | None = None) -> Self:
+    def local(self, pinned: Mapping[str, str], cameras: Collection[str], choice: ChoiceConfig = ALL_EPISODES) -> Self:
         """See `EpisodeStoreRecord`; with the commit and the directory of a data set on the Hub."""
         if self.repo is None or self.path is not None:
             return self
@@ -93,7 +93,7 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
             path, commit = download(self.repo, commit, [f"{inside}/{name}".lstrip("/") for name in names])
             return path / inside, commit
 
-        if choice is None or choice.is_all:
+        if choice == ALL_EPISODES:
             path, commit = downloaded(revision, [METADATA, COLUMNS, *files_of_cameras(cameras)])
         else:
             _import_pyarrow()

@@ -7,8 +7,6 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-import numpy as np
-
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.lerobot.frames import videos_of
 from dp_prior.data.formats.lerobot.meta import LeRobotMeta
@@ -32,9 +30,8 @@ def files_of_episodes(meta: LeRobotMeta, chosen: Chosen, cameras: Collection[str
         DataError: the metadata have no usable places of the videos.
     """
     own, places = set(chosen.names[chosen.numbers].tolist()), set(chosen.numbers.tolist())
-    lengths = np.diff(chosen.recorded, prepend=0).tolist()
     known = [key for key in cameras if meta.features.get(key, {}).get("dtype") == "video"]
-    videos = [video for key in known for video in videos_of(meta, key, lengths)]
+    videos = [video for key in known for video in videos_of(meta, key)]
     needed = {table.path: bool(own.intersection(table.episodes)) for table in meta.tables}
     needed |= {video.path: bool(places.intersection(video.episodes)) for video in videos}
     return _patterns({_pattern(path.relative_to(meta.path), meta.version): each for path, each in needed.items()})
