@@ -6,8 +6,8 @@ observation histories never span two episodes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -81,3 +81,56 @@ def check_actions(actions: np.ndarray, n_rows: int, action_dim: int) -> np.ndarr
     if len(bad):
         raise ValueError(f"the action of row {bad[0]} is {actions[bad[0]].tolist()}; expected finite numbers")
     return actions
+
+
+def check_obs(obs: Any, env: VectorEnv, n_rows: int) -> None:
+    """Raises ValueError unless observations have the keys and shapes that the environment declares; pictures may be
+    missing where they are not watched."""
+    given = obs if isinstance(obs, Mapping) else {}
+    may_lack = (
+        () if getattr(env, "is_watched", True) else {key for key, shape in env.obs_shapes.items() if len(shape) > 1}
+    )
+    wanted = {key: (n_rows, *shape) for key, shape in env.obs_shapes.items() if key in given or key not in may_lack}
+    found = {
+        key: value.shape if isinstance(value, np.ndarray) else type(value).__name__ for key, value in given.items()
+    }
+    wrong = [
+        f"{key} is {found.get(key, 'missing')}, not {shape}" for key, shape in wanted.items() if found.get(key) != shape
+    ]
+    if wrong:
+        raise ValueError(
+            f"the observations that the environment returned do not have the shapes of its `obs_shapes`: "
+            f"{'; '.join(wrong)}; expected arrays by key, {n_rows} rows each"
+        )
+
+
+def check_step(step: Any, env: VectorEnv, n_rows: int, number: int) -> None:
+    """Raises ValueError unless a step has the form of `EnvStep`, and every row is over after `max_steps`.
+
+    Args:
+        number: of the step since the reset, from 1.
+    """
+    if not isinstance(step, tuple) or len(step) != len(EnvStep._fields):
+        found = f"{len(step)} values" if isinstance(step, tuple) else type(step).__name__
+        raise ValueError(
+            f"the environment's step returned {found}; expected an EnvStep of {', '.join(EnvStep._fields)}"
+        )
+    done, info = step[2:]
+    if not isinstance(done, np.ndarray) or done.dtype != bool or done.shape != (n_rows,):
+        found = f"{done.dtype} {done.shape}" if isinstance(done, np.ndarray) else type(done).__name__
+        raise ValueError(f"`done` of the environment's step is {found}; expected an array of bool {(n_rows,)}")
+    for key in ("score", "success"):
+        value = info.get(key) if isinstance(info, Mapping) else None
+        if not isinstance(value, np.ndarray) or value.shape != (n_rows,):
+            found = value.shape if isinstance(value, np.ndarray) else type(value).__name__
+            raise ValueError(
+                f"info[{key!r}] of the environment's step is {found}; expected an array of {n_rows} numbers, a row "
+                f"per episode; a success that is unknown is NaN"
+            )
+    if number >= env.max_steps and not done.all():
+        left = np.flatnonzero(~done)
+        raise ValueError(
+            f"{len(left)} of {n_rows} episodes, the first in row {left[0]}, are not over after {number} steps, but "
+            f"max_steps of the environment is {env.max_steps}; expected `done` True from the end of an episode on, "
+            f"and in every row after max_steps"
+        )

@@ -18,7 +18,7 @@ from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.envs.fingerprint import fingerprint, versions
 from dp_prior.envs.starts import reset_to
-from dp_prior.envs.vector import VectorEnv
+from dp_prior.envs.vector import VectorEnv, check_step
 from dp_prior.evaluation.blocks import run_blocks
 from dp_prior.evaluation.ceiling import Ceiling
 from dp_prior.evaluation.departure import Compared, Departures
@@ -111,7 +111,9 @@ class ReplayEvaluator(WritingEvaluator):
         is_running = np.ones(len(block), dtype=bool)
         while is_running.any():
             heartbeat(ranks)
-            obs, _, done, info = env.step(actions[:, len(seen) - 1])
+            step = env.step(actions[:, len(seen) - 1])
+            check_step(step, env, len(block), len(seen))
+            obs, _, done, info = step
             for name in ("score", "success"):
                 rows[name][is_running] = info[name][is_running]
             steps[is_running] += 1

@@ -17,6 +17,7 @@ from dp_prior.config import errors_of
 from dp_prior.data.split_data import SplitData
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.envs import EnvConfig
+from dp_prior.envs.vector import check_obs
 from dp_prior.evaluation.episode_metrics import EPISODES, SCORE, SCORE_INTERVAL, SUCCESS
 from dp_prior.evaluation.evaluator_record import EvaluatorRecord
 from dp_prior.evaluation.interval import UNBOUNDED
@@ -213,6 +214,7 @@ class RolloutConfig(EvaluatorRecord):
                     if self.show in ("camera", "keypoints") and not cameras(data.spec):
                         raise ValueError(f"show is {self.show!r}, but the policy sees no camera frames; set it to null")
                 first, again = (env.reset([self.first_seed]) for _ in range(2))
+                check_obs(first, env, 1)
                 if any(
                     not np.array_equal(first[key], again[key], equal_nan=first[key].dtype.kind == "f") for key in first
                 ):

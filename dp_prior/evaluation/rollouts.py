@@ -10,7 +10,7 @@ import numpy as np
 
 from dp_prior.config import Config
 from dp_prior.data.samples.order import INSTRUCTION_CHARACTERS
-from dp_prior.envs.vector import VectorEnv
+from dp_prior.envs.vector import VectorEnv, check_obs, check_step
 from dp_prior.evaluation.blind import blinded, refuse_blinding
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.motion import Motion, signals
@@ -85,10 +85,11 @@ class Rollouts:
         agent.reset(episodes)
         env.is_watched = True
         first = env.reset([config.first_seed + episode for episode in episodes])
+        check_obs(first, env, n)
         obs = self._seen(first)
         scores, successes, steps, solved_at = *np.zeros((3, n)), np.full(n, np.nan)
         motion = Motion(self.followed, first, env.max_steps, self.rate)
-        stages = np.full(n, "")
+        taken, stages = 0, np.full(n, "")
         broken = np.zeros(n, dtype=bool)
         done = np.zeros(n, dtype=bool)
         with film or Film(None, 0, env.fps) as film:
@@ -102,7 +103,10 @@ class Rollouts:
                 executed = np.where(np.isfinite(actions), actions, 0.0)
                 keep(executed)
                 env.is_watched = agent.watches or is_shown
-                seen, _, now_done, info = env.step(executed)
+                taken += 1
+                step = env.step(executed)
+                check_step(step, env, n, taken)
+                seen, _, now_done, info = step
                 obs = self._seen(seen)
                 motion.add(actions, seen)
                 steps[~done] += 1

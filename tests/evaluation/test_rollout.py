@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from dp_prior.config import ConfigError
@@ -104,7 +105,7 @@ def test_camera_whose_pictures_are_enlarged_is_pointed_out_with_a_size_that_is_n
     for size in [fit.drawn, (fit.drawn[0] - 1, fit.drawn[1]), (240, 320)]:
         env = Toy(**ToyConfig().arguments())
         env.obs_shapes = {"top": (*size, 3)}
-        env.reset = lambda seeds: {}
+        env.reset = lambda seeds, size=size: {"top": np.zeros((len(seeds), *size, 3), np.uint8)}
         monkeypatch.setattr(ToyConfig, "create", lambda self, env=env: env)
         caplog.clear()
         config().create(SimpleNamespace(spec=spec))

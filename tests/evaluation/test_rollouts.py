@@ -61,6 +61,17 @@ def test_episodes_that_are_over_are_not_predicted_for():
     assert policy.batches[0] == 20 and policy.batches[-1] < 20
 
 
+@pytest.mark.timeout(20)  # such rollouts went on for ever
+def test_rollouts_in_a_world_that_ends_no_episode_are_an_error(monkeypatch):
+    monkeypatch.setattr(Toy, "step", lambda self, actions, step=Toy.step: _without_end(step(self, actions)))
+    with pytest.raises(ValueError, match=naming("8 of 8 episodes", "5 steps", "`done`", "max_steps")):
+        measure(env=ToyConfig(n_envs=8, max_steps=5))
+
+
+def _without_end(step):
+    return step._replace(done=np.zeros_like(step.done))
+
+
 def test_policy_that_gives_nan_has_no_score_and_does_not_stop_the_run():
     result = measure(Way(broken=True))
     assert math.isnan(result.metrics["rollout/score"]) and math.isnan(result.metrics["rollout/score_ci_low"])
