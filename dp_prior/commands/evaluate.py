@@ -24,7 +24,7 @@ from dp_prior.tasks.pretrained import load_weights
 from dp_prior.tensors.batch import Spec
 from dp_prior.tracking.console import ConsoleConfig
 from dp_prior.tracking.tracker import Tracker
-from dp_prior.training.measure import measure
+from dp_prior.training.measure import evaluators_of, measure
 
 
 def evaluate_checkpoint(
@@ -68,7 +68,7 @@ def evaluate_checkpoint(
             raise ConfigError(source, [str(error)]) from error
         check_classes(Spec.from_json(json.dumps(snapshot.documents[SPEC]), source=str(directory)), parts.data.spec)
         ranks.decide(lambda: _check_empty(out))
-        evaluators = [record.create(parts.data, out) for record in (*config.evaluate, *config.test)]
+        evaluators = evaluators_of((*config.evaluate, *config.test), parts.data, out)
         if is_imported:
             with errors_of("data"):
                 weights = snapshot.tensors[MODEL_FILES[0]]

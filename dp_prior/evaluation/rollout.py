@@ -13,11 +13,11 @@ import numpy as np
 from pydantic import Field
 
 from dp_prior.clock import Cadence
-from dp_prior.config import errors_of
+from dp_prior.config import errors_of, made
 from dp_prior.data.split_data import SplitData
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.envs import EnvConfig
-from dp_prior.envs.vector import check_obs
+from dp_prior.envs.vector import VectorEnv, check_obs
 from dp_prior.evaluation.episode_metrics import EPISODES, SCORE, SCORE_INTERVAL, SUCCESS
 from dp_prior.evaluation.evaluator_record import EvaluatorRecord
 from dp_prior.evaluation.interval import UNBOUNDED
@@ -205,7 +205,8 @@ class RolloutConfig(EvaluatorRecord):
             with errors_of(f"instructions of evaluator {self.name!r}", FileNotFoundError):
                 Instructions(data.spec, self.instructions)
         with errors_of(f"the environment of evaluator {self.name!r}"):
-            env = self.env.model_copy(update={"n_envs": 1}).create()
+            single = self.env.model_copy(update={"n_envs": 1})
+            env = made(single, "create", single.create(), VectorEnv, ("is_watched",))
             with contextlib.closing(env):
                 if data is not None:
                     check_fit(env, data.spec, self)

@@ -32,6 +32,7 @@ from dp_prior.run_directory.scores import MEDIA
 from dp_prior.tasks.bounded import build_bounded
 from dp_prior.tensors.randomness import derive_seed
 from dp_prior.tracking.tracker import Tracker
+from dp_prior.training.measure import evaluators_of
 from dp_prior.training.trainer import PolicyTrainer
 from dp_prior.training.trainer_state import WAS_CHANGED, library_versions
 
@@ -126,8 +127,8 @@ class Assembly:
         )
         self.model.fit(self.data.statistics(), self.data.train)
         self.media = self.directory / MEDIA
-        self.evaluators = [evaluator.create(self.data, self.media) for evaluator in config.evaluate]
-        self.tests = [evaluator.create(self.data, self.media) for evaluator in config.test]
+        self.evaluators = evaluators_of(config.evaluate, self.data, self.media)
+        self.tests = evaluators_of(config.test, self.data, self.media)
 
     @contextlib.contextmanager
     def services(self) -> Iterator[Services]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.config import Change, ConfigError, errors_of
+from dp_prior.config import Change, ConfigError, errors_of, made
 from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
@@ -17,7 +17,7 @@ from dp_prior.networks.backbones import BackboneConfig
 from dp_prior.networks.backbones.unet1d import UNet1DConfig
 from dp_prior.networks.encoders import EncoderConfig
 from dp_prior.networks.encoders.camera_encoder import CameraEncoderConfig
-from dp_prior.networks.encoders.encoder import ReadElsewhere
+from dp_prior.networks.encoders.encoder import FOR_TRANSFER, Encoder, ReadElsewhere
 from dp_prior.networks.encoders.observation import ObservationEncoder
 from dp_prior.networks.encoders.points import PointEncoderConfig
 from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
@@ -152,7 +152,7 @@ class PolicyConfig(TaskRecord):
             with errors_of(f"task.encoders.{key}"):
                 encoder = self._encoder(key, spec.kind(key))
                 create = encoder.create_depth if spec.kind(key) == "depth" else encoder.create
-                modules[key] = create(transforms.shape(key))
+                modules[key] = made(encoder, create.__name__, create(transforms.shape(key)), Encoder, FOR_TRANSFER)
         x_shape = (self.horizon, *transforms.shape("x"))
         alike = {key: depth.camera for key, depth in spec.depths.items() if depth.camera is not None}
         encoder = ObservationEncoder(modules, spec.cond_shapes, beside, alike, self.shared_encoders)

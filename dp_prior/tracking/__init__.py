@@ -8,17 +8,19 @@ from typing import TextIO
 
 from pydantic import Field
 
-from dp_prior.config import Config, family
+from dp_prior.config import Config, family, made
 from dp_prior.files.home import expanded
 from dp_prior.places import ResumeConfig, SaverConfig
 from dp_prior.places.local import LocalSaverConfig
 from dp_prior.places.resume import LocalResumeConfig
+from dp_prior.places.saver import Saver
 from dp_prior.places.upload import UploadConfig
 from dp_prior.tracking.accelerate import AccelerateConfig
 from dp_prior.tracking.console import ConsoleConfig
 from dp_prior.tracking.csv import CsvConfig
 from dp_prior.tracking.identity import ID
 from dp_prior.tracking.jsonl import JsonlConfig, JsonlLogger
+from dp_prior.tracking.logger import Logger
 from dp_prior.tracking.tensorboard import TensorBoardConfig
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.tracking.wandb import WandbConfig
@@ -138,6 +140,6 @@ class TrackerConfig(Config):
             path,
             self,
             loggers=[JsonlLogger(path), *consoles],
-            background=[record.create() for record in self._queued],
-            savers=[record.create(path, monitor) for record in self.save],
+            background=[made(record, "create", record.create(), Logger) for record in self._queued],
+            savers=[made(record, "create", record.create(path, monitor), Saver) for record in self.save],
         )

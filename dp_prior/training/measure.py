@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import nn
 
 from dp_prior.clock import Cadence, Progress
+from dp_prior.config import Config, made
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.stop import Abandoned
 
@@ -71,6 +72,15 @@ class Foretelling(Protocol):
         """Lines for the user. A collective."""
 
 
+def evaluators_of(records: Iterable[Config], data: Any, output_dir: Path | None) -> list[Evaluator]:
+    """The evaluators of these records, see `EvaluatorRecord.create`.
+
+    Raises:
+        PartError: one of another package has not made an evaluator.
+    """
+    return [made(record, "create", record.create(data, output_dir), Evaluator) for record in records]
+
+
 def foretold(evaluators: Sequence[Evaluator], ranks: Ranks) -> list[str]:
     """What evaluators tell before training; nothing if the run is asked to stop meanwhile. A collective."""
     try:
@@ -89,11 +99,12 @@ def measure(
 
     Raises:
         Abandoned: on all ranks, if the run is asked to stop meanwhile.
+        PartError: an evaluator of another package returned something else than measurements.
     """
     found = Findings()
     for evaluator in evaluators:
         ranks.mark(f"{phase} {type(evaluator).__name__}", progress.global_step)
-        result = evaluator.run(models, ranks, progress)
+        result = made(evaluator, "run", evaluator.run(models, ranks, progress), Measured)
         ranks.meet(may_leave=True)
         found.metrics.update(result.metrics)
         found.media.update(result.media)

@@ -160,6 +160,78 @@ def test_parts_of_every_kind_train_resume_and_act_when_their_modules_are_importe
         assert done.exit_code == 64 and told(done.output, "tracker.log.0.type", "'lines'", "--import MODULE")
 
 
+FORGETFUL = """
+from typing import ClassVar, Literal
+
+from dp_prior.clock import Cadence
+from dp_prior.config import Config, member_of
+from dp_prior.envs import EnvConfig
+from dp_prior.evaluation import EvaluatorConfig
+from dp_prior.evaluation.held_out import HeldOutConfig
+from dp_prior.networks.backbones import BackboneConfig
+from dp_prior.networks.backbones.backbone_record import BackboneRecord
+from dp_prior.networks.encoders import EncoderConfig
+from dp_prior.places import SaverConfig
+from dp_prior.tracking import LoggerConfig
+
+
+class Part(Config):
+    type: Literal["forgetful"] = "forgetful"
+    reads: ClassVar = ("vector",)
+    needs_data_units: ClassVar = False
+    n_envs: int = 1
+    max_steps: int = 1
+
+    def create(self, *parts):
+        print("forgets to return")
+
+
+for family in (EnvConfig, EncoderConfig, SaverConfig, LoggerConfig):
+    member_of(family)(Part)
+
+
+@member_of(BackboneConfig)
+class Network(BackboneRecord):
+    type: Literal["forgetful"] = "forgetful"
+
+    def network(self, sizes):
+        print("forgets to return")
+
+
+@member_of(EvaluatorConfig)
+class Measure(HeldOutConfig):
+    type: Literal["forgetful"] = "forgetful"
+    tasks: ClassVar = ("policy",)
+    reports: ClassVar = False
+    metrics: ClassVar = ()
+    name: str = "forgetful"
+    every: Cadence = Cadence(steps=1)
+
+    def create(self, *parts):
+        print("forgets to return")
+"""
+
+
+def test_part_that_returns_no_object_is_named_with_what_is_expected(tmp_path, monkeypatch):
+    (tmp_path / "my_forgetful.py").write_text(FORGETFUL)
+    monkeypatch.chdir(tmp_path)
+    part, loss = {"type": "forgetful"}, {"type": "loss", "every": {"steps": 4}}
+    rollout = {"type": "rollout", "every": {"steps": 4}, "env": part, "videos": 0}
+    with anew("my_") as tiny:
+        for where, method, like in (
+            ({"tracker__log": [part]}, "Part.create", "tracking.logger.Logger"),
+            ({"tracker__save": [part]}, "Part.create", "places.saver.Saver"),
+            ({"task__encoders": {"goal": part}}, "Part.create", "networks.encoders.encoder.Encoder"),
+            ({"task__backbone": part}, "Network.network", "torch.nn.modules.module.Module"),
+            ({"evaluate": [loss, part]}, "Measure.create", "training.measure.Evaluator"),
+            ({"evaluate": [loss, rollout]}, "Part.create", "envs.vector.VectorEnv"),
+        ):
+            done = tiny.train(tiny.write(tmp_path, **where), "--import", "my_forgetful")
+            assert done.exit_code == 64, done.output
+            like = like if like.startswith("torch") else f"dp_prior.{like}"
+            assert told(done.output, f"my_forgetful.{method}", "None", like, "`return`"), done.output
+
+
 @pytest.mark.slow
 def test_part_whose_code_has_changed_is_one_clear_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

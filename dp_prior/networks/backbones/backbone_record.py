@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from torch import nn
 
-from dp_prior.config import Config
+from dp_prior.config import Config, made
 
 NamedAxes = Mapping[str, tuple[int, Literal["x", "chunk", "token", "cond"]]]
 """Axes of a network's tensors that end in named numbers, as `named_axes` of a network, by the name of a tensor, where *
@@ -87,7 +87,8 @@ class BackboneRecord(Config):
         """
         for fault in self.shape_faults(x_shape):
             raise ValueError(fault)
-        return self.network(Sizes(x_shape, cond_shape, output_channels_factor, input_channels_factor))
+        sizes = Sizes(x_shape, cond_shape, output_channels_factor, input_channels_factor)
+        return made(self, "network", self.network(sizes), nn.Module)
 
     def network(self, sizes: Sizes) -> nn.Module:
         """An untrained network of these sizes. Its class may have `named_axes`, by which fine-tuning takes a part of a

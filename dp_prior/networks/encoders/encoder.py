@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from dp_prior.tensors.randomness import Randomness
 
+FOR_TRANSFER = ("features", "number_axes")
+"""Attributes that fine-tuning alone reads."""
+
 
 class Encoder(nn.Module):
     """One observation key -> features of each observation step.
