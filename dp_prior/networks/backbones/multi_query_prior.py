@@ -93,6 +93,15 @@ class MultiQueryPriorConfig(PriorBackboneRecord):
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Probability of dropping a feature inside the feed-forward, in training."""
 
+    def shape_faults(self, x_shape: tuple[int, ...]) -> Iterator[str]:
+        """See `BackboneRecord`; sines and cosines of the timestep fill an even number of features."""
+        (dim,) = x_shape
+        if self.time_table is None and (dim % 2 or dim < 4):
+            yield (
+                f"embeddings have {dim} numbers, but the sines of {self.type!r} need an even number from 4 on; set "
+                f"time_table to the timesteps of diffusion.schedule, or use 'prior_transformer', which takes any"
+            )
+
     def timestep_faults(self, steps: int) -> Iterator[str]:
         """See `BackboneRecord`; the table has a row for each."""
         if self.time_table is not None and self.time_table < steps:

@@ -323,4 +323,9 @@ def test_what_does_not_fit_is_refused():
         config.encoder({"text_encodings": (5, 32)}, 32)
     with pytest.raises(ValueError, match=naming("variance", "diffusion.variance")):
         config.create((32,), (4, 32), 2)
+    for dim in (1, 2, 7):  # sines of an odd number of features were a RuntimeError of torch in the first step
+        with pytest.raises(ValueError, match=naming(f"{dim} numbers", "multi_query_prior", "time_table")):
+            MultiQueryPriorConfig(n_layers=1).create((dim,), (4, dim))
+        network = MultiQueryPriorConfig(n_layers=1, time_table=10).create((dim,), (4, dim))
+        assert network(torch.zeros(3, dim), torch.arange(3), torch.zeros(3, 4, dim)).shape == (3, dim)
     assert [*config.timestep_faults(10)] == [] and "11" in next(config.timestep_faults(11))
