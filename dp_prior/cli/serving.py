@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dp_prior.cli.command import Command, echo, say
+from dp_prior.cli.command import Command, ResumableCommand, echo, say
 from dp_prior.cli.options import PATH, FiniteRange, error_option, modules_option, new_names, range_option
 from dp_prior.files.printable import printable
 from dp_prior.files.redact import redact
@@ -182,7 +182,7 @@ def serve(
             asyncio.run(PolicyServer(policy, name=name, report=say, **options).run_until_signal(listener))
 
 
-@click.command(cls=Command)
+@click.command(cls=ResumableCommand)
 @modules_option
 @click.argument("policies", nargs=-1, required=True, metavar="POLICY POLICY ...")
 @click.option("--out", required=True, type=PATH, help="Folder of the trials, result and page.")

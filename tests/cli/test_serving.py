@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import time
 
@@ -181,6 +182,18 @@ def test_nothing_but_the_end_names_a_policy(line, tmp_path, monkeypatch):
     assert sorted(verdicts.findall(compared.output)) == sorted(verdicts.findall(output[len(before) :]))
     again = command(*line("out"))
     assert again.exit_code == 0 and again.output.partition("\n")[2] == output[len(before) :]
+
+
+def test_sigterm_ends_a_trial_as_ctrl_c_does(line, tmp_path):
+    """A robot gets the end of its connection, and a scheduler the code on which it repeats a command."""
+    line, port, _ = line
+    terminal = Terminal(tmp_path, line("out"))
+    terminal.question()
+    with PolicyClient(f"ws://127.0.0.1:{port}"):
+        os.kill(terminal.process.pid, signal.SIGTERM)
+        assert terminal.process.wait(30) == 75
+    assert told(terminal.log.read_text(), "same command", str(tmp_path / "out"))
+    assert events(tmp_path / "out") == []
 
 
 def test_between_trials_the_robot_gets_no_actions_and_a_stop_keeps_all(line, tmp_path, monkeypatch):
