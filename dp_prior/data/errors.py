@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import os
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 MOST_PROBLEMS_SHOWN = 20
 
@@ -26,6 +28,13 @@ class DataError(ValueError):
             shown.append(f"  ... and {len(problems) - MOST_PROBLEMS_SHOWN} more")
         shown += [f"  {advice}"] if advice else []
         super().__init__("\n".join([f"{source}: {count}", *shown]))
+
+    def placed(self, data: Path) -> list[str]:
+        """The problems, each after the file of the data set, and the place in this file, if `source` names one."""
+        for folder in (f"{data}{os.sep}", f"{data.absolute()}{os.sep}"):
+            if self.source.startswith(folder):
+                return [f"{self.source.removeprefix(folder)}: {problem}" for problem in self.problems]
+        return self.problems
 
 
 class MissingError(DataError):

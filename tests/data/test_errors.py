@@ -1,5 +1,9 @@
 """Reports about data name faults, counts, and the nearest name, and stay short."""
 
+from pathlib import Path
+
+import pytest
+
 from dp_prior.data.errors import LONGEST_NAME, MOST_PROBLEMS_SHOWN, DataError, first_few, nearest_name
 from tests.cases import every
 
@@ -15,6 +19,17 @@ def test_a_report_counts_all_problems_keeps_them_and_shows_the_first(count):
     assert shown[:MOST_PROBLEMS_SHOWN] == problems[:MOST_PROBLEMS_SHOWN]
     rest = count - MOST_PROBLEMS_SHOWN
     assert shown[MOST_PROBLEMS_SHOWN:] == ([f"... and {rest} more"] if rest > 0 else [])
+
+
+@pytest.mark.parametrize("data", [Path("sets/one"), Path("sets/one").absolute()])
+@pytest.mark.parametrize("inside", ["data/0.parquet", "data/0.parquet, row 3"])
+def test_problems_are_placed_by_the_file_of_the_data_set_that_has_them(data, inside):
+    problems = ["is damaged", "is empty"]
+    for root in (data, data.absolute()):
+        placed = DataError(f"{root}/{inside}", problems).placed(data)
+        assert placed == [f"{inside}: {problem}" for problem in problems]
+    for whole in (data, "state", f"{data}_other/0.parquet"):
+        assert DataError(str(whole), problems).placed(data) == problems
 
 
 def test_a_list_is_cut_with_dots_only_if_something_is_left_out():

@@ -88,13 +88,14 @@ def look(seen: Survey, wanted: Mapping[str, FramesConfig | None]) -> tuple[list[
             found, frozen = strips_of(key, source, seen, stated)
             views[key] = Views.of(key, source)
         except DataError as error:
+            problems = error.placed(seen.store.path)
             if stated is not None:
-                findings += [Finding("error", f"{key}: {problem}") for problem in error.problems[:MOST_NAMED]]
+                findings += [Finding("error", f"{key}: {problem}") for problem in problems[:MOST_NAMED]]
             elif _has_videos(seen, key):
                 text = f"{key}: first settings leave this camera out, whose frames training would refuse"
-                findings.append(Finding("warning", f"{text}: {error.problems[0]}"))
+                findings.append(Finding("warning", f"{text}: {problems[0]}"))
             else:
-                gaps.append(f"{key}: {error.problems[0]}")
+                gaps.append(f"{key}: {problems[0]}")
         except ImportError as error:
             gaps.append(f"{key}: {error}")
         else:

@@ -125,10 +125,11 @@ def look_at_depth(
             shaded = ShadedDepth(source)
             found, frozen = strips_of(key, shaded, seen, stated)
         except DataError as error:
+            problems = error.placed(seen.store.path)
             if stated is None:
-                gaps.append(f"{key}: {error.problems[0]}")
+                gaps.append(f"{key}: {problems[0]}")
             else:
-                findings += [Finding("error", f"{key}: {problem}") for problem in error.problems[:MOST_NAMED]]
+                findings += [Finding("error", f"{key}: {problem}") for problem in problems[:MOST_NAMED]]
         except ImportError as error:
             gaps.append(f"{key}: {error}")
         else:

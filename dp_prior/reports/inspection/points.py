@@ -117,8 +117,9 @@ def look_at_points(
         try:
             found = Cloud.of(key, seen.store.episodes(key, seen.chosen.recorded, numbers), stated)
         except DataError as error:
-            findings += [Finding("error", f"{key}: {problem}") for problem in error.problems[:MOST_NAMED] if stated]
-            gaps += [f"{key}: {error.problems[0]}"] if stated is None else []
+            problems = error.placed(seen.store.path)
+            findings += [Finding("error", f"{key}: {problem}") for problem in problems[:MOST_NAMED] if stated]
+            gaps += [f"{key}: {problems[0]}"] if stated is None else []
             continue
         if found is None:
             findings.append(Finding("warning", f"{key}: no point is finite; look at the recording, or leave it out"))

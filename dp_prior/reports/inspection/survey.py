@@ -219,15 +219,15 @@ def survey(
     read = lru_cache(1)(lambda key: _read(store, key, chosen, episodes))
     signals, clock, texts = [], None, {}
     for name, (each, role) in wanted.items():
-        with _noting(name, gaps if role == "other" else problems):
+        with _noting(store, name, gaps if role == "other" else problems):
             values = np.concatenate([read(key) for key in each.names], axis=1)
             lengths_read = np.cumsum(lengths[episodes])
             signals.append(_signal(name, each, role, values, lengths_read, described["names"]))
-    with _noting("timestamps", gaps):
+    with _noting(store, "timestamps", gaps):
         if shapes.get("timestamp") in ((), (1,)):
             clock = read("timestamp")[:, 0].astype(np.float64)
             clock *= 1.0 if described["fps"] is not None else _unit(clock)
-    with _noting("instructions", gaps):
+    with _noting(store, "instructions", gaps):
         if shapes.get(task := store.text_key or TASK) in ((), (1,)):
             texts = _texts(store.texts(), read(task)[:, 0], lengths[episodes])
     used = {key for each, role in wanted.values() if role != "other" for key in each.names} | too_wide
@@ -237,12 +237,12 @@ def survey(
 
 
 @contextmanager
-def _noting(name: str, lines: list[str]) -> Iterator[None]:
+def _noting(store: EpisodeStore, name: str, lines: list[str]) -> Iterator[None]:
     """Add to `lines` what is wrong with a part of the data set, in place of an error."""
     try:
         yield
     except DataError as error:
-        lines += [f"{name}: {problem}" for problem in error.problems]
+        lines += [f"{name}: {problem}" for problem in error.placed(store.path)]
 
 
 def _cameras(store: EpisodeStore) -> dict[str, tuple[int, ...]]:

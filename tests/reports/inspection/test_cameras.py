@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
 from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.recorded.camera import ImageConfig
 from dp_prior.reports.inspection import cameras
@@ -12,6 +13,7 @@ from dp_prior.reports.inspection.cameras import look
 from dp_prior.reports.inspection.inspect import inspect
 from dp_prior.reports.inspection.survey import survey
 from dp_prior.reports.pages.data_page import summary
+from tests.data.frames.recordings import KEY, write_lerobot
 from tests.messages import told
 from tests.reports.inspection.recordings import clean, write_npz
 from tests.tiny_camera import camera_run
@@ -99,6 +101,24 @@ def test_a_key_that_is_no_camera_is_an_error_only_where_a_configuration_names_it
     strips, findings, gaps = look(seen_of(tmp_path)[0], {"state": stated})
     assert strips == [] and bool(findings) == (stated is not None) and bool(gaps) == (stated is None)
     assert all(text.startswith("state: ") for text in [*gaps, *(one.text for one in findings)])
+
+
+def test_a_damaged_picture_is_told_with_its_file_and_row(tmp_path):
+    pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    frames = np.random.default_rng(0).integers(0, 256, (6, 24, 32, 3), dtype=np.uint8)
+    write_lerobot(tmp_path / "set", frames, [3, 3], "v2.1", "image")
+    file = tmp_path / "set/data/chunk-000/episode_000001.parquet"
+    table = pq.read_table(file)
+    rows = table.column(KEY).to_pylist()
+    rows[2]["bytes"] = b""
+    pq.write_table(table.set_column(table.column_names.index(KEY), KEY, [rows]), file)
+    seen = survey(LeRobotStoreConfig(path=tmp_path / "set").create())
+    for stated in (ImageConfig(key=KEY, size=(24, 32)), None):
+        _, findings, gaps = look(seen, {KEY: stated})
+        (line,) = [*gaps, *(one.text for one in findings)]
+        assert told(line, "data/chunk-000/episode_000001.parquet", "row 2", "empty")
 
 
 def test_three_episodes_are_looked_at_whatever_the_parts_are(tmp_path):
