@@ -325,6 +325,8 @@ def _wait(threads: list[threading.Thread], end: float, is_in_a_hurry: Callable[[
 def _number(name: str, value: Any) -> float | int:
     """A Python number from a number, tensor or array of one element."""
     if isinstance(value, Tensor | np.ndarray | np.generic):
+        if math.prod(value.shape) != 1:
+            raise TypeError(f"metric {name!r} has shape {tuple(value.shape)}; expected a number, or one element")
         value = value.item()
     if isinstance(value, bool):
         return int(value)

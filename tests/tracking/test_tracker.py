@@ -96,6 +96,9 @@ def test_what_is_no_number_or_has_a_reserved_name_is_an_error_of_the_caller(tmp_
     tracker = tracker_of(tmp_path, [Recorder()])
     with pytest.raises(TypeError, match=naming("'a'", "'text'", "(str)")):
         tracker.log({"a": "text"}, at(1))
+    for value in (torch.zeros(2), np.zeros((3, 1)), torch.zeros(0)):
+        with pytest.raises(TypeError, match=naming("'a'", tuple(value.shape))):
+            tracker.log({"a": value}, at(1))
     for name in ("step", "samples_seen", "nonfinite"):
         with pytest.raises(ValueError, match=naming(f"'{name}'")):
             tracker.log({name: 1.0}, at(1))
