@@ -7,13 +7,13 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from dp_prior.config import ConfigError
+from dp_prior.config import Config, ConfigError
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.embeddings.parts import EmbeddingSplitConfig
 from dp_prior.data.errors import DataError
@@ -26,6 +26,8 @@ from dp_prior.data.recorded.split import USUAL_PARTS, SplitConfig
 from dp_prior.evaluation.open_loop import can_film
 from dp_prior.reports.inspection.depth import Distances
 from dp_prior.reports.inspection.image_survey import Gallery
+from dp_prior.reports.inspection.inspection import Inspection
+from dp_prior.reports.inspection.simulation import simulated
 from dp_prior.reports.inspection.survey import Survey
 from dp_prior.run_directory.config import TrainConfig
 
@@ -55,56 +57,46 @@ _KIND_OF_CAMERA = re.compile(r"depth|images?|rgb|colou?r|[_-]", re.I)
 _SMALL_CAMERA = {"type": "resnet", "width": 32, "blocks": [1, 1, 1], "stem": "patch"}
 
 
-def propose_data(
-    seen: Survey,
-    episodes: dict[str, Any],
-    cameras: dict[str, tuple[int, int]],
-    depths: Collection[Distances] = (),
-    left_out: Collection[int] = (),
-    clouds: Collection[str] = (),
-) -> dict[str, Any]:
-    """`data` of a configuration: every observation, the action, these cameras and depths, and the parts of the authors.
+def propose_data(one: Inspection, episodes: dict[str, Any]) -> dict[str, Any]:
+    """`data` of a configuration: every observation, the action, the cameras, depths and clouds that can be read, and
+    the parts of the authors.
 
     Args:
-        left_out: own numbers of the episodes that are not used.
         episodes: `data.episodes`.
-        cameras: height and width of the frames that can be read, by key.
-        clouds: keys of point clouds.
     """
+    seen = one.survey
     observations = [signal.key for signal in seen.of("observation")]
-    measured = [one for one in depths if one.range is not None]
-    names = _names([*observations, *cameras, *(one.key for one in measured), *clouds])
+    cameras = {strip.camera: strip.size for strip in one.strips if strip.camera in seen.cameras}
+    measured = [each for each in one.depths if each.range is not None]
+    clouds = [each.key for each in one.clouds]
+    names = _names([*observations, *cameras, *(each.key for each in measured), *clouds])
     data: dict[str, Any] = {"episodes": episodes}
-    if left_out:
-        data["choice"] = {"leave_out": ranges(left_out)}
+    if one.leave_out:
+        data["choice"] = {"leave_out": ranges(one.leave_out)}
     if observations:
         data["obs"] = {names[key]: {"key": key} for key in observations}
     if cameras:
         data["images"] = {names[key]: {"key": key, "size": _reduced(size)} for key, size in cameras.items()}
     if measured:
         shown = [names[key] for key in cameras]
-        data["depth"] = {names[one.key]: _depth(one, names[one.key], shown) for one in measured}
+        data["depth"] = {names[each.key]: _depth(each, names[each.key], shown) for each in measured}
     if clouds:
         data["points"] = {names[key]: {"key": key} for key in clouds}
     for signal in seen.of("action"):
         data["action"] = {"key": signal.key}
     if (parts := _parts_of(seen)) is not None:
         data["split"] = {"parts": {part: list(names) for part, names in parts.items()}}
-    windows, trained = windows_of(seen, left_out, MOST_ACTIONS)
+    windows, trained = windows_of(one, MOST_ACTIONS)
     most = CAMERA_BATCH if cameras or measured else USUAL_BATCH
     return data | _batch_size(most, min(windows // 2, trained), USUAL_BATCH)
 
 
-def windows_of(seen: Survey, left_out: Collection[int] = (), n_action_steps: int | None = None) -> tuple[int, int]:
-    """Windows of all used episodes, and of the training part.
-
-    Args:
-        left_out: own numbers of the episodes that are not used.
-        n_action_steps: None for what is proposed at the data set's rate.
-    """
-    kept = np.flatnonzero(~np.isin(seen.chosen.names, list(left_out)))
+def windows_of(one: Inspection, n_action_steps: int) -> tuple[int, int]:
+    """Windows of all used episodes, and of the training part."""
+    seen = one.survey
+    kept = np.flatnonzero(~np.isin(seen.chosen.names, one.leave_out))
     chosen = Chosen(seen.chosen.recorded, kept, seen.chosen.names)
-    windows = np.maximum(np.diff(chosen.recorded, prepend=0) + 1 - (n_action_steps or 8 * _steps(seen.fps)), 1)
+    windows = np.maximum(np.diff(chosen.recorded, prepend=0) + 1 - n_action_steps, 1)
     split = SplitConfig(parts=_parts_of(seen)).of(seen.store, chosen)
     return int(windows[chosen.numbers].sum()), int(windows[split.train].sum())
 
@@ -128,7 +120,7 @@ def _parts_of(seen: Survey) -> dict[str, tuple[str]] | None:
     return {part: (found[part],) for part in named}
 
 
-def propose_images(seen: Gallery, data: dict[str, Any]) -> dict[str, Any]:
+def propose_image_data(seen: Gallery, data: dict[str, Any]) -> dict[str, Any]:
     """`data` of a configuration of images, with settings that follow from the images: `channels` 1 if all are grey, and
     `size` if sizes differ, do not halve through a network of three levels, or exceed sensible first settings."""
     (height, width), count = Counter(map(tuple, seen.sizes.tolist())).most_common(1)[0]
@@ -139,51 +131,109 @@ def propose_images(seen: Gallery, data: dict[str, Any]) -> dict[str, Any]:
     return data | {"channels": 1} if seen.is_grey.all() else data
 
 
-def propose(
-    name: str,
-    data: dict[str, Any],
-    fps: float | None = None,
-    size: tuple[int, int] | None = None,
-    is_one_episode: bool = False,
-    n_samples: int | None = None,
-    n_windows: int | None = None,
-    hint: str = "",
-    encoders: Mapping[str, dict[str, Any]] | None = None,
-    tests: Sequence[dict[str, Any]] = (),
-) -> dict[str, Any]:
-    """A whole configuration around `data`.
-
-    Args:
-        fps: control steps per second of episodes; None if the data do not say.
-        is_one_episode: nothing can be held out; the evaluators measure what is trained on, as they do where fewer than
-            two images or rows would be.
-        size: height and width of images, where `data` leave them as they are.
-        n_samples: number of images, or of rows of embeddings.
-        n_windows: number of windows that are trained on.
-        hint: what to write as the action where no key has that name.
-        encoders: of point clouds, by the policy's name.
-        tests: evaluators of the best weights.
+def proposed(found: list[Inspection]) -> dict[str, Any]:
+    """A configuration that trains on the data set.
 
     Raises:
-        ConfigError: it names no action or no observation, so nothing can be trained.
+        ConfigError: there are several data sets, no action or observation among the keys, or embeddings of one kind.
+        DataError: it cannot be trained on.
     """
-    is_too_few = n_samples is not None and _held_out(n_samples) < 2
-    part, named = ({"split": "train"}, {"name": "training"}) if is_one_episode or is_too_few else ({}, {})
-    samples = _samples(n_windows if n_samples is None else n_samples - _held_out(n_samples))
-    if is_too_few:
-        data = data | {"split": {"train": 1.0, "val": 0.0}}
-    if data.get("type") == "embeddings":
-        data = _batch_size(EmbeddingsConfig.model_fields["batch_size"].default, n_samples // 2) | data
-        usual = _Usual(_prior(), share=50)
-    elif data.get("type") == "images":
-        height, _ = data.get("size") or size
-        data = _batch_size(ImagesConfig.model_fields["batch_size"].default, n_samples // 2) | data
-        usual = _Usual(_image(height, "labels" in data), share=20)
-        if n_samples > 1:
-            usual.evaluator = {"type": "images", "every": _every(samples, 4), "n_samples": 64, "eval_timesteps": [50]}
-    else:
-        _check_named(name, data, hint)
-        usual = _for_episodes(_policy(data, fps, encoders or {}), "images" in data, samples)
+    if len(found) > 1:
+        raise ConfigError("--write-config", ["takes one data set; this is a configuration of several already"])
+    one = found[0]
+    if errors := one.refusals():
+        advice = "training would refuse this, so no configuration is written: repair the data, or write one by hand"
+        raise DataError(one.name, errors, advice)
+    if len(one.rows) == 1:
+        remedy = "name both in data.image and data.text, or name these in data.language or data.embeddings of a policy"
+        raise ConfigError(one.name, [f"embeddings without their pair; a prior learns images from texts: {remedy}"])
+    if one.rows:
+        return _of_embeddings(one)
+    return _of_images(one) if one.galleries else _of_episodes(one)
+
+
+def propose(name: str, data: dict[str, Any], fps: float | None = None) -> dict[str, Any]:
+    """A configuration around `data` of episodes that were not looked at.
+
+    Args:
+        fps: control steps per second; None if the data do not say.
+
+    Raises:
+        ConfigError: `data` name no action or no observation, so nothing can be trained.
+    """
+    _check_named(name, data, "")
+    return _configuration(name, data, _for_episodes(data, _policy(data, fps, {}), MOST_SAMPLES))
+
+
+@dataclass
+class _Usual:
+    """What is usual for a kind of data.
+
+    Attributes:
+        samples: of a run.
+        share: how often a run is evaluated.
+        metric: that selects the best weights; empty for the loss.
+        evaluator: beside the loss; empty for none.
+        tests: evaluators of the best weights.
+    """
+
+    task: dict[str, Any]
+    samples: int
+    share: int
+    optimizer: str = "adamw"
+    peak: float = 1e-3
+    metric: str = ""
+    evaluator: dict[str, Any] = field(default_factory=dict)
+    tests: list[dict[str, Any]] = field(default_factory=list)
+
+
+def _of_episodes(one: Inspection) -> dict[str, Any]:
+    """Of one episode nothing can be held out."""
+    seen, clouds = one.survey, {cloud.key: cloud for cloud in one.clouds}
+    encoders = {name: clouds[each["key"]].encoder() for name, each in one.data.get("points", {}).items()}
+    task = _policy(one.data, seen.fps, encoders)
+    _, trained = windows_of(one, task["n_action_steps"])
+    _check_named(one.name, one.data, seen.action_hint)
+    usual = _for_episodes(one.data, task, _samples(trained))
+    usual.tests = simulated(seen, one.data)
+    return _configuration(one.name, one.data, usual, holds_out=seen.count - len(one.leave_out) > 1)
+
+
+def _for_episodes(data: dict[str, Any], task: dict[str, Any], samples: int) -> _Usual:
+    film = {"filmed": 1} if "images" in data and can_film() else {}
+    error = {"type": "action_error", "every": _every(samples, 10), "eval_timesteps": [8], **film}
+    metric = "action_error/ema/lower_quartile[steps=8]"  # docs/study.md
+    return _Usual(task, samples, 10, "muon", 5e-3, metric, error)  # docs/training.md
+
+
+def _of_embeddings(one: Inspection) -> dict[str, Any]:
+    count = one.rows[0].folder.count
+    usual = _Usual(_prior(), _samples(count - _held_out(count)), share=50)
+    return _of_rows(one, EmbeddingsConfig, count, usual)
+
+
+def _of_images(one: Inspection) -> dict[str, Any]:
+    images = one.galleries[0].source
+    count = len(images)
+    height, _ = one.data.get("size") or images.size
+    usual = _Usual(_image(height, "labels" in one.data), _samples(count - _held_out(count)), share=20)
+    if count > 1:
+        usual.evaluator = {"type": "images", "every": _every(usual.samples, 4), "n_samples": 64, "eval_timesteps": [50]}
+    return _of_rows(one, ImagesConfig, count, usual)
+
+
+def _of_rows(one: Inspection, record: type[Config], count: int, usual: _Usual) -> dict[str, Any]:
+    """Images or rows of embeddings, of which none are held out where fewer than two would be."""
+    holds_out = _held_out(count) > 1
+    split = {} if holds_out else {"split": {"train": 1.0, "val": 0.0}}
+    data = _batch_size(record.model_fields["batch_size"].default, count // 2) | one.data | split
+    return _configuration(one.name, data, usual, holds_out)
+
+
+def _configuration(name: str, data: dict[str, Any], usual: _Usual, holds_out: bool = True) -> dict[str, Any]:
+    """Args: holds_out: whether something is held out; else the evaluators measure what is trained on."""
+    part, named = ({}, {}) if holds_out else ({"split": "train"}, {"name": "training"})
+    samples = usual.samples
     batch = data.get("batch_size", USUAL_BATCH)
     proposal = {
         "description": f"First settings for {name}, by dp-prior inspect.",
@@ -201,35 +251,10 @@ def propose(
     }
     if usual.evaluator:
         proposal["evaluate"].append(usual.evaluator | part)
-    if tests:
-        proposal["test"] = list(tests)
+    if usual.tests:
+        proposal["test"] = usual.tests
     TrainConfig.from_json(json.dumps(proposal), source=name)
     return proposal
-
-
-@dataclass
-class _Usual:
-    """What is usual for a kind of data.
-
-    Attributes:
-        share: how often a run is evaluated.
-        metric: that selects the best weights; empty for the loss.
-        evaluator: beside the loss; empty for none.
-    """
-
-    task: dict[str, Any]
-    share: int
-    optimizer: str = "adamw"
-    peak: float = 1e-3
-    metric: str = ""
-    evaluator: dict[str, Any] = field(default_factory=dict)
-
-
-def _for_episodes(task: dict[str, Any], has_frames: bool, samples: int) -> _Usual:
-    film = {"filmed": 1} if has_frames and can_film() else {}
-    error = {"type": "action_error", "every": _every(samples, 10), "eval_timesteps": [8], **film}
-    metric = "action_error/ema/lower_quartile[steps=8]"  # docs/study.md
-    return _Usual(task, 10, "muon", 5e-3, metric, error)  # docs/training.md
 
 
 def _check_named(name: str, data: dict[str, Any], hint: str) -> None:
@@ -246,9 +271,9 @@ def _every(samples: int, share: int) -> dict[str, int]:
     return {"samples": max(1, samples // share)}
 
 
-def _samples(trained: int | None) -> int:
+def _samples(trained: int) -> int:
     """Samples of a run, by how many different ones it is trained on; two digits."""
-    return MOST_SAMPLES if trained is None else int(float(f"{min(MOST_SAMPLES, EPOCHS * trained):.2g}"))
+    return int(float(f"{min(MOST_SAMPLES, EPOCHS * trained):.2g}"))
 
 
 def _held_out(n_samples: int) -> int:

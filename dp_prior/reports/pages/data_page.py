@@ -19,7 +19,7 @@ from dp_prior.reports.inspection.data_urls import film_address
 from dp_prior.reports.inspection.embeddings import FolderRows
 from dp_prior.reports.inspection.finding import SEVERITIES
 from dp_prior.reports.inspection.image_survey import Gallery
-from dp_prior.reports.inspection.inspect import Inspection
+from dp_prior.reports.inspection.inspection import Inspection
 from dp_prior.reports.inspection.proposal import USUAL_RATE
 from dp_prior.reports.inspection.survey import Signal, Survey
 from dp_prior.reports.pages.charts import spark

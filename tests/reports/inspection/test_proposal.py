@@ -1,6 +1,7 @@
 """A proposed configuration names what was found, once, and trains on it."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,8 +14,18 @@ from dp_prior.config import ConfigError
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.recorded.selection import KeyConfig
+from dp_prior.reports.inspection.cameras import Strip
 from dp_prior.reports.inspection.inspect import inspect, write_config
-from dp_prior.reports.inspection.proposal import PICTURE, USUAL_RATE, _reduced, propose, propose_data, windows_of
+from dp_prior.reports.inspection.inspection import Inspection
+from dp_prior.reports.inspection.proposal import (
+    PICTURE,
+    USUAL_RATE,
+    _reduced,
+    propose,
+    propose_data,
+    proposed,
+    windows_of,
+)
 from dp_prior.reports.inspection.survey import survey
 from dp_prior.run.budget import MANY_EPOCHS
 from dp_prior.run_directory.config import TrainConfig
@@ -31,8 +42,23 @@ def seen(tmp_path_factory):
 EPISODES = {"type": "npz", "path": "d.npz"}
 
 
+def found_in(seen, cameras=None, leave_out=()):
+    """What a look at a survey's data set found, with cameras of these sizes, and the `data` for it."""
+    none = np.zeros((0, 1, 1, 3), np.uint8)
+    strips = [Strip(key, size, 0, [], none, none, 1, (0, 0), 0.0) for key, size in (cameras or {}).items()]
+    seen = replace(seen, cameras={key: (*size, 3) for key, size in (cameras or {}).items()})
+    one = Inspection("my set/1", seen, strips=strips, leave_out=list(leave_out))
+    return replace(one, data=propose_data(one, EPISODES))
+
+
+def of_lengths(seen, *lengths):
+    """A survey with episodes of these lengths."""
+    each = np.arange(len(lengths))
+    return replace(seen, chosen=Chosen(np.cumsum(lengths), each, each), episodes=each)
+
+
 def test_every_observation_the_action_and_every_camera_is_named_once(seen):
-    data = propose_data(seen, EPISODES, {"cam/front": (240, 320), "cam/state": (48, 64)})
+    data = found_in(seen, {"cam/front": (240, 320), "cam/state": (48, 64)}).data
     assert data["episodes"] == EPISODES and data["action"] == {"key": "action"}
     assert [one["key"] for one in data["obs"].values()] == ["state"]
     assert [one["key"] for one in data["images"].values()] == ["cam/front", "cam/state"]
@@ -48,7 +74,7 @@ def test_no_observation_is_lost_to_another_of_the_same_name(tmp_path, keys):
     episodes = [{**{key: one["state"] for key in keys}, "action": one["action"]} for one in clean(4)]
     path = write_npz(tmp_path / "d.npz", episodes)
     wanted = {key: (KeyConfig(key=key), "observation") for key in keys}
-    data = propose_data(survey(NpzStoreConfig(path=str(path)).create(), wanted), EPISODES, {})
+    data = found_in(survey(NpzStoreConfig(path=str(path)).create(), wanted)).data
     assert sorted(one["key"] for one in data["obs"].values()) == sorted(keys)
 
 
@@ -68,7 +94,7 @@ def test_frames_keep_their_shape_and_are_never_enlarged(height, width):
 @pytest.mark.parametrize("cameras", [{}, {"front": (48, 64)}])
 @pytest.mark.parametrize("is_one_episode", [False, True])
 def test_the_proposal_is_a_configuration_that_reads_back(seen, cameras, is_one_episode):
-    found = propose("my set/1", propose_data(seen, EPISODES, cameras), None, is_one_episode=is_one_episode)
+    found = proposed([found_in(of_lengths(seen, 90) if is_one_episode else seen, cameras)])
     config = TrainConfig.from_json(json.dumps(found))
     assert set(config.task.encoders) == set(cameras)
     splits = {getattr(one, "split", None) for one in config.evaluate}
@@ -78,50 +104,51 @@ def test_the_proposal_is_a_configuration_that_reads_back(seen, cameras, is_one_e
 
 @pytest.mark.parametrize(("fps", "factor"), [(None, 1), (1.0, 1), (USUAL_RATE, 1), (20.0, 2), (50.0, 4), (1000.0, 4)])
 def test_a_faster_robot_gets_a_longer_horizon(seen, fps, factor):
-    task = propose("a", propose_data(seen, EPISODES, {}), fps)["task"]
-    assert (task["horizon"], task["n_action_steps"]) == (16 * factor, 8 * factor)
+    one = found_in(replace(seen, described=seen.described | {"fps": fps}))
+    for task in (proposed([one])["task"], propose("a", one.data, fps)["task"]):
+        assert (task["horizon"], task["n_action_steps"]) == (16 * factor, 8 * factor)
 
 
 @pytest.mark.parametrize(
     ("left_out", "named"), [("action", ("data.action", "docs/data.md")), ("obs", ("data.obs", "docs/data.md"))]
 )
 def test_without_an_action_or_an_observation_nothing_is_proposed(seen, left_out, named):
-    data = propose_data(seen, EPISODES, {})
-    del data[left_out]
-    with pytest.raises(ConfigError, match=naming(*named)):
-        propose("a", data, None)
+    one = found_in(seen)
+    del one.data[left_out]
+    for propose_it in (lambda: propose("a", one.data), lambda: proposed([one])):
+        with pytest.raises(ConfigError, match=naming(*named)):
+            propose_it()
 
 
 def test_a_batch_is_no_larger_than_what_is_trained_on(seen):
-    usual = propose_data(seen, EPISODES, {})
-    few = seen.__class__(**{**vars(seen), "chosen": Chosen(40 * np.arange(1, 5), np.arange(4), np.arange(4))})
-    assert "batch_size" not in usual or usual["batch_size"] > propose_data(few, EPISODES, {})["batch_size"]
-    assert propose_data(few, EPISODES, {})["batch_size"] <= 4 * 8
+    usual, few = found_in(seen).data, found_in(of_lengths(seen, 40, 40, 40, 40)).data
+    assert "batch_size" not in usual or usual["batch_size"] > few["batch_size"]
+    assert few["batch_size"] <= 4 * 8
 
 
-@given(st.integers(1, 10_000_000), st.sampled_from([1, 2, 64, 256]))
-def test_the_budget_follows_the_number_of_windows(n_windows, batch_size):
+@given(n_windows=st.integers(1, 10_000_000), batch_size=st.sampled_from([1, 2, 64, 256]))
+def test_the_budget_follows_the_number_of_windows(seen, n_windows, batch_size):
     """Fewer epochs than `--check` warns of, a rise of the rate of at most a tenth of the run, and measurements."""
-    data = {"episodes": EPISODES, "obs": {"state": {"key": "state"}}, "action": {"key": "action"}}
-    found = propose("a", data | {"batch_size": min(batch_size, n_windows)}, None, n_windows=n_windows)
+    one, larger = (found_in(of_lengths(seen, n + 7)) for n in (n_windows, n_windows + 1))  # 8 actions are executed
+    assert windows_of(one, 8) == (n_windows, n_windows)
+    found = proposed([replace(one, data=one.data | {"batch_size": min(batch_size, n_windows)})])
     train = TrainConfig.from_json(json.dumps(found)).train
     steps = -(-train.samples // min(batch_size, n_windows))
     assert train.samples / n_windows < MANY_EPOCHS and train.samples <= 1_000_000
     assert 10 * train.lr.warmup_steps <= steps
     assert all(one["every"]["samples"] <= train.samples for one in found["evaluate"])
-    more = propose("a", data, None, n_windows=n_windows + 1)["train"]["samples"]
-    assert train.samples <= more
+    assert train.samples <= proposed([larger])["train"]["samples"]
 
 
 @pytest.mark.parametrize("fps", [None, 20.0, 50.0])
 @pytest.mark.parametrize("left_out", [[], [1, 4]])
 def test_windows_are_counted_as_the_data_set_has_them(seen, fps, left_out):
-    at_rate = seen.__class__(**{**vars(seen), "described": seen.described | {"fps": fps}})
-    data = propose_data(at_rate, {"type": "npz", "path": str(seen.store.path)}, {}, (), left_out)
-    config = TrainConfig.from_json(json.dumps(propose("a", data, fps)))
+    one = found_in(replace(seen, described=seen.described | {"fps": fps}), leave_out=left_out)
+    one.data["episodes"] = {"type": "npz", "path": str(seen.store.path)}
+    config = TrainConfig.from_json(json.dumps(proposed([one])))
     task = config.task
     made = config.data.create(task.horizon, task.n_obs_steps, task.n_action_steps)
-    assert windows_of(at_rate, left_out)[1] == len(made.train)
+    assert windows_of(one, task.n_action_steps)[1] == len(made.train)
 
 
 def few_and_tiny(root, random):

@@ -8,7 +8,8 @@ import pytest
 
 from dp_prior.data.formats.robomimic import RobomimicStoreConfig
 from dp_prior.reports.inspection import simulation
-from dp_prior.reports.inspection.inspect import inspect, proposed
+from dp_prior.reports.inspection.inspect import inspect
+from dp_prior.reports.inspection.proposal import proposed
 from dp_prior.reports.inspection.simulation import simulated
 from dp_prior.reports.inspection.survey import survey
 

@@ -9,7 +9,7 @@ import pytest
 
 from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.reports.inspection.finding import Finding
-from dp_prior.reports.inspection.inspect import Inspection
+from dp_prior.reports.inspection.inspection import Inspection
 from dp_prior.reports.inspection.survey import survey
 from dp_prior.reports.pages.data_page import summary, write_inspection
 from dp_prior.tensors.normalizer import Limits
@@ -25,9 +25,8 @@ def seen(tmp_path_factory):
 
 
 def inspection(seen, name="a", findings=(), **more):
-    return Inspection(
-        name, seen, [], list(findings), [], [], {"action": Limits()}, {"action": {"key": "action"}}, **more
-    )
+    data = {"action": {"key": "action"}}
+    return Inspection(name, seen, data=data, findings=list(findings), normalizers={"action": Limits()}, **more)
 
 
 FAULTS = [Finding("error", "state: a <fault>", 3, 7), Finding("warning", "one"), Finding("warning", "two")]
