@@ -12,6 +12,7 @@ import torch
 from dp_prior.data.errors import DataError, first_few
 from dp_prior.data.frames import FramePart, FrameSource
 from dp_prior.data.recorded.camera import FramesConfig
+from dp_prior.evaluation.samples import evenly_spread
 from dp_prior.pixels.picture_files import import_pillow
 from dp_prior.pixels.resize import Fit
 from dp_prior.reports.inspection.data_urls import address
@@ -170,8 +171,7 @@ def _spread(source: FrameSource) -> list[_Place]:
         before = np.cumsum([0, *lengths[list(part.episodes)]]).tolist()
         places += [_Place(part, skip, one) for one, skip in zip(part.episodes, before, strict=False)]
     places = sorted((place for place in places if place.skip <= MOST_SKIPPED), key=lambda place: place.episode)
-    count = min(EPISODES, len(places))
-    return [places[number * len(places) // count] for number in range(count)]
+    return [places[number] for number in evenly_spread(len(places), EPISODES).tolist()]
 
 
 def _strip(camera: str, source: FrameSource, place: _Place, seen: Survey, has_clip: bool) -> Strip:

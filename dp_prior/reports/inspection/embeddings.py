@@ -16,6 +16,7 @@ from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.embeddings.written import RECORD, cut_warnings, read_record
 from dp_prior.data.errors import DataError
 from dp_prior.data.pictures.decode import PICTURE_ENDINGS
+from dp_prior.evaluation.samples import evenly_spread
 from dp_prior.files.home import expanded
 from dp_prior.reports.inspection.finding import MOST_NAMED, Finding
 from dp_prior.tensors.batch import X
@@ -56,9 +57,8 @@ def read_rows(record: EmbeddingsConfig) -> list[FolderRows]:
     folders = {"image" if name == X else name: each.create() for name, each in record.folders().items()}
     check_pairs(list(folders.values()))
     total = record.split.used(next(iter(folders.values())).count)
-    n_blocks = min(-(-total // BLOCK), MOST_ROWS // BLOCK)
-    begins = [number * -(-total // BLOCK) // n_blocks * BLOCK for number in range(n_blocks)]
-    spans = [(begin, min(begin + BLOCK, total)) for begin in begins]
+    blocks = evenly_spread(-(-total // BLOCK), MOST_ROWS // BLOCK).tolist()
+    spans = [(block * BLOCK, min((block + 1) * BLOCK, total)) for block in blocks]
     numbers = np.concatenate([np.arange(*span) for span in spans])
     return [
         FolderRows(

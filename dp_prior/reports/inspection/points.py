@@ -12,6 +12,7 @@ import numpy as np
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.episode_store import step_of
 from dp_prior.data.recorded.points import cloud_fault
+from dp_prior.evaluation.samples import evenly_spread
 from dp_prior.networks.encoders.points import PointEncoderConfig
 from dp_prior.reports.inspection.cameras import EPISODES
 from dp_prior.reports.inspection.finding import MOST_NAMED, Finding
@@ -108,8 +109,7 @@ def look_at_points(
         wanted: the encoder of each key in a configuration; None without a configuration.
     """
     clouds, findings, gaps = [], [], []
-    count = min(EPISODES, len(seen.chosen.numbers))
-    numbers = seen.chosen.numbers[np.arange(count) * len(seen.chosen.numbers) // count]
+    numbers = seen.chosen.numbers[evenly_spread(len(seen.chosen.numbers), EPISODES).numpy()]
     for key, stated in wanted.items():
         if fault := cloud_fault(seen.store, key):
             findings.append(Finding("error", f"{key}: {fault}"))

@@ -11,12 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dp_prior.reports.inspection.survey import Signal, Survey
+from dp_prior.reports.inspection.survey import Signal, Survey, spread_rows
 
 ORDERS = ("xyzw", "wxyz")
-
-MOST_ROWS = 20_000
-"""Evenly spread rows by which quaternions are found and compared."""
 
 UNIT, MOSTLY, VARIES = 2e-3, 0.9, 1e-3
 """Four numbers are a quaternion if this share of the rows has length 1 within `UNIT`, for positions beside a cosine and
@@ -125,8 +122,7 @@ def angle_between(one: np.ndarray, other: np.ndarray) -> float:
 
 def _of_unit_length(signal: Signal) -> list[int]:
     """Where four neighbouring numbers have length 1 in most rows, the most exact first."""
-    rows = np.linspace(0, len(signal.values) - 1, min(MOST_ROWS, len(signal.values))).astype(np.int64)
-    values = signal.values[rows].astype(np.float64)
+    values = signal.values[spread_rows(len(signal.values))].astype(np.float64)
     values = values[np.isfinite(values).all(1)]
     if values.shape[1] < 4 or len(values) < 2:
         return []

@@ -12,7 +12,6 @@ from dp_prior.onboard.rotation_check import NOT_UNIT
 from dp_prior.reports.inspection.faults import whole_turns
 from dp_prior.reports.inspection.finding import Finding
 from dp_prior.reports.inspection.quaternions import (
-    MOST_ROWS,
     ORDERS,
     Quaternion,
     angle_between,
@@ -20,7 +19,7 @@ from dp_prior.reports.inspection.quaternions import (
     quaternions_of,
     rotation_setting,
 )
-from dp_prior.reports.inspection.survey import Signal, Survey
+from dp_prior.reports.inspection.survey import Signal, Survey, spread_rows
 
 APART, CLOSER = 0.5, 5.0
 """Radians between two quaternions from which they are no neighbours, and how much closer the right order brings them;
@@ -86,7 +85,7 @@ def _two_orders(quaternions: list[Quaternion]) -> Iterator[Finding]:
     for one, other in itertools.combinations(quaternions, 2):
         if one.signal is other.signal:
             continue
-        rows = np.linspace(0, len(one.values) - 1, min(MOST_ROWS, len(one.values))).astype(np.int64)
+        rows = spread_rows(len(one.values))
         mine, theirs = one.values[rows], other.values[rows]
         readings = {
             ("xyzw", "wxyz"): angle_between(np.roll(mine, 1, 1), theirs),

@@ -19,6 +19,7 @@ from dp_prior.data.formats.choice import ALL_EPISODES, ChoiceConfig
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.recorded.selection import ActionConfig, KeyConfig
+from dp_prior.evaluation.samples import evenly_spread
 from dp_prior.reports.inspection.unused import action_hint, is_about_the_recording, unused_keys
 from dp_prior.tensors.normalizer import Statistics
 from dp_prior.tensors.rotations import RotationSlice
@@ -28,6 +29,9 @@ MOST_NUMBERS = 20_000_000
 
 MOST_EPISODES = 500
 """Episodes that are read at most, for each may be a file of its own."""
+
+MOST_ROWS = 20_000
+"""Rows by which signals are compared with each other, or a quaternion is told from other numbers."""
 
 FEW_STEPS = 64
 """Numbers that differ by fewer steps of float32 are not told apart well enough to learn from."""
@@ -324,6 +328,11 @@ def _inexact(values: np.ndarray) -> np.ndarray:
         return np.isfinite(largest) & (~np.isfinite(largest.astype(np.float32)) | is_fine)
 
 
+def spread_rows(total: int) -> np.ndarray:
+    """(n,) at most `MOST_ROWS` rows of a signal, evenly spread from the first to the last, by which it is compared."""
+    return np.linspace(0, total - 1, min(MOST_ROWS, total)).astype(np.int64)
+
+
 def roles_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Role]:
     """Which keys of numbers are probably the action and the observations, by what data sets usually call them."""
     action = next((key for key in ("action", "actions", "actions_seq") if len(shapes.get(key, (0, 0, 0))) <= 2), None)
@@ -344,8 +353,7 @@ def roles_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Role]:
 def _chosen(lengths: np.ndarray, width: int) -> np.ndarray:
     """Numbers of evenly spread episodes that hold at most `MOST_NUMBERS` numbers; at least one."""
     most = min(MOST_EPISODES, max(1, int(MOST_NUMBERS / max(1.0, lengths.mean() * width))))
-    count = min(len(lengths), most)
-    return np.arange(count) * len(lengths) // count
+    return evenly_spread(len(lengths), most).numpy()
 
 
 def _unit(clock: np.ndarray) -> float:

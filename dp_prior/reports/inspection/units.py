@@ -10,7 +10,7 @@ import numpy as np
 
 from dp_prior.data.errors import first_few
 from dp_prior.reports.inspection.finding import Finding
-from dp_prior.reports.inspection.survey import Survey
+from dp_prior.reports.inspection.survey import Survey, spread_rows
 
 UNITS = {180 / math.pi: "degrees among radians", 1000.0: "millimetres among metres"}
 """Factors between units that are mixed up, and what they are."""
@@ -21,9 +21,8 @@ LEAST_GAP, WIDEST = 8.0, 10.0
 LEAST_STEPS = 10
 """Shorter episodes reach no usual magnitude."""
 
-NEAR, FOLLOWS, MOST_ROWS = 1.8, 0.95, 20_000
-"""A factor is that of two units within `NEAR` times; a state follows an action from this correlation on, of at most so
-many evenly spread rows."""
+NEAR, FOLLOWS = 1.8, 0.95
+"""A factor is that of two units within `NEAR` times; a state follows an action from this correlation on."""
 
 
 def find_units(seen: Survey) -> Iterator[Finding]:
@@ -69,7 +68,7 @@ def other_units(seen: Survey) -> Iterator[Finding]:
     actions, states = seen.of("action"), seen.of("observation")
     if not actions or not states or len(actions[0].values) < 3:
         return
-    rows = np.linspace(0, len(actions[0].values) - 1, min(MOST_ROWS, len(actions[0].values))).astype(np.int64)
+    rows = spread_rows(len(actions[0].values))
     action = actions[0].values[rows].astype(np.float64)
     for signal in states:
         state, pairs = signal.values[np.minimum(rows + 1, len(signal.values) - 1)].astype(np.float64), {}

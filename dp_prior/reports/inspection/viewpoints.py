@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from dp_prior.data.frames import FrameSource
+from dp_prior.evaluation.samples import evenly_spread
 from dp_prior.pixels.resize import Fit
 from dp_prior.reports.inspection.finding import Finding
 from dp_prior.reports.inspection.survey import Survey
@@ -54,13 +55,11 @@ class Views:
         """
         lengths, fit, pictures = np.diff(source.ends, prepend=0), Fit(size=SIZE, how="resize"), {}
         count = min(EPISODES, len(source.parts))
-        for number in range(count):
-            part = source.parts[number * len(source.parts) // count]
+        for part in (source.parts[number] for number in evenly_spread(len(source.parts), count).tolist()):
             begins = np.cumsum([0, *lengths[list(part.episodes)]])[:-1]
             near = [place for place, begin in enumerate(begins) if begin + FRAMES * STRIDE <= MOST_PASSED // count]
             near = near or [0]
-            few = min(-(-EPISODES // count), len(near))
-            picked = [near[place * len(near) // few] for place in range(few)]
+            picked = [near[place] for place in evenly_spread(len(near), -(-EPISODES // count)).tolist()]
             wanted = {
                 int(begins[place]) + step: part.episodes[place]
                 for place in picked

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.recorded.selection import KeyConfig
 from dp_prior.reports.inspection import survey as module
-from dp_prior.reports.inspection.survey import Signal, roles_of, survey
+from dp_prior.reports.inspection.survey import MOST_ROWS, Signal, roles_of, spread_rows, survey
 from tests.messages import told
 from tests.reports.inspection.recordings import clean, write_npz
 
@@ -132,3 +132,10 @@ def test_cameras_of_floats_greyscale_and_opaque_alpha_are_found(tmp_path):
     np.savez(tmp_path / "d.npz", action=np.zeros((n, 2)), episode_ends=np.array([2, n]), **arrays)
     seen = survey(NpzStoreConfig(path=tmp_path / "d.npz").create())
     assert sorted(seen.cameras) == ["floats", "grey", "grey_first", "rgb", "rgba"]
+
+
+@pytest.mark.parametrize("total", [1, 2, MOST_ROWS, MOST_ROWS + 1, 3 * MOST_ROWS])
+def test_spread_rows_go_from_the_first_to_the_last(total):
+    rows = spread_rows(total)
+    assert len(rows) == len(np.unique(rows)) == min(MOST_ROWS, total)
+    assert (rows[0], rows[-1]) == (0, total - 1)
