@@ -16,7 +16,7 @@ from dp_prior.evaluation.samples import evenly_spread
 from dp_prior.pixels.picture_files import import_pillow
 from dp_prior.pixels.resize import Fit
 from dp_prior.reports.inspection.data_urls import address
-from dp_prior.reports.inspection.finding import MOST_NAMED, Finding
+from dp_prior.reports.inspection.finding import Finding, refused
 from dp_prior.reports.inspection.survey import Survey
 from dp_prior.reports.inspection.viewpoints import Views, find_in_views
 
@@ -83,15 +83,15 @@ def look(seen: Survey, wanted: Mapping[str, FramesConfig | None]) -> tuple[list[
                     raise DataError(key, [str(missing).removeprefix(f"{key}: ")])
                 findings.append(missing)
                 if stated is None:  # first settings leave out these episodes, not the camera
-                    strips += strips_of(key, _frames(rest, key), rest, None)[0]
+                    strips += strips_of(key, _frames(rest, key), rest, None)
                 continue
             source = _frames(seen, key) if stated is None else stated.source(seen.store, seen.chosen)
-            found, frozen = strips_of(key, source, seen, stated)
+            found = strips_of(key, source, seen, stated)
             views[key] = Views.of(key, source)
         except DataError as error:
             problems = error.placed(seen.store.path)
             if stated is not None:
-                findings += [Finding("error", f"{key}: {problem}") for problem in problems[:MOST_NAMED]]
+                findings += refused(key, problems)
             elif _has_videos(seen, key):
                 text = f"{key}: first settings leave this camera out, whose frames training would refuse"
                 findings.append(Finding("warning", f"{text}: {problems[0]}"))
@@ -101,25 +101,32 @@ def look(seen: Survey, wanted: Mapping[str, FramesConfig | None]) -> tuple[list[
             gaps.append(f"{key}: {error}")
         else:
             strips += found
-            findings += [*_dark(found), *frozen]
+            findings += [*_dark(found), *frozen(found, seen)]
     return strips, [*findings, *find_in_views(views, seen)], gaps
 
 
-def strips_of(
-    key: str, source: FrameSource, seen: Survey, stated: FramesConfig | None
-) -> tuple[list[Strip], list[Finding]]:
-    """Strips of evenly spread episodes of 8 bit RGB frames, and where these are frozen.
+def strips_of(key: str, source: FrameSource, seen: Survey, stated: FramesConfig | None) -> list[Strip]:
+    """Strips of evenly spread episodes of 8 bit RGB frames.
 
     Raises:
         DataError: they cannot be read, or the region of the record in a configuration has no pixel.
         ImportError: Pillow is not installed.
     """
     import_pillow()
-    places = _spread(source)
+    places = _places(source)
     found = [_strip(key, source, place, seen, has_clip=place is places[0]) for place in places]
     if stated is not None and (told := stated.seen(source)):
         found = [_framed(strip, stated.resize, told) for strip in found]
-    return found, [finding for strip in found for finding in _frozen(strip, seen)]
+    return found
+
+
+def frozen(strips: list[Strip], seen: Survey) -> Iterator[Finding]:
+    """Where frames are equal while the robot moves."""
+    for strip in strips:
+        first, count = strip.frozen
+        if count >= FROZEN and _moves(seen, strip.episode, first, first + count):
+            text = f"{strip.camera}: {count} equal frames one after another while the robot moves; the camera hung"
+            yield Finding("warning", text, strip.episode, first, [strip.episode])
 
 
 def _frames(seen: Survey, key: str) -> FrameSource:
@@ -164,7 +171,7 @@ class _Place(NamedTuple):
     episode: int
 
 
-def _spread(source: FrameSource) -> list[_Place]:
+def _places(source: FrameSource) -> list[_Place]:
     """Evenly spread episodes, in the order of the rows, that begin at most `MOST_SKIPPED` frames into their file."""
     lengths, places = np.diff(source.ends, prepend=0), []
     for part in source.parts:
@@ -222,13 +229,6 @@ def _dark(strips: list[Strip]) -> Iterator[Finding]:
         count = f" in {len(dark)} of {len(strips)} episodes looked at" if len(strips) > 1 else ""
         text = f"{dark[0].camera}: frames are dark{count}, {dark[0].brightness:.1f} of 255 on average"
         yield Finding("warning", text, dark[0].episode)
-
-
-def _frozen(strip: Strip, seen: Survey) -> Iterator[Finding]:
-    first, count = strip.frozen
-    if count >= FROZEN and _moves(seen, strip.episode, first, first + count):
-        text = f"{strip.camera}: {count} equal frames one after another while the robot moves; the camera hung"
-        yield Finding("warning", text, strip.episode, first, [strip.episode])
 
 
 def _moves(seen: Survey, episode: int, first: int, stop: int) -> bool:

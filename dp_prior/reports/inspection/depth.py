@@ -13,8 +13,8 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.frames import FramePart, FrameSource
 from dp_prior.data.frames.depths import Depths
 from dp_prior.data.recorded.camera import DepthConfig
-from dp_prior.reports.inspection.cameras import Strip, strips_of
-from dp_prior.reports.inspection.finding import MOST_NAMED, Finding
+from dp_prior.reports.inspection.cameras import Strip, frozen, strips_of
+from dp_prior.reports.inspection.finding import Finding, refused
 from dp_prior.reports.inspection.survey import Survey
 
 HALF_BRIGHT = 0.5
@@ -123,18 +123,18 @@ def look_at_depth(
         try:
             source = seen.store.frames(*own) if stated is None else stated.source(seen.store, seen.chosen)
             shaded = ShadedDepth(source)
-            found, frozen = strips_of(key, shaded, seen, stated)
+            found = strips_of(key, shaded, seen, stated)
         except DataError as error:
             problems = error.placed(seen.store.path)
             if stated is None:
                 gaps.append(f"{key}: {problems[0]}")
             else:
-                findings += [Finding("error", f"{key}: {problem}") for problem in problems[:MOST_NAMED]]
+                findings += refused(key, problems)
         except ImportError as error:
             gaps.append(f"{key}: {error}")
         else:
             one = Distances.of(key, source.size, np.concatenate(shaded.metres), stated)
             strips += found
             distances.append(one)
-            findings += [*(frozen if one.is_usual else ()), *one.findings()]
+            findings += [*(frozen(found, seen) if one.is_usual else ()), *one.findings()]
     return strips, distances, findings, gaps

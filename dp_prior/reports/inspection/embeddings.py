@@ -18,7 +18,7 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.pictures.decode import PICTURE_ENDINGS
 from dp_prior.evaluation.samples import evenly_spread
 from dp_prior.files.home import expanded
-from dp_prior.reports.inspection.finding import MOST_NAMED, Finding
+from dp_prior.reports.inspection.finding import Finding, refused
 from dp_prior.tensors.batch import X
 
 MOST_ROWS, BLOCK = 4096, 256
@@ -74,7 +74,7 @@ def _refused_split(rows: FolderRows, record: EmbeddingsConfig) -> Iterator[Findi
         if record.split.by is not None:
             record.split.assign(rows.folder)
     except DataError as error:
-        yield from (Finding("error", f"{error.source}: {problem}") for problem in error.problems[:MOST_NAMED])
+        yield from refused(error.source, error.problems)
 
 
 def find_in_rows(found: list[FolderRows], record: EmbeddingsConfig) -> Iterator[Finding]:

@@ -37,6 +37,11 @@ class Finding:
         return f"{self.text}{where}"
 
 
+def refused(what: str, problems: Sequence[str]) -> list[Finding]:
+    """The first of the problems for which training refuses a part of a data set."""
+    return [Finding("error", f"{what}: {problem}") for problem in problems[:MOST_NAMED]]
+
+
 def ranked(found: Iterable[Finding]) -> list[Finding]:
     """The most severe first."""
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))

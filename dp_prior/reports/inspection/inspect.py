@@ -30,7 +30,7 @@ from dp_prior.reports.inspection.cameras import look
 from dp_prior.reports.inspection.depth import look_at_depth
 from dp_prior.reports.inspection.embeddings import embeddings_at, find_in_rows, read_rows
 from dp_prior.reports.inspection.faults import find
-from dp_prior.reports.inspection.finding import MOST_NAMED, Finding, faulty_episodes, ranked
+from dp_prior.reports.inspection.finding import Finding, faulty_episodes, ranked, refused
 from dp_prior.reports.inspection.image_survey import find_in_images, images_at, read_gallery
 from dp_prior.reports.inspection.inspection import Inspection
 from dp_prior.reports.inspection.points import look_at_points
@@ -197,7 +197,7 @@ def _beside_signals(data: TrajectoriesConfig, seen: Survey) -> Iterator[Finding]
         try:
             found = read()
         except DataError as error:
-            yield from (Finding("error", f"{error.source}: {problem}") for problem in error.problems[:MOST_NAMED])
+            yield from refused(error.source, error.problems)
             continue
         if isinstance(found, FrameTexts):
             yield from (Finding("warning", doubt) for doubt in found.warnings)

@@ -15,7 +15,7 @@ from dp_prior.data.recorded.points import cloud_fault
 from dp_prior.evaluation.samples import evenly_spread
 from dp_prior.networks.encoders.points import PointEncoderConfig
 from dp_prior.reports.inspection.cameras import EPISODES
-from dp_prior.reports.inspection.finding import MOST_NAMED, Finding
+from dp_prior.reports.inspection.finding import MOST_NAMED, Finding, refused
 from dp_prior.reports.inspection.survey import Survey
 
 WORKSPACE = (0.005, 0.995)
@@ -118,8 +118,10 @@ def look_at_points(
             found = Cloud.of(key, seen.store.episodes(key, seen.chosen.recorded, numbers), stated)
         except DataError as error:
             problems = error.placed(seen.store.path)
-            findings += [Finding("error", f"{key}: {problem}") for problem in problems[:MOST_NAMED] if stated]
-            gaps += [f"{key}: {problems[0]}"] if stated is None else []
+            if stated is not None:
+                findings += refused(key, problems)
+            else:
+                gaps.append(f"{key}: {problems[0]}")
             continue
         if found is None:
             findings.append(Finding("warning", f"{key}: no point is finite; look at the recording, or leave it out"))

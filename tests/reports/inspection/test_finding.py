@@ -2,8 +2,9 @@
 
 import pytest
 
+from dp_prior.data.errors import DataError
 from dp_prior.data.formats.npz import NpzStoreConfig
-from dp_prior.reports.inspection.finding import SEVERITIES, Finding, faulty_episodes, ranked
+from dp_prior.reports.inspection.finding import MOST_NAMED, SEVERITIES, Finding, faulty_episodes, ranked, refused
 from dp_prior.reports.inspection.survey import survey
 from tests.cases import every
 from tests.reports.inspection.recordings import clean, write_npz
@@ -29,3 +30,10 @@ def test_the_most_severe_come_first_and_equal_ones_stay_in_order():
 def test_faulty_episodes_are_left_out_unless_half_of_all_are(tmp_path, named, left_out):
     seen = survey(NpzStoreConfig(path=write_npz(tmp_path / "data.npz", clean(5))).create())
     assert faulty_episodes(seen, [Finding("warning", "text", leave_out=named)]) == left_out
+
+
+def test_the_first_problems_of_what_training_refuses_are_errors():
+    problems = [f"problem {number}" for number in range(2 * MOST_NAMED)]
+    found = refused("front", DataError("d.npz", problems))
+    assert [str(one) for one in found] == [f"front: {problem}" for problem in problems[:MOST_NAMED]]
+    assert {one.severity for one in found} == {"error"}
