@@ -11,19 +11,15 @@ from dp_prior.config.translation.row import Here, NoCounterpart, Theirs, Words
 _BLOCKS = Words({name: RESNETS[name] for name in ("resnet18", "resnet34", "resnet50")})
 
 
-def per_camera(field: str) -> Any:
-    """A function of a setting of all cameras, the same for every encoder, or of one by its name."""
-
-    def to(value: Any, theirs: Theirs, *names: str) -> Here:
-        shared = theirs.get("policy.obs_encoder.share_rgb_model", False)
-        read = cameras(theirs)[: 1 if shared else None]
-        rooms = [f"task.encoders.{key}" for key in read if not names or key in named(theirs, names)]
-        if not rooms:
-            raise NoCounterpart(f"no encoder of {', '.join(names) or 'a camera'}, which `shape_meta` would name")
-        types = {f"{room}.type": "resnet" for room in rooms}
-        return Here({**types, **{f"{room}.{field}": value for room in rooms}})
-
-    return to
+def encoders(theirs: Theirs, *names: str, **fields: Any) -> Here:
+    """The same settings for the encoders of all cameras, or of some by their names there."""
+    shared = theirs.get("policy.obs_encoder.share_rgb_model", False)
+    read = cameras(theirs)[: 1 if shared else None]
+    rooms = [f"task.encoders.{key}" for key in read if not names or key in named(theirs, names)]
+    if not rooms:
+        raise NoCounterpart(f"no encoder of {', '.join(names) or 'a camera'}, which `shape_meta` would name")
+    given = {"type": "resnet", **fields}
+    return Here({f"{room}.{field}": given[field] for field in given for room in rooms})
 
 
 def shared_encoders(is_shared: bool, theirs: Theirs) -> Here:
@@ -34,27 +30,25 @@ def shared_encoders(is_shared: bool, theirs: Theirs) -> Here:
 
 def crop(shape: list[int] | None, theirs: Theirs, *names: str) -> Here:
     """The crop of the encoders of all cameras, or of one; without `random_crop` theirs does not crop."""
-    return per_camera("crop")(shape if theirs.get("policy.obs_encoder.random_crop", True) else None, theirs, *names)
+    return encoders(theirs, *names, crop=shape if theirs.get("policy.obs_encoder.random_crop", True) else None)
 
 
 def norm(is_group: bool, theirs: Theirs) -> Here:
     """The norm of the encoders of all cameras; a shared encoder always has batch norm there."""
     if not is_group or theirs.get("policy.obs_encoder.share_rgb_model", False):
         raise NoCounterpart(BATCH_NORM)
-    return per_camera("norm")("group", theirs)
+    return encoders(theirs, norm="group")
 
 
 def imagenet(is_normed: bool, theirs: Theirs) -> Here:
     """ImageNet's mean and standard deviation, for the encoders of all cameras."""
     if not is_normed:
         return Here()
-    mean = per_camera("mean")([0.485, 0.456, 0.406], theirs)
-    return Here({**mean, **per_camera("std")([0.229, 0.224, 0.225], theirs)})
+    return encoders(theirs, mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
 
 
 def resnet(name: str, theirs: Theirs) -> Here:
     """The blocks of torchvision's ResNet with the mean of its maps."""
     found = _BLOCKS(name, theirs)
-    ours = {**per_camera("blocks")(found["blocks"], theirs)}
-    ours |= per_camera("bottleneck")("bottleneck" in found, theirs)
-    return Here({**ours, **per_camera("pool")("mean", theirs), **per_camera("output_dim")(None, theirs)})
+    is_deep = "bottleneck" in found
+    return encoders(theirs, blocks=found["blocks"], bottleneck=is_deep, pool="mean", output_dim=None)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dp_prior.config.translation.diffusion_policy_cameras import (
     crop,
+    encoders,
     imagenet,
     norm,
-    per_camera,
     resnet,
     shared_encoders,
 )
@@ -156,7 +156,7 @@ _ROWS = (
     *left_out(_NETWORK_SIZE, "policy.model.global_cond_dim", "policy.model.cond_dim", "policy.model.horizon"),
     *left_out(_NETWORK_SIZE, "policy.model.n_obs_steps", "policy.model.obs_as_cond"),
     # cameras
-    Row("policy.crop_shape", "task.encoders.<camera>.crop", "", per_camera("crop")),
+    Row("policy.crop_shape", "task.encoders.<camera>.crop", "", lambda shape, theirs: encoders(theirs, crop=shape)),
     Row("policy.obs_encoder_group_norm", "task.encoders.<camera>.norm", "false: frozen_batch, with `weights`", norm),
     fixed("policy.eval_fixed_crop", True, "policies act on the centre crop"),
     Row("policy.obs_encoder.rgb_model.name", "task.encoders.<camera>.blocks", "resnet18, resnet34 or resnet50", resnet),

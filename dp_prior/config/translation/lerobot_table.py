@@ -165,48 +165,46 @@ def _shape(shape: list[int], theirs: Theirs, *key: str) -> Here:
     return Here({f"data.images.{name_of(theirs, '.'.join(key))}.size": shape[1:]})
 
 
-def _per_camera(field: str) -> Any:
-    """A function of a setting of all cameras: the same for every encoder."""
-
-    def to(value: Any, theirs: Theirs) -> Here:
-        return Here({f"task.encoders.{key}.{field}": value for key in _encoding(theirs)})
-
-    return to
+def _cameras(theirs: Theirs) -> list[str]:
+    """The names here of cameras."""
+    return [name_of(theirs, key) for key in cameras_of(theirs)]
 
 
 def _encoding(theirs: Theirs) -> list[str]:
     """The names of the cameras that have an encoder of their own."""
-    names = [name_of(theirs, key) for key in cameras_of(theirs)]
-    return names if theirs.get("policy.use_separate_rgb_encoder_per_camera", False) else names[:1]
+    return _cameras(theirs)[: None if theirs.get("policy.use_separate_rgb_encoder_per_camera", False) else 1]
+
+
+def _encoders(theirs: Theirs, **fields: Any) -> Here:
+    """The same settings for every encoder."""
+    return Here({f"task.encoders.{name}.{field}": fields[field] for field in fields for name in _encoding(theirs)})
 
 
 def _shared(theirs: Theirs) -> dict[str, str]:
-    names, encoding = [name_of(theirs, key) for key in cameras_of(theirs)], _encoding(theirs)
-    return {f"task.shared_encoders.{name}": encoding[0] for name in names if name not in encoding}
+    encoding = _encoding(theirs)
+    return {f"task.shared_encoders.{name}": encoding[0] for name in _cameras(theirs) if name not in encoding}
 
 
 def _norm(is_group: bool, theirs: Theirs) -> Here:
     if not is_group:
         raise NoCounterpart(BATCH_NORM)
-    return _per_camera("norm")("group", theirs)
+    return _encoders(theirs, norm="group")
 
 
 def _backbone(name: str, theirs: Theirs) -> Here:
     resnet = Words(RESNETS)(name, theirs)
-    bottleneck = _per_camera("bottleneck")("bottleneck" in resnet, theirs)
-    return Here({**_per_camera("blocks")(resnet["blocks"], theirs), **bottleneck})
+    return _encoders(theirs, blocks=resnet["blocks"], bottleneck="bottleneck" in resnet)
 
 
 def _frames(shape: list[int] | None, theirs: Theirs) -> Here:
-    keys = [name_of(theirs, key) for key in cameras_of(theirs)]
-    return Here({f"data.images.{key}.size": shape for key in keys if shape is not None})
+    return Here({f"data.images.{name}.size": shape for name in _cameras(theirs) if shape is not None})
 
 
 def _crop(value: Any, theirs: Theirs) -> Here:
     ratio, frame = theirs.get("policy.crop_ratio", 1.0), theirs.get("policy.resize_shape")
     if frame:
-        return _per_camera("crop")([int(ratio * side) for side in frame] if ratio < 1 else None, theirs)
-    return _per_camera("crop")(theirs.get("policy.crop_shape"), theirs)
+        return _encoders(theirs, crop=[int(ratio * side) for side in frame] if ratio < 1 else None)
+    return _encoders(theirs, crop=theirs.get("policy.crop_shape"))
 
 
 def _is_env(theirs: Theirs, key: str) -> bool:
@@ -228,10 +226,6 @@ def _normalizer(kind: str) -> Any:
 def _sampler(kind: str, theirs: Theirs) -> Here:
     own = Words({"DDIM": {"type": "ddim", "use_clipped_model_output": False}, "DDPM": {"type": "ddpm"}})
     return Here({"task.sampler": {**own(kind, theirs), "steps": _steps(theirs), "spacing": "diffusers"}})
-
-
-def _sampling_steps(steps: int | None, theirs: Theirs) -> int:
-    return _steps(theirs)
 
 
 def _compile(value: Any, theirs: Theirs) -> str:
@@ -327,7 +321,12 @@ _ROWS = (
         "task.encoders.<camera>.weights",
     ),
     Row("policy.use_group_norm", "task.encoders.<camera>.norm", "true: group; false: frozen_batch", _norm),
-    Row("policy.spatial_softmax_num_keypoints", "task.encoders.<camera>.keypoints", "", _per_camera("keypoints")),
+    Row(
+        "policy.spatial_softmax_num_keypoints",
+        "task.encoders.<camera>.keypoints",
+        "",
+        lambda count, theirs: _encoders(theirs, keypoints=count),
+    ),
     Row(
         "policy.use_separate_rgb_encoder_per_camera",
         "task.shared_encoders.<camera>",
@@ -346,7 +345,9 @@ _ROWS = (
     *beta_rows("policy", "squaredcos_cap_v2", 100),
     Row("policy.prediction_type", "task.diffusion.objective.type", "", PREDICTIONS),
     *clip_rows("policy"),
-    Row("policy.num_inference_steps", "task.sampler.steps", "null: as many as trained", _sampling_steps),
+    Row(
+        "policy.num_inference_steps", "task.sampler.steps", "null: as many as trained", lambda _, theirs: _steps(theirs)
+    ),
     Row("policy.do_mask_loss_for_padding", "data.mask_padding"),
     Row("policy.compile_model", "train.compile", "with `compile_mode`", _compile),
     Row("policy.compile_mode", "train.compile", "with `compile_model`", _compile),
