@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dp_prior.config.translation.published_choices import folded_decay, half
-from dp_prior.config.translation.row import Here, NoCounterpart, Row, Theirs, Words, fixed, left_out
+from dp_prior.config.translation.row import Here, NoCounterpart, Row, Theirs, Words, built, fixed, left_out
 from dp_prior.config.translation.translate import TO_FILL_IN
 
 _NO_WORKERS = "the machines and processes are those of `accelerate launch`; nothing to set"
@@ -95,6 +95,7 @@ def trainer_rows(update_every: int) -> tuple[Row, ...]:
     Args:
         update_every: the default of `ema_update_every`.
     """
+    average = built(lambda theirs: trainer_skeleton(theirs, update_every), "train.ema.ema.decay")
     folded = "their decay to the power 1 / `ema_update_every`: here an average is updated every step"
     return (
         Row("folder", "data.source.path"),
@@ -103,8 +104,8 @@ def trainer_rows(update_every: int) -> tuple[Row, ...]:
         Row("augment_horizontal_flip", "task.flip", "true: 0.5", half),
         Row("train_lr", "train.lr.peak"),
         Row("train_num_steps", "train.steps"),
-        Row("ema_decay", "train.ema.<average>.decay", folded, _average(update_every)),
-        Row("ema_update_every", "train.ema.<average>.decay", folded, _average(update_every)),
+        Row("ema_decay", "train.ema.<average>.decay", folded, average),
+        Row("ema_update_every", "train.ema.<average>.decay", folded, average),
         Row("adam_betas", "train.optimizer.betas"),
         Row("betas", "train.optimizer.betas"),
         Row("save_and_sample_every", "train.save_every.steps", "and `checkpoints.keep_every`, `evaluate`", _cadence),
@@ -127,16 +128,6 @@ def trainer_rows(update_every: int) -> tuple[Row, ...]:
         *left_out(_NO_WORKERS, "num_workers", "fp16"),
         *left_out("images are resized to `data.size` and fitted by `data.fit`", "resolution", "exts"),
     )
-
-
-def _average(update_every: int) -> Any:
-    """A function of both settings of an average: its decay per step."""
-
-    def to(value: Any, theirs: Theirs) -> Here:
-        place = "train.ema.ema.decay"
-        return Here({place: trainer_skeleton(theirs, update_every)[place]})
-
-    return to
 
 
 def _fid(n: int, theirs: Theirs) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 from dp_prior.config.translation.library import Library
 from dp_prior.config.translation.published_choices import wandb
-from dp_prior.config.translation.row import Here, NoCounterpart, Row, Theirs, Words, left_out
+from dp_prior.config.translation.row import Here, NoCounterpart, Row, Theirs, Words, built, left_out
 from dp_prior.config.translation.translate import TO_FILL_IN
 
 _NO_VLM = "vision-language models are not here; `task.encoders` of type vit reads images, `data.language` texts"
@@ -78,7 +78,7 @@ def _skeleton(theirs: Theirs) -> dict[str, Any]:
         "train.save_every.steps": 1000,
         "checkpoints.keep_every": 5000,
         "evaluate": [],
-        "tracker.data_path": _directory(theirs.get("checkpoint_base_dir", "runs"), theirs),
+        "tracker.data_path": _directory(theirs),
         "tracker.log.<console>.type": "console",
     }
     if "data.repo_id" not in theirs:
@@ -139,10 +139,6 @@ def _is_divided(devices: int, theirs: Theirs) -> bool:
     return devices > 1
 
 
-def _average(decay: float | None, theirs: Theirs) -> Here:
-    return Here({"train.ema": {} if decay is None else {"ema": {"type": "constant", "decay": decay}}})
-
-
 def _offsets(*slices: tuple[int, int]) -> Any:
     """A function of whether joints are relative: their slices, alike in the action and the state."""
 
@@ -160,12 +156,9 @@ def _repacked(key: Any, theirs: Theirs) -> Here:
     return Here(found)
 
 
-def _directory(path: str, theirs: Theirs) -> str:
-    return "/".join([path, *(theirs[key] for key in ("name", "exp_name") if theirs.get(key))])
-
-
-def _named(name: str, theirs: Theirs) -> str:
-    return _directory(theirs.get("checkpoint_base_dir", "runs"), theirs)
+def _directory(theirs: Theirs) -> str:
+    named = (theirs[key] for key in ("name", "exp_name") if theirs.get(key))
+    return "/".join([theirs.get("checkpoint_base_dir", "runs"), *named])
 
 
 def _action(keys: list[str], theirs: Theirs) -> str:
@@ -175,7 +168,7 @@ def _action(keys: list[str], theirs: Theirs) -> str:
 
 
 _ROWS = (
-    Row("name", "tracker.data_path", "runs/NAME, with `exp_name`", _named),
+    Row("name", "tracker.data_path", "runs/NAME, with `exp_name`", built(_skeleton, "tracker.data_path")),
     Row("exp_name", "tracker.run_name"),
     Row("project_name", "tracker.log.<wandb>.project"),
     Row("seed", "seed"),
@@ -190,14 +183,16 @@ _ROWS = (
     Row("wandb_enabled", "tracker.log.<wandb>.type", "true: wandb in the list", wandb),
     *left_out("`description` is saved with the run", "policy_metadata.**"),
     Row("fsdp_devices", "train.shard_optimizer", "true if above 1: the optimizer's state alone", _is_divided),
-    Row("ema_decay", "train.ema.<average>.decay", "null: an empty object", _average),
+    Row("ema_decay", "train.ema.<average>.decay", "null: an empty object", built(_skeleton, "train.ema")),
     *left_out("`freeze` of an encoder", "freeze_filter.**"),
     *left_out(
         "`train.init_from`, of a checkpoint of ours; theirs are not read", "weight_loader.**", "pytorch_weight_path"
     ),
     Row("pytorch_training_precision", "train.precision", "", Words({"bfloat16": "bf16", "float32": "fp32"})),
     *left_out(_FILM, "assets_base_dir"),
-    Row("checkpoint_base_dir", "tracker.data_path", "with `name` and `exp_name`", _directory),
+    Row(
+        "checkpoint_base_dir", "tracker.data_path", "with `name` and `exp_name`", built(_skeleton, "tracker.data_path")
+    ),
     Row("lr_schedule.peak_lr", "train.lr.peak", "", _peak),
     Row("lr_schedule.warmup_steps", "train.lr.warmup_steps"),
     Row("lr_schedule.decay_steps", "train.steps", "rates fall until the end of the run", _decay_steps),

@@ -70,7 +70,7 @@ def translate(library: Library, theirs: Theirs) -> Translation:
         found = library.row(path)
         name = path if path in given else f"{path} ({json.dumps(value)} by default)"
         if found is None and value is None and library.is_object(path):
-            lines.append(Line("dropped", name, _silence(None, value)))
+            lines.append(Line("dropped", name, "null"))
             continue
         if found is None:
             lines.append(Line("unknown", name, f"no setting of {library.name} that is known here"))
@@ -135,9 +135,9 @@ def _written(row: Row, names: tuple[str, ...], value: Any, theirs: Theirs, entri
     return new
 
 
-def _silence(row: Row | None, value: Any) -> str:
-    """Why a setting without an effect here needs none; `row` of a value that is not null."""
-    if row is None or value is None:
+def _silence(row: Row, value: Any) -> str:
+    """Why a setting without an effect here needs none."""
+    if value is None:
         return "null"
     if row.is_fixed or not row.remark:
         return "as here"
