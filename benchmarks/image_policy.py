@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.job.accelerator import make_accelerator
+from dp_prior.job.ranks import Ranks
 from dp_prior.networks.backbones.unet1d import rename_published as rename_unet
 from dp_prior.networks.encoders.resnet import rename_published as rename_encoder
 from dp_prior.run_directory.config import TrainConfig

@@ -16,7 +16,8 @@ from benchmarks.measure import Options
 from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.recorded.trajectories import Trajectories, TrajectoriesConfig
 from dp_prior.data.samples.loader import Loader
-from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.job.accelerator import make_accelerator
+from dp_prior.job.ranks import Ranks
 from dp_prior.networks.backbones.unet1d import UNet1DConfig, rename_published
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tasks.policy_config import PolicyConfig

@@ -25,7 +25,8 @@ from huggingface_hub import HfApi
 from dp_prior import load_policy
 from dp_prior.cli import main
 from dp_prior.config.errors import ConfigError
-from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.job.accelerator import make_accelerator
+from dp_prior.job.ranks import Ranks
 from dp_prior.reports.inspection.inspect import inspect, write_config
 from dp_prior.run.assembly import Assembly
 from dp_prior.run.plan import plan

@@ -35,7 +35,7 @@ FREE_AMONG_THEMSELVES = (0, len(FLOORS) - 1)
 EVERYWHERE = {"torch", "numpy", "pydantic", "pydantic_core"}
 AT_THE_TOP = {  # imported with the module: where
     "dp_prior_command": ["__main__.py"],
-    "accelerate": ["job/ranks.py"],
+    "accelerate": ["job/accelerator.py", "job/ranks.py"],
     "click": ["cli/"],
 }
 IN_A_FUNCTION = {  # heavy or optional, imported when used: where

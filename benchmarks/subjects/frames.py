@@ -32,7 +32,8 @@ from dp_prior.data.frames.frame_column import ImageColumn
 from dp_prior.data.frames.layout import CacheIndex, Encoding
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.files.json_text import seal
-from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.job.accelerator import make_accelerator
+from dp_prior.job.ranks import Ranks
 from dp_prior.pixels.resize import Fit
 from dp_prior.run.assembly import Assembly
 from dp_prior.run_directory.config import TrainConfig

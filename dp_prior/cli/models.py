@@ -44,7 +44,8 @@ def sample(checkpoint: str, n: int, out: Path, labels: str | None, modules: tupl
         import_modules(modules)
         from dp_prior.commands.sample import Request, draw
         from dp_prior.commands.stored import TIMEOUT_S
-        from dp_prior.job.ranks import Ranks, make_accelerator
+        from dp_prior.job.accelerator import make_accelerator
+        from dp_prior.job.ranks import Ranks
         from dp_prior.run_directory.exit_file import STOPPED
 
         request = Request(n, out, labels=tuple(filter(None, (labels or "").split(","))), **options)
@@ -78,7 +79,8 @@ def likelihood(checkpoint: str, **options: object) -> None:
     """Measure the bits per dimension of a model, and of simple baselines for comparison (docs/sampling.md)."""
     from dp_prior.commands.likelihood import measure_likelihood
     from dp_prior.commands.stored import TIMEOUT_S
-    from dp_prior.job.ranks import Ranks, make_accelerator
+    from dp_prior.job.accelerator import make_accelerator
+    from dp_prior.job.ranks import Ranks
 
     ranks = Ranks(make_accelerator("fp32", TIMEOUT_S))
     found = measure_likelihood(checkpoint, ranks, say if ranks.is_main_process else lambda line: None, **options)

@@ -70,7 +70,8 @@ def train(
         ends.enter_context(exit_codes())
         import_modules(modules)
         from dp_prior.cli.farewell import farewell
-        from dp_prior.job.ranks import Ranks, make_accelerator
+        from dp_prior.job.accelerator import make_accelerator
+        from dp_prior.job.ranks import Ranks
         from dp_prior.job.slurm import SlurmJob
         from dp_prior.run.check import check as check_run
         from dp_prior.run.run import Run

@@ -14,7 +14,8 @@ from dp_prior.checkpoints.format import MODEL_FILES, read_checkpoint, read_manif
 from dp_prior.commands.imported import SOURCE
 from dp_prior.commands.stored import check_classes
 from dp_prior.config import ConfigError, errors_of
-from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.job.accelerator import make_accelerator
+from dp_prior.job.ranks import Ranks
 from dp_prior.places.reference import resolve
 from dp_prior.run.assembly import Assembly
 from dp_prior.run_directory.config import TrainConfig

@@ -9,42 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
-from accelerate.utils import (
-    DistributedDataParallelKwargs,
-    GradientAccumulationPlugin,
-    InitProcessGroupKwargs,
-    TorchDynamoPlugin,
-    broadcast_object_list,
-    get_int_from_env,
-    parse_choice_from_env,
-)
+from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 
-from dp_prior.config import ConfigError
 from dp_prior.files.left_behind import left_behind
 from dp_prior.job.stop import Abandoned, Stop, StoppedEarly
 from dp_prior.job.watch.heartbeat import Heartbeat
-from dp_prior.job.watch.judge import LOST, RankLostError, Verdict
+from dp_prior.job.watch.judge import Verdict
 from dp_prior.job.work import Work
 
 T = TypeVar("T")
-
-_SHARDS = tuple(f"ACCELERATE_USE_{way}" for way in ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"))
-"""Set by `accelerate launch` where its options or its configuration file ask to divide a model among ranks."""
-
-log = logging.getLogger(__name__)
-
-_MEETING = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-"""By which ranks find each other."""
 
 
 class Ranks:
@@ -300,102 +281,6 @@ class Ranks:
         self.accelerator.end_training()
 
 
-def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: float = 120.0) -> Accelerator:
-    """The accelerator of this process, set up so that no rank overwrites another's buffers.
-
-    Args:
-        timeout_s: limit of a collective; the library's own limit is a little longer, so that heartbeats name the cause.
-
-    Raises:
-        ConfigError: fp16 without a GPU, ranks that are not connected, variables of a launcher that do not fit each
-            other, a taken port, or a launcher that would divide the model.
-        RankLostError: the ranks did not meet in time.
-    """
-    _refuse_shards()
-    if precision == "fp16" and not torch.cuda.is_available():
-        raise ConfigError("train.precision", ["is 'fp16', which needs a GPU; use 'bf16' or 'fp32' here"])
-    mixed = "no" if precision == "fp32" else precision
-    AcceleratorState._reset_state()  # accelerate keeps one precision per process; the process group stays
-    limit = InitProcessGroupKwargs(timeout=datetime.timedelta(seconds=timeout_s + 15))
-    try:
-        launched = get_int_from_env(["WORLD_SIZE"], 1)
-        # By default DDP changes the layout of its buckets after the first step of every process. With three or more
-        # ranks a gradient's place in the bucket determines the order of summation, so a resumed run would differ by
-        # rounding.
-        layout = {"broadcast_buffers": False, "find_unused_parameters": launched > 2}  # keeps the first layout
-        accelerator = Accelerator(
-            mixed_precision=mixed,
-            kwargs_handlers=[DistributedDataParallelKwargs(**layout), limit],
-            # `train.accumulation` divides and `train.compile` compiles; the environment would do so again
-            gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
-            dynamo_plugin=TorchDynamoPlugin(backend="no"),
-        )
-    except ValueError as error:
-        given = {name: parse_choice_from_env(name, "") for name in _MEETING}
-        numbers = all(value.isdecimal() for name, value in given.items() if name != "MASTER_ADDR")
-        if (numbers and given["MASTER_ADDR"]) or not any(given.values()):  # not the launcher's fault
-            raise
-        found = ", ".join(f"{name}={value!r}" for name, value in given.items())
-        raise ConfigError(
-            "the launcher",
-            [f"{error}. The variables are {found}; a launcher sets all of them. For one process, unset them"],
-        ) from error
-    except dist.DistError as error:
-        raise _apart(str(error).partition("\n")[0]) from error
-    if launched != accelerator.num_processes:
-        raise ConfigError(
-            "the launcher",
-            [
-                f"WORLD_SIZE is {launched}, but this process knows of {accelerator.num_processes}, so each would train "
-                f"alone in the same directory. Without GPUs, set ACCELERATE_USE_CPU=true; "
-                f"for one process, unset WORLD_SIZE"
-            ],
-        )
-    if launched == 1 and _was_asked_for_several():
-        log.warning(
-            "warning: accelerate launch was asked for several processes and started one, so this run has one rank. "
-            "With --multi_gpu it starts several; without GPUs set ACCELERATE_USE_CPU=true before it, too"
-        )
-    return accelerator
-
-
-def _apart(found: str) -> ConfigError | RankLostError:
-    """The error of a rank that does not meet the others, of torch's words."""
-    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    rank, size, host, port = (parse_choice_from_env(name, "") for name in names)
-    if "EADDRINUSE" in found:
-        problem = f"MASTER_PORT is {port}, which another process of this machine uses; give all ranks a free one"
-        return ConfigError("the launcher", [problem])
-    who = f"rank {rank} of {size} did not meet the others at {host}:{port} (MASTER_ADDR, MASTER_PORT)"
-    advice = "Start all ranks, rank 0 at that address, and on a port that no other program uses"
-    return RankLostError(Verdict(int(rank), LOST, f"{who}: {found}. {advice}"))
-
-
-def _refuse_shards() -> None:
-    """Raises ConfigError if the launcher is asked to divide the model among ranks."""
-    if asked := [name for name in _SHARDS if parse_choice_from_env(name, "").lower() == "true"]:
-        raise ConfigError(
-            "the launcher",
-            [
-                f"{name} is true, which divides a model among ranks; expected ranks that hold whole models"
-                for name in asked
-            ],
-            advice="start `accelerate launch --multi_gpu` without options of FSDP, DeepSpeed and Megatron, with a "
-            "--config_file of its own if its default one asks for them; or unset the variable. "
-            "`train.shard_optimizer` divides the optimizer's state",
-        )
-
-
 def _is_foreign(part: nn.Module) -> bool:
     """Whether a module's class is neither of this package nor of torch."""
     return type(part).__module__.partition(".")[0] not in (__package__.partition(".")[0], "torch")
-
-
-def _was_asked_for_several() -> bool:
-    """Whether `accelerate launch` was given several processes and did not connect them.
-
-    It then sets the address at which they would meet, and neither WORLD_SIZE nor a rank.
-    """
-    is_launched = bool(parse_choice_from_env("ACCELERATE_MIXED_PRECISION", ""))
-    is_connected = get_int_from_env(["WORLD_SIZE"], 0) > 0
-    return is_launched and not is_connected and bool(parse_choice_from_env("MASTER_PORT", ""))

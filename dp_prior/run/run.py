@@ -19,8 +19,9 @@ from dp_prior.config.errors import short
 from dp_prior.evaluation.curve import draw_learning_curve
 from dp_prior.files.durable import replace_file
 from dp_prior.files.regular_files import read_object
+from dp_prior.job.accelerator import make_accelerator
 from dp_prior.job.deadline import Deadline
-from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.job.ranks import Ranks
 from dp_prior.job.signals import stop_on_signal
 from dp_prior.job.stop import Abandoned, Stop
 from dp_prior.pixels.video_writer import write_gif

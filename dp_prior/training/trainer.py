@@ -20,7 +20,8 @@ from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.clock import Cadence, Progress
 from dp_prior.data.samples.loader import Loader
 from dp_prior.diffusion.process import Loss
-from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.job.accelerator import make_accelerator
+from dp_prior.job.ranks import Ranks
 from dp_prior.job.stop import Abandoned
 from dp_prior.tensors.batch import Batch
 from dp_prior.tensors.compilation import Compile, compiled

@@ -18,7 +18,8 @@ from dp_prior.config import ConfigError
 from dp_prior.files.locks import NoLocksError
 from dp_prior.files.temporary import temporary_beside
 from dp_prior.inference.load import load_policy, load_prior
-from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.job.accelerator import make_accelerator
+from dp_prior.job.ranks import Ranks
 from dp_prior.job.stop import Stop
 from dp_prior.tensors.randomness import Randomness
 from tests.messages import naming, told

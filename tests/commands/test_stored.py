@@ -9,7 +9,8 @@ from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.commands.stored import StoredTask, check_classes, load_model, read_stored
 from dp_prior.config import ConfigError
 from dp_prior.inference.load import load_policy
-from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.job.accelerator import make_accelerator
+from dp_prior.job.ranks import Ranks
 from dp_prior.places.reference import resolve
 from dp_prior.tensors.batch import Spec
 from tests.messages import naming

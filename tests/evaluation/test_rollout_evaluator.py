@@ -15,7 +15,8 @@ from dp_prior.envs.toy import Toy, ToyConfig
 from dp_prior.evaluation.bootstrap import worst_tenth
 from dp_prior.evaluation.interval import mean_interval, share_interval, share_posterior
 from dp_prior.evaluation.rollout import RolloutConfig
-from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.job.accelerator import make_accelerator
+from dp_prior.job.ranks import Ranks
 from tests.evaluation.fakes import NOW, on_ranks
 from tests.evaluation.rollouts import (
     SIDES,

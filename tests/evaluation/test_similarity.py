@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 from dp_prior.config import ConfigError
 from dp_prior.evaluation.similarity import SimilarityConfig, margin, recalls
-from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.job.accelerator import make_accelerator
+from dp_prior.job.ranks import Ranks
 from dp_prior.job.stop import Abandoned
 from dp_prior.job.work import Work
 from dp_prior.tasks.prior import PriorConfig

@@ -98,7 +98,7 @@ def test_check_measures_a_few_samples_and_steps_however_many_the_run_does(tmp_pa
     large = {**ROLLOUT, "n_episodes": 50, "env": {"type": "toy", "n_envs": 10, "max_steps": 100}}
     measured = [{"type": "loss"}, {"type": "action_error", "eval_timesteps": [2]}, {"type": "likelihood"}, large]
     assert train(write(tmp_path, evaluate=measured), "--check").exit_code == 0
-    assert sum(len(rows) for rows in steps) == 2 and max(rows[:, 3].max() for rows in steps) <= 16
+    assert sum(len(rows) for rows in steps) == 2 and max(rows["steps"].max() for rows in steps) <= 16
     assert set(fetched) == {4, 1}  # 1 chunk for the page of the run
 
 

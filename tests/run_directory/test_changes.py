@@ -37,6 +37,7 @@ SCHEDULE = {
 }
 HARMLESS = {
     "train.accumulation=2": ("train.accumulation", 1, 2),
+    "train.shard_optimizer=true": ("train.shard_optimizer", False, True),
     "train.log_every.steps=9": ("train.log_every.steps", 2, 9),
     "train.rollback=1": ("train.rollback", 0, 1),
     "train.divergence=stop": ("train.divergence", "'warn'", "'stop'"),
@@ -181,6 +182,7 @@ RECORDED = {  # of the entries that hold a setting the longest counts
     "data.manifest": "harmless",
     "data.frame_cache": "harmless",
     "train.accumulation": "harmless",
+    "train.shard_optimizer": "harmless",
     "train.compile": "harmless",
     "train.optimizer.type": "architecture",
     "train.ema": "architecture",

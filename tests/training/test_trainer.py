@@ -9,7 +9,8 @@ from torch import nn
 
 from dp_prior.clock import Cadence, Progress
 from dp_prior.diffusion.process import Loss
-from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.job.accelerator import make_accelerator
+from dp_prior.job.ranks import Ranks
 from dp_prior.job.stop import REQUEST
 from dp_prior.tensors.batch import Batch
 from dp_prior.training.ema import ConstantDecay

@@ -2,7 +2,6 @@
 
 import pytest
 
-from dp_prior.data.errors import DataError
 from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.reports.inspection.finding import MOST_NAMED, SEVERITIES, Finding, faulty_episodes, ranked, refused
 from dp_prior.reports.inspection.survey import survey
@@ -34,6 +33,6 @@ def test_faulty_episodes_are_left_out_unless_half_of_all_are(tmp_path, named, le
 
 def test_the_first_problems_of_what_training_refuses_are_errors():
     problems = [f"problem {number}" for number in range(2 * MOST_NAMED)]
-    found = refused("front", DataError("d.npz", problems))
+    found = refused("front", problems)
     assert [str(one) for one in found] == [f"front: {problem}" for problem in problems[:MOST_NAMED]]
     assert {one.severity for one in found} == {"error"}

@@ -1,0 +1,105 @@
+"""The accelerator of a process: settings of a launcher that do not fit, ranks that do not meet, what is left alone."""
+
+import socket
+
+import pytest
+import torch
+
+from dp_prior.config import ConfigError
+from dp_prior.job.accelerator import make_accelerator
+from dp_prior.job.ranks import Ranks
+from dp_prior.job.watch.judge import RankLostError
+from tests import forks
+from tests.messages import naming, told
+from tests.tiny import train, write
+
+MEETING = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "ACCELERATE_USE_CPU": "true"}
+
+
+def test_variables_of_a_launcher_that_do_not_fit_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(ConfigError, match=naming("WORLD_SIZE='two'", "RANK=''", "MASTER_PORT")):
+        make_accelerator("fp32")
+
+
+@pytest.mark.parametrize("is_launched", [False, True])
+def test_an_error_that_is_not_of_the_launcher_says_nothing_of_its_variables(monkeypatch, is_launched):
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "1") if is_launched else monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("dp_prior.job.accelerator.Accelerator", lambda **options: int("bf16"))
+    with pytest.raises(ValueError, match=naming("bf16")) as caught:
+        make_accelerator("bf16")
+    assert not told(str(caught.value), "WORLD_SIZE")
+
+
+def test_a_rank_without_an_address_is_told_what_to_set():
+    make = "from dp_prior.job.accelerator import make_accelerator; make_accelerator('fp32')"
+    done = forks.call(["-c", make], WORLD_SIZE="1", RANK="0", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1")
+    assert told(done.stderr, "RANK='0'", "MASTER_PORT=''", "LOCAL_RANK")
+
+
+def test_a_port_that_another_program_uses_is_one_clear_error(tmp_path):
+    config = write(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = forks.call(["train_policy.py", "--config_file", config], RANK="0", MASTER_PORT=port, **MEETING)
+    assert done.returncode == 64 and told(done.stderr, "launcher", "MASTER_PORT", port, "free")
+    assert not told(done.stderr, "Traceback")
+
+
+def test_a_rank_that_meets_no_other_in_time_says_where(monkeypatch):
+    def meet(**options):
+        raise torch.distributed.DistNetworkError("The client socket has timed out\nException raised from throwTimeout")
+
+    monkeypatch.setattr("dp_prior.job.accelerator.Accelerator", meet)
+    for name, value in {**MEETING, "RANK": "1", "MASTER_PORT": "1234"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RankLostError, match=naming("rank 1 of 2", "127.0.0.1:1234", "MASTER_PORT", "timed")) as caught:
+        make_accelerator("fp32")
+    assert caught.value.verdict.code == 76 and not told(str(caught.value), "throwTimeout")
+
+
+def test_one_rank_of_a_launcher_that_was_asked_for_several_is_told(tmp_path, monkeypatch, caplog):
+    for name, value in (("ACCELERATE_MIXED_PRECISION", "no"), ("MASTER_PORT", "29500"), ("WORLD_SIZE", "1")):
+        assert "--multi_gpu" not in caplog.text
+        monkeypatch.setenv(name, value)  # as the launcher does
+        caplog.clear()
+        make_accelerator("fp32")
+        assert told(caplog.text, "one rank", "--multi_gpu") is (name == "MASTER_PORT")
+        caplog.clear()
+
+
+def test_settings_of_accelerate_in_the_environment_scale_no_gradient(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    weight = torch.ones((), requires_grad=True)
+    make_accelerator("fp32").backward(weight * 1)
+    assert weight.grad == 1
+
+
+def test_settings_of_accelerate_in_the_environment_compile_no_model(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "EAGER")
+    model = torch.nn.Linear(1, 1)
+    assert Ranks(make_accelerator("fp32")).distributed(model) is model
+
+
+@pytest.mark.parametrize("way", ["FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"])
+def test_a_launcher_that_divides_models_among_ranks_is_refused(way, monkeypatch):
+    monkeypatch.setenv(f"ACCELERATE_USE_{way}", "false")
+    make_accelerator("fp32")
+    monkeypatch.setenv(f"ACCELERATE_USE_{way}", "true")
+    with pytest.raises(ConfigError, match=naming(f"ACCELERATE_USE_{way}", "true", "--multi_gpu", "--config_file")):
+        make_accelerator("fp32")
+
+
+def test_fp16_without_a_gpu_is_refused():
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(ConfigError, match=naming("train.precision", "'fp16'", "GPU", "'bf16'")):
+        make_accelerator("fp16")
+
+
+def test_processes_that_do_not_know_of_each_other_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    refused = train(write(tmp_path))
+    assert refused.exit_code == 64 and told(refused.output, "WORLD_SIZE", 2, 1, "ACCELERATE_USE_CPU=true")
+    assert not (tmp_path / "run").exists()
