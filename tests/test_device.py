@@ -90,6 +90,8 @@ class Accelerator:
 @pytest.fixture(autouse=True)
 def _no_autocast_there(monkeypatch):
     """torch knows autocast for real devices only."""
+    import torch._dynamo  # noqa: F401  (it keeps the functions that it finds when it is first imported)
+
     is_enabled, autocast = torch.is_autocast_enabled, torch.autocast
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device="cpu": device != "meta" and is_enabled(device))
     monkeypatch.setattr(
