@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import io
@@ -44,7 +45,15 @@ def _show_traceback(kind: type[BaseException], error: BaseException, trace: Trac
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM ends a command that goes on where it was stopped."""
+    """SIGTERM ends a command as Ctrl-C does, which closes processes and files.
+
+    Attributes:
+        code: exit code of the command.
+    """
+
+    def __init__(self, message: str, code: int):
+        super().__init__(message)
+        self.code = code
 
 
 @contextlib.contextmanager
@@ -55,7 +64,7 @@ def exit_codes() -> Iterator[None]:
         yield
     except Terminated as error:
         echo(error, err=True)
-        _end(75, earlier)  # docs/processes.md
+        _end(error.code, earlier)
     except KeyboardInterrupt as error:  # without imports: they fail if it came while torch was imported
         echo(f"error: {str(error) or 'interrupted'}", err=True)
         _end(130, earlier)  # docs/processes.md
@@ -101,32 +110,43 @@ def _end(code: int, earlier: set[threading.Thread]) -> NoReturn:
 
 
 class Command(click.Command):
-    """A command that imports the modules of `modules_option` and turns user errors into exit codes."""
+    """A command that imports the modules of `modules_option` and turns user errors and SIGTERM into exit codes."""
+
+    terminated = ("error: ended by SIGTERM before the work was done; the same command begins anew", 143)
+    """What SIGTERM makes of the command: its last line and its exit code (docs/processes.md)."""
 
     def invoke(self, context: click.Context) -> object:
         quiet()
         escape_unencodable()
-        with exit_codes():
+        with _ended_by_sigterm(*self.terminated), exit_codes():
             if "modules" not in context.params:  # see `late_modules_option`
                 import_modules(context.params.pop("imported", ()))
             return super().invoke(context)
 
 
 class ResumableCommand(Command):
-    """A command that goes on where it was stopped. SIGTERM ends it as Ctrl-C does, which closes processes and files,
-    with the exit code on which schedulers repeat a command."""
+    """A command that goes on where it was stopped. SIGTERM ends it with the code of a repeat by schedulers."""
 
-    def invoke(self, context: click.Context) -> object:
-        before = signal.signal(signal.SIGTERM, _terminate)
-        try:
-            return super().invoke(context)
-        finally:
-            signal.signal(signal.SIGTERM, before)
+    terminated = ("stopped on SIGTERM; the same command goes on", 75)
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would break off what closes
-    raise Terminated("stopped on SIGTERM; the same command goes on")
+@contextlib.contextmanager
+def _ended_by_sigterm(line: str, code: int) -> Iterator[None]:
+    """Inside, SIGTERM raises `Terminated`; outside the main thread, where Python allows no handlers, it does not."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would break off what closes
+        atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)  # or change the exit code
+        raise Terminated(line, code)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Commands(click.Group):

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import click
 
-from dp_prior.cli.command import Command, echo, import_modules, say, stop_requests
+from dp_prior.cli.command import Command, ResumableCommand, echo, import_modules, say, stop_requests
 from dp_prior.cli.options import PATH, late_modules_option, modules_option, new_names
 
 weights_option = click.option("--weights", help="An average of train.ema, or `online`; by default the first average.")
 guidance_option = click.option("--guidance-scale", type=float, help="Instead of the configured one.")
 
 
-@click.command(cls=Command)
+@click.command(cls=ResumableCommand)
 @late_modules_option
 @click.argument("checkpoint")
 @click.option("--n", required=True, type=click.IntRange(min=1), help="Number of samples.")

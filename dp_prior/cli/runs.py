@@ -35,7 +35,7 @@ from dp_prior.cli.options import (
 )
 
 
-@click.command(cls=Command)
+@click.command(cls=ResumableCommand)
 @late_modules_option
 @click.option(
     "--config_file",
@@ -102,7 +102,7 @@ def train(
         sys.exit(STOPPED)
 
 
-@click.command(cls=Command)
+@click.command(cls=ResumableCommand)
 @late_modules_option
 @click.argument("config_file", type=ConfigurationFile())
 @click.option("--vary", "varied", multiple=True, metavar="KEY.KEY=VALUE,VALUE", help="Values to try; repeatable.")
@@ -324,7 +324,7 @@ def watch(runs: Path, host: str, port: int, insecure: bool, modules: tuple[str, 
             server.serve_forever()
 
 
-@click.command(cls=Command)
+@click.command(cls=ResumableCommand)
 @modules_option
 @click.argument("run", type=PATH)
 @click.option("--repo", help="First queue the best checkpoint for this Hugging Face Hub repository, user/name.")

@@ -16,6 +16,7 @@ import click
 import pytest
 
 import dp_prior
+from dp_prior.cli import main
 from dp_prior.cli.command import Command, ResumableCommand, echo, exit_codes, quiet, say
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
@@ -93,10 +94,15 @@ def test_ctrl_c_is_told_and_has_its_code_without_the_imports_that_it_may_have_br
     assert (caught.value.code, capsys.readouterr().err) == (130, "error: interrupted\n")
 
 
-def test_sigterm_ends_a_command_that_goes_on_with_the_code_on_which_schedulers_repeat_it(capsys):
+@pytest.mark.parametrize(
+    ("kind", "code", "words"), [(ResumableCommand, 75, ("goes on",)), (Command, 143, ("error: ", "begins anew"))]
+)
+def test_sigterm_is_one_line_and_a_code_which_for_a_command_that_goes_on_makes_schedulers_repeat_it(
+    kind, code, words, capsys
+):
     closed = []
 
-    @click.command(cls=ResumableCommand)
+    @click.command(cls=kind)
     def works():
         try:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -108,8 +114,29 @@ def test_sigterm_ends_a_command_that_goes_on_with_the_code_on_which_schedulers_r
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as caught:
         works.main([])
-    assert caught.value.code == 75 and closed and signal.getsignal(signal.SIGTERM) is before
-    assert told(capsys.readouterr().err, "SIGTERM", "same command")
+    assert caught.value.code == code and closed and signal.getsignal(signal.SIGTERM) is before
+    said = capsys.readouterr().err
+    assert told(said, "SIGTERM", "same command", *words) and said.count("\n") == 1
+
+
+def test_a_command_outside_the_main_thread_which_takes_no_signals_runs():
+    ran = []
+
+    @click.command(cls=Command)
+    def runs():
+        ran.append(True)
+
+    thread = threading.Thread(target=runs.main, args=[[]], kwargs={"standalone_mode": False})
+    thread.start()
+    thread.join()
+    assert ran
+
+
+def test_every_command_of_which_the_help_says_that_the_same_command_goes_on_has_the_code_of_these():
+    told_to_go_on = {name for name, one in main.commands.items() if "same command" in " ".join(one.help.split())}
+    resumable = {name for name, one in main.commands.items() if isinstance(one, ResumableCommand)}
+    assert {"train", "sweep", "sample", "improve", "compare", "trial"} <= told_to_go_on <= resumable
+    assert resumable - told_to_go_on <= {"cache", "embed", "push"}
 
 
 SILENT = """
