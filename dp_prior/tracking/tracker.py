@@ -190,7 +190,8 @@ class Tracker:
 
     def log_error(self, error: str | BaseException, progress: Progress | None = None) -> None:
         """Log an error, without secrets in its text."""
-        message = redact(error if isinstance(error, str) else f"{type(error).__name__}: {error}")
+        kind = "" if isinstance(error, str) else type(error).__name__
+        message = redact(": ".join(filter(None, (kind, str(error)))))
         self._tell(lambda logger: logger.log_error(message, progress or self._progress))
 
     def log_work(self, done: Done) -> None:
@@ -264,9 +265,10 @@ class Tracker:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
+        is_interrupt = isinstance(error, KeyboardInterrupt)  # wanted, so no error of the run
+        if error is not None and not is_interrupt:
             self.log_error(error)
-        for line in self.close(self._patience_s if kind is KeyboardInterrupt else math.inf):
+        for line in self.close(self._patience_s if is_interrupt else math.inf):
             log.warning(line)
 
     def _open_at(self, progress: Progress | SupportsIndex) -> Progress:

@@ -379,9 +379,18 @@ def test_an_interrupt_ends_the_waiting_and_not_the_farewell(tmp_path, caplog, mo
     assert record.called("close") == [()]
 
 
-def test_a_run_that_is_interrupted_does_not_wait_for_savers(tmp_path):
-    with pytest.raises(KeyboardInterrupt), tracker_of(tmp_path, [], [Hung("place")]):
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, type("Terminated", (KeyboardInterrupt,), {})])
+def test_a_run_that_is_interrupted_does_not_wait_for_savers_and_has_no_error(tmp_path, kind):
+    logger = Recorder()
+    with pytest.raises(kind), tracker_of(tmp_path, [logger], [Hung("place")]):
+        raise kind
+    assert not logger.called("log_error")
+
+
+def test_an_error_without_a_text_is_its_type(tmp_path):
+    logger = Recorder()
+    tracker_of(tmp_path, [logger]).log_error(MemoryError(), at(1))
+    assert logger.called("log_error") == [("MemoryError", at(1))]
 
 
 def test_leaving_the_context_closes_and_reports(tmp_path, caplog):
