@@ -124,7 +124,8 @@ def look_at_points(
                 gaps.append(f"{key}: {problems[0]}")
             continue
         if found is None:
-            findings.append(Finding("warning", f"{key}: no point is finite; look at the recording, or leave it out"))
+            severity = "warning" if stated is None else "error"  # training refuses a key that a configuration names
+            findings.append(Finding(severity, f"{key}: no point is finite; look at the recording, or leave it out"))
             continue
         clouds.append(found)
         findings += [*_empty_steps(found, seen, numbers), *found.findings()]

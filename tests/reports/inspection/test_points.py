@@ -5,11 +5,12 @@ import json
 import numpy as np
 import pytest
 
+from dp_prior.data.errors import DataError
 from dp_prior.reports.inspection.inspect import inspect, write_config
 from dp_prior.reports.pages.data_page import summary
 from dp_prior.run_directory.config import TrainConfig
 from tests.data.frames.recordings import ends_of
-from tests.messages import told, told_each
+from tests.messages import naming, told, told_each
 
 N = 60
 
@@ -71,11 +72,17 @@ def test_what_is_no_cloud_is_an_error_of_a_configuration_and_a_gap_without_one(p
     assert told_each(found.gaps, ("short", "40 rows", "60 steps")) and [one.key for one in found.clouds] == ["cloud"]
 
 
-def test_a_cloud_without_points_is_told_and_not_proposed(path):
+def test_a_cloud_without_points_is_told_and_not_proposed_and_refused_where_a_configuration_names_it(path, tmp_path):
+    write_config(inspect(str(path)), tmp_path / "c.json")
     arrays = dict(np.load(path))
     np.savez(path, **{**arrays, "cloud": np.full((N, 90, 3), np.nan)})
     (found,) = inspect(str(path))
     assert told(found.findings[0].text, "cloud", "finite") and "points" not in found.data
+    configured = inspect(str(tmp_path / "c.json"))
+    assert [one.severity for one in configured[0].findings] == ["error"]
+    with pytest.raises(DataError, match=naming("cloud", "finite")):
+        write_config(configured, tmp_path / "again.json")
+    assert not (tmp_path / "again.json").exists()
 
 
 def test_steps_without_a_point_are_an_error_and_their_episode_is_left_out(path, tmp_path):
