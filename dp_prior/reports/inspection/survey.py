@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dp_prior.data.errors import DataError
+from dp_prior.data.errors import DataError, first_few
 from dp_prior.data.formats.choice import ALL_EPISODES, ChoiceConfig
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
@@ -233,7 +233,11 @@ def survey(
             clock *= 1.0 if described["fps"] is not None else _unit(clock)
     with _noting(store, "instructions", gaps):
         if shapes.get(task := store.text_key or TASK) in ((), (1,)):
-            texts = _texts(store.texts(), read(task)[:, 0], lengths[episodes])
+            known, numbers = store.texts(), read(task)[:, 0]
+            texts = _texts(known, numbers, lengths[episodes])
+            if known and (unknown := sorted(set(numbers.tolist()) - known.keys())):  # else a column of another meaning
+                found = f"{task} has {first_few(unknown)}, but no text has this number"
+                raise DataError(store.where, [f"{found}; expected {first_few(sorted(known))}"])
     used = {key for each, role in wanted.values() if role != "other" for key in each.names} | too_wide
     unused = unused_keys(store, {*used, *itertools.chain(*seen)}, len(texts), unread)
     more = {"problems": problems, "gaps": gaps, "unused": unused, **damage}

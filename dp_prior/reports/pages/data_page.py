@@ -82,6 +82,8 @@ def _left_out(one: Inspection) -> dict[str, str]:
 def _verdict(found: Sequence[Inspection]) -> str:
     counts = Counter(finding.severity for one in found for finding in one.findings)
     named = [f"{counts[one]} {one}{'s' * (counts[one] > 1)}" for one in SEVERITIES if counts[one]]
+    if gaps := sum(len(one.gaps) for one in found):
+        return ", ".join([*(named or ["no findings in the rest"]), f"{gaps} not shown"])
     return ", ".join(named) or "no findings"
 
 

@@ -9,7 +9,7 @@ from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.recorded.selection import KeyConfig
 from dp_prior.reports.inspection import survey as module
 from dp_prior.reports.inspection.survey import MOST_ROWS, Signal, roles_of, spread_rows, survey
-from tests.messages import told
+from tests.messages import told, told_each
 from tests.reports.inspection.recordings import clean, write_npz
 
 
@@ -139,3 +139,15 @@ def test_spread_rows_go_from_the_first_to_the_last(total):
     rows = spread_rows(total)
     assert len(rows) == len(np.unique(rows)) == min(MOST_ROWS, total)
     assert (rows[0], rows[-1]) == (0, total - 1)
+
+
+def test_a_number_without_an_instruction_is_told(tmp_path, monkeypatch):
+    numbers = np.zeros((9, 2), np.float32)
+    arrays = {"state": numbers, "action": numbers, "episode_ends": np.array([4, 9])}
+    np.savez(tmp_path / "d.npz", task_index=np.array([0] * 4 + [7] * 5), **arrays)
+    store = NpzStoreConfig(path=str(tmp_path / "d.npz")).create()
+    monkeypatch.setattr(store, "texts", lambda: {0: "push", 1: "lift"})
+    seen = survey(store)
+    assert told_each(seen.gaps, ("instructions", "task_index", 7, "0, 1")) and seen.texts == {"": 1, "push": 1}
+    monkeypatch.setattr(store, "texts", lambda: {0: "push", 7: "lift"})
+    assert survey(store).gaps == []

@@ -40,6 +40,9 @@ def test_the_lines_end_with_a_verdict_that_counts_the_findings(seen):
     assert summary([inspection(seen)])[-1] == "no findings"
     lines = summary([inspection(seen, findings=FAULTS)])
     assert lines[-1] == "1 error, 2 warnings"
+    gaps = ["top: no readable picture"]  # then nothing is known of a part
+    assert told(summary([inspection(seen, gaps=gaps)])[-1], "findings", "rest", "1 not shown")
+    assert told(summary([inspection(seen, findings=FAULTS, gaps=gaps)])[-1], "1 error", "2 warnings", "1 not shown")
     assert summary([inspection(seen, findings=FAULTS), inspection(seen, "b", FAULTS[:1])])[-1] == "2 errors, 2 warnings"
 
 
