@@ -197,7 +197,9 @@ class TrainConfig(Config):
         names = [name for evaluator in self.evaluate for name in evaluator.metric_names()]
         if self.evaluate and monitor.metric not in names:
             close = difflib.get_close_matches(monitor.metric, names, n=3)
-            hint = f"did you mean {' or '.join(close)}?" if close else f"they measure {', '.join(names)}"
+            none = "they declare none; declare `metrics` in the evaluator's record (docs/extending.md)"
+            known = f"they measure {', '.join(names)}" if names else none
+            hint = f"did you mean {' or '.join(close)}?" if close else known
             yield f"train.monitor.metric is {monitor.metric!r}, which no evaluator in `evaluate` measures; {hint}"
         metric = find_metric(monitor.metric, self.metrics)
         wanted = metric and {"lower": "min", "higher": "max"}.get(metric.better)

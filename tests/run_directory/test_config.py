@@ -5,6 +5,7 @@ import json
 import pytest
 
 from dp_prior.config import ConfigError
+from dp_prior.evaluation.loss import LossConfig
 from dp_prior.run_directory.config import TrainConfig
 from tests import test_prior
 from tests.messages import told, told_each
@@ -126,3 +127,9 @@ def test_a_configuration_made_in_python_has_the_types_that_json_may_omit(tmp_pat
     assert told_each(
         caught.value.problems, ("task.horizn", "unknown key", "'horizon'"), ("evaluat", "unknown key", "'evaluate'")
     )
+
+
+def test_evaluators_that_declare_no_metric_are_told_how_to_declare_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(LossConfig, "metric_names", lambda self: [])
+    (problem,) = problems(tmp_path)
+    assert told(problem, "train.monitor.metric", "`evaluate`", "`metrics`", "docs/extending.md")
