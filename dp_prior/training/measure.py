@@ -10,7 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 from torch import nn
 
 from dp_prior.clock import Cadence, Progress
-from dp_prior.config import Config, made
+from dp_prior.config import Config, PartError, an, made
+from dp_prior.config.errors import short
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.stop import Abandoned
 
@@ -99,15 +100,25 @@ def measure(
 
     Raises:
         Abandoned: on all ranks, if the run is asked to stop meanwhile.
-        PartError: an evaluator of another package returned something else than measurements.
+        PartError: an evaluator of another package returned something else than measurements with names of text.
     """
     found = Findings()
     for evaluator in evaluators:
         ranks.mark(f"{phase} {type(evaluator).__name__}", progress.global_step)
         result = made(evaluator, "run", evaluator.run(models, ranks, progress), Measured)
+        _check_names(evaluator, (*result.metrics, *result.media))
         ranks.meet(may_leave=True)
         found.metrics.update(result.metrics)
         found.media.update(result.media)
         found.tables.update(getattr(result, "tables", {}))
         found.unwritten.extend(getattr(result, "unwritten", ()))
     return found
+
+
+def _check_names(evaluator: Evaluator, names: Iterable[object]) -> None:
+    """Raises PartError if a name is no text: a checkpoint, which stores metrics as JSON, could not be saved."""
+    for name in names:
+        if not isinstance(name, str):
+            where = f"{type(evaluator).__module__}.{type(evaluator).__qualname__}.run"
+            problem = f"{where} measured {short(name)}, which is {an(type(name).__name__)}, under `metrics` or `media`"
+            raise PartError(f"{problem}; expected a name of text, such as 'validation/ema/loss'")

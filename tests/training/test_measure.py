@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from dp_prior.clock import Cadence, Progress
+from dp_prior.config import PartError
 from dp_prior.job.stop import Abandoned
 from dp_prior.training.measure import measure
 from tests.messages import naming
@@ -70,3 +71,15 @@ def test_a_missing_file_costs_no_number_and_is_an_error_for_who_needs_all():
         found.whole()
     found = measure([Second()], {}, Events(), Progress(), "check")
     assert found.whole() is found
+
+
+@pytest.mark.parametrize(("part", "shown"), [({"metrics": {("a", 1): 2.0}}, "('a', 1)"), ({"media": {3: "path"}}, "3")])
+def test_a_name_that_is_no_text_is_told_with_its_evaluator(part, shown):
+    """A checkpoint, which stores metrics as JSON, could not be saved."""
+
+    class Odd(First):
+        def run(self, models, ranks, progress):
+            return SimpleNamespace(**{"metrics": {"a": 1.0}, "media": {}, **part})
+
+    with pytest.raises(PartError, match=naming("<locals>.Odd.run", shown, "`metrics`", "`media`")):
+        measure([First(), Odd()], {}, Events(), Progress(), "check")
