@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from dp_prior.config.errors import short
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.frames import FrameContents, FrameFile, FramePart, FrameSource
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray
@@ -227,16 +228,32 @@ class EpisodeStore(ABC):
         Raises:
             DataError: they are no JSON object.
         """
-        found = self.stored_metadata()
-        if not isinstance(found, dict):
-            raise DataError(self.where, [f"has metadata {str(found)[:50]!r}; expected a JSON object"])
+        found = self._metadata_object()
         fps, tasks, names, robot = (found.get(name) for name in ("fps", "tasks", "names", "robot_type"))
         return {
-            "fps": fps if isinstance(fps, (int, float)) and 0 < fps < math.inf else None,
+            "fps": fps if _is_rate(fps) else None,
             "tasks": tasks if _are_texts(tasks) else [],
             "names": {key: each for key, each in names.items() if _are_texts(each)} if isinstance(names, dict) else {},
             "robot_type": robot if isinstance(robot, str) and robot else None,
         }
+
+    def rate_fault(self) -> str | None:
+        """That the metadata state a rate of another form, which counts as none; None if they do not.
+
+        Raises:
+            DataError: they are no JSON object.
+        """
+        fps = self._metadata_object().get("fps")
+        if fps is None or _is_rate(fps):
+            return None
+        found = f"{self.where}: fps is {short(fps)} in the metadata (of LeRobot, meta/info.json)"
+        return f"{found}; expected a number above 0. It counts as not stated; correct it there"
+
+    def _metadata_object(self) -> dict[str, Any]:
+        found = self.stored_metadata()
+        if not isinstance(found, dict):
+            raise DataError(self.where, [f"has metadata {str(found)[:50]!r}; expected a JSON object"])
+        return found
 
     @property
     def where(self) -> str:
@@ -296,6 +313,10 @@ def _is_depth(key: str, shape: tuple[int, ...], dtype: str) -> bool:
         return False
     wide = ("float16", "float32", "float64", "int32", "uint32", "int64")
     return dtype in ("uint16", "int16") or (dtype in wide and "depth" in key.lower())
+
+
+def _is_rate(value: Any) -> bool:
+    return isinstance(value, (int, float)) and 0 < value < math.inf
 
 
 def _are_texts(value: Any) -> bool:

@@ -208,6 +208,8 @@ class Trajectories(Demonstrations):
     def _metadata(self, store: EpisodeStore) -> dict[str, Any]:
         """`EpisodeStore.metadata`; without it a policy can be trained all the same."""
         try:
+            if fault := store.rate_fault():
+                self.file_warnings.append(fault)
             return store.metadata()
         except DataError as error:
             self.file_warnings.append(str(error))

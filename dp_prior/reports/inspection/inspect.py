@@ -244,6 +244,8 @@ def _looked_at(
     for one in (*distances, *points):
         seen.unused.pop(one.key, None)
     remarks = [Finding("note", remark) for remark in seen.store.remarks()]
+    if fault := seen.store.rate_fault():
+        remarks.append(Finding("warning", fault))
     found = ranked([*find(seen), *find_units(seen), *find_rotations(seen), *findings, *odd, *off, *remarks])
     return Inspection(
         name,

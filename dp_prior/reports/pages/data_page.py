@@ -143,8 +143,10 @@ def _facts(one: Inspection) -> dict[str, str]:
         facts["rate"] = f"{fps:g} steps per second"
         facts["duration"] = str(timedelta(seconds=round(steps / fps)))
     else:
-        found = "such as" if seen.period is None else "by the timestamps"
-        facts["rate"] = f'not stated; write it into data, {found} "fps": {1 / (seen.period or 0.02):.3g}'
+        found = "for example" if seen.period is None else "by the timestamps"
+        rate = f"{1 / (seen.period or 0.02):.3g}"
+        stating = f"a copy by `dp-prior convert --fps {rate}` states it, and a set of a mixture by"
+        facts["rate"] = f'not stated; {stating} "fps": {rate} ({found})'
     if len(seen.episodes) < len(seen.lengths):
         read = int(seen.lengths[seen.episodes].sum())
         facts["looked at"] = f"{len(seen.episodes):,} evenly spread episodes, {read:,} steps ({read / steps:.1%})"

@@ -1,6 +1,7 @@
 """Laws that every format keeps, ours and one that knows only what `EpisodeStore` asks for."""
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Literal
@@ -20,7 +21,7 @@ from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
 from tests.data.frames.recordings import ends_of, pictures
 from tests.data.frames.sources import gathered
-from tests.messages import naming
+from tests.messages import naming, told
 
 LENGTHS = [5, 1, 8, 3]
 ENDS, N = ends_of(LENGTHS), sum(LENGTHS)
@@ -180,6 +181,12 @@ def test_metadata_of_another_form_are_left_out_and_none_at_all_refused(tmp_path)
     store = PlainStore(tmp_path)
     (tmp_path / "said.json").write_text(json.dumps({"fps": "fast", "tasks": 3, "names": [1], "robot_type": 4}))
     assert store.metadata() == {"fps": None, "tasks": [], "names": {}, "robot_type": None} and store.texts() == {}
+    for fps in ("10", 0, -3, math.inf, [10]):
+        (tmp_path / "said.json").write_text(json.dumps({"fps": fps}))
+        assert store.metadata()["fps"] is None and told(store.rate_fault(), str(tmp_path), repr(fps), "above 0")
+    for fps in (None, 10, 0.5):
+        (tmp_path / "said.json").write_text(json.dumps({"fps": fps}))
+        assert store.metadata()["fps"] == fps and store.rate_fault() is None
     (tmp_path / "said.json").write_text("[1]")
     with pytest.raises(DataError, match=naming("'[1]'", "JSON")):
         store.metadata()

@@ -200,6 +200,13 @@ def test_names_and_a_rate_that_cannot_be_read_are_told_and_no_reason_not_to_trai
     assert any("[3]" in line for line in data.file_warnings)
 
 
+def test_a_rate_of_another_form_is_told(path):
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("meta.json", json.dumps({"fps": "10"}))
+    data = configure(path).create(6, 2, 3)
+    assert data.spec.fps is None and any(told(line, "fps", "'10'", str(path)) for line in data.warnings())
+
+
 def test_the_first_rows_are_a_data_set_without_the_other_episodes(path):
     """Of any number of rows the same parts, samples and fingerprint as of the episodes that fit, named one by one."""
     ends = np.cumsum([20, 5, 30, 17, 9, 12, 25, 3, 14, 21])

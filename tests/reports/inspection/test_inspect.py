@@ -731,3 +731,11 @@ def test_a_url_is_refused_as_such_and_not_looked_for_on_the_hub():
     for url in ("s3://bucket/img_emb", "hf://me/data"):
         with pytest.raises(ConfigError, match=naming(url, "URL", "user/name")):
             inspect(url)
+
+
+def test_a_rate_of_another_form_is_a_warning(tmp_path):
+    place = write_lerobot(tmp_path / "lerobot", pictures(9), [3, 3, 3], "v3.0", "image")
+    info = json.loads((place / "meta/info.json").read_text())
+    (place / "meta/info.json").write_text(json.dumps({**info, "fps": "10"}))
+    (found,) = inspect(str(place))
+    assert any(told(one.text, "fps", "'10'", "meta/info.json") for one in found.findings if one.severity == "warning")
