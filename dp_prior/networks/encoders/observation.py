@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from dp_prior.config import PartError, an
 from dp_prior.networks.encoders.encoder import Encoder
 from dp_prior.tensors.randomness import Randomness
 
@@ -63,6 +64,9 @@ class ObservationEncoder(nn.Module):
         Args:
             kept: (B,) by key, 1 to keep a sample's features of the key, 0 to replace them by zeros; None keeps all.
             random: B rows; an encoder that draws gets the stream of its key. None in evaluation and inference.
+
+        Raises:
+            PartError: an encoder of another package gives features of another shape than its `output_dim` says.
         """
         features = []
         for key in self.keys:
@@ -70,13 +74,24 @@ class ObservationEncoder(nn.Module):
             stream = self._alike.get(key, key)
             rows = random.stream("encoder", stream) if encoder.draws and random is not None else None
             depth = self._depth(key, observations, kept)
-            features.append(encoder(observations[key], rows, *depth))
+            features.append(self._checked(key, encoder(observations[key], rows, *depth)))
         if kept is not None:
             features = [
                 value * kept[key][:, None, None].to(value.dtype) if key in kept else value
                 for key, value in zip(self.keys, features, strict=True)
             ]
         return torch.cat(features, dim=-1)
+
+    def _checked(self, key: str, found: Tensor) -> Tensor:
+        encoder, shape = self.encoder_of(key), getattr(found, "shape", ())
+        if len(shape) == 3 and (shape[1], shape[2]) == (self.cond_shape[0], encoder.output_dim):
+            return found
+        what = f"features of shape {tuple(shape)}" if isinstance(found, Tensor) else an(type(found).__name__)
+        raise PartError(
+            f"observation {key!r}: {type(encoder).__module__}.{type(encoder).__qualname__}.forward returned {what}; "
+            f"expected (B, {self.cond_shape[0]}, {encoder.output_dim}), a step of each observation and output_dim "
+            f"features; correct the method or output_dim"
+        )
 
     def _depth(
         self, key: str, observations: Mapping[str, Tensor], kept: Mapping[str, Tensor] | None

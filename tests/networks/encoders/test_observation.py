@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from dp_prior.config import PartError
+from dp_prior.networks.encoders.encoder import Encoder
 from dp_prior.networks.encoders.observation import ObservationEncoder
 from dp_prior.networks.encoders.state_encoder import StateEncoderConfig
 from tests.messages import naming
@@ -34,6 +36,27 @@ def test_observations_of_different_length_are_refused():
     encoders = {key: StateEncoderConfig().create((1,)) for key in "ab"}
     with pytest.raises(ValueError, match=naming("{'a': 2, 'b': 3}")):
         ObservationEncoder(encoders, {"a": (2, 1), "b": (3, 1)})
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [
+        (torch.zeros(5, 2, 3), "(5, 2, 3)"),
+        (torch.zeros(5, 1, 4), "(5, 1, 4)"),
+        (torch.zeros(10, 4), "(10, 4)"),
+        (None, "NoneType"),
+    ],
+)
+def test_features_of_another_shape_than_an_encoder_promises_are_told_with_its_name(found, shown):
+    class Odd(Encoder):
+        output_dim = 4
+
+        def forward(self, value, random=None):
+            return found
+
+    encoder = ObservationEncoder({"a": Odd()}, {"a": (2, 3)})
+    with pytest.raises(PartError, match=naming("'a'", "<locals>.Odd.forward", shown, "(B, 2, 4)", "output_dim")):
+        encoder({"a": torch.zeros(5, 2, 3)})
 
 
 def test_no_observation_gives_no_token():
