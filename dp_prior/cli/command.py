@@ -65,6 +65,10 @@ def exit_codes() -> Iterator[None]:
     except Terminated as error:
         echo(error, err=True)
         _end(error.code, earlier)
+    except SystemExit as error:  # of a run that stopped in an evaluation
+        if not isinstance(error.code, int):
+            raise
+        _end(error.code, earlier)
     except KeyboardInterrupt as error:  # without imports: they fail if it came while torch was imported
         echo(f"error: {str(error) or 'interrupted'}", err=True)
         _end(130, earlier)  # docs/processes.md

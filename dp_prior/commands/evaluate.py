@@ -69,7 +69,7 @@ def evaluate_checkpoint(
             raise ConfigError(source, [str(error)]) from error
         check_classes(Spec.from_json(json.dumps(snapshot.documents[SPEC]), source=str(directory)), parts.data.spec)
         ranks.decide(lambda: _check_empty(out))
-        evaluators = evaluators_of((*config.evaluate, *config.test), parts.data, out)
+        evaluators = evaluators_of((*config.evaluate, *config.test), parts.data, out, ranks)
         if is_imported:
             with errors_of("data"):
                 weights = snapshot.tensors[MODEL_FILES[0]]

@@ -22,6 +22,11 @@ class EvaluatorRecord(Config):
     reports: ClassVar[bool] = True
     """Whether the evaluator writes files, named by evaluator and step."""
 
+    @property
+    def downloads(self) -> bool:
+        """Whether `create` may wait for another machine; then a thread runs it, which a stop leaves behind."""
+        return False
+
     def metric_names(self) -> list[str]:
         """Names of the metrics that `run` will measure."""
         return [name for metric in self.metrics for name in metric.names(self.placeholders())]

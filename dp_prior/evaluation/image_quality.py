@@ -93,6 +93,11 @@ class DrawnImagesConfig(SampledConfig):
         return {**super().placeholders(), "features": [self.features_name]}
 
     @property
+    def downloads(self) -> bool:
+        """See `EvaluatorRecord`; the model of the features."""
+        return self.features is not None
+
+    @property
     def features_name(self) -> str:
         """Name of the features in names of metrics."""
         if isinstance(self.features, TransformersConfig):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from dp_prior.evaluation.samples import heartbeat, work_of
 from dp_prior.evaluation.shuffle import refuse_shuffling, shuffled
 from dp_prior.evaluation.smoothness import MEASURES
 from dp_prior.evaluation.view import CameraView
+from dp_prior.files.left_behind import left_behind
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.instructions import Instructions
 from dp_prior.onboard.range_watch import RangeLimits
@@ -87,6 +89,7 @@ class Rollouts:
         first = env.reset([config.first_seed + episode for episode in episodes])
         check_obs(first, env, n)
         obs = self._seen(first)
+        left_behind(partial(self._instructions.embedded, obs), partial(heartbeat, ranks))  # may download their model
         scores, successes, steps, solved_at = *np.zeros((3, n)), np.full(n, np.nan)
         motion = Motion(self.followed, first, env.max_steps, self.rate)
         taken, stages = 0, np.full(n, "")

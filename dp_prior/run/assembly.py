@@ -127,8 +127,8 @@ class Assembly:
         )
         self.model.fit(self.data.statistics(), self.data.train)
         self.media = self.directory / MEDIA
-        self.evaluators = evaluators_of(config.evaluate, self.data, self.media)
-        self.tests = evaluators_of(config.test, self.data, self.media)
+        self.evaluators = evaluators_of(config.evaluate, self.data, self.media, ranks)
+        self.tests = evaluators_of(config.test, self.data, self.media, ranks)
 
     @contextlib.contextmanager
     def services(self) -> Iterator[Services]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -73,13 +74,19 @@ class Foretelling(Protocol):
         """Lines for the user. A collective."""
 
 
-def evaluators_of(records: Iterable[Config], data: Any, output_dir: Path | None) -> list[Evaluator]:
+def evaluators_of(records: Iterable[Config], data: Any, output_dir: Path | None, ranks: Ranks) -> list[Evaluator]:
     """The evaluators of these records, see `EvaluatorRecord.create`.
 
     Raises:
         PartError: one of another package has not made an evaluator.
+        StoppedEarly: a rank was asked to stop while one waited for another machine.
     """
-    return [made(record, "create", record.create(data, output_dir), Evaluator) for record in records]
+    found = []
+    for record in records:
+        create = partial(record.create, data, output_dir)
+        evaluator = ranks.unless_stopped(create) if getattr(record, "downloads", False) else create()
+        found.append(made(record, "create", evaluator, Evaluator))
+    return found
 
 
 def foretold(evaluators: Sequence[Evaluator], ranks: Ranks) -> list[str]:

@@ -150,13 +150,25 @@ def download():
         pool.submit(threading.Event().wait)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with exit_codes():
-    left_behind(download)
+    {end}
 """
 
 
-def test_ctrl_c_ends_a_command_although_threads_of_a_pool_wait_for_a_silent_server():
-    done = forks.call(["-c", SILENT], timeout=60)
-    assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [
+        ("left_behind(download)", 130, "error: interrupted\n"),
+        (
+            "try: left_behind(download)\n    except KeyboardInterrupt: exit(75)",
+            75,
+            "",
+        ),
+    ],
+    ids=["at once", "as a run that stops"],
+)
+def test_ctrl_c_ends_a_command_although_threads_of_a_pool_wait_for_a_silent_server(end, code, said):
+    done = forks.call(["-c", SILENT.format(end=end)], timeout=60)
+    assert (done.returncode, done.stderr) == (code, said)
 
 
 def test_a_command_that_left_nothing_behind_does_not_end_the_process_in_which_others_did():

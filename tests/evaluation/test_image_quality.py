@@ -191,6 +191,10 @@ def test_features_of_a_named_model_are_compared(tmp_path):
     assert found["images/ema/kernel_tiny-clip[steps=16]"] == pytest.approx(kernel_distance(scaled, scaled), rel=1e-4)
 
 
+def test_only_the_model_of_features_may_be_waited_for():
+    assert not DrawnImagesConfig().downloads and DrawnImagesConfig(features=HashedConfig()).downloads
+
+
 def test_what_cannot_be_compared_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=naming("'images'", "hashed", "CLIP")):
         measure(features=HashedConfig())

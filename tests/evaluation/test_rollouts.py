@@ -1,6 +1,8 @@
 """What a policy gets and what it does in the toy environment, episode by episode."""
 
 import math
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from dp_prior.envs.toy import Toy, ToyConfig
 from dp_prior.evaluation.film import Film
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.chunking import Ensemble, Naive, Synchronous
+from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.job.stop import Abandoned
 from dp_prior.onboard.obs_spec import ObsSpec
 from dp_prior.tensors.observations import policy_reads
 from tests.evaluation.fakes import NOW, TinyPolicy
@@ -177,6 +181,21 @@ def test_instructions_reach_the_policy_as_embeddings_or_those_of_other_episodes(
         texts = {row["instruction"] for row in result.tables["rollout/by_seed"]}
         assert texts == set(SIDES)  # what the environment said, not what the policy was told
     assert all((told == 7).all() for _, told in policy.heard)
+
+
+def test_a_stop_leaves_an_evaluation_that_waits_for_the_model_of_its_instructions(telling, monkeypatch):
+    ranks, end = Ranks(make_accelerator("fp32")), threading.Event()
+
+    def silent(config):
+        ranks.stop.ask("SIGINT")
+        end.wait(60)
+
+    monkeypatch.setattr(HashedConfig, "create", silent)
+    began = time.monotonic()
+    with pytest.raises(Abandoned):
+        measure(Listening(), ranks)
+    assert time.monotonic() - began < 30
+    end.set()
 
 
 def test_a_folder_of_embeddings_stands_in_for_the_model(telling, tmp_path):

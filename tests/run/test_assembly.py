@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from dp_prior.evaluation.loss import LossConfig
 from dp_prior.job.stop import StoppedEarly
 from dp_prior.run.assembly import Assembly
 from dp_prior.run_directory.config import TrainConfig
@@ -39,7 +40,7 @@ def test_allowed_change_is_shown_and_the_run_goes_on(tmp_path):
     assert train(config, *change).exit_code == 0  # the newest checkpoint is of the run as it is now
 
 
-@pytest.mark.parametrize("waiting", ["data set", "encoder", "manifest", "embeddings"])
+@pytest.mark.parametrize("waiting", ["data set", "encoder", "manifest", "embeddings", "features"])
 def test_a_stop_ends_a_start_that_waits_for_another_machine(waiting, tmp_path, monkeypatch):
     one, end = ranks(), threading.Event()
     config = TrainConfig(**tiny(tmp_path))
@@ -54,7 +55,9 @@ def test_a_stop_ends_a_start_that_waits_for_another_machine(waiting, tmp_path, m
         "encoder": (PolicyConfig, "resolve"),
         "manifest": (integrity, "check"),
         "embeddings": (TrainConfig, "open_data"),
+        "features": (LossConfig, "create"),  # which stands for an evaluator whose model is downloaded
     }[waiting]
+    monkeypatch.setattr(LossConfig, "downloads", True)
     monkeypatch.setattr(place, call, silent)
     with pytest.raises(StoppedEarly):
         Assembly(config, one, report=None)
