@@ -241,8 +241,9 @@ def _looked_at(
     points, off, unread = look_at_points(seen, clouds)
     seen.unused.update({key: f"depth of {shape}, not named in data.depth" for key, shape in seen.depths.items()})
     seen.unused.update({key: f"points of {shape}, not named in data.points" for key, shape in seen.clouds.items()})
-    for one in (*distances, *points):
-        seen.unused.pop(one.key, None)
+    named = [key for key, stated in (*depths.items(), *clouds.items()) if stated is not None]  # readable or not
+    for key in (*named, *(one.key for one in (*distances, *points))):
+        seen.unused.pop(key, None)
     remarks = [Finding("note", remark) for remark in seen.store.remarks()]
     if fault := seen.store.rate_fault():
         remarks.append(Finding("warning", fault))

@@ -80,6 +80,7 @@ def test_a_cloud_without_points_is_told_and_not_proposed_and_refused_where_a_con
     assert told(found.findings[0].text, "cloud", "finite") and "points" not in found.data
     configured = inspect(str(tmp_path / "c.json"))
     assert [one.severity for one in configured[0].findings] == ["error"]
+    assert "cloud" in found.survey.unused and "cloud" not in configured[0].survey.unused
     with pytest.raises(DataError, match=naming("cloud", "finite")):
         write_config(configured, tmp_path / "again.json")
     assert not (tmp_path / "again.json").exists()
