@@ -9,7 +9,8 @@ import contextlib
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from pathlib import Path
+from glob import escape
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -87,10 +88,15 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
         """See `EpisodeStoreRecord`; with the commit and the directory of a data set on the Hub."""
         if self.repo is None or self.path is not None:
             return self
-        revision, inside = self.revision or pinned.get(self.repo), "" if self.folder is None else self.folder.strip("/")
+        revision, inside = self.revision or pinned.get(self.repo), self.folder or "."
+        within = PurePosixPath(escape(inside))
 
         def downloaded(commit: str | None, names: Iterable[str]) -> tuple[Path, str]:
-            path, commit = download(self.repo, commit, [f"{inside}/{name}".lstrip("/") for name in names])
+            path, commit = download(self.repo, commit, [(within / name).as_posix() for name in names])
+            if not self.is_at(path / inside):
+                lacking = PurePosixPath(inside, "meta", "info.json")
+                problem = f"gave no {lacking}; check data.episodes.folder, or try again where the network was away"
+                raise DataError(f"https://huggingface.co/datasets/{self.repo} at {commit}", [problem])
             return path / inside, commit
 
         if choice == ALL_EPISODES:

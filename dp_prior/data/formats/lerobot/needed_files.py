@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from glob import escape
 from pathlib import Path
 
 from dp_prior.data.formats.chosen import Chosen
@@ -17,7 +18,7 @@ METADATA, COLUMNS = "meta/*", "data/*"
 
 def files_of_cameras(cameras: Collection[str]) -> list[str]:
     """Patterns of the videos of all episodes. Args: cameras: their keys."""
-    return [pattern for key in cameras for pattern in (f"videos/{key}/*", f"videos/*/{key}/*")]
+    return [pattern for key in map(escape, cameras) for pattern in (f"videos/{key}/*", f"videos/*/{key}/*")]
 
 
 def files_of_episodes(meta: LeRobotMeta, chosen: Chosen, cameras: Collection[str]) -> list[str]:
@@ -40,7 +41,8 @@ def files_of_episodes(meta: LeRobotMeta, chosen: Chosen, cameras: Collection[str
 def _pattern(file: Path, version: str) -> str:
     """A file in any folder of its kind before v3.0, where published metadata may name another; see `LeRobotMeta`."""
     kind, *rest = file.parts
-    return file.as_posix() if version == "v3.0" or len(rest) < 2 else "/".join((kind, "*", *rest[1:]))
+    name = escape(file.as_posix())
+    return name if version == "v3.0" or len(rest) < 2 else "/".join((kind, "*", *name.split("/")[2:]))
 
 
 def _patterns(needed: Mapping[str, bool]) -> list[str]:

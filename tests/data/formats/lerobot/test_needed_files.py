@@ -4,6 +4,7 @@ import json
 import shutil
 from fnmatch import fnmatch
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -35,21 +36,25 @@ def recorded(request, tmp_path, monkeypatch):
     return tmp_path / request.param
 
 
-def publish(hub, folder: Path) -> None:
-    contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    hub.create(REPO, files={**contents, f"{KEY}/other.mp4": b"x", "data/other.bin": b"x"})
+def publish(hub, folder: Path, inside: str = "") -> None:
+    contents = {
+        f"{inside}{path.relative_to(folder).as_posix()}": path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    hub.create(REPO, files={**contents, f"{inside}{KEY}/other.mp4": b"x", f"{inside}data/other.bin": b"x"})
 
 
 def asked(hub) -> set[str]:
     """Names of the files that were requested, but for the metadata."""
-    names = {one.path.split("/resolve/")[1].partition("/")[2] for one in hub.requests if one.kind == "resolve"}
-    return {name for name in names if not name.startswith("meta/")}
+    names = {unquote(one.path).split("/resolve/")[1].partition("/")[2] for one in hub.requests if one.kind == "resolve"}
+    return {name for name in names if not name.startswith("meta/") and "/meta/" not in name}
 
 
-def config(episodes: dict, **choice) -> TrajectoriesConfig:
+def config(episodes: dict, key: str = KEY, **choice) -> TrajectoriesConfig:
     data = {
         "episodes": {"type": "lerobot", **episodes}, "action": {"key": "action"}, "choice": choice,
-        "images": {"front": {"key": KEY, "size": [12, 16]}},
+        "images": {"front": {"key": key, "size": [12, 16]}},
     }  # fmt: skip
     return TrajectoriesConfig.from_json(json.dumps(data))
 
@@ -104,6 +109,27 @@ def test_metadata_that_name_another_folder_are_followed_by_name(tmp_path, hub):
     publish(hub, folder)
     config({"repo": REPO}, only=[2]).create(4, 2, 2)
     assert asked(hub) == files_of(folder, [2])
+
+
+@pytest.mark.parametrize("choice", [{"only": [2]}, {}], ids=str)
+def test_names_with_signs_of_patterns_are_taken_literally(choice, tmp_path, hub):
+    """fnmatch reads `[left]` as one of four letters, so that nothing in the folder would be downloaded."""
+    folder, inside, key = tmp_path / "v2.1", "robots [left]/grün/", "top [0]"
+    write_lerobot(folder, pictures(20, 64, 64), LENGTHS, "v2.1", "video")
+    info = (folder / "meta/info.json").read_text()
+    (folder / "meta/info.json").write_text(info.replace(f'"{KEY}"', f'"{key}"'))
+    (folder / "videos/chunk-000" / KEY).rename(folder / "videos/chunk-000" / key)
+    publish(hub, folder, inside)
+    data = config({"repo": REPO, "folder": f"./{inside}"}, key, **choice).create(4, 2, 2)
+    data.build_caches(lambda line: None, lambda: None)
+    expected = {f"{inside}{name}" for name in files_of(folder, [2] if choice else range(4))}
+    assert asked(hub) == expected | (set() if choice else {f"{inside}data/other.bin"})
+
+
+def test_a_folder_without_a_data_set_is_named_with_its_setting(recorded, hub):
+    publish(hub, recorded)
+    with pytest.raises(DataError, match=naming(REPO, "robots/left/meta/info.json", "data.episodes.folder")):
+        config({"repo": REPO, "folder": "robots/left"}, only=[1]).create(4, 2, 2)
 
 
 def test_an_episode_that_does_not_exist_is_told_before_anything_else_is_downloaded(recorded, hub):
