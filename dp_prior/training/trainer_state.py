@@ -174,6 +174,14 @@ def _load_optimizer_state(trainer: Trained, tensors: dict[str, Tensor]) -> None:
         raise ValueError(f"the optimizer state does not fit the model: missing {missing[:3]}, unknown {unknown[:3]}")
     names = {name: own if trainer.optimizer.updates(parameters[name]) else {} for name, own in names.items()}
     trainer.optimizer.state = {
-        parameters[name]: {moment: tensors[key].to(parameters[name].device, copy=True) for moment, key in own.items()}
+        parameters[name]: {moment: _laid_out_as(parameters[name], tensors[key]) for moment, key in own.items()}
         for name, own in names.items()
     }
+
+
+def _laid_out_as(parameter: nn.Parameter, tensor: Tensor) -> Tensor:
+    """A copy on the parameter's device, if of the same shape with the same strides, which fused kernels rely on: they
+    read memory in order, that of channels_last too."""
+    if tensor.shape != parameter.shape:
+        return tensor.to(parameter.device, copy=True)
+    return torch.empty_like(parameter, dtype=tensor.dtype, requires_grad=False).copy_(tensor)

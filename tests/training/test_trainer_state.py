@@ -118,6 +118,35 @@ def test_a_parameter_that_has_had_no_gradient_does_not_hinder_a_resume(optimizer
     assert whole.online.spare.weight not in whole.optimizer.state
 
 
+@pytest.mark.parametrize("form", ["channels_last", "transposed"])
+def test_a_run_goes_on_exactly_with_weights_in_another_memory_order(form):
+    """The fused kernel takes weight and moments in the order of memory; a file holds them in that of their axes."""
+
+    class Convolved(Line):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(2, 4, 3).to(memory_format=torch.channels_last)
+            if form == "transposed":
+                self.conv.weight = nn.Parameter(torch.randn(3, 3, 4, 2).permute(2, 3, 0, 1))
+
+        def forward(self, batch, random, self_condition):
+            loss = super().forward(batch, random, self_condition)
+            return loss._replace(total=loss.total + (self.conv.weight - torch.arange(9.0).view(3, 3)).square().mean())
+
+    def trainer():
+        return PolicyTrainer(Convolved(), Numbers(), TrainingConfig(steps=4, lr={"type": "constant", "peak": 0.1}))
+
+    torch.manual_seed(0)
+    whole, resumed = trainer(), trainer()
+    batches = whole.loader.from_sample(0)
+    whole.step(next(batches))
+    read_state(resumed, take_snapshot(whole, {}).copy())
+    whole.step(next(batches))
+    resumed.step(next(resumed.loader.from_sample(4)))
+    found, expected = (flat(take_snapshot(each, {}).copy()) for each in (resumed, whole))
+    assert [key for key in expected if not torch.equal(found[key], expected[key])] == []
+
+
 def test_snapshot_before_the_first_step_has_no_moments_and_can_be_read():
     snapshot = take_snapshot(build(), {}).copy()
     assert not [name for name in snapshot.tensors["training.safetensors"] if name.startswith("optimizer.")]
