@@ -223,7 +223,7 @@ def update(optimizer: AdamW, max_grad_norm: float, scaler: torch.amp.GradScaler 
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     if scaler is not None:
         scaler.unscale_(optimizer)
-    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters])
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters]).float()  # the kernel takes no other `grad_scale`
     finite = torch.isfinite(norm)
     excess = (norm / max_grad_norm).clamp(min=1.0)
     if scaler is not None:

@@ -85,6 +85,23 @@ def test_one_pass_update_equals_clip_grad_norm_then_adamw(max_norm):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-7)  # torch divides by the norm plus 1e-6
 
 
+@pytest.mark.parametrize(
+    "dtypes", [["float64"], ["bfloat16"], ["float32", "float64"], ["float32", "bfloat16"]], ids=str
+)
+def test_weights_of_any_type_are_clipped_and_updated(dtypes):
+    """The norm is a number of 32 bits for them all; the kernel takes no other."""
+    weights = nn.ParameterList([torch.ones(3, 3, dtype=getattr(torch, dtype)) for dtype in dtypes])
+    optimizer = AdamWConfig().create(weights)
+    set_learning_rate(optimizer, 0.5)
+    for gradient in (2.0, math.nan):
+        for weight in weights:
+            weight.grad = torch.full_like(weight, gradient)
+        norm, finite = update(optimizer, 0.1)
+        assert norm.dtype == torch.float32 and finite == math.isfinite(gradient)
+    for weight in weights:
+        torch.testing.assert_close(weight, torch.full_like(weight, 0.5), rtol=0, atol=0.01)
+
+
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 def test_a_non_finite_gradient_changes_neither_weights_nor_moments_nor_the_moment_count(poison):
     torch.manual_seed(0)
