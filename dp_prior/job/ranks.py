@@ -91,11 +91,18 @@ class Ranks:
         """Send a tensor to the main rank, which calls `receive`; the others need not call either."""
         dist.send(tensor.contiguous(), dst=0)
 
-    def receive(self, alike: Tensor, rank: int) -> Tensor:
-        """A tensor that a rank sends, which has the shape and type of `alike` and may take its memory."""
-        received = alike.contiguous()
+    def receive(self, shape: torch.Size, dtype: torch.dtype, rank: int) -> Tensor:
+        """A tensor that a rank sends, of the shape and type that it has there."""
+        received = torch.empty(shape, dtype=dtype, device=self.device)
         dist.recv(received, src=rank)
         return received
+
+    def tell_all(self, value: T) -> list[T]:
+        """The values of all ranks, which `pickle` can store, in order of rank."""
+        values = [value] * self.num_processes
+        if self._hosts is not None:
+            dist.all_gather_object(values, value, group=self._hosts)
+        return values
 
     def exchange(self, *numbers: float) -> Tensor:
         """(ranks, n) float64: the numbers of each rank, on the host. Does not wait for a device."""

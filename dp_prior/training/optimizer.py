@@ -155,7 +155,7 @@ class AdamW:
 
     def collected(self) -> dict[nn.Parameter, dict[str, Tensor]]:
         """`state`, on the main rank with that of other ranks, on the host. With shards a collective."""
-        return self.state if self.shards is None else self.shards.collected(self.state, self.zeros)
+        return self.state if self.shards is None else self.shards.collected(self.state)
 
 
 def parameter_groups(

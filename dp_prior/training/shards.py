@@ -6,7 +6,7 @@ matrices, such as Muon. Every number is that of ranks which each update all para
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from torch import Tensor, nn
 
@@ -41,22 +41,21 @@ class Shards:
         for rank, those in enumerate(updated):
             self._ranks.share(those, rank)
 
-    def collected(
-        self, state: Mapping[nn.Parameter, dict[str, Tensor]], zeros: Callable[[nn.Parameter], dict[str, Tensor]]
-    ) -> dict[nn.Parameter, dict[str, Tensor]]:
+    def collected(self, state: Mapping[nn.Parameter, dict[str, Tensor]]) -> dict[nn.Parameter, dict[str, Tensor]]:
         """The state of all parameters on the main rank, that of other ranks on the host. A collective.
 
         Args:
             state: of each parameter that was updated; see `AdamW`.
-            zeros: makes the tensors of a parameter's state.
         """
         found, ranks = dict(state), self._ranks
-        for parameter, rank in self._rank_of.items():
+        held = [state.get(parameter, {}) for parameter in self._rank_of]
+        forms = ranks.tell_all([{name: (tensor.shape, tensor.dtype) for name, tensor in own.items()} for own in held])
+        for number, (parameter, rank) in enumerate(self._rank_of.items()):
             if parameter not in state:
                 continue
             if ranks.is_main_process and not self.is_own(parameter):
-                alike = zeros(parameter)
-                found[parameter] = {name: ranks.receive(tensor, rank).cpu() for name, tensor in alike.items()}
+                sent = forms[rank][number].items()
+                found[parameter] = {name: ranks.receive(*form, rank).cpu() for name, form in sent}
             elif self.is_own(parameter) and not ranks.is_main_process:
                 for tensor in state[parameter].values():
                     ranks.send_to_main(tensor)

@@ -10,13 +10,48 @@ from torch import nn
 
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.stop import REQUEST
-from dp_prior.training.optimizer import AdamWConfig, update
+from dp_prior.training.muon import MuonConfig
+from dp_prior.training.optimizer import AdamW, AdamWConfig, parameter_groups, set_learning_rate, update
 from dp_prior.training.shards import Shards
 from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import assert_equal, experiment, rows, state, tiny
 
 OPTIMIZERS = ["adamw", "muon"]
 STEPS = {"train__steps": 12, "train__save_every": {"steps": 4}, "train__log_every": {"steps": 1}}
+
+
+class Factored(AdamW):
+    """An optimizer of another package: rows and columns of the second moment, which it makes at the first step."""
+
+    def moments(self, parameter):
+        return ("rows", "columns") if parameter.ndim == 2 else ("second",)
+
+    def step_group(self, group, parameters):
+        for parameter in parameters:
+            square = self.gradient(parameter).square()
+            sums = (square.sum(1), square.sum(0)) if square.ndim == 2 else (square,)
+            if parameter not in self.state:
+                self.state[parameter] = dict(zip(self.moments(parameter), map(torch.zeros_like, sums), strict=True))
+            for held, one in zip(self.state[parameter].values(), sums, strict=True):
+                held += 0.1 * (one - held)
+            parameter -= group["lr"] * self.gradient(parameter)
+
+
+class Odd(nn.Module):
+    """Weights of several types, shapes and orders in memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)
+        self.shared = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5))
+        self.shared[0].weight = self.shared[1].weight
+        self.others = nn.ParameterList(
+            [torch.randn(4, 3, dtype=torch.float64), torch.randn(7, 3).bfloat16(), torch.randn(6, 4).t()]
+            + [torch.zeros(0, 3), torch.zeros(0), torch.tensor(0.5)]
+        )
+
+    def forward(self, x):
+        return self.conv(x).mean() + self.shared(x.new_ones(5)).sum() + sum(w.double().sum() ** 2 for w in self.others)
 
 
 class Unused(nn.Linear):
@@ -59,7 +94,34 @@ def of_ranks(accelerator, place: Path) -> dict:
         for until, is_divided in ((3, True), (6, False), (9, True), (None, True)):  # noqa: B007 (read by `poisoned`)
             go(f"turns {optimizer}", optimizer, is_divided)
     found["scaled"] = scaled(Ranks(accelerator))
+    found["odd"] = odd(Ranks(accelerator))
     return found
+
+
+def odd(ranks: Ranks) -> list[str]:
+    """Optimizers of which, with weights as odd as can be, the main rank collects another state than without shards."""
+    makes = {each.__name__: each().create for each in (AdamWConfig, MuonConfig)}
+    makes["Factored"] = lambda model: Factored(parameter_groups(model, 0.1), betas=(0.9, 0.9), eps=0.0)
+    wrong = []
+    for name, make in makes.items():
+        found = []
+        for is_divided in (False, True):
+            torch.manual_seed(0)
+            model = Odd()
+            optimizer = make(model)
+            if is_divided:
+                optimizer.shards = Shards(optimizer.parameters, ranks)
+            for _ in range(2):
+                set_learning_rate(optimizer, 0.01)
+                model(torch.randn(2, 3, 6, 6)).backward()
+                update(optimizer, 1.0)
+            state = optimizer.collected()
+            held = {f"{n} {key}": value for n, p in model.named_parameters() for key, value in state[p].items()}
+            found.append(dict(model.named_parameters()) | (held if ranks.is_main_process else {}))
+        whole, divided = found
+        if whole.keys() != divided.keys() or not all(torch.equal(divided[key], whole[key]) for key in whole):
+            wrong.append(name)
+    return wrong
 
 
 def scaled(ranks: Ranks) -> bool:
@@ -103,6 +165,7 @@ def test_every_byte_is_that_of_ranks_which_each_have_the_whole_state(n_ranks, ru
         assert not any(one[f"unused {name} {optimizer}"] for one in found for name in ("whole", "divided"))
         assert {one[f"skipped {name} {optimizer}"] for one in found for name in ("whole", "divided")} == {2}
     assert all(one["scaled"] for one in found)
+    assert [one["odd"] for one in found] == [[]] * n_ranks
 
 
 def test_the_largest_parameters_go_first_to_the_rank_with_the_fewest_numbers():
