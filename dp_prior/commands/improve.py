@@ -248,6 +248,8 @@ def _refuse_known_seeds(config: TrainConfig, sets: Mapping[str, TrajectoriesConf
         except MissingError as error:
             advice = f"for data that were moved give --set data.sets.{name}.episodes.path=... with their new path"
             raise MissingError(error.source, error.problems, advice) from None
-        ends += [(name, int(store.read(key).max()) + 1) for key in {*store.keys()} & {SEED, LOST_SEED}]
+        if keys := {*store.keys()} & {SEED, LOST_SEED}:
+            chosen, _ = one.choice.of(store)  # of a data set on the Hub, no other episodes are on this machine
+            ends += [(name, int(chosen.column(store, key, "--seeds").max()) + 1) for key in keys]
     if known := [f"{name} has seeds up to {end - 1}" for name, end in ends if end > first]:
         raise ConfigError("--seeds", [f"{first} is not after all seeds that are known: {'; '.join(known)}; raise it"])

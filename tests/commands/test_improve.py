@@ -21,6 +21,7 @@ from dp_prior.commands.players import Player
 from dp_prior.commands.stored import stored_config
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import ChangedError, MissingError
+from dp_prior.data.formats.convert import convert
 from dp_prior.envs.metaworld_tasks import INSTRUCTIONS
 from dp_prior.envs.toy import ToyConfig, demonstrations
 from dp_prior.files.locks import FileLock
@@ -373,6 +374,23 @@ def test_all_known_seeds_count_where_a_set_has_the_name_of_its_rollouts_and_seed
         with pytest.raises(ConfigError, match=naming("--seeds", 50, "toy", known)):
             found = TrainConfig.from_json(json.dumps(config))
             improve._refuse_known_seeds(found, found.data.recorded_sets(), 50)
+
+
+def test_seeds_of_episodes_that_are_left_out_are_not_known_and_their_files_not_read(tmp_path, monkeypatch):
+    """Of a data set on the Hub only the files of the chosen episodes are there."""
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr("dp_prior.data.formats.lerobot.lerobot_writer.FILE_BYTES", 1)
+    arrays = demonstrations(4, seed=3)
+    lengths = np.diff(arrays["episode_ends"], prepend=0)
+    np.savez(tmp_path / "toy.npz", **arrays, seed=np.repeat([1, 2000, 3, 4], lengths))
+    convert(tmp_path / "toy.npz", tmp_path / "set", "lerobot", fps=10)
+    (tmp_path / "set/data/chunk-000/file-001.parquet").unlink()
+    config = tiny(tmp_path, evaluate=[], test=[ROLLOUTS], data__choice={"leave_out": [1]})
+    config["data"]["episodes"] = {"type": "lerobot", "path": str(tmp_path / "set")}
+    found = TrainConfig.from_json(json.dumps(config))
+    improve._refuse_known_seeds(found, found.data.recorded_sets(), 1000)
+    with pytest.raises(ConfigError, match=naming("--seeds", 50, 101)):
+        improve._refuse_known_seeds(found, found.data.recorded_sets(), 50)
 
 
 @pytest.mark.parametrize("is_mixture", [False, True])
