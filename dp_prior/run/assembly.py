@@ -55,11 +55,11 @@ def with_local_data(config: TrainConfig, ranks: Ranks) -> TrainConfig:
         DataError, UnreadableError: they cannot be downloaded.
         StoppedEarly: a stop was requested before they were.
     """
-    data = config.data
-    stored = pinned_commits(read_object(config.tracker.directory / CONFIG).get("data"))
+    data, named = config.data, config.data.model_dump(mode="json")
+    stored = pinned_commits(read_object(config.tracker.directory / CONFIG).get("data"), named)
 
     def download() -> dict[str, str]:
-        return pinned_commits(data.downloaded(stored).model_dump(mode="json"))
+        return pinned_commits(data.downloaded(stored).model_dump(mode="json"), named)
 
     pinned = ranks.decide_unless_stopped(lambda: ranks.stop.leaving(download))
     return config.model_copy(update={"data": ranks.unless_stopped(lambda: data.downloaded(pinned))})

@@ -203,9 +203,23 @@ class WindowsConfig(DataRecord):
     """With embeddings: number of blocks of windows that are mixed."""
 
 
-def pinned_commits(data: Any) -> dict[str, str]:
-    """The commits of data sets on the Hub, by repository, in the JSON of the data of a stored configuration."""
+def pinned_commits(data: Any, named: Any = None) -> dict[str, str]:
+    """The commits of data sets on the Hub, by repository, in the JSON of the data of a stored configuration.
+
+    Args:
+        named: JSON of the data as they are configured; a revision that a set names there is that of no other set.
+    """
+    own = _episode_records(named)
+    return {
+        record["repo"]: record["revision"]
+        for name, record in _episode_records(data).items()
+        if record.get("repo") and record.get("revision") and not own.get(name, {}).get("revision")
+    }
+
+
+def _episode_records(data: Any) -> dict[Any, dict[str, Any]]:
+    """The JSON of `episodes` by the name of the set, None for data that are no mixture."""
     given = data if isinstance(data, dict) else {}
-    sets = [given, *(given["sets"].values() if isinstance(given.get("sets"), dict) else ())]
-    records = [one["episodes"] for one in sets if isinstance(one, dict) and isinstance(one.get("episodes"), dict)]
-    return {record["repo"]: record["revision"] for record in records if record.get("repo") and record.get("revision")}
+    sets = {None: given, **(given["sets"] if isinstance(given.get("sets"), dict) else {})}
+    found = {name: one.get("episodes") for name, one in sets.items() if isinstance(one, dict)}
+    return {name: record for name, record in found.items() if isinstance(record, dict)}

@@ -21,6 +21,9 @@ from dp_prior.data.recorded.mixture import MixtureConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.envs.toy import demonstrations
+from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.run.assembly import with_local_data
+from dp_prior.run_directory.config import TrainConfig
 from tests.data.frames.recordings import pictures, write_lerobot
 from tests.messages import naming, told
 from tests.tiny import tiny, train, write
@@ -219,6 +222,19 @@ def test_sets_of_a_mixture_are_downloaded_each_at_its_commit(hub, tmp_path):
     assert train(config, "--set", "train.steps=5").exit_code == 0
     sets = json.loads((tmp_path / "run" / "config.json").read_text())["data"]["sets"]
     assert {each["episodes"]["revision"] for each in sets.values()} == {first}
+
+
+def test_a_set_without_a_revision_takes_the_newest_commit_beside_one_that_names_an_older_one(hub, tmp_path):
+    first, newest = publish(hub, toy(tmp_path)), publish(hub, toy(tmp_path, seed=5))
+    one, keys = {"type": "lerobot", "repo": REPO}, tiny(tmp_path)["data"]
+    episodes = {"new": one, "old": {**one, "revision": first}}
+    sets = {name: {"episodes": each, "obs": keys["obs"], "action": keys["action"]} for name, each in episodes.items()}
+    config = TrainConfig.from_json(json.dumps(tiny(tmp_path, data={"type": "mixture", "sets": sets})))
+    for _ in ("a first start", "a later one"):
+        local = with_local_data(config, Ranks(make_accelerator("fp32")))
+        assert {name: each.episodes.revision for name, each in local.data.sets.items()} == {"new": newest, "old": first}
+        (tmp_path / "run").mkdir(exist_ok=True)
+        (tmp_path / "run/config.json").write_text(local.to_json())
 
 
 def test_frames_of_a_repository_are_embedded(hub, tmp_path, monkeypatch):
