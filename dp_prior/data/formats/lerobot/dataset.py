@@ -146,6 +146,7 @@ class LeRobotStore(EpisodeStore):
         self._file_ends = np.cumsum([sum(self.meta.lengths[e] for e in file.episodes) for file in self.meta.tables])
         self._order_checked = False
         self._expected: set[str] = set()
+        self._read_from: set[Path] = set()
         self._ahead: dict[tuple[Path, str], np.ndarray] = {}  # columns of files, read beside another one
 
     def keys(self) -> dict[str, tuple[int, ...]]:
@@ -257,10 +258,9 @@ class LeRobotStore(EpisodeStore):
         return str(self.meta.tables[min(index, len(self.meta.tables) - 1)].path) if self.meta.tables else str(self.path)
 
     def files(self, keys: Iterable[str]) -> list[Path]:
-        """The columns' files and the metadata, but no video: every column lies in every file. Files without a chosen
-        episode need not be there."""
-        tables = [file.path for file in self.meta.tables if file.path.is_file()]
-        return sorted({*tables, *self.meta.listings, self.meta.info_file})
+        """The columns' files that were read, and the metadata, but no video. Files of other episodes need not be there,
+        and whether they are in the cache of the Hub's client depends on what else was downloaded."""
+        return sorted({*self._read_from, *self.meta.listings, self.meta.info_file})
 
     def describe(self) -> dict[str, Any]:
         """Format, place, frame rate, and the names of the numbers of each feature that has some."""
@@ -301,6 +301,7 @@ class LeRobotStore(EpisodeStore):
     def _read_table(self, file: TableFile, key: str, others: Iterable[str]) -> pyarrow.Table:
         """A column of a file, and any of `others` that exist."""
         checks = () if self._order_checked else ("episode_index", "frame_index")
+        self._read_from.add(file.path)
         table = read_columns(file.path, [key], {*checks, *others}, ", which meta/info.json declares")
         if (rows := file.rows(self.meta.lengths)) is not None:
             table = table.take(rows)

@@ -147,6 +147,15 @@ def test_an_unknown_camera_is_told_as_of_the_whole_data_set(recorded, hub):
         unknown.create(4, 2, 2)
 
 
+def test_the_manifest_names_what_was_read_and_not_what_else_is_in_the_cache(recorded, hub):
+    """Else a run would miss these files once the cache was emptied."""
+    publish(hub, recorded)
+    config({"repo": REPO}).create(4, 2, 2)
+    data = config({"repo": REPO}, only=[1, 2]).create(4, 2, 2)
+    columns = {file.name for file in data.files if "meta" not in file.parts}
+    assert columns == {Path(name).name for name in files_of(recorded, [1, 2]) if name.endswith(".parquet")}
+
+
 @pytest.mark.slow
 def test_a_run_goes_on_with_more_episodes_allowed_and_without_network(recorded, hub, tmp_path, monkeypatch):
     publish(hub, recorded)
