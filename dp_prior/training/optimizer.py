@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from dp_prior.config import Change, Config
+from dp_prior.config import Change, Config, ConfigError
 from dp_prior.networks.encoders.published_weights import FineTuned
 from dp_prior.training.shards import Shards
 from dp_prior.training.tuned_parts import TunedPartConfig, part_of_each
@@ -141,7 +141,16 @@ class AdamW:
         return _MOMENTS
 
     def state_of(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """The state of a parameter; zeros before its first step."""
+        """The state of a parameter; zeros before its first step.
+
+        Raises:
+            ConfigError: another rank has this state, so a subclass updates too much.
+        """
+        if not self.updates(parameter):
+            step = f"{type(self).__module__}.{type(self).__qualname__}.step"
+            found = f"is true, but {step} updates weights of other ranks, too"
+            remedy = "override `step_group` instead (docs/extending.md), or set train.shard_optimizer=false"
+            raise ConfigError("train.shard_optimizer", [f"{found}; {remedy}"])
         if parameter not in self.state:
             self.state[parameter] = self.zeros(parameter)
         return self.state[parameter]

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.clock import Cadence, Progress
+from dp_prior.config import made
 from dp_prior.data.samples.loader import Loader
 from dp_prior.diffusion.process import Loss
 from dp_prior.job.accelerator import make_accelerator
@@ -34,7 +35,7 @@ from dp_prior.training.divergence import DivergedError, Divergence, LossSum
 from dp_prior.training.ema import EMA
 from dp_prior.training.guard import Guard, NotFiniteError
 from dp_prior.training.measure import Evaluator, Following, measure
-from dp_prior.training.optimizer import learning_rate, set_learning_rate, update
+from dp_prior.training.optimizer import AdamW, learning_rate, set_learning_rate, update
 from dp_prior.training.samplewise import UNDIFFUSED, samplewise_loss
 from dp_prior.training.shards import Shards
 from dp_prior.training.stopwatch import Stopwatch
@@ -105,7 +106,7 @@ class PolicyTrainer:
         self.best = Best(config.monitor)
         self.online = model.to(self.device)
         self.averages = {name: EMA(self.online, decay) for name, decay in config.ema.items()}
-        self.optimizer = config.optimizer.create(self.online)
+        self.optimizer = made(config.optimizer, "create", config.optimizer.create(self.online), AdamW)
         if config.shard_optimizer and ranks.num_processes > 1:
             self.optimizer.shards = Shards(self.optimizer.parameters, ranks)
         self.wrapped = ranks.distributed(_Wrapped(self.online, config.compile))

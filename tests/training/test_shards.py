@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch import nn
 
+from dp_prior.config import ConfigError
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.stop import REQUEST
 from dp_prior.training.muon import MuonConfig
 from dp_prior.training.optimizer import AdamW, AdamWConfig, parameter_groups, set_learning_rate, update
 from dp_prior.training.shards import Shards
 from dp_prior.training.trainer import PolicyTrainer
+from tests.messages import naming
 from tests.tiny import assert_equal, experiment, rows, state, tiny
 
 OPTIMIZERS = ["adamw", "muon"]
@@ -179,3 +181,19 @@ def test_one_rank_has_the_whole_state(tmp_path):
     run = experiment(tiny(tmp_path, train__shard_optimizer=True))
     trainer = run.parts.trainer(None, None)
     assert trainer.optimizer.shards is None and all(map(trainer.optimizer.updates, trainer.optimizer.parameters))
+
+
+def test_an_optimizer_that_updates_the_weights_of_other_ranks_is_refused():
+    """Each rank would have the whole state, and after a resume none of those weights."""
+
+    class Whole(AdamW):
+        def step(self):
+            for parameter in self.parameters:
+                self.step_group(self.param_groups[0], [parameter])
+
+    layer = nn.Linear(2, 2)
+    optimizer = Whole(parameter_groups(layer, 0.0), betas=(0.9, 0.9), eps=1e-8)
+    optimizer.shards = Shards(optimizer.parameters, SimpleNamespace(num_processes=2, process_index=0))
+    layer(torch.ones(2)).sum().backward()
+    with pytest.raises(ConfigError, match=naming("train.shard_optimizer", "`step_group`")):
+        update(optimizer, 1.0)

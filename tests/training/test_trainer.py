@@ -8,12 +8,14 @@ import torch
 from torch import nn
 
 from dp_prior.clock import Cadence, Progress
+from dp_prior.config import PartError
 from dp_prior.diffusion.process import Loss
 from dp_prior.job.accelerator import make_accelerator
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.stop import REQUEST
 from dp_prior.tensors.batch import Batch
 from dp_prior.training.ema import ConstantDecay
+from dp_prior.training.optimizer import AdamWConfig
 from dp_prior.training.trainer import PolicyTrainer
 from dp_prior.training.trainer_state import take_snapshot
 from dp_prior.training.training_config import TrainingConfig
@@ -356,3 +358,11 @@ def test_the_loss_scale_is_logged_where_there_is_a_scaler_and_only_there():
     trainer.fit()
     assert not any("train/loss_scale" in row for _, row in plain.rows)
     assert [row["train/loss_scale"] for _, row in scaled.rows] == [8.0, 16.0, 16.0]
+
+
+@pytest.mark.parametrize("found", [None, SimpleNamespace(param_groups=[], step=None)], ids=["none", "another"])
+def test_an_optimizer_of_another_package_that_is_none_is_named(found, monkeypatch):
+    module = AdamWConfig.__module__
+    monkeypatch.setattr(AdamWConfig, "create", lambda self, model: found)
+    with pytest.raises(PartError, match=naming(f"{module}.AdamWConfig.create", f"{module}.AdamW")):
+        build()
