@@ -89,7 +89,8 @@ class Rollouts:
         first = env.reset([config.first_seed + episode for episode in episodes])
         check_obs(first, env, n)
         obs = self._seen(first)
-        left_behind(partial(self._instructions.embedded, obs), partial(heartbeat, ranks))  # may download their model
+        if any(values.dtype.kind == "U" for values in obs.values()):  # the model of instructions may be downloaded now
+            left_behind(partial(self._instructions.embedded, obs), partial(heartbeat, ranks))
         scores, successes, steps, solved_at = *np.zeros((3, n)), np.full(n, np.nan)
         motion = Motion(self.followed, first, env.max_steps, self.rate)
         taken, stages = 0, np.full(n, "")
