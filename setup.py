@@ -21,11 +21,12 @@ EXTRAS = {
     "gym": ["gymnasium>=1.0"],
     "pusht": ["gym-pusht>=0.1.8"],
     "metaworld": ['metaworld>=3.1.1; python_version < "3.14"'],  # it needs mujoco 3.3.0, which later Pythons lack
-    # The pins are the physics: recorded commands miss their grasp in mujoco 3.5 and later. dm-control is gym-aloha's.
+    # The pins are the physics: recorded commands miss their grasp in mujoco 3.5 and later. dm-control is gym-aloha's;
+    # it requires labmaze, which has no wheels for Python 3.13.
     "aloha": [
-        'gym-aloha==0.1.5; python_version < "3.14"',
-        'mujoco==3.3.0; python_version < "3.14"',
-        'dm-control==1.0.28; python_version < "3.14"',
+        'gym-aloha==0.1.5; python_version < "3.13"',
+        'mujoco==3.3.0; python_version < "3.13"',
+        'dm-control==1.0.28; python_version < "3.13"',
     ],
     "video": ["av>=12"],  # films of rollouts, and camera frames in videos
     "plots": ["matplotlib>=3.8", "pillow>=10"],
