@@ -69,14 +69,14 @@ setup(
     python_requires=">=3.11",
     install_requires=[
         "torch>=2.7",
-        "accelerate>=1.1",
+        "accelerate>=1.2",  # the first that takes a dynamo_plugin, see make_accelerator
         "embedding-reader>=1.8.1",
         "pydantic>=2.10",
         "numpy>=1.26",
         "safetensors>=0.4.5",
         "huggingface_hub>=1.22",  # the first that never takes the part of an interrupted download for the whole
         "fsspec>=2024.2",
-        "click>=8.1",
+        "click>=8.4.2",  # as huggingface_hub
         "rich>=13.7",
         "wandb>=0.27",
         "jinja2>=3.1",
