@@ -73,6 +73,7 @@ def train(
         from dp_prior.job.accelerator import make_accelerator
         from dp_prior.job.ranks import Ranks
         from dp_prior.job.slurm import SlurmJob
+        from dp_prior.job.stop import LACK_OF_TIME, StoppedEarly
         from dp_prior.run.check import check as check_run
         from dp_prior.run.run import Run
         from dp_prior.run_directory.config import TrainConfig
@@ -91,12 +92,17 @@ def train(
             ranks.end()
             return
         job = SlurmJob.of(os.environ)
-        run = Run(config, report=say, stop=stop)
-        outcome = run.run(resume, None if job is None else job.end, allow_change)
+        to_requeue = job if config.train.requeue else None
+        try:
+            run = Run(config, report=say, stop=stop)
+            outcome = run.run(resume, None if job is None else job.end, allow_change)
+        except StoppedEarly as early:
+            if to_requeue is not None and early.reason in LACK_OF_TIME and os.environ.get("RANK", "0") == "0":
+                say(to_requeue.requeue())
+            raise
         run.parts.report(farewell(outcome, config, modules))
-        is_main = run.parts.ranks.is_main_process
-        if is_main and job is not None and config.train.requeue and outcome.wants_more_time:
-            say(job.requeue())
+        if to_requeue is not None and outcome.wants_more_time and run.parts.ranks.is_main_process:
+            say(to_requeue.requeue())
         run.parts.ranks.end()
     if outcome.status == "stopped":
         sys.exit(STOPPED)

@@ -15,6 +15,7 @@ REQUEST = "request"  # made in Python, by `PolicyTrainer.stop.ask`
 TIME_LIMIT = "time limit"
 LAUNCHER_GONE = "launcher gone"
 STOP_REASONS = (REQUEST, "SIGINT", "SIGTERM", "SIGUSR1", TIME_LIMIT, LAUNCHER_GONE, "SIGHUP")
+LACK_OF_TIME = (TIME_LIMIT, "SIGUSR1")  # SLURM sends SIGUSR1 ahead of the end; `train.requeue` is about these
 
 
 class Abandoned(BaseException):

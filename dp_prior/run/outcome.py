@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from dp_prior.clock import Progress
 from dp_prior.config.rich_text import facts_table
-from dp_prior.job.stop import TIME_LIMIT
+from dp_prior.job.stop import LACK_OF_TIME
 from dp_prior.places.reference import resolve
 from dp_prior.run_directory.scores import read_result
 from dp_prior.tasks.pretrained import Pretrained
@@ -77,7 +77,7 @@ class Outcome:
     @property
     def wants_more_time(self) -> bool:
         """Whether a time limit stopped it before its budget was spent."""
-        return self.status == "stopped" and self.stopped_by in (TIME_LIMIT, "SIGUSR1")
+        return self.status == "stopped" and self.stopped_by in LACK_OF_TIME
 
     def _repr_html_(self) -> str:
         facts = {

@@ -131,6 +131,18 @@ def test_time_limit_of_slurm_stops_the_run_which_is_requeued_if_wanted(tmp_path,
     assert [call[0] for call in calls(scontrol)] == [["requeue", "7"]]
 
 
+@pytest.mark.parametrize("signal", ["SIGUSR1", "SIGTERM"])
+def test_a_job_whose_time_ends_before_training_begins_is_requeued(tmp_path, scontrol, signal):
+    done = launched(
+        write(tmp_path, **LIMITED),
+        "import os, signal; from dp_prior.data.integrity import Integrity",
+        f"Integrity.check = lambda self: (os.kill(os.getpid(), signal.{signal}), time.sleep(60))",
+    )
+    assert done.returncode == 75 and told(done.stderr, "stopped", signal), done.stderr
+    assert json.loads((tmp_path / "run/exit.json").read_text())["stopped_by"] == signal
+    assert (["requeue", "7"] in [call[0] for call in calls(scontrol)]) == (signal == "SIGUSR1")
+
+
 @pytest.mark.promise("C4")
 def test_refused_requeue_is_a_warning_and_the_code_stays(tmp_path, scontrol):
     done = launched(write(tmp_path, **LIMITED), SLURM_JOB_END_TIME="1", STAND_IN_CODE="1")
