@@ -28,7 +28,7 @@ EXTRAS = {
         'mujoco==3.3.0; python_version < "3.13"',
         'dm-control==1.0.28; python_version < "3.13"',
     ],
-    "video": ["av>=12"],  # films of rollouts, and camera frames in videos
+    "video": ["av>=15"],  # films of rollouts, and camera frames in videos; LeRobot asks for less than 16
     "plots": ["matplotlib>=3.8", "pillow>=10"],
     "tensorboard": ["tensorboard>=2.21"],
     "onnx": ["onnx>=1.23", "onnxscript>=0.7", "onnxruntime>=1.31"],  # export, and running what was exported
