@@ -78,7 +78,7 @@ def small_job(version: str, wheel: Path, place: Path, *requirements: str | Path)
     assert installed.returncode == 0, installed.stderr
     config = write(place, train__steps=4)
     command = place / "venv/bin/dp-prior"
-    for arguments in (("train", "--config_file", config), ("evaluate", place / "run")):
+    for arguments in (("train", "--config_file", config), ("evaluate", place / "run"), ("schema",)):
         done = run(command, *arguments, cwd=place)
         assert done.returncode == 0, done.stdout + done.stderr
     acts = "import sys, dp_prior; print(dp_prior.__file__, type(dp_prior.load_policy(sys.argv[1])).__name__)"

@@ -14,9 +14,12 @@ from dp_prior.config import EXTENDS, Config, child, records_in
 
 def json_schema(config: type[Config]) -> dict[str, Any]:
     """JSON Schema of a file that holds a record, or that extends another file and may then omit required keys."""
+    kinds = records(config)
+    for kind in kinds:
+        kind.model_rebuild()  # their building is deferred, and pydantic before 2.14 builds none for a default's schema
     found = config.model_json_schema()
     described = {config.__name__: found, **found.get("$defs", {})}
-    for kind in records(config):
+    for kind in kinds:
         record = described[kind.__name__]
         for key, text in _meanings(kind).items():
             if key in record.get("properties", {}):
