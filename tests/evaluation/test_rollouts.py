@@ -15,7 +15,8 @@ from dp_prior.envs.toy import Toy, ToyConfig
 from dp_prior.evaluation.film import Film
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.chunking import Ensemble, Naive, Synchronous
-from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.job.accelerator import make_accelerator
+from dp_prior.job.ranks import Ranks
 from dp_prior.job.stop import Abandoned
 from dp_prior.onboard.obs_spec import ObsSpec
 from dp_prior.tensors.observations import policy_reads

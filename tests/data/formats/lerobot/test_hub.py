@@ -21,7 +21,8 @@ from dp_prior.data.recorded.mixture import MixtureConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.envs.toy import demonstrations
-from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.job.accelerator import make_accelerator
+from dp_prior.job.ranks import Ranks
 from dp_prior.run.assembly import with_local_data
 from dp_prior.run_directory.config import TrainConfig
 from tests.data.frames.recordings import pictures, write_lerobot
