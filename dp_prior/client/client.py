@@ -92,15 +92,17 @@ class PolicyClient(ChunkBroker):
             ConnectionError: there is no answer within `patience_s`.
         """
         self._ranges.check({key: self.reads.array(key, obs[key]) for key in self._ranges.keys if key in obs})
-        with self._at(step) as now:
-            fields: dict[str, Any] = {"episode": self.episode, "step": now}
-            if prefix is not None:
-                fields.update(prefix=np.asarray(prefix, np.float32), delay=delay)
-            request = pack({**{key: _sendable(value) for key, value in obs.items()}, OWN_FIELDS: fields})
-            start = time.monotonic()
-            answer = self._persist(lambda: self._ask(request))
-            if isinstance(answer, str):
-                raise ServerError(answer)
+        next_step = self._next_step
+        fields: dict[str, Any] = {"episode": self.episode, "step": next_step[0] if step is None else step}
+        if prefix is not None:
+            fields.update(prefix=np.asarray(prefix, np.float32), delay=delay)
+        request = pack({**{key: _sendable(value) for key, value in obs.items()}, OWN_FIELDS: fields})
+        start = time.monotonic()
+        answer = self._persist(lambda: self._ask(request))
+        if isinstance(answer, str):
+            raise ServerError(answer)
+        if step is None:
+            next_step[0] += self.n_action_steps
         found = unpack(answer)
         found["round_trip_ms"] = 1e3 * (time.monotonic() - start)
         self.timing = {**found.get("server_timing", {}), "round_trip_ms": found["round_trip_ms"]}

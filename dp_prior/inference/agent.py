@@ -146,7 +146,8 @@ class Agent(ChunkBroker):
             ValueError: see `next_chunk`, `check_unfinished` and `RangeWatch`.
             RuntimeError: the chunk is not finite.
         """
-        policy, plans = self.policy, self._plans
+        policy, plans, next_step = self.policy, self._plans, self._next_step
+        step = next_step[0] if step is None else step
         rows = plans.instructions.embedded(self._row(obs))
         for key, value in obs.items():
             if isinstance(value, str) and key in policy.spec.cond_shapes and policy.spec.kind(key) == "text":
@@ -161,8 +162,8 @@ class Agent(ChunkBroker):
             previous = held(unfinished, policy.horizon) if plans.warm_start and len(given) else None
             if isinstance(plans.merge, Prefix) and policy.max_delay is not None:
                 delay = min(delay, policy.max_delay)
-        with self._at(step) as now:
-            chunk = plans.draw(checked, torch.tensor([self.episode], device="cpu"), now, unfinished, delay, previous)
+        chunk = plans.draw(checked, torch.tensor([self.episode], device="cpu"), step, unfinished, delay, previous)
+        next_step[0] = step + self.n_action_steps
         return {"chunk": chunk[0].numpy()}
 
     def _row(self, obs: Mapping[str, Any]) -> dict[str, Any]:

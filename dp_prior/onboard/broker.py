@@ -6,9 +6,8 @@ next prediction, beginning at index `n_obs_steps - 1`, which is the present.
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -97,21 +96,13 @@ class ChunkBroker:
                 continue it.
             delay: how many of its actions from the newest observation on are executed before the new chunk begins.
             step: control step of the newest observation, which with seed and episode determines the noise; None counts
-                n_action_steps for every such call since `reset`, whatever `act` and calls with a step do between them.
+                n_action_steps for every call since `reset`.
 
         Returns:
             `chunk` (horizon, action_dim) float32, data units, which begins n_obs_steps - 1 steps before the newest
             observation.
         """
         raise NotImplementedError
-
-    @contextlib.contextmanager
-    def _at(self, step: int | None) -> Iterator[int]:
-        """The control step of a call of `infer`; None counts, unless the call fails."""
-        counted = self._next_step
-        yield counted[0] if step is None else step
-        if step is None:
-            counted[0] += self.n_action_steps
 
     def _checked(self, obs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Copies of what the policy reads, (*shape) by key."""

@@ -191,21 +191,6 @@ def test_chunks_for_a_caller_that_keeps_the_queue(policy, agent_on, rounding):
 
 
 @AGENTS
-def test_a_chunk_without_a_step_is_counted_apart_from_those_with_one_and_from_actions(policy, agent_on, rounding):
-    obs = observations(1)[0]
-    twice = {key: np.stack([value] * 2) for key, value in {**obs, "before": [20.0, 70.0]}.items()}
-    with agent_on(policy) as agent:
-        expected = [agent.infer(twice, step=step)["chunk"] for step in (0, 4, 8)]
-        found = [agent.infer(twice)["chunk"]]
-        agent.infer(twice, step=100)
-        found.append(agent.infer(twice)["chunk"])
-        for _ in range(9):
-            agent.act(obs)
-        found.append(agent.infer(twice)["chunk"])
-    np.testing.assert_array_equal(found, expected)
-
-
-@AGENTS
 def test_the_real_time_agent_runs_over_each(policy, agent_on, rounding):
     def actions(predictor):
         settings = {"fps": 10, "n_obs_steps": 2, "n_action_steps": 4, "nearest": ["turn"]}

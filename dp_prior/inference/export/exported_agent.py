@@ -45,14 +45,16 @@ class ExportAgent(ChunkBroker):
             ValueError: an observation is refused, see `ObsSpec.check`.
             RuntimeError: an action is not finite, which a robot must never execute.
         """
-        with self._at(step) as now:
-            random = NumpyRandomness.from_counts(self.seed, "agent", [self.episode]).stream("chunk", now)
-            rows = self._row(obs)
-            self._ranges.check({key: self.reads.array(key, rows[key]) for key in self._ranges.keys})
-            chunk = self.policy.predict(rows, random)[0]
-            wrong = chunk[~np.isfinite(chunk).all(-1)]
-            if len(wrong):
-                raise RuntimeError(
-                    f"the policy's action is {wrong[0].tolist()}, which is not finite: the weights are damaged"
-                )
+        next_step = self._next_step
+        step = next_step[0] if step is None else step
+        random = NumpyRandomness.from_counts(self.seed, "agent", [self.episode]).stream("chunk", step)
+        rows = self._row(obs)
+        self._ranges.check({key: self.reads.array(key, rows[key]) for key in self._ranges.keys})
+        chunk = self.policy.predict(rows, random)[0]
+        wrong = chunk[~np.isfinite(chunk).all(-1)]
+        if len(wrong):
+            raise RuntimeError(
+                f"the policy's action is {wrong[0].tolist()}, which is not finite: the weights are damaged"
+            )
+        next_step[0] = step + self.n_action_steps
         return {"chunk": chunk}
