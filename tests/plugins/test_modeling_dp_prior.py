@@ -109,9 +109,11 @@ def test_a_chunk_continues_the_last_one_as_in_our_own_real_time(opened, merge, w
         return SimpleNamespace(done=lambda: True, result=lambda timeout=None: answer, cancel=lambda: None)
 
     executor = SimpleNamespace(submit=now, shutdown=lambda: None)
-    ours = Watched(policy, merge=way)
-    with RealtimeAgent(ours, fps=10, n_obs_steps=1, n_action_steps=3, delay=2, executor=executor) as agent:
+    ours, ticks = Watched(policy, merge=way), [0.0]
+    timing = {"fps": 10, "delay": 2, "executor": executor, "clock": lambda: ticks[-1], "monotonic": lambda: ticks[-1]}
+    with RealtimeAgent(ours, n_obs_steps=1, n_action_steps=3, **timing) as agent:
         for state in states(12):
+            ticks.append(ticks[-1] + 0.1)
             agent.act({key: value[0] for key, value in seen(state).items()})
     assert len(asked) > 2 and asked[0][1] is None and all(len(one[1]) >= one[2] > 0 for one in asked[1:])
     for obs, prefix, delay, expected in asked:
