@@ -86,17 +86,11 @@ def check_actions(actions: np.ndarray, n_rows: int, action_dim: int) -> np.ndarr
 def check_obs(obs: Any, env: VectorEnv, n_rows: int) -> None:
     """Raises ValueError unless observations have the keys and shapes that the environment declares; pictures may be
     missing where they are not watched."""
-    given = obs if isinstance(obs, Mapping) else {}
-    may_lack = (
-        () if getattr(env, "is_watched", True) else {key for key, shape in env.obs_shapes.items() if len(shape) > 1}
-    )
-    wanted = {key: (n_rows, *shape) for key, shape in env.obs_shapes.items() if key in given or key not in may_lack}
-    found = {
-        key: value.shape if isinstance(value, np.ndarray) else type(value).__name__ for key, value in given.items()
-    }
-    wrong = [
-        f"{key} is {found.get(key, 'missing')}, not {shape}" for key, shape in wanted.items() if found.get(key) != shape
-    ]
+    found = {key: _form(value) for key, value in obs.items()} if isinstance(obs, Mapping) else {}
+    is_watched, shapes = getattr(env, "is_watched", True), env.obs_shapes.items()
+    wanted = {key: (n_rows, *shape) for key, shape in shapes if key in found or is_watched or len(shape) < 2}
+    given = {key: found.get(key, "missing") for key in wanted}
+    wrong = [f"{key} is {given[key]}, not {shape}" for key, shape in wanted.items() if given[key] != shape]
     if wrong:
         raise ValueError(
             f"the observations that the environment returned do not have the shapes of its `obs_shapes`: "
@@ -121,11 +115,10 @@ def check_step(step: Any, env: VectorEnv, n_rows: int, number: int) -> None:
         raise ValueError(f"`done` of the environment's step is {found}; expected an array of bool {(n_rows,)}")
     for key in ("score", "success"):
         value = info.get(key) if isinstance(info, Mapping) else None
-        if not isinstance(value, np.ndarray) or value.shape != (n_rows,):
-            found = value.shape if isinstance(value, np.ndarray) else type(value).__name__
+        if _form(value) != (n_rows,):
             raise ValueError(
-                f"info[{key!r}] of the environment's step is {found}; expected an array of {n_rows} numbers, a row "
-                f"per episode; a success that is unknown is NaN"
+                f"info[{key!r}] of the environment's step is {_form(value)}; expected an array of {n_rows} numbers, a "
+                f"row per episode; a success that is unknown is NaN"
             )
     if number >= env.max_steps and not done.all():
         left = np.flatnonzero(~done)
@@ -134,3 +127,8 @@ def check_step(step: Any, env: VectorEnv, n_rows: int, number: int) -> None:
             f"max_steps of the environment is {env.max_steps}; expected `done` True from the end of an episode on, "
             f"and in every row after max_steps"
         )
+
+
+def _form(value: Any) -> tuple[int, ...] | str:
+    """The shape of an array, or the name of another type."""
+    return value.shape if isinstance(value, np.ndarray) else type(value).__name__

@@ -89,11 +89,10 @@ class Rollouts:
         first = env.reset([config.first_seed + episode for episode in episodes])
         check_obs(first, env, n)
         obs = self._seen(first)
-        if any(values.dtype.kind == "U" for values in obs.values()):  # the model of instructions may be downloaded now
-            left_behind(partial(self._instructions.embedded, obs), partial(heartbeat, ranks))
+        self._await_instructions(obs, ranks)
         scores, successes, steps, solved_at = *np.zeros((3, n)), np.full(n, np.nan)
         motion = Motion(self.followed, first, env.max_steps, self.rate)
-        taken, stages = 0, np.full(n, "")
+        stages = np.full(n, "")
         broken = np.zeros(n, dtype=bool)
         done = np.zeros(n, dtype=bool)
         with film or Film(None, 0, env.fps) as film:
@@ -107,9 +106,8 @@ class Rollouts:
                 executed = np.where(np.isfinite(actions), actions, 0.0)
                 keep(executed)
                 env.is_watched = agent.watches or is_shown
-                taken += 1
                 step = env.step(executed)
-                check_step(step, env, n, taken)
+                check_step(step, env, n, int(steps.max()) + 1)
                 seen, _, now_done, info = step
                 obs = self._seen(seen)
                 motion.add(actions, seen)
@@ -128,6 +126,11 @@ class Rollouts:
         rows["motion"], rows["stage"] = motion.measured(steps), stages
         rows["instruction"] = next((values for values in first.values() if values.dtype.kind == "U"), "")
         return rows
+
+    def _await_instructions(self, obs: dict[str, np.ndarray], ranks: ReducingRanks | None) -> None:
+        """Embed the instructions, whose model may be downloaded for it; a stop of the run leaves that behind."""
+        if any(values.dtype.kind == "U" for values in obs.values()):
+            left_behind(partial(self._instructions.embedded, obs), partial(heartbeat, ranks))
 
     def _agent(self) -> VectorAgent:
         """Acts in a block of episodes as configured."""

@@ -238,7 +238,7 @@ class EpisodeStore(ABC):
         }
 
     def rate_fault(self) -> str | None:
-        """That the metadata state a rate of another form, which counts as none; None if they do not.
+        """Why the rate in the metadata counts as not stated; None for a good rate, or none.
 
         Raises:
             DataError: they are no JSON object.

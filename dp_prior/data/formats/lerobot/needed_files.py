@@ -46,8 +46,8 @@ def _pattern(file: Path, version: str) -> str:
 
 
 def _patterns(needed: Mapping[str, bool]) -> list[str]:
-    """As few as are easily found, since the client compares each with every name: `?` for the last digits of numbers
-    that are all needed.
+    """Patterns of the needed files alone, few, since the client compares each with every name: `?` stands for the last
+    digits where all of their numbers are needed.
 
     Args:
         needed: whether a file is, by name.
