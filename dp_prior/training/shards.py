@@ -7,10 +7,12 @@ matrices, such as Muon. Every number is that of ranks which each update all para
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from dp_prior.job.ranks import Ranks
+if TYPE_CHECKING:
+    from dp_prior.job.ranks import Ranks
 
 
 class Shards:
