@@ -63,6 +63,7 @@ def started(*command: object, **environment: str) -> Iterator[subprocess.Popen]:
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # a suite under nohup would hand on its own
     )
     try:
         yield process
