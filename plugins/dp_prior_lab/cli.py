@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from dp_prior_lab.varied import overrides_of
 @click.option("--seeds", default=1, show_default=True, type=click.IntRange(min=1), help="Runs of each, with own seeds.")
 @overrides_option
 @click.option("--print", "only_print", is_flag=True, help="Print a command for each run, for a scheduler; run nothing.")
+@click.option("--slurm-array", type=PATH, help="Write an array script for sbatch, a task for each run; run nothing.")
 @click.option("--html", type=PATH, help="Write a page that compares the runs at the end.")
 def sweep(
     config_file: Path,
@@ -44,6 +46,7 @@ def sweep(
     seeds: int,
     overrides: tuple[str, ...],
     only_print: bool,
+    slurm_array: Path | None,
     html: Path | None,
     modules: tuple[str, ...],
 ) -> None:
@@ -52,15 +55,24 @@ def sweep(
         check_spelling(config_file, (*overrides, *overrides_of(varied)))
     import_modules(modules)
     from dp_prior.checkpoints.documents import CONFIG
+    from dp_prior.files.durable import write_new
     from dp_prior.run.configurations import find_configuration
     from dp_prior_lab.sweep import run_trials, trials
+    from dp_prior_lab.sweep import slurm_array as array_script
     from dp_prior_studio.pages.ranking import ranking
     from dp_prior_studio.pages.report import write_report
     from dp_prior_studio.pages.story import read_story
 
     planned = trials(find_configuration(config_file), varied, seeds, overrides)
+    if only_print or slurm_array is not None:
+        why = "only for runs, and --print and --slurm-array run nothing"
+        refuse_given(["html"], f"{why}; `dp-prior report` makes their page later")
+    if slurm_array is not None:
+        refuse_given(["only_print"], "prints what --slurm-array writes into a file; name one of both")
+        write_new(slurm_array, array_script(planned, modules, Path.cwd()))
+        echo(f"wrote {slurm_array}: {len(planned)} trials\nnext\n  sbatch {shlex.quote(str(slurm_array))}")
+        return
     if only_print:
-        refuse_given(["html"], "only for runs, and --print runs nothing; `dp-prior report` makes their page later")
         echo("\n".join(trial.command(modules) for trial in planned))
         return
     is_main = os.environ.get("RANK", "0") == "0"  # of ranks that a launcher starts

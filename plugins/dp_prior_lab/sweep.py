@@ -24,6 +24,23 @@ from dp_prior_lab.varied import parse_varied
 LONGEST_PLACE = 150
 """Most characters of a trial's description in the name of its directory; file systems allow 255 bytes for a name."""
 
+SLURM_ARRAY = """#!/bin/bash
+# {count} trials of a sweep, a task each, at most so many at once as %N behind the array allows. Submit the script with
+# the environment active, and again after a fault: finished trials end at once, others resume.
+#SBATCH --job-name={name}
+#SBATCH --array=1-{count}
+#SBATCH --ntasks=1 --cpus-per-task=8 --gpus-per-task=1
+#SBATCH --time=24:00:00
+#SBATCH --requeue --open-mode=append
+#SBATCH --output=slurm-%x-%A_%a.log
+cd {directory} || exit 74
+case "$SLURM_ARRAY_TASK_ID" in
+{trials}
+*) echo "task '$SLURM_ARRAY_TASK_ID' is no trial; expected 1 to {count}" >&2; exit 64 ;;
+esac
+"""
+"""A script for `sbatch`; resources are the user's to change."""
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -37,10 +54,14 @@ class Trial:
     config: TrainConfig
     overrides: tuple[str, ...]
 
-    def command(self, modules: Iterable[str] = ()) -> str:
-        """The command line that trains it."""
+    def command(self, modules: Iterable[str] = (), defaults: Iterable[str] = ()) -> str:
+        """The command line that trains it.
+
+        Args:
+            defaults: changes that the overrides of the trial may replace.
+        """
         words = ["dp-prior", "train", *(f"--import={module}" for module in modules)]
-        words += [str(self.config_file), *(f"--set={override}" for override in self.overrides)]
+        words += [str(self.config_file), *(f"--set={override}" for override in (*defaults, *self.overrides))]
         return shlex.join(words)
 
 
@@ -84,6 +105,22 @@ def trials(config_file: Path, varied: Iterable[str], seeds: int, overrides: Iter
         remedy = "name a place relative to the run directory, such as copies/best"
         raise ConfigError("tracker.save", [f"two trials would replace each other's copies in {double}; {remedy}"])
     return planned
+
+
+def slurm_array(planned: list[Trial], modules: Iterable[str], directory: Path) -> str:
+    """A script for `sbatch` whose tasks train a trial each, one a line.
+
+    A task saves before its time limit, puts itself back into the queue, and resumes.
+
+    Args:
+        directory: the working directory that paths of the configuration are relative to.
+    """
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", planned[0].config_file.stem)
+    commands = [trial.command(modules, defaults=["train.requeue=true"]) for trial in planned]
+    lines = [f"{number}) exec srun {command} ;;" for number, command in enumerate(commands, 1)]
+    return SLURM_ARRAY.format(
+        name=name, count=len(planned), directory=shlex.quote(str(directory)), trials="\n".join(lines)
+    )
 
 
 def run_trials(planned: list[Trial], report: Callable[[str], None], is_main: bool = True) -> int:

@@ -1,7 +1,9 @@
 """A sweep runs the grid, finds its runs again, and its page folds seeds."""
 
 import json
+import os
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from click.testing import CliRunner
 
 from dp_prior.cli import main
 from dp_prior.config import ConfigError
+from dp_prior.run.config import TrainConfig
 from dp_prior.run.exit_file import BAD_DATA, STOPPED
 from dp_prior.training.guard import NotFiniteError
 from dp_prior_lab import sweep as sweeping
@@ -77,6 +80,51 @@ def test_printed_commands_are_those_runs(tmp_path):
     _, train, *options = lines[1]
     assert CliRunner().invoke(main, [train, *options, "--set=train.steps=2"]).exit_code == 0
     assert rows(tmp_path / found[1].config.tracker.data_path.rpartition("/")[2])
+
+
+def submitted(script: Path, task: int | str, folder: Path) -> subprocess.CompletedProcess:
+    """Run the script as SLURM runs a task of it, elsewhere, with an `srun` that prints its arguments a line each."""
+    (folder / "bin").mkdir(exist_ok=True)
+    (folder / "bin/srun").write_text("#!/bin/sh\npwd\nprintf '%s\\n' \"$@\"\n")
+    (folder / "bin/srun").chmod(0o755)
+    environment = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "SLURM_ARRAY_TASK_ID": str(task)}
+    return subprocess.run(["bash", script], env=environment, cwd="/", capture_output=True, text=True)
+
+
+def test_a_slurm_array_has_a_task_for_each_trial(tmp_path, monkeypatch):
+    (place := tmp_path / "it's here").mkdir()
+    monkeypatch.chdir(place)
+    config, script = write(place), tmp_path / "array.sbatch"
+    varied = 'train.lr={"type": "constant", "peak": 0.1},{"type": "constant", "peak": 0.2}'
+    arguments = ["sweep", str(config), "--vary", varied, "--seeds", "2", "--slurm-array", str(script)]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0 and told(done.output, f"sbatch {script}") and not list(place.glob("run*"))
+    planned = trials(config, [varied], 2)
+    text = script.read_text()
+    assert "#SBATCH --array=1-4\n" in text and "#SBATCH --requeue" in text
+    assert sum(" exec srun dp-prior train " in line for line in text.splitlines()) == len(planned) == 4
+    for number, trial in enumerate(planned, 1):
+        folder, *words = submitted(script, number, tmp_path).stdout.splitlines()
+        assert folder == str(place) and words[:2] == ["dp-prior", "train"]
+        overrides = [word.removeprefix("--set=") for word in words[3:]]
+        changed = TrainConfig.from_json_path(words[2], overrides)
+        assert changed.train.requeue and not trial.config.train.requeue
+        assert changed.tracker.directory == trial.config.tracker.directory
+        assert (changed.train.lr, changed.seed) == (trial.config.train.lr, trial.config.seed)
+    unknown = submitted(script, 5, tmp_path)
+    assert unknown.returncode == 64 and told(unknown.stderr, "'5'", "1 to 4")
+
+
+def test_a_slurm_array_keeps_what_the_user_sets_and_replaces_no_file(tmp_path):
+    config, script = write(tmp_path), tmp_path / "array.sbatch"
+    arguments = ["sweep", str(config), "--set", "train.requeue=false", "--slurm-array", str(script)]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    words = submitted(script, 1, tmp_path).stdout.splitlines()[1:]
+    assert not TrainConfig.from_json_path(config, [word.removeprefix("--set=") for word in words[3:]]).train.requeue
+    script.write_text("edited")
+    assert CliRunner().invoke(main, arguments).exit_code != 0 and script.read_text() == "edited"
+    both = CliRunner().invoke(main, [*arguments, "--print"])
+    assert both.exit_code and told(both.output, "--print", "--slurm-array")
 
 
 @pytest.mark.parametrize(
