@@ -261,6 +261,10 @@ class LeRobotStore(EpisodeStore):
         """The instructions of meta/tasks by number; empty if both this file and the column `task_index` are missing."""
         return self.meta.tasks() if self.text_files() or TASK in self.meta.features else {}
 
+    def texts_of(self, key: str) -> dict[int, str]:
+        """See `EpisodeStore`; `subtask_index` of LeRobot 0.5 numbers the texts of meta/subtasks."""
+        return self.meta.tasks("subtask") if key == "subtask_index" else self.texts()
+
     def text_files(self) -> list[Path]:
         return [self.meta.tasks_file] if self.meta.tasks_file.is_file() else []
 
