@@ -94,7 +94,7 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
 
         def downloaded(commit: str | None, names: Iterable[str]) -> tuple[Path, str]:
             path, commit = download(self.repo, commit, [(within / name).as_posix() for name in names])
-            if not self.is_at(path / inside):
+            if not LeRobotStoreConfig.is_at(path / inside):
                 lacking = PurePosixPath(inside, "meta", "info.json")
                 problem = f"gave no {lacking}; check data.episodes.folder, or try again where the network was away"
                 raise DataError(f"https://huggingface.co/datasets/{self.repo} at {commit}", [problem])
