@@ -90,6 +90,7 @@ ENTRY_POINTS = {
         "pusht_without_goal = dp_prior_worlds.renderers.pusht:PushTWithoutGoalRendererConfig",
     ],
     "dp_prior.episodes": [
+        "annotated_lerobot = dp_prior_foreign.annotated_lerobot:AnnotatedLeRobotConfig",
         "ros2_bags = dp_prior_robot.ros2.ros2_bags:Ros2BagsConfig",
         "libero = dp_prior_worlds.libero_files:LiberoStoreConfig",
     ],

@@ -47,7 +47,9 @@ PAGES = [
     for pattern in ("*.md", "docs/*.md", "demonstrations/*.md")
     for path in sorted(ROOT.glob(pattern))
 ]
-GENERATED = {f"docs/{name}.md" for name in ("config", "metrics", "coming_from", "reliability", "benchmarks")}
+GENERATED = {
+    f"docs/{name}.md" for name in ("config", "metrics", "findings", "coming_from", "reliability", "benchmarks")
+}
 GENERATED |= {"CHANGELOG.md"}
 WRITTEN = [page for page in PAGES if page not in GENERATED]
 EMBEDDED = [ROOT / "configs/policy/pusht_state.json", [f"data.episodes.path={ROOT / 'demonstrations/pusht.npz'}"]]

@@ -76,6 +76,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
         "data/embeddings/",
         "data/pictures/parquet.py",
         "dp_prior_worlds/pusht_pictures.py",
+        "dp_prior_foreign/annotated_lerobot.py",
     ],
     "gymnasium": ["envs/gym.py", "dp_prior_worlds/"],
     "metaworld": ["dp_prior_worlds/metaworld", "dp_prior_worlds/renderers/metaworld.py"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from dp_prior.cli.command import ResumableCommand, import_modules
 from dp_prior.cli.options import (
@@ -91,7 +93,7 @@ def sweep(
     cls=ResumableCommand, section="Train and measure", example="dp-prior compare runs/a runs/b --out compared"
 )
 @modules_option
-@click.argument("policies", nargs=-1, required=True, metavar="POLICY POLICY ... | OUTCOMES.csv")
+@click.argument("policies", nargs=-1, metavar="POLICY POLICY ... | OUTCOMES.csv")
 @click.option("--out", type=PATH, help="Folder of outcomes, result and page; needed for policies.")
 @error_option
 @click.option("--most", default=200, show_default=True, type=click.IntRange(min=1), help="Starts at most.")
@@ -102,9 +104,13 @@ def sweep(
 @click.option("--evaluator", help="Name of the rollouts; by default the only ones of `test`, or else of `evaluate`.")
 @click.option("--config_file", type=ConfigurationFile(), help="Has the rollouts, in place of the policies' own.")
 @range_option("Lowest and highest score of OUTCOMES.csv.")
+@click.option("--plan", is_flag=True, help="Print how many starts tell which difference at which error; play nothing.")
+@click.option("--trials", type=PATH, help="Write the outcomes as a CSV file that fieldtrial and robostats read.")
 @click.option("--device", default="cpu", show_default=True, help="Where the policies run, for example cuda.")
 def compare(
     policies: tuple[str, ...],
+    plan: bool,
+    trials: Path | None,
     out: Path | None,
     evaluator: str | None,
     config_file: Path | None,
@@ -115,13 +121,24 @@ def compare(
     """Tell which of several policies is better, with as few rollouts as that takes (docs/comparing.md).
 
     After a stop the same command continues. OUTCOMES.csv holds what was noted elsewhere, for example beside a robot, in
-    the columns start, policy and score.
+    the columns start, policy and score, or is a table of trials of fieldtrial or robostats.
     """
+    if plan:
+        print_plan(policies, rules)
+        return
+    if not policies:
+        raise click.UsageError("name two policies or more, or a CSV file of outcomes; --plan needs none")
+    if trials is not None and trials.exists():
+        raise FileExistsError(f"--trials {trials}: this file exists; name a new one")
+    if trials is not None and len(policies) > 1 and rules["measure"] == "score":
+        raise click.UsageError("--trials writes solved and not solved; add --measure success")
     if config_file is not None:
         check_spelling(config_file, ())
     from dp_prior.run.config import TrainConfig
     from dp_prior_lab.compare import Rules, compare_outcomes, compare_policies
+    from dp_prior_lab.outcomes import OUTCOMES, Outcomes
     from dp_prior_lab.players import Player
+    from dp_prior_lab.trial_tables import write_trials
 
     if len(policies) == 1:
         playing = ("most", "per_round", "measure", "evaluator", "config_file", "device")
@@ -143,6 +160,29 @@ def compare(
     if out is not None:
         for path in result.write(out):
             echo(f"wrote {path}")
+    if trials is not None:
+        table = Path(policies[0]) if len(policies) == 1 else out / OUTCOMES
+        write_trials(trials, Outcomes.read(table, (-math.inf, math.inf)).rows.values())
+        echo(f"wrote {trials}")
+
+
+def print_plan(policies: tuple[str, ...], rules: dict[str, Any]) -> None:
+    """Print the table of `compare --plan`.
+
+    Raises:
+        click.UsageError: policies are named, or an option that has no effect on the table.
+    """
+    from dp_prior_lab.comparison_plan import ERRORS, MOST_STARTS, plan_lines
+
+    if policies:
+        raise click.UsageError(f"--plan compares no policies, but {policies[0]!r} is named; leave one of these out")
+    others = ("out", "trials", "measure", "evaluator", "config_file", "limits", "device")
+    refuse_given(others, "not for --plan, which plays nothing")
+    source = click.get_current_context().get_parameter_source
+    is_stated = {name: source(name) is not ParameterSource.DEFAULT for name in ("error", "most")}
+    errors = (rules["error"],) if is_stated["error"] else ERRORS
+    for line in plan_lines(errors, rules["most"] if is_stated["most"] else MOST_STARTS, rules["per_round"]):
+        say(line)
 
 
 _PLAYING = ("lost", "error", "first_seed", "max_rounds", "losses", "points", "evaluator", "config_file", "device")

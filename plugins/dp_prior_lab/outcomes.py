@@ -17,6 +17,7 @@ import numpy as np
 from dp_prior.config import ConfigError
 from dp_prior.files.durable import replace_file
 from dp_prior.files.regular_files import UnfitError, read_small
+from dp_prior_lab.trial_tables import as_outcomes
 
 OUTCOMES = "outcomes.csv"
 """Name of the file in the folder of a comparison."""
@@ -45,7 +46,7 @@ class Outcomes:
 
     @classmethod
     def read(cls, path: Path, limits: tuple[float, float]) -> Outcomes:
-        """Read a CSV file with the columns start, policy and score.
+        """Read a CSV file with the columns start, policy and score, or a table of fieldtrial or robostats.
 
         Args:
             limits: of a score.
@@ -154,12 +155,12 @@ def _table(path: Path) -> list[tuple[int, dict[str, str]]]:
     except csv.Error as error:
         raise ConfigError(str(path), [f"line {table.line_num}: {error}"]) from None
     (_, columns), *filled = [(line, cells) for line, cells in lines if any(cells)] or [(1, [])]
-    for name in _NEEDED:
+    is_another_tools = not set(_NEEDED) <= set(columns) and as_outcomes(columns, [], path) is not None
+    for name in () if is_another_tools else _NEEDED:
         if columns.count(name) != 1:
             problem = f"has no column {name!r} but" if name not in columns else f"has several columns {name!r}:"
-            raise ConfigError(
-                str(path), [f"{problem} {', '.join(columns) or 'nothing'}; expected {', '.join(_NEEDED)}, once each"]
-            )
+            expected = f"{', '.join(_NEEDED)}, once each, or a table of fieldtrial or robostats"
+            raise ConfigError(str(path), [f"{problem} {', '.join(columns) or 'nothing'}; expected {expected}"])
     if odd := [name for name in columns if name.startswith(CHECK) and name != CHECK]:
         raise ConfigError(str(path), [f"the line of columns was changed: it ends with {odd[0]!r}, expected {CHECK}"])
     rows = []
@@ -168,10 +169,10 @@ def _table(path: Path) -> list[tuple[int, dict[str, str]]]:
             problem = f"line {line}: has {len(cells)} cells; expected {len(columns)}; quote a cell that holds a comma"
             raise ConfigError(str(path), [problem])
         row = dict(itertools.zip_longest(columns, cells[: len(columns)], fillvalue=""))
-        if delimiter != ",":
+        if delimiter != "," and not is_another_tools:
             row["score"] = row["score"].replace(",", ".")
         rows.append((line, row))
-    return rows
+    return as_outcomes(columns, rows, path) or [] if is_another_tools else rows
 
 
 def _checksum(row: dict[str, str]) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shlex
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -20,6 +22,7 @@ from dp_prior.cli.output import echo, say
 @modules_option
 @click.argument("place", metavar="DATA_OR_CONFIG")
 @click.option("--html", type=PATH, help="Write a page with everything that was found.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON, with their codes.")
 @click.option("--write-config", type=PATH, help="Write a configuration that trains on the data.")
 @click.option(
     "--set",
@@ -28,7 +31,9 @@ from dp_prior.cli.output import echo, say
     metavar="KEY.KEY=VALUE",
     help="Override a setting; of a data set data.action, such as data.action.key=command. Repeatable.",
 )
-def inspect(place: str, html: Path | None, write_config: Path | None, overrides: tuple[str, ...]) -> None:
+def inspect(
+    place: str, html: Path | None, as_json: bool, write_config: Path | None, overrides: tuple[str, ...]
+) -> None:
     """Show a data set and its faults, given a path, user/name on the Hub, or a configuration (docs/pages.md). Exit code
     65 if it cannot be trained on."""
     from dp_prior.files.home import expanded
@@ -43,13 +48,18 @@ def inspect(place: str, html: Path | None, write_config: Path | None, overrides:
     from dp_prior_studio.pages.data_page import summary, write_inspection
 
     inspections = look(place, overrides)
-    echo("\n".join(summary(inspections)))
+    tell = partial(echo, err=as_json)
+    if as_json:
+        content = {"version": 1, "data_sets": [inspection.to_json() for inspection in inspections]}
+        echo(json.dumps(content, indent=2))
+    else:
+        echo("\n".join(summary(inspections)))
     if html is not None:
-        echo(f"wrote {write_inspection(inspections, html, Path(place).name)}")
+        tell(f"wrote {write_inspection(inspections, html, Path(place).name)}")
     if write_config is not None:
         propose(inspections, write_config)
-        echo(f"wrote {write_config}\nnext\n  dp-prior train {shlex.quote(str(write_config))} --check")
-    elif command := next_command(inspections, place):
+        tell(f"wrote {write_config}\nnext\n  dp-prior train {shlex.quote(str(write_config))} --check")
+    elif not as_json and (command := next_command(inspections, place)):
         command += [f"--set={override}" for override in overrides]
         echo(f"next\n  {shlex.join(command)}")
     if any(inspection.has_errors for inspection in inspections):

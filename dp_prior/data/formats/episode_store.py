@@ -212,6 +212,10 @@ class EpisodeStore(ABC):
         """
         return dict(enumerate(self.metadata()["tasks"]))
 
+    def texts_of(self, key: str) -> dict[int, str]:
+        """The texts that the numbers under a key stand for; the default is `texts`."""
+        return self.texts()
+
     def text_files(self) -> list[Path]:
         """The files of `texts` that `files` does not name."""
         return []

@@ -294,7 +294,7 @@ def _listed(record: LanguageConfig, store: EpisodeStore) -> dict[int, str]:
             raise DataError(store.where, [f"language: there is no key {record.texts!r}. {hint}"])
         values = _texts_of(store, record.texts, store.read(record.texts))
         return dict(enumerate(map(str, values)))
-    if stored := store.texts():
+    if stored := store.texts() if record.key is None else store.texts_of(record.key):
         return stored
     remedy = "list them in language.texts"
     raise DataError(store.where, [f"language: nothing says which texts the numbers stand for; {remedy}"])

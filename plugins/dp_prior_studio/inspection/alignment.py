@@ -27,7 +27,11 @@ def alignment(survey: Survey) -> Iterator[Finding]:
     action = actions[0].values
     if copied := _copied(action, survey) if len(action) >= LEAST_ROWS else "":
         keys = readable_json(list(actions[0].keys) if len(actions[0].keys) > 1 else actions[0].key)
-        yield Finding("warning", f'{copied}; if these are positions, "action": {{"key": {keys}, "ahead": 1}} in data')
+        yield Finding(
+            "warning",
+            f'{copied}; if these are positions, "action": {{"key": {keys}, "ahead": 1}} in data',
+            code="action-is-observation",
+        )
         return
     state = np.concatenate([signal.values for signal in states], axis=1)
     if not (action.size and state.size and np.isfinite(action).all() and np.isfinite(state).all()):
@@ -41,7 +45,7 @@ def alignment(survey: Survey) -> Iterator[Finding]:
     largest = max(place.max(), abs(_correlation(action[middle], after - now)).max())
     if largest < 0.2:
         text = f"no dimension of the action correlates with where states are or go, {largest:.2f} at most"
-        yield Finding("warning", f"{text}; do actions and states belong together?")
+        yield Finding("warning", f"{text}; do actions and states belong together?", code="action-unrelated")
         return
     pairs = [(i, int(j)) for i, j in enumerate(place.argmax(1)) if place[i, j] > 0.9]
     if not pairs:
@@ -54,7 +58,11 @@ def alignment(survey: Survey) -> Iterator[Finding]:
         when = "of the same step" if best == 0 else f"of {-best} steps before"
         text = f"actions agree best with the states {when}, not with later ones"
         remedy = f'"ahead": {1 - best} in data.action takes later ones'
-        yield Finding("warning", f"{text}; the action of a step is the command given after its observations: {remedy}")
+        yield Finding(
+            "warning",
+            f"{text}; the action of a step is the command given after its observations: {remedy}",
+            code="action-late",
+        )
         return
     lag = max(1, best)
     wrong = fit[lag].mean(1)
@@ -65,7 +73,7 @@ def alignment(survey: Survey) -> Iterator[Finding]:
     if len(strange):
         numbers = survey.numbers[strange].tolist()
         text = f"states do not follow the actions in episodes {first_few(numbers)} as in the others"
-        yield Finding("warning", text, numbers[0], leave_out=numbers)
+        yield Finding("warning", text, numbers[0], leave_out=numbers, code="states-do-not-follow")
 
 
 def _copied(action: np.ndarray, survey: Survey) -> str:

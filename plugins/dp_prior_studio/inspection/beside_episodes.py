@@ -82,7 +82,7 @@ def videos_of_episodes(store: EpisodeStore, n_episodes: int) -> Iterator[str]:
 
 
 def _modalities(path: Path) -> Iterator[str]:
-    """What `meta/modality.json` of GR00T names, which is not read."""
+    """Name the entries of `meta/modality.json` of GR00T, and the type of episodes that reads them."""
     content = _json(path / "meta/modality.json")
     if not isinstance(content, dict):
         return
@@ -97,7 +97,8 @@ def _modalities(path: Path) -> Iterator[str]:
                 rotations.append(f"{entry.get('original_key', key)} {entry.get('start')} to {entry.get('end')}")
             if entry.get("absolute") is False:
                 relative.append(f"{group}.{name}")
-    line = f"meta/modality.json is not read; it names {first_few(slices, 8)}"
+    remedy = 'keys of data.obs and data.action with "type": "annotated_lerobot" in data.episodes'
+    line = f"meta/modality.json names {first_few(slices, 8)}; these are {remedy}"
     if rotations:
         line += f"; write its rotations as rotations of data.obs and data.action: {first_few(rotations)}"
     yield line + (f"; {first_few(relative)} {'are' if len(relative) > 1 else 'is'} relative" if relative else "")

@@ -51,7 +51,7 @@ def _other_parts(place: Path, record: ImagesConfig) -> Iterator[Finding]:
     for part in parts.values():
         if part not in read:
             remedy = "data.split takes parts from train; to test on this folder, name it in data.test_source"
-            yield Finding("warning", f"{part.name}/ beside {place.name}/ is not read; {remedy}")
+            yield Finding("warning", f"{part.name}/ beside {place.name}/ is not read; {remedy}", code="part-not-read")
     if parts:
         yield from _kinds(place.parent, (file for file in place.parent.iterdir() if file not in read), ())
 
@@ -66,7 +66,9 @@ def _other_pictures(place: Path, endings: tuple[str, ...]) -> Iterator[Finding]:
     if others:
         listed = first_few(sorted(others), 8)
         text = f"{sum(others.values()):,} pictures with other endings are not read: {listed}"
-        yield Finding("warning", f"{text}; save them as PNG or JPEG, with an ending in lower case")
+        yield Finding(
+            "warning", f"{text}; save them as PNG or JPEG, with an ending in lower case", code="pictures-not-read"
+        )
 
 
 def _kinds(place: Path, files: Iterable[Path], endings: tuple[str, ...]) -> Iterator[Finding]:
@@ -84,9 +86,13 @@ def _finding(place: Path, files: list[Path]) -> Finding:
     holds = f" with {first_few(columns, 6)}" * bool(columns)
     text = f"*{files[0].suffix} beside the images: {len(files):,} not read, first {files[0].relative_to(place)}{holds}"
     if files[0].suffix == ".txt" or _TEXTS & {column.lower() for column in columns}:
-        return Finding("warning", f"{text}; images take labels, not texts. Pair embeddings of both: docs/prior.md")
+        return Finding(
+            "warning",
+            f"{text}; images take labels, not texts. Pair embeddings of both: docs/prior.md",
+            code="texts-not-read",
+        )
     remedy = "if they were recorded with the images, these are demonstrations: docs/own_data.md#other-files"
-    return Finding("warning", f"{text}; {remedy}")
+    return Finding("warning", f"{text}; {remedy}", code="files-not-read")
 
 
 def _may_belong(name: Path, file: Path) -> bool:

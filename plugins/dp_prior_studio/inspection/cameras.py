@@ -138,7 +138,11 @@ def _by_clocks(survey: Survey, key: str, rows: str) -> str:
 
 def left_out(key: str, problem: str) -> Finding:
     """The finding that first settings lack a camera, depth or cloud, whose frames training would refuse."""
-    return Finding("warning", f"{key}: first settings leave this out, which training would refuse: {problem}")
+    return Finding(
+        "warning",
+        f"{key}: first settings leave this out, which training would refuse: {problem}",
+        code="left-out-of-proposal",
+    )
 
 
 def strips_of(key: str, source: FrameSource, survey: Survey, stated: FramesConfig | None) -> list[Strip]:
@@ -162,7 +166,7 @@ def frozen(strips: list[Strip], survey: Survey) -> Iterator[Finding]:
         first, count = strip.frozen
         if count >= FROZEN and _moves(survey, strip.episode, first, first + count):
             text = f"{strip.camera}: {count} equal frames one after another while the robot moves; the camera hung"
-            yield Finding("warning", text, strip.episode, first, [strip.episode])
+            yield Finding("warning", text, strip.episode, first, [strip.episode], code="frames-frozen")
 
 
 def _frames(survey: Survey, key: str) -> FrameSource:
@@ -188,7 +192,13 @@ def _missing_videos(survey: Survey, key: str, is_named: bool) -> Finding | None:
         numbers = sorted(chosen.names[lost_episodes].tolist())
         files = first_few([video.path.relative_to(survey.store.path) for video in lost])
         text = f"{key}: {len(lost)} of {len(videos)} video files are missing, with all frames of {len(numbers)} of "
-        return Finding("error", f"{text}{len(survey.lengths)} episodes: {files}", numbers[0], leave_out=numbers)
+        return Finding(
+            "error",
+            f"{text}{len(survey.lengths)} episodes: {files}",
+            numbers[0],
+            leave_out=numbers,
+            code="video-missing",
+        )
     return None
 
 
@@ -276,7 +286,7 @@ def _dark(strips: list[Strip]) -> Iterator[Finding]:
     if dark:
         count = f" in {len(dark)} of {len(strips)} episodes looked at" if len(strips) > 1 else ""
         text = f"{dark[0].camera}: frames are dark{count}, {dark[0].brightness:.1f} of 255 on average"
-        yield Finding("warning", text, dark[0].episode)
+        yield Finding("warning", text, dark[0].episode, code="frames-dark")
 
 
 def _moves(survey: Survey, episode: int, first: int, stop: int) -> bool:

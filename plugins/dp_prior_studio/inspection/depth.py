@@ -73,15 +73,19 @@ class Distances:
     def findings(self) -> Iterator[Finding]:
         """Findings about the distances."""
         if self.range is None:
-            yield Finding("warning", f"{self.key}: no pixel has a distance; look at the recording, or leave it out")
+            yield Finding(
+                "warning",
+                f"{self.key}: no pixel has a distance; look at the recording, or leave it out",
+                code="depth-empty",
+            )
             return
         if not self.is_usual:
             finding = f"{self.key}: half of the distances lie beyond {self.median:.3g} m"
-            yield Finding("warning", f"{finding}; look at unit, which is 0.001 for millimetres")
+            yield Finding("warning", f"{finding}; look at unit, which is 0.001 for millimetres", code="depth-unit")
         if self.inside is not None and self.inside < 0.5:
             near, far = self.range
             finding = f"{self.key}: {self.inside:.0%} of the distances lie within near and far; most are {near:.3g} to"
-            yield Finding("warning", f"{finding} {far:.3g} m; look at near, far and unit")
+            yield Finding("warning", f"{finding} {far:.3g} m; look at near, far and unit", code="depth-range")
 
 
 class ShadedDepth:

@@ -83,25 +83,35 @@ def find_in_rows(folders: list[FolderRows], record: EmbeddingsConfig) -> Iterato
         if len(bad):
             text = f"{rows.name}: {len(bad):,} of {len(rows.numbers):,} rows are zero or not finite, first row"
             yield Finding(
-                "error", f"{text} {rows.numbers[bad[0]]}: {rows.folder.rows.locate(int(rows.numbers[bad[0]]))}"
+                "error",
+                f"{text} {rows.numbers[bad[0]]}: {rows.folder.rows.locate(int(rows.numbers[bad[0]]))}",
+                code="rows-not-finite",
             )
     yield from _refused_split(folders[0], record)
     warnings = pair_warnings([rows.folder for rows in folders])
-    yield from (Finding("warning", line) for line in warnings)
+    yield from (Finding("warning", line, code="embeddings-pairing") for line in warnings)
     for rows in folders:
         lines = cut_warnings(read_record(expanded(rows.folder.path)), rows.folder.path)
-        yield from (Finding("warning", line) for line in lines)
+        yield from (Finding("warning", line, code="texts-cut") for line in lines)
     by_name = {rows.name: rows.values for rows in folders}
     image, text = by_name["image"], by_name.get("text")
     copies = len(image) - len(np.unique(image, axis=0))
     if copies and record.split.by is None:
         found_copies = f"image: {copies:,} of {len(image):,} rows repeat another one"
-        yield Finding("warning", f"{found_copies}; name the column of the image in data.split.by, or they leak")
+        yield Finding(
+            "warning",
+            f"{found_copies}; name the column of the image in data.split.by, or they leak",
+            code="rows-repeated",
+        )
     if text is not None and text.shape == image.shape and len(image) > 1:
         paired, other = _cosine(image, text), _cosine(image, np.roll(text, len(text) // 2, axis=0))
         if paired.mean() <= other.mean() + 2 * other.std() / len(other) ** 0.5:
             numbers = f"cosine {paired.mean():.3f} on average, {other.mean():.3f} with that of another row"
-            yield Finding("warning", f"texts fit their images no better than those of other rows ({numbers})")
+            yield Finding(
+                "warning",
+                f"texts fit their images no better than those of other rows ({numbers})",
+                code="pairs-unrelated",
+            )
 
 
 def embeddings_at(place: Path) -> dict[str, Any] | None:

@@ -41,9 +41,9 @@ MOTION_LEFT_OUT = 0.05
 
 def find(survey: Survey) -> list[Finding]:
     """All findings, the most severe first."""
-    findings = [Finding("error", problem) for problem in survey.problems]
+    findings = [Finding("error", problem, code="unreadable") for problem in survey.problems]
     if survey.damaged:
-        findings.append(Finding("error", survey.damage, leave_out=survey.damaged))
+        findings.append(Finding("error", survey.damage, leave_out=survey.damaged, code="episodes-damaged"))
     return ranked(itertools.chain(findings, *(check(survey) for check in CHECKS)))
 
 
@@ -60,11 +60,13 @@ def not_finite(survey: Survey) -> Iterator[Finding]:
                 problem = (
                     "too large for float32, which training reads," if signal.inexact[never].all() else "not finite"
                 )
-                yield Finding("error", f"{signal.name}, dimension {listed}: {problem} in any step; {remedy}")
+                yield Finding(
+                    "error", f"{signal.name}, dimension {listed}: {problem} in any step; {remedy}", code="never-finite"
+                )
             elif signal.role == "other":
-                yield Finding("note", text, *survey.place(row))
+                yield Finding("note", text, *survey.place(row), code="unused-not-finite")
             else:
-                yield Finding("error", text, *survey.place(row), survey.owners(bad[:, 0]))
+                yield Finding("error", text, *survey.place(row), survey.owners(bad[:, 0]), code="not-finite")
 
 
 def constant(survey: Survey) -> Iterator[Finding]:
@@ -75,7 +77,7 @@ def constant(survey: Survey) -> Iterator[Finding]:
         is_constant = ~signal.statistics().varies
         effect = "the policy always gives these values" if signal.role == "action" else "they tell the policy nothing"
         if is_constant.any():
-            yield Finding("note", f"{_listed(signal, is_constant)}: constant, {effect}")
+            yield Finding("note", f"{_listed(signal, is_constant)}: constant, {effect}", code="constant")
 
 
 def types(survey: Survey) -> Iterator[Finding]:
@@ -84,12 +86,14 @@ def types(survey: Survey) -> Iterator[Finding]:
         is_fine = signal.inexact & np.isfinite(signal.values).any(0)
         if is_fine.any():
             text = "differences too small for float32, which training reads; subtract an offset"
-            yield Finding("warning", f"{_listed(signal, is_fine)}: {text}")
+            yield Finding("warning", f"{_listed(signal, is_fine)}: {text}", code="float32-too-coarse")
     for signal in survey.of("action"):
         if signal.is_whole:
             remedy = "round them when acting, if only whole ones make sense"
             yield Finding(
-                "note", f"{signal.name} holds integers; the policy gives numbers between them too, so {remedy}"
+                "note",
+                f"{signal.name} holds integers; the policy gives numbers between them too, so {remedy}",
+                code="action-whole-numbers",
             )
 
 
@@ -102,7 +106,7 @@ def clipped(survey: Survey) -> Iterator[Finding]:
             share[dimension] = max((values == values.max()).mean(), (values == values.min()).mean())
         if (share >= AT_A_LIMIT).any():
             text = f"{_listed(signal, share >= AT_A_LIMIT)}: exactly at a limit in up to {share.max():.0%} of the steps"
-            yield Finding("note", f"{text}; clipped, at a stop, or at rest there")
+            yield Finding("note", f"{text}; clipped, at a stop, or at rest there", code="at-limits")
 
 
 def outliers(survey: Survey) -> Iterator[Finding]:
@@ -119,7 +123,9 @@ def outliers(survey: Survey) -> Iterator[Finding]:
                 f"{statistics.min[dimension]:g} to {statistics.max[dimension]:g}, but 98 % of them lie in "
                 f"[{low:g}, {high:g}]; look for sentinels; the quantile normalizer with clip null keeps the rest apart"
             )
-            yield Finding("warning", text, *survey.place(int(np.nanargmax(abs(values - (low + high) / 2)))))
+            yield Finding(
+                "warning", text, *survey.place(int(np.nanargmax(abs(values - (low + high) / 2)))), code="outliers"
+            )
 
 
 def jumps(survey: Survey) -> Iterator[Finding]:
@@ -145,7 +151,7 @@ def jumps(survey: Survey) -> Iterator[Finding]:
             largest = int(np.nanargmax(size))
             text = f"{signal.name}, dimension {signal.called(dimension)}: {len(far):,} steps jump by up to "
             text = f"{text}{size[largest]:.4g}, where 95 % of the moves are below {usual:.2g}"
-            yield Finding("warning", text, *survey.place(largest))
+            yield Finding("warning", text, *survey.place(largest), code="jumps")
 
 
 def whole_turns(signal: Signal, survey: Survey) -> dict[int, tuple[float, np.ndarray]]:
@@ -170,13 +176,20 @@ def time(survey: Survey) -> Iterator[Finding]:
     period = np.nanmedian(steps) if np.isfinite(steps).any() else np.nan
     backwards, gaps = np.flatnonzero(steps <= 0), np.flatnonzero(steps > 1.5 * period)
     if len(backwards):
-        yield Finding("warning", f"timestamps do not increase in {len(backwards):,} steps", *survey.place(backwards[0]))
+        yield Finding(
+            "warning",
+            f"timestamps do not increase in {len(backwards):,} steps",
+            *survey.place(backwards[0]),
+            code="time-backwards",
+        )
     if len(gaps) and period > 0:
         text = f"{len(gaps):,} gaps in time, of up to {np.nanmax(steps):.3g} s, where a step takes {period:.3g} s"
-        yield Finding("warning", f"{text}: steps are missing", *survey.place(gaps[0]))
+        yield Finding("warning", f"{text}: steps are missing", *survey.place(gaps[0]), code="time-gaps")
     if survey.fps is not None and period > 0 and abs(period * survey.fps - 1) > 0.05:
         yield Finding(
-            "warning", f"timestamps say {1 / period:.3g} steps per second, the data set declares {survey.fps:g}"
+            "warning",
+            f"timestamps say {1 / period:.3g} steps per second, the data set declares {survey.fps:g}",
+            code="rate-differs",
         )
 
 
@@ -197,7 +210,9 @@ def duplicates(survey: Survey) -> Iterator[Finding]:
     if copies:
         listed = first_few([f"{number} of {other}" for number, other in copies])
         text = f"{len(copies)} episodes are copies: {listed}; a split may put them into training and validation"
-        yield Finding("warning", text, copies[0][0], leave_out=[number for number, _ in copies])
+        yield Finding(
+            "warning", text, copies[0][0], leave_out=[number for number, _ in copies], code="episodes-repeated"
+        )
 
 
 def idle(survey: Survey) -> Iterator[Finding]:
@@ -222,7 +237,7 @@ def idle(survey: Survey) -> Iterator[Finding]:
             ends.append((number, int(rest)))
     if whole:
         text = f"nothing moves in episodes {first_few(whole)}"
-        yield Finding("warning", text, whole[0], leave_out=whole)
+        yield Finding("warning", text, whole[0], leave_out=whole, code="episodes-still")
     if ends:
         text = (
             f"{len(ends)} of {len(survey.episodes)} episodes begin or end with more than a fifth of their time at rest"
@@ -230,7 +245,9 @@ def idle(survey: Survey) -> Iterator[Finding]:
         longest = max(ends, key=lambda episode: episode[1])
         text = f"{text}, up to {longest[1]} steps; a policy learns to wait there"
         text = f"{text}, unless data leave such rows out: {_without_rest(survey, moves)}"
-        yield Finding("note" if len(ends) < 0.2 * len(survey.episodes) else "warning", text, longest[0])
+        yield Finding(
+            "note" if len(ends) < 0.2 * len(survey.episodes) else "warning", text, longest[0], code="rest-at-ends"
+        )
 
 
 def _without_rest(survey: Survey, moves: np.ndarray) -> str:
@@ -273,7 +290,7 @@ def strange_lengths(survey: Survey) -> Iterator[Finding]:
             span = f"{survey.lengths[strange].min():,} to {survey.lengths[strange].max():,} steps"
             listed = first_few(numbers)
             text = f"far {comparative} than the others ({span}, the median is {median:,.0f}): episodes {listed}"
-            yield Finding("warning", text, numbers[0])
+            yield Finding("warning", text, numbers[0], code="length-unusual")
 
 
 def strange_episodes(survey: Survey) -> Iterator[Finding]:
@@ -293,20 +310,20 @@ def strange_episodes(survey: Survey) -> Iterator[Finding]:
             means_text = f"{means[worst, dimension]:.4g} on average, the others {middle[dimension]:.4g}"
             listed = first_few(survey.numbers[strange])
             text = f"{signal.name} differs in episodes {listed}: dimension {signal.called(dimension)} is {means_text}"
-            yield Finding("note", text, int(survey.numbers[worst]))
+            yield Finding("note", text, int(survey.numbers[worst]), code="episodes-differ")
 
 
 def instructions(survey: Survey) -> Iterator[Finding]:
     """Empty instructions, and those that differ only in case and blanks."""
     if "" in survey.texts or any(not text.strip() for text in survey.texts):
-        yield Finding("warning", "some episodes have an empty instruction")
+        yield Finding("warning", "some episodes have an empty instruction", code="instruction-empty")
     groups: dict[str, list[str]] = {}
     for text in survey.texts:
         groups.setdefault(" ".join(text.lower().split()).rstrip("."), []).append(text)
     for group in groups.values():
         if len(group) > 1:
             text = f"{' and '.join(map(repr, group[:MOST_NAMED]))} are different instructions to a policy"
-            yield Finding("warning", f"{text}; write them alike")
+            yield Finding("warning", f"{text}; write them alike", code="instructions-alike")
 
 
 def after_the_end(survey: Survey) -> Iterator[Finding]:
@@ -316,7 +333,9 @@ def after_the_end(survey: Survey) -> Iterator[Finding]:
     rows = min(map(survey.store.rows, keys), default=end)
     if rows > end:
         text = f"{rows - end:,} rows after the last episode's end, row {end:,}, belong to no episode and are not used"
-        yield Finding("error", f"{text}; add the end that is missing, {rows:,} perhaps, or cut these rows")
+        yield Finding(
+            "error", f"{text}; add the end that is missing, {rows:,} perhaps, or cut these rows", code="rows-after-end"
+        )
 
 
 def interventions(survey: Survey) -> Iterator[Finding]:
@@ -328,7 +347,9 @@ def interventions(survey: Survey) -> Iterator[Finding]:
             flags = np.unique(signal.values[signal.values > 0])[:MOST_NAMED].astype(survey.store.dtype(signal.key))
             weights = readable_json({"key": signal.key, "values": {named(flag): 4 for flag in flags}})
             how = f'"weights": {weights} in data draws them more often, and dp-prior improve --corrections learns them'
-            yield Finding("note", f"{signal.name}: {share:.1%} of the steps are corrections by a human; {how}")
+            yield Finding(
+                "note", f"{signal.name}: {share:.1%} of the steps are corrections by a human; {how}", code="corrections"
+            )
 
 
 def parts(survey: Survey) -> Iterator[Finding]:
@@ -338,10 +359,10 @@ def parts(survey: Survey) -> Iterator[Finding]:
     if partial:
         listed = first_few([f"{name} ({len(places)} of {every} episodes)" for name, places in partial.items()], 8)
         how = '; name them in data, "split": {"parts": {"train": [...], "val": [...]}}, to divide by them'
-        yield Finding("note", f"the data set has the parts {listed}{'' if survey.is_divided else how}")
+        yield Finding("note", f"the data set has the parts {listed}{'' if survey.is_divided else how}", code="parts")
     usual = {name: partial[name] for name in itertools.chain(*USUAL_PARTS.values()) if name in partial}
     for line in overlaps(usual, survey.chosen.names):
-        yield Finding("warning", f"{line}: what is validated on is trained on")
+        yield Finding("warning", f"{line}: what is validated on is trained on", code="parts-overlap")
 
 
 CHECKS: tuple[Callable[[Survey], Iterator[Finding]], ...] = (

@@ -126,10 +126,15 @@ def read_gallery(name: str, source: ImageSource, used: int) -> Gallery:
 def find_in_images(galleries: list[Gallery], record: ImagesConfig) -> Iterator[Finding]:
     """Faults of the images that a record names; images that could not be read come first."""
     for gallery in galleries:
-        yield from (Finding("error", f"{gallery.name}: {problem}") for problem in gallery.problems[:MOST_NAMED])
+        yield from (
+            Finding("error", f"{gallery.name}: {problem}", code="image-unreadable")
+            for problem in gallery.problems[:MOST_NAMED]
+        )
         yield from _odd_sizes(gallery, record)
         if gallery.is_blank.any():
-            yield Finding("warning", f"{_some(gallery, gallery.is_blank)} of one colour throughout")
+            yield Finding(
+                "warning", f"{_some(gallery, gallery.is_blank)} of one colour throughout", code="images-blank"
+            )
         yield from _copies(gallery, is_split=record.split.val > 0 or record.split.test > 0)
         counts = gallery.counts()
         commonest, largest = next(iter(counts.items()), ("", 0))
@@ -137,9 +142,13 @@ def find_in_images(galleries: list[Gallery], record: ImagesConfig) -> Iterator[F
         if rare:
             rest = f" and {len(rare) - MOST_NAMED} more" * (len(rare) > MOST_NAMED)
             text = f"{gallery.name}: classes {', '.join(rare[:MOST_NAMED])}{rest} have few images"
-            yield Finding("note", f"{text}, {commonest!r} has {largest:,}")
+            yield Finding("note", f"{text}, {commonest!r} has {largest:,}", code="classes-rare")
         if record.channels == 3 and len(gallery.numbers) and gallery.is_grey.all():
-            yield Finding("note", f"{gallery.name}: no image has colour; data.channels 1 takes a third of the memory")
+            yield Finding(
+                "note",
+                f"{gallery.name}: no image has colour; data.channels 1 takes a third of the memory",
+                code="images-grey",
+            )
     if len(galleries) == 2:
         first_numbers = dict(zip(galleries[0].digests, galleries[0].numbers.tolist(), strict=True))
         both = [
@@ -151,7 +160,9 @@ def find_in_images(galleries: list[Gallery], record: ImagesConfig) -> Iterator[F
             first, second = galleries
             text = f"{len(both):,} of {len(second.numbers):,} images of {second.name} are in {first.name} too"
             where = second.source.locate(int(both[0]))
-            yield Finding("warning", f"{text}, and may be trained on; the first is {where}")
+            yield Finding(
+                "warning", f"{text}, and may be trained on; the first is {where}", code="test-images-in-training"
+            )
 
 
 def images_at(place: Path) -> dict[str, Any] | None:
@@ -214,12 +225,16 @@ def _odd_sizes(gallery: Gallery, record: ImagesConfig) -> Iterator[Finding]:
     if record.size is None and len(kinds) > 1:
         (height, width), count = kinds.most_common(1)[0]
         text = f"images have {len(kinds)} sizes, {count:,} of {len(gallery.sizes):,} are {height} x {width}"
-        yield Finding("error", f"{gallery.name}: {text}; set data.size, to which all are resized")
+        yield Finding("error", f"{gallery.name}: {text}; set data.size, to which all are resized", code="sizes-differ")
     if record.size is not None:
         is_smaller = (gallery.sizes < record.size).any(1)
         if is_smaller.any():
             size = f"{record.size[0]} x {record.size[1]}"
-            yield Finding("note", f"{_some(gallery, is_smaller)} smaller than data.size, {size}, and enlarged")
+            yield Finding(
+                "note",
+                f"{_some(gallery, is_smaller)} smaller than data.size, {size}, and enlarged",
+                code="images-enlarged",
+            )
 
 
 def _copies(gallery: Gallery, is_split: bool) -> Iterator[Finding]:
@@ -234,7 +249,7 @@ def _copies(gallery: Gallery, is_split: bool) -> Iterator[Finding]:
     repeated = f"{len(pairs):,} of {len(gallery.numbers):,} images repeat another one"
     text = f"{gallery.name}: {repeated}, first {' and '.join(names)}"
     leak = "; data.split may train on one and validate on the other" if is_split else ""
-    yield Finding("warning", f"{text}{leak}")
+    yield Finding("warning", f"{text}{leak}", code="images-repeated")
     if gallery.source.labels is not None:
         labels = gallery.source.labels[gallery.numbers]
         odd = [pair for pair in pairs if labels[pair[0]] != labels[pair[1]]]
@@ -242,7 +257,7 @@ def _copies(gallery: Gallery, is_split: bool) -> Iterator[Finding]:
             classes = " and ".join(repr(gallery.source.classes[labels[row]]) for row in odd[0])
             names = [gallery.source.locate(int(gallery.numbers[row])) for row in odd[0]]
             text = f"{gallery.name}: {len(odd):,} copies have another label, first {classes} of {' and '.join(names)}"
-            yield Finding("warning", text)
+            yield Finding("warning", text, code="labels-disagree")
 
 
 def _some(gallery: Gallery, which: np.ndarray) -> str:

@@ -163,5 +163,5 @@ def _images(name: str, data: dict[str, Any], stated: ImagesConfig | None) -> Ins
     try:
         record.create()
     except DataError as error:
-        findings += [Finding("error", problem) for problem in error.problems]
+        findings += [Finding("error", problem, code="refused") for problem in error.problems]
     return Inspection(name, galleries=galleries, data=data, findings=ranked(findings))

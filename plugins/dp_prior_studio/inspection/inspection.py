@@ -56,3 +56,14 @@ class Inspection:
         """Why training would refuse the data set without the episodes that are left out."""
         remain = (finding for finding in self.findings if not set(finding.leave_out) & set(self.leave_out))
         return [str(finding) for finding in remain if finding.severity == "error"]
+
+    def to_json(self) -> dict[str, Any]:
+        """The findings and gaps as `dp-prior inspect --json` writes them."""
+        return {
+            "name": self.name,
+            "episodes": None if self.survey is None else self.survey.count,
+            "findings": [finding.to_json() for finding in self.findings],
+            "not_shown": self.gaps,
+            "leave_out": [int(number) for number in self.leave_out],
+            "data": self.data,
+        }

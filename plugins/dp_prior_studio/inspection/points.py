@@ -89,7 +89,9 @@ class Cloud:
             finding = (
                 f"{self.key}: the last three numbers of a point go from {low:.3g} to {high:.3g}, so are no colours"
             )
-            yield Finding("warning", f"{finding}; the encoder reads positions alone, without white")
+            yield Finding(
+                "warning", f"{finding}; the encoder reads positions alone, without white", code="points-no-colours"
+            )
         if self.stated is None:
             return
         count, share = self.inside
@@ -97,9 +99,15 @@ class Cloud:
             finding = (
                 f"{self.key}: {count} points of a step ({share:.0%}) lie in the box, but count is {self.stated.count}"
             )
-            yield Finding("warning", f"{finding}; most lie from {self.box[0]} to {self.box[1]}")
+            yield Finding(
+                "warning", f"{finding}; most lie from {self.box[0]} to {self.box[1]}", code="points-outside-box"
+            )
         if None not in (self.stated.white, self.white) and self.stated.white != self.white:
-            yield Finding("warning", f"{self.key}: colours go to {self.white:g}, but white is {self.stated.white:g}")
+            yield Finding(
+                "warning",
+                f"{self.key}: colours go to {self.white:g}, but white is {self.stated.white:g}",
+                code="points-white",
+            )
 
 
 def look_at_points(
@@ -114,7 +122,7 @@ def look_at_points(
     numbers = survey.chosen.numbers[evenly_spread(len(survey.chosen.numbers), EPISODES).numpy()]
     for key, stated in keys.items():
         if fault := cloud_fault(survey.store, key):
-            findings.append(Finding("error", f"{key}: {fault}"))
+            findings.append(Finding("error", f"{key}: {fault}", code="points-fault"))
             continue
         try:
             cloud = Cloud.of(key, survey.store.episodes(key, survey.chosen.recorded, numbers), stated)
@@ -127,7 +135,13 @@ def look_at_points(
             continue
         if cloud is None:
             severity = "warning" if stated is None else "error"  # training refuses a key that a configuration names
-            findings.append(Finding(severity, f"{key}: no point is finite; look at the recording, or leave it out"))
+            findings.append(
+                Finding(
+                    severity,
+                    f"{key}: no point is finite; look at the recording, or leave it out",
+                    code="points-never-finite",
+                )
+            )
             continue
         clouds.append(cloud)
         findings += [*_empty_steps(cloud, survey, numbers), *cloud.findings()]
@@ -142,4 +156,4 @@ def _empty_steps(cloud: Cloud, survey: Survey, numbers: np.ndarray) -> Iterator[
         frames = [frame for episode, frame in places if episode == which]
         (episode,) = survey.chosen.named([int(numbers[which])])
         text = f"{cloud.key}: no point is finite in {len(frames)} steps"
-        yield Finding("error", text, episode, frames[0], [episode])
+        yield Finding("error", text, episode, frames[0], [episode], code="points-empty")

@@ -71,7 +71,9 @@ def inspect_named(config: TrainConfig, name: str, record: TrajectoriesConfig, da
     if isinstance(config.task, PolicyConfig):
         signals = surveyed.of("observation", "action")
         columns = {ACTION if signal.role == "action" else signal.name: signal.columns for signal in signals}
-        gaps = [Finding("note", line) for line in record.rollout_gaps(columns, config.task.n_obs_steps)]
+        gaps = [
+            Finding("note", line, code="rollout-gap") for line in record.rollout_gaps(columns, config.task.n_obs_steps)
+        ]
     findings = ranked([*inspection.findings, *_beside_signals(record, surveyed), *replays, *gaps])
     return replace(inspection, findings=findings, normalizers=normalizers, data=data)
 
@@ -103,7 +105,7 @@ def _beside_signals(data: TrajectoriesConfig, surveyed: Survey) -> Iterator[Find
             yield from refused(error.source, error.problems)
             continue
         if isinstance(part, FrameTexts):
-            yield from (Finding("warning", doubt) for doubt in part.warnings)
+            yield from (Finding("warning", doubt, code="instructions-same-embedding") for doubt in part.warnings)
 
 
 def inspect_all(name: str, record: EpisodeStoreRecord, action: ActionConfig | None) -> Inspection:
@@ -122,15 +124,21 @@ def inspect_all(name: str, record: EpisodeStoreRecord, action: ActionConfig | No
     cameras = dict.fromkeys(key for key in surveyed.cameras if key not in missing)
     depths = dict.fromkeys(key for key in surveyed.depths if key not in missing)
     inspection = _looked_at(name, surveyed, cameras, depths, dict.fromkeys(surveyed.clouds))
-    notes = [Finding("note", line) for line in files_beside(store, surveyed.count)]
+    notes = [Finding("note", line, code="beside-data") for line in files_beside(store, surveyed.count)]
     notes += [*off_rate(surveyed), *several_instructions(surveyed)]
-    notes += [Finding("note", line) for line in simulation_gap(surveyed)]
+    notes += [Finding("note", line, code="simulation-gap") for line in simulation_gap(surveyed)]
     if not surveyed.of("action"):
-        notes.append(Finding("note", f"no key is called action; {surveyed.action_hint or 'name it in data.action'}"))
+        notes.append(
+            Finding(
+                "note",
+                f"no key is called action; {surveyed.action_hint or 'name it in data.action'}",
+                code="action-unnamed",
+            )
+        )
     if joined is not None:
         text = f"the action is joined from {first_few(joined.stored_keys, 8)}, by their names"
-        notes.append(Finding("note", f"{text}; --set 'data.action.key=[...]' names other keys"))
-    notes += [Finding("note", line) for line in _rollout_gaps(record, surveyed)]
+        notes.append(Finding("note", f"{text}; --set 'data.action.key=[...]' names other keys", code="action-joined"))
+    notes += [Finding("note", line, code="rollout-gap") for line in _rollout_gaps(record, surveyed)]
     gaps = [f"{key}: videos on the Hub are downloaded if a configuration names them" for key in missing]
     normalizers = {signal.name: Limits() for signal in surveyed.of("observation", "action")}
     findings = ranked([*inspection.findings, *notes])
@@ -153,7 +161,11 @@ def several_instructions(surveyed: Survey) -> Iterator[Finding]:
     line = readable_json({"instruction": {**key, "folder": {"path": "texts", "format": "parquet"}}})
     embed = "dp-prior embed CONFIG --model hashed --key instruction --out texts"
     text = f"{len(texts)} instructions, which first settings do not read, so that the policy cannot tell them apart"
-    yield Finding("warning", f'{text}: write "language": {line} into data, and embed the texts by {embed}')
+    yield Finding(
+        "warning",
+        f'{text}: write "language": {line} into data, and embed the texts by {embed}',
+        code="instructions-unread",
+    )
 
 
 def _joined_action(surveyed: Survey) -> ActionConfig | None:
@@ -240,10 +252,10 @@ def _looked_at(
     stated_keys = [key for key, stated in (*depths.items(), *clouds.items()) if stated is not None]  # readable or not
     for key in (*stated_keys, *(entry.key for entry in (*distances, *points))):
         surveyed.unused.pop(key, None)
-    remarks = [Finding("note", remark) for remark in surveyed.store.remarks()]
+    remarks = [Finding("note", remark, code="remark") for remark in surveyed.store.remarks()]
     fault = surveyed.store.rate_fault()
     if fault:
-        remarks.append(Finding("warning", fault))
+        remarks.append(Finding("warning", fault, code="rate-form"))
     ordered = ranked(
         [*find(surveyed), *find_units(surveyed), *find_rotations(surveyed), *findings, *odd, *off, *remarks]
     )

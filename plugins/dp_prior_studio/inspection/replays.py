@@ -28,11 +28,11 @@ def replay_findings(config: TrainConfig, name: str, record: TrajectoriesConfig) 
             whole = WholeEpisodes(record.downloaded({}), replay.action, record.split.max_rows)
             ceiling = replay.of(whole).ceiling()
         except (ConfigError, DataError) as error:
-            yield Finding("note", f"not replayed: {error.source}: {'; '.join(error.problems)}")
+            yield Finding("note", f"not replayed: {error.source}: {'; '.join(error.problems)}", code="replay-skipped")
         except ImportError as error:
-            yield Finding("note", f"not replayed: {error}")
+            yield Finding("note", f"not replayed: {error}", code="replay-skipped")
         else:
-            yield Finding("warning" if ceiling.is_low else "note", str(ceiling))
+            yield Finding("warning" if ceiling.is_low else "note", str(ceiling), code="replay")
 
 
 def replayed_keys(config: TrainConfig, name: str) -> set[str]:

@@ -52,7 +52,11 @@ def _order(quaternion: Quaternion, survey: Survey) -> Iterator[Finding]:
         by = "the configuration reads it" if quaternion.is_declared else "the names say that it is"
         values_say = f"the values look like {likely[0]}: {likely[1]}"
         text = f"{quaternion.called}: {by} as a quaternion {quaternion.stated}, {values_say}"
-        yield Finding("warning", f"{text}; look into the recorder, and write {quaternion.setting(likely[0])}")
+        yield Finding(
+            "warning",
+            f"{text}; look into the recorder, and write {quaternion.setting(likely[0])}",
+            code="quaternion-order",
+        )
         return
     if quaternion.is_declared:
         return
@@ -63,9 +67,11 @@ def _order(quaternion: Quaternion, survey: Survey) -> Iterator[Finding]:
     if len(quaternion.flips):
         changes = f"changes its sign in {len(quaternion.flips):,} steps, though q and -q are one rotation"
         text = f"{quaternion.called}: a quaternion {changes}"
-        yield Finding("warning", f"{text}; {reading}; {remedy}", *survey.place(int(quaternion.flips[0])))
+        yield Finding(
+            "warning", f"{text}; {reading}; {remedy}", *survey.place(int(quaternion.flips[0])), code="quaternion-sign"
+        )
     else:
-        yield Finding("note", f"{quaternion.called}: a quaternion, {reading}; {remedy}")
+        yield Finding("note", f"{quaternion.called}: a quaternion, {reading}; {remedy}", code="quaternion")
 
 
 def _lengths(quaternion: Quaternion, survey: Survey) -> Iterator[Finding]:
@@ -78,7 +84,9 @@ def _lengths(quaternion: Quaternion, survey: Survey) -> Iterator[Finding]:
         text = f"{quaternion.called}: the length of the quaternion is {lengths}"
         remedy = "no rotation was recorded there; repair them, or leave the episodes out"
         severity = "error" if quaternion.is_declared else "warning"
-        yield Finding(severity, f"{text}: {remedy}", *survey.place(int(bad[0])), survey.owners(bad))
+        yield Finding(
+            severity, f"{text}: {remedy}", *survey.place(int(bad[0])), survey.owners(bad), code="quaternion-length"
+        )
 
 
 def _two_orders(quaternions: list[Quaternion]) -> Iterator[Finding]:
@@ -98,7 +106,11 @@ def _two_orders(quaternions: list[Quaternion]) -> Iterator[Finding]:
                 f"{first.called}, and {second.called}, are quaternions of different order: {straight:.2g} rad apart, "
                 f"{readings[best]:.2g} if the first is {best[0]} and the second {best[1]}"
             )
-            yield Finding("warning", f"{text}; write {first.setting(best[0])} and {second.setting(best[1])}")
+            yield Finding(
+                "warning",
+                f"{text}; write {first.setting(best[0])} and {second.setting(best[1])}",
+                code="quaternion-orders-differ",
+            )
 
 
 def _wraps(signal: Signal, survey: Survey) -> Iterator[Finding]:
@@ -122,7 +134,9 @@ def _wraps(signal: Signal, survey: Survey) -> Iterator[Finding]:
             encoder = "give it the encoder `angle`, or cosine and sine" if signal.role == "observation" else "unwrap it"
             setting = rotation_setting("START", "STOP", f"euler_xyz{unit}")
             remedy = f"alone, {encoder}; as one of three Euler angles, write {setting}"
-        yield Finding("warning", f"{text}: an angle that wraps around; {remedy}", *survey.place(int(rows[0])))
+        yield Finding(
+            "warning", f"{text}: an angle that wraps around; {remedy}", *survey.place(int(rows[0])), code="angle-wraps"
+        )
 
 
 def _euler_of(signal: Signal, place: int) -> tuple[int, str | None]:

@@ -133,7 +133,9 @@ def _mixture(numbers: np.ndarray, is_larger: np.ndarray, size: np.ndarray, where
     few, units = numbers[is_few].tolist(), _unit(factor)
     times = f"{factor:.3g} times" if is_few is is_larger else f"1/{factor:.3g} of"
     who = f"episodes {first_few(few)} have" if len(few) > 1 else f"episode {few[0]} has"
-    return Finding("warning", f"{where}: {who} {times} the size of the others; {units}?", few[0], leave_out=few)
+    return Finding(
+        "warning", f"{where}: {who} {times} the size of the others; {units}?", few[0], leave_out=few, code="units-mixed"
+    )
 
 
 def other_units(survey: Survey) -> Iterator[Finding]:
@@ -162,7 +164,7 @@ def other_units(survey: Survey) -> Iterator[Finding]:
                 text = (
                     f"{signal.name}, dimension {signal.called(j)}, follows the action's {actions[0].called(i)}, but is"
                 )
-                yield Finding("warning", f"{text} {size} its size; {units}?")
+                yield Finding("warning", f"{text} {size} its size; {units}?", code="units-differ")
 
 
 def still_grippers(survey: Survey) -> Iterator[Finding]:
@@ -172,7 +174,11 @@ def still_grippers(survey: Survey) -> Iterator[Finding]:
         is_gripper = np.array(["grip" in f"{signal.key} {name}".lower() for name in labels], bool)
         if still := np.flatnonzero(is_gripper & ~signal.statistics().varies).tolist():
             listed = first_few([signal.called(dimension) for dimension in still])
-            yield Finding("warning", f"{signal.name}, dimension {listed}: the gripper never moves; was it recorded?")
+            yield Finding(
+                "warning",
+                f"{signal.name}, dimension {listed}: the gripper never moves; was it recorded?",
+                code="gripper-still",
+            )
 
 
 def _larger_group(sizes: np.ndarray, widest: float = WIDEST) -> np.ndarray | None:

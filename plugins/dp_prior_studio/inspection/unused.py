@@ -28,8 +28,8 @@ def unused_keys(store: EpisodeStore, used: Collection[str], n_texts: int, unread
         unread: see `EpisodeStore.unread`, which may look into every file.
     """
     shapes = store.keys()
-    counted = [key for key in store.counted if key in shapes]
-    lines = {key: _line(store, key, shapes[key], n_texts) for key in shapes if key not in {*used, *counted}}
+    counted = [key for key in store.counted if key in shapes and key not in unread]
+    lines = {key: _line(store, key, shapes[key], n_texts) for key in shapes if key not in {*used, *counted, *unread}}
     derived = {", ".join(counted): "follow from the episodes"} if counted else {}
     return {**lines, **derived, **unread}
 
@@ -46,7 +46,9 @@ def _line(store: EpisodeStore, key: str, shape: tuple[int, ...], n_texts: int) -
         if label.startswith("complex"):
             return f"{label}, complex numbers; save real and imaginary parts as two keys"
         if label.startswith("language"):
-            return f"{label}, annotations, which are not read; save one text for each step as a key of its own"
+            if any(text_key.startswith(f"{key}.") for text_key in store.counted):
+                return f"{label}, annotations, whose texts have keys of their own"
+            return f'{label}, annotations; "type": "annotated_lerobot" in data.episodes has keys of their texts'
         return f"{label}, no numbers; texts are read by data.language"
     if len(shape) >= 2 and store.dtype(key) == "uint8":
         return f"{label}, no picture by its name or shape; to read it, name it in data.images"

@@ -85,7 +85,14 @@ def find_in_views(views: Mapping[str, Views], survey: Survey) -> Iterator[Findin
     for first, second in itertools.combinations(comparable, 2):
         common = sorted(first.pictures.keys() & second.pictures.keys())
         odd = [place for place in common if _is_exchanged(first, second, place)]
-        yield from _told(odd, common, survey, f"{first.camera} and {second.camera} are exchanged", "exchange them")
+        yield from _told(
+            odd,
+            common,
+            survey,
+            f"{first.camera} and {second.camera} are exchanged",
+            "exchange them",
+            "cameras-exchanged",
+        )
         exchanged |= {first.camera, second.camera} if odd else set()
     for camera_views in comparable:
         if camera_views.camera in exchanged:  # its other faults follow from the exchange
@@ -93,18 +100,18 @@ def find_in_views(views: Mapping[str, Views], survey: Survey) -> Iterator[Findin
         places = list(camera_views.pictures)
         odd = [place for place in places if _is_blue_for_red(camera_views, place)]
         problem = f"{camera_views.camera}: red and blue are exchanged"
-        yield from _told(odd, places, survey, problem, "one recorder wrote BGR; write RGB")
+        yield from _told(odd, places, survey, problem, "one recorder wrote BGR; write RGB", "colours-exchanged")
         yield from _moved(camera_views, survey)
 
 
-def _told(odd: list[int], places: list[int], survey: Survey, problem: str, remedy: str) -> Iterator[Finding]:
+def _told(odd: list[int], places: list[int], survey: Survey, problem: str, remedy: str, code: str) -> Iterator[Finding]:
     """One finding for all odd episodes."""
     if odd:
         numbers = survey.chosen.named(odd)
         beside = "against the other" if len(places) == 2 else f"of {len(places)} looked at"
         listed = ", ".join(map(str, numbers))
         text = f"{problem} in episode{'s' * (len(odd) > 1)} {listed} {beside}; {remedy}"
-        yield Finding("warning", text, numbers[0], leave_out=numbers if 2 * len(odd) < len(places) else ())
+        yield Finding("warning", text, numbers[0], leave_out=numbers if 2 * len(odd) < len(places) else (), code=code)
 
 
 def _distance(first: np.ndarray, second: np.ndarray) -> float:
@@ -147,7 +154,7 @@ def _moved(views: Views, survey: Survey) -> Iterator[Finding]:
         how = f"{'up to ' * (len(shifts) > 1)}{right:.0%} of the width, {down:.0%} of the height"
         problem = f"{views.camera}: the camera stands otherwise, by {how},"
         remedy = "look at the page; a policy sees the task from one place only"
-        yield from _told(list(shifts), list(views.pictures), survey, problem, remedy)
+        yield from _told(list(shifts), list(views.pictures), survey, problem, remedy, "camera-moved")
 
 
 def _details(picture: np.ndarray) -> np.ndarray:

@@ -94,7 +94,7 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
 
         def downloaded(commit: str | None, names: Iterable[str]) -> tuple[Path, str]:
             path, commit = download(self.repo, commit, [(within / name).as_posix() for name in names])
-            if not self.is_at(path / inside):
+            if not LeRobotStoreConfig.is_at(path / inside):
                 lacking = PurePosixPath(inside, "meta", "info.json")
                 problem = f"gave no {lacking}; check data.episodes.folder, or try again where the network was away"
                 raise DataError(f"https://huggingface.co/datasets/{self.repo} at {commit}", [problem])
@@ -260,6 +260,10 @@ class LeRobotStore(EpisodeStore):
     def texts(self) -> dict[int, str]:
         """The instructions of meta/tasks by number; empty if both this file and the column `task_index` are missing."""
         return self.meta.tasks() if self.text_files() or TASK in self.meta.features else {}
+
+    def texts_of(self, key: str) -> dict[int, str]:
+        """See `EpisodeStore`; `subtask_index` of LeRobot 0.5 numbers the texts of meta/subtasks."""
+        return self.meta.tasks("subtask") if key == "subtask_index" else self.texts()
 
     def text_files(self) -> list[Path]:
         return [self.meta.tasks_file] if self.meta.tasks_file.is_file() else []

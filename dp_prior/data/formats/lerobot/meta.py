@@ -110,28 +110,28 @@ class LeRobotMeta:
         part.lengths = _in_order_of_rows(self.lengths, part.tables)
         return part
 
-    def tasks(self) -> dict[int, str]:
-        """Read the texts of meta/tasks by the number in `task_index`.
+    def tasks(self, kind: str = "task") -> dict[int, str]:
+        """Read the texts of meta/tasks by the number in `task_index`, or those of another kind such as "subtask".
 
         Raises:
             DataError: the file is missing, empty or damaged.
         """
-        path = self.tasks_file
+        path, number = self.tasks_file.with_stem(f"{kind}s"), f"{kind}_index"
         if path.suffix == ".parquet":
-            table = read_columns(path, ["task_index"], ("task", "__index_level_0__"))  # the index, as pandas writes it
-            texts = [name for name in table.column_names if name != "task_index"]
-            columns = [table.column(name).to_pylist() for name in ("task_index", *texts[:1])]
+            table = read_columns(path, [number], (kind, "__index_level_0__"))  # the index, as pandas writes it
+            texts = [name for name in table.column_names if name != number]
+            columns = [table.column(name).to_pylist() for name in (number, *texts[:1])]
             rows = list(zip(*columns, strict=True)) if texts else []
         else:
             with decoding(path, "is not a list of tasks"):
                 lines = [json.loads(line) for line in _lines(path) if line.strip()]
-                rows = [(line["task_index"], line["task"]) for line in lines]
-        if not rows or not all(type(number) is int and isinstance(text, str) for number, text in rows):
+                rows = [(line[number], line[kind]) for line in lines]
+        if not rows or not all(type(place) is int and isinstance(text, str) for place, text in rows):
             raise DataError(str(path), ["is not a list of tasks: expected a number and a text in each row"])
         tasks = dict(rows)
-        for number, text in rows:
-            if tasks[number] != text:
-                problem = f"task_index {number} is {text!r} and {tasks[number]!r}; expected one text"
+        for place, text in rows:
+            if tasks[place] != text:
+                problem = f"{kind}_index {place} is {text!r} and {tasks[place]!r}; expected one text"
                 raise DataError(str(path), [problem])
         return tasks
 

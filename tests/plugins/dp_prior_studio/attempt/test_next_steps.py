@@ -25,7 +25,11 @@ def test_a_longer_training_comes_first_unless_there_is_something_to_repair():
     [(reason, command, words), (_, second, _)] = steps(CLEAR)
     assert (command, words) == ("train", ["tried/mine/proposal.json"]) and second == "serve"
     assert told(reason, "12,000", "100", "10 min")
-    findings = [Finding("warning", "jumps", 3), Finding("warning", "idle"), Finding("note", "odd")]
+    findings = [
+        Finding("warning", "jumps", 3, code="jumps"),
+        Finding("warning", "idle", code="jumps"),
+        Finding("note", "odd", code="jumps"),
+    ]
     (reason, command, words), *following = steps(CLEAR, findings=findings)
     assert command == "inspect" and words == ["mine.npz", "--html", "tried/mine/inspection.html"]
     assert told(reason, "jumps", "episode 3", 1) and following == steps(CLEAR)

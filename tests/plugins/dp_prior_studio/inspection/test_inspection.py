@@ -4,10 +4,10 @@ from dp_prior_studio.inspection.finding import Finding
 from dp_prior_studio.inspection.inspection import Inspection
 
 FINDINGS = [
-    Finding("error", "one", 1, leave_out=[1, 2]),
-    Finding("error", "other", 3, leave_out=[3]),
-    Finding("error", "all"),
-    Finding("warning", "odd", leave_out=[4]),
+    Finding("error", "one", 1, leave_out=[1, 2], code="jumps"),
+    Finding("error", "other", 3, leave_out=[3], code="jumps"),
+    Finding("error", "all", code="jumps"),
+    Finding("warning", "odd", leave_out=[4], code="jumps"),
 ]
 
 

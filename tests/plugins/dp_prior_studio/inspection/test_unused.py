@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
 from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior_studio.inspection.inspect import inspect, write_config
 from dp_prior_studio.inspection.proposal import propose
@@ -94,7 +95,7 @@ def test_the_keys_that_a_format_counts_are_one_line(tmp_path):
     assert told(found.survey.unused["task_index"], "number", "instruction")
 
 
-def test_annotations_of_lerobot_are_not_said_to_be_read(tmp_path):
+def test_annotations_of_lerobot_are_told_with_the_keys_of_their_texts(tmp_path):
     """Its columns of type `language` hold a list of messages for each step."""
     pytest.importorskip("pyarrow", reason="NOT CHECKED: the extra lerobot is not installed")
     from dp_prior_foreign.convert import convert
@@ -106,7 +107,15 @@ def test_annotations_of_lerobot_are_not_said_to_be_read(tmp_path):
     (tmp_path / "d/meta/info.json").write_text(json.dumps(info))
     (found,) = inspect(str(tmp_path / "d"))
     line = found.survey.unused["language_events"]
-    assert told(line, "language", "not read") and "data.language" not in line
+    assert told(line, "language", "annotations") and "data.language" not in line
+    assert told(found.survey.unused["language_events.interjection"], "interjection", "data.language")
+    assert "language_events.interjection" not in "".join(found.survey.unused.values())
+    assert told(
+        unused_keys(LeRobotStoreConfig(path=tmp_path / "d").create(), (), 0, {})["language_events"],
+        "language",
+        "annotated_lerobot",
+        "data.episodes",
+    )
 
 
 def test_robosuite_s_own_file_is_told_what_its_states_are(tmp_path):

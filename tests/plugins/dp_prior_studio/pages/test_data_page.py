@@ -29,7 +29,11 @@ def inspection(seen, name="a", findings=(), **more):
     return Inspection(name, seen, data=data, findings=list(findings), normalizers={"action": Limits()}, **more)
 
 
-FAULTS = [Finding("error", "state: a <fault>", 3, 7), Finding("warning", "one"), Finding("warning", "two")]
+FAULTS = [
+    Finding("error", "state: a <fault>", 3, 7, code="jumps"),
+    Finding("warning", "one", code="jumps"),
+    Finding("warning", "two", code="jumps"),
+]
 
 
 def shown(path):
