@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dp_prior.networks import layers
 from dp_prior.tensors import randomness
 
 FREE = (
@@ -60,6 +61,7 @@ def like_a_gpu() -> Iterator[None]:
         return contextlib.nullcontext() if device == "meta" else autocast(device, **options)
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layers, "CHANNELS_FIRST", {*layers.CHANNELS_FIRST, "meta"})
         patch.setattr(torch.nn.functional, "mish", _Mish.apply)
         patch.setattr(torch, "is_autocast_enabled", lambda device="cpu": device != "meta" and is_enabled(device))
         patch.setattr(torch, "autocast", entered)

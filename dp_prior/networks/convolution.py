@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dp_prior.networks.kernels.taps import Tap, TapProducts, Taps, transposed_product, windows_product
-from dp_prior.networks.layers import KernelLinear, as_image, as_sequence, compute_dtype
+from dp_prior.networks.layers import KernelLinear, as_image, as_sequence, compute_dtype, is_channels_first
 
 Way = Literal["products", "one product", "library"]
 
@@ -18,8 +18,8 @@ Way = Literal["products", "one product", "library"]
 class Convolution(nn.Module):
     """Base class of the convolutions: parameters, and the choice of the fastest kernel.
 
-    The weight has the memory layout of the kernels. The state dict saves and loads the weight in the layout of
-    `nn.Conv1d` or `nn.ConvTranspose1d`, as a view of the same memory.
+    The weight has the memory layout of the kernels, on a device of `CHANNELS_FIRST` that of the counterpart. The state
+    dict saves and loads the weight in the layout of `nn.Conv1d` or `nn.ConvTranspose1d`, as a view of the same memory.
     """
 
     taps: Taps
@@ -58,12 +58,23 @@ class Convolution(nn.Module):
         gradient is slow). Otherwise torch's convolution.
         """
         positions = x.shape[1] // self.taps.sources
-        if x.device.type != "cpu" or torch.compiler.is_exporting():  # an exported graph is for every batch size
+        is_for_cpu = x.device.type == "cpu" and not is_channels_first(x)
+        if not is_for_cpu or torch.compiler.is_exporting():  # an exported graph is for every batch size
             return "library"
         if not torch.is_grad_enabled() and x.shape[0] * positions <= 128:
             return "one product"
         is_wide = x.shape[2] * self.bias.shape[0] >= 128 * 128
         return "products" if is_wide and (positions <= 4 or x.dtype is torch.bfloat16) else "library"
+
+    def _apply(self, *args: Any, **options: Any) -> Convolution:
+        """Move or cast the parameters, and give the weight the memory layout of the device's kernels."""
+        super()._apply(*args, **options)
+        weight = self.weight.data
+        if is_channels_first(weight):
+            self.weight.data = weight.permute(self.torch_form).contiguous().permute(self.torch_form)
+        else:
+            self.weight.data = weight.contiguous()
+        return self
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -133,6 +144,12 @@ class Upsample1d(Convolution):
 
 class PointwiseConv1d(KernelLinear):
     """`nn.Conv1d` of kernel 1."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, H, C) -> (B, H, O)."""
+        if not is_channels_first(x) or torch.compiler.is_compiling():  # compiled code chooses its own layouts
+            return super().forward(x)
+        return as_sequence(F.conv2d(as_image(x), self.weight[:, :, None, None], self.bias))
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)

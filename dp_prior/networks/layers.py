@@ -1,7 +1,8 @@
 """Layers of the backbones: linear, Mish, step embedding, modulation, norm.
 
-Sequences are (B, H, C), channels last, from the noisy chunk (B, H, A) to the output. A layer computes the same function
-as its torch counterpart, on a CPU with a faster kernel from `kernels/` where available.
+Sequences are (B, H, C) from the noisy chunk (B, H, A) to the output. Their memory is in the same order, but for
+convolutions on the devices of `CHANNELS_FIRST`. A layer computes the same function as its torch counterpart, on a CPU
+with a faster kernel from `kernels/` where available.
 """
 
 from __future__ import annotations
@@ -14,6 +15,15 @@ from torch import Tensor, nn
 
 from dp_prior.networks.kernels.mish import MishBySigmoid
 from dp_prior.networks.kernels.products import linear
+
+CHANNELS_FIRST = {"cuda"}
+"""Devices where a sequence of convolutions and group norms has the memory order (B, C, H): their group norm has no
+kernel for channels last, so it copies its input and returns channels first, and the next convolution copies back."""
+
+
+def is_channels_first(x: Tensor) -> bool:
+    """Whether the kernels of the tensor's device want the channels before the positions in memory."""
+    return x.device.type in CHANNELS_FIRST
 
 
 def compute_dtype(weight: Tensor) -> torch.dtype:
@@ -106,8 +116,21 @@ class RMSNorm(nn.RMSNorm):
         return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
+def arranged(x: Tensor) -> Tensor:
+    """(B, H, C), the same in the memory order of the device's convolutions."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2) if is_channels_first(x) else x
+
+
+def joined_channels(*parts: Tensor) -> Tensor:
+    """Concatenate the channels of (B, H, C_i), in the memory order of the device's convolutions."""
+    if not is_channels_first(parts[0]):
+        return torch.cat(parts, dim=-1)
+    return torch.cat([part.transpose(1, 2) for part in parts], dim=1).transpose(1, 2)
+
+
 def as_image(x: Tensor) -> Tensor:
-    """(B, H, C) -> (B, C, 1, H), a view: torch's channels-last memory format, for which torch has special kernels."""
+    """(B, H, C) -> (B, C, 1, H), a view: torch's channels-last memory format, for which torch has special kernels on a
+    CPU; the contiguous format for a sequence that is `arranged` for a device of `CHANNELS_FIRST`."""
     return x.unsqueeze(1).permute(0, 3, 1, 2)
 
 

@@ -28,6 +28,7 @@ from dp_prior.run.config import TrainConfig
 from dp_prior.run.directory import RunDirectory
 from dp_prior.run.exit_file import ExitFile, explain
 from dp_prior.run.scores import MEDIA
+from dp_prior.tensors.compilation import COMPILED
 from dp_prior.tensors.randomness import derive_seed
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.measure import evaluators_of
@@ -179,6 +180,18 @@ class Assembly:
                 DATA: self.data.document(),
             },
         )
+
+    def choose_compilation(self, trainer: PolicyTrainer) -> None:
+        """Where `train.compile` is "auto", compile the trainer's steps if that pays. A collective."""
+        if self.config.train.compile != "auto":
+            return
+        if self.ranks.device.type not in COMPILED:
+            trainer.compilation = f"off, which is faster on {self.ranks.device.type}"
+            return
+        from dp_prior.run.compile_choice import choose
+
+        with self.ranks.busy():
+            trainer.compilation = choose(trainer)
 
     def restore(self, trainer: PolicyTrainer, snapshot: Snapshot, allow_changes: Iterable[str] = ()) -> None:
         """Resume from a snapshot and report what has changed since.

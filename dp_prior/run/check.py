@@ -89,6 +89,7 @@ def check(
                 resolved = config.model_copy(update={"task": parts.config.task})
                 now = {**trainer.documents, CONFIG: resolved.to_document()}  # with its savers
                 trainer.progress = _compare(parts, now, source, allow_changes)
+            parts.choose_compilation(trainer)
             lines = [plan(config, parts, trainer, source)]
             start, trainer.progress = trainer.progress, Progress()
             batches = parts.loader.from_sample(0)

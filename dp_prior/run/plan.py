@@ -41,6 +41,7 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, checkpoin
         "verified": parts.integrity.scope(),
         "model": f"{config.task.backbone.type}, {weights / 1e6:.2f} M parameters, {config.train.precision} on "
         f"{ranks} x {parts.ranks.device.type}",
+        "compile": trainer.compilation,
         "optimizer": "; ".join(filter(None, [tuned_parts(trainer.optimizer), divided])),
         "batch": batch_line(loader, config.data.step_size),
         "budget": f"{trainer.total_samples:,} samples = {trainer.total_steps:,} steps = "

@@ -115,6 +115,7 @@ class Run:
                 checkpoint = self._find_checkpoint(services, resume, allow_changes)
                 has_new_savers = parts.ranks.decide(self._finds_new_savers)
                 trainer = self._start(services, checkpoint, allow_changes)
+                parts.choose_compilation(trainer)
                 parts.report(plan(parts.config, parts, trainer, checkpoint))
                 begun = trainer.progress, trainer.unmeasured
                 fit(trainer, parts, services)

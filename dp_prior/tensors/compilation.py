@@ -16,13 +16,17 @@ from torch.utils._pytree import tree_map_only
 from dp_prior.config import ConfigError
 from dp_prior.tensors.randomness import derive_seed
 
-Compile = Literal["off", "default", "reduce-overhead", "max-autotune"]
+Mode = Literal["off", "default", "reduce-overhead", "max-autotune"]
+Compile = Literal["auto", Mode]
 
-CUDA_GRAPHS: tuple[Compile, ...] = ("reduce-overhead", "max-autotune")
+COMPILED = {"cuda"}
+"""Devices on which "auto" may compile; on a CPU torch's compiler takes a minute and gains nothing."""
+
+CUDA_GRAPHS: tuple[Mode, ...] = ("reduce-overhead", "max-autotune")
 """Modes that record CUDA graphs on a GPU. A graph writes its results to the same memory every time."""
 
 
-def compiled(function: Callable[..., Any], mode: Compile, setting: str, *, dynamic: bool | None = None) -> Callable:
+def compiled(function: Callable[..., Any], mode: Mode, setting: str, *, dynamic: bool | None = None) -> Callable:
     """The function, compiled at the first call; unchanged if `mode` is "off".
 
     Args:
@@ -53,7 +57,7 @@ def compiled(function: Callable[..., Any], mode: Compile, setting: str, *, dynam
     return call
 
 
-def _options(mode: Compile) -> dict[str, Any]:
+def _options(mode: Mode) -> dict[str, Any]:
     """The options of torch's compiler for a mode.
 
     Where there is a GPU, without its choice of memory layouts: torch 2.11 predicts another layout for the gradient of a

@@ -27,7 +27,7 @@ from dp_prior.job.accelerator import make_accelerator
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.stop import Abandoned
 from dp_prior.tensors.batch import Batch
-from dp_prior.tensors.compilation import Compile, compiled
+from dp_prior.tensors.compilation import Compile, Mode, compiled
 from dp_prior.tensors.metrics import Means, by_quartile
 from dp_prior.tensors.randomness import Randomness, derive_seed, seed_torch
 from dp_prior.tracking import TrackerConfig
@@ -66,18 +66,20 @@ class _Wrapped(nn.Module):
         super().__init__()
         self.model = model
         self._is_diffused = hasattr(model, "process")
-        self._loss = compiled(model.forward, compile_mode, "train.compile", dynamic=False)
+        mode: Mode = "off" if compile_mode == "auto" else compile_mode
+        self.loss_of = compiled(model.forward, mode, "train.compile", dynamic=False)
 
     def forward(self, batch: Batch, random: Randomness, self_condition: bool) -> Loss:
         if not self._is_diffused:
-            return samplewise_loss(self._loss(batch), batch)
-        return self._loss(batch, random, self_condition)
+            return samplewise_loss(self.loss_of(batch), batch)
+        return self.loss_of(batch, random, self_condition)
 
 
 class PolicyTrainer:
     """Trains a model until its budget is spent; can continue from any snapshot of itself.
 
     Attributes:
+        compilation: whether `train.compile` "auto" compiles and why; empty without a choice.
         parts: what a snapshot holds besides weights, clock and counters, by the name in a checkpoint; a part that is
             added here is saved and resumed.
     """
@@ -124,7 +126,9 @@ class PolicyTrainer:
         self.optimizer = made(config.optimizer, "create", config.optimizer.create(self.online), AdamW)
         if config.shard_optimizer and ranks.num_processes > 1:
             self.optimizer.shards = Shards(self.optimizer.parameters, ranks)
-        self.wrapped = ranks.distributed(_Wrapped(self.online, config.compile))
+        self.region = _Wrapped(self.online, config.compile)
+        self.wrapped = ranks.distributed(self.region)
+        self.compilation = ""
         self.means = Means()
         self.guard = Guard(self.device)
         self.divergence = Divergence()

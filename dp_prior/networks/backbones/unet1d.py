@@ -20,7 +20,16 @@ from torch import Tensor, nn
 from dp_prior.networks.backbones.backbone_record import BackboneRecord, NamedAxes, Sizes
 from dp_prior.networks.convolution import Conv1d, Downsample1d, PointwiseConv1d, Upsample1d
 from dp_prior.networks.encoders.published_weights import rename
-from dp_prior.networks.layers import FiLM, GroupNorm, StepEmbedding, compute_dtype, mish
+from dp_prior.networks.layers import (
+    FiLM,
+    GroupNorm,
+    StepEmbedding,
+    arranged,
+    compute_dtype,
+    is_channels_first,
+    joined_channels,
+    mish,
+)
 
 PUBLISHED_HEAD_GROUPS = 8
 """Groups of the head in Diffusion Policy's and LeRobot's networks, which pass n_groups to every block but the last."""
@@ -180,7 +189,7 @@ class UNet1D(nn.Module):
         x, modulating = self._inputs(x_t.to(dtype), cond.to(dtype))
         features = torch.cat([self.step_embedding(t).to(dtype), modulating], dim=1)
         features = mish(features)  # computed once here for all blocks
-        skips = []
+        x, skips = arranged(x), []
         for level in self.down:
             x = level(x, features)
             skips.append(x)
@@ -188,8 +197,9 @@ class UNet1D(nn.Module):
         for block in self.mid:
             x = block(x, features)
         for level in self.up:
-            x = level.resample(level(torch.cat([x, skips.pop()], dim=-1), features))
-        return self.head(x)
+            x = level.resample(level(joined_channels(x, skips.pop()), features))
+        y = self.head(x)
+        return y.contiguous() if is_channels_first(y) else y
 
     def load_published(self, weights: Mapping[str, Tensor]) -> None:
         """Load the weights of a published network; see `rename_published`. n_groups must be as in its training.
@@ -224,7 +234,7 @@ class LocalResidualBlock(ResidualBlock):
     def forward(self, x: Tensor, cond: Tensor) -> Tensor:
         """(B, H, in_channels + local_channels), (B, cond_dim) after Mish -> (B, H, out_channels)."""
         x, local = x.split(self.channels, dim=-1)
-        return super().forward(x, cond) + self.local(local, cond)
+        return super().forward(arranged(x), cond) + self.local(arranged(local), cond)
 
 
 class LocalUNet1D(UNet1D):

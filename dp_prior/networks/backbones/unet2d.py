@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from dp_prior.config.extras import needing
 from dp_prior.networks.backbones.backbone_record import ImageBackboneRecord, Sizes
 from dp_prior.networks.dropout import Dropout, recomputed
-from dp_prior.networks.layers import compute_dtype
+from dp_prior.networks.layers import compute_dtype, is_channels_first
 
 
 class UNet2DConfig(ImageBackboneRecord):
@@ -165,8 +165,8 @@ class UNet2D(nn.Module):
         dtype = compute_dtype(self.unet.conv_in.weight)
         label = cond[:, 0].to(dtype) if self.has_label else None
         x_t = x_t.movedim(-1, 1).to(dtype)
-        if dtype is torch.bfloat16 and x_t.device.type == "cpu":
-            x_t = x_t.contiguous()  # torch's group norm in bfloat16 takes 7 times longer with channels last
+        if is_channels_first(x_t) or (dtype is torch.bfloat16 and x_t.device.type == "cpu"):
+            x_t = x_t.contiguous()  # torch's group norm in bfloat16 on a CPU takes 7 times longer with channels last
         return self.unet(x_t, t * self.timestep_scale, class_labels=label, return_dict=False)[0].movedim(1, -1)
 
 

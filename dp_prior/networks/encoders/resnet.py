@@ -31,7 +31,7 @@ from dp_prior.networks.encoders.published_weights import (
     rename,
 )
 from dp_prior.networks.encoders.spatial_softmax import MeanPool, SpatialSoftmax
-from dp_prior.networks.layers import KernelLinear, compute_dtype
+from dp_prior.networks.layers import KernelLinear, compute_dtype, is_channels_first
 from dp_prior.tensors.batch import Kind
 from dp_prior.tensors.crop import Crop
 from dp_prior.tensors.randomness import Randomness
@@ -222,6 +222,8 @@ class ResNet(FineTuned):
     def forward(self, images: Tensor) -> Tensor:
         """(N, in_channels, H, W) -> (N, channels, *output_size((H, W)))."""
         images = images.to(compute_dtype(self.conv1.weight))
+        if is_channels_first(images) and isinstance(self.bn1, nn.GroupNorm):
+            images = images.contiguous()
         x = self.maxpool(F.relu(self.bn1(self.conv1(images)), inplace=True))
         for level in range(self.n_levels):
             x = self.get_submodule(f"layer{level + 1}")(x)

@@ -1,0 +1,173 @@
+"""`train.compile` "auto" on a GPU: a step is compiled where enough training is left, if it then computes the same in
+less time. Each reason against it is one line; training goes on with plain steps, and no setting is to blame."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from textwrap import shorten
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from dp_prior.tensors.batch import Batch
+from dp_prior.tensors.compilation import Mode, compiled
+from dp_prior.tensors.randomness import Randomness, derive_seed, seed_torch
+from dp_prior.training.trainer import PolicyTrainer
+
+T = TypeVar("T")
+Variant = tuple[Batch, bool]
+
+WORTH_S = 600.0
+"""Seconds of plain steps from which compiling pays: the compiler takes a minute or two and saves a third of a step."""
+
+REPEATS = 3
+"""Of each measured step: kernels are selected in the first, and a CUDA graph is recorded in the second."""
+
+BOUNDS = {"fp32": (1e-3, 2e-2), "bf16": (2e-2, 0.1), "fp16": (2e-2, 0.1)}
+"""Largest relative differences of the loss, and of all gradients together, by `train.precision`."""
+
+MOST_MEMORY = 1 / 3
+"""Share of the GPU that plain steps may have reserved where CUDA graphs, with memory of their own, are recorded."""
+
+log = logging.getLogger(__name__)
+
+
+class MeasuredGradient(NamedTuple):
+    """The loss, the gradients by name, on the host, and the seconds of one micro-batch."""
+
+    loss: float
+    gradients: dict[str, Tensor]
+    seconds: float
+
+
+def choose(trainer: PolicyTrainer) -> str:
+    """Compile the trainer's step if that pays, and describe the choice in one line. A collective."""
+    progress, ranks = trainer.progress, trainer.ranks
+    micro_batches = trainer.loader.global_batch(progress.samples_seen)
+    steps_left = max(0, trainer.total_samples - progress.samples_seen) / trainer.loader.global_batch_size
+    if not steps_left:
+        return "off, nothing is left to train"
+    variants = _variants(trainer, micro_batches)
+    plain, reason = _on_all_ranks(trainer, lambda: _measured(trainer, trainer.online.forward, variants[0]))
+    seconds = 0.0 if plain is None else plain.seconds * len(micro_batches)
+    seconds = ranks.exchange(seconds)[:, 0].max().item()
+    if not reason and steps_left * seconds < WORTH_S:
+        return f"off, about {steps_left * seconds:.3g} s of training are left and compiling takes a minute or more"
+    mode = _mode(trainer, micro_batches)
+    if not reason:
+        faster, reason = _on_all_ranks(trainer, lambda: _compiled(trainer, variants, mode))
+    if reason:
+        if ranks.is_main_process:
+            log.warning("train.compile: steps are not compiled, %s", reason)
+        return f"off, {reason}"
+    call, saved = faster
+    trainer.region.loss_of = call
+    return f"{mode}, {saved}"
+
+
+def _variants(trainer: PolicyTrainer, micro_batches: list[Batch]) -> list[Variant]:
+    """A micro-batch of every size, with and without the network's own estimate where steps have both."""
+    sizes = {len(batch): batch for batch in micro_batches}
+    step_size = trainer.loader.global_batch_size
+    conditions = {trainer.process.self_conditions(trainer.seed, step_size * step) for step in range(100)}
+    return [(batch, condition) for batch in sizes.values() for condition in sorted(conditions)]
+
+
+def _mode(trainer: PolicyTrainer, micro_batches: list[Batch]) -> Mode:
+    """CUDA graphs for one rank and one micro-batch, where the GPU has memory for them."""
+    has_room = True
+    if trainer.device.type == "cuda":
+        _, total = torch.cuda.mem_get_info(trainer.device)
+        has_room = torch.cuda.max_memory_reserved(trainer.device) < MOST_MEMORY * total
+    is_alone = trainer.ranks.num_processes == len(micro_batches) == 1
+    return "reduce-overhead" if is_alone and has_room else "default"
+
+
+def _compiled(trainer: PolicyTrainer, variants: list[Variant], mode: Mode) -> tuple[Callable[..., Any], str]:
+    """The compiled loss of micro-batches, and by how much it is faster.
+
+    Raises:
+        ValueError: it computes something else, or is no faster.
+        ConfigError: there is no compiler or it fails.
+    """
+    begun, plain_loss = time.perf_counter(), trainer.online.forward
+    fast = compiled(plain_loss, mode, "train.compile", dynamic=False)
+    for variant in variants:
+        expected, found = (_measured(trainer, loss_of, variant) for loss_of in (plain_loss, fast))
+        _check(found, expected, *BOUNDS[trainer.config.precision])
+    took_s = time.perf_counter() - begun
+
+    def call(*arguments: Any) -> Any:
+        with torch.compiler.set_stance("eager_on_recompile"):  # another shape is computed without the compiler
+            return fast(*arguments)
+
+    steps = f"{1e3 * found.seconds:.3g} ms in place of {1e3 * expected.seconds:.3g}"
+    return call, f"a micro-batch takes {steps}, after {took_s:.0f} s"
+
+
+def _check(found: MeasuredGradient, expected: MeasuredGradient, loss_bound: float, gradient_bound: float) -> None:
+    """Raises ValueError if a compiled trial differs from a plain one, or takes no less time."""
+    error = abs(found.loss - expected.loss)
+    if not error <= loss_bound * abs(expected.loss):  # so for NaN, too
+        losses = f"{found.loss:.6g} compiled and {expected.loss:.6g} plain"
+        raise ValueError(f"the first loss is {losses}; expected a relative difference of at most {loss_bound:g}")
+    differences = [found.gradients[name] - value for name, value in expected.gradients.items()]
+    norms = [nn.utils.get_total_norm(values) for values in (differences, list(expected.gradients.values()))]
+    if not norms[0] <= gradient_bound * norms[1]:
+        share = f"{norms[0] / norms[1]:.2g} of its norm; expected at most {gradient_bound:g}"
+        raise ValueError(f"the first gradient differs from the plain one by {share}")
+    if found.seconds >= expected.seconds:
+        raise ValueError(f"a compiled micro-batch takes {found.seconds:.2g} s and a plain one {expected.seconds:.2g}")
+
+
+def _measured(trainer: PolicyTrainer, loss_of: Callable[..., Any], variant: Variant) -> MeasuredGradient:
+    """The last of several losses and gradients of one micro-batch; the trainer and its model stay as they are."""
+    model, region, (batch, condition) = trainer.online, trainer.region, variant
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    plain_loss, was_training = region.loss_of, model.training
+    region.loss_of = loss_of
+    model.train()
+    try:
+        for _ in range(REPEATS):
+            trainer.optimizer.zero_grad()
+            seed_torch(derive_seed(trainer.seed, "torch", trainer.ranks.process_index, 0), trainer.device)
+            begun = _now(trainer.device)
+            random = Randomness.from_counts(trainer.seed, "training", batch.positions)
+            total = region(batch, random, condition).total
+            total.backward()
+            seconds = _now(trainer.device) - begun
+            with torch.no_grad():
+                for buffer, value in buffers:
+                    buffer.copy_(value)
+        parameters = [(name, value.grad) for name, value in model.named_parameters() if value.grad is not None]
+        return MeasuredGradient(total.item(), {name: gradient.float().cpu() for name, gradient in parameters}, seconds)
+    finally:
+        region.loss_of = plain_loss
+        model.train(was_training)
+        trainer.optimizer.zero_grad()
+
+
+def _now(device: torch.device) -> float:
+    """Seconds on a clock, once the device has done all that it was asked."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _on_all_ranks(trainer: PolicyTrainer, work: Callable[[], T]) -> tuple[T | None, str]:
+    """The result of work, and why a rank has failed in it: empty if none has. A collective."""
+    result, reason = None, ""
+    try:
+        result = work()
+    except Exception as error:  # of the compiler, the driver or a module: the reason is told, and nothing depends on it
+        problem = " ".join(str(getattr(error, "problems", [error])[0]).split())
+        reason = f"{type(error).__name__}: {shorten(problem, 300, placeholder=' ...')}"
+        if trainer.device.type == "cuda":
+            torch.compiler.reset()
+            torch.cuda.empty_cache()
+    trainer.ranks.meet()
+    reasons = filter(None, trainer.ranks.tell_all(reason))
+    return result, next(reasons, "")
