@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from itertools import product
 from textwrap import shorten
 from typing import Any, NamedTuple, TypeVar
 
@@ -73,7 +74,7 @@ def _variants(trainer: PolicyTrainer, micro_batches: list[Batch]) -> list[Varian
     sizes = {len(batch): batch for batch in micro_batches}
     step_size = trainer.loader.global_batch_size
     conditions = {trainer.process.self_conditions(trainer.seed, step_size * step) for step in range(100)}
-    return [(batch, condition) for batch in sizes.values() for condition in sorted(conditions)]
+    return [*product(sizes.values(), sorted(conditions))]
 
 
 def _mode(trainer: PolicyTrainer, micro_batches: list[Batch]) -> Mode:
