@@ -1,10 +1,12 @@
-"""Entry points: other packages join by names in their metadata, and are imported when one of their names is used."""
+"""Other packages: plug-ins, which join by entry points and are imported when a name is used, and optional packages."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 PREFIX = "dp_prior."
@@ -12,6 +14,9 @@ PREFIX = "dp_prior."
 
 HOOKS = ("commands", "hints", "reports", "runtimes")
 """Groups of entry points that belong to no family of records."""
+
+# The first Python for which an extra installs nothing, since one of its packages has no wheels there; as in setup.py.
+TOO_NEW = {"aloha": (3, 13), "metaworld": (3, 14), "robosuite": (3, 14)}
 
 
 def entry_points(group: str, **criteria: str) -> list[importlib.metadata.EntryPoint]:
@@ -90,3 +95,25 @@ def _call(entry: importlib.metadata.EntryPoint, *arguments: Any) -> Any:
 @functools.cache  # reading the metadata of all installed packages takes 10 ms
 def _installed() -> importlib.metadata.EntryPoints:
     return importlib.metadata.entry_points()
+
+
+@contextlib.contextmanager
+def needing(extra: str, reason: str) -> Iterator[None]:
+    """Inside, packages are imported that an extra of dp_prior brings.
+
+    Args:
+        reason: what needs which package, for the error.
+
+    Raises:
+        ImportError: one of them is missing; the message names the extra, or the Python that the extra needs.
+    """
+    try:
+        yield
+    except ImportError as error:
+        here, too_new = sys.version_info[:2], TOO_NEW.get(extra)
+        if too_new is None or here < too_new:
+            raise ImportError(f'{reason} ({error}): pip install "dp_prior[{extra}]"') from error
+        raise ImportError(
+            f"{reason} ({error}). The extra installs nothing for Python {here[0]}.{here[1]}, expected one before "
+            f'{too_new[0]}.{too_new[1]}: make an environment with it, and there pip install "dp_prior[{extra}]"'
+        ) from error

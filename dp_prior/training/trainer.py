@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,7 @@ from dp_prior.training.ema import EMA
 from dp_prior.training.guard import Guard, NotFiniteError
 from dp_prior.training.measure import Evaluator, Following, measure
 from dp_prior.training.optimizer import AdamW, learning_rate, set_learning_rate, update
-from dp_prior.training.samplewise import UNDIFFUSED, samplewise_loss
-from dp_prior.training.shards import Shards
-from dp_prior.training.stopwatch import Stopwatch
-from dp_prior.training.throughput import Throughput
+from dp_prior.training.throughput import Stopwatch, Throughput
 from dp_prior.training.trainer_state import (
     CollectedMeans,
     LossScale,
@@ -65,12 +62,16 @@ class _Wrapped(nn.Module):
     def __init__(self, model: nn.Module, compile_mode: Compile):
         super().__init__()
         self.model = model
-        self._is_diffused = hasattr(model, "process")
+        self._samplewise_loss: Callable[[Tensor, Batch], Loss] | None = None
+        if not hasattr(model, "process"):
+            from dp_prior.training.samplewise import samplewise_loss
+
+            self._samplewise_loss = samplewise_loss
         self._loss = compiled(model.forward, compile_mode, "train.compile", dynamic=False)
 
     def forward(self, batch: Batch, random: Randomness, self_condition: bool) -> Loss:
-        if not self._is_diffused:
-            return samplewise_loss(self._loss(batch), batch)
+        if self._samplewise_loss is not None:
+            return self._samplewise_loss(self._loss(batch), batch)
         return self._loss(batch, random, self_condition)
 
 
@@ -123,6 +124,8 @@ class PolicyTrainer:
         self.averages = {name: EMA(self.online, decay) for name, decay in config.ema.items()}
         self.optimizer = made(config.optimizer, "create", config.optimizer.create(self.online), AdamW)
         if config.shard_optimizer and ranks.num_processes > 1:
+            from dp_prior.training.shards import Shards
+
             self.optimizer.shards = Shards(self.optimizer.parameters, ranks)
         self.wrapped = ranks.distributed(_Wrapped(self.online, config.compile))
         self.means = Means()
@@ -170,7 +173,11 @@ class PolicyTrainer:
     @property
     def process(self) -> Any:
         """The diffusion process of the trained model, or a stand-in for models without diffusion."""
-        return getattr(self.online, "process", UNDIFFUSED)
+        if not hasattr(self.online, "process"):
+            from dp_prior.training.samplewise import UNDIFFUSED
+
+            return UNDIFFUSED
+        return self.online.process
 
     def fit(self) -> Progress:
         """Train from the current clock until the budget is spent or a stop is requested."""

@@ -31,7 +31,7 @@ from dp_prior.cli.output import echo, say
 def inspect(place: str, html: Path | None, write_config: Path | None, overrides: tuple[str, ...]) -> None:
     """Show a data set and its faults, given a path, user/name on the Hub, or a configuration (docs/pages.md). Exit code
     65 if it cannot be trained on."""
-    from dp_prior.files.home import expanded
+    from dp_prior.files.regular_files import expanded
 
     if (path := expanded(place)).suffix == ".json":
         check_readable(path)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from dp_prior.networks import layers
-from dp_prior.networks.layers import FiLM, GroupNorm, SinusoidalEmbedding
+from dp_prior.networks.layers import FiLM, GroupNorm, MishBySigmoid, SinusoidalEmbedding
 
 
 def test_mish_is_as_exact_as_torchs_and_so_is_its_gradient():
@@ -91,3 +91,25 @@ def test_timesteps_that_half_precision_lacks_are_told_apart():
         rates = [math.exp(-place * math.log(10_000) / 3) for place in range(4)]
         expected = torch.tensor([math.sin(t * rate) for rate in rates] + [math.cos(t * rate) for rate in rates])
         torch.testing.assert_close(embedding(torch.tensor([t]))[0], expected, rtol=0, atol=5e-4)
+
+
+def test_mish_by_sigmoid_is_x_times_the_tanh_of_softplus_and_neither_overflows_nor_cancels():
+    x = torch.cat([torch.linspace(-40, 40, 801), torch.tensor([-1e30, -200.0, 200.0, 1e30])])
+    exact = x.double() * F.softplus(x.double()).tanh()
+    torch.testing.assert_close(MishBySigmoid.apply(x), exact.float(), rtol=1e-6, atol=1e-12)
+
+
+def test_the_gradient_of_mish_by_sigmoid_is_that_of_finite_differences():
+    x = torch.linspace(-6, 6, 97, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(MishBySigmoid.apply, (x,))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_mish_by_sigmoid_in_half_precision_is_computed_wide_and_rounded_once_in_both_directions(dtype):
+    x = torch.linspace(-6, 6, 97).to(dtype).requires_grad_()
+    wide = x.detach().float().requires_grad_()
+    y, y_wide = MishBySigmoid.apply(x), MishBySigmoid.apply(wide)
+    grad = torch.linspace(-1, 1, 97).to(dtype)
+    y.backward(grad)
+    y_wide.backward(grad.float())
+    assert torch.equal(y, y_wide.to(dtype)) and torch.equal(x.grad, wide.grad.to(dtype))
