@@ -4,6 +4,7 @@ import ast
 import importlib.metadata
 import re
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,55 @@ def test_every_entry_point_of_ours_can_be_imported():
     for group in declared():
         for entry in entry_points.entry_points(group.removeprefix("dp_prior.")):
             assert entry_points.loaded(entry) is not None
+
+
+def read_from(folders, monkeypatch):
+    """The entry points of packages in these folders, and what importlib.metadata reads there."""
+    monkeypatch.setattr(sys, "path", [str(folder) for folder in folders])
+    entry_points._installed.cache_clear()
+    try:
+        points = entry_points._installed()
+        ours = sorted(
+            (point.name, point.value, point.group) for group in points.groups for point in points.select(group=group)
+        )
+    finally:
+        entry_points._installed.cache_clear()
+    theirs = [point for group in points.groups for point in importlib.metadata.entry_points(group=group)]
+    return ours, sorted((point.name, point.value, point.group) for point in theirs)
+
+
+def test_metadata_are_read_as_importlib_reads_them(tmp_path, monkeypatch):
+    first, second = tmp_path / "first", tmp_path / "second"
+    files = {
+        first
+        / "my_parts-1.0.dist-info": "[console_scripts]\nrun = my:main\n\n[dp_prior.envs]\n# old\nrope = my.rope:Rope\n",
+        first / "Other.Parts-2.dist-info": "[dp_prior.commands]\n  fly=other.cli:fly [plots]\n\n[tools]\nx = y\n",
+        first / "plain-1.0.dist-info": None,
+        second / "my_parts-3.0.dist-info": "[dp_prior.envs]\nhidden = never:Seen\n",
+        second / "old_style.egg-info": "[dp_prior.hints]\nold = old_style.hints\n",
+    }
+    for folder, text in files.items():
+        folder.mkdir(parents=True)
+        name = folder.name.partition("-")[0].removesuffix(".egg-info")
+        about = "METADATA" if folder.suffix == ".dist-info" else "PKG-INFO"
+        (folder / about).write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        if text is not None:
+            (folder / "entry_points.txt").write_text(text)
+    ours, theirs = read_from([first, tmp_path / "missing", second], monkeypatch)
+    assert ours == theirs and [name for name, _, _ in ours] == ["fly", "old", "rope"]
+
+
+def test_an_archive_on_the_path_leaves_the_reading_to_importlib(tmp_path, monkeypatch):
+    archive = tmp_path / "parts.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("parts-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: parts\nVersion: 1.0\n")
+        file.writestr("parts-1.0.dist-info/entry_points.txt", "[dp_prior.envs]\nzipped = parts:Zipped\n")
+    monkeypatch.setattr(sys, "path", [str(archive)])
+    entry_points._installed.cache_clear()
+    try:
+        assert [entry.value for entry in entry_points.entry_points("envs", name="zipped")] == ["parts:Zipped"]
+    finally:
+        entry_points._installed.cache_clear()
 
 
 def test_groups_of_commands_hints_and_reports_are_no_families():
