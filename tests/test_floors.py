@@ -140,6 +140,7 @@ METADATA = {  # of installed packages: their records, and a version; only the co
     ("importlib", "cli/command.py"),
     ("importlib", "cli/installed.py"),
     ("importlib", "config/late.py"),  # of places in our own code
+    ("importlib", "files/entry_points.py"),  # of entry points in the metadata of installed packages
     ("importlib.metadata", "files/entry_points.py"),
     ("importlib.metadata", "config/origins.py"),
     ("importlib.metadata", "envs/fingerprint.py"),

@@ -11,9 +11,9 @@ import pytest
 
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.places.reference import resolve
+from dp_prior.tracking.background import Background
 from dp_prior.tracking.csv import CsvLogger
 from dp_prior.tracking.identity import IDENTITY
-from dp_prior.tracking.isolation import Background
 from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import assert_equal, experiment, read_rows, rows, state, tiny, train, train_and_die, write
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 
 class CheckpointError(RuntimeError):
     """A checkpoint could not be saved, found or read."""
+
+    is_remote: ClassVar[bool] = False
+    """Whether a remote place is the cause, which may be available later."""
 
 
 class UnusableError(CheckpointError):

@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -239,6 +238,8 @@ def import_modules(modules: tuple[str, ...]) -> None:
         try:
             importlib.import_module(name)
         except (Exception, SystemExit) as error:
+            import traceback
+
             import pydantic
 
             from dp_prior.config import ConfigError

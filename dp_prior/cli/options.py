@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -71,6 +70,8 @@ def check_spelling(configuration: Path, overrides: Sequence[str]) -> None:
 
 def _value(text: str) -> object:
     """The value of an override as JSON, or as text."""
+    import json
+
     try:
         return json.loads(text)
     except ValueError:

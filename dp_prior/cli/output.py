@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
-import logging
 import os
 import shutil
 import sys
-import traceback
 import warnings
 from collections.abc import Iterator
 from types import TracebackType
@@ -29,15 +27,10 @@ def _wrapped(text: str, stream: TextIO | None) -> str:
     return wrapped(text, shutil.get_terminal_size().columns) if stream is not None and stream.isatty() else text
 
 
-class _PlainFormatter(logging.Formatter):
-    """The message alone, control characters as escapes."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
-
-
 def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """As Python shows an error that ends the process, control characters as escapes."""
+    import traceback
+
     sys.stderr.write(printable("".join(traceback.format_exception(kind, error, trace))))
 
 
@@ -69,10 +62,18 @@ def escape_unencodable() -> None:
 
 
 def quiet() -> None:
-    """Show warnings; hide messages of libraries below this level."""
+    """Show warnings; hide messages of libraries below this level. The list of commands needs no logging."""
+    import logging
+
+    class PlainFormatter(logging.Formatter):
+        """The message alone, control characters as escapes."""
+
+        def format(self, record: logging.LogRecord) -> str:
+            return printable(super().format(record))
+
     handler = logging.lastResort  # looks up sys.stderr at every message, because the live display replaces it
     handler.filters = [lambda record: not logging.getLogger(record.name.partition(".")[0]).handlers]  # no duplicates
-    handler.setFormatter(_PlainFormatter("%(message)s"))
+    handler.setFormatter(PlainFormatter("%(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _show_traceback

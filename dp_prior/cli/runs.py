@@ -62,7 +62,6 @@ def train(
         from dp_prior.cli.farewell import farewell
         from dp_prior.job.accelerator import make_accelerator
         from dp_prior.job.ranks import Ranks
-        from dp_prior.job.slurm import SlurmJob
         from dp_prior.job.stop import LACK_OF_TIME, StoppedEarly
         from dp_prior.run.config import TrainConfig
         from dp_prior.run.exit_file import STOPPED, UNAVAILABLE
@@ -88,7 +87,11 @@ def train(
             if has_problems:
                 sys.exit(UNAVAILABLE)
             return
-        job = SlurmJob.of(os.environ)
+        job = None
+        if "SLURM_JOB_ID" in os.environ:
+            from dp_prior.job.slurm import SlurmJob
+
+            job = SlurmJob.of(os.environ)
         to_requeue = job if config.train.requeue else None
         try:
             run = Run(config, report=say, stop=stop)

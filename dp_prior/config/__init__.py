@@ -4,12 +4,21 @@ Every part of the package is described by a `Config`. Unknown keys and wrong typ
 file are reported together, each with its JSON path. A family of interchangeable parts is a union told apart by `type`.
 """
 
-from dp_prior.config.annotations import Change, Kind, change_of, child, kinds_in, members, record_for, records_in
+from dp_prior.config.annotations import (
+    Change,
+    Kind,
+    Outside,
+    change_of,
+    child,
+    kinds_in,
+    members,
+    record_for,
+    records_in,
+)
 from dp_prior.config.errors import MOST_PROBLEMS, ConfigError, PartError, an, errors_of
 from dp_prior.config.families import family, member_of
 from dp_prior.config.late import late
 from dp_prior.config.origins import ORIGINS, changed_code, made, own_version, unknown_type
-from dp_prior.config.outside import Outside, check_named
 from dp_prior.config.read import EXTENDS
 from dp_prior.config.record import Config
 
@@ -26,7 +35,6 @@ __all__ = [
     "an",
     "change_of",
     "changed_code",
-    "check_named",
     "child",
     "errors_of",
     "family",

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Collection
 from typing import Any, TypeVar
 
+from dp_prior.config.annotations import Record
 from dp_prior.config.errors import PartError, short
-from dp_prior.config.fields import Record
 
 ORIGINS = "$parts"
 """Key of a written record: package, version and module of each `type` that another package adds. Used only in error

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dp_prior.config.annotations import Outside, Record
 from dp_prior.config.errors import ConfigError, short
-from dp_prior.config.fields import Record
 
 _IN_PATHS = "/\\.~:"
 """Each path or URL among arguments has one of these characters; names of robots and controllers have none."""
-
-
-@dataclass(frozen=True)
-class Outside:
-    """Marks a field whose text is a path, a URL or a repository, or whose map holds arguments of other code, which may
-    be paths: `Annotated[str, Outside()]`. A field of type `Path` needs no mark."""
 
 
 def outside_names(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

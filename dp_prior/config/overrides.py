@@ -8,9 +8,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
-from dp_prior.config.annotations import child, record_for
+from dp_prior.config.annotations import Record, child, record_for
 from dp_prior.config.errors import ConfigError, key_text, short
-from dp_prior.config.fields import Record
 from dp_prior.config.read import EXTENDS, parse_json
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from dp_prior.config.annotations import can_be_joined, child, families_in, kinds_in, record_for, records_in
+from dp_prior.config.annotations import Record, can_be_joined, child, families_in, kinds_in, record_for, records_in
 from dp_prior.config.errors import key_text, short
-from dp_prior.config.fields import Record
 from dp_prior.config.origins import unknown_type
 from dp_prior.files.entry_points import missing_plugins
 

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
+from dp_prior.config.annotations import Record
 from dp_prior.config.errors import MOST_PROBLEMS, ConfigError, short
-from dp_prior.config.fields import Record
 from dp_prior.config.origins import ORIGINS, origins_of
 from dp_prior.config.overrides import apply_override, rank_of_override
 from dp_prior.config.read import EXTENDS, SCHEMA, TOO_DEEP, Layers, files_of, parse_object

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from dp_prior.config import Change, Config
 from dp_prior.data.files import Verify
 from dp_prior.data.integrity import DATA_MANIFEST, Integrity, JointIntegrity
-from dp_prior.files.home import expanded
+from dp_prior.files.regular_files import expanded
 
 FRAME_CACHE = """Directory of the frame caches, which runs share; null is `.dp_prior_frames` beside the data set, or
 below ~/.cache where that is read-only."""

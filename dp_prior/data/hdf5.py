@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dp_prior.config.extras import needing
 from dp_prior.data.errors import DataError, UnreadableError, first_few
 from dp_prior.data.files import DEFLATE_RATIO, LARGEST_RATIO, check_array, check_count, decoding, reading
+from dp_prior.files.entry_points import needing
 from dp_prior.files.regular_files import check_regular
 
 if TYPE_CHECKING:

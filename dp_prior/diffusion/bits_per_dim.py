@@ -11,7 +11,7 @@ from torch import Tensor
 from dp_prior.diffusion.criterion import ElementMean
 from dp_prior.diffusion.denoiser import Denoiser
 from dp_prior.diffusion.process import DiffusionProcess
-from dp_prior.diffusion.variance import normal_kl, reverse_step_bits
+from dp_prior.diffusion.variational_bound import normal_kl, reverse_step_bits
 from dp_prior.tensors.randomness import Randomness
 
 

@@ -19,7 +19,7 @@ from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.guidance import Bounds, Guidance, Stage, fixed_values
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import States, last_state
-from dp_prior.diffusion.variance import Learned, LearnedRange, reverse_step_bits
+from dp_prior.diffusion.variance import Learned, LearnedRange
 from dp_prior.tensors.randomness import Randomness, derive_seed
 
 
@@ -67,6 +67,11 @@ class DiffusionProcess(nn.Module):
         self.timesteps = config.timesteps.create(self.steps)
         self.output_factor = 2 if isinstance(config.variance, Learned | LearnedRange) else 1
         self.input_factor = 2 if config.self_condition else 1
+        self._reverse_step_bits: Callable[..., Tensor] | None = None
+        if self.output_factor == 2 or isinstance(config.criterion, VLB):
+            from dp_prior.diffusion.variational_bound import reverse_step_bits
+
+            self._reverse_step_bits = reverse_step_bits
         alpha, sigma = self.table.alpha, self.table.sigma
         weight = config.weighting.weight(self.table.snr, self.objective.error_scale(alpha, sigma))
         noise = sigma.clone()  # std of the noise in x_t
@@ -149,7 +154,8 @@ class DiffusionProcess(nn.Module):
 
         def bound(output: Tensor) -> Tensor:
             difference = x_0 - self.objective.to_x0(x_t, output, alpha, sigma)
-            return mean(reverse_step_bits(self.config.variance, difference, x_0, t, raw, step, self.config.data_step))
+            variance, data_step = self.config.variance, self.config.data_step
+            return mean(self._reverse_step_bits(variance, difference, x_0, t, raw, step, data_step))
 
         if isinstance(self.config.criterion, VLB):
             terms = {"vb": bound(output)}

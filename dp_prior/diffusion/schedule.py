@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -51,59 +50,6 @@ class VariancePreserving(NoiseSchedule):
         return NoiseTable(self.scale * alpha / norm, sigma / norm)
 
 
-class _Betas(VariancePreserving):
-    """Betas between two ends; the ends are given for 1000 timesteps and scaled to T."""
-
-    beta_start: float = Field(default=1e-4, gt=0, lt=1)
-    """Beta of the first of 1000 timesteps; for T timesteps it is 1000 / T times this."""
-
-    beta_end: float = Field(default=0.02, gt=0, lt=1)
-    """Beta of the last of 1000 timesteps; for T timesteps it is 1000 / T times this."""
-
-    def faults(self) -> Iterator[str]:
-        largest = 1000 / self.steps * max(self.beta_start, self.beta_end)
-        if largest >= 1:
-            yield (
-                f"with {self.steps} steps the largest beta is 1000 / {self.steps} * "
-                f"{max(self.beta_start, self.beta_end):g} = {largest:.3g}, and must stay below 1; "
-                f"use more steps, a smaller beta, or the cosine schedule"
-            )
-
-    def alpha_bar(self) -> Tensor:
-        return torch.cumprod(1 - self.betas(1000 / self.steps * self.beta_start, 1000 / self.steps * self.beta_end), 0)
-
-    @abstractmethod
-    def betas(self, start: float, end: float) -> Tensor:
-        """(T,) float64 variances of the noise added at each step."""
-
-
-class Linear(_Betas):
-    """Betas on a line (Ho et al. 2020), scaled by 1000 / T (Nichol and Dhariwal 2021)."""
-
-    type: Literal["linear"] = "linear"
-
-    def betas(self, start: float, end: float) -> Tensor:
-        return torch.linspace(start, end, self.steps, dtype=torch.float64)
-
-
-class ScaledLinear(_Betas):
-    """Square roots of the betas on a line (Rombach et al. 2022); with the default ends this is DALL-E 2's quadratic."""
-
-    type: Literal["scaled_linear"] = "scaled_linear"
-
-    def betas(self, start: float, end: float) -> Tensor:
-        return torch.linspace(math.sqrt(start), math.sqrt(end), self.steps, dtype=torch.float64) ** 2
-
-
-class SigmoidBeta(_Betas):
-    """Betas on a sigmoid from -6 to 6, as in DALL-E 2's prior and diffusers."""
-
-    type: Literal["sigmoid_beta"] = "sigmoid_beta"
-
-    def betas(self, start: float, end: float) -> Tensor:
-        return start + (end - start) * torch.linspace(-6, 6, self.steps, dtype=torch.float64).sigmoid()
-
-
 class Cosine(VariancePreserving):
     """alpha-bar a squared cosine with its betas capped (Nichol and Dhariwal 2021, equation 17).
 
@@ -124,93 +70,6 @@ class Cosine(VariancePreserving):
         return torch.cumprod(1 - (1 - f[1:] / f[:-1]).clamp(max=self.beta_max), 0)
 
 
-class _Continuous(VariancePreserving):
-    """alpha-bar a function of continuous time, evaluated at (t + 1) / T (Chen 2023, arXiv:2301.10972)."""
-
-    floor: float = Field(default=1e-9, ge=0, lt=1)
-    """Least alpha-bar; 0 makes the last timestep pure noise, which objective eps refuses."""
-
-    @abstractmethod
-    def gamma(self, u: Tensor) -> Tensor:
-        """alpha-bar at times `u` in [0, 1]; falls from 1 at `u` = 0 to 0 at `u` = 1."""
-
-    def alpha_bar(self) -> Tensor:
-        alpha_bar = self.gamma(torch.arange(1, self.steps + 1, dtype=torch.float64) / self.steps)
-        n_below = int((alpha_bar <= self.floor).sum())
-        if n_below > 1:
-            raise ValueError(
-                f"alpha-bar falls below floor {self.floor:g} at timestep {self.steps - n_below} of {self.steps}, and "
-                f"only the last may; lower floor, tau or steps"
-            )
-        return alpha_bar.clamp(self.floor)
-
-
-class LinearSignal(_Continuous):
-    """alpha-bar on a line; with floor 0 this is the jsd schedule, whose betas are 1 / T, 1 / (T - 1), ..., 1."""
-
-    type: Literal["linear_signal"] = "linear_signal"
-
-    def gamma(self, u: Tensor) -> Tensor:
-        return 1 - u
-
-
-class _Span(_Continuous):
-    """An interval of a curve, rescaled so that alpha-bar falls from 1 to 0."""
-
-    start: float
-    """Where on the curve the clean end lies."""
-
-    end: float
-    """Where on the curve the noisy end lies; above `start`."""
-
-    tau: float = Field(default=1.0, gt=0)
-    """Temperature of the curve."""
-
-    def faults(self) -> Iterator[str]:
-        if self.start >= self.end:
-            yield f"start is {self.start:g} and end {self.end:g}; start must be below end"
-
-    @abstractmethod
-    def curve(self, place: Tensor) -> Tensor:
-        """A falling curve."""
-
-    def gamma(self, u: Tensor) -> Tensor:
-        first, last = self.curve(torch.tensor([self.start, self.end], dtype=torch.float64))
-        return (self.curve(self.start + (self.end - self.start) * u) - last) / (first - last)
-
-
-class Sigmoid(_Span):
-    """alpha-bar an interval of a falling sigmoid (Jabri et al. 2022, arXiv:2212.11972)."""
-
-    type: Literal["sigmoid"] = "sigmoid"
-
-    start: float = -3.0
-    """Where on the sigmoid the clean end lies."""
-
-    end: float = 3.0
-    """Where on the sigmoid the noisy end lies; above `start`."""
-
-    def curve(self, place: Tensor) -> Tensor:
-        """Falls from 1 to 0 around 0; a higher tau is flatter."""
-        return torch.sigmoid(-place / self.tau)
-
-
-class PowerCosine(_Span):
-    """alpha-bar an interval of a power of a cosine (Chen 2023, arXiv:2301.10972)."""
-
-    type: Literal["power_cosine"] = "power_cosine"
-
-    start: float = Field(default=0.0, ge=0, lt=1)
-    """Where on the quarter wave the clean end lies, 0 being its crest."""
-
-    end: float = Field(default=1.0, gt=0, le=1)
-    """Where on the quarter wave the noisy end lies, 1 being its zero; above `start`."""
-
-    def curve(self, place: Tensor) -> Tensor:
-        """Falls from 1 at 0 to 0 at 1; a higher tau falls earlier."""
-        return torch.cos(place * math.pi / 2).clamp(min=0) ** (2 * self.tau)
-
-
 class Flow(NoiseSchedule):
     """The straight path of rectified flow (Liu et al. 2022): sigma = (t + 1) / T and alpha = 1 - sigma.
 
@@ -228,6 +87,17 @@ class Flow(NoiseSchedule):
 
 NoiseScheduleConfig = family(
     "noise_schedules",
-    *(Linear, ScaledLinear, SigmoidBeta, Cosine, LinearSignal, Sigmoid, PowerCosine, Flow),
+    {
+        "linear": "dp_prior.diffusion.beta_schedules:Linear",
+        "scaled_linear": "dp_prior.diffusion.beta_schedules:ScaledLinear",
+        "sigmoid_beta": "dp_prior.diffusion.beta_schedules:SigmoidBeta",
+    },
+    Cosine,
+    {
+        "linear_signal": "dp_prior.diffusion.continuous_schedules:LinearSignal",
+        "sigmoid": "dp_prior.diffusion.continuous_schedules:Sigmoid",
+        "power_cosine": "dp_prior.diffusion.continuous_schedules:PowerCosine",
+    },
+    Flow,
     needs=("steps", "table"),
 )

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from dp_prior.config import Config, Outside
-from dp_prior.config.extras import needing
 from dp_prior.embedders.model_folder import check_model_folder
+from dp_prior.files.entry_points import needing
 from dp_prior.files.hub_files import HubError, locate
 
 FILES = ("*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*.json")

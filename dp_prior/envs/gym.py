@@ -11,10 +11,10 @@ import numpy as np
 from pydantic import Field, JsonValue, field_validator
 
 from dp_prior.config import Outside
-from dp_prior.config.extras import needing
 from dp_prior.envs.env_record import EnvRecord
 from dp_prior.envs.lockstep import Lockstep, ScoreRule
-from dp_prior.envs.starts import SEED
+from dp_prior.envs.vector import SEED
+from dp_prior.files.entry_points import needing
 
 
 class GymConfig(EnvRecord):

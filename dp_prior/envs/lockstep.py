@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dp_prior.envs.starts import SEED, check_starts
-from dp_prior.envs.vector import EnvStep, check_actions, check_seeds, stacked
+from dp_prior.envs.vector import SEED, EnvStep, check_actions, check_seeds, check_starts, stacked
 
 ScoreRule = Literal["sum", "max", "last", "success"]
 

@@ -14,8 +14,7 @@ from pydantic import Field
 
 from dp_prior.envs.env_record import EnvRecord
 from dp_prior.envs.expert import Expert
-from dp_prior.envs.starts import check_starts
-from dp_prior.envs.vector import EnvStep, check_actions, check_seeds
+from dp_prior.envs.vector import EnvStep, check_actions, check_seeds, check_starts
 
 _REACH = 0.1  # the goal is reached from this distance
 _WAYPOINT = np.array([0.62, 0.0])  # where the expert passes the disc, on the right; mirrored on the left

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+
+from dp_prior.evaluation.episode_metrics import worst_tenth
 
 RESAMPLES = 2000
 
@@ -21,13 +22,6 @@ def mean(scores: np.ndarray) -> np.ndarray:
 def solved(scores: np.ndarray) -> np.ndarray:
     """Share of episodes with the full score."""
     return (scores >= 1).mean(-1)
-
-
-def worst_tenth(scores: np.ndarray) -> np.ndarray:
-    """Mean of the lowest tenth, rounded up to whole episodes; NaN if a score is, for it may be among the lowest."""
-    count = math.ceil(scores.shape[-1] / 10)
-    lowest = np.sort(scores, axis=-1)[..., :count].mean(-1)
-    return np.where(np.isnan(scores).any(-1), np.nan, lowest)[()]
 
 
 STATISTICS: dict[str, Statistic] = {"score": mean, "solved": solved, "worst tenth": worst_tenth}

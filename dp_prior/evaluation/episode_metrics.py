@@ -35,6 +35,13 @@ def told_success(success: float) -> bool | None:
     return None if math.isnan(success) else bool(success)
 
 
+def worst_tenth(scores: np.ndarray) -> np.ndarray:
+    """Mean of the lowest tenth, rounded up to whole episodes; NaN if a score is, for it may be among the lowest."""
+    count = math.ceil(scores.shape[-1] / 10)
+    lowest = np.sort(scores, axis=-1)[..., :count].mean(-1)
+    return np.where(np.isnan(scores).any(-1), np.nan, lowest)[()]
+
+
 def scores_by_instruction(
     texts: Sequence[str], scores: np.ndarray, successes: np.ndarray, limits: tuple[float, float] = UNBOUNDED
 ) -> list[dict[str, Any]]:

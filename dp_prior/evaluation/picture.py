@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dp_prior.config.extras import needing
 from dp_prior.files.durable import replacing
+from dp_prior.files.entry_points import needing
 
 MEAN, INK = "#1f4e8c", "#2b2f36"
 _OUTCOMES = {True: ("solved", "#2ea043"), False: ("not solved", "#cf4b42"), None: ("outcome unknown", "#9aa4b2")}

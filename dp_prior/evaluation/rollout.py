@@ -22,7 +22,6 @@ from dp_prior.evaluation.episode_metrics import EPISODES, SCORE, SCORE_INTERVAL,
 from dp_prior.evaluation.measurement import EvaluatorName, EvaluatorRecord
 from dp_prior.evaluation.picture import import_figure
 from dp_prior.inference.chunking import MergeConfig, Prefix, delay_fault
-from dp_prior.inference.instructions import Instructions
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.actions import arm_keys
 from dp_prior.tensors.batch import Spec
@@ -31,6 +30,7 @@ from dp_prior.tracking.metric_names import Metric
 
 if TYPE_CHECKING:
     from dp_prior.evaluation.rollout_evaluator import RolloutEvaluator
+    from dp_prior.inference.instructions import Instructions
 
 log = logging.getLogger(__name__)
 
@@ -206,7 +206,10 @@ class RolloutConfig(EvaluatorRecord):
         from dp_prior.evaluation.rollouts import check_fit, enlarged
 
         is_filmed, can_film = self.filmed > 0 and output_dir is not None, True
-        if data is not None:
+        instructions: Instructions | None = None
+        if data is not None and (data.spec.texts or self.instructions is not None):
+            from dp_prior.inference.instructions import Instructions
+
             with errors_of(f"instructions of evaluator {self.name!r}", FileNotFoundError):
                 instructions = Instructions(data.spec, self.instructions)
         with errors_of(f"the environment of evaluator {self.name!r}"):
@@ -221,7 +224,7 @@ class RolloutConfig(EvaluatorRecord):
                         raise ValueError(f"show is {self.show!r}, but the policy sees no camera frames; set it to null")
                 first, again = (env.reset([self.first_seed]) for _ in range(2))
                 check_obs(first, env, 1)
-                if data is not None and any(values.dtype.kind == "U" for values in first.values()):
+                if instructions is not None and any(values.dtype.kind == "U" for values in first.values()):
                     with errors_of(f"instructions of evaluator {self.name!r}", FileNotFoundError):
                         instructions.check_located()
                 if any(

@@ -20,8 +20,7 @@ from dp_prior.checkpoints.clock import Progress
 from dp_prior.envs.fingerprint import fingerprint
 from dp_prior.envs.vector import VectorEnv
 from dp_prior.evaluation.blocks import run_blocks
-from dp_prior.evaluation.bootstrap import worst_tenth
-from dp_prior.evaluation.episode_metrics import scores_by_instruction, told_success, with_failures
+from dp_prior.evaluation.episode_metrics import scores_by_instruction, told_success, with_failures, worst_tenth
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval, share_posterior
 from dp_prior.evaluation.measured_models import evaluation_mode, pick_models

@@ -13,13 +13,10 @@ import numpy as np
 from dp_prior.config import Config
 from dp_prior.data.samples.order import INSTRUCTION_CHARACTERS
 from dp_prior.envs.vector import EnvStep, VectorEnv, check_obs, check_step
-from dp_prior.evaluation.blind import blinded, refuse_blinding, refuse_shuffling, shuffled
 from dp_prior.evaluation.film import Film
-from dp_prior.evaluation.motion import Motion, signals
+from dp_prior.evaluation.motion import MEASURES, Motion, signals
 from dp_prior.evaluation.samples import heartbeat, work_of
-from dp_prior.evaluation.smoothness import MEASURES
 from dp_prior.files.left_behind import left_behind
-from dp_prior.inference.instructions import Instructions
 from dp_prior.inference.vector_agent import VectorAgent
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.metrics import ReducingRanks
@@ -27,6 +24,7 @@ from dp_prior_client.onboard.range_watch import RangeLimits
 
 if TYPE_CHECKING:
     from dp_prior.evaluation.view import CameraView
+    from dp_prior.inference.instructions import Instructions
 
 STAGE_CHARACTERS = 32
 REPORTED_HALF_RANGES = 10.0
@@ -52,8 +50,11 @@ def check_fit(env: VectorEnv, spec: Spec, config: Config) -> None:
         raise ValueError(
             f"the policy's actions have {spec.x_shape[-1]} numbers, those of environment {kind!r} {env.action_dim}"
         )
-    refuse_blinding(spec, config.blind)
-    refuse_shuffling(spec, config.shuffle)
+    if config.blind or config.shuffle:
+        from dp_prior.evaluation.blind import refuse_blinding, refuse_shuffling
+
+        refuse_blinding(spec, config.blind)
+        refuse_shuffling(spec, config.shuffle)
 
 
 def _fits(env_shape: tuple[int, ...] | None, shape: tuple[int, ...], is_resized: bool, is_text: bool) -> bool:
@@ -139,7 +140,11 @@ class Rollouts:
             config: a `RolloutConfig`.
         """
         self._config, self._env, self._policy = config, env, policy
-        self._instructions = Instructions(policy.spec, config.instructions)
+        self._instructions: Instructions | None = None
+        if policy.spec.texts or config.instructions is not None:
+            from dp_prior.inference.instructions import Instructions
+
+            self._instructions = Instructions(policy.spec, config.instructions)
         self.followed = signals(env.obs_shapes, env.action_dim, policy.spec, config.env.angles)
         self.rate = float(policy.spec.fps or env.fps)
 
@@ -209,7 +214,7 @@ class Rollouts:
 
     def _await_instructions(self, obs: dict[str, np.ndarray], ranks: ReducingRanks | None) -> None:
         """Embed the instructions, whose model is loaded for it; a stop of the run leaves that behind."""
-        if any(values.dtype.kind == "U" for values in obs.values()):
+        if self._instructions is not None and any(values.dtype.kind == "U" for values in obs.values()):
             left_behind(partial(self._instructions.embedded, obs), partial(heartbeat, ranks))
 
     def _agent(self) -> VectorAgent:
@@ -231,6 +236,10 @@ class Rollouts:
     def _seen(self, obs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The observations as the policy sees them, after shuffling and blinding."""
         config = self._config
+        if not config.blind and not config.shuffle:
+            return obs
+        from dp_prior.evaluation.blind import blinded, shuffled
+
         return blinded(shuffled(obs, config.shuffle, config.noise_seed), self._policy, config.blind)
 
 

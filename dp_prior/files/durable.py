@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dp_prior.files.home import expanded
+from dp_prior.files.regular_files import expanded
 from dp_prior.files.temporary import remove_leftovers, temporary_beside
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})

@@ -6,11 +6,9 @@ server that is silent.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -18,8 +16,6 @@ T = TypeVar("T")
 FIRST_S = 5.0
 _LOOK_S = 0.1
 _NAME = "may be left behind"
-
-log = logging.getLogger(__name__)
 
 
 def left_behind(
@@ -36,6 +32,8 @@ def left_behind(
         look: called ten times a second; an error of this call abandons the work, like a KeyboardInterrupt.
         place: the remote place, for a line that is logged after `first_s` seconds; None logs nothing.
     """
+    from concurrent.futures import Future
+
     outcome: Future[T] = Future()
 
     def run() -> None:
@@ -52,7 +50,9 @@ def left_behind(
         thread.join(_LOOK_S)
         if not is_reported and time.monotonic() - begin >= first_s and thread.is_alive():
             is_reported = True
-            log.warning("waiting for %s for %.0f s now; Ctrl-C ends the wait", place, first_s)
+            import logging
+
+            logging.getLogger(__name__).warning("waiting for %s for %.0f s now; Ctrl-C ends the wait", place, first_s)
     return outcome.result()
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping
-from html import escape
 from typing import Any
 
-_UNPRINTABLE = re.compile(
+_UNPRINTABLE = (
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but tab and newline
     "\u2028\u2029\u202a-\u202e\u2066-\u2069"  # ends of lines, and changes of direction
     "\ud800-\udfff]"  # bytes of names that are no text
@@ -20,14 +19,14 @@ _UNPRINTABLE = re.compile(
 
 HIDDEN = "[hidden]"
 SECRET_NAME = r"(?:api[_-]?key|access[_-]?key|token|secret|passwd|password|credential|authorization|cookie)s?"
-_PATTERNS = [
-    (re.compile(r"(?<=://)[^/\s@]+(?=@)"), HIDDEN),  # user:password@host
-    (re.compile(r"\b(?:hf_|api_org_|wandb_v1_|sk-|ghp_|github_pat_|glpat-|xox[a-z]-|AKIA)[A-Za-z0-9_-]{8,}"), HIDDEN),
-    (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?"), HIDDEN),  # JSON web tokens
-    (re.compile(r"(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])"), HIDDEN),  # keys of W&B until 2025
-    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{6,}"), rf"\1 {HIDDEN}"),
+_SECRETS = [  # compiled by the first message, since the list of commands needs none
+    (r"(?<=://)[^/\s@]+(?=@)", HIDDEN),  # user:password@host
+    (r"\b(?:hf_|api_org_|wandb_v1_|sk-|ghp_|github_pat_|glpat-|xox[a-z]-|AKIA)[A-Za-z0-9_-]{8,}", HIDDEN),
+    (r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?", HIDDEN),  # JSON web tokens
+    (r"(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])", HIDDEN),  # keys of W&B until 2025
+    (r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{6,}", rf"\1 {HIDDEN}"),
     (
-        re.compile(rf"(?i)([A-Za-z0-9_-]*{SECRET_NAME}[\"']?\s*[=:]\s*[\"']?)(?!\s*(?:bearer|basic)\b)[^\s\"'&,;)}}]+"),
+        rf"(?i)([A-Za-z0-9_-]*{SECRET_NAME}[\"']?\s*[=:]\s*[\"']?)(?!\s*(?:bearer|basic)\b)[^\s\"'&,;)}}]+",
         rf"\1{HIDDEN}",
     ),
 ]
@@ -35,7 +34,7 @@ _PATTERNS = [
 
 def printable(text: str) -> str:
     """Escape control characters (\\x1b); other text is returned unchanged."""
-    return _UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
+    return re.sub(_UNPRINTABLE, lambda match: ascii(match[0])[1:-1], text)
 
 
 def wrapped(text: str, columns: int) -> str:
@@ -56,8 +55,8 @@ def as_unicode(text: str) -> str:
 
 def redact(text: str) -> str:
     """The text with `[hidden]` for tokens, keys, passwords in URLs, and values of fields named like secrets."""
-    for pattern, replacement in _PATTERNS:
-        text = pattern.sub(replacement, text)
+    for pattern, replacement in _SECRETS:
+        text = re.sub(pattern, replacement, text)
     return text
 
 
@@ -82,5 +81,7 @@ def is_secret_name(name: str) -> bool:
 
 def facts_table(title: str, facts: Mapping[str, Any]) -> str:
     """HTML that a notebook shows in place of a `repr`: a title above a table of names and values, both escaped."""
+    from html import escape
+
     rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in facts.items())
     return f"<strong>{escape(title)}</strong><table>{rows}</table>"

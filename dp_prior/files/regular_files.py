@@ -1,4 +1,5 @@
-"""Reading that neither blocks nor fills the memory: only regular files are opened, and reads are bounded.
+"""Reading that neither blocks nor fills the memory: only regular files are opened, and reads are bounded. Paths that
+users give have their `~` replaced here.
 
 A named pipe would block its reader forever, and opening a device can have effects of its own.
 """
@@ -69,3 +70,18 @@ def read_object(path: Path, largest: int = SMALL) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def expanded(path: str | Path) -> Path:
+    """Replace `~` by the home directory, and `~user` by the user's; an unknown user's path stays, as in a shell.
+
+    Raises:
+        FileNotFoundError: the path begins with `~`, and the user has no home directory.
+    """
+    path = Path(path)
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        if path.parts[0] != "~":
+            return path
+        raise FileNotFoundError(f"{path}: ~ is no directory, since HOME is not set; set it, or give the path") from None

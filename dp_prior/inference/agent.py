@@ -82,7 +82,7 @@ class Agent(ChunkBroker):
         """
         policy, plans, counter = self.policy, self._plans, self._counter
         step = counter.step if step is None else step
-        rows = plans.instructions.embedded(self._row(obs))
+        rows = plans.embedded(self._row(obs))
         for key, value in obs.items():
             if isinstance(value, str) and key in policy.spec.cond_shapes and policy.spec.kind(key) == "text":
                 rows[key] = np.repeat(rows[key][:, None], policy.n_obs_steps, axis=1)
@@ -112,7 +112,7 @@ class Agent(ChunkBroker):
         return super()._frames({**obs, **arrays})
 
     def _checked(self, obs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        checked = check_obs(self._plans.instructions.embedded(self._row(obs)), self.policy.spec, rows=1)
+        checked = check_obs(self._plans.embedded(self._row(obs)), self.policy.spec, rows=1)
         return {key: value[0].cpu().numpy().copy() for key, value in checked.items()}
 
     def _array(self, key: str, value: Any) -> np.ndarray:

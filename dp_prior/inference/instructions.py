@@ -12,7 +12,7 @@ import numpy as np
 
 from dp_prior.config import Config
 from dp_prior.embedders import Embedder
-from dp_prior.files.home import expanded
+from dp_prior.files.regular_files import expanded
 from dp_prior.tensors.batch import Spec
 
 LONGEST = 4096

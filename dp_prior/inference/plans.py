@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from dp_prior.diffusion.draw import Draw
 from dp_prior.files.entry_points import listeners
 from dp_prior.inference.chunking import MergeConfig, Naive, Policy, delay_fault, held, next_chunk
-from dp_prior.inference.instructions import Instructions
 from dp_prior.tensors.randomness import Randomness
 from dp_prior_client.onboard.action_limits import checked_action_steps
 
 if TYPE_CHECKING:
     from dp_prior.diffusion.sampler import SamplerConfig
+    from dp_prior.inference.instructions import Instructions
 
 
 class _Plan(NamedTuple):
@@ -88,13 +88,21 @@ class Plans:
         self.warm_start = warm_start
         self.merge = merge or Naive()
         self.delay = delay
-        self.instructions = instructions or Instructions(policy.spec)
+        self.instructions = instructions
+        if instructions is None and policy.spec.texts:
+            from dp_prior.inference.instructions import Instructions
+
+            self.instructions = Instructions(policy.spec)
         self._episodes: Tensor | None = None
 
     @property
     def device(self) -> torch.device:
         """Where the policy predicts; the CPU for one without parameters."""
         return next((parameter.device for parameter in self.policy.parameters()), torch.device("cpu"))
+
+    def embedded(self, obs: Mapping[str, Any]) -> dict[str, Any]:
+        """The observations with embeddings in place of texts; see `Instructions`."""
+        return {**obs} if self.instructions is None else self.instructions.embedded(obs)
 
     @property
     def is_due(self) -> bool:

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dp_prior.config.extras import needing
 from dp_prior.embedders.model_folder import check_model_folder
+from dp_prior.files.entry_points import needing
 
 
 class TextTower:

@@ -63,7 +63,7 @@ class VectorAgent(Plans):
         if self._episodes is None:
             raise RuntimeError("act was called before reset; a VectorAgent must know its episodes first")
         rows = np.arange(len(self._episodes)) if active is None else np.flatnonzero(active)
-        obs = {**self._previous, **self.instructions.embedded(obs)}
+        obs = {**self._previous, **self.embedded(obs)}
         checked = check_obs(obs, self.policy.spec, rows=len(self._episodes), active=None if active is None else rows)
         self._monitor.check_obs({key: checked[key][rows].cpu().numpy() for key in self._monitor.keys if len(rows)})
         if len(self._episodes) == 1:

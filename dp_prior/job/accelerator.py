@@ -25,8 +25,7 @@ from accelerate.utils import (
 from dp_prior.config import ConfigError
 from dp_prior.files.left_behind import left_behind
 from dp_prior.job.launcher import MARKS
-from dp_prior.job.stop import Stop, StoppedEarly
-from dp_prior.job.watch.judge import LOST, RankLostError, Verdict
+from dp_prior.job.stop import LOST, RankLostError, Stop, StoppedEarly, Verdict
 
 T = TypeVar("T")
 

@@ -25,8 +25,8 @@ from dp_prior.job.stop import Abandoned, Stop, StoppedEarly
 from dp_prior.job.work import Work
 
 if TYPE_CHECKING:
+    from dp_prior.job.stop import Verdict
     from dp_prior.job.watch.heartbeat import Heartbeat
-    from dp_prior.job.watch.judge import Verdict
 
 T = TypeVar("T")
 

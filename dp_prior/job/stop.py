@@ -1,9 +1,11 @@
-"""A request to end the run before its budget is spent. Signals and clocks request; the training loop obeys."""
+"""Ends of a run before its budget is spent: requests of signals and clocks, which the training loop obeys, and a lost
+rank."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from dp_prior.files.left_behind import left_behind
@@ -16,6 +18,9 @@ TIME_LIMIT = "time limit"
 LAUNCHER_GONE = "launcher gone"
 STOP_REASONS = (REQUEST, "SIGINT", "SIGTERM", "SIGUSR1", TIME_LIMIT, LAUNCHER_GONE, "SIGHUP")
 LACK_OF_TIME = (TIME_LIMIT, "SIGUSR1")  # SLURM sends SIGUSR1 ahead of the end; `train.requeue` is about these
+
+LOST = 76  # exit code: a rank was lost
+PATIENCE = 10  # times the timeout: limit of work that cannot send heartbeats, such as a save
 
 
 class Abandoned(BaseException):
@@ -36,6 +41,33 @@ class StoppedEarly(Exception):
     def __init__(self, reason: str, rank: int):
         super().__init__(f"stopped on {reason}; the same command resumes it: training has not begun")
         self.reason, self.rank = reason, rank
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why a run cannot go on with all its ranks.
+
+    Attributes:
+        rank: the rank to blame, the lowest if several are to blame.
+        code: exit code of all ranks: of the blamed rank's error, or 76.
+        message: the blamed ranks, their failure, and the phase in which each was last seen.
+        reason: `rank lost`, or the reason of the blamed rank's error in `exit.json`.
+        trace: the traceback of the blamed rank's error.
+    """
+
+    rank: int
+    code: int
+    message: str
+    reason: str = "rank lost"
+    trace: str | None = None
+
+
+class RankLostError(RuntimeError):
+    """Another rank is lost, so this rank cannot go on; `verdict` names the rank and the reason."""
+
+    def __init__(self, verdict: Verdict):
+        super().__init__(verdict.message)
+        self.verdict = verdict
 
 
 class Stop:

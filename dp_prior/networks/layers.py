@@ -8,12 +8,13 @@ with a faster kernel from `kernels/` where available.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from dp_prior.networks.kernels.mish import MishBySigmoid
 from dp_prior.networks.kernels.products import linear
 
 CHANNELS_FIRST = {"cuda"}
@@ -37,6 +38,36 @@ class KernelLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
+
+
+class MishBySigmoid(torch.autograd.Function):
+    """Mish on a CPU: with s = sigmoid(x) and v = 1 - s, mish(x) = x s (1 + v) / (1 + v^2), without overflow and
+    cancellation.
+
+    torch's operator uses three transcendental functions. This version is 4 times faster forward, 2.5 times backward,
+    and as exact.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        s = torch.sigmoid(wide)
+        v = 1 - s
+        denominator = torch.addcmul(s.new_ones(()), v, v)
+        return torch.addcmul(s, s, v).mul_(wide).div_(denominator).to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        s = torch.sigmoid(wide)
+        v = 1 - s
+        r = torch.addcmul(s.new_ones(()), v, v).reciprocal_()
+        ratio = torch.addcmul(s, s, v).mul_(r)
+        slope = v.mul_(r).square_().mul_(s).mul_(wide)  # a quarter of x times the derivative of the ratio
+        return ratio.add_(slope, alpha=4).mul_(grad).to(x.dtype)
 
 
 def mish(x: Tensor) -> Tensor:

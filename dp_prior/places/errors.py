@@ -19,6 +19,8 @@ class RemoteError(CheckpointError):
         retry_after: seconds that the place asks to wait before the next attempt.
     """
 
+    is_remote = True
+
     def __init__(self, message: str, trouble: Trouble = "unavailable", retry_after: float | None = None):
         super().__init__(message)
         self.trouble: Trouble = trouble

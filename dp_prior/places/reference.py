@@ -21,7 +21,7 @@ from dp_prior.checkpoints.format import MANIFEST, CheckpointError, read_manifest
 from dp_prior.checkpoints.retention import monitored, ranked
 from dp_prior.checkpoints.scan import STEP, StoredCheckpoint, scan
 from dp_prior.files.entry_points import misplaced
-from dp_prior.files.home import expanded
+from dp_prior.files.regular_files import expanded
 
 if TYPE_CHECKING:
     from dp_prior.places.checkpoint_cache import Prefer

@@ -10,8 +10,8 @@ from pydantic import field_validator
 from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.format import MANIFEST
 from dp_prior.config import Config
-from dp_prior.files.home import expanded
 from dp_prior.files.printable import without_password
+from dp_prior.files.regular_files import expanded
 
 
 class LocalResumeConfig(Config):

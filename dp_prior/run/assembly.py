@@ -23,7 +23,7 @@ from dp_prior.data.integrity import Integrity, JointIntegrity
 from dp_prior.data.recorded.records import pinned_commits
 from dp_prior.files.regular_files import read_object
 from dp_prior.job.ranks import Ranks
-from dp_prior.job.watch.judge import PATIENCE
+from dp_prior.job.stop import PATIENCE
 from dp_prior.run.config import TrainConfig
 from dp_prior.run.directory import RunDirectory
 from dp_prior.run.exit_file import ExitFile, explain

@@ -31,9 +31,7 @@ from dp_prior.files.json_text import encode_document
 from dp_prior.files.locks import POLL_S, FileLock, NoLocksError
 from dp_prior.files.regular_files import read_object
 from dp_prior.files.temporary import is_alive
-from dp_prior.job.stop import StoppedEarly
-from dp_prior.job.watch.judge import LOST, RankLostError, Verdict
-from dp_prior.places.errors import RemoteError
+from dp_prior.job.stop import LOST, RankLostError, StoppedEarly, Verdict
 from dp_prior.training.divergence import DivergedError
 from dp_prior.training.guard import NotFiniteError
 
@@ -55,7 +53,6 @@ REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first match wins
     NotFiniteError: ("not finite", BAD_DATA),
     DivergedError: ("diverged", BAD_DATA),
     LockedError: ("busy", BUSY),
-    RemoteError: ("unavailable", UNAVAILABLE),
     CheckpointError: ("not saved", UNSAVED),
     StoppedEarly: ("preempted", STOPPED),
     KeyboardInterrupt: ("interrupted", INTERRUPTED),
@@ -70,6 +67,8 @@ def classify(error: BaseException) -> tuple[str, int]:
     """Reason in `exit.json` and exit code of an error; `error` and 1 for an unexpected one."""
     if isinstance(error, RankLostError):
         return error.verdict.reason, error.verdict.code
+    if isinstance(error, CheckpointError) and error.is_remote:
+        return "unavailable", UNAVAILABLE
     reason_and_code = next(
         (reason_and_code for kind, reason_and_code in REASONS.items() if isinstance(error, kind)), None
     )

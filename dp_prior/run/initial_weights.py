@@ -13,9 +13,9 @@ from dp_prior.job.ranks import Ranks
 from dp_prior.places.reference import resolve
 from dp_prior.run.changes import completed
 from dp_prior.run.config import TrainConfig
-from dp_prior.tasks.model_parts import TransferConfig
 from dp_prior.tasks.pretrained import Pretrained
 from dp_prior.tasks.transfer import Transfer, choose
+from dp_prior.tasks.weights import TransferConfig
 
 
 def take_weights(

@@ -9,7 +9,7 @@ from dp_prior.data.samples.loader import Loader
 from dp_prior.run.assembly import Assembly
 from dp_prior.run.config import TrainConfig
 from dp_prior.run.warnings import plan_warnings, robot_notes
-from dp_prior.tasks.model_parts import TransferConfig
+from dp_prior.tasks.weights import TransferConfig
 from dp_prior.training.optimizer import AdamW
 from dp_prior.training.trainer import PolicyTrainer
 

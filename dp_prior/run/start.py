@@ -11,12 +11,12 @@ from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.config import ConfigError, errors_of
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.stop import Stop
-from dp_prior.networks.encoders.published_weights import load_pretrained
+from dp_prior.networks.encoders.encoder import load_pretrained
 from dp_prior.places import ResumeConfig
 from dp_prior.places.resume import LocalResumeConfig
 from dp_prior.run.config import TrainConfig
-from dp_prior.tasks.model_parts import TransferConfig
 from dp_prior.tasks.pretrained import Pretrained
+from dp_prior.tasks.weights import TransferConfig
 
 Resume = Literal["auto", "never", "must"]
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.format import read_checkpoint
-from dp_prior.config import Config, ConfigError, check_named, errors_of
+from dp_prior.config import Config, ConfigError, errors_of
+from dp_prior.config.outside import check_named
 from dp_prior.data import DataConfig
 from dp_prior.data.split_data import SplitData
 from dp_prior.job.ranks import Ranks
-from dp_prior.job.watch.judge import PATIENCE
+from dp_prior.job.stop import PATIENCE
 from dp_prior.places.reference import is_downloaded, resolve
 from dp_prior.run.config import TrainConfig
 from dp_prior.run.exit_file import explain

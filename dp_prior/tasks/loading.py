@@ -15,7 +15,7 @@ from dp_prior.checkpoints.errors import GoneError
 from dp_prior.checkpoints.format import TRAINING, read_checkpoint, read_manifest
 from dp_prior.config import ORIGINS, Config, an, changed_code, kinds_in, record_for, unknown_type
 from dp_prior.files.entry_points import misplaced
-from dp_prior.files.home import expanded
+from dp_prior.files.regular_files import expanded
 from dp_prior.places.errors import RemoteError
 from dp_prior.places.reference import resolve
 from dp_prior.tasks.bounded import UnbuildableError, build_bounded

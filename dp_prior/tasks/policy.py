@@ -15,7 +15,6 @@ from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.diffusion.target import Target
 from dp_prior.tasks.model import DiffusionModel
-from dp_prior.tasks.prefix import marked
 from dp_prior.tasks.pretrained import Pretrained
 from dp_prior.tensors.normalizer import Statistics
 from dp_prior.tensors.observations import check_obs
@@ -114,7 +113,8 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
         return super().given(mask, random) if prefix is None else prefix.draw(mask, self.n_obs_steps - 1, random)
 
     def marked(self, network: Network, is_given: Tensor | None) -> Network:
-        return network if self.record.prefix is None else marked(network, self.x_shape[-1], is_given)
+        prefix = self.record.prefix
+        return network if prefix is None else prefix.marked(network, self.x_shape[-1], is_given)
 
     def encode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
         """See `Transforms.encode`."""

@@ -6,17 +6,18 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from dp_prior.config import Change, record_for
+from dp_prior.config import Change, late, record_for
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.networks.backbones import BackboneConfig
 from dp_prior.networks.backbones.unet1d import UNet1DConfig
 from dp_prior.networks.encoders import EncoderConfig
-from dp_prior.tasks.prefix import PrefixConfig
 from dp_prior.tasks.task_record import TaskRecord
 from dp_prior.tensors.actions import ArmConfig
 from dp_prior.tensors.batch import FRAMES, Kind
 from dp_prior.tensors.normalizer import Gaussian, Identity, Limits, NormalizerConfig
+
+PrefixConfig = late("dp_prior.tasks.prefix:PrefixConfig")
 
 
 class PolicyRecord(TaskRecord):

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dp_prior.tasks.model_parts import TransferConfig, check_parts, is_in, part_name
 from dp_prior.tasks.named_axes import differing_names, misplaced, named_axes
 from dp_prior.tasks.pretrained import Pretrained
+from dp_prior.tasks.weights import TransferConfig, check_parts, is_in, part_name
 
 _MOST_NAMED = 6
 

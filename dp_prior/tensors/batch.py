@@ -13,16 +13,18 @@ import torch
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from torch import Tensor
 
-from dp_prior.config import Config
+from dp_prior.config import Config, late
 from dp_prior.embedders import EmbedderConfig
 from dp_prior.tensors.action_motion import ActionMotion
-from dp_prior.tensors.pixels.resize import Fit
 from dp_prior.tensors.rotations import Layout, RotationSlice
 from dp_prior.tensors.slices import slice_faults
 from dp_prior_client.onboard.scene import Scene
 
 UNMEASURED = 0.0
 """Metres of a pixel at which the sensor measured nothing, in data and from a robot."""
+
+
+Fit = late("dp_prior.tensors.pixels.resize:Fit")
 
 
 class DepthRange(Config):
@@ -198,6 +200,11 @@ class Spec(Config):
     def cameras(self) -> list[str]:
         """The observations that are camera frames, in alphabetical order."""
         return sorted(key for key in self.cond_shapes if self.kind(key) == "image")
+
+    @property
+    def texts(self) -> list[str]:
+        """The observations that are embedded texts."""
+        return [key for key in self.cond_shapes if self.kind(key) == "text"]
 
     def kind(self, key: str) -> Kind:
         """Kind of a conditioning input."""

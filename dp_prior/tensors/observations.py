@@ -5,15 +5,17 @@ observations to a policy calls `check_obs` first and stores only its result.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dp_prior.tensors.batch import FRAMES, Spec, X
-from dp_prior.tensors.pixels.resize import UNCHANGED, Fit
 from dp_prior_client.onboard.obs_spec import ObsSpec, Reads, TrainedMotion
+
+if TYPE_CHECKING:
+    from dp_prior.tensors.pixels.resize import Fit
 
 
 def policy_reads(policy: Any) -> ObsSpec:
@@ -38,7 +40,7 @@ def obs_spec(spec: Spec, normalizer: nn.Module | None = None, moved: Collection[
     observations = {}
     for key, shape in spec.cond_shapes.items():
         size = tuple(shape[-3:-1]) if spec.kind(key) in FRAMES else None
-        fit = spec.fits.get(key, UNCHANGED)
+        fit = spec.fits.get(key)
         observations[key] = Reads(
             shape=(None, None, shape[-1]) if key in spec.fits else shape[1:],
             dtype=str(spec.dtype(key)).removeprefix("torch."),
@@ -48,9 +50,9 @@ def obs_spec(spec: Spec, normalizer: nn.Module | None = None, moved: Collection[
             range=None if key in moved else _range(key, spec, buffers),
             names=spec.names.get(key, ()),
             size=size,
-            region=fit.region,
-            turn=fit.turn,
-            bgr=fit.bgr,
+            region=fit and fit.region,
+            turn=fit and fit.turn,
+            bgr=fit is not None and fit.bgr,
             texts=spec.instructions.get(key, ()),
             scene=spec.scenes.get(key),
         )

@@ -10,7 +10,7 @@ from typing import TextIO
 from pydantic import Field
 
 from dp_prior.config import Config, family, made
-from dp_prior.files.home import expanded
+from dp_prior.files.regular_files import expanded
 from dp_prior.places import ResumeConfig, SaverConfig
 from dp_prior.places.resume import LocalResumeConfig
 from dp_prior.places.saver import Saver

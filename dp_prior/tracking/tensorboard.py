@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dp_prior.checkpoints.clock import Progress
-from dp_prior.config.extras import needing
 from dp_prior.files.durable import append
+from dp_prior.files.entry_points import needing
 from dp_prior.tracking.logger import Logger, LoggerRecord, RunFacts
 from dp_prior.tracking.media import picture_bytes
 

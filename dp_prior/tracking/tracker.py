@@ -28,12 +28,13 @@ from dp_prior.files.printable import redact
 from dp_prior.job.work import Done
 from dp_prior.places.saver import Saver
 from dp_prior.tracking.identity import RunIdentity, claim_identity
-from dp_prior.tracking.isolation import Background, Isolated, Message
+from dp_prior.tracking.isolation import Isolated, Message
 from dp_prior.tracking.logger import Logger, RunFacts
 from dp_prior.tracking.metric_names import Metric
 
 if TYPE_CHECKING:
     from dp_prior.tracking import TrackerConfig
+    from dp_prior.tracking.background import Background
 
 RESERVED = ("step", "samples_seen", "nonfinite")
 QUIET_S = 2.0  # longer waits at the end of the run are logged
@@ -122,7 +123,11 @@ class Tracker:
             for part, limit in zip(loggers, limits, strict=False)
         ]
         options |= {"size": record.queue_size, "max_failures": record.max_failures}
-        self._queued = [Background(part, f"logger {part.name!r}", **options) for part in background]
+        self._queued: list[Background] = []
+        if background:
+            from dp_prior.tracking.background import Background
+
+            self._queued = [Background(part, f"logger {part.name!r}", **options) for part in background]
         self._savers = [IsolatedSaver(saver, self._announce) for saver in savers]
         self._lock = threading.RLock()
         self._progress = Progress()

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dp_prior.training.guard import UnusableStepsError
-from dp_prior.training.readback import Readback
+from dp_prior.training.guard import Readback, UnusableStepsError
 
 DIVERGED_FACTOR = 10.0
 STEPS_IN_A_ROW = 20

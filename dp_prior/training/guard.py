@@ -5,12 +5,13 @@ The counts live on the device and are part of every checkpoint.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from dp_prior.training.readback import Readback
+LAG = 2  # steps; the device always has one queued while the host reads
 
 
 class UnusableStepsError(RuntimeError):
@@ -37,6 +38,40 @@ class Skipped(NamedTuple):
     step: int
     samples_seen: int
     in_a_row: int
+
+
+class Readback:
+    """Small tensors on their way to the host, read in the order of their steps: at once on a CPU, `LAG` steps late on a
+    GPU, so that the loop does not wait for the device."""
+
+    def __init__(self) -> None:
+        self._copies: deque[tuple[Tensor, torch.cuda.Event | None, tuple[int, ...]]] = deque()
+
+    def put(self, values: Tensor, *label: int) -> None:
+        """Start the copy of the values of a step, which nothing may overwrite on a CPU."""
+        arrived = None
+        if values.is_cuda:
+            values = torch.empty_like(values, device="cpu", pin_memory=True).copy_(values, non_blocking=True)
+            arrived = torch.cuda.Event()
+            arrived.record()
+        self._copies.append((values, arrived, label))
+
+    def take(self) -> tuple[list, tuple[int, ...]] | None:
+        """The oldest values and their label; None if there are none, or the device may still be busy with them."""
+        if not self._copies or (self._copies[0][1] is not None and len(self._copies) <= LAG):
+            return None
+        values, arrived, label = self._copies.popleft()
+        if arrived is not None:
+            arrived.synchronize()
+        return values.tolist(), label
+
+    def settle(self) -> bool:
+        """Wait for the device, so that `take` gives everything that was put. Returns whether there is anything."""
+        for _, arrived, _ in self._copies:
+            if arrived is not None:
+                arrived.synchronize()
+        self._copies = deque((values, None, label) for values, _, label in self._copies)
+        return bool(self._copies)
 
 
 class Guard:

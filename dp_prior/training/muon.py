@@ -10,8 +10,7 @@ from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 
 from dp_prior.config import Change, Config
-from dp_prior.training.optimizer import AdamW, Momentum, parameter_groups
-from dp_prior.training.tuned_parts import TunedPartConfig
+from dp_prior.training.optimizer import AdamW, Momentum, TunedPartConfig, parameter_groups
 
 QUINTIC = (3.4445, -4.7750, 2.0315)  # Jordan's coefficients; singular values end between about 0.7 and 1.2
 NEWTON_SCHULZ_STEPS = 5

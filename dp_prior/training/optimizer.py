@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -11,13 +11,25 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from dp_prior.config import Change, Config, ConfigError
-from dp_prior.networks.encoders.published_weights import FineTuned
-from dp_prior.training.shards import Shards
-from dp_prior.training.tuned_parts import TunedPartConfig, part_of_each
+from dp_prior.networks.encoders.encoder import FineTuned
+from dp_prior.tasks.weights import check_parts, is_in, part_name
+
+if TYPE_CHECKING:
+    from dp_prior.training.shards import Shards
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 Momentum = Annotated[float, Field(ge=0, lt=1)]
+
+
+class TunedPartConfig(Config):
+    """Overrides of learning rate and weight decay for one part of the network."""
+
+    lr_scale: float = Field(default=1.0, gt=0)
+    """Learning rate as a multiple of `train.lr`; multiplied with the `lr_scale` of an encoder inside."""
+
+    weight_decay: float | None = Field(default=None, ge=0)
+    """Weight decay in place of the optimizer's, of the same kinds of parameters; null: the optimizer's."""
 
 
 class AdamWConfig(Config):
@@ -249,3 +261,26 @@ def update(optimizer: AdamW, max_grad_norm: float, scaler: torch.amp.GradScaler 
         optimizer.step()
     optimizer.zero_grad()
     return norm, finite
+
+
+def part_of_each(model: nn.Module, entries: Iterable[str]) -> dict[str, str]:
+    """For each trainable parameter that an entry names, the longest such entry.
+
+    Args:
+        entries: parts, named as in `part_names`; of a model without a `spec` by the parameters' own names.
+
+    Raises:
+        ConfigError: an entry names no trainable parameter, or only those of longer entries.
+    """
+    spec, entries = getattr(model, "spec", None), sorted(entries, key=len, reverse=True)
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    parts = {name: name if spec is None else part_name(name, spec) for name in trained}
+    try:
+        check_parts(entries, parts.values())
+    except ValueError as error:
+        raise ConfigError("train.optimizer.parts", [f"{error}, as far as they are trained"]) from None
+    entry_of = {name: next((entry for entry in entries if is_in(part, [entry])), None) for name, part in parts.items()}
+    covered = [entry for entry in entries if entry not in entry_of.values()]
+    if covered:
+        raise ConfigError("train.optimizer.parts", [f"{covered[0]!r} has no effect: longer entries name all it holds"])
+    return {name: entry for name, entry in entry_of.items() if entry is not None}

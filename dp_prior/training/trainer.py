@@ -39,9 +39,7 @@ from dp_prior.training.guard import Guard, NotFiniteError
 from dp_prior.training.measure import Evaluator, Following, measure
 from dp_prior.training.optimizer import AdamW, learning_rate, set_learning_rate, update
 from dp_prior.training.samplewise import UNDIFFUSED, samplewise_loss
-from dp_prior.training.shards import Shards
-from dp_prior.training.stopwatch import Stopwatch
-from dp_prior.training.throughput import Throughput
+from dp_prior.training.throughput import Stopwatch, Throughput
 from dp_prior.training.trainer_state import (
     CollectedMeans,
     LossScale,
@@ -125,6 +123,8 @@ class PolicyTrainer:
         self.averages = {name: EMA(self.online, decay) for name, decay in config.ema.items()}
         self.optimizer = made(config.optimizer, "create", config.optimizer.create(self.online), AdamW)
         if config.shard_optimizer and ranks.num_processes > 1:
+            from dp_prior.training.shards import Shards
+
             self.optimizer.shards = Shards(self.optimizer.parameters, ranks)
         self.region = _Wrapped(self.online, config.compile)
         self.wrapped = ranks.distributed(self.region)
@@ -174,7 +174,9 @@ class PolicyTrainer:
     @property
     def process(self) -> Any:
         """The diffusion process of the trained model, or a stand-in for models without diffusion."""
-        return getattr(self.online, "process", UNDIFFUSED)
+        if not hasattr(self.online, "process"):
+            return UNDIFFUSED
+        return self.online.process
 
     def fit(self) -> Progress:
         """Train from the current clock until the budget is spent or a stop is requested."""

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from dp_prior.checkpoints.clock import Cadence, Progress
 from dp_prior.config import Change, Config, family
 from dp_prior.job.deadline import Duration
-from dp_prior.tasks.model_parts import TransferConfig
+from dp_prior.tasks.weights import TransferConfig
 from dp_prior.tensors.compilation import CUDA_GRAPHS, Compile
 from dp_prior.tracking.metric_names import Metric
 from dp_prior.training.best import MonitorConfig

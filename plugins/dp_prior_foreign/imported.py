@@ -12,8 +12,8 @@ from typing import Literal
 from dp_prior.checkpoints.documents import CONFIG, SOURCE, SPEC
 from dp_prior.checkpoints.format import Manifest, Snapshot, write_checkpoint
 from dp_prior.files.durable import publish, replace_file, temporary_directory, vacant
-from dp_prior.files.home import expanded
 from dp_prior.files.json_text import encode_document
+from dp_prior.files.regular_files import expanded
 from dp_prior.run.config import TrainConfig
 from dp_prior_foreign.importers import dalle2, diffusion_policy, improved_diffusion, lerobot
 from dp_prior_foreign.importers.foreign_files import PublishedFiles

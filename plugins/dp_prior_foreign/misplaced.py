@@ -9,8 +9,7 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
-from dp_prior.files.home import expanded
-from dp_prior.files.regular_files import read_object
+from dp_prior.files.regular_files import expanded, read_object
 from dp_prior.run.configurations import configurations
 
 MOST_NAMES = 3

@@ -15,7 +15,7 @@ from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.formats.unread_layouts import refuse_unread_layout
 from dp_prior.data.hdf5 import ENDINGS
 from dp_prior.files.entry_points import misplaced
-from dp_prior.files.home import expanded
+from dp_prior.files.regular_files import expanded
 
 MOST_ENTRIES = 1000
 """Most files and folders in a folder among which a data set is looked for."""

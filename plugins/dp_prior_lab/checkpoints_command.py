@@ -50,7 +50,7 @@ def verify_checkpoints(run: Path) -> None:
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted, delete nothing.")
 def prune_checkpoints(run: Path, dry_run: bool, **keep: int | None) -> None:
     """Delete the checkpoints that retention does not keep. Damaged and quarantined ones stay."""
-    from dp_prior.checkpoints.upkeep import store_of, superfluous
+    from dp_prior_lab.upkeep import store_of, superfluous
 
     store = store_of(run, **{name: value for name, value in keep.items() if value is not None})
     if dry_run:
@@ -66,7 +66,7 @@ def prune_checkpoints(run: Path, dry_run: bool, **keep: int | None) -> None:
 @click.argument("run", type=PATH)
 def repair_checkpoints(run: Path) -> None:
     """Set damaged checkpoints aside, restore checkpoints that verify again, delete leftovers, rewrite index.json."""
-    from dp_prior.checkpoints.upkeep import repair, store_of
+    from dp_prior_lab.upkeep import repair, store_of
 
     store = store_of(run)
     with store.lock():
@@ -75,7 +75,7 @@ def repair_checkpoints(run: Path) -> None:
 
 def _show_checkpoints(run: Path, *, compare_hashes: bool) -> int:
     """Print a line for each checkpoint; returns how many are damaged and not yet set aside."""
-    from dp_prior.checkpoints.upkeep import take_stock
+    from dp_prior_lab.upkeep import take_stock
 
     damaged = 0
     for entry in take_stock(run, compare_hashes=compare_hashes):

@@ -26,7 +26,6 @@ from dp_prior.cli.options import (
 )
 from dp_prior.cli.output import echo, say
 from dp_prior_lab.options import error_option, range_option
-from dp_prior_lab.varied import overrides_of
 
 
 @click.command(
@@ -54,6 +53,8 @@ def sweep(
 ) -> None:
     """Train every combination of settings, one run after another; after a stop the same command continues."""
     if not modules:
+        from dp_prior_lab.varied import overrides_of
+
         check_spelling(config_file, (*overrides, *overrides_of(varied)))
     import_modules(modules)
     from dp_prior.checkpoints.documents import CONFIG

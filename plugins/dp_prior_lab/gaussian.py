@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dp_prior.data.samples.over_columns import Samples
-from dp_prior.diffusion.variance import decoder_nll
+from dp_prior.diffusion.variational_bound import decoder_nll
 from dp_prior.evaluation.measured_models import device_of
 from dp_prior.evaluation.samples import shared_batches
 from dp_prior.tensors.batch import Batch

@@ -15,7 +15,7 @@ from typing import Any
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import MissingError
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
-from dp_prior.envs.starts import SEED
+from dp_prior.envs.vector import SEED
 from dp_prior.files.durable import replace_file
 from dp_prior.files.json_text import encode_document
 from dp_prior.places.reference import resolve

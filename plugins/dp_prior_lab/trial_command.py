@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -152,6 +151,8 @@ def _ask(question: str) -> str:
 @contextlib.contextmanager
 def _logged_to(path: Path) -> Iterator[None]:
     """Inside, log lines and warnings go to a file: they speak of one policy, and the person at the terminal reads."""
+    import logging
+
     root, handler = logging.getLogger(), logging.FileHandler(path, encoding="utf-8", delay=True)
     before, root.handlers = root.handlers, [handler]
     logging.captureWarnings(True)

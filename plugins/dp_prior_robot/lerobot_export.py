@@ -14,8 +14,8 @@ from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
-from dp_prior.files.home import expanded
 from dp_prior.files.hub_files import HubRepository
+from dp_prior.files.regular_files import expanded
 from dp_prior.places.hub import publish
 from dp_prior.places.local import copy_checkpoint
 from dp_prior.places.reference import is_downloaded, resolve

@@ -36,7 +36,7 @@ def inspect(
 ) -> None:
     """Show a data set and its faults, given a path, user/name on the Hub, or a configuration (docs/pages.md). Exit code
     65 if it cannot be trained on."""
-    from dp_prior.files.home import expanded
+    from dp_prior.files.regular_files import expanded
 
     if (path := expanded(place)).suffix == ".json":
         check_readable(path)

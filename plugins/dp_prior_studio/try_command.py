@@ -41,7 +41,7 @@ def try_data(place: str, minutes: float, out: Path | None, overrides: tuple[str,
     on where it was stopped. Exit code 65 if the data cannot be trained on."""
     begun = time.monotonic()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # outside of the training, which ends after its step
-    from dp_prior.files.home import expanded
+    from dp_prior.files.regular_files import expanded
     from dp_prior_studio.attempt.attempt import Attempt
     from dp_prior_studio.inspection.inspect import short_name
 

@@ -23,7 +23,7 @@ from dp_prior.data.formats.hdf5_groups import Hdf5Episode
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.found_files import by_number
 from dp_prior.data.hdf5 import ENDINGS, attribute, group_at, groups_at, import_h5py, opened_hdf5
-from dp_prior.files.home import expanded
+from dp_prior.files.regular_files import expanded
 from dp_prior_worlds.libero import STEPS
 
 ACTIONS, NAME = "actions", "task"

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from dp_prior.config.extras import needing
 from dp_prior.envs.env_record import EnvRecord
-from dp_prior.envs.expert import Expert
 from dp_prior.envs.lockstep import Lockstep
-from dp_prior.envs.starts import SEED
+from dp_prior.envs.vector import SEED
+from dp_prior.files.entry_points import needing
 from dp_prior_worlds.pusht_keypoints import KEYPOINTS, keypoints
+
+if TYPE_CHECKING:
+    from dp_prior.envs.expert import Expert
 
 OBS_SHAPES = {"agent_pos": (2,), "block_pos": (2,), "block_angle": (1,), "state": (5,), "keypoint": KEYPOINTS.shape}
 

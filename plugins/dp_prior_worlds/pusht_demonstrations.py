@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dp_prior.config.extras import needing
+from dp_prior.files.entry_points import needing
 from dp_prior_worlds.pusht_expert import (
     AGENT_RADIUS,
     GOAL_TURN,

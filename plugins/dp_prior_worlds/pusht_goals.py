@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from dp_prior.envs.lockstep import Lockstep
-from dp_prior.envs.starts import SEED
+from dp_prior.envs.vector import SEED
 from dp_prior.files.durable import refuse_existing
 from dp_prior_worlds.expert_demonstrations import read_demonstrations, write_episodes
 from dp_prior_worlds.goal_choice import INSTRUCTION, instruction_rows, number_of

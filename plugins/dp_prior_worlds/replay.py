@@ -18,8 +18,7 @@ from dp_prior.data.recorded.selection import ActionConfig
 from dp_prior.data.recorded.whole_episodes import EXECUTED, WholeEpisodes
 from dp_prior.data.split_data import SplitData
 from dp_prior.envs import EnvConfig
-from dp_prior.envs.starts import SEED, reset_to, start_keys
-from dp_prior.envs.vector import VectorEnv
+from dp_prior.envs.vector import SEED, VectorEnv, reset_to, start_keys
 from dp_prior.evaluation.episode_metrics import EPISODES, SCORE, SCORE_INTERVAL, SUCCESS
 from dp_prior.evaluation.measurement import EvaluatorName, EvaluatorRecord
 from dp_prior.evaluation.samples import evenly_spread

@@ -17,8 +17,7 @@ from torch import nn
 from dp_prior.checkpoints.clock import Progress
 from dp_prior.config import Config
 from dp_prior.envs.fingerprint import fingerprint, versions
-from dp_prior.envs.starts import reset_to
-from dp_prior.envs.vector import VectorEnv, check_step
+from dp_prior.envs.vector import VectorEnv, check_step, reset_to
 from dp_prior.evaluation.blocks import run_blocks
 from dp_prior.evaluation.episode_metrics import told_success, with_failures
 from dp_prior.evaluation.interval import mean_interval, share_interval

@@ -14,7 +14,7 @@ from dp_prior.config import Outside
 from dp_prior.envs.env_record import EnvRecord
 from dp_prior.envs.expert import Expert
 from dp_prior.envs.lockstep import Lockstep
-from dp_prior.envs.starts import SEED
+from dp_prior.envs.vector import SEED
 from dp_prior_worlds.renderers.robosuite import need_robosuite
 from dp_prior_worlds.robosuite_expert import EXPERTS
 from dp_prior_worlds.robosuite_world import IMAGE, RobosuiteWorld

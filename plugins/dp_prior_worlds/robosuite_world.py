@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dp_prior.config.extras import needing
+from dp_prior.files.entry_points import needing
 from dp_prior_worlds.renderers.robosuite import RobosuiteStage
 
 OBJECT = "object"

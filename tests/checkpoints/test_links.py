@@ -12,8 +12,8 @@ from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.checkpoints.run_lock import LOCK, RunLock
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import INDEX, CheckpointStore
-from dp_prior.checkpoints.upkeep import repair, superfluous, take_stock
 from dp_prior.places.reference import resolve
+from dp_prior_lab.upkeep import repair, superfluous, take_stock
 from tests.checkpoints.documents import progress_of
 from tests.messages import naming
 

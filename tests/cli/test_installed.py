@@ -1,5 +1,6 @@
 """Commands are imported when they are called or listed; earlier spellings go on working and are not listed."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 from dp_prior_foreign.settings_as_options import as_overrides
 from tests.cli.invoked import all_commands, command
+from tests.extension.installed import lay_out
 from tests.faults import assert_none
 from tests.messages import told
 
@@ -23,6 +25,38 @@ print(*sorted(name for name in sys.modules if name.startswith(("dp_prior_", "dp_
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.splitlines()[-1] == "", done.stderr
+
+
+def test_the_list_of_commands_imports_neither_records_nor_logging_nor_the_readers_of_metadata():
+    program = """
+import sys
+from dp_prior.cli import main
+main(["--help"], standalone_mode=False)
+print(*sorted({"pydantic", "numpy", "torch", "logging", "importlib.metadata", "dp_prior.config"} & {*sys.modules}))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "", done.stdout[-300:] + done.stderr
+
+
+def test_a_command_of_another_distribution_is_listed_in_its_section(tmp_path):
+    source = """
+import click
+from dp_prior.cli.command import Command
+
+@click.command(cls=Command, section="Robot")
+def dance():
+    "Let the robot dance."
+"""
+    lay_out(tmp_path, "dancing", source, {"commands.dance": "dancing:dance"})
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, "-m", "dp_prior", "--help"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    robot = done.stdout.partition("\nRobot:")[2].partition("\n\n")[0]
+    assert "dance" in robot and "Let the robot dance." in robot and "serve" in robot, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", ["eval", "push", "average", "likelihood", "schema", "watch"])

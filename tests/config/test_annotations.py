@@ -4,11 +4,12 @@ import json
 from typing import Annotated, Any
 
 import pytest
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
-from dp_prior.config import Config, family
+from dp_prior.config import Config, ConfigError, family
 from dp_prior.config.annotations import Change, can_be_joined, change_of, child, record_for, records_in
 from tests.config.records import MINIMAL, Cosine, Inside, Linear, Run, Schedule, read
+from tests.messages import naming, told
 
 
 def parts_of(annotation, value, path=()):
@@ -62,3 +63,50 @@ def test_only_a_family_can_be_joined_wherever_it_stands():
     things: Any = family("things", Inside, needs=())
     for annotation in (things, things | None, dict[str, things], list[things | None]):
         assert can_be_joined(annotation) and not can_be_joined(Schedule)
+
+
+def test_records_are_frozen():
+    with pytest.raises(ValidationError, match=naming("use_ema", "frozen_instance")):
+        read(MINIMAL).use_ema = False
+
+
+def test_arguments_are_the_fields_without_the_discriminator():
+    assert Linear().arguments() == {"steps": 50, "beta": 0.5}
+
+
+class Span(Config):
+    """A record with rules between its fields."""
+
+    low: int = 0
+    high: int = 1
+    step: int = 1
+
+    def faults(self):
+        if self.low > self.high:
+            yield f"low {self.low} is above high {self.high}"
+        if self.step > self.high - self.low:
+            yield f"step {self.step} is longer than the span"
+
+
+class Spans(Config):
+    """Two of them."""
+
+    one: Span = Span()
+    other: Span = Span()
+    unknown: int = 0
+
+
+def test_all_faults_between_fields_of_all_records_are_in_one_report():
+    with pytest.raises(ConfigError) as caught:
+        Spans.from_json('{"one": {"low": 5}, "other": {"step": 9}, "unknown": "x"}')
+    *faults, unknown = caught.value.problems
+    assert faults == [
+        "one: low 5 is above high 1",
+        "one: step 1 is longer than the span",
+        "other: step 9 is longer than the span",
+    ]
+    assert told(unknown, "unknown", "integer", "'x'")
+    with pytest.raises(ConfigError) as caught:
+        Span(low=5)
+    heading, *problems = str(caught.value).split("\n  ")
+    assert heading == "Span: 2 problems" and problems == caught.value.problems and len(problems) == 2

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import pytest
 from pydantic import Field
 
-from dp_prior.config import Config, ConfigError, Outside, check_named, records_in
-from dp_prior.config.outside import outside_names
+from dp_prior.config import Config, ConfigError, Outside, records_in
+from dp_prior.config.outside import check_named, outside_names
 from dp_prior.run.config import TrainConfig
 from tests.messages import told_each
 

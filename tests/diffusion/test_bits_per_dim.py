@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch.distributions import Normal, kl_divergence
 
+from dp_prior.diffusion.beta_schedules import Linear
 from dp_prior.diffusion.bits_per_dim import bits_per_dim
 from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
-from dp_prior.diffusion.schedule import Cosine, Flow, Linear
+from dp_prior.diffusion.schedule import Cosine, Flow
 from dp_prior.diffusion.variance import FixedLarge, LearnedRange
 from dp_prior.tensors.randomness import Randomness
 

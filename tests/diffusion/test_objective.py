@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from dp_prior.diffusion.beta_schedules import Linear, ScaledLinear
+from dp_prior.diffusion.continuous_schedules import LinearSignal, PowerCosine, Sigmoid
 from dp_prior.diffusion.objective import X0, Eps, FlowVelocity, V
-from dp_prior.diffusion.schedule import Cosine, Flow, Linear, LinearSignal, PowerCosine, ScaledLinear, Sigmoid
+from dp_prior.diffusion.schedule import Cosine, Flow
 from tests.cases import every
 from tests.messages import naming
 

@@ -6,10 +6,11 @@ import json
 import pytest
 
 from dp_prior.config import ConfigError
+from dp_prior.diffusion.beta_schedules import Linear
 from dp_prior.diffusion.objective import X0, Eps, FlowVelocity, V
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM
-from dp_prior.diffusion.schedule import Cosine, Flow, Linear
+from dp_prior.diffusion.schedule import Cosine, Flow
 from dp_prior.tasks.prior import PriorDiffusionConfig
 from tests.messages import naming, told
 

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from dp_prior.config import records_in
+from dp_prior.diffusion.beta_schedules import Linear
 from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, DDPM, DPMSolver, Euler, Heun, SamplerConfig, UniPC, step_noise
-from dp_prior.diffusion.schedule import Cosine, Flow, Linear
+from dp_prior.diffusion.schedule import Cosine, Flow
 from dp_prior.diffusion.table import NoiseTable
 from dp_prior.tensors.randomness import Randomness
 from tests.cases import every

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from dp_prior.config import ConfigError
+from dp_prior.diffusion.beta_schedules import Linear
 from dp_prior.diffusion.sampler import DDIM, DDPM
-from dp_prior.diffusion.schedule import Cosine, Flow, Linear
+from dp_prior.diffusion.schedule import Cosine, Flow
 from dp_prior.diffusion.spacing import KARRAS_SIGMA_MAX, spaced_timesteps
 from dp_prior.diffusion.table import NoiseTable
 from tests.cases import every

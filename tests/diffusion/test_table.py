@@ -9,10 +9,12 @@ from itertools import pairwise
 import pytest
 import torch
 
+from dp_prior.diffusion.beta_schedules import Linear
+from dp_prior.diffusion.continuous_schedules import PowerCosine
 from dp_prior.diffusion.process import DiffusionProcess
 from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DPMSolver, UniPC
-from dp_prior.diffusion.schedule import Cosine, Flow, Linear, PowerCosine
+from dp_prior.diffusion.schedule import Cosine, Flow
 from dp_prior.diffusion.table import NoiseTable
 from dp_prior.tensors.randomness import Randomness
 from tests.cases import every

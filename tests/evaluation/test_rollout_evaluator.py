@@ -12,7 +12,7 @@ from dp_prior.diffusion.sampler import DDIM
 from dp_prior.envs.fingerprint import is_fingerprint
 from dp_prior.envs.gym import GymConfig
 from dp_prior.envs.toy import Toy, ToyConfig
-from dp_prior.evaluation.bootstrap import worst_tenth
+from dp_prior.evaluation.episode_metrics import worst_tenth
 from dp_prior.evaluation.interval import mean_interval, share_interval, share_posterior
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.job.accelerator import make_accelerator

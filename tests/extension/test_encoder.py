@@ -25,7 +25,7 @@ from dp_prior.data.columns.disk import DiskColumn
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.data_record import BatchSize, DataRecord, ManifestPlace, Verified
 from dp_prior.data.recorded.split import SplitConfig
-from dp_prior.data.recorded.window_rows import WindowRows
+from dp_prior.data.recorded.windows import WindowRows
 from dp_prior.data.recorded.windows import make_windows
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import SplitData

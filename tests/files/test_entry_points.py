@@ -2,6 +2,9 @@
 
 import ast
 import importlib.metadata
+import re
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ from pydantic import create_model
 
 from dp_prior.config import Config, ConfigError, family
 from dp_prior.files import entry_points
+from dp_prior.files.entry_points import TOO_NEW, needing
 from tests import tiny
 from tests.cli.invoked import command
 from tests.extension.installed import lay_out
@@ -38,6 +42,55 @@ def test_every_entry_point_of_ours_can_be_imported():
             assert entry_points.loaded(entry) is not None
 
 
+def read_from(folders, monkeypatch):
+    """The entry points of packages in these folders, and what importlib.metadata reads there."""
+    monkeypatch.setattr(sys, "path", [str(folder) for folder in folders])
+    entry_points._installed.cache_clear()
+    try:
+        points = entry_points._installed()
+        ours = sorted(
+            (point.name, point.value, point.group) for group in points.groups for point in points.select(group=group)
+        )
+    finally:
+        entry_points._installed.cache_clear()
+    theirs = [point for group in points.groups for point in importlib.metadata.entry_points(group=group)]
+    return ours, sorted((point.name, point.value, point.group) for point in theirs)
+
+
+def test_metadata_are_read_as_importlib_reads_them(tmp_path, monkeypatch):
+    first, second = tmp_path / "first", tmp_path / "second"
+    files = {
+        first
+        / "my_parts-1.0.dist-info": "[console_scripts]\nrun = my:main\n\n[dp_prior.envs]\n# old\nrope = my.rope:Rope\n",
+        first / "Other.Parts-2.dist-info": "[dp_prior.commands]\n  fly=other.cli:fly [plots]\n\n[tools]\nx = y\n",
+        first / "plain-1.0.dist-info": None,
+        second / "my_parts-3.0.dist-info": "[dp_prior.envs]\nhidden = never:Seen\n",
+        second / "old_style.egg-info": "[dp_prior.hints]\nold = old_style.hints\n",
+    }
+    for folder, text in files.items():
+        folder.mkdir(parents=True)
+        name = folder.name.partition("-")[0].removesuffix(".egg-info")
+        about = "METADATA" if folder.suffix == ".dist-info" else "PKG-INFO"
+        (folder / about).write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        if text is not None:
+            (folder / "entry_points.txt").write_text(text)
+    ours, theirs = read_from([first, tmp_path / "missing", second], monkeypatch)
+    assert ours == theirs and [name for name, _, _ in ours] == ["fly", "old", "rope"]
+
+
+def test_an_archive_on_the_path_leaves_the_reading_to_importlib(tmp_path, monkeypatch):
+    archive = tmp_path / "parts.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("parts-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: parts\nVersion: 1.0\n")
+        file.writestr("parts-1.0.dist-info/entry_points.txt", "[dp_prior.envs]\nzipped = parts:Zipped\n")
+    monkeypatch.setattr(sys, "path", [str(archive)])
+    entry_points._installed.cache_clear()
+    try:
+        assert [entry.value for entry in entry_points.entry_points("envs", name="zipped")] == ["parts:Zipped"]
+    finally:
+        entry_points._installed.cache_clear()
+
+
 def test_groups_of_commands_hints_and_reports_are_no_families():
     assert "envs" in entry_points.families()
     assert not {*entry_points.families()} & {*entry_points.HOOKS}
@@ -65,3 +118,49 @@ def test_an_installation_from_before_the_plugins_is_named_with_its_remedy(tmp_pa
         Env.from_json('{"env": {"type": "pusht"}}')
     done = tiny.train(tiny.write(tmp_path, train__steps=2, tracker__report=True))
     assert done.exit_code == 0 and told(done.output, "warning", "no report", "pip install -e .")
+
+
+SETUP = Path(__file__).parent.parent.parent / "setup.py"
+
+
+def test_a_missing_package_is_named_with_its_reason_and_its_extra():
+    with pytest.raises(ImportError) as caught, needing("clip", "it needs nothing_of_this_name"):
+        import nothing_of_this_name  # noqa: F401
+    said = str(caught.value)
+    assert said.startswith("it needs") and said.endswith('pip install "dp_prior[clip]"')
+    assert "No module named 'nothing_of_this_name'" in said and caught.value.__cause__ is not None
+
+
+def test_what_is_installed_is_imported_and_errors_inside_it_pass():
+    with needing("clip", "numbers"):
+        import json
+    assert json.loads("1") == 1
+    with pytest.raises(ZeroDivisionError), needing("clip", "numbers"):
+        raise ZeroDivisionError
+
+
+def test_where_an_extra_installs_nothing_the_error_names_the_python_that_it_needs(monkeypatch):
+    monkeypatch.setattr(sys, "version_info", (3, 14))
+    with (
+        pytest.raises(ImportError, match=naming("nothing_of_this_name", "3.14", "3.13", "dp_prior[aloha]")),
+        needing("aloha", "the world needs another package"),
+    ):
+        import nothing_of_this_name  # noqa: F401
+    monkeypatch.setattr(sys, "version_info", (3, 12))
+    with pytest.raises(ImportError) as caught, needing("aloha", "the world needs another package"):
+        import nothing_of_this_name  # noqa: F401
+    assert "Python" not in str(caught.value)
+
+
+def test_the_pythons_that_are_too_new_for_an_extra_are_those_of_its_requirements():
+    extras = {}
+    for statement in ast.parse(SETUP.read_text(encoding="utf-8")).body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id="EXTRAS" | "APART")], value=value):
+                extras |= ast.literal_eval(value)
+    limits = {
+        (extra, tuple(map(int, limit)))
+        for extra, requirements in extras.items()
+        for limit in re.findall(r'python_version < "(\d+)\.(\d+)"', " ".join(requirements))
+    }
+    assert limits == set(TOO_NEW.items())

@@ -13,8 +13,7 @@ import torch
 from dp_prior.config import ConfigError
 from dp_prior.job.accelerator import make_accelerator, meet
 from dp_prior.job.ranks import Ranks
-from dp_prior.job.stop import REQUEST, Stop, StoppedEarly
-from dp_prior.job.watch.judge import RankLostError
+from dp_prior.job.stop import REQUEST, RankLostError, Stop, StoppedEarly
 from tests import forks
 from tests.messages import naming, told
 from tests.tiny import train, write

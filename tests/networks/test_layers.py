@@ -12,7 +12,7 @@ from benchmarks import image_policy
 from dp_prior.networks import layers
 from dp_prior.networks.backbones.unet1d import LocalUNet1DConfig, UNet1DConfig
 from dp_prior.networks.backbones.unet2d import UNet2DConfig
-from dp_prior.networks.layers import FiLM, GroupNorm, SinusoidalEmbedding
+from dp_prior.networks.layers import FiLM, GroupNorm, MishBySigmoid, SinusoidalEmbedding
 from dp_prior.tensors.randomness import Randomness
 from tests.layouts import Layouts, channels_first
 
@@ -190,3 +190,25 @@ def test_weights_change_their_memory_order_with_the_device_and_their_state_dict_
     assert model.down[0].first.conv_1.weight.is_contiguous() and model.up[0].resample.weight.is_contiguous()
     for values in (moved, model.state_dict()):
         assert values.keys() == state.keys() and all(torch.equal(values[name], state[name]) for name in state)
+
+
+def test_mish_by_sigmoid_is_x_times_the_tanh_of_softplus_and_neither_overflows_nor_cancels():
+    x = torch.cat([torch.linspace(-40, 40, 801), torch.tensor([-1e30, -200.0, 200.0, 1e30])])
+    exact = x.double() * F.softplus(x.double()).tanh()
+    torch.testing.assert_close(MishBySigmoid.apply(x), exact.float(), rtol=1e-6, atol=1e-12)
+
+
+def test_the_gradient_of_mish_by_sigmoid_is_that_of_finite_differences():
+    x = torch.linspace(-6, 6, 97, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(MishBySigmoid.apply, (x,))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_mish_by_sigmoid_in_half_precision_is_computed_wide_and_rounded_once_in_both_directions(dtype):
+    x = torch.linspace(-6, 6, 97).to(dtype).requires_grad_()
+    wide = x.detach().float().requires_grad_()
+    y, y_wide = MishBySigmoid.apply(x), MishBySigmoid.apply(wide)
+    grad = torch.linspace(-1, 1, 97).to(dtype)
+    y.backward(grad)
+    y_wide.backward(grad.float())
+    assert torch.equal(y, y_wide.to(dtype)) and torch.equal(x.grad, wide.grad.to(dtype))

@@ -17,8 +17,7 @@ from dp_prior.checkpoints.run_lock import LockedError, RunLock
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import UnreadableError
 from dp_prior.evaluation.loss import LossEvaluator
-from dp_prior.job.stop import StoppedEarly
-from dp_prior.job.watch.judge import LOST, RankLostError, Verdict
+from dp_prior.job.stop import LOST, RankLostError, StoppedEarly, Verdict
 from dp_prior.run import exit_file
 from dp_prior.run.exit_file import ExitFile, classify, recorded
 from dp_prior.training.guard import NotFiniteError

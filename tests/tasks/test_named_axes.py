@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from dp_prior.tasks.model_parts import TransferConfig
 from dp_prior.tasks.named_axes import differing_names
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tasks.transfer import choose
+from dp_prior.tasks.weights import TransferConfig
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.normalizer import Statistics
 from tests.messages import naming, told, told_each

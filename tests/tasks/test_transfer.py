@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from dp_prior.config import ConfigError
-from dp_prior.tasks.model_parts import TransferConfig
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tasks.pretrained import Pretrained
 from dp_prior.tasks.transfer import choose
+from dp_prior.tasks.weights import TransferConfig
 from dp_prior.tensors.batch import Spec
 from tests.messages import naming, told
 from tests.tiny import experiment, tiny

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
 from dp_prior.training.divergence import DIVERGED_FACTOR, MEAN_STEPS, STEPS_IN_A_ROW, DivergedError, Divergence, LossSum
-from dp_prior.training.readback import LAG
+from dp_prior.training.guard import LAG
 from dp_prior.training.trainer import PolicyTrainer
 from dp_prior.training.training_config import TrainingConfig
 from tests.messages import naming, told
 from tests.tiny import assert_equal, experiment, rows, state, tiny, train, write
-from tests.training.test_readback import LateReadback
+from tests.training.test_guard import LateReadback
 from tests.training.test_trainer import Listener, build
 
 CURVES = sorted((Path(__file__).parent.parent / "golden/curves").glob("*.json"))

@@ -8,16 +8,16 @@ import torch
 from torch import nn
 
 from dp_prior.config import ConfigError
-from dp_prior.networks.encoders.published_weights import FineTuned
+from dp_prior.networks.encoders.encoder import FineTuned
 from dp_prior.training.optimizer import (
     AdamWConfig,
+    TunedPartConfig,
     decay_groups,
     learning_rate,
     parameter_groups,
     set_learning_rate,
     update,
 )
-from dp_prior.training.tuned_parts import TunedPartConfig
 from tests.messages import naming
 
 

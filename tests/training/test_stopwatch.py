@@ -4,7 +4,7 @@ import pytest
 
 from dp_prior.checkpoints.clock import Cadence, Progress
 from dp_prior.job.stop import REQUEST
-from dp_prior.training.stopwatch import Stopwatch
+from dp_prior.training.throughput import Stopwatch
 from tests.training.test_trainer import Listener, Score, build
 
 MINUTES = {"log_every": {"steps": 1}, "save_every": {"minutes": 1}}
@@ -89,7 +89,7 @@ def test_ranks_follow_the_clock_of_the_first(run_ranks):
     said = run_ranks(
         """
 from dp_prior.checkpoints.clock import Cadence
-from dp_prior.training.stopwatch import Stopwatch
+from dp_prior.training.throughput import Stopwatch
 from tests.training.test_stopwatch import timed
 from tests.training.test_trainer import Listener, Score, build
 now = [1000.0 * rank]

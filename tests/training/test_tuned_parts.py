@@ -9,13 +9,19 @@ import torch
 from torch import nn
 
 from dp_prior.config import ConfigError
-from dp_prior.networks.encoders.published_weights import FineTuned
+from dp_prior.networks.encoders.encoder import FineTuned
 from dp_prior.run.plan import tuned_parts
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.batch import Spec
 from dp_prior.training.muon import MuonConfig
-from dp_prior.training.optimizer import AdamWConfig, learning_rate, set_learning_rate, update
-from dp_prior.training.tuned_parts import TunedPartConfig, part_of_each
+from dp_prior.training.optimizer import (
+    AdamWConfig,
+    TunedPartConfig,
+    learning_rate,
+    part_of_each,
+    set_learning_rate,
+    update,
+)
 from tests import tiny
 from tests.cases import every
 from tests.messages import naming

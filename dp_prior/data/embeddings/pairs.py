@@ -22,11 +22,12 @@ from dp_prior.data.embeddings.folder import FolderConfig
 from dp_prior.data.embeddings.pairing import check_pairs, pair_warnings
 from dp_prior.data.embeddings.parts import EmbeddingSplitConfig, SplitPart, left_out
 from dp_prior.data.embeddings.written import cut_warnings, read_record
-from dp_prior.data.samples.order import BlockOrder, Order
+from dp_prior.data.samples.block_order import BlockOrder
+from dp_prior.data.samples.order import Order
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.samples.row_selection import EachRow
 from dp_prior.data.split_data import PARTS, SplitData
-from dp_prior.files.home import expanded
+from dp_prior.files.regular_files import expanded
 from dp_prior.tensors.batch import Spec, X
 
 TEXT = "text"

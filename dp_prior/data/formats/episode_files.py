@@ -23,8 +23,7 @@ from dp_prior.data.formats.table_file import TableEpisode
 from dp_prior.data.found_files import by_number
 from dp_prior.data.frames.folder import OWN_FOLDER
 from dp_prior.data.hdf5 import ENDINGS, import_h5py
-from dp_prior.files.home import expanded
-from dp_prior.files.regular_files import check_regular
+from dp_prior.files.regular_files import check_regular, expanded
 
 _KINDS = ((*ENDINGS, ".npz"), (".parquet",), (".csv",))
 """Endings of episodes, by kind. In a folder the first kind with a file is read; tables beside arrays are notes."""

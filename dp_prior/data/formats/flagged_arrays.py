@@ -20,7 +20,7 @@ from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.frames import FrameContents, FramePart
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray
 from dp_prior.data.hdf5 import ENDINGS
-from dp_prior.files.home import expanded
+from dp_prior.files.regular_files import expanded
 
 FLAGS = ("terminals", "timeouts", "terminations", "truncations", "dones", "done")
 """Default names of flags."""

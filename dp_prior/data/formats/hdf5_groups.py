@@ -27,7 +27,7 @@ from dp_prior.data.hdf5 import (
     row_blocks,
     rows_of,
 )
-from dp_prior.files.home import expanded
+from dp_prior.files.regular_files import expanded
 
 
 class Hdf5Episode(EpisodeArrays):

@@ -18,8 +18,7 @@ from dp_prior.data.errors import DataError, MissingError, UnreadableError
 from dp_prior.data.files import check_memory, decoding, map_npy, npy_header, reading
 from dp_prior.data.formats.grouped import EpisodeArrays, GroupedStore, Layout
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
-from dp_prior.files.home import expanded
-from dp_prior.files.regular_files import open_regular
+from dp_prior.files.regular_files import expanded, open_regular
 
 
 class MaskedEpisode(EpisodeArrays):

@@ -28,7 +28,7 @@ from dp_prior.data.files import (
 from dp_prior.data.formats.episode_store import EpisodeStore, spans
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.files.durable import creating
-from dp_prior.files.home import expanded
+from dp_prior.files.regular_files import expanded
 
 if TYPE_CHECKING:
     from dp_prior.data.formats.recording import Recording

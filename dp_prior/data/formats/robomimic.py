@@ -40,7 +40,7 @@ from dp_prior.data.hdf5 import (
     written_hdf5,
 )
 from dp_prior.files.durable import creating
-from dp_prior.files.home import expanded
+from dp_prior.files.regular_files import expanded
 
 if TYPE_CHECKING:
     import h5py

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from dp_prior.config.extras import needing
 from dp_prior.data.errors import DataError, first_few
 from dp_prior.data.files import decoding, reading
 from dp_prior.data.formats.grouped import EpisodeArrays, Layout
 from dp_prior.data.formats.lerobot.tables import read_columns, to_numpy
+from dp_prior.files.entry_points import needing
 from dp_prior.files.regular_files import check_regular
 
 _NUMBERED = re.compile(r"(.+?)[._\[ ]*(\d+)\]?")

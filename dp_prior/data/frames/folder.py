@@ -23,7 +23,7 @@ from dp_prior.data.frames import (
 )
 from dp_prior.data.frames.colours import COLOURS
 from dp_prior.data.frames.video_frames import declared_frames, read_video, size_of, wrong_count
-from dp_prior.files.home import expanded
+from dp_prior.files.regular_files import expanded
 from dp_prior.tensors.pixels.picture_files import ENDINGS, encoded_picture, import_pillow
 from dp_prior.tensors.pixels.video_files import import_av
 

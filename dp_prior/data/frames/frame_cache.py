@@ -29,7 +29,7 @@ from dp_prior.data.frames.encodings import RAW, Encoding
 from dp_prior.data.frames.frame_rows import FrameRows
 from dp_prior.data.frames.layout import CACHE_FILE, JOURNAL, CacheIndex, read_index
 from dp_prior.files.durable import sync_directory
-from dp_prior.files.home import expanded
+from dp_prior.files.regular_files import expanded
 from dp_prior.tensors.pixels.resize import Fit
 
 log = logging.getLogger(__name__)

@@ -13,10 +13,10 @@ from typing import Any, Literal
 import numpy as np
 
 from dp_prior.config import Config
-from dp_prior.config.extras import needing
 from dp_prior.data.frames import FramePart
 from dp_prior.data.frames.frame_cache import USER_CACHE
 from dp_prior.data.pictures.image_source import ImageSource
+from dp_prior.files.entry_points import needing
 
 
 class DigitsConfig(Config):

@@ -17,8 +17,7 @@ from dp_prior.data.found_files import find_files
 from dp_prior.data.frames import FramePart
 from dp_prior.data.pictures.decode import PICTURE_ENDINGS, decode_image
 from dp_prior.data.pictures.image_source import ImageSource, numbered
-from dp_prior.files.home import expanded
-from dp_prior.files.regular_files import open_regular
+from dp_prior.files.regular_files import expanded, open_regular
 from dp_prior.tensors.pixels.picture_files import encoded_picture, import_pillow
 
 

@@ -16,8 +16,7 @@ from dp_prior.data.formats.npz import read_header
 from dp_prior.data.frames import FramePart, frames_per_block
 from dp_prior.data.pictures.decode import as_rgb
 from dp_prior.data.pictures.image_source import ImageSource, numbered
-from dp_prior.files.home import expanded
-from dp_prior.files.regular_files import check_regular
+from dp_prior.files.regular_files import check_regular, expanded
 
 IMAGES, LABELS = ("images", "arr_0"), ("labels", "arr_1")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
@@ -30,10 +30,12 @@ from dp_prior.data.recorded.episodes import FrameCaches, OpenedEpisodes
 from dp_prior.data.recorded.extra import Extra
 from dp_prior.data.recorded.mirror import FrameMirrorConfig
 from dp_prior.data.recorded.shown import Shown
-from dp_prior.data.samples.order import Share
 from dp_prior.tensors.batch import DepthRange
 from dp_prior.tensors.pixels.renderers import RendererConfig
 from dp_prior.tensors.pixels.resize import MOST_PIXELS, Fit, Pixels, Region, Turn
+
+if TYPE_CHECKING:
+    from dp_prior.data.samples.weighted_order import Share
 
 DEPTHS_LOOKED_AT = 64
 """Frames of depth that are compared with its range."""

@@ -11,7 +11,7 @@ import torch
 
 from dp_prior.data.recorded.odd_values import constant_warnings, describe_key, range_warnings
 from dp_prior.data.recorded.records import WindowsConfig
-from dp_prior.data.samples.order import BlockOrder, FollowingOrder, Order, Share, Successes, WeightedOrder
+from dp_prior.data.samples.order import Order, Successes
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import SplitData
 from dp_prior.tensors.batch import SEEN
@@ -19,6 +19,7 @@ from dp_prior.tensors.normalizer import Statistics
 
 if TYPE_CHECKING:
     from dp_prior.data.recorded.shown import Shown
+    from dp_prior.data.samples.weighted_order import Share
 
 MOST_EMBEDDINGS_FITTED = 4096
 
@@ -84,12 +85,16 @@ class Demonstrations(SplitData):
 
     def order(self, seed: int) -> Order | None:
         """See `SplitData`: by shares, in blocks where embeddings are read, or a full shuffle."""
-        if self.follows:
-            return FollowingOrder(seed, self.follows, partial(self.divided, len(self.train)))
-        if self.shares is not None:
+        if self.follows or self.shares is not None:
+            from dp_prior.data.samples.weighted_order import FollowingOrder, WeightedOrder
+
+            if self.follows:
+                return FollowingOrder(seed, self.follows, partial(self.divided, len(self.train)))
             return WeightedOrder(seed, self.shares)
         if not self.has_embeddings:
             return None
+        from dp_prior.data.samples.block_order import BlockOrder
+
         config = self._config
         return BlockOrder(seed, len(self.train), block_rows=config.block_rows, shuffle_blocks=config.shuffle_blocks)
 

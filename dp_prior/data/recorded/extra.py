@@ -11,11 +11,12 @@ import numpy as np
 
 from dp_prior.data.columns import Column
 from dp_prior.data.recorded.episodes import OpenedEpisodes
-from dp_prior.data.samples.order import Share, Successes
+from dp_prior.data.samples.order import Successes
 
 if TYPE_CHECKING:
     from dp_prior.data.frames.frame_column import ImageColumn
     from dp_prior.data.recorded.shown import Shown
+    from dp_prior.data.samples.weighted_order import Share
 
 
 @dataclass(frozen=True, kw_only=True)

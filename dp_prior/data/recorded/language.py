@@ -26,8 +26,9 @@ from dp_prior.data.formats.chosen import Chosen, plain_texts
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.recorded.episodes import OpenedEpisodes
 from dp_prior.data.recorded.extra import Extra
-from dp_prior.data.samples.order import INSTRUCTION_CHARACTERS, Share, Successes, shares
-from dp_prior.files.home import expanded
+from dp_prior.data.samples.order import INSTRUCTION_CHARACTERS, Successes
+from dp_prior.data.samples.weighted_order import Share, shares
+from dp_prior.files.regular_files import expanded
 
 MOST_LISTED, LONGEST_LISTED = 256, 200
 """Most texts, and most characters of each, that a policy stores as the instructions of its training."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 
@@ -18,9 +18,11 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.recorded.episodes import OpenedEpisodes
 from dp_prior.data.recorded.extra import Extra
 from dp_prior.data.recorded.selection import ACTION, KeyConfig
-from dp_prior.data.samples.order import Share
 from dp_prior.tensors.rotations import RotationSlice
 from dp_prior_client.onboard.rotation_check import is_rotation, not_a_rotation
+
+if TYPE_CHECKING:
+    from dp_prior.data.samples.weighted_order import Share
 
 Sign = Literal[-1, 1]
 

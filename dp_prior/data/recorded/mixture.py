@@ -28,9 +28,10 @@ from dp_prior.data.recorded.records import RecordedConfig, WindowsConfig, good_k
 from dp_prior.data.recorded.selection import ACTION
 from dp_prior.data.recorded.split import SplitConfig
 from dp_prior.data.recorded.trajectories import Trajectories, TrajectoriesConfig
-from dp_prior.data.recorded.window_rows import WindowRows
-from dp_prior.data.samples.order import Share, Successes, shares
+from dp_prior.data.recorded.windows import WindowRows
+from dp_prior.data.samples.order import Successes
 from dp_prior.data.samples.over_columns import Samples
+from dp_prior.data.samples.weighted_order import Share, shares
 from dp_prior.data.split_data import PARTS
 from dp_prior.tensors.action_motion import ActionMotion
 from dp_prior.tensors.batch import Spec, X

@@ -21,7 +21,6 @@ from dp_prior.data.formats import EpisodeStoreConfig
 from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior.data.recorded.selection import ACTION, ActionConfig, KeyConfig
 from dp_prior.data.recorded.split import SplitConfig
-from dp_prior.tensors.pixels.resize import WHOLE
 
 if TYPE_CHECKING:
     from dp_prior.data.recorded.camera import FramesConfig
@@ -100,15 +99,11 @@ class RecordedConfig(Config):
             finding = f"name {repeated} twice" if repeated else "are empty"
             where = "obs, embeddings, images, depth" + (", points and language" if repeated else " and points")
             yield f"{where} {finding}; a policy needs observations with different names"
-        for name, depth in self.depth.items():
-            if depth.camera is not None and depth.camera not in self.images:
-                yield f"depth.{name}.camera is {depth.camera!r}; expected one of images, {sorted(self.images)}, or null"
-            elif depth.camera is not None:
-                region, of_camera = (list(record.region or WHOLE) for record in (depth, self.images[depth.camera]))
-                if region != of_camera:
-                    finding = f"depth.{name}.region is {region}, that of camera {depth.camera!r} {of_camera}"
-                    yield f"{finding}; give both the same"
-        yield from self._mirror_faults()
+        if self.cameras or self.mirror:
+            from dp_prior.data.recorded.camera_faults import depth_faults, mirror_faults
+
+            yield from depth_faults(self)
+            yield from mirror_faults(self)
         weighted = [name for name, record in self.language.items() if record.weights is not None]
         if len(weighted) > 1:
             yield f"language {weighted} all have weights; a window has one share, so give them to one of these"
@@ -136,57 +131,6 @@ class RecordedConfig(Config):
     def cameras(self) -> dict[str, FramesConfig]:
         """Everything that is frames: images and depth."""
         return {**self.images, **self.depth}
-
-    def _mirror_faults(self) -> Iterator[str]:
-        mirrored = [name for name, image in self.cameras.items() if image.mirror is not None]
-        if not self.mirror:
-            for name in mirrored:
-                where = f"{self._where(name)}.{name}.mirror"
-                yield f"{where} is given, but mirror is empty; it says how action and obs read there"
-            return
-        if unmirrored := [*self.embeddings, *self.language, *self.points]:
-            finding = f"mirror is given, but {unmirrored} are embeddings or points"
-            yield f"{finding}, which have no mirror image; remove them or mirror"
-        for name in sorted(self.cameras.keys() - mirrored):
-            finding = f"{self._where(name)}.{name} does not say how its frames read there"
-            yield f'mirror is given, but {finding}; give it a "mirror"'
-        for name in mirrored:
-            yield from self._camera_faults(name)
-        vectors = [*self.obs, "action"]
-        if "action" in self.obs:
-            yield "mirror cannot tell the observation 'action' from the action; give the observation another name"
-        elif sorted(self.mirror) != sorted(vectors):
-            yield f"mirror has {sorted(self.mirror)}; expected an entry for each of {vectors}"
-
-    def _where(self, name: str) -> str:
-        """The field that has this camera."""
-        return "images" if name in self.images else "depth"
-
-    def _camera_faults(self, name: str) -> Iterator[str]:
-        """Why the frames of a camera, mirrored twice, would not be the frames again."""
-        from dp_prior.data.columns.mirrored import flipped_region
-
-        alike: Mapping[str, FramesConfig] = self.images if name in self.images else self.depth
-        image, called = alike[name], f"{self._where(name)}.{name}"
-        where = f"{called}.mirror"
-        flip, other = image.mirror.flip, image.mirror.camera or name
-        if flip.endswith("diagonal") and image.size[0] != image.size[1]:
-            yield f"{where}.flip is {flip!r}, which needs a square; size is {list(image.size)}"
-        if other not in alike:
-            yield f"{where}.camera is {other!r}; expected one of {sorted(alike)}"
-            return
-        back = alike[other].mirror
-        if back is not None and (back.camera or other, back.flip) != (name, flip):
-            there, again = f"{other!r}, flip {flip!r}", f"{back.camera or other!r}, flip {back.flip!r}"
-            yield f"mirrored twice, camera {name!r} is another one: it takes {there}, and {other!r} takes {again}"
-        for field in ("size", "fit"):
-            setting, mirrored = getattr(image, field), getattr(alike[other], field)
-            if setting != mirrored:
-                yield f"{where}.camera is {other!r}, whose {field} is {mirrored}; give it that of {called}, {setting}"
-        region, expected = image.region or WHOLE, flipped_region(alike[other].region or WHOLE, flip)
-        if [round(share, 6) for share in region] != expected:
-            finding = f"the region of {called} is {list(region)}"
-            yield f"{where}: {finding}; expected that of {other!r} in the mirror, {expected}"
 
     def downloaded(self, pinned: Mapping[str, str]) -> Self:
         """The record with the episodes on this machine, those of the Hub at one commit; see `pinned_commits`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from pydantic import Field
@@ -15,10 +15,12 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.formats.choice import ALL_EPISODES, ChoiceConfig, leaving_out
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import EpisodeStore
-from dp_prior.data.recorded.named_numbers import Places, places_of
 from dp_prior.tensors.rotations import RotationSlice
 from dp_prior.tensors.slices import Slice, slice_faults
 from dp_prior_client.onboard.rotation_check import is_rotation, not_a_rotation
+
+if TYPE_CHECKING:
+    from dp_prior.data.recorded.named_numbers import Places
 
 ACTION = "x"
 """Key of the action among columns, statistics and normalizers; the action is the diffused variable."""
@@ -77,6 +79,8 @@ class KeyConfig(Config):
         """
         if self.names is None:
             return slice(*(self.slice or (None,)))
+        from dp_prior.data.recorded.named_numbers import places_of
+
         numbers: list[str] = []
         for key in self.stored_keys:
             width = math.prod(shapes[key])

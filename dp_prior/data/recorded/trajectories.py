@@ -27,17 +27,17 @@ from dp_prior.data.recorded.extra import Extra
 from dp_prior.data.recorded.motion import motion_of
 from dp_prior.data.recorded.records import RecordedConfig, WindowsConfig, good_key
 from dp_prior.data.recorded.selection import ACTION, ActionConfig, read_selected
-from dp_prior.data.recorded.window_rows import WindowRows
-from dp_prior.data.recorded.windows import make_windows
-from dp_prior.data.samples.order import Share, Successes
+from dp_prior.data.recorded.windows import WindowRows, make_windows
+from dp_prior.data.samples.order import Successes
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import PARTS
-from dp_prior.files.home import expanded
+from dp_prior.files.regular_files import expanded
 from dp_prior.tensors.batch import Kind, Spec
 
 if TYPE_CHECKING:
     from dp_prior.data.recorded.shown import Shown
     from dp_prior.data.recorded.whole_episodes import WholeEpisodes
+    from dp_prior.data.samples.weighted_order import Share
 
 EXTRAS = {
     "points": "dp_prior.data.recorded.points:PointClouds",
@@ -262,7 +262,11 @@ class Trajectories(Demonstrations):
             ConfigError: a weight or an instruction would have no sample.
         """
         weighted = self._weighted_shares(count, successes)
-        return [Share(np.arange(len(self.train)), count)] if weighted is None else weighted
+        if weighted is not None:
+            return weighted
+        from dp_prior.data.samples.weighted_order import Share
+
+        return [Share(np.arange(len(self.train)), count)]
 
     def _weighted_shares(self, count: int, successes: Successes) -> list[Share] | None:
         """The shares of the extra that has weights; None if every window comes once."""

@@ -21,7 +21,8 @@ from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.recorded.episodes import OpenedEpisodes
 from dp_prior.data.recorded.extra import Extra
-from dp_prior.data.samples.order import Share, Successes, shares
+from dp_prior.data.samples.order import Successes
+from dp_prior.data.samples.weighted_order import Share, shares
 
 MOST_WEIGHTS = 64
 """Different weights of windows; each has its own share of an epoch, which needs a few samples."""

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from dp_prior.config import ConfigError
-from dp_prior.data.samples.order import FollowingOrder, FullOrder, Order, Successes
+from dp_prior.data.samples.order import FullOrder, Order, Successes, SuccessOrder
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.tensors.batch import Batch
 from dp_prior.tensors.randomness import Randomness
@@ -125,16 +125,16 @@ class Loader:
 
     def follow(self, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         """Go on in the order that follows an evaluation; see `FollowingOrder.after`. Other orders stay."""
-        if isinstance(self.order, FollowingOrder):
+        if isinstance(self.order, SuccessOrder):
             self.order = self.order.after(tables)
 
     def state(self) -> Successes | None:
         """Successes of the newest rollouts, to be stored with a run; None if the order follows no rollouts."""
-        return self.order.successes if isinstance(self.order, FollowingOrder) else None
+        return self.order.successes if isinstance(self.order, SuccessOrder) else None
 
     def load(self, state: Successes | None) -> None:
         """Go on in the order that follows stored successes; without any, in the order of a start."""
-        if isinstance(self.order, FollowingOrder):
+        if isinstance(self.order, SuccessOrder):
             self.order = self.order.resumed(state or {})
 
     def global_batch(self, samples_seen: int) -> list[Batch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
@@ -9,9 +10,40 @@ import torch
 from torch import Tensor
 
 from dp_prior.data.columns import Column
-from dp_prior.data.samples.row_selection import RowSelection
 from dp_prior.tensors.batch import Batch, X
 from dp_prior.tensors.randomness import Randomness
+
+
+class RowSelection(ABC):
+    """The rows of the columns that each sample takes, and which of them are real.
+
+    Attributes:
+        device: where batches are made.
+        begins: (n,) int64 row where each sample begins; None where sample i is row i.
+    """
+
+    device: torch.device
+    begins: Tensor | None = None
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """n, samples."""
+
+    @abstractmethod
+    def view(self, key: str, column: Column) -> Column:
+        """The view of `column` whose row i holds the values of a sample that begins at row i."""
+
+    @abstractmethod
+    def mask(self, begins: Tensor) -> Tensor:
+        """(B, *shape) bool of samples that begin at these rows, (B,) int64 on `device`; True where x is real."""
+
+    @abstractmethod
+    def count_valid(self, ids: Tensor) -> int:
+        """Number of True in the masks of the samples at ids, (B,) int64 on the CPU."""
+
+    @abstractmethod
+    def to(self, device: torch.device | str) -> RowSelection:
+        """The same rows, with batches made on another device."""
 
 
 class Cut(Protocol):

@@ -1,46 +1,14 @@
-"""Which rows of the columns are a sample."""
+"""The selection of every row of the columns as a sample."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
 
 from dp_prior.data.columns import Column
-
-
-class RowSelection(ABC):
-    """The rows of the columns that each sample takes, and which of them are real.
-
-    Attributes:
-        device: where batches are made.
-        begins: (n,) int64 row where each sample begins; None where sample i is row i.
-    """
-
-    device: torch.device
-    begins: Tensor | None = None
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """n, samples."""
-
-    @abstractmethod
-    def view(self, key: str, column: Column) -> Column:
-        """The view of `column` whose row i holds the values of a sample that begins at row i."""
-
-    @abstractmethod
-    def mask(self, begins: Tensor) -> Tensor:
-        """(B, *shape) bool of samples that begin at these rows, (B,) int64 on `device`; True where x is real."""
-
-    @abstractmethod
-    def count_valid(self, ids: Tensor) -> int:
-        """Number of True in the masks of the samples at ids, (B,) int64 on the CPU."""
-
-    @abstractmethod
-    def to(self, device: torch.device | str) -> RowSelection:
-        """The same rows, with batches made on another device."""
+from dp_prior.data.samples.over_columns import RowSelection
 
 
 class EachRow(RowSelection):

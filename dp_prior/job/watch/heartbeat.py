@@ -23,20 +23,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from dp_prior.job.stop import Abandoned, Stop
-from dp_prior.job.watch.judge import (
-    INTERVAL_S,
-    LOST,
-    PATIENCE,
-    SILENT_S,
-    RankLostError,
-    Sighting,
-    Verdict,
-    blame,
-    furthest_behind,
-    judge,
-    silent,
-)
+from dp_prior.job.stop import LOST, PATIENCE, Abandoned, RankLostError, Stop, Verdict
+from dp_prior.job.watch.judge import INTERVAL_S, SILENT_S, Sighting, blame, furthest_behind, judge, silent
 from dp_prior.job.watch.rank_process import end_with_stacks, has_ended, pid_namespace
 from dp_prior.job.watch.stacks import Stacks
 

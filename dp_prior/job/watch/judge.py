@@ -5,37 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-LOST = 76  # exit code: a rank was lost
-PATIENCE = 10  # times the timeout: limit of work that cannot send heartbeats, such as a save
+from dp_prior.job.stop import LOST, PATIENCE, Verdict
+
 INTERVAL_S = 0.5  # between two heartbeats
 SILENT_S = 4.0  # a process not heard for this long is dead, suspended or cut off
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Why a run cannot go on with all its ranks.
-
-    Attributes:
-        rank: the rank to blame, the lowest if several are to blame.
-        code: exit code of all ranks: of the blamed rank's error, or 76.
-        message: the blamed ranks, their failure, and the phase in which each was last seen.
-        reason: `rank lost`, or the reason of the blamed rank's error in `exit.json`.
-        trace: the traceback of the blamed rank's error.
-    """
-
-    rank: int
-    code: int
-    message: str
-    reason: str = "rank lost"
-    trace: str | None = None
-
-
-class RankLostError(RuntimeError):
-    """Another rank is lost, so this rank cannot go on; `verdict` names the rank and the reason."""
-
-    def __init__(self, verdict: Verdict):
-        super().__init__(verdict.message)
-        self.verdict = verdict
 
 
 @dataclass

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from dp_prior.job.watch.judge import LOST, Verdict
+from dp_prior.job.stop import LOST, Verdict
 
 _UNFORESEEN = 1  # exit code of errors without a code of their own
 _MARGIN_S = 3.0

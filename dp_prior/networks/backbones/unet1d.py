@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from dp_prior.networks.backbones.backbone_record import BackboneRecord, NamedAxes, Sizes
 from dp_prior.networks.convolution import Conv1d, Downsample1d, PointwiseConv1d, Upsample1d
-from dp_prior.networks.encoders.published_weights import rename
 from dp_prior.networks.layers import (
     FiLM,
     GroupNorm,
@@ -290,4 +289,6 @@ def rename_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         weights: state dict, without prefix, of Diffusion Policy's `ConditionalUnet1D` (in checkpoints under `model.`)
             or of LeRobot's `DiffusionConditionalUnet1d` (under `diffusion.unet.`).
     """
+    from dp_prior.networks.encoders.published_weights import rename
+
     return rename(weights, _UNET_NAMES)

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.config.extras import needing
+from dp_prior.files.entry_points import needing
 from dp_prior.networks.backbones.backbone_record import ImageBackboneRecord, Sizes
 from dp_prior.networks.dropout import Dropout, recomputed
 from dp_prior.networks.layers import compute_dtype, is_channels_first

@@ -1,4 +1,4 @@
-"""Base classes of the encoders of one observation key, and of their records."""
+"""Base classes of the encoders of one observation key, of their records, and of modules with published weights."""
 
 from __future__ import annotations
 
@@ -74,3 +74,32 @@ class EncoderRecord(Config):
             FileNotFoundError: the weights cannot be read.
         """
         return self
+
+
+class FineTuned(nn.Module):
+    """A part of a model with a learning rate of its own.
+
+    Attributes:
+        lr_scale: the part's parameters learn at this multiple of the optimizer's rate.
+    """
+
+    lr_scale: float = 1.0
+
+
+class PretrainedModule(nn.Module):
+    """A module that can start from published weights.
+
+    Building the module reads no file: a model loaded from a checkpoint or export has its weights already, and the
+    published file may be gone.
+    """
+
+    def load_pretrained(self) -> None:
+        """Load the weights that the record names; a record without weights keeps the random ones."""
+        raise NotImplementedError
+
+
+def load_pretrained(model: nn.Module) -> None:
+    """Read the published weights of every part of `model`, once, when a new run creates it."""
+    for module in model.modules():
+        if isinstance(module, PretrainedModule):
+            module.load_pretrained()

@@ -1,4 +1,4 @@
-"""Partial initialisation: parts of a model that start from a file, and learn more slowly or not at all."""
+"""Weights of published networks: reading them from files, under our names, into parts of a model."""
 
 from __future__ import annotations
 
@@ -15,35 +15,6 @@ Renaming = tuple[tuple[str, str | None], ...]
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of ImageNet's colours from 0 to 1, by which networks trained on it normalise pictures."""
-
-
-class FineTuned(nn.Module):
-    """A part of a model with a learning rate of its own.
-
-    Attributes:
-        lr_scale: the part's parameters learn at this multiple of the optimizer's rate.
-    """
-
-    lr_scale: float = 1.0
-
-
-class PretrainedModule(nn.Module):
-    """A module that can start from published weights.
-
-    Building the module reads no file: a model loaded from a checkpoint or export has its weights already, and the
-    published file may be gone.
-    """
-
-    def load_pretrained(self) -> None:
-        """Load the weights that the record names; a record without weights keeps the random ones."""
-        raise NotImplementedError
-
-
-def load_pretrained(model: nn.Module) -> None:
-    """Read the published weights of every part of `model`, once, when a new run creates it."""
-    for module in model.modules():
-        if isinstance(module, PretrainedModule):
-            module.load_pretrained()
 
 
 def read_weights(path: str | Path, prefix: str = "") -> dict[str, Tensor]:

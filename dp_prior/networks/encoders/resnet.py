@@ -19,12 +19,10 @@ from torch import Tensor, nn
 
 from dp_prior.config import Outside
 from dp_prior.networks.encoders.camera_encoder import Camera, CameraEncoderConfig, DepthView, PositiveRgb, Rgb
-from dp_prior.networks.encoders.encoder import Encoder
+from dp_prior.networks.encoders.encoder import Encoder, FineTuned, PretrainedModule
 from dp_prior.networks.encoders.published_weights import (
     IMAGENET_MEAN,
     IMAGENET_STD,
-    FineTuned,
-    PretrainedModule,
     Renaming,
     load_parts,
     read_weights,

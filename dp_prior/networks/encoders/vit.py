@@ -18,13 +18,13 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.config import Outside, an
-from dp_prior.config.extras import needing
 from dp_prior.embedders.model_folder import check_model_folder
+from dp_prior.files.entry_points import needing
 from dp_prior.files.hub_files import HubError, HubRepository, is_offline, locate
 from dp_prior.files.regular_files import SMALL, read_small
 from dp_prior.networks.encoders.camera_encoder import Camera, CameraEncoderConfig, PositiveRgb, Rgb
-from dp_prior.networks.encoders.encoder import Encoder
-from dp_prior.networks.encoders.published_weights import IMAGENET_MEAN, IMAGENET_STD, FineTuned, PretrainedModule
+from dp_prior.networks.encoders.encoder import Encoder, FineTuned, PretrainedModule
+from dp_prior.networks.encoders.published_weights import IMAGENET_MEAN, IMAGENET_STD
 from dp_prior.networks.layers import KernelLinear, compute_dtype
 from dp_prior.tensors.randomness import Randomness
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dp_prior.config.extras import needing
+from dp_prior.files.entry_points import needing
 from dp_prior.files.regular_files import read_small
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from dp_prior.checkpoints.snapshot import file_tensors
 from dp_prior.config import Config, ConfigError
-from dp_prior.files.home import expanded
 from dp_prior.files.hub_files import HubRepository
-from dp_prior.files.regular_files import SMALL, UnfitError, read_small
+from dp_prior.files.regular_files import SMALL, UnfitError, expanded, read_small
 from dp_prior.places.errors import NoPlaceError
 from dp_prior.places.hub import HubSource
 

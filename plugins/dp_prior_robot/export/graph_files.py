@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from dp_prior.config.extras import needing
+from dp_prior.files.entry_points import needing
 from dp_prior_robot.export.graph_options import OPSETS, Format, GraphOptions
 from dp_prior_robot.export.opsets import GraphError, lowered
 

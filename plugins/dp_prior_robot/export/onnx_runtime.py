@@ -29,9 +29,8 @@ from torch import Tensor, nn
 
 from dp_prior.diffusion.denoiser import Network
 from dp_prior.files.durable import publish, replace_file, temporary_directory
-from dp_prior.files.home import expanded
 from dp_prior.files.json_text import seal, unseal
-from dp_prior.files.regular_files import read_small
+from dp_prior.files.regular_files import expanded, read_small
 from dp_prior.tasks.model import DiffusionModel
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tensors.randomness import Randomness

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dp_prior.config.extras import needing
 from dp_prior.data.formats.grouped import GroupedStore
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
-from dp_prior.files.home import expanded
+from dp_prior.files.entry_points import needing
+from dp_prior.files.regular_files import expanded
 from dp_prior_robot.ros2.bag_episode import BagEpisode
 from dp_prior_robot.ros2.bags import METADATA_FILE, Bag, bags_at, is_recording
 from dp_prior_robot.ros2.topics import TopicsConfig

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dp_prior.config.extras import needing
+from dp_prior.files.entry_points import needing
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import Policy
 from dp_prior.tensors.pixels.picture_files import PictureError, opened_picture

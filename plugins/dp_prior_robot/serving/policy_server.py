@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from dp_prior.config import ConfigError, errors_of
-from dp_prior.config.extras import needing
+from dp_prior.files.entry_points import needing
 from dp_prior.inference.chunking import MergeConfig, Policy
 from dp_prior.inference.instructions import Instructions
 from dp_prior.tensors.batch import Spec

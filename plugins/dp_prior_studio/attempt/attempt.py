@@ -15,7 +15,7 @@ from dp_prior.data.split_data import SplitData
 from dp_prior.evaluation.action_error import ActionErrorConfig
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.evaluation.open_loop import OpenLoop, can_film
-from dp_prior.files.home import expanded
+from dp_prior.files.regular_files import expanded
 from dp_prior.job.accelerator import make_accelerator
 from dp_prior.job.ranks import Ranks
 from dp_prior.run.check import check, duration

@@ -13,7 +13,7 @@ from dp_prior.data.files import reading
 from dp_prior.data.found_files import by_number
 from dp_prior.data.pictures.decode import PICTURE_ENDINGS
 from dp_prior.data.pictures.images import ImagesConfig
-from dp_prior.files.home import expanded
+from dp_prior.files.regular_files import expanded
 from dp_prior.tensors.pixels.picture_files import ENDINGS
 from dp_prior_studio.inspection.finding import Finding
 from dp_prior_studio.inspection.image_survey import parts_at

@@ -17,7 +17,7 @@ from dp_prior.data.embeddings.written import RECORD, cut_warnings, read_record
 from dp_prior.data.errors import DataError
 from dp_prior.data.pictures.decode import PICTURE_ENDINGS
 from dp_prior.evaluation.samples import evenly_spread
-from dp_prior.files.home import expanded
+from dp_prior.files.regular_files import expanded
 from dp_prior.tensors.batch import X
 from dp_prior_studio.inspection.finding import Finding, refused
 

@@ -16,8 +16,8 @@ from dp_prior.data.pictures.images import ImagesConfig
 from dp_prior.data.recorded.selection import ActionConfig
 from dp_prior.files.durable import write_new
 from dp_prior.files.entry_points import ask
-from dp_prior.files.home import expanded
 from dp_prior.files.json_text import readable_json
+from dp_prior.files.regular_files import expanded
 from dp_prior.run.config import TrainConfig
 from dp_prior_foreign.recognition import known_kind, record_of_kind
 from dp_prior_studio.inspection.beside_images import unread_beside

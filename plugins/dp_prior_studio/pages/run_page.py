@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from dp_prior.evaluation.curve import learning_curves
-from dp_prior.evaluation.grid import grid, save_png
 from dp_prior.evaluation.picture import draw_scores, import_figure
 from dp_prior.files.json_text import readable_json
 from dp_prior.files.regular_files import read_small
@@ -204,6 +203,10 @@ def _pictures(story: Story) -> list[tuple[str, str]]:
 
 def _frames(story: Story) -> list[tuple[str, str]]:
     """The cameras' pictures at the moments whose chunks are drawn."""
+    if not story.frames:
+        return []
+    from dp_prior.evaluation.grid import grid, save_png
+
     newest, pictures = {report.name: report for report in story.reports}, []
     for name, frames in story.frames.items():
         file = io.BytesIO()

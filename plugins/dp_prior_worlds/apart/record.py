@@ -13,8 +13,8 @@ import numpy as np
 from dp_prior.config import Outside
 from dp_prior.envs.env_record import EnvRecord
 from dp_prior.envs.lockstep import Lockstep, ScoreRule
-from dp_prior.envs.starts import SEED
-from dp_prior.files.home import expanded
+from dp_prior.envs.vector import SEED
+from dp_prior.files.regular_files import expanded
 from dp_prior_worlds.apart.process import SimulatorError, SimulatorProcess, versions_in
 
 HOMES = "~/.local/share/dp_prior"

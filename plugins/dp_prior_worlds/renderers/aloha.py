@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dp_prior.config import Config
-from dp_prior.config.extras import needing
+from dp_prior.files.entry_points import needing
 from dp_prior_worlds.opengl import open_renderer
 
 AlohaTask = Literal["transfer_cube", "insertion"]

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from dp_prior.config import Config
-from dp_prior.config.extras import needing
+from dp_prior.files.entry_points import needing
 from dp_prior_worlds.opengl import open_renderer
 
 MetaWorldCamera = Literal["corner", "corner2", "corner3", "corner4", "topview", "behindGripper", "gripperPOV"]

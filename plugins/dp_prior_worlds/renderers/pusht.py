@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from dp_prior.config import Config
-from dp_prior.config.extras import needing
+from dp_prior.files.entry_points import needing
 
 SCREEN = 512  # side of gym-pusht's drawing, in px
 

@@ -7,7 +7,7 @@ import torch
 from dp_prior.data.embeddings.embedding_column import BlockColumn, EmbeddingColumn, read_rows
 from dp_prior.data.embeddings.folder import EmbeddingFolder
 from dp_prior.data.embeddings.parts import SplitPart
-from dp_prior.data.samples.order import BlockOrder
+from dp_prior.data.samples.block_order import BlockOrder
 from tests.data.embeddings.folders import embeddings
 
 

@@ -10,7 +10,7 @@ import torch
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.recorded import trajectories
 from dp_prior.data.recorded.extra import Extra
-from dp_prior.data.samples.order import Share
+from dp_prior.data.samples.weighted_order import Share
 from tests import forks
 from tests.data.recorded.trajectories import configure, fetch_all
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.samples.loader import READ_AHEAD, Loader, micro_batch_sizes
-from dp_prior.data.samples.order import FollowingOrder, epoch_order
+from dp_prior.data.samples.order import epoch_order
+from dp_prior.data.samples.weighted_order import FollowingOrder
 from dp_prior.tensors.batch import Batch
-from tests.data.samples.test_order import divide
+from tests.data.samples.test_weighted_order import divide
 from tests.examples import examples
 from tests.messages import naming
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from dp_prior.data.columns.memory import MemoryColumn
-from dp_prior.data.recorded.window_rows import WindowRows
-from dp_prior.data.recorded.windows import make_windows
+from dp_prior.data.recorded.windows import WindowRows, make_windows
 from dp_prior.data.samples.loader import Loader
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.samples.row_selection import EachRow

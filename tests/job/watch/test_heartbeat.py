@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dp_prior.job.stop import Abandoned, Stop
+from dp_prior.job.stop import LOST, Abandoned, RankLostError, Stop, Verdict
 from dp_prior.job.watch import heartbeat
 from dp_prior.job.watch.heartbeat import Heartbeat
-from dp_prior.job.watch.judge import LOST, RankLostError, Verdict, furthest_behind, judge
+from dp_prior.job.watch.judge import furthest_behind, judge
 from dp_prior.job.watch.stacks import Stacks
 
 

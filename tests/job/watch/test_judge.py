@@ -6,16 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_prior.job.watch.judge import (
-    INTERVAL_S,
-    LOST,
-    PATIENCE,
-    SILENT_S,
-    Sighting,
-    Verdict,
-    furthest_behind,
-    judge,
-)
+from dp_prior.job.stop import LOST, PATIENCE, Verdict
+from dp_prior.job.watch.judge import INTERVAL_S, SILENT_S, Sighting, furthest_behind, judge
 from tests.messages import told
 
 NOW, TIMEOUT_S = 1000.0, 60.0

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dp_prior.job.watch.judge import LOST, Verdict
+from dp_prior.job.stop import LOST, Verdict
 from dp_prior.job.watch.stacks import Stacks
 
 

@@ -5,13 +5,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from dp_prior.networks.encoders.published_weights import (
-    PretrainedModule,
-    load_parts,
-    load_pretrained,
-    read_weights,
-    rename,
-)
+from dp_prior.networks.encoders.encoder import PretrainedModule, load_pretrained
+from dp_prior.networks.encoders.published_weights import load_parts, read_weights, rename
 from tests.messages import naming
 
 

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from dp_prior.networks.encoders.color_jitter import ColorJitterConfig
-from dp_prior.networks.encoders.published_weights import FineTuned, load_pretrained
+from dp_prior.networks.encoders.encoder import FineTuned, load_pretrained
 from dp_prior.networks.encoders.resnet import ResNet, ResNetEncoderConfig, load_published, rename_published
 from dp_prior.tensors.randomness import Randomness
 from tests.cases import every

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from dp_prior.files.hub_files import HubRepository
 from dp_prior.networks.encoders.color_jitter import ColorJitterConfig
-from dp_prior.networks.encoders.published_weights import FineTuned, load_pretrained
+from dp_prior.networks.encoders.encoder import FineTuned, load_pretrained
 from dp_prior.networks.encoders.vit import FAMILIES, VitEncoderConfig
 from dp_prior.tensors.randomness import Randomness
 from tests.extras import needs
@@ -281,7 +281,7 @@ def test_offline_a_cached_model_is_found_and_another_is_named(tmp_path):
     (snapshot.parent.parent / "refs").mkdir()
     (snapshot.parent.parent / "refs" / "main").write_text("a" * 40)
     program = """
-from dp_prior.networks.encoders.published_weights import load_pretrained
+from dp_prior.networks.encoders.encoder import load_pretrained
 from dp_prior.networks.encoders.vit import VitEncoderConfig
 for weights in ("some/vit", "some/vit@" + 40 * "a"):
     record = VitEncoderConfig(weights=weights).resolve()

@@ -14,7 +14,7 @@ import pytest
 from dp_prior.config import ConfigError
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.data.recorded.whole_episodes import WholeEpisodes
-from dp_prior.envs.starts import reset_to
+from dp_prior.envs.vector import reset_to
 from dp_prior.envs.workers import is_divisible
 from dp_prior_worlds.libero import LiberoConfig
 from dp_prior_worlds.replay import ReplayConfig

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from dp_prior.cli import main
 from dp_prior.config import ConfigError
-from dp_prior.envs.starts import reset_to
+from dp_prior.envs.vector import reset_to
 from dp_prior.envs.workers import Workers, is_divisible
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior_worlds.metaworld import MetaWorldConfig, SeededTask

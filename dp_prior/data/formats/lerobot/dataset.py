@@ -17,7 +17,6 @@ import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from dp_prior.config import Outside
-from dp_prior.config.extras import needing
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.choice import ALL_EPISODES, ChoiceConfig
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
@@ -31,7 +30,8 @@ from dp_prior.data.formats.lerobot.tables import read_columns, to_numpy
 from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord, RolloutNeeds
 from dp_prior.data.frames import FrameContents, FrameFile, FrameSource
-from dp_prior.files.home import expanded
+from dp_prior.files.entry_points import needing
+from dp_prior.files.regular_files import expanded
 
 if TYPE_CHECKING:
     import pyarrow

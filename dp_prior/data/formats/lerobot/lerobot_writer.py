@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dp_prior.config.extras import needing
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.episode_store import TASK
 from dp_prior.data.formats.lerobot.camera_videos import (
@@ -32,6 +31,7 @@ from dp_prior.data.formats.recording import Recording
 from dp_prior.data.frames.colours import COLOURS
 from dp_prior.data.frames.depths import MILLIMETRES, Depths
 from dp_prior.files.durable import publish, temporary_directory
+from dp_prior.files.entry_points import needing
 from dp_prior.tensors.pixels.picture_files import import_pillow
 
 if TYPE_CHECKING:

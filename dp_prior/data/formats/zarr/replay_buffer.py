@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from dp_prior.config.extras import needing
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import check_array, check_memory, decoding
 from dp_prior.data.formats.episode_store import EpisodeStore, spans
@@ -26,7 +25,8 @@ from dp_prior.data.formats.zarr.groups import read_metadata, unknown_codec
 from dp_prior.data.frames import FrameContents, frame_bytes, frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray
 from dp_prior.files.durable import publish, temporary_directory
-from dp_prior.files.home import expanded
+from dp_prior.files.entry_points import needing
+from dp_prior.files.regular_files import expanded
 
 if TYPE_CHECKING:
     import zarr

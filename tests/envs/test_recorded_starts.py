@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dp_prior.envs.gym import GymConfig
-from dp_prior.envs.starts import check_starts, reset_to, start_keys
 from dp_prior.envs.toy import ToyConfig
+from dp_prior.envs.vector import check_starts, reset_to, start_keys
 from dp_prior_worlds.metaworld import MetaWorldConfig
 from dp_prior_worlds.pusht import PushTConfig
 from dp_prior_worlds.pusht_goals import INSTRUCTIONS, PushTGoalsConfig

@@ -17,8 +17,8 @@ from dp_prior.checkpoints.clock import Progress
 from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import INDEX, CheckpointStore
-from dp_prior.checkpoints.upkeep import take_stock
 from dp_prior.cli import main
+from dp_prior_lab.upkeep import take_stock
 from tests.messages import told
 
 
