@@ -119,7 +119,7 @@ setup(
     package_data={
         "dp_prior": ["py.typed"],
         "dp_prior_client": ["py.typed"],
-        "dp_prior.configs": ["*.json", "*.yaml", "*/*.json"],
+        "dp_prior.configs": ["*.json", "*.yaml", "*/*.json", "clusters/*"],
         "dp_prior.places": ["card.md"],
         "dp_prior_studio.pages": ["page.html", "style.css"],
         "dp_prior_studio.watching": ["*.html", "watch.css", "watch.js"],

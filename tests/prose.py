@@ -11,8 +11,9 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-GENERATED_NAMES = ("config", "metrics", "findings", "coming_from", "reliability", "benchmarks")
-GENERATED = {f"docs/{name}.md" for name in GENERATED_NAMES}
+GENERATED = {
+    f"docs/{name}.md" for name in ("config", "metrics", "findings", "coming_from", "reliability", "benchmarks")
+}
 """Pages that a command writes."""
 
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)

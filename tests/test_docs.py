@@ -40,6 +40,7 @@ from tests.embedders.models import save_model
 from tests.faults import assert_none
 from tests.inference.test_text_tower import folder as text_tower  # noqa: F401 (a fixture)
 from tests.networks.backbones.test_unet1d import PlainUNet
+from tests.prose import GENERATED
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -47,11 +48,7 @@ PAGES = [
     for pattern in ("*.md", "docs/*.md", "demonstrations/*.md")
     for path in sorted(ROOT.glob(pattern))
 ]
-GENERATED = {
-    f"docs/{name}.md" for name in ("config", "metrics", "findings", "coming_from", "reliability", "benchmarks")
-}
-GENERATED |= {"CHANGELOG.md"}
-WRITTEN = [page for page in PAGES if page not in GENERATED]
+WRITTEN = [page for page in PAGES if page not in GENERATED | {"CHANGELOG.md"}]
 EMBEDDED = [ROOT / "configs/policy/pusht_state.json", [f"data.episodes.path={ROOT / 'demonstrations/pusht.npz'}"]]
 FENCES = ("json", "bash", "python")
 TASKS = {  # by the types of its task and its data
