@@ -17,8 +17,7 @@ from dp_prior.data.formats.lerobot.dataset import LeRobotStore, LeRobotStoreConf
 from dp_prior.data.formats.lerobot.meta import COUNTED, LeRobotMeta, TableFile
 from dp_prior.data.formats.lerobot.tables import to_numpy
 from dp_prior.data.formats.recording import Recording
-from dp_prior.files.home import expanded
-from dp_prior.files.regular_files import SMALL, UnfitError, read_small
+from dp_prior.files.regular_files import SMALL, UnfitError, expanded, read_small
 
 if TYPE_CHECKING:
     import pyarrow
@@ -91,12 +90,9 @@ class AnnotatedLeRobotStore(LeRobotStore):
     def __init__(self, meta: LeRobotMeta):
         super().__init__(meta)
         self._remarks: list[str] = []
-        self._derived: dict[str, Annotation | Part] = {
-            f"{column}.{style}": Annotation(column, style)
-            for column, styles in STYLES.items()
-            if column in meta.features
-            for style in styles
-        }
+        self._derived: dict[str, Annotation | Part] = {}
+        for column in filter(meta.features.__contains__, STYLES):
+            self._derived |= {f"{column}.{style}": Annotation(column, style) for style in STYLES[column]}
         self._derived |= dict(self._named_parts())
         self.counted = (*COUNTED, *self._derived)
 
