@@ -210,6 +210,13 @@ def http_library() -> ModuleType:
     return library
 
 
+def has_token() -> bool:
+    """Whether HF_TOKEN or `hf auth login` has given the client a token."""
+    from huggingface_hub import get_token
+
+    return bool(get_token())
+
+
 def _settings_fault() -> str | None:
     """Why the client's endpoint or token is unusable; None for usable settings."""
     from huggingface_hub import constants, get_token

@@ -18,7 +18,9 @@ from pydantic import Field, JsonValue, field_validator
 from dp_prior.checkpoints.clock import Progress
 from dp_prior.config.overrides import flat
 from dp_prior.files.durable import temporary_directory
+from dp_prior.files.hub_files import has_token
 from dp_prior.files.printable import is_secret_name
+from dp_prior.places.saver import PROBLEM
 from dp_prior.tracking.logger import Logger, LoggerRecord, RunFacts
 from dp_prior.tracking.media import SHOWN_VIDEOS, pixels
 
@@ -58,6 +60,16 @@ class AccelerateConfig(LoggerRecord):
                 f"set its environment variable instead"
             )
         return options
+
+    def check_account(self) -> list[str]:
+        """See `LoggerRecord`; trackio needs a token for a space of the Hub, and none on this machine."""
+        if self.tracker != "trackio":
+            return []
+        from trackio.utils import resolve_space_id_and_server_url
+
+        space, _ = resolve_space_id_and_server_url(self.options.get("space_id"), self.options.get("server_url"))
+        remedy = "set HF_TOKEN or run `hf auth login`, or log here: remove space_id of options and TRACKIO_SPACE_ID"
+        return [f"{PROBLEM}trackio: no token for the space {space}; {remedy}"] if space and not has_token() else []
 
     def create(self) -> AccelerateLogger:
         """Create a logger that starts the service when the run begins.

@@ -34,10 +34,10 @@ class WandbConfig(LoggerRecord):
     type: Literal["wandb"] = "wandb"
 
     project: str = Field(default="dp_prior", min_length=1)
-    """Project that the run belongs to."""
+    """Project that the run belongs to; `WANDB_PROJECT` replaces the default."""
 
     entity: str | None = None
-    """User or team; null for the default of the account."""
+    """User or team; null obeys `WANDB_ENTITY`, by default the account's."""
 
     mode: Literal["online", "offline"] | None = None
     """`offline` only writes to the run directory, for `wandb sync`; null obeys `WANDB_MODE`, by default online."""
@@ -191,8 +191,9 @@ class WandbLogger(Logger):
             if self._is_abandoned:
                 raise RuntimeError("the run has ended")
             limit.start()
+            is_default = config.project == type(config).model_fields["project"].default
             return wandb.init(
-                project=config.project,
+                project=(is_default and wandb.setup().settings.project) or config.project,
                 entity=config.entity,
                 id=run.identity.id,
                 name=run.identity.name,

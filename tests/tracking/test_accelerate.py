@@ -14,12 +14,13 @@ from accelerate.utils import imports
 
 from dp_prior.checkpoints.clock import Progress
 from dp_prior.config import ConfigError
+from dp_prior.places.saver import PROBLEM
 from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.accelerate import AccelerateConfig
 from dp_prior.tracking.identity import RunIdentity
 from dp_prior.tracking.logger import RunFacts
 from tests.cases import every
-from tests.messages import naming
+from tests.messages import naming, told
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -250,3 +251,26 @@ def test_secrets_have_no_place_in_a_configuration(name):
     record = {"log": [{"type": "accelerate", "tracker": "comet_ml", "options": options}]}
     with pytest.raises(ConfigError, match=naming("log.0.options", name)):
         TrackerConfig.from_json(json.dumps(record))
+
+
+def test_a_missing_token_is_a_problem_of_the_check_only_for_a_space_of_the_hub(tmp_path, monkeypatch):
+    pytest.importorskip("trackio", reason="NOT CHECKED: the extra dp_prior[trackio] is not installed")
+    import huggingface_hub
+
+    for space, variable, token, is_told in (
+        (None, None, None, False),
+        ("me/runs", None, None, True),
+        (None, "me/runs", None, True),
+        ("me/runs", None, "hf_token", False),
+    ):
+        monkeypatch.setattr(huggingface_hub, "get_token", lambda token=token: token)
+        monkeypatch.delenv("TRACKIO_SPACE_ID", raising=False)
+        if variable is not None:
+            monkeypatch.setenv("TRACKIO_SPACE_ID", variable)
+        options = {} if space is None else {"space_id": space}
+        log = [{"type": "accelerate", "tracker": "trackio", "options": options}]
+        lines = TrackerConfig.from_json(json.dumps({"data_path": str(tmp_path), "log": log})).check()
+        assert bool(lines) == is_told
+        assert all(line.startswith(PROBLEM) and told(line, "me/runs", "HF_TOKEN", "TRACKIO_SPACE_ID") for line in lines)
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    assert AccelerateConfig(tracker="mlflow").check_account() == []

@@ -417,6 +417,23 @@ def test_every_knob_reaches_the_client(tmp_path, monkeypatch):
     assert client.started["resume"] == "allow" and client.started["config"] == {"a": 1}
 
 
+@pytest.mark.parametrize(
+    ("variable", "config", "expected"),
+    [(None, {}, "dp_prior"), ("theirs", {}, "theirs"), ("theirs", {"project": "mine"}, "mine")],
+)
+def test_the_variable_names_the_project_where_the_configuration_does_not(
+    tmp_path, monkeypatch, variable, config, expected
+):
+    import wandb
+
+    from dp_prior.tracking.logger import RunFacts
+
+    client = Client(monkeypatch)
+    monkeypatch.setattr(wandb, "setup", lambda: SimpleNamespace(settings=wandb.Settings(project=variable)))
+    WandbConfig(**config).create().begin(RunFacts(tmp_path, RunIdentity("i", "n"), {}, 10.0, print))
+    assert client.started["project"] == expected
+
+
 def test_no_field_takes_a_key():
     assert not [name for name in WandbConfig.model_fields if re.search("key|token|secret|password", name)]
     assert TrackerConfig.from_json('{"log": [{"type": "wandb"}]}').log[0] == WandbConfig()

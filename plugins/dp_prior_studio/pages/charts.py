@@ -201,3 +201,22 @@ def spark(counts: np.ndarray) -> Markup:
     return Markup(
         f'<svg class="spark" viewBox="0 0 {4 * len(counts)} 20" preserveAspectRatio="none"><path d="{bars}"/></svg>'
     )
+
+
+def curve(values: np.ndarray) -> Markup:
+    """A line through (n,) numbers over time, without axes; NaN interrupts the line."""
+    is_finite = np.isfinite(values)
+    low, high = (values[is_finite].min(), values[is_finite].max()) if is_finite.any() else (0, 0)
+    heights = np.where(is_finite, 38 - 36 * (values.astype(np.float64) - low) / (high - low or 1), np.nan)
+    width = 200 / max(1, len(values) - 1)
+    path, begins = [], True
+    for place, height in enumerate(heights.tolist()):
+        if height != height:
+            begins = True
+            continue
+        path.append(f"{'M' if begins else 'L'}{place * width:.4g} {height:.3g}")
+        begins = False
+    return Markup(
+        f'<svg class="curve" viewBox="0 0 200 40" preserveAspectRatio="none">'
+        f'<path vector-effect="non-scaling-stroke" d="{"".join(path)}"/></svg>'
+    )

@@ -21,7 +21,7 @@ from dp_prior_studio.pages.drawing import Chart, Drawing
 from dp_prior_studio.pages.evaluation_report import EvaluationReport
 from dp_prior_studio.pages.page import Page, Table
 from dp_prior_studio.pages.ranking import distinct_names, ranked, ranked_groups, scores_by_seed, values_of
-from dp_prior_studio.pages.run_page import headlines, points, short, timed
+from dp_prior_studio.pages.run_page import headlines, points, short, timed, unit_of_time
 from dp_prior_studio.pages.story import Story
 
 MOST_RESAMPLED = 1000
@@ -38,10 +38,10 @@ def comparison_page(stories: list[Story]) -> Page:
     _, order = ranked_groups([group for _, group in groups])
     best_first = [groups[place] for place in order]
     single = [(name, [story]) for name, story in zip(names, stories, strict=True)]  # their hours differ
-    drawing = Drawing()
+    drawing, all_rows = Drawing(), itertools.chain.from_iterable(map(timed, stories))
     sections = [
         ("Over samples", _overlays(drawing, groups, "samples_seen", "samples seen")),
-        ("Over time, without evaluations", _overlays(drawing, single, "hours", "hours of training")),
+        ("Over time, without evaluations", _overlays(drawing, single, *unit_of_time(all_rows))),
     ]
     gaps = []
     for name, story in zip(names, stories, strict=True):
@@ -61,6 +61,7 @@ def comparison_page(stories: list[Story]) -> Page:
         sections=[section for section in sections if section[1]],
         tables=[_differing(names, stories)],
         gaps=gaps + drawing.gaps,
+        opened=["Runs", "Over samples"],
     )
 
 

@@ -25,10 +25,13 @@ from dp_prior_studio.inspection.image_survey import Gallery
 from dp_prior_studio.inspection.inspection import Inspection
 from dp_prior_studio.inspection.proposal import USUAL_RATE
 from dp_prior_studio.inspection.survey import Signal, Survey
-from dp_prior_studio.pages.charts import spark
-from dp_prior_studio.pages.page import Page, Table
+from dp_prior_studio.pages.charts import curve, spark
+from dp_prior_studio.pages.page import Markup, Page, Table
 
 BINS = 32
+
+MOST_EPISODES, MOST_CURVES, MOST_STEPS = 6, 32, 100
+"""Episodes whose numbers are drawn over time, numbers of each key, and points of each curve."""
 _RANGES = ("least", "1 %", "mean", "99 %", "most", "deviation")
 
 
@@ -128,7 +131,27 @@ def _page(inspection: Inspection, prefix: str) -> Page:
         details=[_key(inspection, signal, prefix) for signal in unread_signals],
         commands=[f'"data": {readable_json(inspection.data, indent=2)}'],
         gaps=[f"{prefix}{gap}" for gap in (*inspection.gaps, *missing)],
+        opened=["Findings"],
+        episodes=[] if surveyed is None else list(_over_time(surveyed, prefix)),
     )
+
+
+def _over_time(surveyed: Survey, prefix: str) -> Iterator[tuple[str, list[tuple[str, Markup]]]]:
+    """The numbers of observations and action over the steps of some evenly spread episodes, by name."""
+    signals = surveyed.of("observation", "action")
+    if not signals:
+        return
+    spans = list(surveyed.spans)
+    chosen = np.unique(np.linspace(0, len(spans) - 1, min(MOST_EPISODES, len(spans))).round().astype(int))
+    for number, begin, end in (spans[place] for place in chosen):
+        rows = np.unique(np.linspace(begin, end - 1, min(MOST_STEPS, end - begin)).round().astype(int))
+        curves = []
+        for signal in signals:
+            for dimension, column in enumerate(signal.values[rows].T[:MOST_CURVES]):
+                finite = column[np.isfinite(column)]
+                ends = f", {finite.min():.4g} to {finite.max():.4g}" if len(finite) else ""
+                curves.append((f"{signal.name}, {signal.called(dimension)}{ends}", curve(column)))
+        yield f"{prefix}episode {number}, {end - begin:,} steps", curves
 
 
 def _findings(inspection: Inspection, prefix: str) -> Table:

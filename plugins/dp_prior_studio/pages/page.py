@@ -31,7 +31,9 @@ class Page:
         summaries, tables: before and after the charts.
         strips: (text, address of a picture), in full width.
         sections: (title, charts); each chart is a name and an SVG.
-        details: folded tables.
+        details: further tables, last.
+        opened: titles of the parts that are open at first; all others but films are folded.
+        episodes: (name, [(name of a number, its curve as SVG)]) of episodes, of which a reader opens one at a time.
         commands: blocks of text to copy.
         gaps: one line for each thing that is not shown.
     """
@@ -49,6 +51,8 @@ class Page:
     details: list[Table] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
+    opened: list[str] = field(default_factory=list)
+    episodes: list[tuple[str, list[tuple[str, Markup]]]] = field(default_factory=list)
 
     def joined(self, other: Page) -> Page:
         """This page, with the lists and facts of another page appended."""

@@ -6,6 +6,8 @@ import datetime
 import io
 import re
 import shlex
+from collections import Counter
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,21 @@ MOST_FILMS, MOST_BARS, MOST_DRAWS, MOST_LISTED = 200, 2000, 100, 5000
 MOST_POINTS = 50_000
 """Most numbers of sampled chunks drawn in a page; beyond this only every n-th action is drawn."""
 
+LEARNING = "Learning over samples"
+"""The section that is open beside films and scores."""
+
+_IN_WORDS = {
+    "by_index": "along the chunk",
+    "by_dimension": "by number of the action",
+    "by_timestep": "by diffusion timestep",
+    "mse": "mean squared error, in squared units of the action",
+    "mae": "mean error, in units of the action",
+    "index": "index in the chunk",
+    "dimension": "number of the action",
+    "timestep": "diffusion timestep",
+}
+"""Captions of tables and columns of evaluators; others are shown by their names."""
+
 _NAMES = {"score": "score", "success_rate": "solved"}
 _BESIDE = re.compile(r"_ci_(low|high)$|_std$|^loss_q\d$|^episodes$")
 """Ends of intervals, spreads, quarters of a loss, counts: left out of the table."""
@@ -44,10 +61,10 @@ _BESIDE = re.compile(r"_ci_(low|high)$|_std$|^loss_q\d$|^episodes$")
 def run_page(story: Story, output: Path) -> Page:
     """The page of one run. Addresses of films are relative to `output`, the future file of the page."""
     films = _films(story, output)
-    drawing = Drawing()
+    drawing, rows = Drawing(), timed(story)
     sections = [
-        ("Learning over samples", _learning(drawing, story, "samples_seen", "samples seen")),
-        ("Learning over time, without evaluations", _learning(drawing, story, "hours", "hours of training")),
+        (LEARNING, _learning(drawing, rows, "samples_seen", "samples seen")),
+        ("Learning over time, without evaluations", _learning(drawing, rows, *unit_of_time(rows))),
         ("Episodes", _episodes(drawing, story)),
         ("Sampled beside recorded chunks", _chunks(drawing, story)),
         ("Errors by place", _tables(drawing, story)),
@@ -73,6 +90,7 @@ def run_page(story: Story, output: Path) -> Page:
         details=[("All settings", ("setting", "value"), _listed(story.settings, story.gaps))],
         commands=_commands(story),
         gaps=[*story.gaps, *drawing.gaps],
+        opened=[LEARNING],
     )
 
 
@@ -217,25 +235,36 @@ def _frames(story: Story) -> list[tuple[str, str]]:
     return pictures
 
 
-def _learning(drawing: Drawing, story: Story, x: str, label: str) -> list[Chart]:
-    """The learning curves."""
+def _learning(drawing: Drawing, rows: list[dict[str, Any]], x: str, label: str) -> list[Chart]:
+    """The learning curves of metrics with two values or more; a single value is in the table of measurements."""
+    counts = Counter(name for row in rows for name, value in row.items() if value is not None)
+    single = {name for name, count in counts.items() if count < 2 and name not in (x, "step")}
+    drawn_rows = [{name: value for name, value in row.items() if name not in single} for row in rows]
     charts = []
-    for figure in learning_curves(timed(story), x, label):
+    for figure in learning_curves(drawn_rows, x, label):
         title = f"{figure.axes[0].get_title(loc='left')}, over {label}"
         charts += drawing.chart(title, lambda figure=figure: figure)
     return charts
 
 
+def unit_of_time(rows: Iterable[dict[str, Any]]) -> tuple[str, str]:
+    """The column of the time in the rows of `timed`, minutes for a training below an hour, and its label."""
+    is_long = max((row["hours"] or 0 for row in rows), default=0) >= 1
+    return ("hours", "hours of training") if is_long else ("minutes", "minutes of training")
+
+
 def timed(story: Story) -> list[dict[str, Any]]:
-    """The rows, each with the hours of training so far, computed from the logged speeds; without evaluations. None from
-    a speed on by which the hours cannot be drawn."""
+    """The rows, each with the hours and minutes of training so far, computed from the logged speeds; without
+    evaluations. None from a speed on by which the hours cannot be drawn."""
     rows, n_samples, seconds = [], 0, 0.0
     for row in story.rows:
         rate = row.get("train/samples_per_second")
         if rate:
             seconds += (row["samples_seen"] - n_samples) / rate
             n_samples = row["samples_seen"]
-        rows.append({**row, "hours": seconds / 3600 if can_be_drawn(seconds) else None})
+        is_drawn = can_be_drawn(seconds)
+        times = {"hours": seconds / 3600, "minutes": seconds / 60} if is_drawn else {"hours": None, "minutes": None}
+        rows.append({**row, **times})
     return rows
 
 
@@ -303,10 +332,21 @@ def _table_charts(drawing: Drawing, story: Story, name: str, rows: list[dict[str
     for metric in drawn[0]:
         values = [row.get(metric) for row in drawn]
         if metric not in (*place, "n") and all(map(can_be_drawn, values)):
-            title = f"{name}: {metric}"
+            caption = _IN_WORDS.get(metric, metric.replace("_", " "))
+            title = f"{_in_words(name)}: {caption}"
             _at_most(MOST_BARS, rows, f"{title}, the first bars", story.gaps)
-            charts += drawing.chart(title, partial(bars, values, labels, title, metric, " ".join(place)))
+            across = " ".join(_IN_WORDS.get(key, key) for key in place)
+            charts += drawing.chart(title, partial(bars, values, labels, title, caption.partition(",")[0], across))
     return charts
+
+
+def _in_words(name: str) -> str:
+    """The caption of a table such as `action_error/ema/by_index[steps=4]`."""
+    group, _, table = name.rpartition("/")
+    kind, _, settings = table.partition("[")
+    caption = _IN_WORDS.get(kind, kind.replace("_", " "))
+    steps = settings.removeprefix("steps=").removesuffix("]")
+    return f"{group}, {caption}" + (f", {steps} sampling steps" if steps else "")
 
 
 def _label(row: dict[str, Any], place: list[str]) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from dp_prior.evaluation.curve import learning_curves
 from dp_prior.evaluation.picture import draw_scores, import_figure
-from dp_prior_studio.pages.charts import bars, overlay, sampled, spark, svg
+from dp_prior_studio.pages.charts import bars, curve, overlay, sampled, spark, svg
 from tests.plugins.dp_prior_studio.pages.test_report import Outline
 from tests.quiet import quiet
 
@@ -134,3 +134,11 @@ def test_nothing_of_a_figure_is_black():
         assert all(
             "fill: var(--" in text or "stroke" in text for text in re.findall(r"<text[^>]*style=\"([^\"]*)", page)
         )
+
+
+def test_a_curve_goes_from_the_first_value_to_the_last_and_breaks_where_a_value_is_missing():
+    path = re.search(r' d="([^"]*)"', curve(np.array([0.0, 1.0, np.nan, 0.5, 0.0])))[1]
+    assert path == "M0 38L50 2M150 20L200 38"
+    for values in ([np.nan, np.inf], [], [3.0], [2.0, 2.0]):
+        drawn = curve(np.array(values))
+        assert "nan" not in drawn and "inf" not in drawn

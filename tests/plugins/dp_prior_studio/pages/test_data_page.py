@@ -98,3 +98,19 @@ def test_several_sets_are_one_page_whose_parts_name_their_set(seen, tmp_path):
     )
     single = shown(write_inspection(both[:1], tmp_path / "single.html", "one"))
     assert "two" in single
+
+
+def test_the_numbers_of_a_few_episodes_are_drawn_over_time_with_their_ranges(tmp_path):
+    looked = survey(NpzStoreConfig(path=str(write_npz(tmp_path / "d.npz", clean(n=9)))).create())
+    html = write_inspection([inspection(looked)], tmp_path / "page.html", "a").read_text()
+    episodes = re.findall(
+        r'name="episode"(?: open)?><summary>episode (\d+), ([\d,]+) steps</summary>(.*?)</details>', html, re.S
+    )
+    assert [int(number) for number, *_ in episodes] == [0, 2, 3, 5, 6, 8]
+    for number, steps, curves in episodes:
+        span = looked.spans[int(number)]
+        assert int(steps) == looked.lengths[int(number)] == span[2] - span[1]
+        assert curves.count('class="curve"') == 5, "three of the state and two of the action"
+    signal = looked.of("observation")[0]
+    first = signal.values[: looked.lengths[0], 0]
+    assert f"{first.min():.4g} to " in episodes[0][2] or len(first) > 100

@@ -38,6 +38,35 @@ def test_every_part_is_shown_as_it_was_written():
         assert part in text
 
 
+def test_parts_are_folded_but_films_scores_and_those_that_are_opened():
+    html = dataclasses.replace(FULL, opened=["Curves"]).render()
+    for title in ("Findings", "Pictures", "Table", "Details", "Use"):
+        assert f"<details><summary><h2>{title}</h2></summary>" in html
+    first_screen = re.sub(r"<details.*?</details>", "", html, flags=re.DOTALL)
+    assert all(part in first_screen for part in ("0.4 to 0.6", "a film", "<h2>Curves</h2>", "chart", "&lt;missing&gt;"))
+    assert not any(part in first_screen for part in ("a fault", "cell", "a strip"))
+    assert "<details><summary><h2>Curves</h2></summary>" in FULL.render()
+    assert "details::details-content" in html, "a page on paper has all parts"
+
+
+def test_one_episode_is_open_at_a_time():
+    curve = Markup('<svg class="curve"><path/></svg>')
+    html = Page(title="t", episodes=[("episode 3", [("joint <1>", curve)]), ("episode 9", [("joint", curve)])]).render()
+    Outline(html)
+    assert re.findall(r'<details class="one" name="episode"( open)?><summary>(.*?)</summary>', html) == [
+        (" open", "episode 3"),
+        ("", "episode 9"),
+    ]
+    assert "joint &lt;1&gt;" in html and html.count('<svg class="curve">') == 2
+
+
+def test_tables_are_stacked_on_a_phone_with_the_name_of_each_column():
+    html = Page(title="t", tables=[("T", ("a <b>", "c"), [("1", "2")])]).render()
+    assert '<td data-label="a &lt;b&gt;">1</td><td data-label="c">2</td>' in html
+    phone = re.search(r"@media \(max-width: 40rem\) {(.*?)\n}", html, re.DOTALL)[1]
+    assert ".stacked thead { display: none }" in phone and "content: attr(data-label)" in phone
+
+
 def test_empty_parts_are_left_out():
     text = text_of(Page(title="t"))
     assert not any(part in text for part in ("Curves", "Findings", "None"))
@@ -76,7 +105,8 @@ def test_a_template_that_names_what_it_is_not_given_fails(tmp_path):
 def test_numbers_of_a_table_stay_whole_and_long_texts_wrap():
     page = Page(title="t", tables=[("T", ("a", "b"), [("-0.7866 (-1 to 0.12)", "a text of several words that wraps")])])
     html = page.render()
-    assert "<td>-0.7866 (-1 to 0.12)</td>" in html and '<td class="long">a text of several words' in html
+    assert '<td data-label="a">-0.7866 (-1 to 0.12)</td>' in html
+    assert '<td class="long" data-label="b">a text of several words' in html
     assert "td, th { white-space: nowrap; overflow-wrap: normal }" in html
     assert "td.long { white-space: normal; min-width" in html
 

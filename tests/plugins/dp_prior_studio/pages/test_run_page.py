@@ -12,7 +12,16 @@ from PIL import Image
 from dp_prior.evaluation.grid import grid
 from dp_prior_studio.pages.comparison import comparison_page
 from dp_prior_studio.pages.evaluation_report import EvaluationReport
-from dp_prior_studio.pages.run_page import headlines, measured, points, run_page, short, timed
+from dp_prior_studio.pages.run_page import (
+    _in_words,
+    headlines,
+    measured,
+    points,
+    run_page,
+    short,
+    timed,
+    unit_of_time,
+)
 from dp_prior_studio.pages.story import Story
 from tests.messages import told, told_each
 from tests.plugins.dp_prior_studio.pages.test_comparison import story_of
@@ -135,7 +144,14 @@ def test_a_page_says_what_it_leaves_out(tmp_path, monkeypatch):
     told_of = dataclasses.replace(run, reports=[*reports, errors], settings=dict.fromkeys("xyz", 1), changed={})
     events = [{"event": "error", "step": step, "message": f"trouble {step}"} for step in range(3)]
     page = run_page(dataclasses.replace(told_of, state="finished", events=events), tmp_path / "page.html")
-    shown = ("films", "rollout, the scores", "e/by_index: mse", "what happened", "rollout/motion", "settings")
+    shown = (
+        "films",
+        "rollout, the scores",
+        "chunk",
+        "what happened",
+        "rollout/motion",
+        "settings",
+    )
     assert told_each(page.gaps, *((what, "2 of 3") for what in shown)) and len(page.gaps) == len(shown)
     happened = next(rows for title, _, rows in page.tables if title == "What happened")
     assert [message for _, message in happened] == ["trouble 1", "trouble 2"], "the newest"
@@ -192,3 +208,34 @@ def test_intervals_stay_within_what_a_score_can_be():
 def test_a_run_with_parts_of_another_package_says_so():
     page = run_page(story(parts={"wavenet": "mine 1.0, module mine.net"}), Path("run/report.html"))
     assert page.facts["own parts"] == "wavenet (mine 1.0, module mine.net)"
+
+
+def test_a_short_training_is_told_in_minutes():
+    rate = {"train/samples_per_second": 8.0}
+    for n_samples, unit, expected in ((8 * 60 * 30, "minutes", 30), (8 * 3600 * 2, "hours", 2)):
+        rows = timed(story([{"step": 1, "samples_seen": n_samples, **rate}]))
+        column, label = unit_of_time(rows)
+        assert (column, label) == (unit, f"{unit} of training") and rows[-1][column] == pytest.approx(expected)
+
+
+def test_a_metric_with_a_single_value_is_a_number_and_no_chart(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        "dp_prior_studio.pages.run_page.learning_curves", lambda rows, x, label: drawn.append(rows) or []
+    )
+    rows = [row(1, **{"train/loss": 2.0}), row(2, **{"train/loss": 1.0, "rollout/score": 0.5})]
+    page = run_page(story(rows), Path("run/report.html"))
+    assert all("rollout/score" not in line and "samples_seen" in line for rows in drawn for line in rows)
+    assert drawn[0][1]["train/loss"] == 1.0
+    assert ("rollout/score", "", "0.5") in page.summaries[0][2]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("action_error/ema/by_index[steps=4]", "action_error/ema, along the chunk, 4 sampling steps"),
+        ("mine/by_room", "mine, by room"),
+    ],
+)
+def test_tables_are_captioned_in_words(name, expected):
+    assert _in_words(name) == expected
