@@ -49,9 +49,7 @@ def reset_to(env: VectorEnv, starts: Mapping[str, np.ndarray]) -> dict[str, np.n
         return env.reset(starts[SEED].tolist())
     if not isinstance(env, StartsAsRecorded):
         names = " and ".join(sorted(starts))
-        raise ValueError(
-            f"has no `reset_to`, so it begins at a recorded seed, but {names} is given; see docs/environments.md"
-        )
+        raise ValueError(f"has no `reset_to`, so it begins at a seed, but {names} is given; see docs/environments.md")
     return env.reset_to(starts)
 
 

@@ -107,9 +107,7 @@ def check_step(step: Any, env: VectorEnv, n_rows: int, number: int) -> None:
     """
     if not isinstance(step, tuple) or len(step) != len(EnvStep._fields):
         finding = f"{len(step)} values" if isinstance(step, tuple) else type(step).__name__
-        raise ValueError(
-            f"the environment's step returned {finding}; expected an EnvStep of {', '.join(EnvStep._fields)}"
-        )
+        raise ValueError(f"the environment's step gave {finding}; expected an EnvStep of {', '.join(EnvStep._fields)}")
     done, info = step[2:]
     if not isinstance(done, np.ndarray) or done.dtype != bool or done.shape != (n_rows,):
         finding = f"{done.dtype} {done.shape}" if isinstance(done, np.ndarray) else type(done).__name__

@@ -51,9 +51,7 @@ def loaded(entry: importlib.metadata.EntryPoint) -> Any:
     try:
         return entry.load()
     except (Exception, SystemExit) as error:
-        raise ImportError(
-            f"{source_of(entry)} cannot be imported: {error!r}. Repair or uninstall the package"
-        ) from error
+        raise ImportError(f"{source_of(entry)} cannot be imported: {error!r}. Repair or uninstall it") from error
 
 
 def ask(question: str, *facts: Any) -> Any:
