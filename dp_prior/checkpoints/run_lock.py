@@ -132,9 +132,9 @@ class RunLock(HeldDirectory):
 def unwritable(directory: Path, error: OSError) -> CheckpointError:
     """The error of a run directory in which `error` says that nothing can be written, with what to do."""
     place, problem = Path(error.filename or directory / LOCK), error.strerror
-    if isinstance(error, FileNotFoundError):  # as /proc, for example, says that nothing can be made there
+    if isinstance(error, FileNotFoundError | NotADirectoryError):  # as /proc says that nothing can be made there
         place = next(parent for parent in (place, *place.absolute().parents) if parent.exists())
-        problem = "no directory can be made there"
+        problem = "it is a file" if place.is_file() else "no directory can be made there"
     return CheckpointError(
         f"cannot write in run directory {directory}: {problem} ({place}). Make {place} writable, free space, or choose "
         f"another directory with --set tracker.data_path=DIRECTORY"

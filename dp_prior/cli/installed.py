@@ -40,6 +40,7 @@ class InstalledCommands(Commands):
                 return loaded(entry)
         if remedy := missing_plugins():
             raise click.UsageError(f"there is no command {name!r}. {remedy}")
+        self.commands = dict.fromkeys(self.list_commands(context))  # names that click suggests
         return None
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
@@ -47,13 +48,11 @@ class InstalledCommands(Commands):
         names = [name for name in self.list_commands(context) if name not in self._hidden_places]
         commands = {name: self.get_command(context, name) for name in names}
         for section in SECTIONS:
-            rows = []
-            for name, command in commands.items():
-                if getattr(command, "section", SECTIONS[-1]) == section and not command.hidden:
-                    rows.append((name, command.get_short_help_str(limit=1000)))
-            if rows:
+            listed = {name: command for name, command in commands.items() if not command.hidden}
+            members = [name for name, command in listed.items() if getattr(command, "section", SECTIONS[-1]) == section]
+            if members:
                 with formatter.section(section):
-                    formatter.write_dl(rows)
+                    formatter.write_dl([(name, listed[name].get_short_help_str(limit=1000)) for name in members])
 
 
 def _imported(place: str) -> click.Command:

@@ -55,7 +55,7 @@ def _lines(
     origins: dict[str, str],
 ) -> list[str]:
     kind, value = problem["type"], problem.get("input")
-    where = ".".join(path) or "the file"
+    where, value_text = ".".join(path) or "the file", "null" if value is None else short(value)
     if kind == "value_error":
         lines = str(problem["ctx"]["error"]).splitlines()
         return [f"{where}: {line}" if path else line for line in lines]
@@ -70,8 +70,8 @@ def _lines(
         advice = f"{short(tag)} is not known; expected one of {_tags(annotation)}{_remark_on_import(tag, annotation)}"
         return [f"{where}.type: {unknown_type(tag, origins) or advice}"]
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return [f"{where}: input should be an object; found {short(value)}{_meant(annotation, where, value)}"]
-    return [f"{where}: {problem['msg'][0].lower()}{problem['msg'][1:]}; found {short(value)}"]
+        return [f"{where}: input should be an object; found {value_text}{_meant(annotation, where, value)}"]
+    return [f"{where}: {problem['msg'][0].lower()}{problem['msg'][1:]}; found {value_text}"]
 
 
 def _meant(annotation: Any, where: str, value: Any) -> str:
@@ -106,7 +106,8 @@ def _nearest(cls: type[Record], record: type[Record] | None, path: list[str]) ->
     """A hint for an unknown key: the record's own, another library's counterpart, a misspelled key, or all keys."""
     fields, key = list(record.model_fields) if record is not None else [], path[-1]
     hint = record.hint([key]) if record is not None and record is not cls else None
-    hint = hint or cls.hint(path)
+    required = [name for name in fields if record.model_fields[name].is_required() and name in key.split("_")]
+    hint = hint or (f"Did you mean {required[0]!r}?" if required else cls.hint(path))
     if hint:
         return hint
     close = [name for name in fields if is_misspelled(key, name)]

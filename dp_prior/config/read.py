@@ -102,7 +102,9 @@ def parse_json(text: str, source: str) -> Any:
     try:
         return json.loads(text, **hooks)
     except json.JSONDecodeError as error:
-        problem = f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}"
+        problem = f"line {error.lineno}, column {error.colno}: not JSON: {error.msg if text.strip() else 'it is empty'}"
+        is_lax = text[error.pos : error.pos + 1] in ("/", "#", "}", "]")
+        problem += "; JSON has no comments, and no comma before a bracket that closes" * is_lax
         raise ConfigError(source, [problem + FROM_YAML * source.endswith((".yaml", ".yml"))]) from None
     except RecursionError:
         raise ConfigError(source, [TOO_DEEP]) from None

@@ -38,6 +38,11 @@ class Config(Record):
 
     __init__.__pydantic_base_init__ = True  # else pydantic also calls it, without `strict`, for records inside JSON
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in type(self).model_fields:
+            raise ConfigError(name, ["no record changes; write TrainConfig.from_json(config.to_json(), ['seed=5'])"])
+        super().__setattr__(name, value)
+
     @classmethod
     def from_json_path(cls, path: str | Path, overrides: Iterable[str] = ()) -> Self:
         """Read a record from a JSON file, with dotted overrides such as `train.lr.peak=3e-4` applied first.

@@ -94,9 +94,7 @@ class Integrity:
                     problems += self._compare_folder(place, expected, pool)
         if problems:
             data_set = "the data set" if self._root is None else str(self._root)
-            raise ChangedError(
-                f"{data_set} is not what it was when {self.path} was written", problems, _remedy([self.path])
-            )
+            raise ChangedError(f"{data_set} has changed since {self.path} was written", problems, _remedy([self.path]))
 
     def note(self, files: Iterable[Path]) -> None:
         """Write the manifest, or add the files that are not listed yet.

@@ -36,9 +36,7 @@ def spaced_timesteps(table: NoiseTable, steps: int | None, spacing: Spacing) -> 
     else:
         steps = steps or trained
         if steps > trained:
-            raise ValueError(
-                f"the sampler has {steps} steps, but only {trained} timesteps are trained; lower its steps"
-            )
+            raise ValueError(f"the sampler has {steps} steps, but {trained} timesteps are trained; lower its steps")
         rising = _rising(table, steps, spacing)
     return rising[-1] if spacing == "diffusers" else trained - 1, *reversed(rising[:-1])
 

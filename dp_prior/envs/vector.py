@@ -113,9 +113,7 @@ def check_step(step: Any, env: VectorEnv, n_rows: int, number: int) -> None:
     """
     if not isinstance(step, tuple) or len(step) != len(EnvStep._fields):
         finding = f"{len(step)} values" if isinstance(step, tuple) else type(step).__name__
-        raise ValueError(
-            f"the environment's step returned {finding}; expected an EnvStep of {', '.join(EnvStep._fields)}"
-        )
+        raise ValueError(f"the environment's step gave {finding}; expected an EnvStep of {', '.join(EnvStep._fields)}")
     done, info = step[2:]
     if not isinstance(done, np.ndarray) or done.dtype != bool or done.shape != (n_rows,):
         finding = f"{done.dtype} {done.shape}" if isinstance(done, np.ndarray) else type(done).__name__
@@ -181,9 +179,7 @@ def reset_to(env: VectorEnv, starts: Mapping[str, np.ndarray]) -> dict[str, np.n
         return env.reset(starts[SEED].tolist())
     if not isinstance(env, StartsAsRecorded):
         names = " and ".join(sorted(starts))
-        raise ValueError(
-            f"has no `reset_to`, so it begins at a recorded seed, but {names} is given; see docs/environments.md"
-        )
+        raise ValueError(f"has no `reset_to`, so it begins at a seed, but {names} is given; see docs/environments.md")
     return env.reset_to(starts)
 
 

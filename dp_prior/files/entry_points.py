@@ -75,9 +75,7 @@ def loaded(entry: EntryPoint) -> Any:
     try:
         return entry.load()
     except (Exception, SystemExit) as error:
-        raise ImportError(
-            f"{source_of(entry)} cannot be imported: {error!r}. Repair or uninstall the package"
-        ) from error
+        raise ImportError(f"{source_of(entry)} cannot be imported: {error!r}. Repair or uninstall it") from error
 
 
 def ask(question: str, *facts: Any) -> Any:
@@ -133,10 +131,11 @@ class InstalledPoints:
 @functools.cache
 def _installed() -> InstalledPoints:
     folders = dict.fromkeys(sys.path)
-    if any(os.path.isfile(folder) or folder.endswith(".egg") for folder in folders):
+    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
+    if len(finders) > 1 or any(os.path.isfile(folder) or folder.endswith(".egg") for folder in folders):
         import importlib.metadata
 
-        return importlib.metadata.entry_points()  # knows archives and eggs
+        return importlib.metadata.entry_points()  # knows archives, eggs and packages of other importers
     points: list[EntryPoint] = []
     packages: set[str] = set()
     for folder in filter(os.path.isdir, (folder or "." for folder in folders)):

@@ -21,6 +21,7 @@ from dp_prior.config import ORIGINS, ConfigError, changed_code
 from dp_prior.data.errors import DataError
 from dp_prior.data.integrity import Integrity, JointIntegrity
 from dp_prior.data.recorded.records import pinned_commits
+from dp_prior.files.entry_points import ask
 from dp_prior.files.regular_files import read_object
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.stop import PATIENCE
@@ -210,7 +211,8 @@ class Assembly:
                 raise
             advice = f".{question} Then take that code, or train in another directory" if question else ""
             misfit = str(error).replace(f" {CODE_QUESTION}", "").rstrip(".")  # what may have changed is known here
-            problem = f"the tensors of the checkpoint do not fit these settings: {misfit}{advice}"
+            sizes = ask("differing_sizes", snapshot.documents[SPEC], trainer.documents[SPEC]) or ""
+            problem = f"the tensors of the checkpoint do not fit these settings: {sizes}{misfit}{advice}"
             raise OtherRunError("the checkpoint is of another run", [problem]) from None
 
     def report_changes(self, before: dict[str, Any], now: dict[str, Any], allow_changes: Iterable[str]) -> None:

@@ -120,7 +120,8 @@ class TrainConfig(Config):
             yield
         except MissingError as error:
             instruction = HOW_TO_GET_DATA.search(self.description)
-            advice = f"to get the data: {instruction[1].strip().removesuffix('.')}" if instruction else ""
+            nearest = ask("misplaced", Path(error.source), "data") or ""
+            advice = f"to get the data: {instruction[1].strip().removesuffix('.')}" if instruction else nearest
             raise MissingError(error.source, error.problems, advice) from None
 
     @property

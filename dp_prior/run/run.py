@@ -30,7 +30,7 @@ from dp_prior.run.exit_file import DONE, EXIT, STOPPED, UNDELIVERED, recorded
 from dp_prior.run.outcome import Outcome
 from dp_prior.run.plan import plan
 from dp_prior.run.rollback import fit
-from dp_prior.run.start import Resume, find_checkpoint, initialise, recalled
+from dp_prior.run.start import Resume, check_start, find_checkpoint, initialise
 from dp_prior.tracking.console import show
 from dp_prior.tracking.identity import IDENTITY, claim_identity
 from dp_prior.tracking.tracker import Tracker
@@ -109,7 +109,7 @@ class Run:
         farewell_s = min(parts.config.tracker.farewell_s, max(0.0, end - self._begun) / 10)
         stop.deadline = Deadline(end - farewell_s)
         requests = stop_requests(stop, launch_marks()) if self._watches_requests else contextlib.nullcontext()
-        parts.ranks.decide(lambda: recalled(parts.config.tracker.load, parts.directory, resume))  # leaves no directory
+        parts.ranks.decide(lambda: check_start(parts.config, parts.directory, resume))  # leaves no directory
         try:
             with parts.place.explaining(), requests, parts.watched(), parts.services() as services:
                 checkpoint = self._find_checkpoint(services, resume, allow_changes)

@@ -53,6 +53,16 @@ def find_checkpoint(
     return adopt(store, reference, report, stop, is_required=resume == "must") or newest
 
 
+def check_start(config: TrainConfig, directory: Path, resume: Resume) -> None:
+    """Raises ConfigError as `recalled` does, and the errors of `resolve` if `train.init_from` of a new run is a path.
+    Opens no socket."""
+    source = TransferConfig.of(config.train.init_from)
+    if recalled(config.tracker.load, directory, resume) is None and source is not None and "://" not in source.path:
+        from dp_prior.places.reference import resolve
+
+        resolve(source.path, whole=False)
+
+
 def recalled(load: ResumeConfig, directory: Path, resume: Resume) -> str | None:
     """The reference that a run would resume from, None for a fresh start; opens no socket.
 

@@ -16,7 +16,7 @@ from dp_prior.tensors.randomness import Randomness
 from dp_prior.training.measure import foretold
 from dp_prior.training.trainer import PolicyTrainer
 
-MANY_EPOCHS = 1000
+MANY_EPOCHS, HIGH_RATE = 1000, 0.1
 CLOUDS = 64
 """Samples whose point clouds are compared with their boxes."""
 
@@ -65,8 +65,10 @@ def budget_warnings(config: TrainConfig, trainer: PolicyTrainer) -> Iterator[str
             f"train.lr.warmup_steps is {warmup:,}, but the run has {steps:,} steps: the rate only rises, to "
             f"{train.lr.at(steps - 1, steps):.2g} of {train.lr.peak:g}; set it to {steps // 10:,}, or train for longer"
         )
+    if train.lr.peak > HIGH_RATE:
+        yield f"train.lr.peak is {train.lr.peak:g}: each step may change a weight by as much; lower it, 1e-4 is usual"
     epochs = trainer.total_samples / len(trainer.loader)
-    if epochs >= MANY_EPOCHS and train.unit != "epochs":
+    if epochs >= MANY_EPOCHS * (10 if train.unit == "epochs" else 1):
         yield (
             f"train.{train.unit} is {getattr(train, train.unit):,}, which is {epochs:,.0f} epochs: each of the "
             f"{len(trainer.loader):,} samples of the training set is seen as often; lower it, or train on more data"

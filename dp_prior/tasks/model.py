@@ -257,9 +257,7 @@ class DiffusionModel(nn.Module):
             raise ConfigError("guidance_scale", [f"is {scale}; expected a finite number, such as 3"])
         if scale != 1 and (never_dropped or not self.guidance_keys):
             finding = f"its training never dropped {never_dropped}" if never_dropped else "this one has none to drop"
-            problem = (
-                f"is {scale:g}, which needs a model that was trained with and without its condition, but {finding}"
-            )
+            problem = f"is {scale:g}, which needs a model trained with and without its condition, but {finding}"
             fields = "task.cond_dropout of a policy, text_dropout of a prior, label_dropout of images"
             remedy = f"train with dropout of each condition ({fields}), or use 1, which guides nothing"
             raise ConfigError("guidance_scale", [f"{problem}; {remedy}"])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dp_prior.files.entry_points import ask
 from dp_prior.tasks.named_axes import differing_names, misplaced, named_axes
 from dp_prior.tasks.pretrained import Pretrained
 from dp_prior.tasks.weights import TransferConfig, check_parts, is_in, part_name
@@ -108,7 +109,8 @@ def choose(model: Pretrained, source: Pretrained, record: TransferConfig) -> Tra
         rest = f"; and {len(refused) - _MOST_NAMED} more" if len(refused) > _MOST_NAMED else ""
         matched = f"{len(chosen) - len(problems)} of {len(chosen)} tensors match"
         advice = f"What may differ is named in may_differ: {', '.join(covering(refused))}"
-        raise ValueError(f"{listed}{rest}. {matched}. {advice}")
+        sizes = ask("differing_sizes", source.spec.model_dump(), model.spec.model_dump()) or ""
+        raise ValueError(f"{sizes}{listed}{rest}. {matched}. {advice}")
     taken = {part: source_parts[part].value for part in chosen if part not in problems}
     both = [part for part in problems if part in parts and part in source_parts]
     partly = {part: value for part in both if (value := parts[part].joined(source_parts[part])) is not None}

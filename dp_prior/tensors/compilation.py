@@ -48,9 +48,7 @@ def compiled(function: Callable[..., Any], mode: Mode, setting: str, *, dynamic:
         except BackendCompilerFailed as error:
             inner = error.inner_exception
             cause = f"{type(inner).__name__}: {inner}".partition("\n")[0].rstrip(".: ")
-            problem = (
-                f"is {mode!r}, but torch cannot compile here: {cause}. It needs a C++ compiler, and Triton on a GPU"
-            )
+            problem = f"is {mode!r}, but torch cannot compile: {cause}. It needs a C++ compiler, and Triton on a GPU"
             raise ConfigError(setting, [f"{problem}; install them, or set it to 'off'"]) from error
         return tree_map_only(Tensor, torch.clone, results) if mode in CUDA_GRAPHS else results
 

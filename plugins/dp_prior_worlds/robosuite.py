@@ -174,7 +174,7 @@ class RobosuiteConfig(EnvRecord):
             reason = f"{type(error).__name__}: {error}".removesuffix(": ")
             raise ValueError(
                 f"robosuite {robosuite.__version__} cannot make the task {self.task!r} of make_arguments ({reason}); "
-                f"expected the env_kwargs of a file that was recorded with this version"
+                f"expected the env_kwargs of a file that was recorded with this version; or leave this evaluator out"
             ) from error
         for name in env.observation_names - env.active_observables:  # robomimic's files have all numbers of the arms
             if name.startswith("robot"):

@@ -105,7 +105,7 @@ def test_what_stands_in_the_lock_file_does_not_matter(tmp_path):
 def test_a_path_that_cannot_be_a_directory_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(
-        CheckpointError, match=naming("/file/run", "Not a directory", "--set tracker.data_path=DIRECTORY")
+        CheckpointError, match=naming("/file/run", f"file ({tmp_path}/file)", "--set tracker.data_path=DIRECTORY")
     ):
         RunLock(tmp_path / "file" / "run")
 

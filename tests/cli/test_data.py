@@ -8,7 +8,7 @@ from dp_prior.data.frames.build_lock import build_lock
 from tests.cli.invoked import command
 from tests.cli.refused import assert_refused
 from tests.messages import told
-from tests.tiny import train
+from tests.tiny import train, write
 from tests.tiny_camera import saved
 
 
@@ -65,3 +65,8 @@ def test_caches_that_no_configuration_given_uses_are_listed_and_removed_only_whe
     assert cache(first, "--remove-stale")[0] == 0
     assert caches() == {used} and (tmp_path / ".dp_prior_frames" / "mine").is_dir()
     assert not stale.with_name(f"{stale.name}.lock").exists()
+
+
+def test_data_without_a_camera_have_nothing_to_cache(tmp_path):
+    done = command("cache", write(tmp_path))
+    assert done.exit_code == 0 and told(done.output, "no camera"), done.output

@@ -93,4 +93,5 @@ def test_the_help_has_whole_summaries_and_the_help_of_each_command_an_example_th
 
 def test_a_command_that_does_not_exist_is_a_matter_of_usage():
     done = command("tarin")
-    assert done.exit_code == 2 and told(done.output, "'tarin'")
+    assert done.exit_code == 2 and told(done.output, "'tarin'", "'train'")
+    assert told(command("insepct").output, "'insepct'", "'inspect'")

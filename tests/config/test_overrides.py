@@ -30,7 +30,7 @@ def test_an_override_of_a_text_field_is_text_whatever_it_looks_like(text):
 
 def test_an_override_with_null_is_not_the_text_null():
     (problem,) = problems(MINIMAL, "description=null")
-    assert told(problem, "description", "string", None)
+    assert told(problem, "description", "string", "null")
 
 
 def test_an_override_into_a_default_keeps_the_rest_of_the_default():

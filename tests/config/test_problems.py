@@ -47,7 +47,7 @@ def test_an_unknown_key_is_named_with_its_path_and_the_nearest_known_key(data, e
         ({"task": {"horizon": "16"}}, ("task.horizon", "integer", "'16'")),
         ({"task": {"horizon": 16.0}}, ("task.horizon", "integer", 16.0)),
         ({"task": {"horizon": True}}, ("task.horizon", "integer", True)),
-        ({"task": {"horizon": None}}, ("task.horizon", "integer", None)),
+        ({"task": {"horizon": None}}, ("task.horizon", "integer", "null")),
         ({"task": 3}, ("task", "object", 3)),
         ({"task": {"horizon": 4, "down_dims": 3}}, ("task.down_dims", "array", 3)),
         (

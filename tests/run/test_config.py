@@ -5,10 +5,11 @@ import json
 import pytest
 
 from dp_prior.config import ConfigError
+from dp_prior.data.errors import MissingError
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.run.config import TrainConfig
 from tests import test_prior
-from tests.messages import told, told_each
+from tests.messages import naming, told, told_each
 from tests.tiny import tiny
 
 SECTIONS = {"type": "ddim", "steps": None, "spacing": [2, 1]}
@@ -133,3 +134,9 @@ def test_evaluators_that_declare_no_metric_are_told_how_to_declare_one(tmp_path,
     monkeypatch.setattr(LossConfig, "metric_names", lambda self: [])
     (problem,) = problems(tmp_path)
     assert told(problem, "train.monitor.metric", "`evaluate`", "`metrics`", "docs/extending.md")
+
+
+def test_a_misspelt_path_of_data_is_told_the_nearest(tmp_path):
+    config = TrainConfig.from_json(json.dumps(tiny(tmp_path, data__episodes__path=str(tmp_path / "tpy.npz"))))
+    with pytest.raises(MissingError, match=naming("tpy.npz", "data.episodes.path", f"mean {tmp_path / 'toy.npz'}?")):
+        config.open_data()

@@ -20,8 +20,8 @@ from dp_prior.run.start import find_checkpoint, initialise
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.batch import Spec
 from tests.job.test_decide import ranks
-from tests.messages import naming
-from tests.tiny import experiment, tiny
+from tests.messages import naming, told
+from tests.tiny import experiment, tiny, train, write
 
 
 def test_a_directory_whose_checkpoint_has_no_training_state_is_refused_with_the_way_on(tmp_path):
@@ -86,3 +86,15 @@ def test_published_weights_that_cannot_be_taken_are_refused_with_their_file(file
         ConfigError, match=naming("task.encoders", path, *(["conv9.weight"] if file == "another network" else []))
     ):
         initialise(model, config, ranks(), print)
+
+
+@pytest.mark.parametrize("name", ["toi", "toy.npz"])
+def test_weights_of_a_misspelt_path_are_refused_before_a_directory_is_made(name, tmp_path):
+    before = train(write(tmp_path, tracker__data_path=str(tmp_path / "toy"), train__steps=2))
+    assert before.exit_code == 0, before.output
+    config = write(tmp_path, tracker__data_path=str(tmp_path / "new"), train__init_from=str(tmp_path / name))
+    done = train(config)
+    assert done.exit_code == 64 and told(done.output, str(tmp_path / name)), done.output
+    assert not (tmp_path / "new").exists()
+    assert train(config, f"--train.init_from={tmp_path / 'toy'}").exit_code == 0
+    assert train(config).exit_code == 0, "a run that has begun needs those weights no more"

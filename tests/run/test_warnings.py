@@ -46,6 +46,12 @@ def test_thousands_of_epochs_are_told_unless_they_were_asked_for(unit, count, tm
     assert "is 1,000 epochs" in warnings_of(config_of(tmp_path, **budget))
     assert not warnings_of(config_of(tmp_path, **budget), n=65)
     assert not warnings_of(config_of(tmp_path, train__steps=None, train__epochs=5000))
+    assert told(warnings_of(config_of(tmp_path, train__steps=None, train__epochs=10_000)), "10,000 epochs", 64)
+
+
+def test_a_rate_that_destroys_the_weights_is_told(tmp_path):
+    assert not warnings_of(config_of(tmp_path, train__lr__peak=0.1))
+    assert told(warnings_of(config_of(tmp_path, train__lr__peak=1)), "train.lr.peak", 1, "1e-4")
 
 
 def test_a_run_that_measures_nothing_is_told(tmp_path):

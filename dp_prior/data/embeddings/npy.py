@@ -56,6 +56,8 @@ def read_header(files: Files, path: str) -> Header:
         except (ValueError, EOFError) as error:
             raise DataError(path, [f"is no .npy file: {error}"]) from None
         offset = file.tell()
+    if dtype.hasobject:
+        raise DataError(path, ["holds Python objects, never decoded; save numbers (docs/own_data.md#other-files)"])
     if len(shape) != 2:
         raise DataError(path, [f"has shape {shape}; expected (rows, dimension)"])
     if is_fortran and min(shape) > 1:

@@ -126,9 +126,7 @@ def episodes_of(listed: Iterable[int | str], store: EpisodeStore, where: str) ->
         elif isinstance(entry, int) or span:
             places.append(np.flatnonzero((numbers >= int(first)) & (numbers <= int(last))))
             if not len(places[-1]):
-                problems.append(
-                    f"{where} names {entry}, but the episodes are numbered {numbers.min()} to {numbers.max()}"
-                )
+                problems.append(f"{where} names {entry}, but episodes are numbered {numbers.min()} to {numbers.max()}")
         else:
             hint = nearest_name(entry, parts)
             unknown = f"{where} names the part {entry!r}, which the data set does not have"

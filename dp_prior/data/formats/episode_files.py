@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dp_prior.data.errors import DataError, MissingError, UnreadableError, first_few
+from dp_prior.data.errors import DataError, MissingError, UnreadableError, first_few, nearest_name
 from dp_prior.data.files import VIDEOS, decoding, reading
 from dp_prior.data.formats.grouped import ACTIONS, EpisodeArrays, GroupedStore, Layout, rows_agree, steps_key
 from dp_prior.data.formats.hdf5_groups import Hdf5Episode
@@ -115,7 +115,10 @@ class EpisodeFilesConfig(EpisodeStoreRecord):
             from dp_prior.data.formats.clocks import ClockedEpisode
 
             episodes = [ClockedEpisode(episode, self.clock, self.clocks) for episode in episodes]
-        return EpisodeFilesStore(path, "one file per episode", episodes, self.steps or self.clock, advice)
+        store = EpisodeFilesStore(path, "one file per episode", episodes, self.steps or self.clock, advice)
+        for key in [key for key in self.clocks if key not in store._layout]:
+            raise DataError(store.locate(key, 0), [f"clocks names no array. {nearest_name(key, store._layout)}"])
+        return store
 
 
 class EpisodeFilesStore(GroupedStore):
@@ -137,9 +140,8 @@ class EpisodeFilesStore(GroupedStore):
                 files[f"*{path.suffix}"].append(path.name)
         beside = {}
         for kind, names in files.items():
-            beside[kind] = f"files that are no episodes: {first_few(names)}"
-            if kind[1:].lower() in VIDEOS:
-                beside[kind] += f"; {OWN_FOLDER}"
+            remedy = f"; {OWN_FOLDER}" * (kind[1:].lower() in VIDEOS)
+            beside[kind] = f"files that are no episodes: {first_few(names)}{remedy}"
         return super().unread() | beside | folders
 
 
@@ -193,9 +195,8 @@ def files_of_episodes(folder: Path, pattern: str) -> list[Path]:
     with decoding(folder, expected), reading(folder):
         endings = set(itertools.chain(*_KINDS))
         files = [file for file in folder.glob(pattern) if file.suffix in endings and not file.is_dir()]
-    visible = [file for file in files if not file.name.startswith(".")]
     for kind in _KINDS:
-        episodes = [file for file in visible if file.suffix in kind]
+        episodes = [file for file in files if file.suffix in kind and file.name[0] != "."]
         if episodes:
             return sorted(episodes, key=lambda file: by_number(str(file.relative_to(folder))))
     return []

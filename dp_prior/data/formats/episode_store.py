@@ -102,7 +102,8 @@ class EpisodeStore(ABC):
     def _check_rows(self, key: str, rows: int, ends: np.ndarray) -> None:
         """Raises DataError unless a key has a row for each step."""
         if rows < ends[-1]:
-            raise DataError(self.locate(key, 0), [f"has {rows} rows; expected one for each of {ends[-1]} steps"])
+            finding = f"has {rows} rows; expected one for each of {ends[-1]} steps"
+            raise DataError(self.locate(key, 0), [f"{finding}; lower the last end, or add the rows that are missing"])
 
     def cameras(self) -> dict[str, tuple[int, ...]]:
         """Shape of a picture, for every key with a picture per step: three channels of uint8, or of floats that are

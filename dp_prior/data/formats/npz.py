@@ -98,9 +98,9 @@ class NpzStore(EpisodeStore):
             check_is_file(path, ".npz")
         self.headers = read_headers(path)
         if episode_ends not in self.headers:
-            hint = nearest_name(episode_ends, self.headers)
-            remedy = "If each file is one episode, name their folder"
-            raise DataError(str(path), [f"has no array {episode_ends!r} with the episode ends. {hint}. {remedy}"])
+            hint = f"{nearest_name(episode_ends, self.headers)}. Of lengths they are np.cumsum(lengths)"
+            problem = f"has no array {episode_ends!r} with the episode ends. {hint}"
+            raise DataError(str(path), [f"{problem}. If each file is one episode, name their folder"])
         self._episode_ends_key = episode_ends
         self.episode_ends = self.read(episode_ends)
 
@@ -170,7 +170,7 @@ def read_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
     Raises:
         DataError: the file is damaged, or has too many arrays; see `read_header`.
     """
-    with decoding(path, "is not a readable .npz file"), zipfile.ZipFile(path) as archive:
+    with decoding(path, "is not a readable .npz file; copy or write it again"), zipfile.ZipFile(path) as archive:
         check_count(path, len(archive.infolist()), "arrays")
         members = [name for name in archive.namelist() if name.endswith(".npy")]
         return {name.removesuffix(".npy"): read_header(archive, name) for name in members}

@@ -272,7 +272,8 @@ class Mixture(Demonstrations):
 
     def warnings(self) -> list[str]:
         """See `Demonstrations`; with the doubts about each set, and episodes that one set holds out and another not."""
-        return [*super().warnings(), *self._of_sets(lambda data: data.doubts()), *_leaks(self.sets)]
+        doubts = self._of_sets(lambda data: data.doubts())
+        return [*super().warnings(), *doubts, *_leaks(self.sets), *_turned_otherwise(self.sets)]
 
 
 def _joined(part: str, sets: Mapping[str, Trajectories]) -> tuple[Samples, dict[str, Trajectories]]:
@@ -316,6 +317,16 @@ def _leaks(sets: Mapping[str, Trajectories]) -> Iterator[str]:
             yield f"{finding}, and {why}; list the episodes of each part in their split.parts"
 
 
+def _turned_otherwise(sets: Mapping[str, Trajectories]) -> Iterator[str]:
+    """A line for each camera of which a set turns the frames, or exchanges colours, otherwise than the first set."""
+    (first, data), *others = sets.items()
+    for name, other in others:
+        for key, fit in other.spec.fits.items():
+            if (fit.turn, fit.bgr) != (data.spec.fits[key].turn, data.spec.fits[key].bgr):
+                finding = f"turn or bgr of {key!r} differ in sets.{name} and sets.{first}"
+                yield f"{finding}; robots give frames as sets.{first}, the first by name; rename sets if yours does not"
+
+
 def _different_specs(sets: Mapping[str, Trajectories]) -> Iterator[str]:
     """A line for each shape, kind or fit in which a set differs from the first one."""
     layouts = {name: _layout(data.spec) for name, data in sets.items()}
@@ -341,7 +352,6 @@ def _layout(spec: Spec) -> dict[str, str]:
         how = rotations(key) + (f", fitted by {spec.fits[key].how}" if key in spec.fits else "")
         fit = spec.fits.get(key, UNCHANGED)
         how += f" from region {list(fit.region)}" if fit.region else ""
-        how += f" turned {fit.turn}, bgr {fit.bgr}" if fit.turn or fit.bgr else ""
         if depth := spec.depths.get(key):
             how += f" from {depth.near:g} to {depth.far:g} m"
             how += f" beside camera {depth.camera!r}" if depth.camera else ""

@@ -36,9 +36,7 @@ def read_weights(path: str | Path, prefix: str = "") -> dict[str, Tensor]:
     except SafetensorError as error:
         raise ValueError(f"weights: {path} is not a safetensors file ({error}); pickles are never read") from None
     if not tensors:
-        raise ValueError(
-            f"weights: no tensor of {path} has a name that begins with {prefix!r}; it holds {_some(names)}"
-        )
+        raise ValueError(f"weights: no tensor of {path} has a name that begins with {prefix!r}; it has {_some(names)}")
     return tensors
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dp_prior.config.read import Layers
@@ -17,7 +17,7 @@ from dp_prior_foreign.translation.row import Row
 if TYPE_CHECKING:
     from dp_prior.run.config import TrainConfig
 
-__all__ = ["as_overrides", "hint", "misplaced", "misspelt", "other_file", "overrides_of_trial"]
+__all__ = ["as_overrides", "differing_sizes", "hint", "misplaced", "misspelt", "other_file", "overrides_of_trial"]
 
 DEEPEST = 3
 """Most objects around a key that is matched with foreign settings of other places."""
@@ -53,6 +53,25 @@ def hint(path: Sequence[str | int]) -> str | None:
     far = namesakes if section.count(".") < DEEPEST else []
     near = [(library, row) for library, row in namesakes if _section(library, row) == section]
     return " ".join(_sentences(exact or near or far)) or None
+
+
+def differing_sizes(stored: Mapping[str, Any], current: Mapping[str, Any]) -> str | None:
+    """Say how actions and observations of a checkpoint differ from those of a configuration, whose weights then have
+    other shapes; None for equal sizes.
+
+    Args:
+        stored: the `Spec` of the checkpoint, as a document.
+        current: that of the configuration.
+    """
+    lines = []
+    if (sizes := [spec["x_shape"][-1] for spec in (stored, current)])[0] != sizes[1]:
+        lines.append(f"there an action has {sizes[0]} numbers, here {sizes[1]}")
+    before, now = stored["cond_shapes"], current["cond_shapes"]
+    for key in sorted(before.keys() | now.keys()):
+        shapes = ["none" if key not in shapes else tuple(shapes[key][1:]) for shapes in (before, now)]
+        if shapes[0] != shapes[1]:
+            lines.append(f"observation {key!r} is {shapes[0]} there, {shapes[1]} here")
+    return f"{'; '.join(lines)}: is it a checkpoint of this robot and these cameras? " if lines else None
 
 
 def misspelt(layers: Layers, unknown: Sequence[Any], documents: Sequence[Any]) -> list[str] | None:

@@ -57,6 +57,9 @@ MEASURED_S = 0.5
 FORGOTTEN_S = 90 * 24 * 3600.0
 """Networks that no policy has used for this long are deleted when another one is stored."""
 
+MOST_BYTES = 4 << 30
+"""Bytes of all networks but the newest; those that no policy has used for the longest time are deleted first."""
+
 GRAPH, DIGEST, CHOICES = "network.onnx", "network.sha256", "choices.json"
 
 _ONE_AT_A_TIME = threading.Lock()
@@ -323,15 +326,26 @@ def _store(backbone: nn.Module, rows: Inputs, folder: Path) -> None:
     """Export the backbone to a folder, which appears whole or not at all; forgotten ones are deleted."""
     log.warning("exporting the policy's network once, which takes half a minute, to %s", folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    for other in folder.parent.iterdir():
-        with contextlib.suppress(OSError):
-            if time.time() - other.stat().st_mtime > FORGOTTEN_S:
-                shutil.rmtree(other)
+    _delete_unused(folder.parent)
     with temporary_directory(folder) as temporary:
         (temporary / GRAPH).write_bytes(graph_file(NetworkGraph(backbone), rows, "onnx", DEFAULT_OPTIONS))
         (temporary / DIGEST).write_text(_digest(temporary / GRAPH))
         with contextlib.suppress(FileExistsError):  # another process was faster
             publish(temporary, folder)
+
+
+def _delete_unused(networks: Path) -> None:
+    """Delete the networks that no policy has used for `FORGOTTEN_S`, and the longest unused beyond `MOST_BYTES`."""
+    times: dict[Path, float] = {}
+    for network in networks.iterdir():
+        with contextlib.suppress(OSError):  # another process deletes it
+            times[network] = network.stat().st_mtime
+    held = 0
+    for network in sorted(times, key=lambda network: -times[network]):
+        with contextlib.suppress(OSError):
+            held += sum(file.stat().st_size for file in network.rglob("*") if file.is_file())
+            if held > MOST_BYTES or time.time() - times[network] > FORGOTTEN_S:
+                shutil.rmtree(network)
 
 
 def _digest(path: Path) -> str:

@@ -96,8 +96,8 @@ def _problems(policy: DiffusionPolicy, sampler: SamplerConfig, options: GraphOpt
 def _frame_problems(fits: Mapping[str, Fit], frames: Mapping[str, tuple[int, int]]) -> Iterator[str]:
     cameras = sorted(fits)
     if unknown := sorted(set(frames) - set(cameras)):
-        resized = f"the cameras whose frames it resizes are {cameras}" if cameras else "it resizes frames of no camera"
-        yield f"frames are given for {unknown}; {resized}; leave --frames out for others"
+        has = f"the cameras whose frames it resizes are {cameras}" if cameras else "the policy reads no camera"
+        yield f"--frames names {', '.join(unknown)}; {has}; leave --frames out for others"
     for key, fit in fits.items():
         if fit.changes_all and key not in frames:
             change = f"sees region {list(fit.region)} of its frames" if fit.region else "sees turned frames"

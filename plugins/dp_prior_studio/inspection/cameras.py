@@ -102,7 +102,7 @@ def look(survey: Survey, cameras: Mapping[str, FramesConfig | None]) -> tuple[li
             if stated is not None:
                 findings += refused(key, problems)
             elif survey.store.dtype(key) in ("video", "image") and not _has_videos(survey, key):
-                gaps.append(f"{key}: {problems[0]}")
+                gaps.append(f"{key}: first settings leave this out: {problems[0]}")
             else:
                 findings.append(left_out(key, problems[0]))
         except ImportError as error:

@@ -18,6 +18,7 @@ CODES = {
     "action-joined": "the action is joined from several keys by their names",
     "action-late": "actions fit the states before them, not those after",
     "action-unnamed": "no key is called action",
+    "action-unread": "the key called action holds no numbers",
     "action-unrelated": "no number of the action goes with where states are or go",
     "action-whole-numbers": "the action holds integers",
     "angle-wraps": "an angle jumps by a whole turn",

@@ -13,6 +13,7 @@ import numpy as np
 
 from dp_prior.data.errors import DataError, first_few
 from dp_prior.data.formats.episode_store import TASK
+from dp_prior.data.formats.grouped import ACTIONS
 from dp_prior.data.formats.store_record import EpisodeStoreRecord, RolloutNeeds
 from dp_prior.data.recorded.camera import DepthConfig, ImageConfig
 from dp_prior.data.recorded.language import FrameTexts
@@ -128,13 +129,7 @@ def inspect_all(name: str, record: EpisodeStoreRecord, action: ActionConfig | No
     notes += [*off_rate(surveyed), *several_instructions(surveyed)]
     notes += [Finding("note", line, code="simulation-gap") for line in simulation_gap(surveyed)]
     if not surveyed.of("action"):
-        notes.append(
-            Finding(
-                "note",
-                f"no key is called action; {surveyed.action_hint or 'name it in data.action'}",
-                code="action-unnamed",
-            )
-        )
+        notes += _without_action(surveyed)
     if joined is not None:
         text = f"the action is joined from {first_few(joined.stored_keys, 8)}, by their names"
         notes.append(Finding("note", f"{text}; --set 'data.action.key=[...]' names other keys", code="action-joined"))
@@ -185,6 +180,21 @@ def _joined_action(surveyed: Survey) -> ActionConfig | None:
     if not parts:
         return None
     return ActionConfig(key=parts[0] if len(parts) == 1 else tuple(parts))
+
+
+def _without_action(surveyed: Survey) -> Iterator[Finding]:
+    """Say why no action is read: no key has that name, or the key with the name holds no numbers. A key whose rows are
+    refused has an error."""
+    store, keys = surveyed.store, [*surveyed.store.keys()]
+    named = [key for key in keys if key.rpartition("/")[2] in ACTIONS]
+    texts = [key for key in named if not store.is_number(key)]
+    if not named:
+        remedy = surveyed.action_hint or "name it in data.action"
+        yield Finding("note", f"no key is called action; {remedy}", code="action-unnamed")
+    elif texts:
+        problem = f"{texts[0]} holds {store.dtype(texts[0])}, no numbers, so no action is read"
+        remedy = "save the commands as numbers, or name another key by --set data.action.key=KEY"
+        yield Finding("warning", f"{problem}: {remedy}", code="action-unread")
 
 
 def _holds(action: np.ndarray, command: np.ndarray) -> bool:

@@ -28,7 +28,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_ACTION_WORDS = _words("action actions")
+_ACTION_WORDS = _words("action actions qaction qactions")
 
 _LEADER_WORDS = _words("master leader")
 
@@ -224,8 +224,8 @@ def _is_joint(limb: Collection[str], keys: Collection[str]) -> bool:
 
 
 def _is_part(key: str, shape: tuple[int, ...], names: Collection[str]) -> bool:
-    """Whether a key lies in a folder of one of these names, such as `action/joint/position`."""
-    folder, separator, _ = key.replace(".", "/").partition("/")
+    """Whether a key lies in a folder of one of these names, such as `action/joint/position` or `steps/action/grip`."""
+    folder, separator, _ = _STEPS.sub("", key, count=1).replace(".", "/").partition("/")
     is_folder = bool(separator) and not set(words_of(folder)).isdisjoint(names) and not _OBSERVED.search(key)
     is_state = {"state", "states"} & set(words_of(key))
     return is_folder and not is_state and len(shape) <= 2 and unobservable(key) in (COMMAND, None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +89,22 @@ def simulation_gap(survey: Survey) -> Iterator[str]:
         yield f"{name}: robosuite here has no task of that name, which another package adds"
     elif survey.cameras and not can_draw():
         yield f"{name}: MuJoCo cannot draw its cameras here (docs/robosuite.md)"
+    elif fault := making_fault(json.dumps(environment)):
+        yield f"{name}: {fault}"
+
+
+@functools.cache
+def making_fault(environment: str) -> str:
+    """Why robosuite here cannot make a recorded task, as with the arguments of another version; else an empty text.
+
+    Args:
+        environment: the settings of a `RobosuiteConfig`, as JSON.
+    """
+    try:
+        RobosuiteConfig(**json.loads(environment), n_envs=1).create().close()
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _in_libero(environment: dict[str, Any], data: dict[str, Any]) -> list[dict[str, Any]]:

@@ -65,7 +65,7 @@ FAULTS = {
     "one axis": "(4,)",
     "integers": "|i1",
     "big endian": ">f4",
-    "objects": "|O",
+    "objects": "docs/own_data.md#other-files",
     "wider": "img_emb_00.npy",
 }
 

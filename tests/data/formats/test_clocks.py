@@ -104,3 +104,10 @@ def test_clocks_that_do_not_fit_are_refused(tmp_path, change, clocks, parts):
     with pytest.raises((ConfigError, DataError), match=naming(*parts)):
         store = EpisodeFilesConfig(path=path, files="0.npz", **{**CLOCKS, **clocks}).create()
         raise DataError(store.where, store.checked_ends()[1])
+
+
+@pytest.mark.parametrize("kind", ["npz", "hdf5"])
+def test_a_misspelt_array_of_another_rate_is_told_the_nearest(tmp_path, kind):
+    path = written(tmp_path / "d", kind)
+    with pytest.raises(DataError, match=naming("clocks", "cam/rbg", "'cam/rgb'")):
+        EpisodeFilesConfig(path=path, clock="robot/time", clocks={"cam/rbg": "cam/time"}).create()

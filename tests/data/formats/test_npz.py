@@ -69,7 +69,7 @@ def test_the_array_of_episode_ends_may_have_another_name(tmp_path):
     store = NpzStoreConfig(path=tmp_path / "set.npz", episode_ends="ends").create()
     assert store.episode_ends.tolist() == [10] and list(store.keys()) == ["state"]
     message = problem_of(lambda: NpzStoreConfig(path=tmp_path / "set.npz").create())
-    assert told(message, "'episode_ends'", "Did you mean 'ends'?", "ends, state")
+    assert told(message, "'episode_ends'", "Did you mean 'ends'?", "ends, state", "np.cumsum(lengths)")
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -484,3 +484,29 @@ def test_episodes_that_another_set_holds_out_for_validation_or_a_test_are_told(p
     warnings = config.model_copy(update={"sets": sets}).create(*WINDOWS).warnings()
     (line,) = (line for line in warnings if told(line, "split.parts"))
     assert told(line, "sets.first", "episodes 2", "sets.again", "both.npz")
+
+
+@pytest.mark.parametrize("first", ["upright", "turned"])
+def test_sets_may_turn_a_camera_differently_and_robots_give_frames_as_the_first_by_name(first, tmp_path):
+    ends, frames = np.array([20, 40, 60]), pictures(60, 12, 16)
+    recorded = {"upright": frames, "turned": np.ascontiguousarray(frames[:, ::-1, :, ::-1])}
+    settings = {"upright": {}, "turned": {"turn": "up_down", "bgr": True}}
+    records = {}
+    for kind in recorded:
+        name = "a" if kind == first else "b"
+        numbers = np.arange(60.0, dtype=np.float32)[:, None]
+        np.savez(tmp_path / f"{name}.npz", state=numbers, action=numbers, front=recorded[kind], episode_ends=ends)
+        records[name] = {
+            "episodes": {"type": "npz", "path": str(tmp_path / f"{name}.npz")},
+            "obs": {"state": {"key": "state"}},
+            "action": {"key": "action"},
+            "images": {"front": {"key": "front", "size": [6, 8], **settings[kind]}},
+        }
+    split = {"train": 1.0, "val": 0.0}
+    data = MixtureConfig.from_json(json.dumps({"sets": records, "split": split})).create(*WINDOWS)
+    half = len(data.train) // 2
+    windows = [data.train.fetch(torch.arange(half) + begin).cond["front"] for begin in (0, half)]
+    assert torch.equal(*windows) and data.spec.fits == {"front": data.sets["a"].spec.fits["front"]}
+    assert data.spec.fits["front"].bgr == (first == "turned")
+    (warning,) = [line for line in data.report()["warnings"] if "front" in line]
+    assert told(warning, "turn", "bgr", "'front'", "sets.a", "sets.b")

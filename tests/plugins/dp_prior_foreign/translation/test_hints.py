@@ -6,7 +6,7 @@ import pytest
 
 from dp_prior.config import ConfigError
 from dp_prior.run.config import TrainConfig
-from dp_prior_foreign.translation.hints import hint
+from dp_prior_foreign.translation.hints import differing_sizes, hint
 from dp_prior_foreign.translation.libraries import LIBRARIES
 from dp_prior_foreign.translation.row import copies
 from tests.cases import drawn
@@ -96,3 +96,16 @@ def test_a_key_of_an_object_beside_is_sent_there_before_blocks_of_other_librarie
     problems = refusal({"task": {"sampler": {"type": "ddim", "clip": None}}}).splitlines()
     line = next(line for line in problems if "clip" in line)
     assert told(line, "task.sampler.clip", "task.diffusion.clip") and "data.image" not in line
+
+
+def test_sizes_that_differ_are_said_in_numbers_and_equal_ones_not_at_all():
+    stored = {"x_shape": [8, 2], "cond_shapes": {"state": [2, 4], "wrist": [2, 3, 24, 24]}}
+    other = {"x_shape": (8, 14), "cond_shapes": {"state": (2, 14), "top": (2, 3, 24, 24)}}
+    said = differing_sizes(stored, other)
+    assert told(said, 2, 14, "'state'", (4,), (14,), "'wrist'", "'top'", "none")
+    assert differing_sizes(stored, {**stored, "x_shape": (16, 2)}) is None
+
+
+def test_a_longer_spelling_of_a_required_key_is_that_key():
+    said = refusal({"tracker": {"save": [{"type": "huggingface", "repo_id": "me/run"}]}})
+    assert told(said, "tracker.save.0.repo_id", "'repo'") and "data.episodes" not in said

@@ -381,6 +381,20 @@ def test_networks_that_nobody_used_for_long_are_deleted(quick, networks, monkeyp
     assert not forgotten.exists() and (networks / "new").is_dir()
 
 
+@pytest.mark.parametrize(("most", "expected"), [(3000, {"b", "c", "d"}), (2999, {"c", "d"}), (999, set())])
+def test_networks_take_a_bounded_room_and_the_longest_unused_go_first(most, expected, quick, networks, monkeypatch):
+    networks, now = networks / str(most), time.time()
+    networks.mkdir()
+    for age, name in enumerate("dcba"):
+        (networks / name).mkdir()
+        (networks / name / onnx_runtime.GRAPH).write_bytes(bytes(1000))
+        os.utime(networks / name, (now - age, now - age))
+    monkeypatch.setattr(onnx_runtime, "MOST_BYTES", most)
+    monkeypatch.setattr(onnx_runtime, "graph_file", lambda *arguments: bytes(5000))
+    onnx_runtime._store(build().backbone, (), networks / "new")
+    assert {path.name for path in networks.iterdir()} == {*expected, "new"}, "the newest one stays, however large"
+
+
 def test_an_installed_package_is_asked_for_loaded_policies_only(tmp_path, monkeypatch):
     from dp_prior.files import entry_points
 

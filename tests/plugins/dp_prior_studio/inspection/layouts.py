@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 EPISODES, STEPS = 4, 24
 
@@ -472,6 +473,61 @@ def rh20t_arrays(path, random):
 
 
 @layout
+def rh20t_steps(path, random):
+    """Episodes of RLDS made of RH20T: poses in the frame of each camera, the action in parts, and velocities of joints
+    that the robot did not give."""
+    for episode in range(EPISODES):
+        poses = ("tcp_0", "tcp_1", "tcp_2", "tcp_base", "ft_robot_base", "ft_raw_base", "ft_zeroed_base")
+        observations = {name: walk(random, 6) for name in poses} | {"joint": walk(random, 7)}
+        observations |= {"joint_vel": np.zeros((STEPS, 7), np.float32), "gripper_width": walk(random, 1)[:, 0]}
+        observations |= {"timestamp": 1_600_000_000_000 + np.arange(STEPS) * 100}
+        observations |= {f"image_{camera}": frames(random) for camera in range(3)}
+        arrays = {f"steps/observation/{name}": values for name, values in observations.items()}
+        arrays |= {"steps/action/tcp_base": walk(random, 6), "steps/action/gripper": switch(random)[:, 0]}
+        arrays |= {"steps/discount": np.ones(STEPS), "steps/is_first": np.arange(STEPS) == 0}
+        ending = np.arange(STEPS) == STEPS - 1
+        arrays |= {"steps/reward": ending.astype(float), "steps/is_last": ending, "steps/is_terminal": ending}
+        write_hdf5(path / f"episode_{episode}.hdf5", arrays)
+    names = {f"steps/observation/{name}" for name in (*poses, "joint", "gripper_width")}
+    cameras = {f"steps/observation/image_{camera}" for camera in range(3)}
+    return Layout(path, names, ("steps/action/gripper", "steps/action/tcp_base"), cameras)
+
+
+@layout
+def rdt_bags(path, random):
+    """ROS bags as files for RDT: an instruction, the velocity of the base, and depth as PNG of 16 bits."""
+    h5py = pytest.importorskip("h5py", reason="NOT CHECKED: h5py is not installed")
+    from PIL import Image
+
+    for episode in range(EPISODES):
+        arrays = {f"observations/{name}": walk(random, 14) for name in ("effort", "qvel")}
+        arrays |= {"action": walk(random, 16), "base_action": walk(random, 2), "observations/qpos": walk(random, 16)}
+        arrays |= {"observations/images/cam_high": frames(random), "instruction": "put the cup down"}
+        place = path / f"episode_{episode}.hdf5"
+        write_hdf5(place, arrays)
+        with h5py.File(place, "a") as file:
+            name, kind = "observations/images_depth/cam_high", h5py.vlen_dtype(np.uint8)
+            depths = file.create_dataset(name, (STEPS,), dtype=kind)
+            for step in range(STEPS):
+                stream = io.BytesIO()
+                Image.fromarray(random.integers(300, 2000, (24, 32)).astype(np.uint16)).save(stream, "PNG")
+                depths[step] = np.frombuffer(stream.getvalue(), np.uint8)
+    names = {f"observations/{name}" for name in ("effort", "qpos", "qvel")}
+    return Layout(path, names, cameras={"observations/images/cam_high"}, depths={name})
+
+
+@layout
+def robots_apart(path, random):
+    """Files with a folder of commands beside the observations, a key for each of two robots."""
+    for episode in range(EPISODES):
+        arrays = {f"{folder}/robot_{number}": walk(random, 7) for folder in ("qaction", "observations/qpos")
+                  for number in (1, 2)}  # fmt: skip
+        write_hdf5(path / f"episode_{episode}.hdf5", arrays | {"observations/images/sensor_1": frames(random)})
+    names = {f"observations/qpos/robot_{number}" for number in (1, 2)}
+    return Layout(path, names, ("qaction/robot_1", "qaction/robot_2"), {"observations/images/sensor_1"})
+
+
+@layout
 def minari(path, random):
     """A group for each episode of a gymnasium environment with goals: a goal is given, the achieved one is observed.
     `infos` are JSON in texts."""
@@ -647,6 +703,56 @@ def groot(path, random):
         return vectors | {"annotation.human.validity": np.ones(STEPS, np.int64)}
 
     return Layout(_lerobot(path, random, further, ("pick", "place")), {"observation.state"})
+
+
+@layout
+def robocasa_lerobot(path, random):
+    """Episodes of RoboCasa as LeRobot's, with numbers of texts, and files of the simulator beside them."""
+
+    def further(random):
+        vectors = {"action": walk(random, 12).astype(float), "observation.state": walk(random, 16).astype(float)}
+        vectors |= {"annotation.human.task_description": np.zeros(STEPS, np.int64)}
+        vectors |= {"annotation.human.task_name": np.ones(STEPS, np.int64), "next.done": np.arange(STEPS) == STEPS - 1}
+        return vectors | {"next.reward": np.zeros(STEPS, np.float32)}
+
+    place = _lerobot(path, random, further, ("open the drawer", "OpenDrawer"))
+    (place / "extras/episode_000000").mkdir(parents=True)
+    (place / "extras/episode_000000/ep_meta.json").write_text(json.dumps({"lang": "open the drawer"}))
+    part = {"start": 0, "end": 7, "original_key": "observation.state"}
+    (place / "meta/modality.json").write_text(json.dumps({"state": {"arm": part}, "action": {}, "video": {}}))
+    return Layout(place, {"observation.state"})
+
+
+@layout
+def agibot_lerobot(path, random):
+    """AgiBot World as LeRobot's: a column for each part of the robot, and wheels that stand still."""
+
+    def further(random):
+        widths = {"effector.position": 2, "end.orientation": 8, "end.position": 6, "head.position": 2}
+        widths |= {"joint.position": 14, "waist.position": 2}
+        columns = {f"actions.{name}": walk(random, width) for name, width in widths.items()}
+        columns |= {f"observation.states.{name}": walk(random, width) for name, width in widths.items()}
+        columns["observation.states.joint.current_value"] = walk(random, 14)
+        return columns | {"actions.robot.velocity": np.zeros((STEPS, 2), np.float32)}
+
+    names = ("effector.position", "end.orientation", "end.position", "head.position", "joint.current_value",
+             "joint.position", "waist.position")  # fmt: skip
+    parts = tuple(f"actions.{part}.position" for part in ("effector", "head", "joint", "waist"))
+    return Layout(_lerobot(path, random, further), {f"observation.states.{name}" for name in names}, parts)
+
+
+@layout
+def assembly_lerobot(path, random):
+    """LeRobot's layout with several actions, of which one is called the action, and a person's interventions."""
+
+    def further(random):
+        widths = {"joint_pos": 9, "joint_vel": 9, "eef_pose": 7, "gripper": 1}
+        columns = {f"observation.{name}": walk(random, width) for name, width in widths.items()}
+        columns |= {"action.joint_pos": walk(random, 9), "action.gripper": switch(random), "action": walk(random, 7)}
+        return columns | {"intervention": np.arange(STEPS) % 2, "control_mode": np.arange(STEPS) % 3}
+
+    names = {f"observation.{name}" for name in ("joint_pos", "joint_vel", "eef_pose", "gripper")}
+    return Layout(_lerobot(path, random, further), names)
 
 
 @layout

@@ -3,6 +3,7 @@
 import json
 import zipfile
 
+import numpy as np
 import pytest
 
 from dp_prior_foreign.convert import convert
@@ -58,3 +59,15 @@ def test_a_configuration_that_chooses_an_unknown_number_is_told_the_nearest(forc
     (one,) = inspect(str(forced / "own.json"), ['data.obs.state.names=["a.pso"]'])
     (problem,) = one.refusals()
     assert told(problem, "names", "'a.pso'", "'a.pos'")
+
+
+@pytest.mark.parametrize("kind", ["texts", "rows"])
+def test_an_action_that_is_not_read_is_not_said_to_be_missing(kind, tmp_path):
+    arrays = {"state": np.arange(80.0)[:, None], "action": np.arange(80.0)[:, None], "episode_ends": [20, 40, 60, 80]}
+    arrays |= {"action": arrays["action"].astype(str)} if kind == "texts" else {"episode_ends": [20, 40, 60, 100]}
+    np.savez(tmp_path / "d.npz", **arrays)
+    (one,) = inspect(str(tmp_path / "d.npz"))
+    lines = [finding.text for finding in one.findings]
+    assert not [line for line in lines if "candidate" in line]
+    parts = ("action", "numbers", "data.action.key") if kind == "texts" else ("action", "80 rows", "last end")
+    assert any(told(line, *parts) for line in lines)

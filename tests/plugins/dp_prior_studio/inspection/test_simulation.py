@@ -27,6 +27,7 @@ ROBOSUITE = SimpleNamespace(ALL_ENVIRONMENTS={"Lift"})
 def installed(monkeypatch):
     monkeypatch.setattr(simulation, "need_robosuite", lambda: ROBOSUITE)
     monkeypatch.setattr(simulation, "can_draw", lambda: True)
+    monkeypatch.setattr(simulation, "making_fault", lambda environment: "")
 
 
 def written(path, *, states=True, largest=1.0, steps=40, env_args=None):
@@ -124,6 +125,26 @@ def test_a_simulator_that_is_not_installed_is_a_line(monkeypatch, tmp_path):
     (inspection,) = inspect(str(written(tmp_path / "a.hdf5")))
     assert "test" not in proposed([inspection])
     assert any(told(finding.text, "Lift", "dp_prior[robosuite]") for finding in inspection.findings)
+
+
+def test_a_task_that_robosuite_here_cannot_make_is_a_line(installed, monkeypatch, tmp_path):
+    class Refused:
+        model_fields = simulation.RobosuiteConfig.model_fields
+
+        def __init__(self, **settings):
+            self.settings = settings
+
+        def create(self):
+            raise ValueError(f"cannot make {self.settings['task']} with {self.settings['n_envs']} arena")
+
+    monkeypatch.undo()
+    monkeypatch.setattr(simulation, "need_robosuite", lambda: ROBOSUITE)
+    monkeypatch.setattr(simulation, "RobosuiteConfig", Refused)
+    simulation.making_fault.cache_clear()
+    (inspection,) = inspect(str(written(tmp_path / "a.hdf5")))
+    assert "test" not in proposed([inspection])
+    assert any(told(finding.text, "Lift", "1 arena") for finding in inspection.findings)
+    simulation.making_fault.cache_clear()
 
 
 def test_a_suite_of_libero_is_tested_where_its_python_is_installed(monkeypatch, tmp_path):
