@@ -17,7 +17,9 @@ from dp_prior.cli.output import echo
     section="Data",
     example="dp-prior make-demonstrations --task push-v3 --out push.npz",
 )
-@click.option("--out", required=True, type=PATH, help="The .npz file to write; with --change embed, the folder.")
+@click.option(
+    "--out", required=True, type=PATH, help="The .npz file to write; with --suite or --change embed, the folder."
+)
 @click.option(
     "--task",
     default="pusht",
@@ -25,6 +27,12 @@ from dp_prior.cli.output import echo
     help="pusht; a task of Meta-World such as push-v3, several with commas, MT10 or MT50; transfer_cube or insertion "
     "of ALOHA; Lift, PickPlaceCan or NutAssemblySquare of robosuite.",
 )
+@click.option(
+    "--suite",
+    type=click.Choice(["libero_object", "libero_spatial"]),
+    help="Instead of --task: all tasks of a suite of LIBERO, a file for each as LIBERO's own (docs/libero.md).",
+)
+@click.option("--python", help="With --suite: the Python that has LIBERO, unless it has its usual place.")
 @click.option(
     "--episodes", default=200, show_default=True, type=click.IntRange(min=1), help="Solved episodes of each task."
 )
@@ -35,7 +43,7 @@ from dp_prior.cli.output import echo
     default=0.0,
     show_default=True,
     type=FiniteRange(0, 1),
-    help="ALOHA and robosuite: share of disturbed episodes.",
+    help="ALOHA, robosuite and LIBERO: share of disturbed episodes.",
 )
 @click.option("--from", "recorded", type=EXISTING_PATH, help="With --change: demonstrations of Push-T, .npz.")
 @click.option(
@@ -47,6 +55,8 @@ from dp_prior.cli.output import echo
 def make_demonstrations(
     out: Path,
     task: str,
+    suite: str | None,
+    python: str | None,
     episodes: int,
     seed: int,
     workers: int | None,
@@ -54,14 +64,23 @@ def make_demonstrations(
     recorded: Path | None,
     change: str | None,
 ) -> None:
-    """Record demonstrations by the scripted expert of Push-T, or of tasks of Meta-World, ALOHA or robosuite.
+    """Record demonstrations by the scripted expert of Push-T, or of tasks of Meta-World, ALOHA, robosuite or LIBERO.
     After a stop the same command continues."""
     if (recorded is None) != (change is None):
         raise click.UsageError("--from and --change belong together: which demonstrations, and what to make of them")
     if change is not None:
-        refuse_given(["task", "episodes", "seed", "workers", "noise"], "only for recording, which --change does not")
+        recording = ["task", "suite", "python", "episodes", "seed", "workers", "noise"]
+        refuse_given(recording, "only for recording, which --change does not")
         echo(_change(change, recorded, out))
         return
+    if suite is not None:
+        refuse_given(["task"], "--suite names all tasks of a suite; give one of both")
+        from dp_prior_worlds.libero_demonstrations import write_suite
+
+        tried = write_suite(out, suite, episodes, seed, workers, noise, python)
+        echo(f"wrote {episodes} episodes of each task of {suite} to {out}, of {tried} that were played")
+        return
+    refuse_given(["python"], "only for --suite")
     from dp_prior.config import ConfigError, errors_of
     from dp_prior_worlds.demonstrations import TASKS, TASKS_WITH_NOISE, write_demonstrations
     from dp_prior_worlds.metaworld import check_tasks

@@ -100,13 +100,34 @@ def record(
         OSError: the folder cannot be written; raised before an episode is played.
         RuntimeError: a process died.
     """
-    if episodes < 1:
-        raise ValueError(f"episodes is {episodes}; a set needs at least 1.")
     path = Path(path)
     refuse_existing(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     try_writing(path.parent)
     kinds = len(instructions) or 1
+    solved, tried = solved_episodes(demonstrate, episodes, seed, workers, kinds)
+    seeds = sorted(solved)
+    states, actions, *rest = zip(*(solved[number] for number in seeds), strict=True)
+    further = {name: np.concatenate(parts) for name, parts in zip(("executed", "scene"), rest, strict=False)}
+    if rest:
+        further["seed"] = np.array(seeds)
+    if instructions:
+        numbers = [number_of(number, kinds) for number in seeds]
+        further |= instruction_rows("task", numbers, list(map(len, states)), instructions)
+    write_episodes(path, list(zip(states, actions, strict=True)), **further)
+    return tried
+
+
+def solved_episodes(
+    demonstrate: Demonstrate, episodes: int, seed: int, workers: int | None, kinds: int
+) -> tuple[dict[int, list[np.ndarray]], int]:
+    """Play seeds from `seed` on until `episodes` are solved of each kind, the seed modulo `kinds`; see `record`.
+
+    Returns:
+        The arrays of the solved episodes, without whether they are solved, by seed; and the number of seeds tried.
+    """
+    if episodes < 1:
+        raise ValueError(f"episodes is {episodes}; a set needs at least 1.")
     streams = [count(first, kinds) for first in range(seed, seed + kinds)]
     missing = [episodes] * kinds
     solved: dict[int, list[np.ndarray]] = {}
@@ -124,16 +145,7 @@ def record(
                 if is_solved:
                     solved[number] = arrays
                     missing[number_of(number - seed, kinds)] -= 1
-    seeds = sorted(solved)
-    states, actions, *rest = zip(*(solved[number] for number in seeds), strict=True)
-    further = {name: np.concatenate(parts) for name, parts in zip(("executed", "scene"), rest, strict=False)}
-    if rest:
-        further["seed"] = np.array(seeds)
-    if instructions:
-        numbers = [number_of(number, kinds) for number in seeds]
-        further |= instruction_rows("task", numbers, list(map(len, states)), instructions)
-    write_episodes(path, list(zip(states, actions, strict=True)), **further)
-    return tried
+    return solved, tried
 
 
 @contextmanager

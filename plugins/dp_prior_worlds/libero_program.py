@@ -6,6 +6,7 @@ The Python that has LIBERO runs this file (`apart/child.py`), from 3.8 on; the f
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np  # noqa: E402
 import robosuite.utils.transform_utils as transforms  # noqa: E402
 from libero.libero import benchmark, get_libero_path  # noqa: E402
 from libero.libero.envs.env_wrapper import ControlEnv  # noqa: E402
-from robosuite.utils.binding_utils import MjRenderContextOffscreen  # noqa: E402
+from robosuite.utils.binding_utils import MjRenderContextOffscreen, MjSim  # noqa: E402
 
 IDLE = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0])
 """The action of differences that holds the arm and opens the gripper."""
@@ -25,6 +26,9 @@ FURNITURE_SEED = 0
 
 OPENING_STEPS = 200
 """Steps of the simulator after which the gripper's command, which changes gradually, is to open."""
+
+SPHERE, CAPSULE, CYLINDER, MESH = 2, 3, 5, 7
+"""MuJoCo's numbers of shapes whose sizes are not those of a box."""
 
 TURNS = {"upright": (-1, 1), "rotated": (-1, -1), "opengl": (1, 1)}
 """Steps through rows and columns of a picture of OpenGL, whose first row is the lowest."""
@@ -92,6 +96,10 @@ class Suite:
         """Execute an action."""
         return self._worlds[row].step(action)
 
+    def scene(self, row: int) -> dict[str, Any]:
+        """What a scripted expert must know of a row; see `World.scene`."""
+        return self._worlds[row].scene()
+
     def draw(self, row: int) -> dict[str, np.ndarray]:
         """The pictures of the cameras by name."""
         pictures = self._settings["pictures"]
@@ -144,6 +152,7 @@ class World:
 
     def __init__(self, task: Any, number: int, settings: dict[str, Any]):
         self.number, self._task, self._is_absolute = number, task, settings["absolute_actions"]
+        self._built = None
         path = os.path.join(get_libero_path("bddl_files"), task.problem_folder, task.bddl_file)
         self.env = ControlEnv(
             bddl_file_name=path,
@@ -189,7 +198,20 @@ class World:
 
     def draw_start(self, seed: int) -> dict[str, Any]:
         """Reset to a start that LIBERO draws from a seed."""
+        self._return_furniture()
         return self._observe(self._reset(seed))
+
+    def _return_furniture(self) -> None:
+        """Put furniture where the model was built with it. LIBERO draws where it stands, and adds this to the places of
+        objects on the furniture, which are right only where the furniture has not moved yet."""
+        env, model = self.env.env, self.env.sim.model
+        if not env.conditional_placement_initializer.samplers:
+            return
+        if self._built is None:
+            self._built = MjSim.from_xml_string(env.model.get_xml()).model
+        for name in env.fixtures_dict:
+            body = env.obj_body_id[name]
+            model.body_pos[body], model.body_quat[body] = self._built.body_pos[body], self._built.body_quat[body]
 
     def settle(self, steps: int) -> dict[str, Any]:
         """Let the objects come to rest with the gripper opened; returns what is observed then."""
@@ -212,6 +234,59 @@ class World:
             "truncated": False,
             "info": info,
         }
+
+    def scene(self) -> dict[str, Any]:
+        """The object of the task's first goal and where it must go, in m in the frame of the world: its place and
+        rotation, the box of its shapes, the place and the highest point of the goal; the gap between the fingers and
+        its speed; and whether the gripper holds the object. `others` are the boxes (n, 2, 3) of all other objects and
+        of the furniture, `states` is the state of the simulator."""
+        env, data = self.env.env, self.env.sim.data
+        relation, name, goal = env.parsed_problem["goal_state"][0]
+        body = env.obj_body_id[name]
+        owner = goal if goal in env.obj_body_id else goal.rsplit("_", 2)[0]
+        low, high = self._box(body)
+        others = [self._box(other) for key, other in env.obj_body_id.items() if key not in (name, owner)]
+        return {
+            "others": np.array(others).reshape(-1, 2, 3),
+            "relation": relation,
+            "object": data.body_xpos[body].copy(),
+            "object_quat": data.body_xquat[body].copy(),
+            "low": low,
+            "high": high,
+            "goal": data.body_xpos[env.obj_body_id[owner]].copy(),
+            "goal_top": float(self._box(env.obj_body_id[owner])[1][2]),
+            "hand": data.site_xpos[env.robots[0].eef_site_id].copy(),
+            "hand_matrix": data.site_xmat[env.robots[0].eef_site_id].reshape(3, 3).copy(),
+            "gap": float(np.ptp(data.qpos[env.robots[0]._ref_gripper_joint_pos_indexes])),
+            "gap_speed": float(np.ptp(data.qvel[env.robots[0]._ref_gripper_joint_vel_indexes])),
+            "is_held": bool(env._check_grasp(env.robots[0].gripper, env.get_object(name))),
+            "states": self.env.get_sim_state(),
+        }
+
+    def _box(self, body: int) -> tuple[np.ndarray, np.ndarray]:
+        """The lowest and the highest corner of the colliding shapes of a body and of its parts."""
+        model, data = self.env.sim.model, self.env.sim.data
+        bodies = {body}
+        for part in range(body + 1, model.nbody):  # parts follow their body
+            if model.body_parentid[part] in bodies:
+                bodies.add(part)
+        corners = []
+        for shape in range(model.ngeom):
+            if model.geom_bodyid[shape] in bodies and (model.geom_contype[shape] or model.geom_conaffinity[shape]):
+                points = self._points(shape) @ data.geom_xmat[shape].reshape(3, 3).T + data.geom_xpos[shape]
+                corners += [points.min(0), points.max(0)]
+        return np.min(corners, axis=0), np.max(corners, axis=0)
+
+    def _points(self, shape: int) -> np.ndarray:
+        """Points (n, 3) around a shape in its own frame: the vertices of a mesh, otherwise the corners of a box."""
+        model = self.env.sim.model
+        if model.geom_type[shape] == MESH:
+            mesh = model.geom_dataid[shape]
+            first = model.mesh_vertadr[mesh]
+            return model.mesh_vert[first : first + model.mesh_vertnum[mesh]]
+        x, y, z = model.geom_size[shape]
+        half = {SPHERE: (x, x, x), CAPSULE: (x, x, x + y), CYLINDER: (x, x, y)}.get(model.geom_type[shape], (x, y, z))
+        return np.array(list(itertools.product((-1, 1), repeat=3))) * half
 
     def picture(self, camera: str, size: Any, turn: str) -> np.ndarray:
         """(height, width, 3) uint8."""

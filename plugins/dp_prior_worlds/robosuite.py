@@ -47,6 +47,9 @@ IGNORED_ARGUMENTS = (
 )
 """Arguments of `robosuite.make` that have no effect here."""
 
+COMPOSITE = (1, 5)
+"""The version from which robosuite has controllers of body parts."""
+
 POSE_CONTROLLER = {"input_type": "absolute", "input_ref_frame": "world"}
 """Settings of a controller whose actions are poses, from robosuite 1.5 on."""
 
@@ -168,7 +171,7 @@ class RobosuiteConfig(EnvRecord):
                 arguments["controller_configs"] = _controller(robosuite, version, arguments["robots"])
             if self.absolute_actions:
                 for controller_config in _controllers(arguments["controller_configs"]):
-                    controller_config |= {"control_delta": False} if version < (1, 5) else POSE_CONTROLLER
+                    controller_config |= {"control_delta": False} if version < COMPOSITE else POSE_CONTROLLER
             env = robosuite.make(self.task, **arguments)
         except Exception as error:  # of any of its parts
             reason = f"{type(error).__name__}: {error}".removesuffix(": ")
@@ -186,6 +189,18 @@ class RobosuiteConfig(EnvRecord):
             raise ValueError(f"the task {self.task!r} has no camera {min(unknown)!r}; its cameras: {has}")
         is_limited = not any(map(_is_absolute, _controllers(arguments["controller_configs"])))
         return RobosuiteWorld(env, is_limited, self.cameras, (self.film_camera, self.render_size))
+
+
+def needs_composite(make_arguments: dict[str, JsonValue]) -> bool:
+    """Whether arguments name controllers of body parts, which robosuite has from 1.5 on."""
+    configs = make_arguments.get("controller_configs")
+    configs = configs if isinstance(configs, list) else [configs]
+    return any("body_parts" in config for config in configs if isinstance(config, dict))
+
+
+def has_composite(robosuite: Any) -> bool:
+    """Whether a version of robosuite has controllers of body parts."""
+    return _version(robosuite) >= COMPOSITE
 
 
 def _begin(world: RobosuiteWorld, start: dict[str, Any]) -> RobosuiteWorld:
@@ -221,7 +236,7 @@ def _named_alike(controller: dict[str, Any]) -> dict[str, Any]:
 
 def _controller(robosuite: Any, version: tuple[int, ...], robots: Any) -> dict[str, Any]:
     """robosuite's own controller for differences of poses."""
-    if version < (1, 5):
+    if version < COMPOSITE:
         return robosuite.load_controller_config(default_controller="OSC_POSE")
     robot = robots if isinstance(robots, str) else robots[0]
     return robosuite.load_composite_controller_config(robot=robot)

@@ -24,6 +24,9 @@ from dp_prior_worlds.libero_files import LiberoStore
 MOST_FILES = 2000
 """Most files that are listed in a folder."""
 
+OPERATORS = ("ph", "mh", "mg", "paired")
+"""Folders of robomimic's downloads below a task: of proficient operators, of many, of a machine, and in pairs."""
+
 TEXTS = ("instructions", "task_info", "language", "annotations")
 """Folders in which recorders write instructions."""
 
@@ -37,6 +40,7 @@ def files_beside(store: EpisodeStore, n_episodes: int) -> Iterator[str]:
     yield from _outcomes(path)
     yield from _texts(path)
     yield from _torn_tables(path)
+    yield from _other_operators(path)
     if rows_begin_at_the_bottom(store):
         finding = "frames are upside down: data.attrs macros_image_convention is opengl"
         remedy = '"turn": "up_down" of a camera in data.images turns recorded frames and those of the robot alike'
@@ -139,6 +143,21 @@ def _torn_tables(path: Path) -> Iterator[str]:
         names = first_few([file.name for file in torn])
         count = f"{len(torn)} of {len(files)} tables end without a line break, as no others do: {names}"
         yield f"{count}; their last number may be cut off, and rows may lack: look at their ends"
+
+
+def _other_operators(path: Path) -> Iterator[str]:
+    """Name the files of other operators' demonstrations of the same task, in folders like those of robomimic."""
+    folder = path.parent
+    if folder.name not in OPERATORS or path.suffix not in ENDINGS:
+        return
+    others = [name for name in OPERATORS if name != folder.name and (folder.parent / name / path.name).is_file()]
+    if others:
+        files = first_few([f"{name}/{path.name}" for name in others])
+        sets = ", ".join(f'"{name}": {{...}}' for name in (folder.name, *others))
+        yield (
+            f"demonstrations of the same task by other operators lie beside: {files}; to learn from all, write data as "
+            f'{{"type": "mixture", "sets": {{{sets}}}}}, each set as proposed for its file'
+        )
 
 
 def _ends_a_line(file: Path) -> bool:

@@ -17,6 +17,7 @@ CODES = {
     "action-is-observation": "the action of a step is recorded as the state of the same step",
     "action-joined": "the action is joined from several keys by their names",
     "action-late": "actions fit the states before them, not those after",
+    "action-poses": "the action is a pose of each arm, whose rotation is learned as 6D",
     "action-unnamed": "no key is called action",
     "action-unread": "the key called action holds no numbers",
     "action-unrelated": "no number of the action goes with where states are or go",

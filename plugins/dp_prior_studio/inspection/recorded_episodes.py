@@ -35,7 +35,7 @@ from dp_prior_studio.inspection.proposal import OBS_STEPS, propose_data
 from dp_prior_studio.inspection.replays import replay_findings, replayed_keys
 from dp_prior_studio.inspection.roles import Role, action_parts, gripper_commands
 from dp_prior_studio.inspection.rotations import find_rotations
-from dp_prior_studio.inspection.simulation import simulation_gap
+from dp_prior_studio.inspection.simulation import pose_action, simulation_gap
 from dp_prior_studio.inspection.survey import Survey, spread_rows, survey
 from dp_prior_studio.inspection.units import find_units
 
@@ -120,6 +120,9 @@ def inspect_all(name: str, record: EpisodeStoreRecord, action: ActionConfig | No
     joined = _joined_action(surveyed) if action is None else None
     if joined is not None:
         surveyed, action = survey(store, action=joined), joined
+    poses = pose_action(surveyed)
+    if poses is not None:
+        surveyed, action = survey(store, action=poses), poses
     surveyed = _without_constants(surveyed)
     missing = [key for key in (*surveyed.cameras, *surveyed.depths) if record.is_remote and store.dtype(key) == "video"]
     cameras = dict.fromkeys(key for key in surveyed.cameras if key not in missing)
@@ -133,6 +136,11 @@ def inspect_all(name: str, record: EpisodeStoreRecord, action: ActionConfig | No
     if joined is not None:
         text = f"the action is joined from {first_few(joined.stored_keys, 8)}, by their names"
         notes.append(Finding("note", f"{text}; --set 'data.action.key=[...]' names other keys", code="action-joined"))
+    if poses is not None:
+        width, count = surveyed.of("action")[0].values.shape[1], len(poses.rotations)
+        text = f"the {width} actions are poses, x, y, z, a rotation vector and the gripper of {count} "
+        text += f"arm{'s' * (count > 1)}; rotations are learned as 6D, {width + 3 * count} numbers in all"
+        notes.append(Finding("note", text, code="action-poses"))
     notes += [Finding("note", line, code="rollout-gap") for line in _rollout_gaps(record, surveyed)]
     gaps = [f"{key}: videos on the Hub are downloaded if a configuration names them" for key in missing]
     normalizers = {signal.name: Limits() for signal in surveyed.of("observation", "action")}

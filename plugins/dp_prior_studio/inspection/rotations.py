@@ -26,6 +26,9 @@ APART, CLOSER = 0.5, 5.0
 """Radians between two quaternions from which they are no neighbours, and how much closer the right order brings them;
 the rule of arms too."""
 
+SIMULATED_IN_ORDER, SIMULATORS_ORDER = ("robosuite", "libero"), "xyzw"
+"""Environments whose recordings have quaternions in robosuite's order, and this order."""
+
 _EULER = {("roll", "pitch", "yaw"): "euler_xyz", ("rx", "ry", "rz"): "euler_xyz", ("yaw", "pitch", "roll"): "euler_ZYX"}
 
 
@@ -62,6 +65,8 @@ def _order(quaternion: Quaternion, survey: Survey) -> Iterator[Finding]:
         return
     order, why = likely or (None, "")
     order, why = (quaternion.stated, "by its names") if quaternion.stated else (order, why)
+    if order is None and (survey.store.environment() or {}).get("type") in SIMULATED_IN_ORDER:
+        order, why = SIMULATORS_ORDER, "as robosuite writes them"
     reading = f"most likely {order} ({why})" if order else f"its order cannot be told: {_readings(values)}"
     remedy = f"write {quaternion.setting(order)} beside its key, and the policy reads it as 6D"
     if len(quaternion.flips):

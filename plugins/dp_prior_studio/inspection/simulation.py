@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from dp_prior.data.formats.robomimic import ACTIONS
+from dp_prior.data.recorded.selection import ActionConfig
+from dp_prior.tensors.rotations import RotationSlice
 from dp_prior_studio.inspection.survey import SMALLEST_PICTURE, Survey
 from dp_prior_worlds.libero import STATES as LIBERO_STATES
 from dp_prior_worlds.libero import TASK, LiberoConfig
 from dp_prior_worlds.opengl import can_draw
 from dp_prior_worlds.renderers.robosuite import need_robosuite
-from dp_prior_worlds.robosuite import STATES, RobosuiteConfig
+from dp_prior_worlds.robosuite import STATES, RobosuiteConfig, has_composite, needs_composite
 from dp_prior_worlds.robosuite_world import IMAGE
 
 RECORDED_CAMERAS = ("agentview_rgb", "eye_in_hand_rgb")
@@ -25,6 +27,9 @@ RECORDED_CAMERAS = ("agentview_rgb", "eye_in_hand_rgb")
 
 LARGEST_DIFFERENCE = 1.0
 """Largest relative action of robosuite's controllers; larger numbers are poses."""
+
+POSE = 7
+"""Numbers of an arm's pose as an action: position, rotation vector, and the gripper."""
 
 
 def simulated(survey: Survey, data: dict[str, Any]) -> list[dict[str, Any]]:
@@ -37,13 +42,13 @@ def simulated(survey: Survey, data: dict[str, Any]) -> list[dict[str, Any]]:
     """
     environment = survey.store.environment()
     action = data.get("action", {})
-    if environment is None or action.keys() != {"key"} or not str(action["key"]).startswith(ACTIONS):
+    is_recorded = {"key"} <= action.keys() <= {"key", "rotations"} and str(action["key"]).startswith(ACTIONS)
+    if environment is None or not is_recorded:
         return []
     if any(simulation_gap(survey)):
         return []
     if environment["type"] == "libero":
         return _in_libero(environment, data)
-    largest = max(float(np.nanmax(abs(signal.values), initial=0.0)) for signal in survey.of("action"))
     cameras = {
         name.removesuffix(IMAGE): record["size"]
         for name, record in data.get("images", {}).items()
@@ -52,7 +57,7 @@ def simulated(survey: Survey, data: dict[str, Any]) -> list[dict[str, Any]]:
     longest = 100 * math.ceil(1.5 * survey.lengths.max() / 100)
     env = RobosuiteConfig(
         **environment,
-        absolute_actions=largest > LARGEST_DIFFERENCE,
+        absolute_actions=_has_poses(survey),
         max_steps=max(longest, RobosuiteConfig.model_fields["max_steps"].default),
         cameras=cameras,
     ).model_dump(mode="json", exclude_defaults=True)
@@ -70,6 +75,29 @@ def simulated(survey: Survey, data: dict[str, Any]) -> list[dict[str, Any]]:
     return evaluators
 
 
+def pose_action(survey: Survey) -> ActionConfig | None:
+    """The action of robosuite's poses with the rotation vector of each arm, which a policy learns as 6D.
+
+    None for differences of poses, data of another simulation, and an action whose rotations are named already.
+    """
+    environment, signals = survey.store.environment(), survey.of("action")
+    if environment is None or environment["type"] != "robosuite" or len(signals) != 1 or signals[0].rotations:
+        return None
+    (signal,), robots = signals, environment["make_arguments"].get("robots")
+    n_arms = len(robots) if isinstance(robots, list) else 1
+    is_recorded = len(signal.keys) == 1 and signal.keys[0].startswith(ACTIONS)
+    if not is_recorded or signal.values.shape[1] != POSE * n_arms or not _has_poses(survey):
+        return None
+    rotations = [RotationSlice(slice=(POSE * arm + 3, POSE * arm + 6), form="axis_angle") for arm in range(n_arms)]
+    return ActionConfig(key=signal.keys[0], rotations=tuple(rotations))
+
+
+def _has_poses(survey: Survey) -> bool:
+    """Whether recorded actions of robosuite are poses, which exceed the limits of differences."""
+    largest = max(float(np.nanmax(abs(signal.values), initial=0.0)) for signal in survey.of("action"))
+    return largest > LARGEST_DIFFERENCE
+
+
 def simulation_gap(survey: Survey) -> Iterator[str]:
     """Why the simulation that a data set names is not proposed for tests: a line, none for a simulation that can be
     made here and for data of a robot."""
@@ -81,12 +109,16 @@ def simulation_gap(survey: Survey) -> Iterator[str]:
         return
     name = f"the episodes were recorded in robosuite's {environment['task']}, in which first settings do not test"
     try:
-        tasks = need_robosuite().ALL_ENVIRONMENTS
+        robosuite = need_robosuite()
+        tasks = robosuite.ALL_ENVIRONMENTS
     except (ImportError, ValueError) as error:
         yield f"{name}: {error}"
         return
     if environment["task"] not in tasks:
         yield f"{name}: robosuite here has no task of that name, which another package adds"
+    elif needs_composite(environment["make_arguments"]) and not has_composite(robosuite):
+        versions = f"with robosuite 1.5 or later, by its controllers of body_parts; here is {robosuite.__version__}"
+        yield f"{name}: the file was recorded {versions} (docs/robosuite.md)"
     elif survey.cameras and not can_draw():
         yield f"{name}: MuJoCo cannot draw its cameras here (docs/robosuite.md)"
     elif fault := making_fault(json.dumps(environment)):

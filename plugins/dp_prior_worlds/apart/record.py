@@ -122,6 +122,15 @@ class ApartWorld:
         self.observed = answer["obs"]
         return self, answer["reward"], answer["terminated"], answer["truncated"], answer["info"]
 
+    @property
+    def description(self) -> Mapping[str, Any]:
+        """What the simulator tells of itself."""
+        return self._process.description
+
+    def ask(self, method: str) -> Any:
+        """What a method of the simulator's program tells of the row."""
+        return self._process.call(method, row=self._row)
+
     def draw(self) -> dict[str, np.ndarray]:
         """The pictures of the row by name."""
         return self._process.call("draw", row=self._row)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dp_prior.data.formats.robomimic import RobomimicStoreConfig
+from dp_prior.run.config import TrainConfig
 from dp_prior_studio.inspection import simulation
 from dp_prior_studio.inspection.inspect import inspect
 from dp_prior_studio.inspection.proposal import proposed
@@ -15,12 +16,13 @@ from dp_prior_studio.inspection.survey import survey
 from dp_prior_worlds.libero_files import LiberoStoreConfig
 from tests.messages import told
 from tests.plugins.dp_prior_worlds.libero_recording import write_suite
+from tests.plugins.dp_prior_worlds.robomimic_recording import TASKS, write_robomimic
 
 h5py = pytest.importorskip("h5py", reason="NOT CHECKED: h5py is not installed")
 
 KWARGS = {"robots": ["Panda"], "control_freq": 20, "has_renderer": False, "camera_heights": 84}
 
-ROBOSUITE = SimpleNamespace(ALL_ENVIRONMENTS={"Lift"})
+ROBOSUITE = SimpleNamespace(ALL_ENVIRONMENTS={"Lift", *(name for name, *_ in TASKS.values())}, __version__="1.5.1")
 
 
 @pytest.fixture
@@ -162,3 +164,97 @@ def test_a_suite_of_libero_is_tested_where_its_python_is_installed(monkeypatch, 
     env = {"type": "libero", "suite": "libero_object", "pictures": "rotated"}
     assert replay == {"type": "replay", "env": env, "start": {"states": "states", "task": "task"}}
     assert rollout["env"] == {**env, "cameras": {"agentview_rgb": [96, 96]}} and rollout["first_seed"] == 0
+
+
+def proposal_of(path, *overrides):
+    (inspection,) = inspect(str(path), overrides)
+    return proposed([inspection]), [finding.text for finding in inspection.findings]
+
+
+@pytest.mark.parametrize(("task", "width", "learned"), [("square", 7, 10), ("transport", 14, 20)])
+@pytest.mark.parametrize("key", ["actions", "actions_abs"])
+def test_poses_of_every_arm_are_learned_as_6d_and_played_as_poses(task, width, learned, key, installed, tmp_path):
+    path = write_robomimic(tmp_path / "low_dim_v15.hdf5", task, poses=key)
+    config, findings = proposal_of(path, *([] if key == "actions" else [f"data.action.key={key}"]))
+    starts = [3, 10][: width // 7]
+    rotations = [{"slice": [start, start + 3], "form": "axis_angle"} for start in starts]
+    assert config["data"]["action"] == {"key": key, "rotations": rotations}
+    assert [evaluator["type"] for evaluator in config["test"]] == ["replay", "rollout"]
+    assert all(evaluator["env"]["absolute_actions"] for evaluator in config["test"])
+    assert sum(told(text, width, learned, "6D") for text in findings) == 1
+    assert not [text for text in findings if "wraps around" in text]
+    record = TrainConfig.from_json(json.dumps(config))
+    data = record.data.create(record.task.horizon, record.task.n_obs_steps, record.task.n_action_steps)
+    assert record.task.transforms(data.spec).shape("x")[-1] == learned
+
+
+def test_differences_of_poses_of_both_arms_stay_as_they_are(installed, tmp_path):
+    config, findings = proposal_of(write_robomimic(tmp_path / "a.hdf5", "transport"))
+    assert config["data"]["action"] == {"key": "actions"}
+    env = config["test"][1]["env"]
+    assert env["task"] == "TwoArmTransport" and "absolute_actions" not in env
+    assert env["make_arguments"]["robots"] == ["Panda", "Panda"]
+    assert not [text for text in findings if "6D, " in text]
+    assert any(told(text, "robot1_eef_quat", "quaternion_xyzw", "robosuite") for text in findings)
+
+
+def test_rotations_that_are_named_stay(installed, tmp_path):
+    path = write_robomimic(tmp_path / "a.hdf5", "lift", poses="actions")
+    stated = [{"slice": [3, 6], "form": "euler_xyz"}]
+    config, _ = proposal_of(path, "data.action.key=actions", f"data.action.rotations={json.dumps(stated)}")
+    assert config["data"]["action"] == {"key": "actions", "rotations": stated}
+
+
+def test_poses_of_another_recorder_are_not_taken_for_robosuite_s(installed, tmp_path):
+    path = written(tmp_path / "a.hdf5", largest=3.0, env_args={"env_name": "Real", "type": 2, "env_kwargs": {}})
+    assert proposal_of(path)[0]["data"]["action"] == {"key": "actions"}
+    fewer = written(tmp_path / "b.hdf5", largest=3.0)  # seven numbers, of a robot with two arms
+    with h5py.File(fewer, "r+") as file:
+        kwargs = KWARGS | {"robots": ["Panda", "Panda"]}
+        file["data"].attrs["env_args"] = json.dumps({"env_name": "Lift", "type": 1, "env_kwargs": kwargs})
+    assert proposal_of(fewer)[0]["data"]["action"] == {"key": "actions"}
+
+
+def test_cameras_of_both_arms_are_drawn_by_the_environment(installed, tmp_path):
+    path = write_robomimic(tmp_path / "image_v15.hdf5", "transport", pictures=True, steps=12)
+    config, _ = proposal_of(path)
+    cameras = {camera: [84, 84] for camera in TASKS["transport"][2]}
+    assert config["test"][1]["env"]["cameras"] == cameras
+    assert set(config["data"]["images"]) == {f"{camera}_image" for camera in cameras}
+
+
+@pytest.mark.parametrize("kwargs", [{"robots": 2}, {"robots": None}, {"controller_configs": [3, "OSC"]}])
+def test_odd_arguments_of_a_simulation_are_no_error_of_the_inspection(kwargs, installed, tmp_path):
+    path = written(tmp_path / "a.hdf5", largest=3.0, env_args={"env_name": "Lift", "type": 1, "env_kwargs": kwargs})
+    assert len(proposal_of(path)[0]["test"]) == 2
+
+
+@pytest.mark.parametrize(("recorded", "version", "is_told"), [("1.5.1", "1.4.1", True), ("1.4.1", "1.5.1", False)])
+def test_a_file_of_a_later_robosuite_is_not_tested_by_an_earlier_one(
+    recorded, version, is_told, installed, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(ROBOSUITE, "__version__", version)
+    config, findings = proposal_of(write_robomimic(tmp_path / "a.hdf5", "can", version=recorded))
+    assert ("test" in config) != is_told
+    assert any(told(text, "PickPlaceCan", "1.5", version, "docs/robosuite.md") for text in findings) == is_told
+
+
+def test_demonstrations_of_many_operators_beside_are_a_mixture(installed, tmp_path):
+    files = {}
+    for number, kind in enumerate(("ph", "mh")):
+        lists = ["better", "worse"] if kind == "mh" else ["20_percent"]
+        files[kind] = write_robomimic(tmp_path / kind / "low_dim_v15.hdf5", "square", lists=lists, seed=number)
+    config, findings = proposal_of(files["ph"])
+    (line,) = [text for text in findings if "mixture" in text]
+    assert told(line, "mh/low_dim_v15.hdf5", '"ph"', '"mh"')
+    sets = {}
+    for kind, path in files.items():
+        data = proposal_of(path)[0]["data"]
+        batch = data.pop("global_batch_size")
+        sets[kind] = data
+    mixed = config | {"data": {"type": "mixture", "sets": sets, "global_batch_size": batch}}
+    record = TrainConfig.from_json(json.dumps(mixed))
+    data = record.data.create(record.task.horizon, record.task.n_obs_steps, record.task.n_action_steps)
+    assert len(data.train) == 2 * 3 * (24 - record.task.n_action_steps + 1)
+    _, alone = proposal_of(write_robomimic(tmp_path / "alone.hdf5", "square"))
+    assert not [text for text in alone if "mixture" in text]

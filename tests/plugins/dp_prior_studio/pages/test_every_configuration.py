@@ -19,6 +19,7 @@ from dp_prior_worlds.renderers.metaworld import SCENE
 from tests.data.pictures import sets
 from tests.plugins.dp_prior_studio.pages.test_report import Outline
 from tests.plugins.dp_prior_worlds.libero_recording import write_suite
+from tests.plugins.dp_prior_worlds.robomimic_recording import TASKS, write_robomimic
 from tests.test_recipes import lerobot_pusht, replay_buffer
 from tests.tiny import train
 
@@ -30,6 +31,7 @@ NEEDS = {
     "aloha": "gym_aloha",
     "robosuite": "robosuite",
     "libero": "h5py",
+    "robomimic": "h5py",
     "image": "diffusers",
 }  # beginnings of names -> packages
 
@@ -92,6 +94,10 @@ def place(tmp_path_factory):
     if importlib.util.find_spec("h5py"):
         for suite in ("spatial", "object", "goal", "10"):
             turn_less(write_suite(root / f"data/libero/libero_{suite}"))
+        for task in TASKS:
+            folder = root / f"data/robomimic/datasets/{task}/ph"
+            write_robomimic(folder / "low_dim_abs.hdf5", task, poses="actions")
+            write_robomimic(folder / "image_abs.hdf5", task, poses="actions", pictures=True, steps=12)
     rows = "".join(f"{row // 5}\n" for row in range(60))
     (root / "data/clip/metadata.csv").write_text(f"image_id\n{rows}", encoding="utf-8")
     return root
@@ -109,10 +115,11 @@ def turn_less(suite):
 
 def cut_down(path):
     """The configuration with a small network, three steps, and evaluators of the size that `--check` gives them; of
-    LIBERO, whose simulator needs a Python of its own, without those that play."""
+    LIBERO, whose simulator needs a Python of its own, and robomimic, whose recorded states are of no simulator here,
+    without those that play."""
     config = TrainConfig.from_json_path(path)
     found = config.model_dump(mode="json")
-    is_played = not path.stem.startswith("libero")
+    is_played = not path.stem.startswith(("libero", "robomimic"))
     for name in ("evaluate", "test"):
         evaluators = [one.trial() for one in getattr(config, name) if is_played or not hasattr(one, "env")]
         found[name] = [one.model_dump(mode="json") for one in evaluators]

@@ -58,7 +58,13 @@ class ControlEnv:
         self.sim = Sim(size)
         self.robots = [SimpleNamespace(gripper=Gripper(), controller=Controller())]
         limits = (np.full(7, -1.0), np.full(7, 1.0))
-        self.env = SimpleNamespace(action_spec=limits, control_freq=20, _get_observations=self._get_observations)
+        samplers = SimpleNamespace(samplers={})  # no furniture
+        self.env = SimpleNamespace(
+            action_spec=limits,
+            control_freq=20,
+            _get_observations=self._get_observations,
+            conditional_placement_initializer=samplers,
+        )
         self._closed = 0.0
 
     def seed(self, seed):
