@@ -10,7 +10,7 @@ from typing import Any
 PREFIX = "dp_prior."
 """Prefix of the groups of entry points."""
 
-HOOKS = ("commands", "hints", "reports", "runtimes")
+HOOKS = ("commands", "compilers", "hints", "reports", "runtimes")
 """Groups of entry points that belong to no family of records."""
 
 
