@@ -10,6 +10,7 @@ SUBJECTS = (
     "image_sampling",
     "trainer_overhead",
     "update",
+    "limits",
     "sampling",
     "exported",
     "rollouts",

@@ -116,6 +116,31 @@ def test_a_section_is_replaced_and_the_others_stay(tmp_path):
     assert "|  | ours | 1 |" not in text and "values" not in page.with_suffix(".json").read_text()
 
 
+def test_shares_of_work_are_those_of_its_operators(monkeypatch):
+    from benchmarks import kinds_of_work
+
+    x, norm, weight = torch.randn(64, 8, 64), torch.nn.GroupNorm(2, 8), torch.randn(64, 64, requires_grad=True)
+    clock = itertools.count()
+    monkeypatch.setattr(kinds_of_work.time, "perf_counter", lambda: float(next(clock)))
+    divided = kinds_of_work.shares({"a": lambda: x.flatten(0, 1) @ weight.detach(), "averages": lambda: x.add(1)}, 3)
+    assert divided.keys() == {"products", "traffic", "dispatch", "averages"} and sum(divided.values()) == 1
+    work = {"network": lambda: norm((x @ weight).relu()).transpose(1, 2).contiguous().sum().backward()}
+    kinds = kinds_of_work.shares(work, 1)
+    assert kinds.keys() == {"products", "normalisation", "activation", "layout changes", "traffic", "dispatch"}
+    assert not kinds_of_work.KIND_OF.keys() & {"add", "sum", "lerp_"}
+
+
+def test_traffic_moves_as_many_bytes_as_asked(monkeypatch):
+    from benchmarks.kinds_of_work import traffic
+
+    added = []
+    monkeypatch.setattr(torch.Tensor, "add_", lambda self, other: added.append(12 * len(self)))
+    for n_bytes in (12, 12_000, 3 * 12 * 2**26):
+        added.clear()
+        traffic(n_bytes)()
+        assert sum(added) == n_bytes
+
+
 def test_every_subject_is_measured_once():
     files = (Path(__file__).parents[2] / "benchmarks" / "subjects").glob("[!_]*.py")
     assert sorted(SUBJECTS) == sorted(path.stem for path in files)

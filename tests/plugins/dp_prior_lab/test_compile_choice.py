@@ -12,10 +12,11 @@ import torch
 from torch._dynamo.utils import counters
 
 from dp_prior.config import ConfigError
-from dp_prior.run import compile_choice
+from dp_prior.run import assembly
 from dp_prior.run.config import TrainConfig
 from dp_prior.tensors.randomness import Randomness
 from dp_prior.training.training_config import TrainingConfig
+from dp_prior_lab import compile_choice
 from tests.messages import told
 from tests.tiny import assert_equal, experiment, rows, state, tiny, train, write
 
@@ -38,6 +39,11 @@ class Backend:
         return counters["stats"]["unique_graphs"]
 
 
+def listening(event):
+    """As if this package's entry points were those of the installed one."""
+    return [compile_choice.choose] if event == "compilers" else []
+
+
 @pytest.fixture
 def gpu(monkeypatch):
     """A CPU that is taken for a device that compiles, where a plain micro-batch takes a second and a compiled one half
@@ -45,7 +51,8 @@ def gpu(monkeypatch):
     backend = Backend()
     backend.original = torch.compile
     monkeypatch.setattr(torch, "compile", backend.compile)
-    monkeypatch.setattr("dp_prior.run.assembly.COMPILED", {"cpu"})
+    monkeypatch.setattr(assembly, "COMPILED", {"cpu"})
+    monkeypatch.setattr(assembly, "listeners", listening)
     monkeypatch.setattr(compile_choice, "WORTH_S", 4.0)
     backend.plain_s, backend.fast_s = 1.0, 0.5
 
@@ -78,6 +85,12 @@ def test_a_cpu_never_compiles_and_its_plan_says_so(tmp_path, monkeypatch):
     explicit = train(write(tmp_path, **STEPS, train__compile="off", tracker__data_path=str(tmp_path / "b"))).output
     assert not told(explicit, "compile")
     assert_equal(state(tmp_path / "run"), state(tmp_path / "b"))
+
+
+def test_without_the_package_that_tries_nothing_is_compiled(tmp_path, gpu, monkeypatch):
+    monkeypatch.setattr(assembly, "listeners", lambda event: [])
+    _, trainer = begun(tmp_path)
+    assert told(trainer.compilation, "off", "package") and gpu.modes == []
 
 
 @pytest.mark.slow
@@ -235,11 +248,13 @@ RANKS = """
 import json, sys
 import torch
 from torch import compile as compile_function
-from dp_prior.run import assembly, compile_choice
+from dp_prior.run import assembly
+from dp_prior_lab import compile_choice
 from torch._dynamo.utils import counters
 from tests.tiny import experiment, tiny
 torch.compile = lambda function, options, dynamic: compile_function(function, backend="aot_eager", dynamic=dynamic)
 assembly.COMPILED = {"cpu"}
+assembly.listeners = lambda event: [compile_choice.choose]
 compile_choice.WORTH_S = 0.0
 measured = compile_choice._measured
 def timed(trainer, loss_of, variant):

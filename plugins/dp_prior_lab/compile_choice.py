@@ -129,23 +129,29 @@ def _measured(trainer: PolicyTrainer, loss_of: Callable[..., Any], variant: Vari
     model, region, (batch, condition) = trainer.online, trainer.region, variant
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     plain_loss, was_training = region.loss_of, model.training
+
+    @torch.no_grad()
+    def restore() -> None:
+        """Undo what a module has counted, such as statistics of batches."""
+        for buffer, value in buffers:
+            buffer.copy_(value)
+
     region.loss_of = loss_of
     model.train()
     try:
         for _ in range(REPEATS):
             trainer.optimizer.zero_grad()
+            restore()
             seed_torch(derive_seed(trainer.seed, "torch", trainer.ranks.process_index, 0), trainer.device)
             begun = _now(trainer.device)
             random = Randomness.from_counts(trainer.seed, "training", batch.positions)
             total = region(batch, random, condition).total
             total.backward()
             seconds = _now(trainer.device) - begun
-            with torch.no_grad():
-                for buffer, value in buffers:
-                    buffer.copy_(value)
         parameters = [(name, value.grad) for name, value in model.named_parameters() if value.grad is not None]
         return MeasuredGradient(total.item(), {name: gradient.float().cpu() for name, gradient in parameters}, seconds)
     finally:
+        restore()
         region.loss_of = plain_loss
         model.train(was_training)
         trainer.optimizer.zero_grad()
