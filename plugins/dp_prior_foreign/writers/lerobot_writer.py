@@ -12,9 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dp_prior.config import Config
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.episode_store import TASK
-from dp_prior.data.formats.lerobot.camera_videos import (
+from dp_prior.data.formats.lerobot.meta import COUNTED
+from dp_prior.data.formats.recording import Recording
+from dp_prior.data.frames.colours import COLOURS
+from dp_prior.data.frames.depths import MILLIMETRES, Depths
+from dp_prior.files.durable import publish, temporary_directory
+from dp_prior.files.entry_points import needing
+from dp_prior.tensors.pixels.picture_files import import_pillow
+from dp_prior_foreign.writers.camera_videos import (
     FILES_PER_CHUNK,
     LEAST_SIDE,
     MOST_FPS,
@@ -25,14 +33,7 @@ from dp_prior.data.formats.lerobot.camera_videos import (
     place_of,
     video_info,
 )
-from dp_prior.data.formats.lerobot.lerobot_statistics import Statistics, number_statistics, pixel_statistics, pooled
-from dp_prior.data.formats.lerobot.meta import COUNTED
-from dp_prior.data.formats.recording import Recording
-from dp_prior.data.frames.colours import COLOURS
-from dp_prior.data.frames.depths import MILLIMETRES, Depths
-from dp_prior.files.durable import publish, temporary_directory
-from dp_prior.files.entry_points import needing
-from dp_prior.tensors.pixels.picture_files import import_pillow
+from dp_prior_foreign.writers.lerobot_statistics import Statistics, number_statistics, pixel_statistics, pooled
 
 if TYPE_CHECKING:
     import pyarrow
@@ -44,6 +45,19 @@ LISTED_AT_ONCE = 1000
 """Episodes in a row group of meta/episodes, which has ten columns for each feature."""
 
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+
+
+def write(record: Config, recording: Recording) -> None:
+    """See `EpisodeStoreRecord.write`. Args: record: a `LeRobotStoreConfig`."""
+    write_lerobot(recording, record.path)
+
+
+def losses(record: Config, recording: Recording) -> list[str]:
+    """See `EpisodeStoreRecord.losses`."""
+    names = ", ".join(as_videos(recording))
+    videos = [f"{names}: compressed as video, as LeRobot does; --pictures keeps every pixel"] if names else []
+    lost = f"{len(recording.tasks)} instructions are not written; no key {TASK!r} says which step has which"
+    return videos if says_tasks(recording) else [*videos, f"tasks: {lost}"]
 
 
 def write_lerobot(recording: Recording, path: Path) -> None:
