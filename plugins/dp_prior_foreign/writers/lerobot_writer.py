@@ -77,22 +77,26 @@ def write_lerobot(recording: Recording, path: Path) -> None:
         videos = {name: CameraVideos(place, name, recording.fps) for name in as_videos(recording)}
         for file in (tables, listing, *videos.values()):
             opened.callback(file.close)
-        for episode, (begin, end) in enumerate(zip([0, *recording.ends[:-1]], recording.ends, strict=True)):
-            columns = {name: _column(values[begin:end]) for name, values in arrays.items()}
-            statistics = {name: number_statistics(values[begin:end]) for name, values in arrays.items()}
-            filmed: dict[str, Any] = {}
+        begin = 0
+        for episode, end in enumerate(recording.ends.tolist()):
+            episode_arrays = {name: values[begin:end] for name, values in arrays.items()}
+            columns = {name: _column(values) for name, values in episode_arrays.items()}
+            statistics = {name: number_statistics(values) for name, values in episode_arrays.items()}
+            places: dict[str, Any] = {}  # of the episode in the files of videos
             for name, blocks in frames.items():
                 block = next(blocks)
                 block = block if block.dtype == np.uint8 else _millimetres(block, name)
                 statistics[name] = pixel_statistics(block)
                 if name in videos:
-                    filmed |= videos[name].add(block)
+                    places |= videos[name].add(block)
                 else:
                     columns[name] = _pictures(block)
-            tasks = [_tasks(recording)[i] for i in sorted(set(arrays[TASK][begin:end].tolist()))]
-            row = {"episode_index": episode, "tasks": tasks, "length": int(end - begin), **tables.add(columns)}
-            row |= {"dataset_from_index": int(begin), "dataset_to_index": int(end), **filmed}
+            task_numbers = sorted(set(episode_arrays[TASK].tolist()))
+            row = {"episode_index": episode, "tasks": [_tasks(recording)[number] for number in task_numbers]}
+            row |= {"length": end - begin, **tables.add(columns)}
+            row |= {"dataset_from_index": begin, "dataset_to_index": end, **places}
             listing.add(row, statistics)
+            begin = end
         for blocks in frames.values():
             next(blocks, None)  # checks that no frame is left
         opened.close()
