@@ -54,6 +54,7 @@ ENTRY_POINTS = {
     "dp_prior.commands": [
         "translate = dp_prior_foreign.cli:translate",
         "convert = dp_prior_foreign.cli:convert",
+        "embed = dp_prior_foreign.embed_command:embed",
         "import = dp_prior_foreign.cli:import_published",
         "inspect = dp_prior_studio.cli:inspect",
         "try = dp_prior_studio.try_command:try_data",
@@ -74,6 +75,7 @@ ENTRY_POINTS = {
     "dp_prior.hints": ["foreign = dp_prior_foreign.translation.hints"],
     "dp_prior.compilers": ["torch = dp_prior_lab.compile_choice:choose"],
     "dp_prior.reports": ["page = dp_prior_studio.pages.report:write_last_page"],
+    "dp_prior.writers": ["lerobot = dp_prior_foreign.writers.lerobot_writer"],
     "dp_prior.runtimes": ["onnxruntime = dp_prior_robot.export.onnx_runtime:accelerate"],
     "dp_prior.envs": [
         "pusht = dp_prior_worlds.pusht:PushTConfig",

@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks import training
 from dp_prior.evaluation.interval import share_interval
-from dp_prior.run.embed import embed_data
+from dp_prior_foreign.embed import embed_data
 from dp_prior_worlds.demonstrations import write_demonstrations
 from dp_prior_worlds.metaworld import MetaWorldConfig
 from dp_prior_worlds.metaworld_tasks import INSTRUCTIONS, SETS

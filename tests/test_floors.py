@@ -75,6 +75,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
         "data/formats/table_file.py",
         "data/embeddings/",
         "data/pictures/parquet.py",
+        "dp_prior_foreign/writers/",
         "dp_prior_worlds/pusht_pictures.py",
         "dp_prior_foreign/annotated_lerobot.py",
     ],

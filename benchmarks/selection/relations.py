@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.study.statistics import ranks
-from dp_prior.evaluation.bootstrap import interval
+from dp_prior_studio.pages.bootstrap import interval
 
 DRAWS = 10_000
 

@@ -28,10 +28,10 @@ from benchmarks.study.design import rows as design_rows
 from benchmarks.study.measure import MEASURES, OWN
 from benchmarks.study.results import Results
 from benchmarks.study.statistics import lenth_margin, spearman
-from dp_prior.evaluation.bootstrap import STATISTICS, Statistic, bootstrap, interval, mean
 from dp_prior.evaluation.picture import INK, MEAN, import_figure
 from dp_prior.files.durable import replacing
 from dp_prior_lab.verdict import Comparison
+from dp_prior_studio.pages.bootstrap import STATISTICS, Statistic, bootstrap, interval, mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -31,7 +31,6 @@ _COMMANDS = {
     "train": "dp_prior.cli.runs:train",
     "evaluate": "dp_prior.cli.runs:evaluate",
     "cache": "dp_prior.cli.data:cache",
-    "embed": "dp_prior.cli.data:embed",
     "configs": "dp_prior.cli.configurations:configs",
 }
 _EARLIER = {  # spellings of earlier versions, which go on working and are not listed

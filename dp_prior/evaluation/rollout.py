@@ -203,40 +203,54 @@ class RolloutConfig(EvaluatorRecord):
             ConfigError: the environment does not exist, or does not fit the policy.
         """
         from dp_prior.evaluation.rollout_evaluator import RolloutEvaluator
-        from dp_prior.evaluation.rollouts import check_fit, enlarged
 
-        is_filmed, can_film = self.filmed > 0 and output_dir is not None, True
-        instructions: Instructions | None = None
-        if data is not None and (data.spec.texts or self.instructions is not None):
-            from dp_prior.inference.instructions import Instructions
-
-            with errors_of(f"instructions of evaluator {self.name!r}", FileNotFoundError):
-                instructions = Instructions(data.spec, self.instructions)
+        spec, can_film = None if data is None else data.spec, True
+        instructions = None if spec is None else self._opened_instructions(spec)
         with errors_of(f"the environment of evaluator {self.name!r}"):
             single = self.env.model_copy(update={"n_envs": 1})
             env = made(single, "create", single.create(), VectorEnv, ("is_watched",))
             with contextlib.closing(env):
-                if data is not None:
-                    check_fit(env, data.spec, self)
-                    for line in enlarged(env, data.spec):
-                        log.warning("evaluator %r: %s", self.name, line)
-                    if self.show in ("camera", "keypoints") and not data.spec.cameras:
-                        raise ValueError(f"show is {self.show!r}, but the policy sees no camera frames; set it to null")
-                first, again = (env.reset([self.first_seed]) for _ in range(2))
-                check_obs(first, env, 1)
-                if instructions is not None and any(values.dtype.kind == "U" for values in first.values()):
+                if spec is not None:
+                    self._check_policy(env, spec)
+                first_obs = self._checked_start(env)
+                if instructions is not None and any(values.dtype.kind == "U" for values in first_obs.values()):
                     with errors_of(f"instructions of evaluator {self.name!r}", FileNotFoundError):
                         instructions.check_located()
-                if any(
-                    not np.array_equal(first[key], again[key], equal_nan=first[key].dtype.kind == "f") for key in first
-                ):
-                    log.warning(
-                        "the environment of evaluator %r starts differently each time it is reset with seed %d, "
-                        "so scores will not repeat; let it draw from self.np_random only", self.name, self.first_seed,
-                    )  # fmt: skip
-                if is_filmed:
-                    can_film = self._can_film(env, None if data is None else data.spec)
+                if self.filmed > 0 and output_dir is not None:
+                    can_film = self._can_film(env, spec)
         return RolloutEvaluator(self if can_film else self.model_copy(update={"videos": 0}), output_dir)
+
+    def _opened_instructions(self, spec: Spec) -> Instructions | None:
+        """Open the folder of the instructions; None for a policy that reads no text, without such a folder."""
+        if not spec.texts and self.instructions is None:
+            return None
+        from dp_prior.inference.instructions import Instructions
+
+        with errors_of(f"instructions of evaluator {self.name!r}", FileNotFoundError):
+            return Instructions(spec, self.instructions)
+
+    def _check_policy(self, env: VectorEnv, spec: Spec) -> None:
+        """Raises ValueError unless a policy of this spec can act in the environment; warns of enlarged pictures."""
+        from dp_prior.evaluation.rollouts import check_fit, enlarged
+
+        check_fit(env, spec, self)
+        for line in enlarged(env, spec):
+            log.warning("evaluator %r: %s", self.name, line)
+        if self.show in ("camera", "keypoints") and not spec.cameras:
+            raise ValueError(f"show is {self.show!r}, but the policy sees no camera frames; set it to null")
+
+    def _checked_start(self, env: VectorEnv) -> dict[str, np.ndarray]:
+        """Reset the environment, check the observation, and warn if a second reset gives another one."""
+        first, second = (env.reset([self.first_seed]) for _ in range(2))
+        check_obs(first, env, 1)
+        for key, values in first.items():
+            if not np.array_equal(values, second[key], equal_nan=values.dtype.kind == "f"):
+                log.warning(
+                    "the environment of evaluator %r starts differently each time it is reset with seed %d, "
+                    "so scores will not repeat; let it draw from self.np_random only", self.name, self.first_seed,
+                )  # fmt: skip
+                break
+        return first
 
     def _can_film(self, env: VectorEnv, spec: Spec | None) -> bool:
         """Draw the film's first picture, unless the policy's cameras are filmed; warn if nothing can be drawn."""

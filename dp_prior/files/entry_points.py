@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 PREFIX = "dp_prior."
 """Prefix of the groups of entry points."""
 
-HOOKS = ("commands", "compilers", "hints", "reports", "runtimes")
+HOOKS = ("commands", "compilers", "hints", "reports", "runtimes", "writers")
 """Groups of entry points that belong to no family of records."""
 
 # The first Python for which an extra installs nothing, since one of its packages has no wheels there; as in setup.py.
@@ -123,9 +123,8 @@ class InstalledPoints:
 
     def select(self, **criteria: str) -> list[EntryPoint]:
         """The entry points with these fields."""
-        return [
-            point for point in self._points if all(getattr(point, field) == value for field, value in criteria.items())
-        ]
+        fields = criteria.items()
+        return [point for point in self._points if fields <= point._asdict().items()]
 
 
 @functools.cache

@@ -12,10 +12,10 @@ from dp_prior.data.errors import DataError, first_few
 from dp_prior.data.formats import EpisodeStoreConfig
 from dp_prior.data.formats.episode_files import episode_at, files_of_episodes, first_layout, holds_several
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
-from dp_prior.data.formats.unread_layouts import refuse_unread_layout
 from dp_prior.data.hdf5 import ENDINGS
 from dp_prior.files.entry_points import misplaced
 from dp_prior.files.regular_files import expanded
+from dp_prior_foreign.unread_layouts import refuse_unread_layout
 
 MOST_ENTRIES = 1000
 """Most files and folders in a folder among which a data set is looked for."""

@@ -28,8 +28,8 @@ from benchmarks.study.measure import CHEAP, MEASURES, OWN, fits, thousandths
 from benchmarks.study.results import Results, Run
 from benchmarks.study.statistics import lenth_margin, spearman
 from benchmarks.training import ROOT, assignments
-from dp_prior.evaluation.bootstrap import mean
 from dp_prior.run.config import TrainConfig
+from dp_prior_studio.pages.bootstrap import mean
 from tests.messages import naming, told
 
 SCREEN = [row for row in rows() if row.group in ("screen", "mirror")]

@@ -15,8 +15,6 @@ from tests.tiny_camera import saved
 @pytest.mark.parametrize(
     ("line", "refusal"),
     [
-        ("embed --model hashed --out new --texts ends.npz --set a=3", ("--set", "CONFIG")),
-        ("embed --model hashed --out new --config_file digits --key a --column b", ("--column", "--texts", "--key")),
         ("convert good.npz new --to lerobot --fps nan", ("nan", "finite")),
         ("convert good.npz new --to lerobot --fps inf", ("inf", "finite")),
         ("push runs/a --wait inf", ("inf", "finite")),

@@ -202,7 +202,8 @@ def test_a_stop_leaves_an_evaluation_that_waits_for_the_model_of_its_instruction
 
 
 def test_a_folder_of_embeddings_stands_in_for_the_model(telling, tmp_path):
-    from dp_prior.data.embeddings.written import EmbeddingsRecord, Job, write_embeddings
+    from dp_prior.data.embeddings.written import EmbeddingsRecord
+    from dp_prior_foreign.writers.embeddings_writer import Job, write_embeddings
 
     model = HashedConfig(dimension=8)
     for name, texts in (("all", SIDES), ("one", SIDES[:1])):

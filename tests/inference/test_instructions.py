@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from dp_prior.config import ConfigError
-from dp_prior.data.embeddings.written import EmbeddingsRecord, Job, write_embeddings
+from dp_prior.data.embeddings.written import EmbeddingsRecord
 from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.embedders.transformers import TransformersConfig
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.instructions import Instructions
 from dp_prior.inference.vector_agent import VectorAgent
 from dp_prior.tensors.batch import Spec
+from dp_prior_foreign.writers.embeddings_writer import Job, write_embeddings
 from tests.inference.fake_policies import Fake
 from tests.messages import naming, told
 

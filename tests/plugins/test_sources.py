@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from dp_prior.data.embeddings.written import EmbeddingsRecord, Job, write_embeddings
+from dp_prior.data.embeddings.written import EmbeddingsRecord
 from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.inference.agent import Agent
 from dp_prior.tensors.action_motion import ActionMotion
 from dp_prior.tensors.batch import Spec
 from dp_prior_client.onboard.action_limits import RefusedActionError
 from dp_prior_client.onboard.frame_watch import UNWATCHED, FrameLimits
+from dp_prior_foreign.writers.embeddings_writer import Job, write_embeddings
 from dp_prior_robot.export.exported_agent import ExportAgent
 from dp_prior_robot.export.exported_policy import OnnxPolicy
 from tests.messages import naming

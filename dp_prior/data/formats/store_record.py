@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from dp_prior.config import Config, ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.choice import ALL_EPISODES, ChoiceConfig
 from dp_prior.data.formats.episode_store import EpisodeStore
+from dp_prior.files.entry_points import entry_points, loaded
 
 if TYPE_CHECKING:
     from dp_prior.data.formats.recording import Recording
@@ -86,13 +87,17 @@ class EpisodeStoreRecord(Config):
         raise ConfigError("--salvage", [f"is for 'lerobot' and 'ros2_bags'; these data are of type {self.type!r}"])
 
     def write(self, recording: Recording) -> None:
-        """Write a new data set, which appears at `path` only when complete and on disk.
+        """Write a new data set, which appears at `path` only when complete and on disk; by default by `write` of the
+        module that the entry point `dp_prior.writers` of this type names.
 
         Raises:
             DataError: the source is damaged, or the format cannot hold its content.
             ImportError: a package that writes the format is not installed.
         """
-        raise DataError(str(self.path), [f"data of type {self.type!r} are read, but not written"])
+        writer = self._writer()
+        if writer is None:
+            raise DataError(str(self.path), [f"data of type {self.type!r} are read, but not written"])
+        writer.write(self, recording)
 
     def passes(self, key: str, name: str) -> bool:
         """Whether the format's own program for robots gives a policy the number of this name and key; True for a format
@@ -104,5 +109,10 @@ class EpisodeStoreRecord(Config):
         return []
 
     def losses(self, recording: Recording) -> list[str]:
-        """Lines about the content of a recording that `write` does not keep; empty by default."""
-        return []
+        """Lines about the content of a recording that `write` does not keep; by default those of the writer."""
+        writer = self._writer()
+        return [] if writer is None else writer.losses(self, recording)
+
+    def _writer(self) -> Any:
+        """The module that an installed package offers for this format; None without one."""
+        return next(map(loaded, entry_points("writers", name=self.type)), None)

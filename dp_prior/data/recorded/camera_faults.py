@@ -31,14 +31,13 @@ def mirror_faults(record: Config) -> Iterator[str]:
     mirrored = [name for name, image in record.cameras.items() if image.mirror is not None]
     if not record.mirror:
         for name in mirrored:
-            where = f"{_where(record, name)}.{name}.mirror"
-            yield f"{where} is given, but mirror is empty; it says how action and obs read there"
+            yield f"{_place(record, name)}.mirror is given, but mirror is empty; it says how action and obs read there"
         return
     if unmirrored := [*record.embeddings, *record.language, *record.points]:
         finding = f"mirror is given, but {unmirrored} are embeddings or points"
         yield f"{finding}, which have no mirror image; remove them or mirror"
     for name in sorted(record.cameras.keys() - mirrored):
-        finding = f"{_where(record, name)}.{name} does not say how its frames read there"
+        finding = f"{_place(record, name)} does not say how its frames read there"
         yield f'mirror is given, but {finding}; give it a "mirror"'
     for name in mirrored:
         yield from _camera_faults(record, name)
@@ -49,31 +48,43 @@ def mirror_faults(record: Config) -> Iterator[str]:
         yield f"mirror has {sorted(record.mirror)}; expected an entry for each of {vectors}"
 
 
-def _where(record: Config, name: str) -> str:
-    """The field that has this camera."""
-    return "images" if name in record.images else "depth"
-
-
 def _camera_faults(record: Config, name: str) -> Iterator[str]:
     """Why the frames of a camera, mirrored twice, would not be the frames again."""
-    alike: Mapping[str, FramesConfig] = record.images if name in record.images else record.depth
-    image, called = alike[name], f"{_where(record, name)}.{name}"
-    where = f"{called}.mirror"
-    flip, other = image.mirror.flip, image.mirror.camera or name
-    if flip.endswith("diagonal") and image.size[0] != image.size[1]:
-        yield f"{where}.flip is {flip!r}, which needs a square; size is {list(image.size)}"
-    if other not in alike:
-        yield f"{where}.camera is {other!r}; expected one of {sorted(alike)}"
+    cameras: Mapping[str, FramesConfig] = record.images if name in record.images else record.depth
+    camera, mirror = cameras[name], cameras[name].mirror
+    setting = f"{_place(record, name)}.mirror"
+    if mirror.flip.endswith("diagonal") and camera.size[0] != camera.size[1]:
+        yield f"{setting}.flip is {mirror.flip!r}, which needs a square; size is {list(camera.size)}"
+    partner_name = mirror.camera or name
+    if partner_name not in cameras:
+        yield f"{setting}.camera is {partner_name!r}; expected one of {sorted(cameras)}"
         return
-    back = alike[other].mirror
-    if back is not None and (back.camera or other, back.flip) != (name, flip):
-        there, again = f"{other!r}, flip {flip!r}", f"{back.camera or other!r}, flip {back.flip!r}"
-        yield f"mirrored twice, camera {name!r} is another one: it takes {there}, and {other!r} takes {again}"
+    partner = cameras[partner_name]
+    if partner.mirror is not None:
+        there = (partner_name, mirror.flip)
+        back = (partner.mirror.camera or partner_name, partner.mirror.flip)
+        if back != (name, mirror.flip):
+            takes = (
+                f"it takes {there[0]!r}, flip {there[1]!r}, and {partner_name!r} takes {back[0]!r}, flip {back[1]!r}"
+            )
+            yield f"mirrored twice, camera {name!r} is another one: {takes}"
+    yield from _partner_faults(_place(record, name), camera, partner_name, partner)
+
+
+def _partner_faults(place: str, camera: FramesConfig, partner_name: str, partner: FramesConfig) -> Iterator[str]:
+    """Settings in which a camera differs from its partner, whose frames are taken in the mirror."""
     for field in ("size", "fit"):
-        setting, mirrored = getattr(image, field), getattr(alike[other], field)
-        if setting != mirrored:
-            yield f"{where}.camera is {other!r}, whose {field} is {mirrored}; give it that of {called}, {setting}"
-    region, expected = image.region or WHOLE, flipped_region(alike[other].region or WHOLE, flip)
+        own_value, partner_value = getattr(camera, field), getattr(partner, field)
+        if own_value != partner_value:
+            finding = f"{place}.mirror.camera is {partner_name!r}, whose {field} is {partner_value}"
+            yield f"{finding}; give it that of {place}, {own_value}"
+    region = camera.region or WHOLE
+    expected = flipped_region(partner.region or WHOLE, camera.mirror.flip)
     if [round(share, 6) for share in region] != expected:
-        finding = f"the region of {called} is {list(region)}"
-        yield f"{where}: {finding}; expected that of {other!r} in the mirror, {expected}"
+        finding = f"the region of {place} is {list(region)}"
+        yield f"{place}.mirror: {finding}; expected that of {partner_name!r} in the mirror, {expected}"
+
+
+def _place(record: Config, name: str) -> str:
+    """The path of a camera in the configuration of the data, such as images.front."""
+    return f"images.{name}" if name in record.images else f"depth.{name}"

@@ -11,7 +11,6 @@ from typing import Any
 from dp_prior.config import Config, ConfigError
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.errors import DataError
-from dp_prior.data.formats.unread_layouts import refuse_unread_layout
 from dp_prior.data.pictures.images import ImagesConfig
 from dp_prior.data.recorded.selection import ActionConfig
 from dp_prior.files.durable import write_new
@@ -20,6 +19,7 @@ from dp_prior.files.json_text import readable_json
 from dp_prior.files.regular_files import expanded
 from dp_prior.run.config import TrainConfig
 from dp_prior_foreign.recognition import known_kind, record_of_kind
+from dp_prior_foreign.unread_layouts import refuse_unread_layout
 from dp_prior_studio.inspection.beside_images import unread_beside
 from dp_prior_studio.inspection.embeddings import embeddings_at, find_in_rows, read_rows
 from dp_prior_studio.inspection.finding import Finding, ranked

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from dp_prior.envs.fingerprint import differences
-from dp_prior.evaluation.bootstrap import STATISTICS, bootstrap, interval
 from dp_prior.evaluation.interval import UNBOUNDED, mean_interval, of_difference
+from dp_prior_studio.pages.bootstrap import STATISTICS, bootstrap, interval
 from dp_prior_studio.pages.charts import overlay
 from dp_prior_studio.pages.drawing import Chart, Drawing
 from dp_prior_studio.pages.evaluation_report import EvaluationReport

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dp_prior.config import ConfigError
-from dp_prior.data.embeddings.written import EmbeddingsRecord, Job, write_embeddings
+from dp_prior.data.embeddings.written import EmbeddingsRecord
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.choice import ALL_EPISODES
 from dp_prior.data.formats.npz import NpzStoreConfig
@@ -19,6 +19,7 @@ from dp_prior.data.recorded.mixture import MixtureConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.run.changes import kind_of
+from dp_prior_foreign.writers.embeddings_writer import Job, write_embeddings
 from tests.data.formats.lerobot import test_dataset as lerobot
 from tests.data.recorded.test_recorded_sets import FOLDER, need
 from tests.messages import naming, told

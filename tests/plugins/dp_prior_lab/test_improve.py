@@ -378,7 +378,7 @@ def test_all_known_seeds_count_where_a_set_has_the_name_of_its_rollouts_and_seed
 def test_seeds_of_episodes_that_are_left_out_are_not_known_and_their_files_not_read(tmp_path, monkeypatch):
     """Of a data set on the Hub only the files of the chosen episodes are there."""
     pytest.importorskip("pyarrow")
-    monkeypatch.setattr("dp_prior.data.formats.lerobot.lerobot_writer.FILE_BYTES", 1)
+    monkeypatch.setattr("dp_prior_foreign.writers.lerobot_writer.FILE_BYTES", 1)
     arrays = demonstrations(4, seed=3)
     lengths = np.diff(arrays["episode_ends"], prepend=0)
     np.savez(tmp_path / "toy.npz", **arrays, seed=np.repeat([1, 2000, 3, 4], lengths))

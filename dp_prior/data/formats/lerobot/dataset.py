@@ -22,12 +22,10 @@ from dp_prior.data.formats.choice import ALL_EPISODES, ChoiceConfig
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.formats.lerobot.frames import lerobot_frames, videos_of
 from dp_prior.data.formats.lerobot.hub import COLUMNS, METADATA, download, files_of_cameras, files_of_episodes
-from dp_prior.data.formats.lerobot.lerobot_writer import as_videos, says_tasks, write_lerobot
 from dp_prior.data.formats.lerobot.meta import COUNTED, LeRobotMeta, TableFile
 from dp_prior.data.formats.lerobot.rollouts import is_passed, rollout_gaps
 from dp_prior.data.formats.lerobot.salvage import salvage
 from dp_prior.data.formats.lerobot.tables import read_columns, to_numpy
-from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord, RolloutNeeds
 from dp_prior.data.frames import FrameContents, FrameFile, FrameSource
 from dp_prior.files.entry_points import needing
@@ -125,10 +123,6 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
         meta, lines = salvage(expanded(self.local({}, ()).path), left_out)
         return LeRobotStore(meta), lines
 
-    def write(self, recording: Recording) -> None:
-        """See `EpisodeStoreRecord` and `write_lerobot`."""
-        write_lerobot(recording, self.path)
-
     def passes(self, key: str, name: str) -> bool:
         """See `EpisodeStoreRecord`; the program is `lerobot-rollout`."""
         return is_passed(key, name)
@@ -136,12 +130,6 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
     def rollout_gaps(self, needs: RolloutNeeds) -> list[str]:
         """See `EpisodeStoreRecord`; the program is `lerobot-rollout`."""
         return list(rollout_gaps(needs))
-
-    def losses(self, recording: Recording) -> list[str]:
-        names = ", ".join(as_videos(recording))
-        videos = [f"{names}: compressed as video, as LeRobot does; --pictures keeps every pixel"] if names else []
-        lost = f"{len(recording.tasks)} instructions are not written; no key {TASK!r} says which step has which"
-        return videos if says_tasks(recording) else [*videos, f"tasks: {lost}"]
 
 
 class LeRobotStore(EpisodeStore):

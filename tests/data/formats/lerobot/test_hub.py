@@ -22,9 +22,9 @@ from dp_prior.job.accelerator import make_accelerator
 from dp_prior.job.ranks import Ranks
 from dp_prior.run.assembly import with_local_data
 from dp_prior.run.config import TrainConfig
-from dp_prior.run.embed import embed_data
 from dp_prior.run.evaluate import evaluate_checkpoint
 from dp_prior_foreign.convert import convert
+from dp_prior_foreign.embed import embed_data
 from tests.data.frames.recordings import pictures, write_lerobot
 from tests.messages import naming, told
 from tests.tiny import tiny, train, write
@@ -244,7 +244,7 @@ def test_frames_of_a_repository_are_embedded(hub, tmp_path, monkeypatch):
     contents = files(tmp_path / "d")
     hub.create(REPO, files=contents)
     key = next(path for path in contents if path.endswith(".mp4")).split("/")[1]
-    monkeypatch.setattr("dp_prior.run.embed.named", lambda model: FirstPixel())
+    monkeypatch.setattr("dp_prior_foreign.embed.named", lambda model: FirstPixel())
     found = []
     for name, episodes in (("hub", {"repo": REPO}), ("disk", {"path": str(tmp_path / "d")})):
         data = {

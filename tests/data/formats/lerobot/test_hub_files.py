@@ -30,8 +30,8 @@ def recorded(request, tmp_path, monkeypatch):
     """Four episodes with a camera, each in files of its own."""
     folder = write_lerobot(tmp_path / "v2.1", pictures(20, 64, 64), LENGTHS, "v2.1", "video")
     if request.param == "v3.0":
-        monkeypatch.setattr("dp_prior.data.formats.lerobot.lerobot_writer.FILE_BYTES", 1)
-        monkeypatch.setattr("dp_prior.data.formats.lerobot.camera_videos.VIDEO_BYTES", 0)
+        monkeypatch.setattr("dp_prior_foreign.writers.lerobot_writer.FILE_BYTES", 1)
+        monkeypatch.setattr("dp_prior_foreign.writers.camera_videos.VIDEO_BYTES", 0)
         convert(folder, tmp_path / "v3.0", "lerobot")
     return tmp_path / request.param
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from dp_prior.cli import main
 from dp_prior.config import ConfigError
-from dp_prior.data.embeddings.written import EmbeddingsRecord, Job, write_embeddings
+from dp_prior.data.embeddings.written import EmbeddingsRecord
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats import table_file
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
@@ -22,6 +22,7 @@ from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.run.config import TrainConfig
 from dp_prior.tracking.jsonl import read_rows
 from dp_prior_foreign.convert import convert
+from dp_prior_foreign.writers.embeddings_writer import Job, write_embeddings
 from dp_prior_studio.inspection import roles as naming_of_keys
 from dp_prior_studio.inspection import survey as surveying
 from dp_prior_studio.inspection.inspect import inspect, next_command, write_config

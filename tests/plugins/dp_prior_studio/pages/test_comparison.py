@@ -138,8 +138,8 @@ def test_runs_of_one_name_are_told_apart_by_their_place():
 
 
 def test_configurations_are_folded_over_seeds_and_episodes_by_the_stratified_bootstrap():
-    from dp_prior.evaluation.bootstrap import bootstrap, interval, mean
     from dp_prior.evaluation.episode_metrics import worst_tenth
+    from dp_prior_studio.pages.bootstrap import bootstrap, interval, mean
 
     scores = np.random.default_rng(0).uniform(size=(2, 3, 12))
     runs = [

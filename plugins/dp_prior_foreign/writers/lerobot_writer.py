@@ -12,9 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dp_prior.config import Config
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.episode_store import TASK
-from dp_prior.data.formats.lerobot.camera_videos import (
+from dp_prior.data.formats.lerobot.meta import COUNTED
+from dp_prior.data.formats.recording import Recording
+from dp_prior.data.frames.colours import COLOURS
+from dp_prior.data.frames.depths import MILLIMETRES, Depths
+from dp_prior.files.durable import publish, temporary_directory
+from dp_prior.files.entry_points import needing
+from dp_prior.tensors.pixels.picture_files import import_pillow
+from dp_prior_foreign.writers.camera_videos import (
     FILES_PER_CHUNK,
     LEAST_SIDE,
     MOST_FPS,
@@ -25,14 +33,7 @@ from dp_prior.data.formats.lerobot.camera_videos import (
     place_of,
     video_info,
 )
-from dp_prior.data.formats.lerobot.lerobot_statistics import Statistics, number_statistics, pixel_statistics, pooled
-from dp_prior.data.formats.lerobot.meta import COUNTED
-from dp_prior.data.formats.recording import Recording
-from dp_prior.data.frames.colours import COLOURS
-from dp_prior.data.frames.depths import MILLIMETRES, Depths
-from dp_prior.files.durable import publish, temporary_directory
-from dp_prior.files.entry_points import needing
-from dp_prior.tensors.pixels.picture_files import import_pillow
+from dp_prior_foreign.writers.lerobot_statistics import Statistics, number_statistics, pixel_statistics, pooled
 
 if TYPE_CHECKING:
     import pyarrow
@@ -44,6 +45,19 @@ LISTED_AT_ONCE = 1000
 """Episodes in a row group of meta/episodes, which has ten columns for each feature."""
 
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+
+
+def write(record: Config, recording: Recording) -> None:
+    """See `EpisodeStoreRecord.write`. Args: record: a `LeRobotStoreConfig`."""
+    write_lerobot(recording, record.path)
+
+
+def losses(record: Config, recording: Recording) -> list[str]:
+    """See `EpisodeStoreRecord.losses`."""
+    names = ", ".join(as_videos(recording))
+    videos = [f"{names}: compressed as video, as LeRobot does; --pictures keeps every pixel"] if names else []
+    lost = f"{len(recording.tasks)} instructions are not written; no key {TASK!r} says which step has which"
+    return videos if says_tasks(recording) else [*videos, f"tasks: {lost}"]
 
 
 def write_lerobot(recording: Recording, path: Path) -> None:
@@ -63,22 +77,26 @@ def write_lerobot(recording: Recording, path: Path) -> None:
         videos = {name: CameraVideos(place, name, recording.fps) for name in as_videos(recording)}
         for file in (tables, listing, *videos.values()):
             opened.callback(file.close)
-        for episode, (begin, end) in enumerate(zip([0, *recording.ends[:-1]], recording.ends, strict=True)):
-            columns = {name: _column(values[begin:end]) for name, values in arrays.items()}
-            statistics = {name: number_statistics(values[begin:end]) for name, values in arrays.items()}
-            filmed: dict[str, Any] = {}
+        begin = 0
+        for episode, end in enumerate(recording.ends.tolist()):
+            episode_arrays = {name: values[begin:end] for name, values in arrays.items()}
+            columns = {name: _column(values) for name, values in episode_arrays.items()}
+            statistics = {name: number_statistics(values) for name, values in episode_arrays.items()}
+            places: dict[str, Any] = {}  # of the episode in the files of videos
             for name, blocks in frames.items():
                 block = next(blocks)
                 block = block if block.dtype == np.uint8 else _millimetres(block, name)
                 statistics[name] = pixel_statistics(block)
                 if name in videos:
-                    filmed |= videos[name].add(block)
+                    places |= videos[name].add(block)
                 else:
                     columns[name] = _pictures(block)
-            tasks = [_tasks(recording)[i] for i in sorted(set(arrays[TASK][begin:end].tolist()))]
-            row = {"episode_index": episode, "tasks": tasks, "length": int(end - begin), **tables.add(columns)}
-            row |= {"dataset_from_index": int(begin), "dataset_to_index": int(end), **filmed}
+            task_numbers = sorted(set(episode_arrays[TASK].tolist()))
+            row = {"episode_index": episode, "tasks": [_tasks(recording)[number] for number in task_numbers]}
+            row |= {"length": end - begin, **tables.add(columns)}
+            row |= {"dataset_from_index": begin, "dataset_to_index": end, **places}
             listing.add(row, statistics)
+            begin = end
         for blocks in frames.values():
             next(blocks, None)  # checks that no frame is left
         opened.close()

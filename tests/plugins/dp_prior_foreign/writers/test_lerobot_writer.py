@@ -44,7 +44,7 @@ def test_each_episode_has_its_statistics_however_many_are_listed_at_once(source,
     """LeRobot loads no list of episodes whose files have different columns, so it could not append without them."""
     pq = pytest.importorskip("pyarrow.parquet")
     convert(source, tmp_path / "one", "lerobot")
-    monkeypatch.setattr("dp_prior.data.formats.lerobot.lerobot_writer.LISTED_AT_ONCE", 2)
+    monkeypatch.setattr("dp_prior_foreign.writers.lerobot_writer.LISTED_AT_ONCE", 2)
     convert(source, tmp_path / "two", "lerobot")
     listings = [pq.read_table(tmp_path / name / "meta/episodes/chunk-000/file-000.parquet") for name in ("one", "two")]
     assert listings[0].equals(listings[1]) and str(listings[0].schema) == str(listings[1].schema)

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from dp_prior.data.formats.lerobot.lerobot_statistics import QUANTILES, number_statistics, pixel_statistics, pooled
+from dp_prior_foreign.writers.lerobot_statistics import QUANTILES, number_statistics, pixel_statistics, pooled
 
 
 def test_quantiles_are_values_that_occur_and_shapes_are_those_of_the_last_axis():

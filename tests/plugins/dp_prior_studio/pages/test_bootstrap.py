@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from dp_prior.evaluation.bootstrap import STATISTICS, bootstrap, interval, mean, solved
 from dp_prior.evaluation.episode_metrics import worst_tenth
+from dp_prior_studio.pages.bootstrap import STATISTICS, bootstrap, interval, mean, solved
 
 
 def test_statistics():

@@ -15,7 +15,7 @@ import torch
 
 from dp_prior.config import Config, ConfigError, an
 from dp_prior.data.embeddings.metadata import read_table
-from dp_prior.data.embeddings.written import COLUMN, EmbeddingsRecord, Job, cut_warnings, write_embeddings
+from dp_prior.data.embeddings.written import COLUMN, EmbeddingsRecord, cut_warnings
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import reading
 from dp_prior.data.frames.frame_column import build_caches
@@ -26,6 +26,7 @@ from dp_prior.data.recorded.selection import ACTION, read_selected
 from dp_prior.embedders import Embedder, named
 from dp_prior.run.config import TrainConfig
 from dp_prior.tensors.pixels.picture_files import encoded_picture, import_pillow
+from dp_prior_foreign.writers.embeddings_writer import Job, write_embeddings
 
 PICTURES_REMEMBERED = 64
 """Captions of one picture are near each other."""

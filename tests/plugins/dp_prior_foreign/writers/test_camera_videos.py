@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from dp_prior.data.formats.lerobot.camera_videos import place_of
 from dp_prior.tensors.pixels.video_files import opened_video
 from dp_prior_foreign.convert import convert
+from dp_prior_foreign.writers.camera_videos import place_of
 from tests.data.formats.conftest import LENGTHS, N, arrays
 from tests.data.frames.recordings import ends_of, pictures
 from tests.extras import needs
@@ -36,7 +36,7 @@ def moving(n, height=64, width=82):
 def test_cameras_become_videos_whose_frames_stand_at_the_times_of_their_steps(filmed, tmp_path, fps, most, monkeypatch):
     import pyarrow.parquet as pq
 
-    monkeypatch.setattr("dp_prior.data.formats.lerobot.camera_videos.VIDEO_BYTES", most)
+    monkeypatch.setattr("dp_prior_foreign.writers.camera_videos.VIDEO_BYTES", most)
     assert told(convert(filmed, tmp_path / "d", "lerobot", fps=fps), "front", "video", "--pictures")
     store = read(tmp_path / "d", "lerobot")
     frames = store.frames("front", store.episode_ends)
