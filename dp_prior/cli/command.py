@@ -148,7 +148,7 @@ class Command(click.Command):
     def invoke(self, context: click.Context) -> object:
         quiet()
         escape_unencodable()
-        with _ended_by_sigterm(*self.terminated), self.watch_of_launcher(), exit_codes():
+        with exit_codes(), _ended_by_sigterm(*self.terminated), self.watch_of_launcher(), exit_codes():
             if "modules" not in context.params:  # see `late_modules_option`
                 import_modules(imported := context.params.pop("imported", ()))
                 context.meta[IMPORTED] = bool(imported)

@@ -1,5 +1,6 @@
 """What all commands share: imports, warnings, output that nobody takes."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -179,6 +180,23 @@ def test_an_error_of_the_main_rank_is_silent_on_the_others_with_the_same_code(ca
     with pytest.raises(SystemExit) as caught, exit_codes():
         raise error
     assert caught.value.code == 64 and capsys.readouterr().err == ""
+
+
+def test_sigterm_while_a_command_ends_is_the_same_line_and_code(capsys):
+    class Ending(Command):
+        @contextlib.contextmanager
+        def watch_of_launcher(self):
+            yield
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    @click.command(cls=Ending)
+    def works():
+        pass
+
+    with pytest.raises(SystemExit) as caught:
+        works.main([])
+    said = capsys.readouterr().err
+    assert caught.value.code == 143 and told(said, "SIGTERM") and said.count("\n") == 1
 
 
 @pytest.mark.parametrize("wrapped", [RuntimeError, ValueError, ConfigError.__base__])
