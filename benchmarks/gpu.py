@@ -3,10 +3,11 @@
     python -m benchmarks.gpu --out runs/gpu
 
 A call ends by itself within `--limit` (9 minutes), with code 75 while something is left; the next one goes on from
-there. In this order: the tests that need a GPU, steps per second and peak memory of the image recipes, the policy of
-`pusht_image_gpu.json` with 500 test episodes, the other steps, then the published recipe. Results are in
-OUT/results.jsonl as soon as they are measured, and in OUT/report.md. `--device cpu --small` rehearses all of it in
-minutes, with tiny networks.
+there. In this order: the tests that need a GPU; the step of the published image policy and of `pusht_image_gpu.json` as
+they are by default and without compilation, beside those of LeRobot and Stanford, with kernels and peak memory; a chunk
+drawn for 1 and 56 rows; the policy of `pusht_image_gpu.json` with 500 test episodes; the other steps; the published
+recipe. Results are in OUT/results.jsonl as soon as they are measured, and in OUT/report.md. `--device cpu --small`
+rehearses all of it in minutes, with tiny networks.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ ROOT = Path(__file__).parent.parent
 MORE = 75
 """Exit code while something is left, as of a training run that was stopped by its time limit."""
 
-MODES = ("off", "default", "reduce-overhead", "max-autotune")
+MODES = ("off", "auto", "default", "reduce-overhead", "max-autotune")
+PEER_MODES = ("off", "default")
+ACTING = {"b1": 1, "b56": 56}
+"""Rows of observations for which a chunk is drawn."""
+
 RECIPES = {"pusht_image_gpu": "fast", "pusht_image_paper": "image"}
 SIZES = {"state": ("256,512,1024", 256), "image": ("512,1024,2048", 64), "fast": ("128,256,512", 256)}
 Case = tuple[str, str, str, str]
@@ -103,16 +108,26 @@ def check(job: Job) -> None:
 
 
 def first_steps(job: Job) -> list[Case]:
-    """The steps that decide how the recipes are trained, and LeRobot's step of the same network."""
-    quick = [mode for mode in MODES if mode != "max-autotune"]
-    cases = [("ours", kind, "bf16", mode) for kind, mode in itertools.product(("fast", "image"), quick)]
-    cases.append(("ours", "image", "fp32", "off"))
-    absent = peers.missing()
-    if absent is None:
-        cases += [("lerobot", "image", precision, "off") for precision in ("bf16", "fp32")]
-    elif "LeRobot" not in job.results:
-        job.note("LeRobot", f"NOT MEASURED: {absent}")
-    return [case for case in cases if not job.is_small or case[3] == "off"]  # the others are the same code
+    """The default beside no compilation, the steps of others with the same network, and then the other modes."""
+    cases: list[Case] = []
+    for precision in ("fp32", "bf16"):
+        cases += [("ours", "image", precision, mode) for mode in ("auto", "off")]
+    cases += [("ours", "fast", "bf16", mode) for mode in ("auto", "off")]
+    lacking = {"lerobot": peers.missing(), "stanford": peers.missing("diffusion_policy", "packages/robomimic")}
+    for peer, absent in lacking.items():
+        if absent is None:
+            cases += [(peer, "image", precision, mode) for precision in ("fp32", "bf16") for mode in PEER_MODES]
+        elif peer not in job.results:
+            job.note(peer, f"NOT MEASURED: {absent}")
+    quick = ("default", "reduce-overhead")
+    cases += [("ours", kind, "bf16", mode) for kind, mode in itertools.product(("fast", "image"), quick)]
+    return [case for case in cases if not job.is_small or case[3] in ("auto", "off")]  # the others are the same code
+
+
+def acting_cases(job: Job) -> list[Case]:
+    """A chunk in ten steps of DDIM, by number of rows."""
+    modes = ("off",) if job.is_small else ("off", "reduce-overhead")
+    return [("acting", f"image {rows}", "fp32", mode) for rows in ACTING for mode in modes]
 
 
 def further_steps(job: Job) -> list[Case]:
@@ -126,12 +141,13 @@ def further_steps(job: Job) -> list[Case]:
 
 def throughput(job: Job, cases: list[Case]) -> None:
     """Measure windows per second and peak memory of a training step in each case."""
-    for variant, kind, precision, mode in cases:
-        name = f"step {kind} {variant} {precision} {mode}"
+    for variant, subject, precision, mode in cases:
+        name, (kind, *rows) = f"step {subject} {variant} {precision} {mode}", subject.split()
         if name in job.results:
             continue
         job.needs(180 if mode == "max-autotune" else 90)
         widths, batch_size = ("16,32", 4) if job.is_small else SIZES[kind]
+        batch_size = ACTING[rows[0]] if rows else batch_size
         steps = ["--steps", "2", "--warm-up", "1"] if job.is_small else ["--steps", "30", "--warm-up", "10"]
         arguments = [variant, "--kind", kind, "--widths", widths, "--batch-size", str(batch_size), *steps]
         try:
@@ -143,7 +159,8 @@ def throughput(job: Job, cases: list[Case]) -> None:
             continue
         ms = sorted(measurement["ms"])[len(measurement["ms"]) // 2]
         rate = {"ms": round(ms, 3), "windows_per_s": round(1e3 * batch_size / ms, 1)}
-        memory = {"peak_mb": round(measurement["peak_mb"]), "warm_up_s": round(measurement["warm_up_s"], 1)}
+        memory = {"peak_mb": round(measurement["peak_mb"]), "kernels": measurement["kernels"]}
+        memory |= {"warm_up_s": round(measurement["warm_up_s"], 1)}
         job.note(name, rate | memory)
 
 
@@ -261,15 +278,16 @@ def report(job: Job) -> Iterator[str]:
     yield ""
     if job.data is None:
         yield "- the recorded demonstrations were not found: trained on the scripted ones of this repository"
-    if "LeRobot" in job.results:
-        yield f"- LeRobot's step: {job.results['LeRobot']}"
+    for peer in sorted({"lerobot", "stanford"} & job.results.keys()):
+        yield f"- the step of {peer}: {job.results[peer]}"
     if check := job.results.get("check"):
         yield f"- tests that need a GPU: {'passed' if check['passed'] else 'FAILED'}, {check['summary']}"
-    yield from ("", "| step | ms | windows/s | peak MB |", "|---|---:|---:|---:|")
+    yield from ("", "| step | ms | windows/s | kernels | peak MB |", "|---|---:|---:|---:|---:|")
     for key, step in job.results.items():
         if key.startswith("step "):
             has_failed = "failed" in step
-            values = ("failed", "", "") if has_failed else (step["ms"], step["windows_per_s"], step["peak_mb"])
+            columns = ("ms", "windows_per_s", "kernels", "peak_mb")
+            values = ("failed", "", "", "") if has_failed else [step[column] for column in columns]
             yield f"| {key[5:]} | {' | '.join(map(str, values))} |"
     yield ""
     for recipe in RECIPES:
@@ -296,7 +314,7 @@ def main(out: Path, device: str, small: bool, data: Path, limit_s: float) -> Non
     is_done = False
     try:
         check(job)
-        throughput(job, first_steps(job))
+        throughput(job, [*first_steps(job), *acting_cases(job)])
         train(job, "pusht_image_gpu")
         test(job, "pusht_image_gpu")
         throughput(job, further_steps(job))

@@ -2,7 +2,9 @@
 
     python -m benchmarks.steps ours --precision bf16 --compile reduce-overhead --device cuda
 
-prints one line of JSON: milliseconds of each step and the peak memory in MB.
+prints one line of JSON: milliseconds of each step, the kernels that a step asks for (on a CPU the operators of torch)
+and the peak memory in MB. `--compile auto` is the default of `train.compile` where much training is left; on a CPU it
+is rehearsed with a backend that compiles nothing. `acting` draws a chunk in ten steps of DDIM for every row.
 """
 
 from __future__ import annotations
@@ -35,10 +37,33 @@ def ours(kind: str, widths: tuple[int, ...], batch_size: int, precision: str, co
     spec = image_policy.STATE_SPEC if kind == "state" else image_policy.SPEC
     trainer = image_policy.trainer(image_policy.record(widths, settings, RECIPES[kind]), spec)
     batch = image_policy.batch(batch_size, trainer.device, spec)
+    if compile_mode == "auto":
+        from dp_prior_lab.compile_choice import choose
+
+        compile_function = torch.compile
+        if trainer.device.type == "cpu":
+            torch.compile = lambda function, options, dynamic: compile_function(function, backend="aot_eager")
+        trainer.loader.global_batch = lambda samples_seen: [batch]
+        print(f"train.compile auto: {choose(trainer)}", file=sys.stderr)
     return lambda: trainer.step([batch])
 
 
-def lerobot(widths: tuple[int, ...], batch_size: int, precision: str, device: str) -> Step:
+def acting(kind: str, widths: tuple[int, ...], batch_size: int, precision: str, compile_mode: str, device: str) -> Step:
+    """A chunk for every row of a batch, drawn in ten steps of DDIM."""
+    from benchmarks import image_policy
+    from dp_prior.diffusion.sampler import DDIM
+    from dp_prior.tensors.randomness import Randomness
+
+    spec = image_policy.STATE_SPEC if kind == "state" else image_policy.SPEC
+    policy = image_policy.policy(image_policy.record(widths, (), RECIPES[kind]), spec).eval().to(device)
+    if precision == "bf16":
+        policy.cast_weights(torch.bfloat16)
+    batch, sampler = image_policy.batch(batch_size, device, spec), DDIM(steps=10, compile=compile_mode)
+    random = Randomness.from_counts(0, "acting", batch.ids)
+    return torch.no_grad()(lambda: policy.predict(batch.cond, random, sampler))
+
+
+def lerobot(widths: tuple[int, ...], batch_size: int, precision: str, compile_mode: str, device: str) -> Step:
     """LeRobot's policy with its optimizer and clipping; it is given normalised float pixels, and has no average."""
     from benchmarks import image_policy, peers
 
@@ -51,10 +76,11 @@ def lerobot(widths: tuple[int, ...], batch_size: int, precision: str, device: st
         "action_is_pad": ~batch.mask,
     }
     optimizer = torch.optim.Adam(policy.parameters(), lr=1e-4, betas=(0.95, 0.999), weight_decay=1e-6)
-    return _plain_step(lambda: policy(inputs)[0], policy, optimizer, precision, device, max_norm=10.0)
+    loss = _as_compiled(lambda: policy(inputs)[0], compile_mode)
+    return _plain_step(loss, policy, optimizer, precision, device, max_norm=10.0)
 
 
-def stanford(widths: tuple[int, ...], batch_size: int, precision: str, device: str) -> Step:
+def stanford(widths: tuple[int, ...], batch_size: int, precision: str, compile_mode: str, device: str) -> Step:
     """Stanford's policy with its optimizer and moving average; it is given normalised float pixels."""
     from benchmarks import image_policy, peers
 
@@ -73,7 +99,27 @@ def stanford(widths: tuple[int, ...], batch_size: int, precision: str, device: s
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-4, betas=(0.95, 0.999), weight_decay=1e-6)
     average = EMAModel(copy.deepcopy(policy), power=0.75, max_value=0.9999)
     after = lambda: average.step(policy)  # noqa: E731
-    return _plain_step(lambda: policy.compute_loss(inputs), policy, optimizer, precision, device, after=after)
+    loss = _as_compiled(lambda: policy.compute_loss(inputs), compile_mode)
+    return _plain_step(loss, policy, optimizer, precision, device, after=after)
+
+
+def _as_compiled(loss: Callable[[], torch.Tensor], mode: str) -> Callable[[], torch.Tensor]:
+    """The loss of other code by torch's compiler, as its users would call it."""
+    return loss if mode == "off" else torch.compile(loss, mode=mode)
+
+
+def _kernels(step: Step, device: str) -> int:
+    """Kernels that a step asks the GPU for, those inside of CUDA graphs included; on a CPU operators of torch."""
+    from torch.profiler import ProfilerActivity, profile
+
+    is_gpu = device == "cuda"
+    with profile(activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * is_gpu]) as profiler:
+        step()
+        if is_gpu:
+            torch.cuda.synchronize()
+    if is_gpu:
+        return sum(event.device_type is torch.autograd.DeviceType.CUDA for event in profiler.events())
+    return sum(event.name.startswith("aten::") for event in profiler.events())
 
 
 def _plain_step(
@@ -115,7 +161,7 @@ def products(kind: str, widths: tuple[int, ...], batch_size: int, precision: str
 
 
 @click.command(help=__doc__)
-@click.argument("variant", type=click.Choice(["ours", "lerobot", "stanford", "products"]))
+@click.argument("variant", type=click.Choice(["ours", "acting", "lerobot", "stanford", "products"]))
 @click.option("--kind", type=click.Choice(list(RECIPES)), default="image")
 @click.option("--widths", default="512,1024,2048")
 @click.option("--batch-size", default=64)
@@ -142,7 +188,9 @@ def main(
     elif variant == "products":
         step = products(kind, channels, batch_size, precision, device)
     else:
-        step = {"lerobot": lerobot, "stanford": stanford}[variant](channels, batch_size, precision, device)
+        peer = {"lerobot": lerobot, "stanford": stanford}.get(variant)
+        arguments = (channels, batch_size, precision, compile_mode, device)
+        step = acting(kind, *arguments) if peer is None else peer(*arguments)
     settle = torch.cuda.synchronize if device == "cuda" else lambda: None
     begun = time.perf_counter()
     for _ in range(warm_up):
@@ -156,7 +204,8 @@ def main(
         settle()
         times.append(1e3 * (time.perf_counter() - start))
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else memory.peak()
-    print(json.dumps({"ms": times, "peak_mb": peak / 1e6, "warm_up_s": first_s}))
+    result = {"ms": times, "peak_mb": peak / 1e6, "warm_up_s": first_s}
+    print(json.dumps(result | {"kernels": _kernels(step, device)}))
 
 
 def measure(arguments: Sequence[str], timeout_s: float = 600.0) -> dict[str, Any]:

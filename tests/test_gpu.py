@@ -3,6 +3,7 @@
 DP_PRIOR_TEST_DEVICE=cpu rehearses the tests themselves where there is none.
 """
 
+import contextlib
 import copy
 import json
 import os
@@ -20,6 +21,7 @@ from dp_prior.diffusion.sampler import DDIM
 from dp_prior.envs.toy import demonstrations
 from dp_prior.job.ranks import Ranks
 from dp_prior.networks.backbones.unet1d import UNet1DConfig
+from dp_prior.run import assembly
 from dp_prior.run.assembly import Assembly
 from dp_prior.run.config import TrainConfig
 from dp_prior.tensors import randomness
@@ -28,6 +30,8 @@ from dp_prior.tensors.crop import Crop
 from dp_prior.tensors.mixing_kernel import mixing_kernel
 from dp_prior.tensors.randomness import Randomness, derive_seed
 from dp_prior.training.trainer import PolicyTrainer
+from dp_prior_lab import compile_choice
+from tests.layouts import Layouts, channels_first
 from tests.test_device import Accelerator
 from tests.tiny import assert_equal, state, tiny, write
 
@@ -167,6 +171,34 @@ def test_compiled_steps_have_the_losses_of_plain_ones(tmp_path, kind, mode):
     plain = losses(*reversed(parts_on(DEVICE, tmp_path / "plain", kind)), steps=6)
     found = losses(*reversed(parts_on(DEVICE, tmp_path / "fast", kind, train__compile=mode)), steps=6)
     assert found == pytest.approx(plain, rel=1e-2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_default_of_a_long_training_has_the_losses_of_plain_steps(tmp_path, kind, monkeypatch):
+    torch.compiler.reset()
+    monkeypatch.setattr(assembly, "listeners", lambda event: [compile_choice.choose])
+    monkeypatch.setattr(compile_choice, "WORTH_S", 0.0)
+    if not IS_GPU:
+        compile_function = torch.compile
+        monkeypatch.setattr(assembly, "COMPILED", {DEVICE.type})
+        traced = lambda function, options, dynamic: compile_function(function, backend="aot_eager")  # noqa: E731
+        monkeypatch.setattr(torch, "compile", traced)
+    plain = losses(*reversed(parts_on(DEVICE, tmp_path / "plain", kind, train__compile="off")), steps=6)
+    parts, trainer = parts_on(DEVICE, tmp_path / "default", kind)
+    parts.choose_compilation(trainer)
+    print(trainer.compilation)
+    assert losses(trainer, parts, steps=6) == pytest.approx(plain, rel=1e-2)
+    assert trainer.compilation.startswith(("reduce-overhead", "off, a compiled micro-batch takes")), trainer.compilation
+
+
+def test_no_library_call_of_a_step_converts_a_memory_order():
+    torch.manual_seed(0)
+    with contextlib.nullcontext() if IS_GPU else channels_first("cpu"):
+        network = UNet1DConfig(down_dims=(32, 64, 128), step_embed_dim=16).create((16, 2), (1, 32)).to(DEVICE)
+        x, cond = torch.randn(4, 16, 2, device=DEVICE), torch.randn(4, 1, 32, device=DEVICE)
+        with Layouts() as layouts:
+            network(x, torch.arange(4, device=DEVICE), cond).square().sum().backward()
+    assert len(layouts.calls) > 40 and len(layouts.conversions) <= 1, layouts.conversions
 
 
 @pytest.mark.parametrize("widths", [(32, 64), (128, 256, 512)])

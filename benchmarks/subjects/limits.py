@@ -124,9 +124,9 @@ def _training_parts(network: nn.Module, inputs: tuple) -> dict[str, Callable[[],
 
 
 def _reading(n_weights: int) -> Callable[[], None]:
-    """A product of one row with a matrix of as many weights, which reads each weight once."""
-    matrix, row = torch.randn(max(1, round(n_weights / 1024)), 1024), torch.randn(1024)
-    return torch.no_grad()(lambda: torch.mv(matrix, row))
+    """The sum of as many numbers; a product with one row reads them more slowly."""
+    weights = torch.randn(n_weights)
+    return lambda: weights.sum()
 
 
 def _few_products(flops: int) -> Callable[[], None]:

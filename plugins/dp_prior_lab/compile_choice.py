@@ -171,7 +171,8 @@ def _on_all_ranks(trainer: PolicyTrainer, work: Callable[[], T]) -> tuple[T | No
         result = work()
     except Exception as error:  # of the compiler, the driver or a module: the reason is told, and nothing depends on it
         problem = " ".join(str(getattr(error, "problems", [error])[0]).split())
-        reason = f"{type(error).__name__}: {shorten(problem, 300, placeholder=' ...')}"
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        reason = kind + shorten(problem, 300, placeholder=" ...")
         if trainer.device.type == "cuda":
             torch.compiler.reset()
             torch.cuda.empty_cache()

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from benchmarks import gpu
 from benchmarks.results_file import ResultsFile
+from benchmarks.steps import measure
 from dp_prior import TrainConfig
 from tests.messages import naming
 
@@ -70,6 +71,34 @@ def test_compiling_must_gain_five_percent(job):
     assert gpu.fastest_mode(job, "fast") == "off"
     job.results["step fast ours bf16 default"] = {"ms": 9.0}
     assert gpu.fastest_mode(job, "fast") == "default"
+
+
+def test_the_default_and_eager_come_first_and_a_rehearsal_has_both(job, tmp_path, monkeypatch):
+    whole = gpu.Job(tmp_path / "whole", "cuda", tmp_path, False, 1000.0)
+    monkeypatch.setattr(gpu.peers, "missing", lambda *names: None)
+    cases = gpu.first_steps(whole)
+    assert cases[:2] == [("ours", "image", "fp32", "auto"), ("ours", "image", "fp32", "off")]
+    assert {("lerobot", "image", "fp32", "default"), ("stanford", "image", "fp32", "off")} <= {*cases}
+    assert len({*cases}) == len(cases) and {case[3] for case in gpu.first_steps(job)} == {"auto", "off"}
+    measured = []
+
+    def measure(arguments, left_s):
+        measured.append(arguments)
+        return {"ms": [2.0, 1.0, 3.0], "peak_mb": 5.0, "warm_up_s": 0.1, "kernels": 7}
+
+    monkeypatch.setattr(gpu, "measure", measure)
+    gpu.throughput(job, [("ours", "image", "fp32", "auto"), ("acting", "image b56", "fp32", "off")])
+    assert measured[1][:7] == ["acting", "--kind", "image", "--widths", "16,32", "--batch-size", "56"]
+    assert job.results["step image b56 acting fp32 off"]["windows_per_s"] == 28_000
+    assert "| image ours fp32 auto | 2.0 | 2000.0 | 7 | 5 |" in "\n".join(gpu.report(job))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("ours", "--compile", "off"), ("acting", "--kind", "state")])
+def test_a_step_tells_its_kernels(words):
+    arguments = [*words, "--widths", "16,32", "--batch-size", "4", "--steps", "2"]
+    measurement = measure(arguments)
+    assert len(measurement["ms"]) == 2 and measurement["kernels"] > 100 and measurement["peak_mb"] > 10
 
 
 def test_training_that_ran_out_of_time_is_started_again(job, monkeypatch):

@@ -3,14 +3,18 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from dp_prior.config import ConfigError
 from dp_prior.envs.toy import ToyConfig
+from dp_prior.inference import plans
 from dp_prior.inference.load import load_policy
 from dp_prior.run.config import TrainConfig
 from dp_prior_lab.players import Player, score_limits
+from dp_prior_robot.export import onnx_runtime
 from dp_prior_robot.export.write import write_export
+from tests.extras import needs
 from tests.messages import naming
 from tests.plugins.dp_prior_lab.test_compare import ROLLOUTS
 from tests.tiny import tiny, train, write
@@ -102,3 +106,30 @@ def test_an_export_plays(runs, tmp_path):
     other = tmp_path / "other"
     write_export(load_policy(runs["two"]), other, "onnx", source="other")  # other weights, of the same sizes
     assert player(str(other), given=given).identity["files"] != player(str(folder), given=given).identity["files"]
+
+
+@pytest.mark.slow
+def test_a_player_acts_by_the_runtime_of_agents_where_that_is_faster(runs, tmp_path, monkeypatch):
+    """Compared policies and blind trials are loaded as a robot's are."""
+    needs("onnxscript", "onnx")
+    with player(runs["short"]).playing(0) as play:
+        expected = play(range(2))
+    measured, evaluations = onnx_runtime.OnnxNetwork._measured, []
+
+    def faster(self, inputs):
+        measured(self, inputs)
+        run = self._run
+        self._run = lambda values: evaluations.append(len(values[0])) or run(values)
+        return 1.0, 0.1
+
+    monkeypatch.setattr(onnx_runtime, "FEWEST_WEIGHTS", 0)
+    monkeypatch.setattr(onnx_runtime, "MEASURED_S", 0.0)
+    monkeypatch.setattr(onnx_runtime, "CACHE", tmp_path)
+    monkeypatch.setattr(onnx_runtime.OnnxNetwork, "_measured", faster)
+    monkeypatch.setattr(plans, "listeners", lambda event: [onnx_runtime.accelerate] if event == "runtimes" else [])
+    with player(runs["short"]).playing(0) as play:
+        rows = play(range(2))
+    assert evaluations, "the network ran in onnxruntime"
+    for row, before in zip(rows, expected, strict=True):
+        assert (row["seed"], row["success"]) == (before["seed"], before["success"])
+        np.testing.assert_allclose(row["score"], before["score"], atol=1e-4)
