@@ -104,6 +104,18 @@ def test_a_description_without_data_adds_nothing_to_the_error():
     assert str(found.value).endswith("make --out a.npz")  # can be copied
 
 
+def test_the_recipe_of_fifty_tasks_by_a_camera_keeps_lerobots_protocol():
+    """One moved camera, the hand, an instruction, and ten episodes of each task, also with wrong instructions."""
+    config = TrainConfig.from_json_path(ROOT / "configs/policy/metaworld_mt50_camera.json")
+    (camera,) = config.data.images
+    assert config.data.images[camera].render.camera == camera == "corner2_near"
+    assert {"corner2_near", "instruction"} == config.task.encoders.keys() and [*config.data.obs] == ["hand"]
+    played = [*config.test, config.evaluate[-1]]
+    assert all(entry.env.task == "MT50" and entry.env.cameras == {camera: (96, 96)} for entry in played)
+    assert [(entry.n_episodes, [*entry.shuffle]) for entry in config.test] == [(500, []), (500, ["instruction"])]
+    assert {entry.env.max_steps for entry in played} == {500} and config.evaluate[-1].first_seed == 200000
+
+
 @pytest.mark.slow
 def test_paper_configuration_has_the_size_of_the_paper():
     config = TrainConfig.from_json_path(ROOT / "configs/policy/pusht_state_paper.json")

@@ -17,9 +17,15 @@ from dp_prior.config import Config
 from dp_prior.files.entry_points import needing
 from dp_prior_worlds.opengl import open_renderer
 
-MetaWorldCamera = Literal["corner", "corner2", "corner3", "corner4", "topview", "behindGripper", "gripperPOV"]
+MetaWorldCamera = Literal[
+    "corner", "corner2", "corner2_near", "corner3", "corner4", "topview", "behindGripper", "gripperPOV"
+]
 
-UPSIDE_DOWN = ("corner", "corner2", "corner3", "corner4")  # as Meta-World mounts them
+MOVED: dict[str, tuple[str, tuple[float, float, float]]] = {"corner2_near": ("corner2", (0.75, 0.075, 0.7))}
+"""Cameras of Meta-World that stand elsewhere than there, and where in m: `corner2` as LeRobot's environment and others
+move it, so that the table fills the picture."""
+
+UPSIDE_DOWN = ("corner", "corner2", "corner2_near", "corner3", "corner4")  # as Meta-World mounts them
 BODIES, SITES, POSITIONS = 39, 16, 18  # largest numbers of a task
 SCENE = 1 + 3 * BODIES + 3 * SITES + POSITIONS
 TASKS_HELD = 10  # tasks that stay open at least, as many as MT10 has; a task takes 90 MB, and opening it 0.5 s
@@ -31,7 +37,8 @@ class MetaWorldRendererConfig(Config):
     type: Literal["metaworld"] = "metaworld"
 
     camera: MetaWorldCamera = "corner4"
-    """Camera of Meta-World. Pictures of the four in a corner, which are mounted upside down, are turned upright."""
+    """Camera of Meta-World; `corner2_near` is `corner2` where LeRobot's environment puts it. Pictures of those in a
+    corner, which are mounted upside down, are turned upright."""
 
     shadows: bool = False
     """Draw shadows and reflections, as Meta-World's own pictures have them: five times the time on a CPU."""
@@ -93,6 +100,9 @@ class _Stage:
 
         self._config = config
         self._model = model = mujoco.MjModel.from_xml_path(str(environments()[task].model_name.fget(None)))
+        self._camera, place = MOVED.get(config.camera, (config.camera, None))
+        if place is not None:
+            model.cam_pos[model.camera(self._camera).id] = place
         self._data = mujoco.MjData(model)
         self._renderer = open_renderer(model, size, shadows=config.shadows, owner=self)
         for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
@@ -108,7 +118,7 @@ class _Stage:
             rest = rest[room:]
         mujoco.mj_kinematics(self._model, self._data)
         mujoco.mj_camlight(self._model, self._data)
-        self._renderer.update_scene(self._data, self._config.camera)
+        self._renderer.update_scene(self._data, self._camera)
         frame = self._renderer.render()
         return frame[::-1, ::-1] if self._config.camera in UPSIDE_DOWN else frame
 

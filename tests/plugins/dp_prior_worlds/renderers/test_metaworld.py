@@ -115,6 +115,16 @@ for row in range(4):  # Meta-World's own picture of the live task, turned uprigh
         off = np.abs(own[0].astype(int) - theirs.render()[::-1, ::-1])
         assert (off > 1).mean() < 1e-3, (row, shadows, off.max())  # a scene has float32
         theirs.close()
+    live.model.cam_pos[2] = [0.75, 0.075, 0.7]  # as LeRobot's environment moves the third camera, corner2
+    mujoco.mj_camlight(live.model, live.data)
+    theirs = mujoco.Renderer(live.model, 48, 64)
+    for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
+        theirs.scene.flags[flag] = False
+    theirs.update_scene(live.data, "corner2")
+    own = MetaWorldRendererConfig(camera="corner2_near").create((48, 64))(obs["scene"][row : row + 1])
+    off = np.abs(own[0].astype(int) - theirs.render()[::-1, ::-1])
+    assert (off > 1).mean() < 1e-3, ("corner2_near", row, off.max())
+    theirs.close()
 
 for change in ({"camera": "topview"}, {"shadows": True}):
     assert (MetaWorldRendererConfig(**{"camera": "corner2", **change}).create((48, 64))(obs["scene"]) != seen).any()
