@@ -237,9 +237,13 @@ def _frames(story: Story) -> list[tuple[str, str]]:
 
 def _learning(drawing: Drawing, rows: list[dict[str, Any]], x: str, label: str) -> list[Chart]:
     """The learning curves of metrics with two values or more; a single value is in the table of measurements."""
-    counts = Counter(name for row in rows for name, value in row.items() if value is not None)
+    counts: Counter[str] = Counter()
+    for row in rows:
+        counts.update(name for name, value in row.items() if value is not None)
     single = {name for name, count in counts.items() if count < 2 and name not in (x, "step")}
-    drawn_rows = [{name: value for name, value in row.items() if name not in single} for row in rows]
+    drawn_rows = []
+    for row in rows:
+        drawn_rows.append({name: value for name, value in row.items() if name not in single})
     charts = []
     for figure in learning_curves(drawn_rows, x, label):
         title = f"{figure.axes[0].get_title(loc='left')}, over {label}"
