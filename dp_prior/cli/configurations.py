@@ -36,4 +36,4 @@ def _print_schema() -> None:
     from dp_prior.config.schema import json_schema
     from dp_prior.run.config import TrainConfig
 
-    echo(json.dumps(json_schema(TrainConfig), indent=2))
+    echo(json.dumps(json_schema(TrainConfig), indent=2), whole=True)

@@ -17,9 +17,11 @@ import click
 from dp_prior.files.printable import printable, wrapped
 
 
-def echo(text: object, *, err: bool = False) -> None:
-    """Print lines to stdout or stderr, control characters in names and messages as escapes; all commands print here."""
-    click.echo(_wrapped(printable(str(text)), sys.stderr) if err else printable(str(text)), err=err)
+def echo(text: object, *, err: bool = False, whole: bool = False) -> None:
+    """Print lines to stdout or stderr, control characters in names and messages as escapes; all commands print here.
+    `whole` keeps lines that a user copies unbroken at a terminal, such as JSON and commands."""
+    lines = printable(str(text))
+    click.echo(lines if whole else _wrapped(lines, sys.stderr if err else sys.stdout), err=err)
 
 
 def _wrapped(text: str, stream: TextIO | None) -> str:
@@ -37,7 +39,7 @@ def _show_traceback(kind: type[BaseException], error: BaseException, trace: Trac
 def say(line: str) -> None:
     """Print a line; ignores a closed pipe or a full disk, which must not end the training."""
     with contextlib.suppress(OSError):
-        echo(_wrapped(line, sys.stdout))
+        echo(line)
 
 
 @contextlib.contextmanager

@@ -43,7 +43,7 @@ def translate(words: tuple[str, ...], library: str | None, out: Path | None) -> 
     for line in translated.report(source_library, translation):
         echo(line, err=out is None)
     if out is None:
-        echo(translated.text(translation).rstrip("\n"))
+        echo(translated.text(translation).rstrip("\n"), whole=True)
         return
     write_new(out, translated.text(translation))
     echo(f"wrote {out}\nnext\n  dp-prior train {shlex.quote(str(out))} --check")

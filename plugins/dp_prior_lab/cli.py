@@ -76,7 +76,7 @@ def sweep(
         echo(f"wrote {slurm_array}: {len(planned)} trials\nnext\n  sbatch {shlex.quote(str(slurm_array))}")
         return
     if only_print:
-        echo("\n".join(trial.command(modules) for trial in planned))
+        echo("\n".join(trial.command(modules) for trial in planned), whole=True)
         return
     is_main = os.environ.get("RANK", "0") == "0"  # of ranks that a launcher starts
     code = run_trials(planned, say, is_main)

@@ -51,7 +51,7 @@ def inspect(
     tell = partial(echo, err=as_json)
     if as_json:
         content = {"version": 1, "data_sets": [inspection.to_json() for inspection in inspections]}
-        echo(json.dumps(content, indent=2))
+        echo(json.dumps(content, indent=2), whole=True)
     else:
         echo("\n".join(summary(inspections)))
     if html is not None:

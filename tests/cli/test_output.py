@@ -88,8 +88,10 @@ next
   dp-prior train mine.json --set=train.samples=24000 --set=data.batch_size=4"""
 
 
-def test_lines_for_a_terminal_break_between_words_and_commands_to_copy_stay(monkeypatch, tmp_path):
-    program = "import sys; from dp_prior.cli.output import echo, say; say(sys.argv[1]); echo(sys.argv[1], err=True)"
+@pytest.mark.parametrize("printing", ["say", "echo"])
+def test_lines_for_a_terminal_break_between_words_and_commands_to_copy_stay(printing, monkeypatch, tmp_path):
+    program = "import sys; from dp_prior.cli.output import echo, say; " + printing
+    program += "(sys.argv[1]); echo(sys.argv[1], err=True)"
     monkeypatch.setenv("COLUMNS", "40")
     for is_terminal in (True, False):
         words = [sys.executable, "-c", program, TABLE]
@@ -101,6 +103,14 @@ def test_lines_for_a_terminal_break_between_words_and_commands_to_copy_stay(monk
             if is_terminal:
                 assert max(map(len, lines[:-1])) <= 40
                 assert lines[1].startswith(f"{' ' * 16}200")
+
+
+def test_what_other_programs_read_stays_whole_at_a_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    program = "import sys; from dp_prior.cli.output import echo; text = sys.argv[1]"
+    program += "; echo(text, whole=True); echo(text, whole=True, err=True)"
+    text = json.dumps({"text": "words " * 20}, indent=2)
+    assert in_terminal([sys.executable, "-c", program, text]) == [text, text]
 
 
 def by_pipes(words):

@@ -35,6 +35,9 @@ LONGEST_UPRIGHT, MOST_LYING = 5, 60
 LONGEST_BESIDE = 12
 """Most characters of a dimension's name beside its panel; a longer name is a title above."""
 
+LONGEST_TITLE = 72
+"""Characters of a line of a title above a chart of bars."""
+
 WIDEST = 6.0
 """Inches of a figure that shares a row of the page with others; a wider one has a row of its own."""
 
@@ -79,7 +82,7 @@ def bars(values: Sequence[float], labels: Sequence[str], title: str, ylabel: str
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
     axes.set_ylabel(xlabel if lies else ylabel, fontsize=9, color=INK)
-    axes.set_title(title, fontsize=8, loc="left", color=INK)
+    axes.set_title(in_lines(title, LONGEST_TITLE), fontsize=8, loc="left", color=INK)
     return figure
 
 

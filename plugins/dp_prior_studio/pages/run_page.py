@@ -38,8 +38,8 @@ MOST_FILMS, MOST_BARS, MOST_DRAWS, MOST_LISTED = 200, 2000, 100, 5000
 MOST_POINTS = 50_000
 """Most numbers of sampled chunks drawn in a page; beyond this only every n-th action is drawn."""
 
-LEARNING = "Learning over samples"
-"""The section that is open beside films and scores."""
+LEARNING, HAPPENED = "Learning over samples", "What happened"
+"""The section and the table that are open beside films and scores."""
 
 _IN_WORDS = {
     "by_index": "along the chunk",
@@ -82,7 +82,7 @@ def run_page(story: Story, output: Path) -> Page:
         strips=[*_frames(story), *_pictures(story)],
         sections=[section for section in sections if section[1]],
         tables=[
-            ("What happened", ("step", "message"), errors),
+            (HAPPENED, ("step", "message"), errors),
             ("Test of the best weights", ("metric", "value"), [(n, f"{v:.6g}") for n, v in story.test.items()]),
             *_of_rollouts(story),
             ("Settings that differ from the defaults", ("setting", "value"), _listed(story.changed, story.gaps)),
@@ -90,7 +90,7 @@ def run_page(story: Story, output: Path) -> Page:
         details=[("All settings", ("setting", "value"), _listed(story.settings, story.gaps))],
         commands=_commands(story),
         gaps=[*story.gaps, *drawing.gaps],
-        opened=[LEARNING],
+        opened=[LEARNING, HAPPENED],
     )
 
 
@@ -237,9 +237,13 @@ def _frames(story: Story) -> list[tuple[str, str]]:
 
 def _learning(drawing: Drawing, rows: list[dict[str, Any]], x: str, label: str) -> list[Chart]:
     """The learning curves of metrics with two values or more; a single value is in the table of measurements."""
-    counts = Counter(name for row in rows for name, value in row.items() if value is not None)
+    counts: Counter[str] = Counter()
+    for row in rows:
+        counts.update(name for name, value in row.items() if value is not None)
     single = {name for name, count in counts.items() if count < 2 and name not in (x, "step")}
-    drawn_rows = [{name: value for name, value in row.items() if name not in single} for row in rows]
+    drawn_rows = []
+    for row in rows:
+        drawn_rows.append({name: value for name, value in row.items() if name not in single})
     charts = []
     for figure in learning_curves(drawn_rows, x, label):
         title = f"{figure.axes[0].get_title(loc='left')}, over {label}"

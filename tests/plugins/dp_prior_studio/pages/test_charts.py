@@ -142,3 +142,9 @@ def test_a_curve_goes_from_the_first_value_to_the_last_and_breaks_where_a_value_
     for values in ([np.nan, np.inf], [], [3.0], [2.0, 2.0]):
         drawn = curve(np.array(values))
         assert "nan" not in drawn and "inf" not in drawn
+
+
+def test_a_long_title_of_bars_is_broken_where_the_chart_ends():
+    title = "action_error/ema, by number of the action, 2 sampling steps: mean squared error, in squared units"
+    lines = bars([1, 2], ["a", "b"], title, "y", "x").axes[0].get_title(loc="left").splitlines()
+    assert " ".join(lines) == title and len(lines) == 2 and max(map(len, lines)) <= 72

@@ -166,7 +166,9 @@ def test_a_page_says_what_it_leaves_out(tmp_path, monkeypatch):
     ],
 )
 def test_a_run_that_did_not_finish_says_why(state, ending, parts):
-    [(_, _, happened)] = [table for table in run_page(story(state=state, ending=ending), Path("p")).tables if table[2]]
+    page = run_page(story(state=state, ending=ending), Path("p"))
+    [(title, _, happened)] = [table for table in page.tables if table[2]]
+    assert title in page.opened, "why a run ended is on the first screen"
     assert [step for step, _ in happened] == [0] and told(happened[0][1], *parts)
     assert "in progress" not in happened[0][1]
 
