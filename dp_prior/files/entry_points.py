@@ -29,10 +29,15 @@ class EntryPoint(NamedTuple):
 
     group: str
 
+    @property
+    def module(self) -> str:
+        """Name of the module that holds the object."""
+        return self.value.partition("[")[0].partition(":")[0].strip()
+
     def load(self) -> Any:
         """Import the object."""
-        module, _, attributes = self.value.partition("[")[0].strip().partition(":")
-        loaded_object = importlib.import_module(module.strip())
+        attributes = self.value.partition("[")[0].partition(":")[2]
+        loaded_object = importlib.import_module(self.module)
         for attribute in filter(None, attributes.strip().split(".")):
             loaded_object = getattr(loaded_object, attribute)
         return loaded_object
