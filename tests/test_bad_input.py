@@ -62,7 +62,7 @@ SETTINGS = {
         {"train__accumulation": "2"},
         ("train.accumulation", "integer", "'2'"),
     ),
-    "missing part": ({"data__action": None}, ("data.action", "object", None)),
+    "missing part": ({"data__action": None}, ("data.action", "object", "null")),
     "more actions than the chunk has": (
         {"task__n_action_steps": 4},
         ("task", "n_action_steps", "horizon 4", "n_obs_steps 2", "3 actions", "lower n_action_steps", "raise horizon"),
