@@ -12,7 +12,9 @@ from tests.messages import naming
 def recording(tmp_path):
     arrays = {"state": np.arange(14, dtype=np.float32).reshape(7, 2), "flag": np.arange(7) > 3}
     np.savez(tmp_path / "source.npz", episode_ends=np.array([3, 7]), **arrays)
-    return Recording.of(NpzStoreConfig(path=tmp_path / "source.npz").create(), renames={}, left_out=[], fps=None), arrays
+    return Recording.of(
+        NpzStoreConfig(path=tmp_path / "source.npz").create(), renames={}, left_out=[], fps=None
+    ), arrays
 
 
 def test_arrays_and_ends_come_back_and_nothing_is_lost(tmp_path):
