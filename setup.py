@@ -75,7 +75,10 @@ ENTRY_POINTS = {
     "dp_prior.hints": ["foreign = dp_prior_foreign.translation.hints"],
     "dp_prior.compilers": ["torch = dp_prior_lab.compile_choice:choose"],
     "dp_prior.reports": ["page = dp_prior_studio.pages.report:write_last_page"],
-    "dp_prior.writers": ["lerobot = dp_prior_foreign.writers.lerobot_writer"],
+    "dp_prior.writers": [
+        "lerobot = dp_prior_foreign.writers.lerobot_writer",
+        "npz = dp_prior_foreign.writers.npz_writer",
+    ],
     "dp_prior.runtimes": ["onnxruntime = dp_prior_robot.export.onnx_runtime:accelerate"],
     "dp_prior.envs": [
         "pusht = dp_prior_worlds.pusht:PushTConfig",

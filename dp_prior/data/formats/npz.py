@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.lib import format as npy_format
 
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import (
@@ -27,11 +26,9 @@ from dp_prior.data.files import (
 )  # fmt: skip
 from dp_prior.data.formats.episode_store import EpisodeStore, spans
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
-from dp_prior.files.durable import creating
 from dp_prior.files.regular_files import expanded
 
 if TYPE_CHECKING:
-    from dp_prior.data.formats.recording import Recording
     from dp_prior.data.frames import FrameContents
     from dp_prior.data.frames.arrays import ArrayFrames
 
@@ -60,31 +57,6 @@ class NpzStoreConfig(EpisodeStoreRecord):
     def create(self) -> NpzStore:
         """Open the file and read its headers; arrays are read when asked for."""
         return NpzStore(**self.arguments())
-
-    def write(self, recording: Recording) -> None:
-        """Compress and write each array, the episode ends, and `meta.json` with rate, tasks and names.
-
-        Raises:
-            DataError: a key has the name of the episode ends.
-        """
-        if self.path.suffix != ".npz":
-            raise DataError(str(self.path), ["is no name of an .npz file; end it with .npz"])
-        if self.episode_ends in {*recording.keys, *recording.cameras}:
-            finding = f"has a key {self.episode_ends!r}; rename it with --rename"
-            raise DataError(recording.store.where, [finding])
-        with creating(self.path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(META, json.dumps(recording.metadata))
-            _write(archive, self.episode_ends, recording.ends.shape, recording.ends.dtype, [recording.ends])
-            for name in recording.keys:
-                values = recording.read(name)
-                _write(archive, name, values.shape, values.dtype, [values])
-            for name, source in recording.cameras.items():
-                from dp_prior.data.frames import frame_bytes, frames_per_block
-
-                contents = recording.contents(name)
-                count = frames_per_block(frame_bytes(source.size, contents))
-                shape = (int(recording.ends[-1]), *source.size, contents.channels)
-                _write(archive, name, shape, contents.dtype, recording.frames(name, count))
 
 
 class NpzStore(EpisodeStore):
@@ -221,14 +193,3 @@ def read_blocks(path: Path, key: str, first: int, stop: int, step: int) -> Itera
 def _row_bytes(shape: tuple[int, ...], dtype: np.dtype) -> int:
     """Bytes of one row of an array of this shape."""
     return math.prod(shape[1:]) * dtype.itemsize
-
-
-def _write(
-    archive: zipfile.ZipFile, name: str, shape: tuple[int, ...], dtype: np.dtype, blocks: Iterable[np.ndarray]
-) -> None:
-    """Write one array from blocks of rows."""
-    header = {"descr": npy_format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
-        npy_format.write_array_header_1_0(stream, header)
-        for block in blocks:
-            stream.write(np.ascontiguousarray(block).data)
