@@ -7,7 +7,9 @@ import re
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from dp_prior.config import ConfigError
 from dp_prior.run.config import TrainConfig
@@ -17,8 +19,10 @@ from dp_prior_foreign.translation.libraries import LIBRARIES, LISTS_OF_THEIRS, r
 from dp_prior_foreign.translation.translate import translate
 from tests.cases import every
 from tests.faults import assert_none
-from tests.plugins.dp_prior_foreign.translation.said_defaults import omissions, records, saved, stated
+from tests.messages import told
+from tests.plugins.dp_prior_foreign.translation.said_defaults import CONFIGURATIONS, omissions, records, saved, stated
 from tests.plugins.dp_prior_foreign.translation.translated import merged, nested, translated
+from tests.tiny import train
 
 EXAMPLES = {
     library.key: importlib.import_module(f"tests.plugins.dp_prior_foreign.translation.test_{library.key}_table").ALL
@@ -251,4 +255,70 @@ def test_every_option_of_their_sources_is_known(library):
         for path, source in options.items()
         if library.row(path) is None and not library.is_object(path)
     ]
+    assert_none(faults)
+
+
+FIRST = {"improved_diffusion": ("image_train.py",)}
+"""Programs whose configurations are checked, of a library without a common one; upsampling 256 pixels takes minutes."""
+
+
+def recorded(place, data):
+    """`data` on stand-ins of the shapes that it reads: arrays, a folder of pictures, or embeddings."""
+    random = np.random.default_rng(0)
+    if data["type"] == "images":
+        height, width = data["size"]
+        for number in range(60):
+            picture = random.integers(0, 256, (height, width, 3), dtype=np.uint8)
+            Image.fromarray(picture).save(place / f"cat_{number}.png")
+        return {**data, "source": {**data["source"], "path": str(place)}}
+    if data["type"] == "embeddings":
+        shapes = {name: (24, 77, 768) if name == "text_encodings" else (24, 768) for name in data if name in EMBEDDED}
+        for name, shape in shapes.items():
+            (place / name).mkdir()
+            rows = random.normal(size=shape).astype(np.float32)
+            np.save(place / name / "part_0.npy", rows.reshape(shape[0], -1))
+        return data | {name: {**data[name], "path": str(place / name), "metadata": None} for name in shapes}
+    arrays = {"episode_ends": np.array([80, 160])}
+    keys = {entry["key"] for entry in data["obs"].values()}
+    arrays |= {key: np.cumsum(random.normal(size=(160, 14)), axis=0).astype(np.float32) for key in sorted(keys)}
+    arrays[data["action"]["key"]] = np.cumsum(random.normal(size=(160, 14)), axis=0).astype(np.float32)
+    for entry in data.get("images", {}).values():
+        arrays[entry["key"]] = random.integers(0, 256, (160, 48, 64, 3), dtype=np.uint8)
+    np.savez(place / "episodes.npz", **arrays)
+    return data | {"episodes": {"type": "npz", "path": str(place / "episodes.npz")}}
+
+
+NARROW = {
+    "unet1d": {"down_dims": [32, 64]},
+    "unet2d": {"channels": 32, "channel_mult": [1, 1], "attention_resolutions": []},
+    "dit": {"n_layers": 1},
+    "dit2d": {"n_layers": 1},
+    "multi_query_prior": {"n_layers": 1},
+}
+"""Settings of a small network of each type."""
+
+EMBEDDED = ("image", "text", "text_encodings")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.key)
+def test_translated_files_pass_check_on_data_of_their_shapes(library, tmp_path):
+    """With the library's own defaults but for the size of a step and of the network, and steps of measured samples."""
+    faults, sources = [], FIRST.get(library.key, ())
+    chosen = [entry for entry in CONFIGURATIONS[library.key] if not entry.sources or set(entry.sources) & set(sources)]
+    assert chosen
+    for number, omission in enumerate(chosen):
+        place = tmp_path / str(number)
+        (place / "data").mkdir(parents=True)
+        config = translated(library, omission.settings).config
+        config["data"] = {**recorded(place / "data", config["data"]), "batch_size": 2}
+        config["data"] |= {"global_batch_size": 2} if "global_batch_size" in config["data"] else {}
+        for evaluator in config.get("evaluate", []):
+            evaluator |= {"eval_timesteps": [4]} if evaluator["type"] in ("images", "similarity") else {}
+        config["task"]["backbone"] |= NARROW[config["task"]["backbone"]["type"]]
+        config["tracker"] = {"data_path": str(place / "run")}
+        (place / "config.json").write_text(json.dumps(config))
+        done = train(place / "config.json", "--check")
+        if done.exit_code or not told(done.output, "checked"):
+            faults.append(f"{omission.settings}: {done.output[-1500:]}")
     assert_none(faults)
