@@ -1,7 +1,7 @@
 """Demonstrations of LIBERO's suites by a scripted expert, in files with the layout of LIBERO's own.
 
-An episode depends on its seed, which also tells the task. Starts are those that LIBERO draws, none of the published
-ones. As by LIBERO's writer, a row has an action, the simulator's state before and the observation after the action.
+An episode depends on its seed, which also tells the task. LIBERO draws the starts, so none is a published start. As
+by LIBERO's writer, a row has an action, the simulator's state before and the observation after the action.
 """
 
 from __future__ import annotations
