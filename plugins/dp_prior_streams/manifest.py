@@ -68,9 +68,9 @@ class RemoteSet:
         """Whether the place listed its files, so that others do not exist."""
         return not self.url.startswith(("http://", "https://"))
 
-    def identity(self) -> str:
-        """SHA-256 of names, sizes and versions of the files."""
-        content = json.dumps({name: asdict(version) for name, version in sorted(self.files.items())})
+    def identity(self, names: Iterable[str]) -> str:
+        """SHA-256 of names, sizes and versions of files."""
+        content = json.dumps({name: asdict(self.files[name]) for name in sorted(names)})
         return hashlib.sha256(content.encode()).hexdigest()
 
     def note(self, names: Iterable[str]) -> None:

@@ -23,6 +23,9 @@ from dp_prior.files.temporary import is_temporary, remove_leftovers, temporary_b
 RESERVED = "reserved"
 """File in a folder that is being made: the number of its bytes when complete."""
 
+SPARSE = ".sparse"
+"""Ending of a file that takes less of the disk than its size."""
+
 TOUCH_EVERY_S = 1.0
 
 
@@ -175,6 +178,7 @@ def _rounded_up(n_bytes: int) -> str:
 def _size_of(path: Path) -> int:
     if not path.is_dir():
         with contextlib.suppress(OSError):
-            return path.stat().st_size
+            status = path.stat()
+            return min(status.st_size, status.st_blocks * 512) if path.suffix == SPARSE else status.st_size
         return 0
     return sum(_size_of(child) for child in path.iterdir())

@@ -24,6 +24,9 @@ class PartPlan:
         ends: (P,) exclusive end row of each part.
         group_of: (P,) group of each part.
         episode_ends: (E,) exclusive end row of each chosen episode.
+        numbers: (E,) place of each chosen episode in the data set.
+        names: (E,) the data set's own number of each chosen episode.
+        lengths: rows of each episode, by this number.
     """
 
     groups: list[list[TableFile]]
@@ -31,6 +34,9 @@ class PartPlan:
     ends: np.ndarray
     group_of: np.ndarray
     episode_ends: np.ndarray
+    numbers: np.ndarray
+    names: np.ndarray
+    lengths: Mapping[int, int]
 
     @classmethod
     def of(cls, meta: LeRobotMeta, chosen: Chosen, sizes: Sequence[int], has_frames: bool) -> PartPlan:
@@ -62,7 +68,8 @@ class PartPlan:
             part_ends = np.unique(of_episodes[of_episodes > end - count])
             ends += part_ends.tolist()
             group_of += [number] * len(part_ends)
-        return cls(groups, group_ends, np.array(ends, np.int64), np.array(group_of, np.int64), chosen.ends)
+        numbered = chosen.ends, chosen.numbers, chosen.names[chosen.numbers]
+        return cls(groups, group_ends, np.array(ends, np.int64), np.array(group_of, np.int64), *numbered, meta.lengths)
 
     def part_of(self, rows: np.ndarray) -> np.ndarray:
         """The part that holds each chosen row."""
@@ -75,6 +82,12 @@ class PartPlan:
     def part_span(self, part: int) -> tuple[int, int]:
         """First row and exclusive end row of a part."""
         return (int(self.ends[part - 1]) if part else 0), int(self.ends[part])
+
+    def tables(self, part: int) -> list[TableFile]:
+        """The tables of a part, with its episodes alone."""
+        names = set(self.names[self.episodes(*self.part_span(part))].tolist())
+        tables = (_chosen_part(table, names, self.lengths) for table in self.groups[int(self.group_of[part])])
+        return [table for table in tables if table.episodes]
 
     def episodes(self, begin: int, end: int) -> np.ndarray:
         """Places of the chosen episodes whose rows lie between two ends of episodes."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import chain, product
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from dp_prior.data.recorded.selection import KeyConfig, read_selected
 from dp_prior_streams.part_cache import NoRoomError, too_small
 from dp_prior_streams.part_plan import PartPlan
 from dp_prior_streams.record import StreamedStore
+
+if TYPE_CHECKING:
+    from dp_prior.data.recorded.camera import FramesConfig
 
 MIXED_PARTS = 4
 """Parts whose samples are shuffled together; see `PartOrder`."""
@@ -63,7 +66,11 @@ class PartNumbers:
     def __init__(self, store: StreamedStore, plan: PartPlan, keys: Mapping[str, KeyConfig], stride: int):
         self._store, self._plan, self._keys, self._stride = store, plan, keys, stride
         identity = {"keys": {key: record.model_dump(mode="json") for key, record in keys.items()}, "stride": stride}
-        identity |= {"groups": plan.group_ends.tolist(), "files": store.remote.identity(), "version": 1}
+        identity |= {
+            "groups": plan.group_ends.tolist(),
+            "files": store.remote.identity(store.names_of(store.meta.tables)),
+            "version": 1,
+        }
         identity["episodes"] = [table.episodes for table in chain.from_iterable(plan.groups)]
         self.digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         stored = store.keys()
@@ -82,8 +89,7 @@ class PartNumbers:
 
     def source_bytes(self, part: int) -> int:
         """See `Content`; of the tables."""
-        names = self._store.names_of(self._plan.groups[int(self._plan.group_of[part])])
-        return sum(self._store.remote.files[name].size for name in names)
+        return self._store.bytes_of(self._plan.groups[int(self._plan.group_of[part])])
 
     def fill(self, part: int, folder: Path, needed: Collection[str]) -> None:
         """See `Content`; checks what reading a data set checks.
@@ -110,13 +116,26 @@ class Parts:
     Attributes:
         plan: how the data set is divided.
         numbers: content of every part.
+        frames: content of every part for each camera, by the policy's name.
         contents: all contents of a part.
     """
 
-    def __init__(self, store: StreamedStore, plan: PartPlan, keys: Mapping[str, KeyConfig], stride: int):
+    def __init__(
+        self,
+        store: StreamedStore,
+        plan: PartPlan,
+        keys: Mapping[str, KeyConfig],
+        stride: int,
+        cameras: Mapping[str, FramesConfig],
+    ):
         self.store, self.plan = store, plan
         self.numbers = PartNumbers(store, plan, keys, stride)
-        self.contents: list[Content] = [self.numbers]
+        self.frames: dict[str, Any] = {}
+        if cameras:
+            from dp_prior_streams.part_frames import PartFrames
+
+            self.frames = {name: PartFrames(store, plan, camera) for name, camera in cameras.items()}
+        self.contents: list[Content] = [self.numbers, *self.frames.values()]
         self._opened: OrderedDict[str, Any] = OrderedDict()
         self._lock = Lock()
 

@@ -96,12 +96,14 @@ class StreamedStore(LeRobotStore):
         remote: the files where the data set lies.
         cache: the parts of the data set on this machine.
         needed: names in the cache that stay there while a table is fetched.
+        arriving: the `Parts` that training reads; None before it opened them.
     """
 
     def __init__(self, meta: LeRobotMeta, remote: RemoteSet, cache: PartCache, disk_gb: float):
         super().__init__(meta)
         self.remote, self.cache, self.disk_gb = remote, cache, disk_gb
         self.needed: frozenset[str] = frozenset()
+        self.arriving: Any = None
         self._folder: Path | None = None
 
     def part(self, tables: list[TableFile], needed: Collection[str], folder: Path) -> StreamedStore:
@@ -124,6 +126,14 @@ class StreamedStore(LeRobotStore):
         """
         for table in self.meta.tables:
             self._arrived(table, self._folder)
+
+    def bytes_of(self, tables: Iterable[TableFile]) -> int:
+        """Bytes of tables where the data set lies."""
+        return sum(self.remote.files[name].size for name in self.names_of(tables))
+
+    def local(self, table: TableFile) -> TableFile:
+        """A table of a part that was fetched."""
+        return self._arrived(table, self._folder)
 
     def names_of(self, tables: Iterable[TableFile]) -> list[str]:
         """The names of tables below the data set."""

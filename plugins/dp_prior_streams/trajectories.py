@@ -47,11 +47,15 @@ NOT_STREAMED = ("points", "embeddings", "mirror", "previous_action", "weights")
 class StreamedTrajectories(Trajectories):
     """See `Trajectories`; numbers come from parts that arrive in the order of training."""
 
-    extra_places: ClassVar[Mapping[str, str]] = EXTRAS
+    extra_places: ClassVar[Mapping[str, str]] = {**EXTRAS, "cameras": "dp_prior_streams.cameras:StreamedCameras"}
 
     def _read(self, config: TrajectoriesConfig, store: StreamedStore) -> tuple[OpenedEpisodes, list[str]]:
         """See `Trajectories`; one pass over the numbers, at the first start alone."""
         _refuse_fields(config)
+        if config.cameras:
+            from dp_prior_streams.cameras import check_cameras
+
+            check_cameras(config.cameras)
         chosen, problems = config.choice.of(store)
         if problems:
             raise DataError(store.where, problems)
@@ -59,7 +63,7 @@ class StreamedTrajectories(Trajectories):
         keys = {**config.obs, ACTION: config.action}
         sizes = [store.remote.files[name].size for name in store.names_of(store.meta.tables)]
         plan = PartPlan.of(store.meta, chosen, sizes, has_frames=bool(config.cameras))
-        self._parts = Parts(store, plan, keys, config.stride)
+        self._parts = store.arriving = Parts(store, plan, keys, config.stride, config.cameras)
         self._arrivals = Arrivals(self._parts)
         self._refuse_small_budget(store)
         split = _split(config, store, chosen, plan)

@@ -31,7 +31,8 @@ def test_the_first_opening_notes_sizes_and_later_openings_ask_nobody(folder, tmp
         "data/a.bin": 900,
         "data/b.bin": 800,
     }
-    assert again.identity() == remote.identity()
+    names = ["data/a.bin", "data/b.bin"]
+    assert again.identity(names) == remote.identity(reversed(names)) != remote.identity(names[:1])
 
 
 def test_files_that_the_episode_list_names_must_exist(folder, tmp_path):
