@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import io
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, field_validator
 
 from dp_prior.config import Outside
 from dp_prior.config.extras import needing
+from dp_prior.data.formats.choice import ALL_EPISODES, ChoiceConfig
 from dp_prior.data.formats.lerobot.dataset import LeRobotStore
 from dp_prior.data.formats.lerobot.meta import LeRobotMeta, TableFile
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
@@ -70,6 +71,12 @@ class StreamedLeRobotConfig(EpisodeStoreRecord):
     def is_remote(self) -> bool:
         return True
 
+    def local(self, pinned: Mapping[str, str], cameras: Collection[str], choice: ChoiceConfig = ALL_EPISODES) -> Self:
+        """Fetch the metadata into the cache; see `EpisodeStoreRecord`."""
+        if not self.path.exists():
+            self.create()
+        return self
+
     def create(self) -> StreamedStore:
         """Fetch the metadata, unless they are in the cache, and read them; tables arrive when asked for.
 
@@ -81,8 +88,8 @@ class StreamedLeRobotConfig(EpisodeStoreRecord):
         with needing("lerobot", "reading LeRobot data needs pyarrow"):
             import pyarrow.parquet  # noqa: F401
         cache = PartCache(self.folder, budget_bytes(self.disk_gb))
-        remote = RemoteSet(self.url, self.folder)
         with build_lock(self.folder / "locks" / "metadata.lock", lambda line: None, lambda: "", lambda: None):
+            remote = RemoteSet(self.url, self.folder)
             _fetch_metadata(remote, self.path)
             meta = LeRobotMeta(self.path)
             remote.note(_name(meta, table) for table in meta.tables)

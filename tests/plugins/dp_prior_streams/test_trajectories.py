@@ -207,3 +207,67 @@ def test_chosen_episodes_stride_and_later_actions_are_those_of_memory(small_set,
     in_memory = like_streamed(small_set, data, **settings)
     assert data.spec == in_memory.spec
     assert batches_of(data, data.order(0)) == batches_of(in_memory, data.part_order(0))
+
+
+def test_a_choice_by_a_column_is_that_of_memory(small_set, tmp_path):
+    settings = {"choice": {"where": {"task_index": 1}}}
+    with served(small_set) as web:
+        data = streamed(web.url, tmp_path / "cache", **settings)
+        in_memory = like_streamed(small_set, data, **settings)
+        assert data.split_ids["train"] and all(number % 2 for number in data.split_ids["train"])
+        assert batches_of(data, data.order(0), 5) == batches_of(in_memory, data.part_order(0), 5)
+
+
+def test_the_newest_commit_of_the_hub_stays_and_a_named_one_is_kept(tmp_path, small_set):
+    from types import SimpleNamespace
+
+    import fsspec
+
+    class Hub(fsspec.AbstractFileSystem):
+        """The files of a folder, as the client of the Hub names them."""
+
+        protocol, cachable = "hf", False
+        commit = "a" * 40
+
+        def __init__(self, **options):
+            super().__init__(**options)
+            self._api = SimpleNamespace(repo_info=lambda repo, **named: SimpleNamespace(sha=self._commit(**named)))
+
+        def _commit(self, repo_type, revision):
+            return self.commit if revision == "main" else revision
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            return path.removeprefix("hf://")
+
+        def resolve_path(self, path):
+            name, _, revision = path.removeprefix("datasets/").partition("@")
+            resolved = {"repo_type": "dataset", "repo_id": name, "path_in_repo": "", "revision": revision or "main"}
+            return SimpleNamespace(**resolved)
+
+        def find(self, path, **options):
+            files = [file for file in small_set.rglob("*") if file.is_file()]
+            return {f"{path}/{file.relative_to(small_set)}": {"size": file.stat().st_size} for file in files}
+
+        def cat_file(self, path, start=None, end=None, **options):
+            assert path.split("/")[2].partition("@")[2] in ("a" * 40, "b" * 40)
+            return (small_set / path.split("/", 3)[3]).read_bytes()[start:end]
+
+        def info(self, path, **options):
+            return {"size": (small_set / path.split("/", 3)[3]).stat().st_size}
+
+    fsspec.register_implementation("hf", Hub, clobber=True)
+    try:
+        data = streamed("hf://datasets/me/name", tmp_path / "cache")
+        assert data._parts.store.remote.url == f"hf://datasets/me/name@{'a' * 40}"
+        Hub.commit = "c" * 40
+        emptied(data)
+        data = streamed("hf://datasets/me/name", tmp_path / "cache")
+        assert len(batches_of(data, data.order(0), 3)) == 3
+        assert data._parts.store.remote.url.endswith("a" * 40)
+        named = streamed(f"hf://datasets/me/name@{'b' * 40}", tmp_path / "cache")
+        assert named._parts.store.remote.url.endswith("b" * 40) and named.fingerprint == data.fingerprint
+    finally:
+        from huggingface_hub import HfFileSystem
+
+        fsspec.register_implementation("hf", HfFileSystem, clobber=True)
