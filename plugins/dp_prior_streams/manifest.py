@@ -45,6 +45,7 @@ class RemoteSet:
         self._lock = threading.Lock()
         self._hashes: dict[str, str] = {}
         self._hashes_read = 0
+        self._unproven = threading.local()
         self.fetched_bytes = 0
         document = self._read()
         if document is None:
@@ -118,8 +119,12 @@ class RemoteSet:
         """Name a file in messages."""
         return f"{self.url}/{name}"
 
-    def fetch(self, name: str, target: Path, begin: int = 0, end: int | None = None) -> None:
+    def fetch(self, name: str, target: Path, begin: int = 0, end: int | None = None, *, is_proven: bool = True) -> None:
         """Write a file, or a range of its bytes, to a path of this machine.
+
+        Args:
+            is_proven: note the hash of bytes that arrive for the first time at once; otherwise `confirm` does, after
+                they were decoded, since a place may send something else of the same size.
 
         Raises:
             ChangedError: the bytes differ from the manifest.
@@ -144,7 +149,23 @@ class RemoteSet:
                 self._refuse(name, f"has the SHA-256 {sha256[:12]}, expected {expected[:12]}")
         if expected is None:
             self._check_version(name)
+            if is_proven:
+                self._remember(key, sha256)
+            else:
+                self._unproven.hashes = [*self._hashes_to_prove(), (key, sha256)]
+
+    def confirm(self) -> None:
+        """Note the hashes of the bytes that this thread fetched and decoded."""
+        for key, sha256 in self._hashes_to_prove():
             self._remember(key, sha256)
+        self._unproven.hashes = []
+
+    def drop(self) -> None:
+        """Forget the bytes that this thread fetched and could not decode."""
+        self._unproven.hashes = []
+
+    def _hashes_to_prove(self) -> list[tuple[str, str]]:
+        return getattr(self._unproven, "hashes", [])
 
     def _check_version(self, name: str) -> None:
         """Compare size and version of a file whose content was not hashed before.

@@ -209,7 +209,13 @@ class Parts:
     def _made(self, content: Content, part: int, needed: Collection[str], *, waits: bool = True) -> Path:
         name, n_bytes = content.name(part), content.n_bytes(part) + content.source_bytes(part)
         stay = {*needed, name}
-        return self.store.cache.make(name, n_bytes, lambda folder: content.fill(part, folder, stay), stay, waits=waits)
+
+        def fill(folder: Path) -> None:
+            self.store.remote.drop()
+            content.fill(part, folder, stay)
+            self.store.remote.confirm()
+
+        return self.store.cache.make(name, n_bytes, fill, stay, waits=waits)
 
 
 def _mapped(folder: Path) -> dict[str, np.ndarray]:

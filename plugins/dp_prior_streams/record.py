@@ -60,7 +60,12 @@ class StreamedLeRobotConfig(EpisodeStoreRecord):
     @property
     def folder(self) -> Path:
         """The cache of this data set."""
-        return expanded(self.cache or CACHE) / hashlib.sha256(self.url.encode()).hexdigest()[:24]
+        return expanded(self.cache or CACHE) / hashlib.sha256(self.place.encode()).hexdigest()[:24]
+
+    @property
+    def place(self) -> str:
+        """The URL; of a folder of this machine its absolute path."""
+        return self.url if "://" in self.url else str(expanded(Path(self.url)).absolute())
 
     @property
     def path(self) -> Path:
@@ -89,7 +94,7 @@ class StreamedLeRobotConfig(EpisodeStoreRecord):
             import pyarrow.parquet  # noqa: F401
         cache = PartCache(self.folder, budget_bytes(self.disk_gb))
         with build_lock(self.folder / "locks" / "metadata.lock", lambda line: None, lambda: "", lambda: None):
-            remote = RemoteSet(self.url, self.folder)
+            remote = RemoteSet(self.place, self.folder)
             _fetch_metadata(remote, self.path)
             meta = LeRobotMeta(self.path)
             remote.note(_name(meta, table) for table in meta.tables)
@@ -194,7 +199,7 @@ class StreamedStore(LeRobotStore):
         name = _name(self.meta, file)
         path = folder / name.replace("/", "_")
         if not path.exists():
-            self.remote.fetch(name, path)
+            self.remote.fetch(name, path, is_proven=self._folder is None)
         return file._replace(path=path)
 
 

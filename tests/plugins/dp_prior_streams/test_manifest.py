@@ -79,6 +79,21 @@ def test_a_byte_that_changed_on_the_way_is_fetched_again(folder, tmp_path):
     assert (tmp_path / "got").read_bytes() == b"a" * 900
 
 
+def test_bytes_that_could_not_be_decoded_are_not_those_expected_later(folder, tmp_path):
+    remote = RemoteSet(str(folder), tmp_path / "cache")
+    good, name = (folder / "data/a.bin").read_bytes(), "data/a.bin"
+    (folder / name).write_bytes(b"x" * 900)  # something else of the same size
+    remote.fetch(name, tmp_path / "got", is_proven=False)
+    remote.drop()
+    (folder / name).write_bytes(good)
+    remote.fetch(name, tmp_path / "got", is_proven=False)
+    remote.confirm()
+    (folder / name).write_bytes(b"x" * 900)
+    for opened in (remote, RemoteSet(str(folder), tmp_path / "cache")):
+        with pytest.raises(ChangedError):
+            opened.fetch(name, tmp_path / "got", is_proven=False)
+
+
 def test_a_damaged_manifest_is_told_with_the_remedy(folder, tmp_path):
     RemoteSet(str(folder), tmp_path / "cache")
     path = tmp_path / "cache" / MANIFEST

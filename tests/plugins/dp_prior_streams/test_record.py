@@ -111,6 +111,8 @@ def test_the_cache_is_named_by_the_url_and_every_setting_has_an_effect(small_set
     default = StreamedLeRobotConfig(url=str(small_set), disk_gb=1)
     assert default.folder.is_relative_to(tmp_path / ".cache/dp_prior/streams")
     assert default.folder != StreamedLeRobotConfig(url="s3://b/x", disk_gb=1).folder
+    monkeypatch.chdir(small_set.parent)
+    assert StreamedLeRobotConfig(url=small_set.name, disk_gb=1).folder == default.folder
     data = streamed(small_set, tmp_path / "elsewhere")
     assert data._parts.store.cache.folder.is_relative_to(tmp_path / "elsewhere")
     assert data._parts.store.cache._budget == 10**9
