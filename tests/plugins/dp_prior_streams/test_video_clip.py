@@ -71,7 +71,9 @@ def test_other_files_are_told(tmp_path, content):
 def test_a_range_that_changed_since_it_was_noted_is_refused(tmp_path):
     path = tmp_path / "set/a.mp4"
     write_encoded(path, moving_pictures(60), **CODECS["key frames apart"])
-    cut_clip(indexes_of(path, tmp_path / "cache"), "a.mp4", 10, 30, tmp_path)
+    indexes = indexes_of(path, tmp_path / "cache")
+    cut_clip(indexes, "a.mp4", 10, 30, tmp_path)
+    indexes.remote.confirm()
     content = bytearray(path.read_bytes())
     content[len(content) // 3] ^= 1
     path.write_bytes(content)
