@@ -15,7 +15,7 @@ from dp_prior.data.columns import Column
 from dp_prior.data.recorded.camera import Cameras, FramesConfig
 from dp_prior.data.recorded.episodes import OpenedEpisodes
 from dp_prior.data.recorded.shown import Shown
-from dp_prior.data.samples.order import Share
+from dp_prior.data.samples.weighted_order import Share
 from dp_prior_streams.part_frames import PartFrameColumn
 
 

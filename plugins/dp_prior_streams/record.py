@@ -13,14 +13,14 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from dp_prior.config import Outside
-from dp_prior.config.extras import needing
 from dp_prior.data.formats.choice import ALL_EPISODES, ChoiceConfig
 from dp_prior.data.formats.lerobot.dataset import LeRobotStore
 from dp_prior.data.formats.lerobot.meta import LeRobotMeta, TableFile
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.frames.build_lock import build_lock
-from dp_prior.files.home import expanded
+from dp_prior.files.entry_points import needing
 from dp_prior.files.printable import without_password
+from dp_prior.files.regular_files import expanded
 from dp_prior_streams.manifest import RemoteSet, in_parallel
 from dp_prior_streams.part_cache import NoRoomError, PartCache, budget_bytes, too_small
 
