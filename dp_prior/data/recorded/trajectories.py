@@ -19,7 +19,6 @@ from dp_prior.config.late import imported
 from dp_prior.data.columns import Column
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.errors import DataError, first_few
-from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.formats.store_record import RolloutNeeds
 from dp_prior.data.recorded.demonstrations import Demonstrations
@@ -28,19 +27,20 @@ from dp_prior.data.recorded.extra import Extra
 from dp_prior.data.recorded.motion import motion_of
 from dp_prior.data.recorded.records import RecordedConfig, WindowsConfig, good_key
 from dp_prior.data.recorded.selection import ACTION, ActionConfig, read_selected
-from dp_prior.data.recorded.split import Split
 from dp_prior.data.recorded.windows import WindowRows, make_windows
 from dp_prior.data.samples.order import Successes
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import PARTS
 from dp_prior.files.regular_files import expanded
-from dp_prior.tensors.action_motion import ActionMotion
 from dp_prior.tensors.batch import Kind, Spec
 
 if TYPE_CHECKING:
+    from dp_prior.data.formats.chosen import Chosen
     from dp_prior.data.recorded.shown import Shown
+    from dp_prior.data.recorded.split import Split
     from dp_prior.data.recorded.whole_episodes import WholeEpisodes
     from dp_prior.data.samples.weighted_order import Share
+    from dp_prior.tensors.action_motion import ActionMotion
 
 EXTRAS = {
     "points": "dp_prior.data.recorded.points:PointClouds",
