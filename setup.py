@@ -14,6 +14,8 @@ HERE = Path(__file__).parent
 EXTRAS = {
     "zarr": ["zarr>=3.1"],  # replay buffers, v2 and v3
     "lerobot": ["pyarrow>=15"],  # LeRobot data sets
+    "s3": ["s3fs>=2024.2"],  # streamed data sets and checkpoints behind s3://; versions go with those of fsspec
+    "gs": ["gcsfs>=2024.2"],
     "hdf5": ["h5py>=3.11"],  # robomimic data sets
     "ros": ["mcap>=1.6", "mcap-ros2-support>=0.6"],  # ROS 2 bags; mcap brings lz4 and zstandard
     "clip": ["transformers>=5"],  # text towers and vit encoders
@@ -99,6 +101,7 @@ ENTRY_POINTS = {
         "annotated_lerobot = dp_prior_foreign.annotated_lerobot:AnnotatedLeRobotConfig",
         "ros2_bags = dp_prior_robot.ros2.ros2_bags:Ros2BagsConfig",
         "libero = dp_prior_worlds.libero_files:LiberoStoreConfig",
+        "lerobot_stream = dp_prior_streams.record:StreamedLeRobotConfig",
     ],
 }
 """How the packages under plugins/ join dp_prior, which imports none of them; packages of others join as these do."""

@@ -39,7 +39,7 @@ FLOORS = [
     {"evaluation"},
     {"run"},
     {"cli", "__init__", "__main__"},
-    {"dp_prior_foreign", "dp_prior_worlds"},
+    {"dp_prior_foreign", "dp_prior_worlds", "dp_prior_streams"},
     {"dp_prior_robot"},
     {"dp_prior_studio"},
     {"dp_prior_lab"},
@@ -78,6 +78,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
         "dp_prior_foreign/writers/",
         "dp_prior_worlds/pusht_pictures.py",
         "dp_prior_foreign/annotated_lerobot.py",
+        "dp_prior_streams/record.py",
     ],
     "gymnasium": ["envs/gym.py", "dp_prior_worlds/"],
     "metaworld": ["dp_prior_worlds/metaworld", "dp_prior_worlds/renderers/metaworld.py"],
@@ -114,7 +115,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "huggingface_hub": ["files/hub_files.py", "places/hub.py", "places/card.py"],
     "httpx": ["files/hub_files.py"],  # huggingface_hub's before version 2, for its exceptions
     "httpx2": ["files/hub_files.py"],  # the same from version 2 on
-    "fsspec": ["data/found_files.py", "places/fsspec.py"],
+    "fsspec": ["data/found_files.py", "places/fsspec.py", "dp_prior_streams/remote_files.py"],
     "embedding_reader": ["data/embeddings/"],
     "transformers": ["inference/text_tower.py", "networks/encoders/vit.py", "embedders/transformers.py"],
     "sklearn": ["data/pictures/digits.py"],

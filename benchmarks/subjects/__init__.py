@@ -3,6 +3,7 @@
 SUBJECTS = (
     "data_path",
     "frames",
+    "streaming",
     "training_step",
     "image_step",
     "unet2d_step",

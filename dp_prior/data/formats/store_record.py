@@ -42,6 +42,12 @@ class EpisodeStoreRecord(Config):
     writes_videos: ClassVar[bool] = False
     """Whether `write` makes videos of cameras, unless `Recording.pictures`."""
 
+    data_set: ClassVar[str] = "dp_prior.data.recorded.trajectories:Trajectories"
+    """Place of the class that reads windows of these episodes."""
+
+    in_parts: ClassVar[bool] = False
+    """Whether only some parts of the data set are on this machine at a time, so that a mixture cannot shuffle them."""
+
     @classmethod
     def is_at(cls, path: Path) -> bool:
         """Whether the files at a path look like this format. With the default, False, the user names the type."""

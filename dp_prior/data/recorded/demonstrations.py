@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import torch
 
+from dp_prior.data.columns import Column
 from dp_prior.data.recorded.odd_values import constant_warnings, describe_key, range_warnings
 from dp_prior.data.recorded.records import WindowsConfig
 from dp_prior.data.samples.order import Order, Successes
@@ -63,11 +64,15 @@ class Demonstrations(SplitData):
             for key, column in self.train.columns.items():
                 if self.spec.kind(key) in SEEN:
                     continue
-                is_long = column.on_disk or self.spec.kind(key) == "text"
-                count = min(len(steps), MOST_EMBEDDINGS_FITTED) if is_long else len(steps)
-                sampled = steps[torch.arange(count) * len(steps) // count]
-                self._statistics[key] = Statistics.of(column.to("cpu").rows(sampled).numpy())
+                self._statistics[key] = self._statistics_of(key, column, steps)
         return self._statistics
+
+    def _statistics_of(self, key: str, column: Column, steps: torch.Tensor) -> Statistics:
+        """Statistics of a key. Args: steps: rows of the column to train on."""
+        is_long = column.on_disk or self.spec.kind(key) == "text"
+        count = min(len(steps), MOST_EMBEDDINGS_FITTED) if is_long else len(steps)
+        sampled = steps[torch.arange(count) * len(steps) // count]
+        return Statistics.of(column.to("cpu").rows(sampled).numpy())
 
     def build_caches(self, report: Callable[[str], None], check: Callable[[], None] = lambda: None) -> None:
         """See `SplitData`. Afterwards the spec also says what the cameras showed."""

@@ -93,6 +93,9 @@ class MixtureConfig(WindowsConfig):
         if (not unweighted or has_weights) and any(record.embeddings for record in self.sets.values()):
             yield "sets have weights and embeddings, which are shuffled in blocks of neighbours; remove the weights"
 
+        if streamed := [name for name, record in self.sets.items() if record.episodes.in_parts]:
+            yield f"sets {streamed} are streamed in parts, which a mixture cannot shuffle; train on one such set alone"
+
     def downloaded(self, pinned: Mapping[str, str]) -> Self:
         """See `RecordedConfig.downloaded`."""
         return self.model_copy(update={"sets": {name: record.downloaded(pinned) for name, record in self.sets.items()}})

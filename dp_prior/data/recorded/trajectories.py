@@ -35,9 +35,12 @@ from dp_prior.files.regular_files import expanded
 from dp_prior.tensors.batch import Kind, Spec
 
 if TYPE_CHECKING:
+    from dp_prior.data.formats.chosen import Chosen
     from dp_prior.data.recorded.shown import Shown
+    from dp_prior.data.recorded.split import Split
     from dp_prior.data.recorded.whole_episodes import WholeEpisodes
     from dp_prior.data.samples.weighted_order import Share
+    from dp_prior.tensors.action_motion import ActionMotion
 
 EXTRAS = {
     "points": "dp_prior.data.recorded.points:PointClouds",
@@ -104,9 +107,9 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
         """Where the frame caches of these data are kept."""
         return FrameCaches(self.episodes.path, self.episodes.is_remote, self.frame_cache, self.verify)
 
-    def extras(self) -> Iterator[tuple[type[Extra], Any]]:
+    def extras(self, places: Mapping[str, str] = EXTRAS) -> Iterator[tuple[type[Extra], Any]]:
         """The extras that are configured, each with the value of its field; imports no other extra."""
-        for field, place in EXTRAS.items():
+        for field, place in places.items():
             if record := getattr(self, field):
                 yield imported(place), record
 
@@ -120,7 +123,9 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
         Raises:
             DataError: the data set cannot be trained on; all problems in one report.
         """
-        return Trajectories(self.downloaded({}), horizon, n_obs_steps, n_action_steps, all_obs=all_obs)
+        config = self.downloaded({})
+        data_set: type[Trajectories] = imported(config.episodes.data_set)
+        return data_set(config, horizon, n_obs_steps, n_action_steps, all_obs=all_obs)
 
 
 class Trajectories(Demonstrations):
@@ -131,15 +136,18 @@ class Trajectories(Demonstrations):
         highest_id: largest number of an episode, used or not.
     """
 
+    extra_places: ClassVar[Mapping[str, str]] = EXTRAS
+    """See `EXTRAS`."""
+
     def __init__(
         self, config: TrajectoriesConfig, horizon: int, n_obs_steps: int, n_action_steps: int, *, all_obs: bool
     ):
         """See `TrajectoriesConfig.create`."""
         super().__init__(config)
         store = config.episodes.create()
-        opened, warnings = _read(config, store)
+        opened, warnings = self._read(config, store)
         extras = []
-        for extra_class, record in config.extras():
+        for extra_class, record in config.extras(self.extra_places):
             extra, opened = extra_class.open(record, opened)
             extras.append(extra)
         metadata, doubts = _metadata(store, config.stride)
@@ -160,6 +168,13 @@ class Trajectories(Demonstrations):
         self.few, is_short = self._few_windows()
         self.file_warnings = [*warnings, *doubts, *([self.few] if is_short else [])]
         self.shares = self._weighted_shares(len(self.train), {})
+
+    def _read(self, config: TrajectoriesConfig, store: EpisodeStore) -> tuple[OpenedEpisodes, list[str]]:
+        """Read the vectors of the chosen episodes and divide these into parts; with warnings about the files."""
+        keys = {**config.obs, ACTION: config.action}
+        arrays, chosen, warnings = read_selected(store, keys, config.choice, config.stride, config.split.max_rows)
+        opened = opened_episodes(config, store, chosen, config.split.of(store, chosen), arrays)
+        return opened, [*warnings, *file_warnings(config, opened), *copied_numbers(arrays)]
 
     def _files(self, opened: OpenedEpisodes) -> list[Path]:
         """The files that training reads, except those of embeddings."""
@@ -185,9 +200,7 @@ class Trajectories(Demonstrations):
         windows = make_windows(lengths, shape.horizon, shape.n_obs_steps - 1, shape.n_action_steps - 1)
         source = steps[windows.source]
         rows = WindowRows.of(windows, shape.read_steps, self._config.mask_padding)
-        columns: dict[str, Column] = {
-            key: MemoryColumn(torch.from_numpy(array[source])) for key, array in opened.values.items()
-        }
+        columns = self._vectors(opened, source)
         for extra in self._extras:
             columns |= extra.columns(source)
             if part == "train" and (has_loss := extra.has_loss(source)) is not None:
@@ -202,6 +215,10 @@ class Trajectories(Demonstrations):
         }
         newest = source[windows.first + shape.n_obs_steps - 1]
         return _PartWindows(Samples(columns, rows), counts, newest, windows.is_real)
+
+    def _vectors(self, opened: OpenedEpisodes, source: np.ndarray) -> dict[str, Column]:
+        """The columns of everything in memory. Args: source: (m,) row of the data set for each row of the columns."""
+        return {key: MemoryColumn(torch.from_numpy(array[source])) for key, array in opened.values.items()}
 
     def _spec(self, opened: OpenedEpisodes, steps: int, metadata: Mapping[str, Any]) -> Spec:
         """What a policy of these data reads and predicts. Args: steps: number of steps of an observation."""
@@ -222,12 +239,15 @@ class Trajectories(Demonstrations):
     def _with_content(self, spec: Spec, opened: OpenedEpisodes) -> Spec:
         """The spec with what describes the training data."""
         rows, lengths = self._episodes.steps("train", self._config.stride)
-        values = opened.values
-        actions_and_vectors = {key: values[key][rows] for key in opened.keys}
-        content = {"motion": motion_of(spec, actions_and_vectors, lengths), "instructions": {}}
+        content = {"motion": self._motion(spec, opened, rows, lengths), "instructions": {}}
         for extra in self._extras:
             content |= extra.training_spec(rows)
         return spec.model_copy(update=content)
+
+    def _motion(self, spec: Spec, opened: OpenedEpisodes, rows: np.ndarray, lengths: np.ndarray) -> ActionMotion:
+        """The motion of the actions. Args: rows, lengths: (n,) and (E,) of the steps to train on."""
+        values = opened.values
+        return motion_of(spec, {key: values[key][rows] for key in opened.keys}, lengths)
 
     def _few_windows(self) -> tuple[str, bool]:
         """What to say if most episodes to train on are shorter than a window, of which each has few; and whether all
@@ -361,18 +381,21 @@ class _PartWindows:
     is_real: np.ndarray
 
 
-def _read(config: TrajectoriesConfig, store: EpisodeStore) -> tuple[OpenedEpisodes, list[str]]:
-    """Read the vectors of the chosen episodes and divide these into parts; with warnings about the files."""
-    keys = {**config.obs, ACTION: config.action}
-    arrays, chosen, warnings = read_selected(store, keys, config.choice, config.stride, config.split.max_rows)
-    split = config.split.of(store, chosen).ids()
-    numbers = {part: np.searchsorted(chosen.numbers, episodes) for part, episodes in split.items()}
+def opened_episodes(
+    config: TrajectoriesConfig, store: EpisodeStore, chosen: Chosen, split: Split, arrays: Mapping[str, np.ndarray]
+) -> OpenedEpisodes:
+    """The chosen episodes, divided into the parts of a split."""
+    numbers = {part: np.searchsorted(chosen.numbers, episodes) for part, episodes in split.ids().items()}
     episodes = EpisodeParts(chosen, chosen.ends, numbers, config.stride)
-    opened = OpenedEpisodes(store, episodes, config.frame_caches, keys, arrays)
-    return opened, [*warnings, *config.split.unused_parts(store), *_unnamed(config, opened), *_copied(arrays)]
+    return OpenedEpisodes(store, episodes, config.frame_caches, {**config.obs, ACTION: config.action}, arrays)
 
 
-def _copied(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
+def file_warnings(config: TrajectoriesConfig, opened: OpenedEpisodes) -> list[str]:
+    """Warnings about parts, cameras and instructions of the data set that no setting names."""
+    return [*config.split.unused_parts(opened.store), *_unnamed(config, opened)]
+
+
+def copied_numbers(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
     """A line if most numbers of the action, at least two, equal observations of the same step, by some of the rows."""
     rows = np.unique(np.linspace(0, len(arrays[ACTION]) - 1, 1024).astype(np.int64)) if len(arrays[ACTION]) else []
     observed = [array[rows].reshape(len(rows), -1) for key, array in arrays.items() if key != ACTION]

@@ -1,0 +1,184 @@
+"""Folders of a cache within a budget of bytes, the least recently used removed first, shared by processes.
+
+A folder appears when its content is complete. Its maker reserves the bytes first, so the disk never holds more than the
+budget.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+from dp_prior.config import ConfigError
+from dp_prior.data.frames.build_lock import build_lock
+from dp_prior.files.durable import replace_file
+from dp_prior.files.locks import POLL_S
+from dp_prior.files.temporary import is_temporary, remove_leftovers, temporary_beside
+
+RESERVED = "reserved"
+"""File in a folder that is being made: the number of its bytes when complete."""
+
+SPARSE = ".sparse"
+"""Ending of a file that takes less of the disk than its size."""
+
+TOUCH_EVERY_S = 1.0
+
+
+class NoRoomError(Exception):
+    """The folders that must stay leave no room in the budget; its argument is the number of bytes that were asked
+    for."""
+
+
+class PartCache:
+    """Complete folders by name. Attributes: folder: the folder of all, with everything else that counts."""
+
+    def __init__(self, folder: Path, budget: int):
+        """Args: budget: bytes of everything below `folder`."""
+        self.folder, self._budget = folder, budget
+        self._parts = folder / "parts"
+        self._locks = folder / "locks"
+        for path in (self._parts, self._locks):
+            path.mkdir(parents=True, exist_ok=True)
+        self._touched: dict[str, float] = {}
+        remove_leftovers(self._parts)
+
+    def path(self, name: str) -> Path:
+        """The folder of this name, complete or absent."""
+        return self._parts / name
+
+    def has(self, name: str) -> bool:
+        """Whether a folder is complete; counts as a use of it."""
+        if time.monotonic() - self._touched.get(name, -TOUCH_EVERY_S) < TOUCH_EVERY_S and self.path(name).exists():
+            return True
+        try:
+            os.utime(self.path(name))
+        except FileNotFoundError:
+            return False
+        self._touched[name] = time.monotonic()
+        return True
+
+    def make(
+        self, name: str, n_bytes: int, fill: Callable[[Path], None], needed: Collection[str], *, waits: bool = True
+    ) -> Path:
+        """Make the folder of a name unless the folder is complete; one process works while the others wait.
+
+        Args:
+            n_bytes: at most so many while and after it is made.
+            fill: writes the content into an empty folder.
+            needed: names that are not removed to make room.
+            waits: for room that other folders take only while they are made.
+
+        Raises:
+            NoRoomError: the other needed folders leave no room.
+        """
+        if self.has(name):
+            return self.path(name)
+        with self._locked(f"{name}.lock"):
+            if self.has(name):
+                return self.path(name)
+            with self.borrowed(name, n_bytes, needed, waits=waits) as temporary:
+                fill(temporary)
+                (temporary / RESERVED).unlink()
+                os.rename(temporary, self.path(name))
+        return self.path(name)
+
+    @contextlib.contextmanager
+    def borrowed(self, name: str, n_bytes: int, needed: Collection[str], *, waits: bool = True) -> Iterator[Path]:
+        """An empty folder with room for `n_bytes`, which is removed at the end; see `make`."""
+        temporary = temporary_beside(self.path(name))
+        try:
+            while not self._reserve(temporary, n_bytes, needed):
+                if not waits:
+                    raise NoRoomError(n_bytes)
+                time.sleep(POLL_S)
+            yield temporary
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def used(self) -> int:
+        """Bytes of everything below the folder, with what is reserved."""
+        with self._locked("budget.lock"):
+            return sum(size for _, _, size in self._entries()) + self.kept_bytes()
+
+    def keep(self, name: str, content: bytes) -> None:
+        """Write a file below the folder that stays there, and make room for it."""
+        with self.borrowed("kept", len(content), ()):
+            (self.folder / name).parent.mkdir(exist_ok=True)
+            replace_file(self.folder / name, content)
+
+    def _reserve(self, temporary: Path, n_bytes: int, needed: Collection[str]) -> bool:
+        """Create a folder with room for its content; False if only folders that are being made leave no room."""
+        with self._locked("budget.lock"):
+            remove_leftovers(self._parts)
+            entries = sorted(self._entries())
+            free = self._budget - self.kept_bytes() - sum(size for _, _, size in entries) - n_bytes
+            removable = [
+                (path, size) for _, path, size in entries if path.name not in needed and not is_temporary(path)
+            ]
+            if free + sum(size for _, size in removable) < 0:
+                in_progress = sum(size for _, path, size in entries if is_temporary(path))
+                if not in_progress:
+                    raise NoRoomError(n_bytes)
+                return False
+            for path, size in removable:
+                if free >= 0:
+                    break
+                doomed = temporary_beside(path)
+                os.rename(path, doomed)
+                shutil.rmtree(doomed)
+                free += size
+            temporary.mkdir()
+            (temporary / RESERVED).write_text(str(n_bytes))
+            return True
+
+    def _entries(self) -> list[tuple[float, Path, int]]:
+        """Last use, path and bytes of each folder."""
+        entries = []
+        for path in self._parts.iterdir():
+            with contextlib.suppress(OSError, ValueError):  # of a folder that appears or goes meanwhile
+                if not path.is_dir():
+                    continue
+                size, reserved = _size_of(path), path / RESERVED
+                size = max(size, int(reserved.read_text())) if reserved.exists() else size
+                entries.append((path.stat().st_mtime, path, size))
+        return entries
+
+    def kept_bytes(self) -> int:
+        """Bytes of what is never removed: metadata, manifest, statistics."""
+        return sum(_size_of(path) for path in self.folder.iterdir() if path != self._parts)
+
+    @contextlib.contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
+        with build_lock(self._locks / name, lambda line: None, lambda: "", lambda: None):
+            yield
+
+
+def budget_bytes(disk_gb: float) -> int:
+    """Bytes of a budget in GB of 10^9 bytes."""
+    return int(disk_gb * 1e9)
+
+
+def too_small(disk_gb: float, reason: str, least_bytes: int | None = None) -> ConfigError:
+    """The error of a budget that training cannot work with. Args: least_bytes: of the smallest budget, if known."""
+    remedy = "raise it" if least_bytes is None else f"set it to {_rounded_up(least_bytes)} or more"
+    return ConfigError("data.episodes", [f"disk_gb is {disk_gb:g}, but {reason}; {remedy}"])
+
+
+def _rounded_up(n_bytes: int) -> str:
+    """GB with three digits, and no fewer."""
+    step = 10.0 ** (math.floor(math.log10(n_bytes)) - 2)
+    return f"{math.ceil(n_bytes / step) * step / 1e9:.3g}"
+
+
+def _size_of(path: Path) -> int:
+    if not path.is_dir():
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            return min(status.st_size, status.st_blocks * 512) if path.suffix == SPARSE else status.st_size
+        return 0
+    return sum(_size_of(child) for child in path.iterdir())

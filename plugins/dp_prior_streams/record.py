@@ -1,0 +1,247 @@
+"""The record of a LeRobot data set that is streamed, and its store: tables arrive when they are read."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import shutil
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from dp_prior.config import Outside
+from dp_prior.data.formats.choice import ALL_EPISODES, ChoiceConfig
+from dp_prior.data.formats.lerobot.dataset import LeRobotStore
+from dp_prior.data.formats.lerobot.meta import LeRobotMeta, TableFile
+from dp_prior.data.formats.store_record import EpisodeStoreRecord
+from dp_prior.data.frames.build_lock import build_lock
+from dp_prior.files.entry_points import needing
+from dp_prior.files.printable import without_password
+from dp_prior.files.regular_files import expanded
+from dp_prior_streams.manifest import RemoteSet, in_parallel
+from dp_prior_streams.part_cache import NoRoomError, PartCache, budget_bytes, too_small
+
+if TYPE_CHECKING:
+    import pyarrow
+
+CACHE = Path("~/.cache/dp_prior/streams")
+"""Where streamed data sets are cached by default."""
+
+
+class StreamedLeRobotConfig(EpisodeStoreRecord):
+    """A LeRobot data set, format v2.0, v2.1 or v3.0, that does not fit the disk or the memory of this machine: its
+    files arrive in the order of training, from any place that fsspec knows."""
+
+    data_set: ClassVar[str] = "dp_prior_streams.trajectories:StreamedTrajectories"
+    in_parts: ClassVar[bool] = True
+
+    type: Literal["lerobot_stream"] = "lerobot_stream"
+
+    url: Annotated[str, Outside()]
+    """The folder that holds meta/ and data/: `hf://datasets/user/name`, `s3://bucket/folder`, `gs://`, `https://`, or
+    a path such as that of a slow disk. The Hub's newest commit at the first opening stays; `@commit` behind the name
+    asks for another one. Credentials come from the client of the place."""
+
+    disk_gb: float = Field(gt=0)
+    """Most GB of 10^9 bytes that the cached part of the data set takes on the disk of this machine; training has the
+    same samples in the same order with any number."""
+
+    cache: Path | None = None
+    """The folder of all streamed data sets, which processes of this machine share; null: ~/.cache/dp_prior/streams."""
+
+    @field_validator("url")
+    @classmethod
+    def _has_no_end(cls, url: str) -> str:
+        return without_password(url.rstrip("/")) or "/"
+
+    @property
+    def folder(self) -> Path:
+        """The cache of this data set."""
+        return expanded(self.cache or CACHE) / hashlib.sha256(self.place.encode()).hexdigest()[:24]
+
+    @property
+    def place(self) -> str:
+        """The URL; of a folder of this machine its absolute path."""
+        return self.url if "://" in self.url else str(expanded(Path(self.url)).absolute())
+
+    @property
+    def path(self) -> Path:
+        """The copy of the metadata on this machine."""
+        return self.folder / "set"
+
+    @property
+    def is_remote(self) -> bool:
+        return True
+
+    def local(self, pinned: Mapping[str, str], cameras: Collection[str], choice: ChoiceConfig = ALL_EPISODES) -> Self:
+        """Fetch the metadata into the cache; see `EpisodeStoreRecord`."""
+        if not self.path.exists():
+            self.create()
+        return self
+
+    def create(self) -> StreamedStore:
+        """Fetch the metadata, unless they are in the cache, and read them; tables arrive when asked for.
+
+        Raises:
+            ImportError: pyarrow, or the package that reads the place, is not installed.
+            DataError: the data set is damaged, or has changed since its first opening.
+            UnreachableError: the place did not answer.
+        """
+        with needing("lerobot", "reading LeRobot data needs pyarrow"):
+            import pyarrow.parquet  # noqa: F401
+        cache = PartCache(self.folder, budget_bytes(self.disk_gb))
+        with build_lock(self.folder / "locks" / "metadata.lock", lambda line: None, lambda: "", lambda: None):
+            remote = RemoteSet(self.place, self.folder)
+            _fetch_metadata(remote, self.path)
+            meta = LeRobotMeta(self.path)
+            remote.note(_name(meta, table) for table in meta.tables)
+        return StreamedStore(meta, remote, cache, self.disk_gb)
+
+
+class StreamedStore(LeRobotStore):
+    """See `LeRobotStore`; a table is fetched into the cache when it is read.
+
+    Attributes:
+        remote: the files where the data set lies.
+        cache: the parts of the data set on this machine.
+        needed: names in the cache that stay there while a table is fetched.
+        arriving: the `Parts` that training reads; None before it opened them.
+    """
+
+    def __init__(self, meta: LeRobotMeta, remote: RemoteSet, cache: PartCache, disk_gb: float):
+        super().__init__(meta)
+        self.remote, self.cache, self.disk_gb = remote, cache, disk_gb
+        self.needed: frozenset[str] = frozenset()
+        self.arriving: Any = None
+        self._folder: Path | None = None
+
+    def part(self, tables: list[TableFile], needed: Collection[str], folder: Path) -> StreamedStore:
+        """The store of the episodes in these tables alone.
+
+        Args:
+            needed: see `PartCache.make`.
+            folder: receives the tables.
+        """
+        store = StreamedStore(self.meta.part(tables), self.remote, self.cache, self.disk_gb)
+        store.needed, store._folder = frozenset(needed), folder
+        return store
+
+    def fetch(self) -> None:
+        """Fetch the tables of a part into its folder.
+
+        Raises:
+            ChangedError: a table differs from the manifest.
+            UnreachableError: a table does not arrive.
+        """
+        for table in self.meta.tables:
+            self._arrived(table, self._folder)
+
+    def bytes_of(self, tables: Iterable[TableFile]) -> int:
+        """Bytes of tables where the data set lies."""
+        return sum(self.remote.files[name].size for name in self.names_of(tables))
+
+    def local(self, table: TableFile) -> TableFile:
+        """A table of a part that was fetched."""
+        return self._arrived(table, self._folder)
+
+    def names_of(self, tables: Iterable[TableFile]) -> list[str]:
+        """The names of tables below the data set."""
+        return [_name(self.meta, table) for table in tables]
+
+    def read(self, key: str) -> np.ndarray:
+        """See `EpisodeStore`; a key of one number for each step is read once and kept in the cache."""
+        if self.meta.is_part or not self.is_number(key) or self.keys()[key] not in ((), (1,)):
+            return super().read(key)
+        path = self.cache.folder / self._kept_name(key)
+        if not path.exists():
+            self.keep(key, super().read(key))
+        with np.load(path, allow_pickle=False) as file:
+            return file["values"]
+
+    def keep(self, key: str, values: np.ndarray) -> None:
+        """Keep all values of a key of one number for each step in the cache."""
+        content = io.BytesIO()
+        np.savez_compressed(content, values=values)
+        self.cache.keep(self._kept_name(key), content.getvalue())
+
+    def _kept_name(self, key: str) -> str:
+        return f"columns/{hashlib.sha256(key.encode()).hexdigest()[:24]}.npz"
+
+    def episodes(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """See `EpisodeStore`."""
+        if not self.meta.is_part and self.is_number(key) and self.keys()[key] in ((), (1,)):
+            values = self.read(key)
+            return np.concatenate([values[ends[number - 1] if number else 0 : ends[number]] for number in numbers])
+        return super().episodes(key, ends, numbers)
+
+    def files(self, keys: Iterable[str]) -> list[Path]:
+        """The metadata, which stay on this machine."""
+        return sorted({*self.meta.listings, self.meta.info_file})
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "path": self.remote.url}
+
+    def _read_table(self, file: TableFile, key: str, keys_ahead: Iterable[str]) -> pyarrow.Table:
+        if self._folder is not None:
+            return super()._read_table(self._arrived(file, self._folder), key, keys_ahead)
+        size = self.remote.files[_name(self.meta, file)].size
+        try:
+            with self.cache.borrowed("table", size, self.needed) as folder:
+                return super()._read_table(self._arrived(file, folder), key, keys_ahead)
+        except NoRoomError:
+            raise too_small(self.disk_gb, f"{_name(self.meta, file)} takes {size:,} bytes") from None
+
+    def _arrived(self, file: TableFile, folder: Path) -> TableFile:
+        """A table in a folder of this machine, which is fetched if it is not there."""
+        name = _name(self.meta, file)
+        path = folder / name.replace("/", "_")
+        if not path.exists():
+            self.remote.fetch(name, path, is_proven=self._folder is None)
+        return file._replace(path=path)
+
+
+def _name(meta: LeRobotMeta, file: TableFile) -> str:
+    """The name of a table below the data set."""
+    return file.path.relative_to(meta.path).as_posix()
+
+
+def _fetch_metadata(remote: RemoteSet, folder: Path) -> None:
+    """Fetch meta/ whole, into a folder that appears when complete."""
+    if folder.exists():
+        return
+    incomplete = folder.with_name("set.incomplete")
+    shutil.rmtree(incomplete, ignore_errors=True)
+
+    def fetch(name: str) -> None:
+        (incomplete / name).parent.mkdir(parents=True, exist_ok=True)
+        remote.fetch(name, incomplete / name)
+
+    names = [name for name in remote.files if name.startswith("meta/")] if remote.is_listed else []
+    if "meta/info.json" not in names and not remote.exists("meta/info.json"):
+        from dp_prior.data.errors import MissingError
+
+        finding = "has no meta/info.json; is this a LeRobot data set? check data.episodes.url"
+        raise MissingError(remote.url, [finding])
+    if not remote.is_listed:
+        names = _usual_metadata(remote)
+    in_parallel(fetch, names)
+    incomplete.rename(folder)
+
+
+def _usual_metadata(remote: RemoteSet) -> list[str]:
+    """The metadata at a place that lists no folder: files by their usual names, as far as these go."""
+    names = ["meta/info.json", "meta/episodes.jsonl", "meta/tasks.jsonl", "meta/tasks.parquet"]
+    names = [name for name in names if remote.exists(name)]
+    for chunk in range(1000):
+        before = len(names)
+        for file in range(1000):
+            name = f"meta/episodes/chunk-{chunk:03d}/file-{file:03d}.parquet"
+            if not remote.exists(name):
+                break
+            names.append(name)
+        if len(names) == before:
+            break
+    return names

@@ -1,0 +1,222 @@
+"""Files below a URL: their sizes and versions, and ranges of their bytes, asked for again when a request fails.
+
+fsspec reads every kind of place but `http` and `https`: its client for these needs a further package, and an HTTP
+server lists no folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from dp_prior.data.errors import DataError, UnreachableError
+from dp_prior.data.remote_files import reached
+from dp_prior.files.client_errors import is_denied, kind_of, remedy
+
+ATTEMPTS = 6
+"""Requests for the same bytes before a place counts as unreachable."""
+
+FIRST_PAUSE_S = 0.25
+"""Pause after the first failed request; each further pause is twice as long."""
+
+PIECE = 1 << 20
+"""Bytes that are read and hashed at a time."""
+
+TIMEOUT_S = 30.0
+"""Longest silence of an HTTP server."""
+
+T = TypeVar("T")
+
+
+class CutShortError(OSError):
+    """An answer ended before its last byte."""
+
+
+@dataclass(frozen=True)
+class FileVersion:
+    """What a place says about a file.
+
+    Attributes:
+        size: bytes.
+        tag: changes with the content, such as an ETag; None for a place that has none.
+        sha256: of the content; None for a place that does not say it.
+    """
+
+    size: int
+    tag: str | None = None
+    sha256: str | None = None
+
+
+class Place(Protocol):
+    """A folder of files somewhere else. A missing file is FileNotFoundError; other errors are those of the client."""
+
+    url: str
+    """The folder at one version, where the place has versions; as a user would write it."""
+
+    def listing(self) -> dict[str, FileVersion] | None:
+        """Every file below the folder by name; None for a place that lists no folder."""
+
+    def version(self, name: str) -> FileVersion:
+        """What the place says about a file."""
+
+    def pieces(self, name: str, begin: int, end: int) -> Iterator[bytes]:
+        """The bytes from `begin` to `end` of a file, in pieces; fewer if the place cuts the answer short."""
+
+
+def place_at(url: str) -> Place:
+    """Open the folder at a URL or a path.
+
+    Raises:
+        DataError: fsspec knows no such place.
+        ImportError: the package that reads the place is not installed.
+        UnreachableError: the place did not answer.
+    """
+    return WebPlace(url) if url.startswith(("http://", "https://")) else FsspecPlace(url)
+
+
+def retried(where: str, attempt: Callable[[], T]) -> T:
+    """The result of an attempt, which is repeated after an error of the place.
+
+    Raises:
+        DataError: there is no such file.
+        UnreachableError: every attempt failed, or access is refused.
+    """
+    for number in range(1, ATTEMPTS + 1):
+        try:
+            return attempt()
+        except (DataError, ImportError):
+            raise
+        except FileNotFoundError:
+            raise DataError(where, ["there is no such file; check data.episodes.url"]) from None
+        except Exception as error:  # each client has its own types
+            if number == ATTEMPTS or is_denied(error):
+                reason = str(error) if isinstance(error, CutShortError) else kind_of(error)
+                count = f"after {number} attempts" if number > 1 else "at the first attempt"
+                raise UnreachableError(f"{where} cannot be read now ({reason}, {count}){remedy(error)}") from None
+        time.sleep(FIRST_PAUSE_S * 2 ** (number - 1))
+    raise AssertionError
+
+
+class FsspecPlace:
+    """See `Place`: whatever fsspec knows, and folders of this machine."""
+
+    def __init__(self, url: str):
+        from fsspec.core import url_to_fs
+
+        with reached(url):
+            try:
+                self._fs, root = url_to_fs(os.path.expanduser(url))
+            except ValueError as error:
+                raise DataError(url, [f"is neither a path nor a URL that fsspec knows: {error}"]) from None
+        self.url, self._root = url, root.rstrip("/")
+        if url.startswith("hf://"):
+            self._pin()
+
+    def listing(self) -> dict[str, FileVersion]:
+        """See `Place`."""
+        self._fs.invalidate_cache()
+        details = self._fs.find(self._root, detail=True)
+        return {path[len(self._root) + 1 :]: _version(detail) for path, detail in details.items()}
+
+    def version(self, name: str) -> FileVersion:
+        """See `Place`."""
+        return _version(self._fs.info(f"{self._root}/{name}"))
+
+    def pieces(self, name: str, begin: int, end: int) -> Iterator[bytes]:
+        """See `Place`."""
+        if (size := end - begin) <= 8 * PIECE:
+            yield self._fs.cat_file(f"{self._root}/{name}", start=begin, end=end)
+            return
+        with self._fs.open(f"{self._root}/{name}", "rb", block_size=8 * PIECE) as file:
+            file.seek(begin)
+            while size and (piece := file.read(min(PIECE, size))):
+                size -= len(piece)
+                yield piece
+
+    def _pin(self) -> None:
+        """Keep to the newest commit of a data set on the Hub, unless the URL names a version."""
+        resolved = self._fs.resolve_path(self._root)
+        repo = {"repo_type": resolved.repo_type, "revision": resolved.revision}
+        commit = self._fs._api.repo_info(resolved.repo_id, **repo).sha
+        inside = f"/{resolved.path_in_repo}" if resolved.path_in_repo else ""
+        self._root = f"{resolved.repo_type}s/{resolved.repo_id}@{commit}{inside}"
+        self.url = f"hf://{self._root}"
+
+
+class WebPlace:
+    """See `Place`: files behind HTTP, which lists none."""
+
+    def __init__(self, url: str):
+        self.url = url.rstrip("/")
+
+    def listing(self) -> None:
+        """See `Place`."""
+
+    def version(self, name: str) -> FileVersion:
+        """See `Place`."""
+        with self._answer(name, "HEAD", {}) as answer:
+            return FileVersion(int(answer.headers["Content-Length"]), answer.headers.get("ETag"))
+
+    def pieces(self, name: str, begin: int, end: int) -> Iterator[bytes]:
+        """See `Place`; a server that ignores the range sends the whole file."""
+        if begin == end:
+            return
+        with self._answer(name, "GET", {"Range": f"bytes={begin}-{end - 1}"}) as answer:
+            skipped, size = (0 if answer.status == 206 else begin), end - begin
+            while size and (piece := answer.read(PIECE)):
+                asked_for = piece[skipped : skipped + size]
+                skipped, size = max(skipped - len(piece), 0), size - len(asked_for)
+                yield asked_for
+
+    @contextlib.contextmanager
+    def _answer(self, name: str, method: str, headers: Mapping[str, str]) -> Iterator[Any]:
+        """The open answer of the server."""
+        from http.client import IncompleteRead
+        from urllib.error import HTTPError
+        from urllib.parse import quote
+        from urllib.request import Request, urlopen
+
+        address = f"{self.url}/{quote(name)}"
+        request = Request(address, method=method, headers={"Accept-Encoding": "identity", **headers})
+        try:
+            with urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 (http and https alone, see `place_at`)
+                yield answer
+        except IncompleteRead as error:
+            raise CutShortError(f"{len(error.partial):,} bytes came and no more") from None
+        except HTTPError as error:
+            if error.code in (404, 410):
+                raise FileNotFoundError(address) from None
+            if error.code in (401, 403):
+                raise PermissionError(error.code, "access refused") from None
+            raise OSError(f"HTTP {error.code}") from None
+
+
+def _version(detail: dict[str, Any]) -> FileVersion:
+    """The version in an answer of fsspec, whose clients have names of their own for it."""
+    pointer = detail.get("lfs")
+    sha256 = getattr(pointer, "sha256", None) or (pointer.get("sha256") if isinstance(pointer, dict) else None)
+    tags = (detail.get(name) for name in ("ETag", "etag", "md5Hash", "crc32c", "blob_id"))
+    return FileVersion(int(detail["size"]), next((str(tag).strip('"') for tag in tags if tag), None), sha256)
+
+
+def save(pieces: Iterator[bytes], path: Path, where: str, size: int) -> str:
+    """Write pieces to a file; returns the SHA-256.
+
+    Raises:
+        CutShortError: there are fewer bytes, or more.
+    """
+    digest, count = hashlib.sha256(), 0
+    with path.open("wb") as file:
+        for piece in pieces:
+            digest.update(piece)
+            file.write(piece)
+            count += len(piece)
+    if count != size:
+        raise CutShortError(f"{count:,} of {size:,} bytes came")
+    return digest.hexdigest()

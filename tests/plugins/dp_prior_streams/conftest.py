@@ -1,0 +1,17 @@
+import pytest
+
+
+@pytest.fixture(scope="session")
+def numbers_set(tmp_path_factory):
+    """A data set of 64 tables, which no test changes."""
+    from tests.plugins.dp_prior_streams.recorded_sets import write_v3
+
+    return write_v3(tmp_path_factory.mktemp("streams") / "set", files=64)
+
+
+@pytest.fixture(scope="session")
+def small_set(tmp_path_factory):
+    """A data set of 12 tables, which no test changes."""
+    from tests.plugins.dp_prior_streams.recorded_sets import write_v3
+
+    return write_v3(tmp_path_factory.mktemp("streams") / "small", files=12, episodes_per_file=2)

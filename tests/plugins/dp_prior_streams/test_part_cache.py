@@ -1,0 +1,115 @@
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dp_prior.config import ConfigError
+from dp_prior_streams.part_cache import NoRoomError, PartCache, budget_bytes, too_small
+from tests.forks import call
+from tests.messages import naming
+
+SIZE = 300_000
+
+
+def filled(size):
+    return lambda folder: (folder / "content").write_bytes(bytes(size)) and None
+
+
+def cache_of(tmp_path, budget=1_000_000):
+    return PartCache(tmp_path / "cache", budget)
+
+
+def names(cache):
+    return sorted(path.name for path in cache.path("x").parent.iterdir())
+
+
+def test_the_least_recently_used_folder_makes_room(tmp_path):
+    cache = cache_of(tmp_path)
+    for number, name in enumerate("abc"):
+        cache.make(name, SIZE, filled(SIZE), ())
+        os.utime(cache.path(name), (number, number))
+    cache._touched.clear()
+    assert cache.has("a")
+    cache.make("d", SIZE, filled(SIZE), ())
+    assert names(cache) == ["a", "c", "d"] and cache.used() == 3 * SIZE + cache.kept_bytes()
+
+
+def test_folders_that_are_needed_stay_and_without_room_nothing_is_removed(tmp_path):
+    cache = cache_of(tmp_path)
+    for name in "abc":
+        cache.make(name, SIZE, filled(SIZE), ())
+    with pytest.raises(NoRoomError):
+        cache.make("d", SIZE, filled(SIZE), {"a", "b", "c"})
+    assert names(cache) == ["a", "b", "c"]
+    cache.make("d", SIZE, filled(SIZE), {"a", "c"})
+    assert names(cache) == ["a", "c", "d"]
+
+
+def test_a_folder_appears_complete_or_not_at_all(tmp_path):
+    cache = cache_of(tmp_path)
+
+    def fail(folder):
+        (folder / "half").write_bytes(bytes(10))
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        cache.make("a", SIZE, fail, ())
+    assert names(cache) == [] and not cache.has("a")
+
+
+def test_what_is_being_made_holds_its_room_from_the_start(tmp_path):
+    cache, begun, end = cache_of(tmp_path), threading.Event(), threading.Event()
+
+    def slow(folder):
+        begun.set()
+        end.wait()
+
+    thread = threading.Thread(target=cache.make, args=("a", 3 * SIZE, slow, ()))
+    thread.start()
+    begun.wait()
+    assert cache.used() > 3 * SIZE
+    with pytest.raises(NoRoomError):
+        cache.make("b", SIZE, filled(SIZE), (), waits=False)
+    end.set()
+    cache.make("b", SIZE, filled(SIZE), ())  # waits until "a" is complete, and as small as it is
+    thread.join()
+    assert names(cache) == ["a", "b"]
+
+
+MAKE_SLOWLY = f"""
+import sys, time
+from pathlib import Path
+from dp_prior_streams.part_cache import PartCache
+
+def fill(folder):
+    time.sleep(0.5)
+    (folder / "content").write_bytes(bytes({SIZE}))
+    print("made")
+
+PartCache(Path(sys.argv[1]), 1_000_000).make("a", {SIZE}, fill, ())
+"""
+
+
+def test_two_processes_make_a_folder_once(tmp_path):
+    with ThreadPoolExecutor(2) as pool:
+        runs = pool.map(lambda _: call(["-c", MAKE_SLOWLY, tmp_path / "cache"]), range(2))
+        outputs = sorted(run.stdout for run in runs)
+    assert outputs == ["", "made\n"]
+
+
+def test_leftovers_of_a_killed_process_are_removed(tmp_path):
+    cache = cache_of(tmp_path)
+    leftover = cache.path(f".tmp_{os.uname().nodename}_999999999_00000000_a")
+    leftover.mkdir()
+    (leftover / "content").write_bytes(bytes(3 * SIZE))
+    cache.make("b", SIZE, filled(SIZE), ())
+    assert names(cache) == ["b"]
+
+
+def test_a_budget_that_is_too_small_is_named_with_one_that_is_not():
+    error = too_small(0.5, "a part takes 700", 612_345_678)
+    assert isinstance(error, ConfigError)
+    with pytest.raises(ConfigError, match=naming("disk_gb", 0.5, 0.613)):
+        raise error
+    assert budget_bytes(0.613) >= 612_345_678

@@ -1,0 +1,128 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from dp_prior.config import ConfigError
+from dp_prior.data.errors import DataError, MissingError
+from dp_prior_streams.record import StreamedLeRobotConfig
+from tests.extras import needs
+from tests.messages import naming
+from tests.plugins.dp_prior_streams.recorded_sets import data_config, streamed
+from tests.plugins.dp_prior_streams.web_store import served
+
+needs("pyarrow", "lerobot")
+
+
+def store_of(url, cache, **settings):
+    return StreamedLeRobotConfig(url=str(url), cache=cache, **{"disk_gb": 1.0, **settings}).create()
+
+
+def test_the_store_of_a_streamed_set_is_that_of_its_files(small_set, tmp_path):
+    from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
+
+    expected = LeRobotStoreConfig(path=small_set).create()
+    with served(small_set) as web:
+        for number, url in enumerate((small_set, web.url)):
+            store = store_of(url, tmp_path / f"cache{number}", disk_gb=1e-4)  # with room for a table
+            assert store.keys() == expected.keys() and store.texts() == expected.texts()
+            assert store.metadata() == expected.metadata() and store.describe()["path"] == str(url)
+            assert np.array_equal(store.episode_ends, expected.episode_ends)
+            for key in ("action", "task_index"):
+                assert np.array_equal(store.read(key), expected.read(key))
+            some = np.array([0, 3, 23])
+            for key in ("action", "task_index"):
+                wanted_rows = expected.episodes(key, expected.episode_ends, some)
+                assert np.array_equal(store.episodes(key, store.episode_ends, some), wanted_rows)
+            assert all(file.is_relative_to(store.path) for file in store.files(["action"]))
+            assert not [*(store.cache.folder / "parts").iterdir()]
+
+
+def test_a_key_of_one_number_a_step_is_fetched_once(small_set, tmp_path):
+    with served(small_set) as web:
+        first = store_of(web.url, tmp_path).read("task_index")
+        web.sent.clear()
+        store = store_of(web.url, tmp_path)
+        assert np.array_equal(store.read("task_index"), first) and web.sent.total() == 0
+        store.read("action")
+        assert web.sent.total() > 0
+
+
+def test_format_v2_is_streamed_in_groups_of_its_tables(tmp_path):
+    from tests.data.frames.recordings import pictures, write_lerobot
+
+    lengths = [9, 7, 12, 8]
+    folder = write_lerobot(tmp_path / "set", pictures(sum(lengths), 16, 16), lengths, "v2.1", "image")
+    with served(folder) as web:
+        store = store_of(web.url, tmp_path / "cache")
+        assert store.read("action").ravel().tolist() == list(range(sum(lengths)))
+
+
+def test_a_place_without_a_data_set_is_told(tmp_path):
+    (tmp_path / "set").mkdir()
+    with served(tmp_path / "set") as web:
+        for number, url in enumerate((tmp_path / "set", web.url)):
+            with pytest.raises(MissingError, match=naming("data.episodes.url", "meta/info.json")):
+                store_of(url, tmp_path / f"cache{number}")
+
+
+def test_tables_that_the_episode_list_names_must_be_there(small_set, tmp_path):
+    folder = shutil.copytree(small_set, tmp_path / "set")
+    (folder / "data/chunk-000/file-003.parquet").unlink()
+    with served(folder) as web:
+        for number, url in enumerate((folder, web.url)):
+            with pytest.raises(DataError, match=naming("data/chunk-000/file-003.parquet")):
+                store_of(url, tmp_path / f"cache{number}")
+
+
+def test_metadata_that_were_half_fetched_are_fetched_again(small_set, tmp_path, monkeypatch):
+    from dp_prior_streams.manifest import RemoteSet
+
+    fetch, count = RemoteSet.fetch, []
+
+    def dying(self, name, *place):
+        count.append(name)
+        if len(count) == 2:
+            raise KeyboardInterrupt
+        fetch(self, name, *place)
+
+    monkeypatch.setattr(RemoteSet, "fetch", dying)
+    with pytest.raises(KeyboardInterrupt):
+        store_of(small_set, tmp_path)
+    assert store_of(small_set, tmp_path).texts()
+
+
+@pytest.mark.parametrize(("field", "value"), [("disk_gb", 0), ("disk_gb", None), ("url", None)])
+def test_a_wrong_setting_is_named(small_set, tmp_path, field, value):
+    document = {"type": "lerobot_stream", "url": str(small_set), "disk_gb": 1, field: value}
+    with pytest.raises(ConfigError, match=naming(f"episodes.{field}")):
+        data_config(document)
+
+
+def test_a_password_in_the_url_is_refused_without_being_shown():
+    with pytest.raises(ConfigError, match=naming("url", "host/set")) as caught:
+        StreamedLeRobotConfig(url="https://me:secret@host/set/", disk_gb=1)
+    assert "secret" not in str(caught.value)
+
+
+def test_the_cache_is_named_by_the_url_and_every_setting_has_an_effect(small_set, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    default = StreamedLeRobotConfig(url=str(small_set), disk_gb=1)
+    assert default.folder.is_relative_to(tmp_path / ".cache/dp_prior/streams")
+    assert default.folder != StreamedLeRobotConfig(url="s3://b/x", disk_gb=1).folder
+    monkeypatch.chdir(small_set.parent)
+    assert StreamedLeRobotConfig(url=small_set.name, disk_gb=1).folder == default.folder
+    data = streamed(small_set, tmp_path / "elsewhere")
+    assert data._parts.store.cache.folder.is_relative_to(tmp_path / "elsewhere")
+    assert data._parts.store.cache._budget == 10**9
+
+
+def test_a_mixture_refuses_a_streamed_set(small_set):
+    from dp_prior.data.recorded.mixture import MixtureConfig
+
+    keys = {"obs": {"state": {"key": "observation.state"}}, "action": {"key": "action"}}
+    episodes = {"type": "lerobot_stream", "url": str(small_set), "disk_gb": 1}
+    document = {"type": "mixture", "sets": {"far": {"episodes": episodes, **keys}}}
+    with pytest.raises(ConfigError, match=naming("far")):
+        MixtureConfig.from_json(json.dumps(document), source="data")

@@ -1,0 +1,69 @@
+import fsspec
+import pytest
+
+from dp_prior.data.errors import DataError, UnreachableError
+from dp_prior.run.exit_file import classify
+from dp_prior_streams import remote_files
+from dp_prior_streams.remote_files import ATTEMPTS, FsspecPlace, WebPlace, place_at, retried, save
+from tests.messages import naming
+from tests.plugins.dp_prior_streams.web_store import served
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(remote_files, "FIRST_PAUSE_S", 0.0)
+
+
+def places(folder):
+    """The same files behind each kind of place."""
+    memory = fsspec.filesystem("memory")
+    memory.pipe({f"/streams/{path.relative_to(folder)}": path.read_bytes() for path in folder.rglob("*.bin")})
+    return {"path": str(folder), "memory": "memory://streams", "file": f"file://{folder}"}
+
+
+@pytest.mark.parametrize("kind", ["path", "memory", "file", "web"])
+def test_every_place_gives_ranges_of_bytes_and_versions(tmp_path, kind):
+    (tmp_path / "deep").mkdir()
+    data = bytes(range(256)) * 40_000  # 10 MB
+    (tmp_path / "deep/a b.bin").write_bytes(data)
+    with served(tmp_path) as web:
+        place = place_at(web.url if kind == "web" else places(tmp_path)[kind])
+        assert isinstance(place, WebPlace if kind == "web" else FsspecPlace)
+        for begin, end in ((0, len(data)), (5, 9), (255, 9_000_001)):
+            assert b"".join(place.pieces("deep/a b.bin", begin, end)) == data[begin:end]
+        assert place.version("deep/a b.bin").size == len(data)
+        listing = place.listing()
+        assert listing is None if kind == "web" else listing["deep/a b.bin"].size == len(data)
+        with pytest.raises(FileNotFoundError):
+            place.version("deep/none.bin")
+        with pytest.raises(FileNotFoundError):
+            list(place.pieces("deep/none.bin", 0, 4))
+
+
+@pytest.mark.parametrize("fault", [503, 429, "cut", "reset"])
+def test_a_failing_place_is_asked_again(tmp_path, fault):
+    (tmp_path / "a.bin").write_bytes(bytes(5000))
+    with served(tmp_path) as web:
+        web.fault = lambda number, name: fault if number < ATTEMPTS else None
+        place = place_at(web.url)
+        retried("a.bin", lambda: save(place.pieces("a.bin", 0, 5000), tmp_path / "got", "a.bin", 5000))
+        assert (tmp_path / "got").read_bytes() == bytes(5000) and web.requests == ATTEMPTS
+
+
+@pytest.mark.parametrize(("fault", "count"), [(503, ATTEMPTS), ("cut", ATTEMPTS), (403, 1)])
+def test_a_place_that_never_answers_ends_in_one_line_and_the_code_of_unavailable(tmp_path, fault, count):
+    (tmp_path / "a.bin").write_bytes(bytes(5000))
+    with served(tmp_path) as web:
+        web.fault = lambda number, name: fault
+        place = place_at(web.url)
+        with pytest.raises(UnreachableError, match=naming(f"{web.url}/a.bin")) as caught:
+            retried(f"{web.url}/a.bin", lambda: save(place.pieces("a.bin", 0, 5000), tmp_path / "got", "", 5000))
+        assert web.requests == count and classify(caught.value) == ("unavailable", 69)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_and_an_unknown_place_are_faults_of_the_data():
+    with pytest.raises(DataError, match=naming("data.episodes.url")):
+        retried("x/y", lambda: (_ for _ in ()).throw(FileNotFoundError()))
+    with pytest.raises(DataError, match=naming("nowhere://x")):
+        place_at("nowhere://x")

@@ -1,0 +1,75 @@
+"""Whole runs on streamed data: killed and resumed, with a language, and at the end of a place that went away."""
+
+import json
+import shutil
+
+import pytest
+
+from dp_prior_streams import remote_files
+from tests.extras import needs
+from tests.messages import told
+from tests.plugins.dp_prior_streams.recorded_sets import CAMERA, add_videos, write_v3
+from tests.plugins.dp_prior_streams.web_store import served
+from tests.tiny import assert_equal, rows, state, train, train_and_die, write
+
+needs("pyarrow", "lerobot")
+
+
+def settings(url, cache, disk_gb=0.0005, **changes):
+    episodes = {"type": "lerobot_stream", "url": str(url), "disk_gb": disk_gb, "cache": str(cache)}
+    return {
+        "data__episodes": episodes,
+        "data__obs": {"state": {"key": "observation.state"}},
+        "data__split": {},
+        "data__batch_size": 16,
+        **changes,
+    }
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(remote_files, "FIRST_PAUSE_S", 0.0)
+
+
+def test_a_run_killed_in_the_middle_of_an_epoch_goes_on_as_if_it_had_not_been(small_set, tmp_path):
+    with served(small_set) as web:
+        for name in ("whole", "killed"):
+            (tmp_path / name).mkdir()
+        whole = write(tmp_path / "whole", **settings(web.url, tmp_path / "cache"))
+        assert train(whole).exit_code == 0
+        killed = write(tmp_path / "killed", **settings(web.url, tmp_path / "another_cache"))
+        assert train_and_die(killed, "step", 13) == -9
+        shutil.rmtree(tmp_path / "another_cache")  # the next start may be on another machine
+        assert train(killed).exit_code == 0
+    assert_equal(state(tmp_path / "killed/run"), state(tmp_path / "whole/run"))
+    assert rows(tmp_path / "killed/run") == rows(tmp_path / "whole/run")
+    lines = (tmp_path / "whole/run/metrics.jsonl").read_text()
+    assert "train/data_share" in lines
+
+
+def test_a_run_with_a_camera_trains_and_evaluates(tmp_path):
+    needs("av", "video")
+    folder = add_videos(write_v3(tmp_path / "set", files=3, episodes_per_file=3), episodes_per_file=4)
+    cameras = {"front": {"key": CAMERA, "size": [24, 32]}}
+    encoders = {"front": {"type": "resnet", "pool": "mean"}}
+    changes = {"data__images": cameras, "task__encoders": encoders, "train__steps": 3}
+    done = train(write(tmp_path, **settings(folder, tmp_path / "cache", 0.002, **changes)))
+    assert done.exit_code == 0, done.output
+    told(done.output, "streamed", "parts")
+
+
+@pytest.mark.parametrize("moment", ["at the start", "while it trains"])
+def test_a_place_that_went_away_ends_the_run_with_one_line_and_the_code_of_unavailable(small_set, tmp_path, moment):
+    with served(small_set) as web:
+        config = write(tmp_path, **settings(web.url, tmp_path / "cache", train__steps=2))
+        if moment == "while it trains":
+            assert train(config).exit_code == 0
+            config = write(tmp_path, **settings(web.url, tmp_path / "cache", train__steps=500))
+            for path in (tmp_path / "cache").glob("*/parts/*"):
+                shutil.rmtree(path)
+        web.fault = lambda number, name: 503
+        done = train(config)
+    assert done.exit_code == 69
+    told(done.output, web.url)
+    if moment == "while it trains":
+        assert json.loads((tmp_path / "run/exit.json").read_text())["reason"] == "unavailable"
