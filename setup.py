@@ -75,7 +75,6 @@ ENTRY_POINTS = {
         "export = dp_prior_robot.export_command:export",
     ],
     "dp_prior.hints": ["foreign = dp_prior_foreign.translation.hints"],
-    "dp_prior.compilers": ["torch = dp_prior_lab.compile_choice:choose"],
     "dp_prior.reports": ["page = dp_prior_studio.pages.report:write_last_page"],
     "dp_prior.writers": [
         "lerobot = dp_prior_foreign.writers.lerobot_writer",

@@ -38,7 +38,7 @@ def ours(kind: str, widths: tuple[int, ...], batch_size: int, precision: str, co
     trainer = image_policy.trainer(image_policy.record(widths, settings, RECIPES[kind]), spec)
     batch = image_policy.batch(batch_size, trainer.device, spec)
     if compile_mode == "auto":
-        from dp_prior_lab.compile_choice import choose
+        from dp_prior.run.compile_choice import choose
 
         compile_function = torch.compile
         if trainer.device.type == "cpu":

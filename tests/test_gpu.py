@@ -21,7 +21,7 @@ from dp_prior.diffusion.sampler import DDIM
 from dp_prior.envs.toy import demonstrations
 from dp_prior.job.ranks import Ranks
 from dp_prior.networks.backbones.unet1d import UNet1DConfig
-from dp_prior.run import assembly
+from dp_prior.run import assembly, compile_choice
 from dp_prior.run.assembly import Assembly
 from dp_prior.run.config import TrainConfig
 from dp_prior.tensors import randomness
@@ -30,7 +30,6 @@ from dp_prior.tensors.crop import Crop
 from dp_prior.tensors.mixing_kernel import mixing_kernel
 from dp_prior.tensors.randomness import Randomness, derive_seed
 from dp_prior.training.trainer import PolicyTrainer
-from dp_prior_lab import compile_choice
 from tests.layouts import Layouts, channels_first
 from tests.test_device import Accelerator
 from tests.tiny import assert_equal, state, tiny, write
@@ -176,7 +175,6 @@ def test_compiled_steps_have_the_losses_of_plain_ones(tmp_path, kind, mode):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_default_of_a_long_training_has_the_losses_of_plain_steps(tmp_path, kind, monkeypatch):
     torch.compiler.reset()
-    monkeypatch.setattr(assembly, "listeners", lambda event: [compile_choice.choose])
     monkeypatch.setattr(compile_choice, "WORTH_S", 0.0)
     if not IS_GPU:
         compile_function = torch.compile

@@ -21,7 +21,7 @@ from dp_prior.config import ORIGINS, ConfigError, changed_code
 from dp_prior.data.errors import DataError
 from dp_prior.data.integrity import Integrity, JointIntegrity
 from dp_prior.data.recorded.records import pinned_commits
-from dp_prior.files.entry_points import ask, listeners
+from dp_prior.files.entry_points import ask
 from dp_prior.files.regular_files import read_object
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.stop import PATIENCE
@@ -188,10 +188,10 @@ class Assembly:
             return
         trainer.compilation = f"off, which is faster on {self.ranks.device.type}"
         if self.ranks.device.type in COMPILED:
-            trainer.compilation = "off, since no installed package tries it"
+            from dp_prior.run.compile_choice import choose
+
             with self.ranks.busy():
-                for choose in listeners("compilers"):
-                    trainer.compilation = choose(trainer)
+                trainer.compilation = choose(trainer)
 
     def restore(self, trainer: PolicyTrainer, snapshot: Snapshot, allow_changes: Iterable[str] = ()) -> None:
         """Resume from a snapshot and report what has changed since.

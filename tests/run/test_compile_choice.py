@@ -39,11 +39,6 @@ class Backend:
         return counters["stats"]["unique_graphs"]
 
 
-def listening(event):
-    """As if this package's entry points were those of the installed one."""
-    return [compile_choice.choose] if event == "compilers" else []
-
-
 @pytest.fixture
 def gpu(monkeypatch):
     """A CPU that is taken for a device that compiles, where a plain micro-batch takes a second and a compiled one half
@@ -52,7 +47,6 @@ def gpu(monkeypatch):
     backend.original = torch.compile
     monkeypatch.setattr(torch, "compile", backend.compile)
     monkeypatch.setattr(assembly, "COMPILED", {"cpu"})
-    monkeypatch.setattr(assembly, "listeners", listening)
     monkeypatch.setattr(compile_choice, "WORTH_S", 4.0)
     backend.plain_s, backend.fast_s = 1.0, 0.5
 
@@ -248,13 +242,11 @@ RANKS = """
 import json, sys
 import torch
 from torch import compile as compile_function
-from dp_prior.run import assembly
-from dp_prior_lab import compile_choice
+from dp_prior.run import assembly, compile_choice
 from torch._dynamo.utils import counters
 from tests.tiny import experiment, tiny
 torch.compile = lambda function, options, dynamic: compile_function(function, backend="aot_eager", dynamic=dynamic)
 assembly.COMPILED = {"cpu"}
-assembly.listeners = lambda event: [compile_choice.choose]
 compile_choice.WORTH_S = 0.0
 measured = compile_choice._measured
 def timed(trainer, loss_of, variant):
