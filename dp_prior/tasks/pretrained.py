@@ -6,17 +6,13 @@ Nothing that is loaded is executed: it is JSON, validated by the records of a co
 
 from __future__ import annotations
 
-import datetime
-import tempfile
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import nn
 
-from dp_prior.checkpoints.format import Manifest, Snapshot, read_manifest, write_checkpoint
 from dp_prior.config import Config
-from dp_prior.files.durable import vacant
 from dp_prior.tensors.batch import Spec
 
 
@@ -119,23 +115,9 @@ class Pretrained(nn.Module):
             FileExistsError: `save_directory` is not empty.
             ValueError: a weight is not finite.
         """
-        directory = vacant(save_directory)
-        manifest = Manifest(
-            sequence=1,
-            step=0,
-            samples_seen=0,
-            world_size=1,
-            saved_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        )
-        documents = {
-            "config.json": {"task": self.record.to_document()},
-            "spec.json": self.spec.model_dump(mode="json"),
-        }
-        # torch.compile wraps a module, which adds a prefix to the names of its weights
-        weights = {name.replace("_orig_mod.", ""): tensor for name, tensor in self.state_dict().items()}
-        written, _ = write_checkpoint(directory, Snapshot({"model.safetensors": weights}, documents), manifest)
-        if written != directory:
-            raise ValueError(f"the weights are not all finite; they were written to {written} for inspection instead")
+        from dp_prior.tasks.saving import save_model
+
+        directory = save_model(self, save_directory)
         if push_to_hub:
             self.push_to_hub(repo_id or directory.name, **push)
         return directory
@@ -159,11 +141,6 @@ class Pretrained(nn.Module):
         Returns:
             URL of the commit.
         """
-        from dp_prior.places.card import model_card
-        from dp_prior.places.hub import CARD, publish
+        from dp_prior.tasks.saving import upload_model
 
-        with tempfile.TemporaryDirectory(prefix="dp_prior_push_") as place:
-            directory = self.save_pretrained(Path(place) / "model")
-            card = model_card(directory, read_manifest(directory), repo_id, license_name=license)
-            (directory / CARD).write_bytes(card.encode())
-            return publish(directory, repo_id, commit_message, private=private, token=token, branch=branch)
+        return upload_model(self, repo_id, commit_message, license, private=private, token=token, branch=branch)

@@ -12,11 +12,10 @@ import torch
 from torch._dynamo.utils import counters
 
 from dp_prior.config import ConfigError
-from dp_prior.run import assembly
+from dp_prior.run import assembly, compile_choice
 from dp_prior.run.config import TrainConfig
 from dp_prior.tensors.randomness import Randomness
 from dp_prior.training.training_config import TrainingConfig
-from dp_prior_lab import compile_choice
 from tests.messages import told
 from tests.tiny import assert_equal, experiment, rows, state, tiny, train, write
 
@@ -79,12 +78,6 @@ def test_a_cpu_never_compiles_and_its_plan_says_so(tmp_path, monkeypatch):
     explicit = train(write(tmp_path, **STEPS, train__compile="off", tracker__data_path=str(tmp_path / "b"))).output
     assert not told(explicit, "compile")
     assert_equal(state(tmp_path / "run"), state(tmp_path / "b"))
-
-
-def test_without_the_package_that_tries_nothing_is_compiled(tmp_path, gpu, monkeypatch):
-    monkeypatch.setattr(assembly, "listeners", lambda event: [])
-    _, trainer = begun(tmp_path)
-    assert told(trainer.compilation, "off", "package") and gpu.modes == []
 
 
 @pytest.mark.slow
