@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dp_prior.checkpoints.format import Manifest, Snapshot, read_manifest, write_checkpoint
 from dp_prior.files.durable import vacant
-from dp_prior.tasks.pretrained import Pretrained
+
+if TYPE_CHECKING:
+    from dp_prior.tasks.pretrained import Pretrained
 
 
 def save_model(model: Pretrained, save_directory: str | Path) -> Path:
