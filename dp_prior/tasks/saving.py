@@ -5,17 +5,16 @@ from __future__ import annotations
 import datetime
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import nn
 
 from dp_prior.checkpoints.format import Manifest, Snapshot, read_manifest, write_checkpoint
 from dp_prior.files.durable import vacant
 
-if TYPE_CHECKING:
-    from dp_prior.tasks.pretrained import Pretrained
 
-
-def save_model(model: Pretrained, save_directory: str | Path) -> Path:
-    """See `Pretrained.save_pretrained`."""
+def save_model(model: nn.Module, save_directory: str | Path) -> Path:
+    """See `Pretrained.save_pretrained`, whose record and spec the model has."""
     directory = vacant(save_directory)
     manifest = Manifest(
         sequence=1,
@@ -37,7 +36,7 @@ def save_model(model: Pretrained, save_directory: str | Path) -> Path:
 
 
 def upload_model(
-    model: Pretrained, repo_id: str, commit_message: str, license_name: str | None, **repository: Any
+    model: nn.Module, repo_id: str, commit_message: str, license_name: str | None, **repository: Any
 ) -> str:
     """See `Pretrained.push_to_hub`. Args: repository: privacy, token and branch of the repository."""
     from dp_prior.places.card import model_card
