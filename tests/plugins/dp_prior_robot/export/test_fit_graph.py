@@ -120,7 +120,7 @@ def test_turned_frames_need_the_size_of_the_robots_frames(tmp_path, changes):
 
 
 def test_frames_of_a_camera_that_the_policy_does_not_resize_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match=naming("frames", ["front"], ["camera"])):
+    with pytest.raises(ConfigError, match=naming("frames", "front", ["camera"])):
         write_export(
             build(FITTED, **RESNET),
             tmp_path / "out",
