@@ -59,8 +59,8 @@ def an(name: str) -> str:
 
 
 def short(value: Any) -> str:
-    """The text of a value of JSON for a message, cut where it is long."""
-    text = "null" if value is None else repr(value)
+    """The text of a value for a message, cut where it is long."""
+    text = repr(value)
     return text if len(text) <= 80 else f"{text[:60]} ... ({len(text)} characters)"
 
 

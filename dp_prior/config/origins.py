@@ -102,8 +102,7 @@ def made(maker: object, method: str, instance: T, like: type, may_lack: Collecti
     omitted = f" and {len(missing) - _MOST_LACKING} more" if missing[_MOST_LACKING:] else ""
     lacks = "" if instance is None else f", which has no {', no '.join(missing[:_MOST_LACKING])}{omitted}"
     remedy = "end the method with `return`" if instance is None else "extend this class, or write what is missing"
-    returned = "None" if instance is None else short(instance)
     raise PartError(
-        f"{type(maker).__module__}.{type(maker).__qualname__}.{method} returned {returned}{lacks}; expected an "
+        f"{type(maker).__module__}.{type(maker).__qualname__}.{method} returned {short(instance)}{lacks}; expected an "
         f"object like {like.__module__}.{like.__qualname__}; {remedy}"
     )

@@ -55,7 +55,7 @@ def _lines(
     origins: dict[str, str],
 ) -> list[str]:
     kind, value = problem["type"], problem.get("input")
-    where, value_text = ".".join(path) or "the file", short(value)
+    where, value_text = ".".join(path) or "the file", "null" if value is None else short(value)
     if kind == "value_error":
         lines = str(problem["ctx"]["error"]).splitlines()
         return [f"{where}: {line}" if path else line for line in lines]
@@ -106,8 +106,8 @@ def _nearest(cls: type[Record], record: type[Record] | None, path: list[str]) ->
     """A hint for an unknown key: the record's own, another library's counterpart, a misspelled key, or all keys."""
     fields, key = list(record.model_fields) if record is not None else [], path[-1]
     hint = record.hint([key]) if record is not None and record is not cls else None
-    required = [name for name in fields if record.model_fields[name].is_required() and name in key.split("_")]
-    hint = hint or cls.hint(path) or (f"Did you mean {required[0]!r}?" if required else None)
+    required = [name for name in fields if record.model_fields[name].is_required() and name == key.split("_")[0]]
+    hint = hint or (f"Did you mean {required[0]!r}?" if required else cls.hint(path))
     if hint:
         return hint
     close = [name for name in fields if is_misspelled(key, name)]

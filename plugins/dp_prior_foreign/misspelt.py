@@ -68,8 +68,8 @@ def _no_number(path: tuple[str, ...], documents: Sequence[Any], layers: Layers) 
         rooms = [*itertools.chain.from_iterable(_inside(room, key, schema) for room in rooms)]
     choices = itertools.chain.from_iterable(_choices(room, schema) for room in rooms)
     kinds = {choice["type"] for choice in choices if "type" in choice}
-    noun = "integer" if kinds == {"integer"} else "number"
-    return f"{'.'.join(path)}: input should be a valid {noun}; found {short(value)}{layers.remark(path)}"
+    noun, value_text = "integer" if kinds == {"integer"} else "number", "null" if value is None else short(value)
+    return f"{'.'.join(path)}: input should be a valid {noun}; found {value_text}{layers.remark(path)}"
 
 
 def _values(document: Any, path: Sequence[str]) -> Iterator[Any]:

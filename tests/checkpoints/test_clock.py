@@ -122,5 +122,5 @@ def test_a_cadence_that_means_nothing_is_refused(text, message):
 def test_the_clock_and_cadences_are_frozen():
     with pytest.raises(AttributeError):
         Progress().samples_seen = 3
-    with pytest.raises(ValueError, match=naming("steps", "frozen_instance")):
+    with pytest.raises(ValueError, match=naming("steps", "TrainConfig.from_json")):
         Cadence(steps=1).steps = 2

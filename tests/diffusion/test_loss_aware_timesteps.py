@@ -59,3 +59,13 @@ def test_losses_that_scatter_weigh_by_their_root_mean_square_and_not_by_their_me
         sampler.update(torch.arange(5), column, torch.ones(5))
     roots = torch.tensor([math.sqrt(sum(loss**2 for loss in row) / 4) for row in losses.tolist()])
     torch.testing.assert_close(sampler.probability(), (1 - uniform) * roots / roots.sum() + uniform / 5)
+
+
+def test_stratified_draws_follow_the_places_of_the_samples_and_keep_the_distribution():
+    sampler = filled(8, stratified=True)
+    positions = torch.arange(4096)
+    t, factor = sampler.draw(RANDOM, positions)
+    shares = torch.bincount(t, minlength=8) / len(t)
+    torch.testing.assert_close(shares, sampler.probability(), rtol=0, atol=2 / 8**2)
+    torch.testing.assert_close(factor, 1 / (8 * sampler.probability()[t]))
+    assert torch.equal(t, sampler.draw(RANDOM, positions)[0])

@@ -339,9 +339,10 @@ def _sampler(kind: str, settings: TheirSettings) -> OurSettings:
 
 
 def _compile_mode(value: Any, settings: TheirSettings) -> str:
-    """Join `compile_model` and `compile_mode` into the one setting here."""
+    """Join `compile_model` and `compile_mode` into the one setting here; LeRobot's default leaves ours, which compiles
+    where a step is then the same and faster."""
     is_compiled = settings.get("policy.compile_model", False)
-    return settings.get("policy.compile_mode", "reduce-overhead") if is_compiled else "off"
+    return settings.get("policy.compile_mode", "reduce-overhead") if is_compiled else "auto"
 
 
 def _local_path(path: str | None, settings: TheirSettings) -> OurSettings:

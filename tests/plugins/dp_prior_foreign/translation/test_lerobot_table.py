@@ -219,7 +219,7 @@ def test_the_configuration_of_a_run():
         "data.batch_size": 48,
         "train.steps": 3000,
         "train.precision": "bf16",
-        "train.compile": "off",
+        "train.compile": "auto",
         "train.lr.type": "linear",
         "train.lr.peak": 3e-4,
         "train.lr.warmup_steps": 100,
