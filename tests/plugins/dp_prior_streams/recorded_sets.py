@@ -6,6 +6,8 @@ import json
 
 import numpy as np
 
+from dp_prior.tensors.pixels import video_writer
+
 WIDTH = 64
 
 
@@ -134,7 +136,8 @@ def write_encoded(path, frames, codec, pix_fmt, options, fps=10):
     import av
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    with av.open(str(path), "w") as container:
+    # as root, SVT-AV1 gives this thread real-time priority, which other tests would inherit
+    with video_writer._scheduled_as_before(), av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=fps, options=options)
         stream.height, stream.width, stream.pix_fmt = *frames.shape[1:3], pix_fmt
         for pixels in frames:
