@@ -24,6 +24,7 @@ from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.errors import DataError, first_few
 from dp_prior.data.integrity import DATA_MANIFEST, JointIntegrity
 from dp_prior.data.recorded.demonstrations import Demonstrations
+from dp_prior.data.recorded.language import MOST_LISTED
 from dp_prior.data.recorded.records import RecordedConfig, WindowsConfig, good_key
 from dp_prior.data.recorded.selection import ACTION
 from dp_prior.data.recorded.split import SplitConfig
@@ -387,8 +388,6 @@ def _instructions(specs: Sequence[Spec]) -> dict[str, tuple[str, ...]]:
     """The instructions of training, for keys of which every set lists its own, at most `MOST_LISTED` in all."""
     if not specs[0].instructions:
         return {}
-    from dp_prior.data.recorded.language import MOST_LISTED
-
     instructions = {}
     for key in specs[0].instructions:
         texts = set().union(*(spec.instructions.get(key, ()) for spec in specs))
