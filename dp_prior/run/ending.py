@@ -13,6 +13,7 @@ from dp_prior.evaluation.curve import draw_learning_curve
 from dp_prior.files.entry_points import listeners, missing_plugins
 from dp_prior.run.assembly import Assembly, Services
 from dp_prior.run.scores import has_result_of, shown_on_card, write_result
+from dp_prior.tensors.pixels.video_writer import write_gif
 from dp_prior.tracking.jsonl import ROWS
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.measure import measure
@@ -35,8 +36,6 @@ def measure_best(parts: Assembly, trainer: PolicyTrainer, best: Path) -> None:
             findings.media["curve"] = draw_learning_curve(parts.directory / ROWS, parts.media / "curve.png")
             tracker.log_images({"curve": findings.media["curve"]}, end)
         with _optional(parts, "no GIF was made", ImportError, OSError, ValueError):
-            from dp_prior.tensors.pixels.video_writer import write_gif
-
             for film in films[:1]:
                 write_gif(film, film.with_suffix(".gif"))
         result = write_result(parts.directory, best, findings.metrics, findings.media, _test_settings(parts))

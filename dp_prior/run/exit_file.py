@@ -69,16 +69,12 @@ def classify(error: BaseException) -> tuple[str, int]:
         return error.verdict.reason, error.verdict.code
     if isinstance(error, CheckpointError) and error.is_remote:
         return "unavailable", UNAVAILABLE
-    reason_and_code = next(
-        (reason_and_code for kind, reason_and_code in REASONS.items() if isinstance(error, kind)), None
-    )
-    if (
-        reason_and_code is None
-        and isinstance(error, OSError)
-        and error.errno in (_SYSTEM_ERRORS if error.filename else FULL)
-    ):
+    for kind, reason_and_code in REASONS.items():
+        if isinstance(error, kind):
+            return reason_and_code
+    if isinstance(error, OSError) and error.errno in (_SYSTEM_ERRORS if error.filename else FULL):
         return REFUSED, UNSAVED
-    return reason_and_code or ("error", FAILED)
+    return "error", FAILED
 
 
 class ExitFile:
@@ -120,7 +116,7 @@ class ExitFile:
             with contextlib.suppress(OSError), self._alone():
                 before = read_object(self.path)
                 is_refusal = not self._has_begun and code in _REFUSALS and before.get("code") == DONE
-                if not is_refusal and not self._is_told(before, code):
+                if not is_refusal and not self._has_root_cause(before, code):
                     self._write({"reason": reason, "code": code, "message": message, **facts})
 
     def fail(self, error: BaseException) -> None:
@@ -135,11 +131,14 @@ class ExitFile:
         """Write why the run cannot go on, on this rank or another."""
         self.end(verdict.reason, verdict.code, verdict.message, rank=verdict.rank, traceback=verdict.trace)
 
-    def _is_told(self, before: dict[str, Any], code: int) -> bool:
-        """Whether another rank of this run has written the root cause already. A launcher stops ranks that wait for a
-        lost one."""
-        is_cause = self.ranks > 1 and before.get("code") not in (None, LOST if code != STOPPED else None)
-        return is_cause and _moment(before.get("ended")) >= _moment(self._started)
+    def _has_root_cause(self, before: dict[str, Any], code: int) -> bool:
+        """Whether another rank of this run has written the root cause already. A stop that follows from a lost rank
+        does not replace the loss, since a launcher stops the ranks that wait."""
+        if self.ranks == 1 or before.get("code") is None:
+            return False
+        if before["code"] == LOST and code != STOPPED:
+            return False
+        return _moment(before.get("ended")) >= _moment(self._started)
 
     def _write(self, content: dict[str, Any]) -> None:
         if self.path.exists() and not self.path.is_file():

@@ -11,6 +11,7 @@ from dp_prior.checkpoints.clock import Progress
 from dp_prior.files.printable import facts_table
 from dp_prior.job.stop import LACK_OF_TIME
 from dp_prior.run.scores import read_result
+from dp_prior.tasks.pretrained import Pretrained
 from dp_prior.tracking.jsonl import read_rows
 
 
@@ -67,8 +68,6 @@ class Outcome:
         Raises:
             FileNotFoundError: the run has saved no checkpoint.
         """
-        from dp_prior.tasks.pretrained import Pretrained
-
         return Pretrained.from_pretrained(self.best or self.directory, weights=weights, device=device)
 
     @property

@@ -383,7 +383,7 @@ class PolicyTrainer:
         for step, samples_seen, in_a_row in self.guard.look():
             if self.accelerator.scaler is None or in_a_row > 1:  # a loss scaler finds its scale by overflowing once
                 ids = self.loader.ids(samples_seen).tolist()
-                problem = f"step {step} was skipped, the {in_a_row}. in a row: its gradient was not finite"
+                problem = f"step {step} was skipped, {in_a_row} in a row: its gradient was not finite"
                 self.tracker.log_error(f"{problem}; its samples: {ids}", self.progress)
             if in_a_row >= self.config.nonfinite_limit:
                 return step, self.guard.row_begins

@@ -6,8 +6,9 @@ import math
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -26,6 +27,9 @@ from dp_prior.cli.options import (
 )
 from dp_prior.cli.output import echo, say
 from dp_prior_lab.options import error_option, range_option
+
+if TYPE_CHECKING:
+    from dp_prior_lab.sweep import Trial
 
 
 @click.command(
@@ -57,14 +61,8 @@ def sweep(
 
         check_spelling(config_file, (*overrides, *overrides_of(varied)))
     import_modules(modules)
-    from dp_prior.checkpoints.documents import CONFIG
-    from dp_prior.files.durable import write_new
     from dp_prior.run.configurations import find_configuration
     from dp_prior_lab.sweep import run_trials, trials
-    from dp_prior_lab.sweep import slurm_array as array_script
-    from dp_prior_studio.pages.ranking import ranking
-    from dp_prior_studio.pages.report import write_report
-    from dp_prior_studio.pages.story import read_story
 
     planned = trials(find_configuration(config_file), varied, seeds, overrides)
     if only_print or slurm_array is not None:
@@ -72,8 +70,7 @@ def sweep(
         refuse_given(["html"], f"{why}; `dp-prior report` makes their page later")
     if slurm_array is not None:
         refuse_given(["only_print"], "prints what --slurm-array writes into a file; name one of both")
-        write_new(slurm_array, array_script(planned, modules, Path.cwd()))
-        echo(f"wrote {slurm_array}: {len(planned)} trials\nnext\n  sbatch {shlex.quote(str(slurm_array))}")
+        write_array_script(slurm_array, planned, modules)
         return
     if only_print:
         echo("\n".join(trial.command(modules) for trial in planned), whole=True)
@@ -82,12 +79,36 @@ def sweep(
     code = run_trials(planned, say, is_main)
     if not is_main:
         sys.exit(0)  # a launcher ends all ranks at another code, and the main one still writes the page
-    runs = [path for trial in planned if ((path := trial.config.tracker.directory) / CONFIG).is_file()]
+    rank_trials(planned, html)
+    sys.exit(code)
+
+
+def write_array_script(path: Path, planned: Sequence[Trial], modules: Sequence[str]) -> None:
+    """Write the script of `sweep --slurm-array`, and print the command that submits the trials.
+
+    Raises:
+        FileExistsError: the file exists.
+    """
+    from dp_prior.files.durable import write_new
+    from dp_prior_lab.sweep import slurm_array
+
+    write_new(path, slurm_array(planned, modules, Path.cwd()))
+    echo(f"wrote {path}: {len(planned)} trials\nnext\n  sbatch {shlex.quote(str(path))}")
+
+
+def rank_trials(planned: Sequence[Trial], html: Path | None) -> None:
+    """Print the trials that began to train in the order of their scores, and write the page that compares them."""
+    from dp_prior.checkpoints.documents import CONFIG
+    from dp_prior_studio.pages.ranking import ranking
+    from dp_prior_studio.pages.report import write_report
+    from dp_prior_studio.pages.story import read_story
+
+    directories = [trial.config.tracker.directory for trial in planned]
+    runs = [directory for directory in directories if (directory / CONFIG).is_file()]
     for line in ranking([read_story(run) for run in runs]):
         echo(line)
     if html is not None:
         echo(f"wrote {write_report(runs, html)}" if runs else f"{html} is not written: no trial began to train")
-    sys.exit(code)
 
 
 @click.command(
@@ -135,25 +156,20 @@ def compare(
         raise click.UsageError("--trials writes solved and not solved; add --measure success")
     if config_file is not None:
         check_spelling(config_file, ())
-    from dp_prior.run.config import TrainConfig
-    from dp_prior_lab.compare import Rules, compare_outcomes, compare_policies
-    from dp_prior_lab.outcomes import OUTCOMES, Outcomes
-    from dp_prior_lab.players import Player
-    from dp_prior_lab.trial_tables import write_trials
-
-    if len(policies) == 1:
+    is_table = len(policies) == 1
+    if is_table:
         playing = ("most", "per_round", "measure", "evaluator", "config_file", "device")
         refuse_given(playing, "only for policies that play; a CSV file holds outcomes that are known")
+    else:
+        check_players(policies, out)
+    from dp_prior.run.config import TrainConfig
+    from dp_prior_lab.compare import Rules, compare_outcomes, compare_policies
+    from dp_prior_lab.outcomes import OUTCOMES
+    from dp_prior_lab.players import Player
+
+    if is_table:
         result = compare_outcomes(Path(policies[0]), limits, rules["error"])
     else:
-        refuse_given(["limits"], "only for OUTCOMES.csv; policies are scored by their rollouts, whose range is known")
-        if out is None:
-            raise click.UsageError("--out names the folder for the outcomes, from which a stopped comparison continues")
-        if len(set(policies)) < len(policies):
-            raise click.UsageError("a policy is named twice; compare different ones")
-        if tables := [policy for policy in policies if policy.endswith(".csv") or Path(policy).is_file()]:
-            usage = "two names or more are checkpoints, runs or exports; a CSV file of outcomes stands alone"
-            raise click.UsageError(f"{tables[0]} is no policy: {usage}, with all policies in its column policy")
         configuration = None if config_file is None else TrainConfig.from_json_path(config_file)
         players = [Player(policy, evaluator, configuration, device) for policy in policies]
         result = compare_policies(players, Rules(**rules), out, say)
@@ -162,9 +178,33 @@ def compare(
         for path in result.write(out):
             echo(f"wrote {path}")
     if trials is not None:
-        table = Path(policies[0]) if len(policies) == 1 else out / OUTCOMES
-        write_trials(trials, Outcomes.read(table, (-math.inf, math.inf)).rows.values())
-        echo(f"wrote {trials}")
+        copy_outcomes(Path(policies[0]) if is_table else out / OUTCOMES, trials)
+
+
+def check_players(policies: Sequence[str], out: Path | None) -> None:
+    """Check the arguments of `compare` for policies that play.
+
+    Raises:
+        click.UsageError: `--out` is missing, `--range` is set, a policy is named twice, or a file is no policy.
+    """
+    refuse_given(["limits"], "only for OUTCOMES.csv; policies are scored by their rollouts, whose range is known")
+    if out is None:
+        raise click.UsageError("--out names the folder for the outcomes, from which a stopped comparison continues")
+    if len(set(policies)) < len(policies):
+        raise click.UsageError("a policy is named twice; compare different ones")
+    tables = [policy for policy in policies if policy.endswith(".csv") or Path(policy).is_file()]
+    if tables:
+        usage = "two names or more are checkpoints, runs or exports; a CSV file of outcomes stands alone"
+        raise click.UsageError(f"{tables[0]} is no policy: {usage}, with all policies in its column policy")
+
+
+def copy_outcomes(table: Path, trials: Path) -> None:
+    """Write the outcomes of a table as `compare --trials` does."""
+    from dp_prior_lab.outcomes import Outcomes
+    from dp_prior_lab.trial_tables import write_trials
+
+    write_trials(trials, Outcomes.read(table, (-math.inf, math.inf)).rows.values())
+    echo(f"wrote {trials}")
 
 
 def print_plan(policies: tuple[str, ...], rules: dict[str, Any]) -> None:
@@ -238,7 +278,6 @@ def improve(
     if config_file is not None:
         check_spelling(config_file, ())
     from dp_prior.run.config import TrainConfig
-    from dp_prior.run.exit_file import STOPPED
     from dp_prior_lab.corrected_rollouts import learn_corrections
     from dp_prior_lab.improve import Aim, Improvement
 
@@ -246,19 +285,24 @@ def improve(
         refuse_given(_PLAYING, "only without --corrections; with these a person has played already")
         settings = {key: aim[key] for key in ("weight", "samples", "overrides")}
         outcome = learn_corrections(run, corrections, out, **settings, report=say)
-        if outcome.status == "stopped":
-            echo("stopped; the same command goes on", err=True)
-            sys.exit(STOPPED)
+        exit_if_stopped(outcome.status == "stopped")
         echo(f"policy {outcome.best}")
         return
     configuration = None if config_file is None else TrainConfig.from_json_path(config_file)
     goal = Aim(**aim)
     improvement = Improvement(run, goal, out, say, evaluator=evaluator, configuration=configuration, device=device)
     rounds = improvement.rounds(max_rounds)
-    if improvement.is_stopped:
-        echo("stopped; the same command goes on", err=True)
-        sys.exit(STOPPED)
+    exit_if_stopped(improvement.is_stopped)
     last = rounds[-1]
     is_reached = goal.is_reached(last.losses)
     verdict = f"fewer than {goal.lost:.2%} of the starts are lost" if is_reached else "go on with more --rounds"
     echo(f"{verdict}: {last.losses}\npolicy {last.policy}")
+
+
+def exit_if_stopped(is_stopped: bool) -> None:
+    """End a command that was asked to stop, with the exit code that makes schedulers repeat it."""
+    from dp_prior.run.exit_file import STOPPED
+
+    if is_stopped:
+        echo("stopped; the same command goes on", err=True)
+        sys.exit(STOPPED)

@@ -54,12 +54,6 @@ class Studies:
         needed = int(starts[math.ceil(power * len(starts)) - 1])
         return None if needed > self.most else needed
 
-    @property
-    def mean_starts(self) -> float:
-        """Starts until the end of a study, on average."""
-        ends = np.maximum(self.right, self.wrong)
-        return float(np.where(ends > 0, ends, self.most).mean())
-
 
 def simulate(
     worse: float, better: float, error: float, most: int, per_round: int, *, studies: int = STUDIES, seed: int = 0

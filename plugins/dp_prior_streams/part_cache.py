@@ -35,7 +35,11 @@ class NoRoomError(Exception):
 
 
 class PartCache:
-    """Complete folders by name. Attributes: folder: the folder of all, with everything else that counts."""
+    """Complete folders by name.
+
+    Attributes:
+        folder: holds the folders, and every other file that counts against the budget.
+    """
 
     def __init__(self, folder: Path, budget: int):
         """Args: budget: bytes of everything below `folder`."""
@@ -68,7 +72,7 @@ class PartCache:
         """Make the folder of a name unless the folder is complete; one process works while the others wait.
 
         Args:
-            n_bytes: at most so many while and after it is made.
+            n_bytes: the most that the folder takes, while it is filled and afterwards.
             fill: writes the content into an empty folder.
             needed: names that are not removed to make room.
             waits: for room that other folders take only while they are made.
@@ -89,7 +93,7 @@ class PartCache:
 
     @contextlib.contextmanager
     def borrowed(self, name: str, n_bytes: int, needed: Collection[str], *, waits: bool = True) -> Iterator[Path]:
-        """An empty folder with room for `n_bytes`, which is removed at the end; see `make`."""
+        """Open an empty folder with room for `n_bytes`, which is removed at the end; see `make`."""
         temporary = temporary_beside(self.path(name))
         try:
             while not self._reserve(temporary, n_bytes, needed):
@@ -115,23 +119,18 @@ class PartCache:
         """Create a folder with room for its content; False if only folders that are being made leave no room."""
         with self._locked("budget.lock"):
             remove_leftovers(self._parts)
-            entries = sorted(self._entries())
-            free = self._budget - self.kept_bytes() - sum(size for _, _, size in entries) - n_bytes
-            removable = [
-                (path, size) for _, path, size in entries if path.name not in needed and not is_temporary(path)
-            ]
-            if free + sum(size for _, size in removable) < 0:
-                in_progress = sum(size for _, path, size in entries if is_temporary(path))
-                if not in_progress:
+            entries = sorted(self._entries())  # the least recently used first
+            missing = n_bytes + self.kept_bytes() + sum(size for _, _, size in entries) - self._budget
+            in_progress = [size for _, path, size in entries if is_temporary(path)]
+            removable = {}
+            for _, path, size in entries:
+                if path.name not in needed and not is_temporary(path):
+                    removable[path] = size
+            if missing > sum(removable.values()):
+                if not sum(in_progress):
                     raise NoRoomError(n_bytes)
                 return False
-            for path, size in removable:
-                if free >= 0:
-                    break
-                doomed = temporary_beside(path)
-                os.rename(path, doomed)
-                shutil.rmtree(doomed)
-                free += size
+            _remove_first(removable, missing)
             temporary.mkdir()
             (temporary / RESERVED).write_text(str(n_bytes))
             return True
@@ -156,6 +155,17 @@ class PartCache:
     def _locked(self, name: str) -> Iterator[None]:
         with build_lock(self._locks / name, lambda line: None, lambda: "", lambda: None):
             yield
+
+
+def _remove_first(sizes: dict[Path, int], n_bytes: int) -> None:
+    """Remove folders, from the first on, until `n_bytes` are free."""
+    for path, size in sizes.items():
+        if n_bytes <= 0:
+            break
+        doomed = temporary_beside(path)
+        os.rename(path, doomed)
+        shutil.rmtree(doomed)
+        n_bytes -= size
 
 
 def budget_bytes(disk_gb: float) -> int:

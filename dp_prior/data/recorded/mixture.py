@@ -24,6 +24,7 @@ from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.errors import DataError, first_few
 from dp_prior.data.integrity import DATA_MANIFEST, JointIntegrity
 from dp_prior.data.recorded.demonstrations import Demonstrations
+from dp_prior.data.recorded.language import MOST_LISTED
 from dp_prior.data.recorded.records import RecordedConfig, WindowsConfig, good_key
 from dp_prior.data.recorded.selection import ACTION
 from dp_prior.data.recorded.split import SplitConfig
@@ -35,7 +36,6 @@ from dp_prior.data.samples.weighted_order import Share, shares
 from dp_prior.data.split_data import PARTS
 from dp_prior.tensors.action_motion import ActionMotion
 from dp_prior.tensors.batch import Spec, X
-from dp_prior.tensors.pixels.resize import UNCHANGED
 
 if TYPE_CHECKING:
     from dp_prior.data.recorded.shown import Shown
@@ -93,7 +93,8 @@ class MixtureConfig(WindowsConfig):
         if (not unweighted or has_weights) and any(record.embeddings for record in self.sets.values()):
             yield "sets have weights and embeddings, which are shuffled in blocks of neighbours; remove the weights"
 
-        if streamed := [name for name, record in self.sets.items() if record.episodes.in_parts]:
+        streamed = [name for name, record in self.sets.items() if record.episodes.in_parts]
+        if streamed:
             yield f"sets {streamed} are streamed in parts, which a mixture cannot shuffle; train on one such set alone"
 
     def downloaded(self, pinned: Mapping[str, str]) -> Self:
@@ -346,21 +347,26 @@ def _different_specs(sets: Mapping[str, Trajectories]) -> Iterator[str]:
 def _layout(spec: Spec) -> dict[str, str]:
     """The layout in which all sets must agree, in words: shapes per step, since the horizon is the same."""
 
-    def rotations(key: str) -> str:
-        listed = [f"{rotation.form} at {list(rotation.slice)}" for rotation in spec.rotations.get(key, ())]
-        return f", with rotations {', '.join(listed)}" if listed else ""
-
-    layouts = {"action": f"of shape {spec.x_shape[1:]}{rotations(ACTION)}"}
+    layouts = {"action": f"of shape {spec.x_shape[1:]}{_rotations(spec, ACTION)}"}
     for key, shape in sorted(spec.cond_shapes.items()):
-        how = rotations(key) + (f", fitted by {spec.fits[key].how}" if key in spec.fits else "")
-        fit = spec.fits.get(key, UNCHANGED)
-        how += f" from region {list(fit.region)}" if fit.region else ""
-        if depth := spec.depths.get(key):
-            how += f" from {depth.near:g} to {depth.far:g} m"
-            how += f" beside camera {depth.camera!r}" if depth.camera else ""
-        how += f", embedded by {spec.embedders[key].model_dump()}" if key in spec.embedders else ""
-        layouts[f"observation {key!r}"] = f"{spec.kind(key)} of shape {shape[1:]}{how}"
+        words = [f"{spec.kind(key)} of shape {shape[1:]}{_rotations(spec, key)}"]
+        fit, depth = spec.fits.get(key), spec.depths.get(key)
+        if fit is not None:
+            words.append(f", fitted by {fit.how}")
+            words += [f" from region {list(fit.region)}"] if fit.region else []
+        if depth is not None:
+            words.append(f" from {depth.near:g} to {depth.far:g} m")
+            words += [f" beside camera {depth.camera!r}"] if depth.camera else []
+        if key in spec.embedders:
+            words.append(f", embedded by {spec.embedders[key].model_dump()}")
+        layouts[f"observation {key!r}"] = "".join(words)
     return layouts
+
+
+def _rotations(spec: Spec, key: str) -> str:
+    """The rotations of a vector, as the end of its layout; empty without rotations."""
+    listed = [f"{rotation.form} at {list(rotation.slice)}" for rotation in spec.rotations.get(key, ())]
+    return f", with rotations {', '.join(listed)}" if listed else ""
 
 
 def _rate(stated: SetConfig, data: Trajectories) -> float | None:
@@ -382,8 +388,6 @@ def _instructions(specs: Sequence[Spec]) -> dict[str, tuple[str, ...]]:
     """The instructions of training, for keys of which every set lists its own, at most `MOST_LISTED` in all."""
     if not specs[0].instructions:
         return {}
-    from dp_prior.data.recorded.language import MOST_LISTED
-
     instructions = {}
     for key in specs[0].instructions:
         texts = set().union(*(spec.instructions.get(key, ()) for spec in specs))

@@ -163,10 +163,6 @@ class Fit(Config):
         return fitted
 
 
-UNCHANGED = Fit.model_construct(size=(1, 1))
-"""A `Fit` that neither cuts nor turns, for observations without frames."""
-
-
 def cropped(frames: Tensor, height: int, width: int) -> Tensor:
     """Cut (N, H, W, C) to the largest centred part with the aspect ratio height : width, rounded to whole pixels."""
     high, wide = frames.shape[1:3]

@@ -1,4 +1,4 @@
-"""Names of data sets and of the runs that are proposed for them, which two data sets do not share."""
+"""Names of data sets, and a directory for the run of each, which no run on other data has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMON = re.compile(
 
 
 def data_name(path: Path) -> str:
-    """The name of a data set: of its file or folder, below the folders whose names tell it from others."""
+    """Name a data set by its file or folder, after its parent folders while the name says nothing; see `COMMON`."""
     parts = path.resolve().parts[1:]
     length = 1
     while length < min(len(parts), 3) and COMMON.fullmatch(Path(parts[-length]).stem):
@@ -27,7 +27,7 @@ def data_name(path: Path) -> str:
 
 
 def run_directory(name: str, data: dict[str, Any]) -> str:
-    """The directory of a run on a data set: `runs/NAME`, with a number behind the name if a run on other data is there.
+    """Choose the directory of a run on a data set: `runs/NAME`, with a number if a run on other data has this name.
 
     Args:
         data: of the configuration.
@@ -42,7 +42,7 @@ def run_directory(name: str, data: dict[str, Any]) -> str:
 
 
 def _sources(data: Any) -> list[tuple[str, str]]:
-    """The paths and repositories in `data`, with the key of each."""
+    """List the paths and repositories in `data`, each after its key."""
     if isinstance(data, list):
         data = dict(enumerate(data))
     sources: list[tuple[str, str]] = []

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -203,22 +203,21 @@ def survey(
     chosen, damage = _usable_episodes(store, choice, is_configured=keys is not None)
     chosen = chosen.first(max_rows)
     shapes, unread = store.keys(), store.unread()
-    cameras, depths, clouds = _cameras(store), store.depths(), store.clouds()
+    sensors = _Sensors(_cameras(store), store.depths(), store.clouds())
     if keys is None:
-        hidden = {*unread, *(key for key in shapes if not is_sensor(key))}
-        cameras, depths, clouds = (_without(hidden, sensors) for sensors in (cameras, depths, clouds))
-        keys = _all_numbers(store, {*cameras, *depths, *clouds, *unread}, action)
+        sensors = sensors.without({*unread, *(key for key in shapes if not is_sensor(key))})
+        keys = _all_numbers(store, {*sensors.keys, *unread}, action)
     widths = {name: _width(entry, shapes) for name, (entry, _) in keys.items()}
-    wide = [name for name, width in widths.items() if width > WIDEST]
-    used = {*cameras, *depths, *clouds}.union(*(keys[name][0].stored_keys for name in wide))
-    keys = {name: entry for name, entry in keys.items() if name not in wide}
-    episodes = _chosen(chosen.lengths, sum(widths[name] for name in keys))
+    vectors = {name: entry for name, entry in keys.items() if widths[name] <= WIDEST}
+    episodes = _chosen(chosen.lengths, sum(widths[name] for name in vectors))
     reader = _SurveyReader(store, chosen, episodes)
-    reader.gaps += [f"{name}: {widths[name]:,} numbers in a step, more than {WIDEST:,}" for name in wide]
-    signals, clock, texts = reader.signals(keys), reader.clock(), reader.texts()
-    for entry, role in keys.values():
-        if role != "other":
+    used = set(sensors.keys)
+    for name, (entry, role) in keys.items():
+        if name not in vectors:
+            reader.gaps.append(f"{name}: {widths[name]:,} numbers in a step, more than {WIDEST:,}")
+        if name not in vectors or role != "other":
             used.update(entry.stored_keys)
+    signals, clock, texts = reader.signals(vectors), reader.clock(), reader.texts()
     return Survey(
         store=store,
         described=reader.described,
@@ -227,9 +226,9 @@ def survey(
         signals=signals,
         clock=clock,
         texts=texts,
-        cameras=cameras,
-        depths=depths,
-        clouds=clouds,
+        cameras=sensors.cameras,
+        depths=sensors.depths,
+        clouds=sensors.clouds,
         problems=reader.problems,
         gaps=reader.gaps,
         unused=unused_keys(store, used, len(texts), unread),
@@ -254,8 +253,23 @@ def _usable_episodes(store: EpisodeStore, choice: ChoiceConfig, is_configured: b
     return sound, {"damaged": damaged, "damage": "; ".join(problems[:-1])}
 
 
-def _without(keys: Collection[str], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    return {key: shape for key, shape in shapes.items() if key not in keys}
+class _Sensors(NamedTuple):
+    """The shapes of cameras, of depth and of point clouds, by key."""
+
+    cameras: dict[str, tuple[int, ...]]
+    depths: dict[str, tuple[int, ...]]
+    clouds: dict[str, tuple[int, ...]]
+
+    @property
+    def keys(self) -> set[str]:
+        return {*self.cameras, *self.depths, *self.clouds}
+
+    def without(self, keys: Collection[str]) -> _Sensors:
+        """The sensors but some, by key."""
+        remaining = []
+        for shapes in self:
+            remaining.append({key: shape for key, shape in shapes.items() if key not in keys})
+        return _Sensors(*remaining)
 
 
 def _width(entry: KeyConfig, shapes: Mapping[str, tuple[int, ...]]) -> int:
@@ -391,7 +405,15 @@ def _signal(
     names: Mapping[str, list[str]],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> Signal:
-    """Args: values: (n, width) of all keys; names, shapes: of a step, by key, of these and other keys."""
+    """Select the numbers of an entry, and describe them.
+
+    Args:
+        values: (n, width) of all keys of the entry.
+        names, shapes: of a step, by key, of these and other keys.
+
+    Raises:
+        DataError: the entry selects numbers that the keys do not have.
+    """
     width = values.shape[1]
     start, stop = config.slice or (0, width)
     if stop > width:

@@ -42,24 +42,42 @@ def mixed_units(survey: Survey) -> Iterator[Finding]:
     is_long = np.diff(survey.bounds) >= LEAST_STEPS
     if is_long.sum() < 3:
         return
+    episodes = survey.numbers[is_long]
     suspected: set[tuple[int, ...]] = set()
     for signal in survey.of("observation", "action"):
-        sizes = np.maximum.reduceat(
-            np.where(np.isfinite(signal.values), abs(signal.values), 0), survey.bounds[:-1], axis=0
-        )[is_long]
-        varied = np.flatnonzero(signal.statistics().varies & (sizes > 0).all(0)).tolist()
-        is_larger, dimensions = _largest_group({dimension: sizes[:, dimension] for dimension in varied})
-        size = sizes[:, dimensions[0]] if dimensions else np.ones(len(sizes))
-        if is_larger is None and len(varied) > 1:
-            size = np.median(sizes[:, varied] / np.median(sizes[:, varied], axis=0), axis=1)
-            is_larger, dimensions = _larger_group(size), varied
-        if is_larger is None:
-            continue
-        finding = _mixture(survey.numbers[is_long], is_larger, size, f"{signal.name}, {_called(signal, dimensions)}")
-        rest = survey.numbers[is_long][~np.isin(survey.numbers[is_long], finding.leave_out)]
-        suspected |= {tuple(finding.leave_out), tuple(rest.tolist())}
-        yield finding
-    yield from (finding for finding in mixed_scales(survey) if tuple(finding.leave_out) not in suspected)
+        finding = _mixed_magnitudes(signal, _magnitudes(signal, survey)[is_long], episodes)
+        if finding is not None:
+            rest = episodes[~np.isin(episodes, finding.leave_out)]
+            suspected |= {tuple(finding.leave_out), tuple(rest.tolist())}
+            yield finding
+    for finding in mixed_scales(survey):
+        if tuple(finding.leave_out) not in suspected:
+            yield finding
+
+
+def _magnitudes(signal: Signal, survey: Survey) -> np.ndarray:
+    """(k, width) the largest finite magnitude of each number in each episode."""
+    magnitudes = np.where(np.isfinite(signal.values), abs(signal.values), 0)
+    return np.maximum.reduceat(magnitudes, survey.bounds[:-1], axis=0)
+
+
+def _mixed_magnitudes(signal: Signal, sizes: np.ndarray, episodes: np.ndarray) -> Finding | None:
+    """The finding about a signal whose magnitudes fall into two groups; None for a single group.
+
+    Args:
+        sizes: (k, width), see `_magnitudes`.
+        episodes: (k,) their own numbers.
+    """
+    varied = np.flatnonzero(signal.statistics().varies & (sizes > 0).all(0)).tolist()
+    is_larger, dimensions = _largest_group({dimension: sizes[:, dimension] for dimension in varied})
+    if is_larger is not None:
+        size = sizes[:, dimensions[0]]
+    elif len(varied) > 1:  # too few numbers agree, but their middle may still show two groups
+        size = np.median(sizes[:, varied] / np.median(sizes[:, varied], axis=0), axis=1)
+        is_larger, dimensions = _larger_group(size), varied
+    if is_larger is None:
+        return None
+    return _mixture(episodes, is_larger, size, f"{signal.name}, {_called(signal, dimensions)}")
 
 
 def mixed_scales(survey: Survey) -> Iterator[Finding]:
@@ -73,12 +91,13 @@ def mixed_scales(survey: Survey) -> Iterator[Finding]:
     action, action_sizes = _of_episodes(actions[0].values, survey.bounds)
     for signal in states:
         state, state_sizes = _of_episodes(signal.values[later], survey.bounds)
-        together = abs(action.T @ state) / len(action)
+        correlations = abs(action.T @ state) / len(action)
         ratios = {}
-        for number, place in enumerate(together.argmax(1).tolist()):
-            both = action_sizes[is_long, number], state_sizes[is_long, place]
-            if together[number, place] > FOLLOWS and (np.minimum(*both) > 0).all():
-                ratios[number] = both[0] / both[1]
+        for number, place in enumerate(correlations.argmax(1).tolist()):
+            action_size, state_size = action_sizes[is_long, number], state_sizes[is_long, place]
+            is_moving = (np.minimum(action_size, state_size) > 0).all()
+            if correlations[number, place] > FOLLOWS and is_moving:
+                ratios[number] = action_size / state_size
         is_larger, dimensions = _largest_group(ratios, SAME_SCALE)
         if is_larger is not None:
             where = f"{actions[0].name}, {_called(actions[0], dimensions)}, beside {signal.name}"
@@ -117,6 +136,7 @@ def _largest_group(sizes: dict[int, np.ndarray], widest: float = WIDEST) -> tupl
 
 
 def _called(signal: Signal, dimensions: list[int]) -> str:
+    """Dimensions of a signal in messages."""
     names = first_few([signal.called(dimension) for dimension in dimensions])
     return f"dimension{'s' * (len(dimensions) > 1)} {names}"
 
@@ -146,44 +166,60 @@ def other_units(survey: Survey) -> Iterator[Finding]:
     rows = spread_rows(len(actions[0].values))
     action = actions[0].values[rows].astype(np.float64)
     for signal in states:
-        state, pairs = signal.values[np.minimum(rows + 1, len(signal.values) - 1)].astype(np.float64), {}
+        state = signal.values[np.minimum(rows + 1, len(signal.values) - 1)].astype(np.float64)
         if not (state.size and action.size and np.isfinite(action).all() and np.isfinite(state).all()):
             continue
-        with np.errstate(invalid="ignore", divide="ignore"):
-            together = np.corrcoef(action.T, state.T)[: action.shape[1], action.shape[1] :]
-            scale = state.std(0)[None] / action.std(0)[:, None]
-        for i, j in enumerate(np.nan_to_num(abs(together)).argmax(1).tolist()):
-            if abs(together[i, j]) > FOLLOWS and (units := _unit(max(scale[i, j], 1 / scale[i, j]))):
-                pairs.setdefault((units, scale[i, j] > 1), []).append((i, j))
-        for (units, is_larger), matches in pairs.items():
-            if len(matches) == 1 and action.shape[1] > 1:  # a single number, such as a gripper of another range
-                matches = [match for match in matches if _unit(_above_1(scale[match]), SURE)]
-            if matches:
-                i, j = matches[0]
-                size = f"{scale[i, j]:.3g} times" if is_larger else f"1/{1 / scale[i, j]:.3g} of"
-                text = (
-                    f"{signal.name}, dimension {signal.called(j)}, follows the action's {actions[0].called(i)}, but is"
-                )
-                yield Finding("warning", f"{text} {size} its size; {units}?", code="units-differ")
+        for units, pairs in _pairs_in_other_units(action, state).items():
+            number, place, scale = pairs[0]
+            is_single = len(pairs) == 1 and action.shape[1] > 1  # perhaps a gripper of another range
+            if is_single and not _unit(_above_1(scale), SURE):
+                continue
+            size = f"{scale:.3g} times" if scale > 1 else f"1/{1 / scale:.3g} of"
+            text = f"{signal.name}, dimension {signal.called(place)}, follows the action's {actions[0].called(number)}"
+            yield Finding("warning", f"{text}, but is {size} its size; {units[0]}?", code="units-differ")
+
+
+def _pairs_in_other_units(
+    action: np.ndarray, state: np.ndarray
+) -> dict[tuple[str, bool], list[tuple[int, int, float]]]:
+    """Pair each number of (n, width) actions with the number of the (n, width) states after them that follows it best,
+    where the ratio of their deviations is the factor between two units.
+
+    Returns:
+        Number of the action, number of the state, and ratio, by units and by whether the state is larger.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        correlations = np.corrcoef(action.T, state.T)[: action.shape[1], action.shape[1] :]
+        scales = state.std(0)[None] / action.std(0)[:, None]
+    strengths = np.nan_to_num(abs(correlations))
+    pairs: dict[tuple[str, bool], list[tuple[int, int, float]]] = {}
+    for number, place in enumerate(strengths.argmax(1).tolist()):
+        if strengths[number, place] > FOLLOWS:
+            scale = scales[number, place]
+            units = _unit(_above_1(scale))
+            if units is not None:
+                pairs.setdefault((units, scale > 1), []).append((number, place, scale))
+    return pairs
 
 
 def still_grippers(survey: Survey) -> Iterator[Finding]:
     """Dimensions that are called a gripper and never change."""
     for signal in survey.of("observation", "action"):
         labels = [str(column) for column in signal.columns] or [""] * signal.values.shape[1]
-        is_gripper = np.array(["grip" in f"{signal.key} {name}".lower() for name in labels], bool)
-        if still := np.flatnonzero(is_gripper & ~signal.statistics().varies).tolist():
+        is_gripper = np.array(["grip" in f"{signal.key} {label}".lower() for label in labels], bool)
+        still = np.flatnonzero(is_gripper & ~signal.statistics().varies).tolist()
+        if still:
             listed = first_few([signal.called(dimension) for dimension in still])
-            yield Finding(
-                "warning",
-                f"{signal.name}, dimension {listed}: the gripper never moves; was it recorded?",
-                code="gripper-still",
-            )
+            text = f"{signal.name}, dimension {listed}: the gripper never moves; was it recorded?"
+            yield Finding("warning", text, code="gripper-still")
 
 
 def _larger_group(sizes: np.ndarray, widest: float = WIDEST) -> np.ndarray | None:
-    """(k,) bool, which magnitudes are the others times the factor between two units; None without two groups. Args:
-    widest: factor between the magnitudes of one group."""
+    """(k,) bool, which magnitudes are the others times the factor between two units; None without two groups.
+
+    Args:
+        widest: factor between the magnitudes of one group.
+    """
     order = np.sort(np.log(sizes))
     gaps = np.diff(order)
     cut = int(gaps.argmax())
@@ -199,5 +235,5 @@ def _above_1(factor: float) -> float:
 
 
 def _unit(factor: float, near: float = NEAR) -> str | None:
-    """Which units a factor above 1 lies between."""
+    """The two units whose factor is near a factor above 1; None for no such units."""
     return next((units for unit, units in UNITS.items() if unit / near < factor < unit * near), None)

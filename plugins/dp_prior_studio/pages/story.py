@@ -134,49 +134,63 @@ def read_story(directory: Path, log: RowLog | None = None) -> Story:
         finding = f"there is no run at {directory}: it has neither {CONFIG} nor {ROWS} nor {EXIT}"
         raise FileNotFoundError(f"{finding}{misplaced(directory, 'checkpoint')}")
     gaps: list[str] = []
-
-    def read(name: str, needed: bool = False) -> dict[str, Any]:
-        path = directory / name
-        if not path.is_file():
-            gaps.extend([f"{name} is missing"] * needed)
-            return {}
-        try:
-            document = json.loads(read_small(path))
-            if isinstance(document, dict):
-                return document
-            gaps.append(f"{name} is no JSON object")
-        except (OSError, ValueError, RecursionError, UnfitError) as error:
-            gaps.append(f"{name} cannot be read: {error}")
-        return {}
-
-    config, ending = read(CONFIG, needed=True), read(EXIT)
+    if not (directory / CONFIG).is_file():
+        gaps.append(f"{CONFIG} is missing")
+    config, ending = _document(directory / CONFIG, gaps), _document(directory / EXIT, gaps)
     settings, changed = _settings(config, gaps)
     events = [parse_row(line) for line in _events(directory / EVENTS, gaps)]
     reports = read_reports(directory / MEDIA, gaps)
     rows = _rows(log or RowLog(directory / ROWS), directory / ROWS, gaps)
     return Story(
-        directory, str(read(IDENTITY).get("name") or directory.resolve().name), state_of(ending), ending, settings,
-        changed, parts_of(config), rows, [event for event in events if event], read(RESULT),
-        reports, chunks_of(reports, gaps), frames_of(reports, gaps), gaps,
-    )  # fmt: skip
+        directory=directory,
+        name=str(_document(directory / IDENTITY, gaps).get("name") or directory.resolve().name),
+        state=state_of(ending),
+        ending=ending,
+        settings=settings,
+        changed=changed,
+        parts=parts_of(config),
+        rows=rows,
+        events=[event for event in events if event],
+        result=_document(directory / RESULT, gaps),
+        reports=reports,
+        chunks=chunks_of(reports, gaps),
+        frames=frames_of(reports, gaps),
+        gaps=gaps,
+    )
+
+
+def _document(path: Path, gaps: list[str]) -> dict[str, Any]:
+    """Read a JSON object of a run; empty for a missing file, and with a line in `gaps` for a damaged one."""
+    if not path.is_file():
+        return {}
+    try:
+        document = json.loads(read_small(path))
+    except (OSError, ValueError, RecursionError, UnfitError) as error:
+        gaps.append(f"{path.name} cannot be read: {error}")
+        return {}
+    if isinstance(document, dict):
+        return document
+    gaps.append(f"{path.name} is no JSON object")
+    return {}
 
 
 def _rows(log: RowLog, path: Path, gaps: list[str]) -> list[dict[str, Any]]:
+    """Read the logged rows, with the values that can be drawn."""
     logged = log.rows() if path.is_file() else []
     rows = [row for row in logged if type(row.get("samples_seen")) is int and 0 <= row["samples_seen"] < 1 << 63]
     if len(rows) < len(logged):
         gaps.append(f"{len(logged) - len(rows)} rows of {ROWS} do not say how many samples were seen")
-    drawn = []
-    odd: set[str] = set()
+    drawn_rows = []
+    undrawn: set[str] = set()
     for row in rows:
-        drawn.append({name: value for name, value in row.items() if value is None or can_be_drawn(value)})
-        odd |= row.keys() - drawn[-1].keys()
-    odd.discard("nonfinite")
-    if odd:
-        gaps.append(
-            f"{ROWS} holds values that are no finite numbers or too large to be drawn, of {first_few(sorted(odd))}"
-        )
-    return drawn
+        drawn = {name: value for name, value in row.items() if value is None or can_be_drawn(value)}
+        undrawn |= row.keys() - drawn.keys()
+        drawn_rows.append(drawn)
+    undrawn.discard("nonfinite")
+    if undrawn:
+        why = "that are no finite numbers or too large to be drawn"
+        gaps.append(f"{ROWS} holds values {why}, of {first_few(sorted(undrawn))}")
+    return drawn_rows
 
 
 def _settings(config: dict[str, Any], gaps: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:

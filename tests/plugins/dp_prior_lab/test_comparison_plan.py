@@ -55,7 +55,6 @@ def test_a_smaller_difference_and_a_smaller_error_take_more_starts():
 def test_starts_for_a_power_count_studies_without_a_verdict(right, expected):
     studies = Studies(np.array(right), np.zeros(5, int), 100)
     assert studies.starts_for(0.8) == expected
-    assert studies.mean_starts == np.mean([start or 100 for start in right])
 
 
 def test_the_table_has_a_line_for_each_pair_and_a_column_for_each_error():
