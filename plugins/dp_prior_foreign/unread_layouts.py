@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -12,9 +13,27 @@ from dp_prior.data.files import decoding, npy_header, reading
 from dp_prior.data.formats.episode_files import files_of_episodes, first_layout, holds_a_step
 from dp_prior.data.found_files import by_number
 from dp_prior.data.hdf5 import ENDINGS
+from dp_prior.data.pictures.decode import PICTURE_ENDINGS
 from dp_prior.files.regular_files import open_regular
 
 _ACTION = re.compile(r"(^|[._-])actions?([._-]|\d|$)", re.I)
+
+_ACTIONS_IN = {
+    ".json": re.compile(rb'"actions?"\s*:\s*[\[{]'),
+    ".pkl": re.compile(rb"actions?\W"),
+    ".pickle": re.compile(rb"actions?\W"),
+}
+"""Recorded actions in the bytes of a file, by its ending."""
+
+HEAD = 1 << 20
+"""Bytes of a file in which actions are looked for."""
+
+DEEPEST = 6
+"""Levels of folders that are looked into: Bridge has task/place/date/raw/group/episode."""
+
+FEW = 3
+MOST_ENTRIES = 1000
+"""Most entries of a folder that are looked at, of which the first `FEW` folders."""
 
 _NUMBERED = re.compile(r"((?:[^/]*[^/\d]/)+[^/\d]*)(\d+)(?=/|$)")
 """A numbered name below at least one parent, `left/demo_12`."""
@@ -26,11 +45,11 @@ def refuse_unread_layout(path: Path) -> None:
     """Refuse demonstrations whose layout no format reads.
 
     Raises:
-        DataError: each array or each step has a file, or each step a group; with the remedy, a file per episode.
+        DataError: each array, step or frame has a file, or each step a group; with the remedy, a file per episode.
     """
     finding = steps_in_groups(path)
     if not finding and path.is_dir():
-        finding = _arrays_apart(path) or _steps_apart(path)
+        finding = _arrays_apart(path) or _steps_apart(path) or _pictures_of_steps(path)
     if finding:
         raise DataError(str(path.absolute()), [f"{finding}; no format reads them so. To train on them, save {_REMEDY}"])
 
@@ -91,6 +110,44 @@ def _steps_apart(path: Path) -> str:
         return ""
     inside = first_few([f"{key} {shape}" for key, (shape, _) in layout.items()], 8)
     return f"holds a file for each step, the first {files[0].relative_to(path)} with {inside}"
+
+
+def _pictures_of_steps(path: Path) -> str:
+    """Describe a folder of episodes that have pictures in a folder beside recorded actions, as xr_teleoperate
+    (data.json) and Bridge (policy_out.pkl) record; an empty string for other folders."""
+    for folder in _first_folders(path):
+        record = next((file for file in sorted(folder.glob("*.*")) if _records_actions(file)), None)
+        picture = None
+        if record is not None:
+            pictures = itertools.islice(folder.glob("*/*"), MOST_ENTRIES)
+            picture = next((file for file in pictures if file.suffix in PICTURE_ENDINGS), None)
+        if record is not None and picture is not None:
+            places = f"{picture.relative_to(path)} beside {record.relative_to(path)}, which holds actions"
+            return f"holds a picture for each step of demonstrations, {places}"
+    return ""
+
+
+def _first_folders(path: Path) -> list[Path]:
+    """A folder, and the first few of every level below; episodes of one recorder have one layout."""
+    folders, level = [path], [path]
+    for _ in range(DEEPEST):
+        inside: list[Path] = []
+        for folder in level:
+            with reading(folder):
+                entries = sorted(itertools.islice(folder.iterdir(), MOST_ENTRIES))
+            inside += [entry for entry in entries if entry.is_dir() and not entry.is_symlink()][:FEW]
+        level = inside[: FEW**2]
+        folders += level
+    return folders
+
+
+def _records_actions(file: Path) -> bool:
+    """Whether a JSON file or a pickle, which is not loaded, has actions in its first bytes."""
+    pattern = _ACTIONS_IN.get(file.suffix.lower())
+    if pattern is None or not file.is_file():
+        return False
+    with reading(file), open_regular(file) as stream:
+        return pattern.search(stream.read(HEAD)) is not None
 
 
 def _shape(file: Path) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """Demonstrations that no format reads are called what they are, and the page's lines make of them what is read."""
 
+import json
 import pickle
 import re
 from pathlib import Path
@@ -189,3 +190,46 @@ def test_an_episode_of_several_groups_is_read_after_the_moves_that_the_refusal_n
     for key in expected:
         offset = 10 if key.startswith("right") else 0
         assert np.array_equal(store.read(key)[:, 0], np.repeat([offset, offset + 1], 4))
+
+
+def write_jpegs(folder, count=3):
+    image = pytest.importorskip("PIL.Image", reason="NOT CHECKED: the image extra is not installed")
+    folder.mkdir(parents=True)
+    for step in range(count):
+        image.fromarray(np.full((8, 8, 3), step, np.uint8)).save(folder / f"{step:06d}.jpg")
+
+
+def teleoperated(folder):
+    """As xr_teleoperate records."""
+    rows = [{"idx": 0, "states": {"left_arm": {"qpos": [0.0] * 7}}, "actions": {"left_arm": {"qpos": [0.0] * 7}}}]
+    for number in range(2):
+        write_jpegs(folder / f"episode_{number:04d}/colors")
+        (folder / f"episode_{number:04d}/data.json").write_text(json.dumps({"info": {"version": "1.0"}, "data": rows}))
+    return "episode_0000/data.json", "episode_0000/colors/00000"
+
+
+def bridged(folder):
+    """As the raw files of Bridge."""
+    for number in range(2):
+        episode = folder / f"kitchen/00/2021-01-01/raw/traj_group0/traj{number}"
+        write_jpegs(episode / "images0")
+        (episode / "policy_out.pkl").write_bytes(pickle.dumps([{"actions": np.zeros(7)}]))
+    return "traj0/policy_out.pkl", "traj0/images0/00000"
+
+
+@pytest.mark.parametrize("record", [teleoperated, bridged])
+def test_pictures_of_steps_beside_actions_are_no_set_of_images(record, tmp_path):
+    named = record(tmp_path / "set")
+    assert known_kind(tmp_path / "set") is None
+    with pytest.raises(DataError) as caught:
+        inspect(str(tmp_path / "set"))
+    for part in (*named, "#other-files"):
+        assert part in str(caught.value)
+
+
+def test_a_set_of_images_with_a_table_of_actions_as_labels_stays_one(tmp_path):
+    for name in ("run", "sit"):
+        write_jpegs(tmp_path / "set" / name, 4)
+    (tmp_path / "set/labels.json").write_text(json.dumps([{"file": "run/000000.jpg", "action": "run"}]))
+    (inspection,) = inspect(str(tmp_path / "set"))
+    assert type(inspection).__name__ and "images" in str(inspection.data)
