@@ -143,7 +143,10 @@ class Command(click.Command):
         if "--set" in options and words - options - {"--help"}:
             with exit_codes():
                 args = ask("as_overrides", args, options) or args
-        return super().parse_args(context, args)
+        try:
+            return super().parse_args(context, args)
+        except click.UsageError as error:
+            raise ask("explained_usage", error, context) or error from None
 
     def invoke(self, context: click.Context) -> object:
         quiet()

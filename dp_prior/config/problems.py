@@ -62,7 +62,12 @@ def _lines(
     if kind == "extra_forbidden":
         return [f"{where}: unknown key. {_nearest(cls, record, path)}"]
     if kind == "missing":
-        return [f"{where}: missing; it has no default"]
+        remedy = (
+            f". Another type clears the other fields of its object: add --set {where}=VALUE, or write it in the file"
+        )
+        return [
+            f"{where}: missing; it has no default{remedy if isinstance(value, dict) and [*value] == ['type'] else ''}"
+        ]
     if kind == "union_tag_not_found":
         return [f"{where}: missing key 'type'; expected one of {_tags(annotation)}"]
     if kind == "union_tag_invalid":

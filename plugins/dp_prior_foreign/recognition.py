@@ -15,7 +15,7 @@ from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.hdf5 import ENDINGS
 from dp_prior.files.entry_points import misplaced
 from dp_prior.files.regular_files import expanded
-from dp_prior_foreign.unread_layouts import refuse_unread_layout
+from dp_prior_foreign.unread_layouts import parts_of_one_episode, refuse_unread_layout, steps_in_groups
 
 MOST_ENTRIES = 1000
 """Most files and folders in a folder among which a data set is looked for."""
@@ -93,8 +93,10 @@ def kind_of(path: Path) -> str:
         raise DataError(str(path.absolute()), [f"is no data set, but {inside} in it is one; name that"])
     arrays = _arrays_of_one_episode(path)
     if arrays:
+        joined = parts_of_one_episode(first_layout([path])) if path.suffix in ENDINGS else ""
         remedy = "If each file is one episode, name their folder; else say how it is read (docs/data.md#layouts)"
-        raise DataError(str(path.absolute()), [f"holds {arrays}, and no layout of several episodes. {remedy}"])
+        finding = f"holds {arrays}, and no layout of several episodes"
+        raise DataError(str(path.absolute()), [f"{finding}. {joined and f'{joined}. '}{remedy}"])
     formats = "a folder of LeRobot or zarr, a folder with a file .hdf5, .npz, .parquet or .csv per episode"
     formats = f"{formats}, or a file .npz, .hdf5, .h5, .zip or .mcap"
     names = first_few([entry.name for entry in entries], 3)
@@ -106,6 +108,8 @@ def kind_of(path: Path) -> str:
 def likely_layout(path: Path) -> dict[str, str]:
     """Propose `episodes` of a configuration for groups called NAME_0, NAME_1, ..., or for folders, or folders of
     folders, with a file of an episode; empty for another path."""
+    if steps_in_groups(path):
+        return {}
     if path.suffix in ENDINGS:
         arrays = first_layout([path])
         names = {key.partition("/")[0] for key in arrays}
@@ -140,4 +144,5 @@ def known_kind(path: Path) -> str | None:
         return (package in own_packages()) + (package == "dp_prior")
 
     records = sorted(records_in(EpisodeStoreConfig), key=place)
-    return next((record.model_fields["type"].default for record in records if record.is_at(path)), None)
+    kind = next((record.model_fields["type"].default for record in records if record.is_at(path)), None)
+    return None if kind == "episode_files" and steps_in_groups(path) else kind

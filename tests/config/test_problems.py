@@ -1,5 +1,7 @@
 """A fault is a line with the path in the file, the value found and the remedy."""
 
+import json
+
 import pytest
 
 from dp_prior.config import ConfigError
@@ -126,3 +128,13 @@ def test_a_value_in_place_of_an_object_is_told_the_field_or_the_object_that_was_
             TrainConfig(**wrong)
         line = next(line for line in str(found.value).splitlines() if told(line, *parts))
         assert line.endswith("?") is str(parts[-1]).endswith("?"), line
+
+
+def test_fields_that_another_type_clears_are_told_with_the_override_that_sets_them(tmp_path):
+    stored = {"task": {"horizon": 8}, "data": {"type": "trajectories", "episodes": {"type": "npz", "path": "a.npz"}}}
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig.from_json(json.dumps(stored), ["data.episodes.type=zarr"])
+    assert told(str(caught.value), "data.episodes.path", "--set data.episodes.path=VALUE", "type")
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig.from_json(json.dumps({"task": {"horizon": 8}, "data": {"type": "trajectories"}}), [])
+    assert told(str(caught.value), "data.episodes", "no default")

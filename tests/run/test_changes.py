@@ -314,3 +314,16 @@ def test_a_setting_that_a_newer_version_adds_is_no_change_while_it_has_its_defau
     assert check_changes(old, documents(), 8) == []
     with pytest.raises(ConfigError, match=naming("task.diffusion.data_step", "null", 0.1, "(architecture)")):
         check_changes(old, documents("task.diffusion.data_step=0.1"), 8)
+
+
+def test_long_values_stand_on_lines_of_their_own(documents):
+    evaluator = {
+        "type": "action_error",
+        "name": "measured_on_all_samples_of_validation",
+        "n_samples": 64,
+        "eval_timesteps": [4],
+    }
+    (text,) = check_changes(documents(), documents(f"test={json.dumps([evaluator])}"), 8)
+    lines = text.splitlines()
+    assert len(lines) == 3 and told(lines[0], "test") and max(map(len, lines)) <= 240
+    assert told(lines[1], "[]") and told(lines[2], "measured_on_all_samples_of_validation")

@@ -13,11 +13,21 @@ from dp_prior_foreign.translation.foreign_settings import flat
 from dp_prior_foreign.translation.libraries import LIBRARIES, recognise
 from dp_prior_foreign.translation.library import Library
 from dp_prior_foreign.translation.row import Row
+from dp_prior_foreign.usage import explained_usage
 
 if TYPE_CHECKING:
     from dp_prior.run.config import TrainConfig
 
-__all__ = ["as_overrides", "differing_sizes", "hint", "misplaced", "misspelt", "other_file", "overrides_of_trial"]
+__all__ = [
+    "as_overrides",
+    "differing_sizes",
+    "explained_usage",
+    "hint",
+    "misplaced",
+    "misspelt",
+    "other_file",
+    "overrides_of_trial",
+]
 
 DEEPEST = 3
 """Most objects around a key that is matched with foreign settings of other places."""

@@ -6,6 +6,7 @@ import pytest
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.episode_files import EpisodeFilesConfig
 from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior.data.recorded.selection import ActionConfig, KeyConfig, read_selected
 from dp_prior_foreign.recognition import kind_of
 from tests.data.formats.episodes_apart import write_hdf5_files, write_npz_files
 from tests.data.frames.recordings import pictures, write_npz, write_robomimic
@@ -140,3 +141,23 @@ def test_texts_of_episodes_may_be_of_any_length(kind, tmp_path):
         np.savez(tmp_path / f"{number}.npz", action=np.zeros((len(steps), 2)), said=steps)
     found = EpisodeFilesConfig(path=tmp_path).create().read("said").astype(str).tolist()
     assert found == [text for number, text in enumerate(texts) for _ in range(3 + number)]
+
+
+def test_a_value_whose_parts_lie_in_several_groups_of_hdf5_files_is_a_list_of_keys(tmp_path):
+    left, right = (np.arange(12.0).reshape(6, 2) + offset for offset in (0, 100))
+    for number in range(2):
+        with h5py.File(tmp_path / f"{number}.hdf5", "w") as file:
+            for key, values in {
+                "left_arm/obs/qpos": left,
+                "right_arm/qpos": right,
+                "right_arm/grip": left[:, 0],
+            }.items():
+                file[key] = values + number
+            file["left_arm/command/action"], file["right_arm/action"] = left, right
+    store = EpisodeFilesConfig(path=tmp_path).create()
+    state = KeyConfig(key=("left_arm/obs/qpos", "right_arm/qpos", "right_arm/grip"))
+    action = ActionConfig(key=("left_arm/command/action", "right_arm/action"))
+    values = read_selected(store, {"state": state, "action": action})[0]
+    episode = np.concatenate([left, right, left[:, :1]], axis=1)
+    np.testing.assert_array_equal(values["state"], np.concatenate([episode, episode + 1]))
+    np.testing.assert_array_equal(values["action"], np.tile(np.concatenate([left, right], axis=1), (2, 1)))

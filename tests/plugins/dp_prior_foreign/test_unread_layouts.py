@@ -1,5 +1,6 @@
 """Demonstrations that no format reads are called what they are, and the page's lines make of them what is read."""
 
+import json
 import pickle
 import re
 from pathlib import Path
@@ -125,3 +126,110 @@ def test_embeddings_are_no_arrays_of_an_episode(tmp_path):
         np.save(tmp_path / name / "0.npy", np.ones((4, 3), np.float32))
     (found,) = inspect(str(tmp_path))
     assert {rows.name for rows in found.rows} == {"image", "text"}
+
+
+def write_hdf5(file, arrays):
+    h5py = pytest.importorskip("h5py", reason="NOT CHECKED: the hdf5 extra is not installed")
+    with h5py.File(file, "w") as stored:
+        for key, values in arrays.items():
+            stored[key] = values
+
+
+@pytest.mark.parametrize("sizes", [(4, 2), (7, 7)])
+def test_groups_of_one_step_each_are_called_what_they_are(sizes, tmp_path):
+    state, action = (np.ones(size) for size in sizes)
+    steps = {f"step_{step}/obs/qpos": state for step in range(12)} | {
+        f"step_{step}/action": action for step in range(12)
+    }
+    for number in range(2):
+        write_hdf5(tmp_path / f"episode_{number}.hdf5", steps)
+    for place in (tmp_path, tmp_path / "episode_0.hdf5"):
+        assert known_kind(place) is None
+        told = naming("step_0", "episode_0.hdf5", f"obs/qpos ({sizes[0]},)", f"action ({sizes[1]},)", "#other-files")
+        with pytest.raises(DataError, match=told):
+            inspect(str(place))
+
+
+def test_groups_of_one_episode_each_are_no_steps(tmp_path):
+    arrays = {f"ep_{number}/{key}": np.ones((5, 2)) for number in range(3) for key in ("action", "state")}
+    for width, name in enumerate(("many.hdf5", "single.hdf5")):
+        write_hdf5(tmp_path / name, {key: values[:, : 2 - width] for key, values in arrays.items()})
+        assert inspect(str(tmp_path / name))[0].survey.store.episode_ends.tolist() == [5, 10, 15]
+    write_hdf5(tmp_path / "flat.hdf5", {key: values[:, 0] for key, values in arrays.items()})
+    assert inspect(str(tmp_path / "flat.hdf5"))[0].survey.store.episode_ends.tolist() == [5, 10, 15]
+
+
+def recorded_apart(by_side):
+    """Arrays of two episodes, whose parts lie under several parents: two arms, or observations and actions."""
+    arrays = {f"left/demo_{number}/{key}": np.full((4, 2), number) for number in range(2) for key in ("qpos", "action")}
+    arrays |= {key.replace("left", "right"): values + 10 for key, values in arrays.items()}
+    if not by_side:
+        arrays = {
+            key: np.full((4, 2), number) for number in range(2) for key in (f"obs/demo_{number}", f"act/{number}")
+        }
+    return arrays
+
+
+@pytest.mark.parametrize("by_side", [True, False])
+def test_an_episode_of_several_groups_is_read_after_the_moves_that_the_refusal_names(by_side, tmp_path):
+    h5py = pytest.importorskip("h5py", reason="NOT CHECKED: the hdf5 extra is not installed")
+    write_hdf5(tmp_path / "apart.hdf5", recorded_apart(by_side))
+    with pytest.raises(DataError, match=naming("docs/data.md#layouts")) as caught:
+        inspect(str(tmp_path / "apart.hdf5"))
+    moves = re.findall(r"file\.move\('([^']+)', '([^']+)'\)", str(caught.value))
+    assert len(moves) == 2
+    with h5py.File(tmp_path / "apart.hdf5", "a") as file:
+        for source, target in moves:
+            for number in "01":
+                file.move(source[:-1] + number, target.replace("traj_0", f"traj_{number}"))
+    steps = {} if by_side else {"steps": "obs"}
+    settings = [f"{name}={value}" for name, value in steps.items()]
+    store = record_of("hdf5_groups", tmp_path / "apart.hdf5", settings).create()
+    expected = {"left/qpos", "left/action", "right/qpos", "right/action"} if by_side else {"obs", "act"}
+    assert {*store.keys()} == expected and store.episode_ends.tolist() == [4, 8]
+    for key in expected:
+        offset = 10 if key.startswith("right") else 0
+        assert np.array_equal(store.read(key)[:, 0], np.repeat([offset, offset + 1], 4))
+
+
+def write_jpegs(folder, count=3):
+    image = pytest.importorskip("PIL.Image", reason="NOT CHECKED: the image extra is not installed")
+    folder.mkdir(parents=True)
+    for step in range(count):
+        image.fromarray(np.full((8, 8, 3), step, np.uint8)).save(folder / f"{step:06d}.jpg")
+
+
+def teleoperated(folder):
+    """As xr_teleoperate records."""
+    rows = [{"idx": 0, "states": {"left_arm": {"qpos": [0.0] * 7}}, "actions": {"left_arm": {"qpos": [0.0] * 7}}}]
+    for number in range(2):
+        write_jpegs(folder / f"episode_{number:04d}/colors")
+        (folder / f"episode_{number:04d}/data.json").write_text(json.dumps({"info": {"version": "1.0"}, "data": rows}))
+    return "episode_0000/data.json", "episode_0000/colors/00000"
+
+
+def bridged(folder):
+    """As the raw files of Bridge."""
+    for number in range(2):
+        episode = folder / f"kitchen/00/2021-01-01/raw/traj_group0/traj{number}"
+        write_jpegs(episode / "images0")
+        (episode / "policy_out.pkl").write_bytes(pickle.dumps([{"actions": np.zeros(7)}]))
+    return "traj0/policy_out.pkl", "traj0/images0/00000"
+
+
+@pytest.mark.parametrize("record", [teleoperated, bridged])
+def test_pictures_of_steps_beside_actions_are_no_set_of_images(record, tmp_path):
+    named = record(tmp_path / "set")
+    assert known_kind(tmp_path / "set") is None
+    with pytest.raises(DataError) as caught:
+        inspect(str(tmp_path / "set"))
+    for part in (*named, "#other-files"):
+        assert part in str(caught.value)
+
+
+def test_a_set_of_images_with_a_table_of_actions_as_labels_stays_one(tmp_path):
+    for name in ("run", "sit"):
+        write_jpegs(tmp_path / "set" / name, 4)
+    (tmp_path / "set/labels.json").write_text(json.dumps([{"file": "run/000000.jpg", "action": "run"}]))
+    (inspection,) = inspect(str(tmp_path / "set"))
+    assert type(inspection).__name__ and "images" in str(inspection.data)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +27,31 @@ def read_metadata(path: Path) -> dict[str, dict[str, Any]]:
     return {name.rpartition("/")[0]: document for name, document in documents.items() if _is_array(document)}
 
 
-def unknown_codec(metadata: Mapping[str, Any]) -> str | None:
-    """Describe the unregistered codec of a zarr v2 array, such as JPEG XL in the archives of UMI, with the remedy; None
-    if every codec is registered."""
-    from numcodecs import registry
+def check_codecs(where: str, metadata: Mapping[str, Any]) -> None:
+    """Raises DataError for a zarr v2 array with an unregistered codec, such as JPEG XL in the archives of UMI; makes
+    numcodecs decode texts within bounds."""
+    from numcodecs import registry, vlen
 
+    for texts in (vlen.VLenUTF8, vlen.VLenBytes, vlen.VLenArray):
+        if texts.decode.__module__ == vlen.__name__:
+            texts.decode = partialmethod(_decode_bounded, texts.decode)
     coding = [metadata.get("compressor"), *(metadata.get("filters") or ())]
     names = [str(codec["id"]) for codec in coding if isinstance(codec, dict) and "id" in codec]
-    registered = {*registry.codec_registry, *registry.entries}
-    name = next((name for name in names if name not in registered), None)
-    if name is None:
-        return None
-    remedy = "install the package that has it, and --import a module that registers it"
-    if name.startswith("imagecodecs_"):
-        code = "import imagecodecs.numcodecs; imagecodecs.numcodecs.register_codecs()"
-        remedy = f"pip install imagecodecs, and --import MODULE, your module with the line `{code}`"
-    return f"is stored with the codec {name!r}, which nothing has registered: {remedy}"
+    for name in sorted({*names} - {*registry.codec_registry, *registry.entries}):
+        remedy = "install the package that has it, and --import a module that registers it"
+        if name.startswith("imagecodecs_"):
+            code = "import imagecodecs.numcodecs; imagecodecs.numcodecs.register_codecs()"
+            remedy = f"pip install imagecodecs, and --import MODULE, your module with the line `{code}`"
+        raise DataError(where, [f"is stored with the codec {name!r}, which nothing has registered: {remedy}"])
+
+
+def _decode_bounded(codec: Any, decode: Callable[..., Any], buf: Any, out: Any = None) -> Any:
+    """Decode a chunk of texts, unless the chunk declares more than its bytes hold; numcodecs takes memory for all
+    declared texts before the first is read, 34 GB for 4 bytes."""
+    chunk = memoryview(buf).cast("B")
+    if 4 + 4 * int.from_bytes(chunk[:4], "little") > len(chunk):  # 4 bytes for the number, and for each text's length
+        raise ValueError(f"a chunk of {len(chunk):,} bytes declares more texts than its bytes can hold")
+    return decode(codec, buf, out)
 
 
 def _documents_in_zip(path: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,7 +22,7 @@ from dp_prior.data.formats.episode_store import EpisodeStore, spans
 from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.formats.zarr.chunks import chunk_lengths, chunks_cut_short, is_hidden, missing_chunks, stored_bytes
-from dp_prior.data.formats.zarr.groups import read_metadata, unknown_codec
+from dp_prior.data.formats.zarr.groups import check_codecs, read_metadata
 from dp_prior.data.frames import FrameContents, frame_bytes, frames_per_block
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray
 from dp_prior.files.durable import publish, temporary_directory
@@ -219,13 +220,12 @@ class ZarrStore(EpisodeStore):
         where, metadata = f"{self.path}/{name}", self._metadata[name]
         coding = [metadata.get(field) for field in ("dtype", "data_type", "filters", "compressor", "codecs")]
         is_text = metadata.get("filters") == [{"id": "vlen-utf8"}]
-        if "pickle" in json.dumps(coding) or (metadata.get("dtype") == "|O" and not is_text):
-            raise DataError(where, ["holds Python objects; they are never decoded. Save it as a plain numeric array"])
+        objects = "pickle|json|msgpack|vlen" if name == self._ends else "pickle|json|msgpack"
+        if re.search(objects, json.dumps(coding)) or (metadata.get("dtype") == "|O" and not is_text):
+            raise DataError(where, ["holds Python objects or texts; never decoded here. Save a plain numeric array"])
         if len(metadata["shape"]) > MOST_AXES:
             raise DataError(where, [f"shape is {str(metadata['shape'])[:120]}; expected at most {MOST_AXES} axes"])
-        problem = unknown_codec(metadata)
-        if problem is not None:
-            raise DataError(where, [problem])
+        check_codecs(where, metadata)
         with decoding(where):
             array, stored = self._open_root()[name], stored_bytes(self.path, name)
             if 0 in chunk_lengths(array):
