@@ -6,8 +6,10 @@ import contextlib
 import functools
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
+from importlib.machinery import PathFinder
 from typing import Any, NamedTuple
 
 PREFIX = "dp_prior."
@@ -134,21 +136,23 @@ class InstalledPoints:
 
 @functools.cache
 def _installed() -> InstalledPoints:
-    folders = dict.fromkeys(sys.path)
+    path = dict.fromkeys(sys.path)
+    folders = [os.fspath(folder) or "." for folder in path if isinstance(folder, (str, os.PathLike))]
     finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
-    if len(finders) > 1 or any(os.path.isfile(folder) or folder.endswith(".egg") for folder in folders):
+    if finders != [PathFinder] or any(os.path.isfile(name) or name.lower().endswith(".egg") for name in folders):
         import importlib.metadata
 
         return importlib.metadata.entry_points()  # knows archives, eggs and packages of other importers
     points: list[EntryPoint] = []
     packages: set[str] = set()
-    for folder in filter(os.path.isdir, (folder or "." for folder in folders)):
-        for name in os.listdir(folder):
-            stem, ending = os.path.splitext(name)
-            package = stem.partition("-")[0].lower().replace("-", "_").replace(".", "_")
-            if ending in (".dist-info", ".egg-info") and package not in packages:  # the first on the path counts
-                packages.add(package)
-                points += _points_in(f"{folder}/{name}/entry_points.txt")
+    for folder in folders:
+        with contextlib.suppress(OSError, ValueError):  # it is missing, unreadable, or no name of a folder
+            for name in os.listdir(folder):
+                stem, ending = os.path.splitext(name.lower())
+                package = re.sub(r"[-_.]+", "_", stem.partition("-")[0])
+                if ending in (".dist-info", ".egg-info") and package not in packages:  # the first on the path counts
+                    packages.add(package)
+                    points += _points_in(f"{folder}/{name}/entry_points.txt")
     return InstalledPoints(points)
 
 
@@ -162,7 +166,7 @@ def _points_in(path: str) -> Iterator[EntryPoint]:
     text = content.decode(errors="replace") if PREFIX.encode() in content else ""
     group = ""
     for line in map(str.strip, text.splitlines()):
-        if line.startswith("["):
+        if line.startswith("[") and line.endswith("]"):
             group = line.strip("[]")
         elif group.startswith(PREFIX) and line and not line.startswith("#"):
             name, _, value = line.partition("=")

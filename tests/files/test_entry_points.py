@@ -78,6 +78,72 @@ def test_metadata_are_read_as_importlib_reads_them(tmp_path, monkeypatch):
     assert ours == theirs and [name for name, _, _ in ours] == ["fly", "old", "rope"]
 
 
+def package(folder, text, name="parts"):
+    """Write the metadata of a package with entry points into a folder."""
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    (folder / "entry_points.txt").write_text(text)
+
+
+def test_unusual_names_and_lines_are_read_as_importlib_reads_them(tmp_path, monkeypatch):
+    first, second = tmp_path / "a folder", tmp_path / "second"
+    package(first / "Upper_Case-1.0.DIST-INFO", "[dp_prior.envs]\nupper = upper:Env\n", "upper-case")
+    package(first / "a__part-1.0.dist-info", "\n[dp_prior.envs]\r\n\tspaced  =  a.part : Env \n", "a--part")
+    package(first / "~ld-1.0.dist-info", "[dp_prior.envs]\nleft_behind=old:Env\n[odd = line:Env\n", "~ld")
+    package(second / "a_part-2.0.dist-info", "[dp_prior.envs]\nhidden = never:Seen\n", "a-part")
+    package(second / "upper.case-2.0.dist-info", "[dp_prior.envs]\nhidden = never:Seen\n", "upper.case")
+    (second / "file-1.0.egg-info").write_text("[dp_prior.envs]\nfile = never:Seen\n")
+    monkeypatch.chdir(first)
+    ours, theirs = read_from(["", second, ".", first, second], monkeypatch)
+    assert ours == theirs and [name for name, _, _ in ours] == ["[odd", "left_behind", "spaced", "upper"]
+
+
+def test_what_is_no_readable_folder_on_the_path_is_passed_over(tmp_path, monkeypatch):
+    """Scripts append paths of pathlib, and folders of other users."""
+    closed = tmp_path / "closed"
+    package(tmp_path / "parts" / "parts-1.0.dist-info", "[dp_prior.envs]\nrope = parts:Rope\n")
+    package(closed / "secret-1.0.dist-info", "[dp_prior.envs]\nsecret = never:Seen\n", "secret")
+    list_folder = entry_points.os.listdir
+
+    def refuse(folder):
+        if str(folder) == str(closed):
+            raise PermissionError(13, "Permission denied", folder)
+        return list_folder(folder)
+
+    monkeypatch.setattr(entry_points.os, "listdir", refuse)
+    monkeypatch.setattr(sys, "path", [None, b"bytes", "with\0null", str(closed), tmp_path / "parts"])
+    entry_points._installed.cache_clear()
+    try:
+        assert [entry.value for entry in entry_points.entry_points("envs")] == ["parts:Rope"]
+    finally:
+        entry_points._installed.cache_clear()
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_packages_of_another_importer_are_asked_for(tmp_path, monkeypatch, is_alone):
+    """Alone as in a frozen application, whose importer takes the place of Python's."""
+    package(tmp_path / "frozen-1.0.dist-info", "[dp_prior.envs]\nfrozen = frozen:Env\n", "frozen")
+
+    class Importer:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            return None
+
+        @staticmethod
+        def find_distributions(context=None):
+            return [importlib.metadata.PathDistribution(tmp_path / "frozen-1.0.dist-info")]
+
+    finders = [finder for finder in sys.meta_path if not (is_alone and hasattr(finder, "find_distributions"))]
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "meta_path", [*finders, Importer])
+        entry_points._installed.cache_clear()
+        try:
+            values = [entry.value for entry in entry_points.entry_points("envs", name="frozen")]
+        finally:
+            entry_points._installed.cache_clear()
+    assert values == ["frozen:Env"]
+
+
 def test_an_archive_on_the_path_leaves_the_reading_to_importlib(tmp_path, monkeypatch):
     archive = tmp_path / "parts.zip"
     with zipfile.ZipFile(archive, "w") as file:
