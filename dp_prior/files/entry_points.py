@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.machinery
+import importlib
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from importlib.machinery import PathFinder
 from typing import Any, NamedTuple
 
 PREFIX = "dp_prior."
@@ -135,10 +136,9 @@ class InstalledPoints:
 
 @functools.cache
 def _installed() -> InstalledPoints:
-    path = dict.fromkeys(sys.path)
-    folders = [os.fspath(folder) or "." for folder in path if isinstance(folder, (str, os.PathLike))]
+    folders = [os.fspath(name) or "." for name in dict.fromkeys(sys.path) if isinstance(name, (str, os.PathLike))]
     finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
-    if finders != [importlib.machinery.PathFinder] or any(os.path.isfile(name) or name.lower().endswith(".egg") for name in folders):
+    if finders != [PathFinder] or any(os.path.isfile(name) or name.lower().endswith(".egg") for name in folders):
         import importlib.metadata
 
         return importlib.metadata.entry_points()  # knows archives, eggs and packages of other importers
