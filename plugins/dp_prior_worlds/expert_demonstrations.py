@@ -1,17 +1,9 @@
-"""Demonstrations of scripted experts: disturbed episodes, and files that are recorded in several processes, written,
-and read."""
+"""Demonstrations of scripted experts: disturbed episodes, and the files that hold the solved ones."""
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import count, islice
-from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -20,6 +12,7 @@ import numpy as np
 from dp_prior.config import ConfigError
 from dp_prior.files.durable import creating, refuse_existing, replacing, try_writing
 from dp_prior_worlds.goal_choice import instruction_rows, number_of
+from dp_prior_worlds.recorders import interrupts_held, recorders
 
 Observed = TypeVar("Observed")
 Demonstrate = Callable[[int], tuple[np.ndarray, np.ndarray, bool]] | Callable[[int], tuple[np.ndarray, ...]]
@@ -107,14 +100,15 @@ def record(
     kinds = len(instructions) or 1
     solved, tried = solved_episodes(demonstrate, episodes, seed, workers, kinds)
     seeds = sorted(solved)
-    states, actions, *rest = zip(*(solved[number] for number in seeds), strict=True)
-    further = {name: np.concatenate(parts) for name, parts in zip(("executed", "scene"), rest, strict=False)}
-    if rest:
+    columns = [*zip(*(solved[number] for number in seeds), strict=True)]  # of all episodes
+    further = {name: np.concatenate(parts) for name, parts in zip(("executed", "scene"), columns[2:], strict=False)}
+    if further:
         further["seed"] = np.array(seeds)
     if instructions:
         numbers = [number_of(number, kinds) for number in seeds]
-        further |= instruction_rows("task", numbers, list(map(len, states)), instructions)
-    write_episodes(path, list(zip(states, actions, strict=True)), **further)
+        lengths = [len(states) for states in columns[0]]
+        further |= instruction_rows("task", numbers, lengths, instructions)
+    write_episodes(path, [*zip(*columns[:2], strict=True)], **further)
     return tried
 
 
@@ -132,13 +126,13 @@ def solved_episodes(
     missing = [episodes] * kinds
     solved: dict[int, list[np.ndarray]] = {}
     tried = 0
-    with _recorders(workers) as pool:
+    with recorders(workers) as pool:
         while any(missing):
             wave = []
             for stream, n_missing in zip(streams, missing, strict=True):
                 wave += islice(stream, n_missing)
             wave.sort()
-            with _interrupts_held():  # processes start here
+            with interrupts_held():  # processes start here
                 played = pool.map(demonstrate, wave)
             for number, (*arrays, is_solved) in zip(wave, played, strict=True):
                 tried += 1
@@ -146,43 +140,6 @@ def solved_episodes(
                     solved[number] = arrays
                     missing[number_of(number - seed, kinds)] -= 1
     return solved, tried
-
-
-@contextmanager
-def _recorders(workers: int | None) -> Iterator[ProcessPoolExecutor]:
-    """Start processes that play episodes. A `multiprocessing.Pool` would wait for ever for the episode of a killed
-    process."""
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin_recorder)
-    try:
-        yield pool
-    except BrokenProcessPool:
-        remedy = "if memory ran out, lower --workers, and repeat the command"
-        raise RuntimeError(f"a process that played the expert's episodes was killed; {remedy}") from None
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Block Ctrl-C until the end of the context. A process that is started inside blocks Ctrl-C until
-    `_begin_recorder`, so that its imports show no traceback."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _begin_recorder() -> None:
-    """Let a process end at once on Ctrl-C, which the parent reports, and end with its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent_process().join()
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def write_episodes(path: Path, episodes: Sequence[tuple[np.ndarray, np.ndarray]], **further: np.ndarray) -> None:

@@ -501,6 +501,7 @@ CHANGES = {
 @every(member=MEMBERS)
 def test_every_field_changes_the_sample(member):
     process, random = DiffusionProcess(DiffusionConfig(clip={"type": "fixed", "bound": 0.3})), rows(2)
+    assert member.type in CHANGES, f"{member.type}: say in CHANGES which values of its fields change the sample"
     changes = {"steps": 7, "spacing": "linspace", "renoise": 0.8, **CHANGES[member.type]}
     assert set(changes) | {"compile"} == set(member.arguments())  # tests/tensors/test_compilation.py shows that one
     base = member.model_copy(update={"steps": 10})

@@ -133,30 +133,19 @@ def read_story(directory: Path, log: RowLog | None = None) -> Story:
     if not any((directory / name).is_file() for name in (CONFIG, ROWS, EXIT)):
         finding = f"there is no run at {directory}: it has neither {CONFIG} nor {ROWS} nor {EXIT}"
         raise FileNotFoundError(f"{finding}{misplaced(directory, 'checkpoint')}")
-    gaps: list[str] = []
-    if not (directory / CONFIG).is_file():
-        gaps.append(f"{CONFIG} is missing")
+    gaps = [] if (directory / CONFIG).is_file() else [f"{CONFIG} is missing"]
     config, ending = _document(directory / CONFIG, gaps), _document(directory / EXIT, gaps)
     settings, changed = _settings(config, gaps)
     events = [parse_row(line) for line in _events(directory / EVENTS, gaps)]
     reports = read_reports(directory / MEDIA, gaps)
     rows = _rows(log or RowLog(directory / ROWS), directory / ROWS, gaps)
     return Story(
-        directory=directory,
+        directory=directory, state=state_of(ending), ending=ending, settings=settings, changed=changed,
         name=str(_document(directory / IDENTITY, gaps).get("name") or directory.resolve().name),
-        state=state_of(ending),
-        ending=ending,
-        settings=settings,
-        changed=changed,
-        parts=parts_of(config),
-        rows=rows,
-        events=[event for event in events if event],
-        result=_document(directory / RESULT, gaps),
-        reports=reports,
-        chunks=chunks_of(reports, gaps),
-        frames=frames_of(reports, gaps),
-        gaps=gaps,
-    )
+        parts=parts_of(config), rows=rows, events=[event for event in events if event],
+        result=_document(directory / RESULT, gaps), reports=reports,
+        chunks=chunks_of(reports, gaps), frames=frames_of(reports, gaps), gaps=gaps,
+    )  # fmt: skip
 
 
 def _document(path: Path, gaps: list[str]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from tests.plugins.dp_prior_worlds.shipped import SHIPPED
 def in_this_process(monkeypatch):
     """Worker processes take seconds to start; what they do is the same here."""
     pool = SimpleNamespace(map=map)
-    monkeypatch.setattr(expert_demonstrations, "_recorders", lambda workers: contextlib.nullcontext(pool))
+    monkeypatch.setattr(expert_demonstrations, "recorders", lambda workers: contextlib.nullcontext(pool))
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,6 @@
 
 import errno
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 
 import numpy as np
@@ -139,36 +136,6 @@ def test_a_folder_that_cannot_be_written_is_told_before_an_episode_is_played(tmp
     monkeypatch.setattr(tempfile, "TemporaryFile", refused)
     with pytest.raises(OSError, match=naming(tmp_path / "new", os.strerror(errno.EROFS))):
         record(tmp_path / "new" / "d.npz", lambda seed: pytest.fail("played"), 1, 1, None)
-
-
-@pytest.mark.slow
-def test_a_process_that_is_killed_ends_the_recording_with_what_to_do(tmp_path):
-    with pytest.raises(RuntimeError, match=naming("killed", "--workers", "repeat")):
-        record(tmp_path / "d.npz", killed, 2, 0, 1)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-def test_ctrl_c_while_a_process_starts_shows_no_traceback(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import os, signal\n"
-        "if __name__ == '__mp_main__':\n"
-        "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "else:\n"
-        "    from dp_prior_worlds.expert_demonstrations import record\n"
-        "    try:\n"
-        "        record('d.npz', int, 1, 0, 1)\n"
-        "    except RuntimeError:\n"
-        "        print('ended')\n"
-    )
-    ended = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True)
-    assert (ended.stdout, ended.stderr) == ("ended\n", "")
-
-
-def killed(seed):
-    """As the kernel does when memory runs out."""
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def counted_episode(disturbance, steps=200):
