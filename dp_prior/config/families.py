@@ -139,6 +139,7 @@ class _Family(Members):
         """Import the entry points of all families: a module that joins one family may add records to another."""
         if self._has_all_installed:
             return
+        self._installed = {}  # by the order of their names, whichever was imported before
         self._load_installed()
         for family_name in families():
             if family_name != self._name:
