@@ -245,7 +245,7 @@ def test_the_module_of_a_member_is_imported_when_its_type_is_named(folder, monke
         for _ in range(2):
             assert holder.from_json(text).thing.sizes == (3,)
         assert imported == ["second", "third", "first"][:number]
-    assert kinds_in(things) == ["first", "second", "third", "fourth"]
+    assert kinds_in(things) == ["first", "second", "fourth", "third"]
     assert imported == ["second", "third", "first", "fourth"]
 
 
