@@ -56,7 +56,13 @@ EVERYWHERE = {"torch", "numpy", "pydantic", "pydantic_core"}
 AT_THE_TOP = {  # imported with the module: where
     "dp_prior_command": ["__main__.py"],
     "accelerate": ["job/accelerator.py", "job/ranks.py"],
-    "click": ["cli/", "dp_prior_lab/options.py", "dp_prior_lab/model_commands.py", *COMMANDS],
+    "click": [
+        "cli/",
+        "dp_prior_lab/options.py",
+        "dp_prior_lab/model_commands.py",
+        "dp_prior_foreign/usage.py",
+        *COMMANDS,
+    ],
     "libero": ["dp_prior_worlds/libero_program.py"],  # a program of another Python
     "robosuite": ["dp_prior_worlds/libero_program.py"],
 }

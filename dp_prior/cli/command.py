@@ -102,9 +102,8 @@ def _end(code: int, earlier: set[threading.Thread]) -> NoReturn:
     """
     if work_left_behind() - earlier:
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):  # a full disk, or a closed stream
-                if stream is not None:
-                    stream.flush()
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # a full disk; a closed stream, or none
+                stream.flush()
         os._exit(code)
     sys.exit(code)
 
@@ -235,8 +234,7 @@ def import_modules(modules: tuple[str, ...]) -> None:
     """
     import numpy  # noqa: F401 (before torch, which goes on without NumPy after a Ctrl-C while it imports NumPy)
 
-    if modules:
-        sys.path.append(os.getcwd())  # last, so that no local file hides an installed module
+    sys.path += [os.getcwd()] * bool(modules)  # last, so that no local file hides an installed module
     for name in modules:
         try:
             importlib.import_module(name)

@@ -17,8 +17,7 @@ def configs(shows_schema: bool) -> None:
     from dp_prior.run.configurations import configurations
 
     if shows_schema:
-        _print_schema()
-        return
+        return _print_schema()
     for name, path in configurations().items():
         echo(f"{name:<24} {path}")
 

@@ -18,6 +18,7 @@ from dp_prior.config import (
     Config,
     ConfigError,
     PartError,
+    child,
     families,
     family,
     kinds_in,
@@ -63,6 +64,25 @@ def test_family_is_told_apart_by_type_and_takes_installed_members(monkeypatch):
     ):  # a misspelt name of a known one
         holder.from_json('{"thing": {"type": "insied"}}')
     assert members(family("others", Inside, Outside)) == members(things)
+
+
+class Beyond(Outside):
+    type: Literal["beyond"] = "beyond"
+
+
+class Above(Outside):
+    type: Literal["above", "over"] = "above"
+
+
+@pytest.mark.parametrize("first", ["inside", "above", "beyond", "outside"])
+def test_members_have_the_order_of_their_names_whichever_is_imported_first(first, monkeypatch):
+    installed(monkeypatch, "Outside", "Above", "Beyond")
+    holder = create_model("Holder", __base__=Config, thing=(family("things", Inside, needs=()), ...))
+    assert holder.from_json(f'{{"thing": {{"type": "{first}"}}}}').thing.type == first
+    kinds = ["inside", "above", "over", "beyond", "outside"]
+    assert kinds_in(child(holder, "thing")) == kinds and [*members(child(holder, "thing"))] == kinds
+    choices = holder.model_json_schema()["properties"]["thing"]["oneOf"]
+    assert [choice["$ref"].rpartition("/")[2] for choice in choices] == ["Inside", "Above", "Beyond", "Outside"]
 
 
 def test_record_joins_a_family_by_its_decorator_at_any_time_before_its_type_is_named():
@@ -225,7 +245,7 @@ def test_the_module_of_a_member_is_imported_when_its_type_is_named(folder, monke
         for _ in range(2):
             assert holder.from_json(text).thing.sizes == (3,)
         assert imported == ["second", "third", "first"][:number]
-    assert kinds_in(things) == ["first", "second", "third", "fourth"]
+    assert kinds_in(things) == ["first", "second", "fourth", "third"]
     assert imported == ["second", "third", "first", "fourth"]
 
 

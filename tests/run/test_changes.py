@@ -326,4 +326,4 @@ def test_long_values_stand_on_lines_of_their_own(documents):
     (text,) = check_changes(documents(), documents(f"test={json.dumps([evaluator])}"), 8)
     lines = text.splitlines()
     assert len(lines) == 3 and told(lines[0], "test") and max(map(len, lines)) <= 240
-    assert told(lines[1], "[]") and told(lines[2], "measured_on_all_samples_of_validation")
+    assert told(lines[1], "[]") and told(lines[2], '"eval_timesteps": [4]')
