@@ -4,6 +4,7 @@ less time. Each reason against it is one line; training goes on with plain steps
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from itertools import product
@@ -52,9 +53,8 @@ def choose(trainer: PolicyTrainer) -> str:
     if not steps_left:
         return "off, nothing is left to train"
     variants = _variants(trainer, micro_batches)
-    plain, reason = _on_all_ranks(trainer, lambda: _measured(trainer, trainer.online.forward, variants[0]))
-    seconds = 0.0 if plain is None else plain.seconds * len(micro_batches)
-    seconds = ranks.exchange(seconds)[:, 0].max().item()
+    plain_s, reason = _on_all_ranks(trainer, lambda: _measured(trainer, trainer.online.forward, variants[0]).seconds)
+    seconds = ranks.exchange((plain_s or 0.0) * len(micro_batches))[:, 0].max().item()
     if not reason and steps_left * seconds < WORTH_S:
         return f"off, about {steps_left * seconds:.3g} s of training are left and compiling takes a minute or more"
     mode = _mode(trainer, micro_batches)
@@ -64,8 +64,7 @@ def choose(trainer: PolicyTrainer) -> str:
         if ranks.is_main_process:
             log.warning("train.compile: steps are not compiled, %s", reason)
         return f"off, {reason}"
-    call, saved = faster
-    trainer.region.loss_of = call
+    trainer.region.loss_of, saved = faster
     return f"{mode}, {saved}"
 
 
@@ -79,10 +78,9 @@ def _variants(trainer: PolicyTrainer, micro_batches: list[Batch]) -> list[Varian
 
 def _mode(trainer: PolicyTrainer, micro_batches: list[Batch]) -> Mode:
     """CUDA graphs for one rank and one micro-batch, where the GPU has memory for them."""
-    has_room = True
-    if trainer.device.type == "cuda":
-        _, total = torch.cuda.mem_get_info(trainer.device)
-        has_room = torch.cuda.max_memory_reserved(trainer.device) < MOST_MEMORY * total
+    device, has_room = trainer.device, True
+    if device.type == "cuda":
+        has_room = torch.cuda.max_memory_reserved(device) < MOST_MEMORY * torch.cuda.mem_get_info(device)[1]
     is_alone = trainer.ranks.num_processes == len(micro_batches) == 1
     return "reduce-overhead" if is_alone and has_room else "default"
 
@@ -97,64 +95,83 @@ def _compiled(trainer: PolicyTrainer, variants: list[Variant], mode: Mode) -> tu
     begun, plain_loss = time.perf_counter(), trainer.online.forward
     fast = compiled(plain_loss, mode, "train.compile", dynamic=False)
     for variant in variants:
-        expected, found = (_measured(trainer, loss_of, variant) for loss_of in (plain_loss, fast))
-        _check(found, expected, *BOUNDS[trainer.config.precision])
-    took_s = time.perf_counter() - begun
+        expected, trial = (_measured(trainer, loss_of, variant) for loss_of in (plain_loss, fast))
+        _check(trial, expected, *BOUNDS[trainer.config.precision])
+        expected.gradients.clear(), trial.gradients.clear()  # a large model has no room for those of the next variant
 
     def call(*arguments: Any) -> Any:
         with torch.compiler.set_stance("eager_on_recompile"):  # another shape is computed without the compiler
             return fast(*arguments)
 
-    steps = f"{1e3 * found.seconds:.3g} ms in place of {1e3 * expected.seconds:.3g}"
-    return call, f"a micro-batch takes {steps}, after {took_s:.0f} s"
+    steps = f"{1e3 * trial.seconds:.3g} ms in place of {1e3 * expected.seconds:.3g}"
+    return call, f"a micro-batch takes {steps}, after {time.perf_counter() - begun:.0f} s"
 
 
-def _check(found: MeasuredGradient, expected: MeasuredGradient, loss_bound: float, gradient_bound: float) -> None:
+def _check(trial: MeasuredGradient, expected: MeasuredGradient, loss_bound: float, gradient_bound: float) -> None:
     """Raises ValueError if a compiled trial differs from a plain one, or takes no less time."""
-    error = abs(found.loss - expected.loss)
+    error = abs(trial.loss - expected.loss)
     if not error <= loss_bound * abs(expected.loss):  # so for NaN, too
-        losses = f"{found.loss:.6g} compiled and {expected.loss:.6g} plain"
+        losses = f"{trial.loss:.6g} compiled and {expected.loss:.6g} plain"
         raise ValueError(f"the first loss is {losses}; expected a relative difference of at most {loss_bound:g}")
-    differences = [found.gradients[name] - value for name, value in expected.gradients.items()]
-    norms = [nn.utils.get_total_norm(values) for values in (differences, list(expected.gradients.values()))]
-    if not norms[0] <= gradient_bound * norms[1]:
-        share = f"{norms[0] / norms[1]:.2g} of its norm; expected at most {gradient_bound:g}"
+    if changed := trial.gradients.keys() ^ expected.gradients.keys():
+        raise ValueError(f"only the plain or the compiled code has a gradient of {', '.join(sorted(changed))}")
+    norm = nn.utils.get_total_norm(list(expected.gradients.values())).item()
+    lengths = [(trial.gradients[name] - value).norm().item() for name, value in expected.gradients.items()]
+    if not math.hypot(*lengths) <= gradient_bound * norm:
+        share = f"{math.hypot(*lengths) / (norm or 1):.2g} of its norm; expected at most {gradient_bound:g}"
         raise ValueError(f"the first gradient differs from the plain one by {share}")
-    if found.seconds >= expected.seconds:
-        raise ValueError(f"a compiled micro-batch takes {found.seconds:.2g} s and a plain one {expected.seconds:.2g}")
+    if trial.seconds >= expected.seconds:
+        raise ValueError(f"a compiled micro-batch takes {trial.seconds:.2g} s and a plain one {expected.seconds:.2g}")
 
 
 def _measured(trainer: PolicyTrainer, loss_of: Callable[..., Any], variant: Variant) -> MeasuredGradient:
-    """The last of several losses and gradients of one micro-batch; the trainer and its model stay as they are."""
+    """The last of several losses and gradients of one micro-batch; the trainer and its model stay as they are.
+
+    Raises:
+        ValueError: a stop was requested.
+    """
     model, region, (batch, condition) = trainer.online, trainer.region, variant
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    plain_loss, was_training = region.loss_of, model.training
-
-    @torch.no_grad()
-    def restore() -> None:
-        """Undo what a module has counted, such as statistics of batches."""
-        for buffer, value in buffers:
-            buffer.copy_(value)
-
+    restore, plain_loss = _restoring(model), region.loss_of
     region.loss_of = loss_of
-    model.train()
     try:
-        for _ in range(REPEATS):
-            trainer.optimizer.zero_grad()
-            restore()
-            seed_torch(derive_seed(trainer.seed, "torch", trainer.ranks.process_index, 0), trainer.device)
-            begun = _now(trainer.device)
-            random = Randomness.from_counts(trainer.seed, "training", batch.positions)
-            total = region(batch, random, condition).total
-            total.backward()
-            seconds = _now(trainer.device) - begun
+        with torch.random.fork_rng([trainer.device] if trainer.device.type == "cuda" else []):
+            for _ in range(REPEATS):
+                if trainer.stop.is_asked():
+                    raise ValueError("a stop was requested")
+                trainer.optimizer.zero_grad()
+                restore()
+                model.train()
+                seed_torch(derive_seed(trainer.seed, "torch", trainer.ranks.process_index, 0), trainer.device)
+                begun = _now(trainer.device)
+                random = Randomness.from_counts(trainer.seed, "training", batch.positions)
+                total = region(batch, random, condition).total
+                total.backward()
+                seconds = _now(trainer.device) - begun
         parameters = [(name, value.grad) for name, value in model.named_parameters() if value.grad is not None]
         return MeasuredGradient(total.item(), {name: gradient.float().cpu() for name, gradient in parameters}, seconds)
     finally:
         restore()
         region.loss_of = plain_loss
-        model.train(was_training)
         trainer.optimizer.zero_grad()
+
+
+def _restoring(model: nn.Module) -> Callable[[], None]:
+    """A function that undoes what a module changes in a forward pass: tensors, such as statistics of batches, the
+    training mode, counters and new buffers."""
+    tensors = [(tensor, tensor.detach().clone()) for tensor in (*model.parameters(), *model.buffers())]
+    tables = [table for module in model.modules() for table in (vars(module), module._buffers)]
+    contents = [dict(table) for table in tables]
+
+    @torch.no_grad()
+    def restore() -> None:
+        for table, content in zip(tables, contents, strict=True):
+            for name in table.keys() - content.keys():
+                del table[name]
+            table.update(content)
+        for tensor, value in tensors:
+            tensor.copy_(value)
+
+    return restore
 
 
 def _now(device: torch.device) -> float:
@@ -177,5 +194,4 @@ def _on_all_ranks(trainer: PolicyTrainer, work: Callable[[], T]) -> tuple[T | No
             torch.compiler.reset()
             torch.cuda.empty_cache()
     trainer.ranks.meet()
-    reasons = filter(None, trainer.ranks.tell_all(reason))
-    return result, next(reasons, "")
+    return result, next(filter(None, trainer.ranks.tell_all(reason)), "")

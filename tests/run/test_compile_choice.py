@@ -4,19 +4,22 @@ The backend `aot_eager` runs torch's own kernels, so what it compiles is as exac
 each test sets says which is.
 """
 
+import copy
 import json
 import logging
 
 import pytest
 import torch
+from torch import nn
 from torch._dynamo.utils import counters
 
 from dp_prior.config import ConfigError
 from dp_prior.run import assembly, compile_choice
 from dp_prior.run.config import TrainConfig
 from dp_prior.tensors.randomness import Randomness
+from dp_prior.training.trainer import PolicyTrainer
 from dp_prior.training.training_config import TrainingConfig
-from tests.messages import told
+from tests.messages import naming, told
 from tests.tiny import assert_equal, experiment, rows, state, tiny, train, write
 
 STEPS = {"train__steps": 8, "train__save_every": {"steps": 4}}
@@ -150,6 +153,64 @@ def test_a_compiler_that_fails_disagrees_or_gains_nothing_is_told_in_one_line(tm
     assert "\n" not in record.getMessage()
     assert trainer.region.loss_of == trainer.online.forward
     assert run.run().status == "finished"
+
+
+class Odd(nn.Module):
+    """A module of a user that changes itself in a forward pass in every way that torch allows."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm, self.frozen_norm = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.BatchNorm1d(8).eval()
+        self.codebook = nn.Parameter(torch.zeros(8), requires_grad=False)
+        self.register_buffer("mean", torch.zeros(8))
+        self.calls = 0
+
+    def forward(self, batch):
+        inputs = torch.cat([value.flatten(1)[:, :2] for _, value in sorted(batch.cond.items())], 1)
+        hidden = self.frozen_norm(self.norm(self.layer(inputs)))
+        self.calls += 1
+        self.mean = 0.9 * self.mean + 0.1 * hidden.detach().mean(0)
+        with torch.no_grad():
+            self.codebook.mul_(0.9).add_(hidden.mean(0))
+        if not hasattr(self, "first"):
+            self.register_buffer("first", hidden.detach().mean(0))
+        return (hidden - self.mean - self.codebook - self.first).square().mean(1)
+
+
+def test_the_choice_undoes_all_that_a_module_changes_in_a_forward_pass(tmp_path, gpu):
+    parts = experiment(tiny(tmp_path, **STEPS)).parts
+    torch.manual_seed(0)
+    module = Odd()
+    trainer = PolicyTrainer(module, parts.loader, parts.config.train, ranks=parts.ranks)
+
+    def contents():
+        modes = [part.training for part in module.modules()]
+        return copy.deepcopy(module.state_dict()), modes, module.calls, torch.get_rng_state()
+
+    state_before, *rest, numbers = contents()
+    assert not told(compile_choice.choose(trainer), "off"), "a change that stays makes the trials differ"
+    state_after, *rest_after, numbers_after = contents()
+    assert_equal(state_after, state_before)
+    assert rest_after == rest and torch.equal(numbers_after, numbers)
+
+
+def test_a_request_to_stop_ends_the_choice_at_the_next_trial(tmp_path, gpu, monkeypatch):
+    run = experiment(tiny(tmp_path, **STEPS))
+    trainer = run.parts.trainer(None, None)
+    monkeypatch.setattr(compile_choice, "compiled", lambda function, *_, **__: trainer.stop.ask("SIGTERM") or function)
+    run.parts.choose_compilation(trainer)
+    assert told(trainer.compilation, "off", "stop")
+    assert run.run().status == "stopped"
+
+
+def test_code_that_trains_other_parameters_is_not_taken():
+    """A parameter of gradient None keeps its value; weight decay would shrink one of gradient zero."""
+    weight = torch.ones(2)
+    plain = compile_choice.MeasuredGradient(1.0, {"weight": weight}, 2.0)
+    trial = compile_choice.MeasuredGradient(1.0, {"weight": weight, "unused": 0 * weight}, 1.0)
+    compile_choice._check(plain._replace(seconds=1.0), plain, 0.0, 0.0)
+    with pytest.raises(ValueError, match=naming("gradient", "unused")):
+        compile_choice._check(trial, plain, 0.0, 0.0)
 
 
 def test_an_explicit_mode_fails_as_it_did(tmp_path, gpu):
