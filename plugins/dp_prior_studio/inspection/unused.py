@@ -31,7 +31,7 @@ def unused_keys(store: EpisodeStore, used: Collection[str], n_texts: int, unread
     counted = [key for key in store.counted if key in shapes and key not in unread]
     lines = {key: _line(store, key, shapes[key], n_texts) for key in shapes if key not in {*used, *counted, *unread}}
     derived = {", ".join(counted): "follow from the episodes"} if counted else {}
-    return {**lines, **derived, **unread}
+    return {**lines, **derived, **{key: line for key, line in unread.items() if key not in used}}
 
 
 def _line(store: EpisodeStore, key: str, shape: tuple[int, ...], n_texts: int) -> str:
