@@ -56,7 +56,7 @@ class Part(NamedTuple):
 
     def describe(self) -> str:
         """A line for inspections."""
-        return f"numbers {self.start} to {self.stop} of {self.column} by {MODALITY}"
+        return f"{self.column}[{self.start}:{self.stop}] by {MODALITY}"
 
 
 class AnnotatedLeRobotConfig(LeRobotStoreConfig):

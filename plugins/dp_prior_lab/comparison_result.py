@@ -16,6 +16,9 @@ from dp_prior_lab.verdict_page import verdict_page
 RESULT = "verdict.json"
 VERDICT_PAGE = "verdict.html"
 
+NO_START = "no start has a score of both; let both play the same starts, and call these by the same name"
+"""What the line of two policies tells that were not scored on a common start."""
+
 
 @dataclass(frozen=True)
 class ComparisonResult:
@@ -40,7 +43,8 @@ class ComparisonResult:
             head = f"{first} and {second} are not told apart"
             if pair.better is not None:
                 head = f"{first} is better than {second}, known after {pair.after} starts"
-            lines.append(f"{head}: difference {difference:+.3f} ({low:+.3f} to {high:+.3f}) on {pair.starts} starts")
+            told = f"difference {difference:+.3f} ({low:+.3f} to {high:+.3f}) on {pair.starts} starts"
+            lines.append(f"{head}: {told if pair.starts else NO_START}")
         width = max(map(len, names))
         for name, (mean, low, high), letters in zip(names, comparison.means(), comparison.letters(), strict=True):
             lines.append(

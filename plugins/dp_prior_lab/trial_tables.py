@@ -79,7 +79,7 @@ def write_trials(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
         score = float(row["score"])
         if score not in (0.0, 1.0):
             finding = f"start {row['start']!r} of policy {row['policy']!r} has the score {score:g}"
-            remedy = "fieldtrial and robostats know solved and not solved alone; compare with --measure success"
+            remedy = "fieldtrial and robostats know solved and not solved alone: write 1 or 0, or omit --trials"
             raise ConfigError(str(path), [f"{finding}, but a trial there is solved or not; {remedy}"])
         names = {"condition": row["start"], "arm": row["policy"], "scenario_id": row["start"]}
         table.writerow({**names, "policy_id": row["policy"], "success": str(int(score))})

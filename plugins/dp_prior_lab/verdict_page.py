@@ -31,7 +31,8 @@ def verdict_page(names: Sequence[str], comparison: Comparison, max_starts: int |
     for pair in pairs:
         verdict = "not told apart" if pair.better is None else f"{names[pair.better]} is better"
         after = "" if pair.after is None else str(pair.after)
-        difference = f"{pair.difference:+.3f} ({pair.limits[0]:+.3f} to {pair.limits[1]:+.3f})"
+        limits = f"({pair.limits[0]:+.3f} to {pair.limits[1]:+.3f})"
+        difference = f"{pair.difference:+.3f} {limits}" if pair.starts else "no common start"
         rows.append((names[pair.first], names[pair.second], verdict, after, difference, str(pair.starts)))
     policies = [
         (name, f"{mean:.3f} ({low:.3f} to {high:.3f})", letters)

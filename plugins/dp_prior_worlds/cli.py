@@ -68,6 +68,8 @@ def make_demonstrations(
     After a stop the same command continues."""
     if (recorded is None) != (change is None):
         raise click.UsageError("--from and --change belong together: which demonstrations, and what to make of them")
+    if suite is None and change != "embed" and out.suffix != ".npz":
+        raise click.UsageError(f"--out is {out}; expected a name that ends with .npz, by which other commands read it")
     if change is not None:
         recording = ["task", "suite", "python", "episodes", "seed", "workers", "noise"]
         refuse_given(recording, "only for recording, which --change does not")

@@ -96,9 +96,10 @@ def _modalities(path: Path) -> Iterator[str]:
         for name, entry in entries.items() if isinstance(entries, dict) else ():
             if not isinstance(entry, dict):
                 continue
-            slices.append(f"{group}.{name} {entry.get('start')} to {entry.get('end')}")
+            numbers = f"[{entry.get('start')}:{entry.get('end')}]"
+            slices.append(f"{group}.{name} {numbers}")
             if entry.get("rotation_type"):
-                rotations.append(f"{entry.get('original_key', key)} {entry.get('start')} to {entry.get('end')}")
+                rotations.append(f"{entry.get('original_key', key)} {numbers}")
             if entry.get("absolute") is False:
                 relative.append(f"{group}.{name}")
     remedy = 'keys of data.obs and data.action with "type": "annotated_lerobot" in data.episodes'

@@ -20,8 +20,8 @@ from dp_prior.data.recorded.selection import ActionConfig, KeyConfig
 from dp_prior.evaluation.samples import evenly_spread
 from dp_prior.tensors.normalizer import Statistics
 from dp_prior.tensors.rotations import RotationSlice
-from dp_prior_studio.inspection.roles import Role, is_sensor, roles_of
-from dp_prior_studio.inspection.unused import action_hint, unused_keys
+from dp_prior_studio.inspection.roles import Role, is_sensor, named_action, roles_of
+from dp_prior_studio.inspection.unused import action_hint, is_of_episodes, unused_keys
 
 MOST_NUMBERS = 20_000_000
 """Numbers that are read; of larger data sets evenly spread episodes are read."""
@@ -385,10 +385,12 @@ def _has_colours(store: EpisodeStore, key: str) -> bool:
 def _all_numbers(
     store: EpisodeStore, cameras: Collection[str], action: ActionConfig | None
 ) -> dict[str, tuple[KeyConfig, Role]]:
-    """All numeric keys with the roles that their names suggest, given the action that the user names."""
+    """All numeric keys of steps with the roles that their names suggest, given the action that the user names."""
     no_numbers = {*cameras, *store.counted, store.text_key}
     keys = {key: shape for key, shape in store.keys().items() if key not in no_numbers and 0 not in shape}
     shapes = {key: shape for key, shape in keys.items() if store.is_number(key)}
+    actions = {named_action(shapes)} if action is None else {*action.stored_keys}  # one that lacks rows is a fault
+    shapes = {key: shape for key, shape in shapes.items() if key in actions or not is_of_episodes(store, key)}
     if action is None:
         return {key: (KeyConfig(key=key), role) for key, role in roles_of(shapes).items()}
     used = () if action.ahead else action.stored_keys  # what is observed is the action of the step before, too

@@ -31,7 +31,7 @@ def unused_keys(store: EpisodeStore, used: Collection[str], n_texts: int, unread
     counted = [key for key in store.counted if key in shapes and key not in unread]
     lines = {key: _line(store, key, shapes[key], n_texts) for key in shapes if key not in {*used, *counted, *unread}}
     derived = {", ".join(counted): "follow from the episodes"} if counted else {}
-    return {**lines, **derived, **unread}
+    return {**lines, **derived, **{key: line for key, line in unread.items() if key not in used}}
 
 
 def _line(store: EpisodeStore, key: str, shape: tuple[int, ...], n_texts: int) -> str:
@@ -52,8 +52,7 @@ def _line(store: EpisodeStore, key: str, shape: tuple[int, ...], n_texts: int) -
         return f"{label}, no numbers; texts are read by data.language"
     if len(shape) >= 2 and store.dtype(key) == "uint8":
         return f"{label}, no picture by its name or shape; to read it, name it in data.images"
-    n_episodes = len(store.episode_ends)
-    if n_episodes and store.rows(key) == n_episodes < int(store.episode_ends[-1]):
+    if is_of_episodes(store, key):
         return f"{label}, one for each episode, which is no observation of a step"
     if len(shape) == 2 and shape[1] in (3, 6) and unobservable(key) is None:
         return f"{label}, no observation by its name; to read it, name it in data.points or data.obs"
@@ -64,6 +63,12 @@ def _line(store: EpisodeStore, key: str, shape: tuple[int, ...], n_texts: int) -
         return f"{label}, {meaning}; to learn it, name it in data.action"
     remedy = {TEXT: "; if it numbers instructions, name it in data.language", RECORDING: "", CALIBRATION: ""}
     return f"{label}, {meaning}{remedy.get(meaning, '; to read it, name it in data.obs')}"
+
+
+def is_of_episodes(store: EpisodeStore, key: str) -> bool:
+    """Whether a key has one row for each episode rather than for each step, such as the state of a reset."""
+    n_episodes = len(store.episode_ends)
+    return n_episodes > 0 and store.rows(key) == n_episodes < int(store.episode_ends[-1])
 
 
 def action_hint(shapes: dict[str, tuple[int, ...]], observations: Collection[str]) -> str:

@@ -110,6 +110,7 @@ def _page(inspection: Inspection, prefix: str) -> Page:
     """The page of one data set; `prefix` names the data set if there are several."""
     surveyed = inspection.survey
     clips, missing = _clips(inspection, prefix)
+    missing += [] if surveyed is None else _undrawn(surveyed)
     summaries = [_findings(inspection, prefix)]
     if surveyed is not None:
         summaries += [_lengths(surveyed, prefix), _instructions(surveyed, prefix), _unused(surveyed, prefix)]
@@ -152,6 +153,13 @@ def _over_time(surveyed: Survey, prefix: str) -> Iterator[tuple[str, list[tuple[
                 ends = f", {finite.min():.4g} to {finite.max():.4g}" if len(finite) else ""
                 curves.append((f"{signal.name}, {signal.called(dimension)}{ends}", curve(column)))
         yield f"{prefix}episode {number}, {end - begin:,} steps", curves
+
+
+def _undrawn(surveyed: Survey) -> list[str]:
+    """A line for each key whose last numbers are not drawn over time."""
+    widths = {signal.name: signal.values.shape[1] for signal in surveyed.of("observation", "action")}
+    wide = {name: width for name, width in widths.items() if width > MOST_CURVES}
+    return [f"{name}: numbers over time of dimensions {MOST_CURVES} to {width - 1}" for name, width in wide.items()]
 
 
 def _findings(inspection: Inspection, prefix: str) -> Table:

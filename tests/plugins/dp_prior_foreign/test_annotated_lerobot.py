@@ -16,6 +16,7 @@ from dp_prior.data.recorded.language import LanguageConfig, read_texts  # noqa: 
 from dp_prior_foreign.annotated_lerobot import AnnotatedLeRobotConfig  # noqa: E402
 from dp_prior_foreign.convert import convert  # noqa: E402
 from dp_prior_foreign.recognition import known_kind  # noqa: E402
+from dp_prior_studio.inspection.inspect import inspect  # noqa: E402
 from tests.data.formats.lerobot.test_dataset import (  # noqa: E402
     LENGTHS,
     STATE,
@@ -27,6 +28,7 @@ from tests.data.formats.lerobot.test_dataset import (  # noqa: E402
 from tests.data.formats.lerobot.test_hub import REPO, publish, toy  # noqa: E402
 from tests.data.recorded.test_recorded_sets import FOLDER, need  # noqa: E402
 from tests.messages import told  # noqa: E402
+from tests.tiny import tiny  # noqa: E402
 
 ANNOTATED = (
     *(f"language_persistent.{style}" for style in ("subtask", "plan", "memory", "motion")),
@@ -210,8 +212,23 @@ def test_parts_that_gr00t_names_are_keys(tmp_path, write):
     assert np.array_equal(data.read("annotation.reward").ravel(), np.arange(12))
     assert {key: data.keys()[key] for key in ("state.x", "state.both")} == {"state.x": (1,), "state.both": (2,)}
     assert data.dtype("action.y") == "float64" and not data.remarks()
-    assert told(data.unread()["state.x"], "0 to 1", "observation.state")
+    assert told(data.unread()["state.x"], "observation.state[0:1]", "modality.json")
     assert "state.x" in data.counted and "observation.state" not in data.counted
+
+
+def test_a_part_that_a_configuration_reads_is_not_called_unused(tmp_path):
+    root = write_v2(tmp_path)
+    parts = {"x": {"start": 0, "end": 1}, "y": {"start": 1, "end": 2}}
+    (root / "meta/modality.json").write_text(json.dumps({"state": parts, "action": parts}))
+    data = {
+        "episodes": {"type": "annotated_lerobot", "path": str(root)},
+        "obs": {"arm": {"key": "state.x"}},
+        "action": {"key": ["action.x", "action.y"]},
+    }
+    (tmp_path / "mine.json").write_text(json.dumps(tiny(tmp_path) | {"data": data}))
+    (inspection,) = inspect(str(tmp_path / "mine.json"))
+    assert "state.y" in inspection.survey.unused
+    assert {"state.x", "action.x", "action.y"}.isdisjoint(inspection.survey.unused)
 
 
 @pytest.mark.parametrize(

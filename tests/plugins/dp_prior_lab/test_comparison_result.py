@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from dp_prior_lab.comparison_result import RESULT, VERDICT_PAGE, ComparisonResult
+from dp_prior_lab.comparison_result import NO_START, RESULT, VERDICT_PAGE, ComparisonResult
 from dp_prior_lab.verdict import Comparison
 from tests.messages import told
 
@@ -44,3 +44,12 @@ def test_the_document_has_all_that_is_known_and_null_for_the_rest(most, rollouts
     unknown = ComparisonResult(["one", "two"], Comparison(np.full((2, 1), math.nan), (0.0, 1.0), 0.05))
     (path,) = list(unknown.write(tmp_path / "new"))[:1]
     assert json.loads(path.read_text())["pairs"][0]["difference"] is None
+
+
+def test_policies_without_a_common_start_have_no_difference_in_lines_and_page(tmp_path):
+    scores = np.array([[1.0, math.nan], [math.nan, 0.0]])
+    apart = ComparisonResult(["one", "two"], Comparison(scores, (0.0, 1.0), 0.05))
+    line, *means = apart.lines()
+    assert told(line, "one", "two") and line.endswith(NO_START) and told(means[0], "one", "1.000")
+    page = list(apart.write(tmp_path / "out"))[-1].read_text()
+    assert "no common start" in page and not any("nan" in text for text in (*apart.lines(), page))

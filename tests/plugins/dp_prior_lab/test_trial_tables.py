@@ -71,9 +71,12 @@ def test_outcomes_come_back_from_the_table_that_both_tools_read(tmp_path):
 
 
 def test_parts_of_a_task_are_no_trials_and_nothing_is_replaced(tmp_path):
-    with pytest.raises(ConfigError, match=naming("'cup'", "'a'", "0.5", "--measure success")):
+    with pytest.raises(ConfigError, match=naming("'cup'", "'a'", "0.5", "1 or 0", "--trials")):
         write_trials(tmp_path / "new.csv", [{"start": "cup", "policy": "a", "score": "0.5"}])
     assert not (tmp_path / "new.csv").exists()
+    (tmp_path / "mine.csv").write_text("start,policy,score\n1,a,0.5\n1,b,0\n")
+    done = command("compare", tmp_path / "mine.csv", "--trials", tmp_path / "new.csv")
+    assert done.exit_code == 64 and "--measure" not in done.output  # which a file of outcomes refuses
     (tmp_path / "mine.csv").write_text("start,policy,score\n1,a,1\n1,b,0\n")
     (tmp_path / "new.csv").write_text("kept")
     done = command("compare", tmp_path / "mine.csv", "--trials", tmp_path / "new.csv")

@@ -11,16 +11,16 @@ from tests.messages import told
     ("line", "refusal"),
     [
         (
-            "make-demonstrations --change goals --from four.npz --out new",
+            "make-demonstrations --change goals --from four.npz --out new.npz",
             ("state (10, 4)", "action (10, 2)"),
         ),
         (
             "make-demonstrations --change embed --from four.npz --out new",
             ("state (10, 4)", "action (10, 2)"),
         ),
-        ("make-demonstrations --change goals --from empty.npz --out new", ("empty.npz: 1 problem", "No data")),
+        ("make-demonstrations --change goals --from empty.npz --out new.npz", ("empty.npz: 1 problem", "No data")),
         (
-            "make-demonstrations --change goals --from ends.npz --out new",
+            "make-demonstrations --change goals --from ends.npz --out new.npz",
             ("ends.npz", "episode ends", 10),
         ),
         (
@@ -29,11 +29,13 @@ from tests.messages import told
         ),
         ("make-demonstrations --change goals --from good.npz --out ends.npz", ("ends.npz exists", "another file")),
         ("make-demonstrations --change align --from good.npz --out link.npz", ("link.npz exists", "another file")),
-        ("make-demonstrations --change goals --out new", ("--from", "--change")),
-        ("make-demonstrations --from good.npz --out new", ("--from", "--change")),
-        ("make-demonstrations --change align --from good.npz --seed 3 --out new", ("--seed", "--change")),
+        ("make-demonstrations --change goals --out new.npz", ("--from", "--change")),
+        ("make-demonstrations --from good.npz --out new.npz", ("--from", "--change")),
+        ("make-demonstrations --change align --from good.npz --seed 3 --out new.npz", ("--seed", "--change")),
         ("make-demonstrations --episodes 1 --out good.npz", ("good.npz exists", "another file")),
         ("make-demonstrations --episodes 1 --out link.npz", ("link.npz exists", "another file")),
+        ("make-demonstrations --episodes 1 --out new", ("--out", "new", ".npz")),
+        ("make-demonstrations --change align --from good.npz --out new.zarr", ("--out", "new.zarr", ".npz")),
         ("make-demonstrations --task TwoArmLift --out new.npz", ("'TwoArmLift'", "--task", "'Lift'")),
         ("make-demonstrations --task zzz --out new.npz", ("'zzz'", "pusht", "insertion", "NutAssemblySquare", "MT50")),
         ("make-demonstrations --task insertion --out new.npz --noise nan", ("nan", "finite")),

@@ -79,7 +79,7 @@ def test_slices_and_rotations_of_modality_json_are_named(tmp_path):
     content = {"state": {"rotation": turned}, "action": {"gripper": {"start": 6, "end": 7, "absolute": False}}}
     (place / "meta/modality.json").write_text(json.dumps(content))
     (note,) = [text for text in notes_of(place) if "modality" in text]
-    assert told(note, "state.rotation 3 to 7", "rotations", "observation.state 3 to 7", "action.gripper is relative")
+    assert told(note, "state.rotation [3:7]", "rotations", "observation.state [3:7]", "action.gripper is relative")
     for broken in ("[]", "{", json.dumps({"state": [1], "action": {"x": 3}})):
         (place / "meta/modality.json").write_text(broken)
         notes_of(place)

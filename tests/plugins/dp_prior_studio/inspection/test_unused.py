@@ -166,6 +166,23 @@ def test_an_array_with_one_value_per_episode_is_not_offered_as_an_observation(tm
     assert told(seen.unused["target_mass"], "each episode") and "data.obs" not in seen.unused["target_mass"]
 
 
+def test_the_state_of_each_reset_is_no_observation_by_any_name_and_no_fault(tmp_path):
+    """As the demonstrations of Adroit hold init_qpos: an observation by its name, with a row for each episode."""
+    resets = {"init_qpos": np.ones((2, 30)), "gripper": np.ones((2, 1)), "init_door_body_pos": np.ones((2, 3))}
+    np.savez(tmp_path / "d.npz", **arrays(), **resets, episode_ends=ends_of([12, 18]))
+    (found,) = inspect(str(tmp_path / "d.npz"))
+    assert not found.gaps and not found.refusals()
+    assert resets.keys().isdisjoint(entry["key"] for entry in found.data["obs"].values())
+    for key in resets:
+        assert told(found.survey.unused[key], "each episode")
+
+
+def test_an_action_with_a_row_for_each_episode_is_a_fault_by_its_name(tmp_path):
+    np.savez(tmp_path / "d.npz", **arrays() | {"action": np.ones((2, 2))}, episode_ends=ends_of([12, 18]))
+    (found,) = inspect(str(tmp_path / "d.npz"))
+    assert any(told(line, "action", "2 rows", f"{N} steps") for line in found.refusals())
+
+
 def test_complex_numbers_are_called_what_they_are(tmp_path):
     np.savez(tmp_path / "c.npz", state=np.ones((N, 2), np.complex64), action=np.ones((N, 1)), episode_ends=[N])
     seen = survey(NpzStoreConfig(path=tmp_path / "c.npz").create())

@@ -12,7 +12,7 @@ from dp_prior.tensors.normalizer import Limits
 from dp_prior_studio.inspection.finding import Finding
 from dp_prior_studio.inspection.inspection import Inspection
 from dp_prior_studio.inspection.survey import survey
-from dp_prior_studio.pages.data_page import summary, write_inspection
+from dp_prior_studio.pages.data_page import MOST_CURVES, summary, write_inspection
 from tests.messages import told
 from tests.plugins.dp_prior_studio.inspection.recordings import clean, write_npz
 from tests.plugins.dp_prior_studio.pages.test_report import Outline
@@ -114,3 +114,12 @@ def test_the_numbers_of_a_few_episodes_are_drawn_over_time_with_their_ranges(tmp
     signal = looked.of("observation")[0]
     first = signal.values[: looked.lengths[0], 0]
     assert f"{first.min():.4g} to " in episodes[0][2] or len(first) > 100
+
+
+def test_a_wide_key_names_the_numbers_that_are_not_drawn_over_time(tmp_path):
+    state = np.random.default_rng(0).normal(size=(40, MOST_CURVES + 3))
+    np.savez(tmp_path / "d.npz", state=state, action=state[:, :MOST_CURVES], episode_ends=[20, 40])
+    looked = survey(NpzStoreConfig(path=str(tmp_path / "d.npz")).create())
+    lines = shown(write_inspection([inspection(looked)], tmp_path / "page.html", "a"))
+    (line,) = [text for text in lines if told(text, f"dimensions {MOST_CURVES} to {MOST_CURVES + 2}")]
+    assert line.startswith("state:")
