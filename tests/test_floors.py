@@ -150,6 +150,7 @@ METADATA = {  # of installed packages: their records, and a version; only the co
     ("importlib", "config/late.py"),  # of places in our own code
     ("importlib", "files/entry_points.py"),  # of entry points in the metadata of installed packages
     ("importlib.metadata", "files/entry_points.py"),
+    ("importlib.machinery", "files/entry_points.py"),  # finds the metadata on each entry of the path
     ("importlib.metadata", "config/origins.py"),
     ("importlib.metadata", "envs/fingerprint.py"),
     ("importlib.metadata", "dp_prior_robot/export/parity.py"),
