@@ -7,6 +7,7 @@ budget.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import shutil
@@ -19,6 +20,9 @@ from dp_prior.data.frames.build_lock import build_lock
 from dp_prior.files.durable import replace_file
 from dp_prior.files.locks import POLL_S
 from dp_prior.files.temporary import is_temporary, remove_leftovers, temporary_beside
+
+SIZES = "sizes.json"
+"""File in a complete folder: the bytes of each other file, so that a damaged folder is made again."""
 
 RESERVED = "reserved"
 """File in a folder that is being made: the number of its bytes when complete."""
@@ -49,6 +53,7 @@ class PartCache:
         for path in (self._parts, self._locks):
             path.mkdir(parents=True, exist_ok=True)
         self._touched: dict[str, float] = {}
+        self.look: Callable[[], object] = lambda: None
         remove_leftovers(self._parts)
 
     def path(self, name: str) -> Path:
@@ -56,10 +61,12 @@ class PartCache:
         return self._parts / name
 
     def has(self, name: str) -> bool:
-        """Whether a folder is complete; counts as a use of it."""
+        """Whether a folder is complete, which its sizes show at the first use; counts as a use of it."""
         if time.monotonic() - self._touched.get(name, -TOUCH_EVERY_S) < TOUCH_EVERY_S and self.path(name).exists():
             return True
         try:
+            if name not in self._touched and not _is_whole(self.path(name)):
+                return False
             os.utime(self.path(name))
         except FileNotFoundError:
             return False
@@ -88,6 +95,9 @@ class PartCache:
             with self.borrowed(name, n_bytes, needed, waits=waits) as temporary:
                 fill(temporary)
                 (temporary / RESERVED).unlink()
+                (temporary / SIZES).write_text(json.dumps(_sizes(temporary)))
+                if self.path(name).exists():  # damaged
+                    _remove(self.path(name))
                 os.rename(temporary, self.path(name))
         return self.path(name)
 
@@ -99,6 +109,7 @@ class PartCache:
             while not self._reserve(temporary, n_bytes, needed):
                 if not waits:
                     raise NoRoomError(n_bytes)
+                self.look()
                 time.sleep(POLL_S)
             yield temporary
         finally:
@@ -131,6 +142,13 @@ class PartCache:
                     raise NoRoomError(n_bytes)
                 return False
             _remove_first(removable, missing)
+
+
+            for path, size in removable:
+                if free >= 0:
+                    break
+                _remove(path)
+                free += size
             temporary.mkdir()
             (temporary / RESERVED).write_text(str(n_bytes))
             return True
@@ -153,7 +171,7 @@ class PartCache:
 
     @contextlib.contextmanager
     def _locked(self, name: str) -> Iterator[None]:
-        with build_lock(self._locks / name, lambda line: None, lambda: "", lambda: None):
+        with build_lock(self._locks / name, lambda line: None, lambda: "", lambda: self.look()):
             yield
 
 
@@ -162,10 +180,29 @@ def _remove_first(sizes: dict[Path, int], n_bytes: int) -> None:
     for path, size in sizes.items():
         if n_bytes <= 0:
             break
-        doomed = temporary_beside(path)
-        os.rename(path, doomed)
-        shutil.rmtree(doomed)
+        _remove(path)
         n_bytes -= size
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder that other processes may be about to open."""
+    doomed = temporary_beside(folder)
+    os.rename(folder, doomed)
+    shutil.rmtree(doomed)
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """Bytes of each file below a folder, by name."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != SIZES)
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether the files of a folder have the sizes that they had when the folder was made."""
+    try:
+        return json.loads((folder / SIZES).read_bytes()) == _sizes(folder)
+    except (OSError, ValueError):
+        return False
 
 
 def budget_bytes(disk_gb: float) -> int:
