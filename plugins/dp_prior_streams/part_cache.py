@@ -7,6 +7,7 @@ budget.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -16,8 +17,9 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from dp_prior.config import ConfigError
+from dp_prior.data.errors import UnreadableError, UnwritableError
 from dp_prior.data.frames.build_lock import build_lock
-from dp_prior.files.durable import replace_file
+from dp_prior.files.durable import FULL, replace_file
 from dp_prior.files.locks import POLL_S
 from dp_prior.files.temporary import is_temporary, remove_leftovers, temporary_beside
 
@@ -31,6 +33,9 @@ SPARSE = ".sparse"
 """Ending of a file that takes less of the disk than its size."""
 
 TOUCH_EVERY_S = 1.0
+
+FULL_BELOW = 1 << 20
+"""Free bytes below which a disk counts as full, where a failed write has no other reason."""
 
 
 class NoRoomError(Exception):
@@ -93,7 +98,8 @@ class PartCache:
             if self.has(name):
                 return self.path(name)
             with self.borrowed(name, n_bytes, needed, waits=waits) as temporary:
-                fill(temporary)
+                with written_here(temporary):
+                    fill(temporary)
                 (temporary / RESERVED).unlink()
                 (temporary / SIZES).write_text(json.dumps(_sizes(temporary)))
                 if self.path(name).exists():  # damaged
@@ -142,13 +148,6 @@ class PartCache:
                     raise NoRoomError(n_bytes)
                 return False
             _remove_first(removable, missing)
-
-
-            for path, size in removable:
-                if free >= 0:
-                    break
-                _remove(path)
-                free += size
             temporary.mkdir()
             (temporary / RESERVED).write_text(str(n_bytes))
             return True
@@ -182,6 +181,24 @@ def _remove_first(sizes: dict[Path, int], n_bytes: int) -> None:
             break
         _remove(path)
         n_bytes -= size
+
+
+@contextlib.contextmanager
+def written_here(path: Path) -> Iterator[None]:
+    """Name the place of a file that does not fit the disk of this machine.
+
+    Raises:
+        UnwritableError: the disk is full.
+    """
+    try:
+        yield
+    except OSError as error:
+        # NumPy gives no number of the error
+        is_full = error.errno in FULL or (error.errno is None and shutil.disk_usage(path.parent).free < FULL_BELOW)
+        if isinstance(error, (UnreadableError, UnwritableError)) or not is_full:
+            raise
+        finding = f"{path} cannot be written ({os.strerror(error.errno or errno.ENOSPC)})"
+        raise UnwritableError(f"{finding}; make room, or name another folder in data.episodes.cache") from None
 
 
 def _remove(folder: Path) -> None:

@@ -107,11 +107,13 @@ class StreamedLeRobotConfig(EpisodeStoreRecord):
             self._fetch_metadata(remote)
             try:
                 meta = LeRobotMeta(self.path)
-            except DataError:
-                if is_first:  # what arrived may be a page that asks for a password: the next start fetches it anew
-                    remote.forget()
-                    shutil.rmtree(self.path)
-                raise
+            except DataError as error:
+                if not is_first:
+                    raise
+                remote.forget()  # it may be a page that asks for a password: the next start fetches it anew
+                shutil.rmtree(self.path)
+                source = error.source.replace(str(self.path), remote.url)
+                raise type(error)(source, error.problems, error.advice) from None
             remote.note(_name(meta, table) for table in meta.tables)
         return StreamedStore(meta, remote, cache, self.disk_gb)
 

@@ -19,8 +19,8 @@ from typing import Any, Protocol, TypeVar
 from dp_prior.data.errors import DataError, UnreachableError, UnwritableError
 from dp_prior.data.remote_files import reached
 from dp_prior.files.client_errors import is_denied, kind_of, remedy
-from dp_prior.files.durable import FULL
 from dp_prior.files.left_behind import left_behind
+from dp_prior_streams.part_cache import written_here
 
 ATTEMPTS = 6
 """Requests for the same bytes before a place counts as unreachable."""
@@ -238,22 +238,6 @@ def _version(detail: dict[str, Any]) -> FileVersion:
     sha256 = getattr(pointer, "sha256", None) or (pointer.get("sha256") if isinstance(pointer, dict) else None)
     tags = (detail.get(name) for name in ("ETag", "etag", "md5Hash", "crc32c", "blob_id"))
     return FileVersion(int(detail["size"]), next((str(tag).strip('"') for tag in tags if tag), None), sha256)
-
-
-@contextlib.contextmanager
-def written_here(path: Path) -> Iterator[None]:
-    """Tell errors of the disk of this machine from those of a place.
-
-    Raises:
-        UnwritableError: the disk is full.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        advice = "make room, or name another folder in data.episodes.cache"
-        raise UnwritableError(f"{path} cannot be written ({error.strerror}); {advice}") from None
 
 
 def save(pieces: Iterator[bytes], path: Path, where: str, size: int) -> str:

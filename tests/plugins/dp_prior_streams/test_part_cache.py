@@ -1,3 +1,4 @@
+import errno
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -5,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dp_prior.config import ConfigError
+from dp_prior.data.errors import UnwritableError
+from dp_prior_streams import part_cache
 from dp_prior_streams.part_cache import SIZES, NoRoomError, PartCache, budget_bytes, too_small
 from tests.forks import call
 from tests.messages import naming
@@ -147,3 +150,24 @@ def test_a_look_ends_the_wait_for_the_folder_that_another_process_makes(tmp_path
             cache.make("a", SIZE, filled(SIZE), ())
 
     other.make("a", SIZE, fill, ())
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), OSError("100 requested and 20 written")])
+def test_a_full_disk_is_named_with_its_remedy(tmp_path, monkeypatch, error):
+    monkeypatch.setattr(part_cache, "FULL_BELOW", 1 << 62)
+
+    def fill(folder):
+        raise error
+
+    cache = cache_of(tmp_path)
+    with pytest.raises(UnwritableError, match=naming(os.strerror(errno.ENOSPC), "data.episodes.cache")):
+        cache.make("a", SIZE, fill, ())
+    assert names(cache) == []
+
+
+def test_another_error_of_the_system_keeps_its_name(tmp_path):
+    def fill(folder):
+        raise PermissionError(errno.EACCES, "denied")
+
+    with pytest.raises(PermissionError):
+        cache_of(tmp_path).make("a", SIZE, fill, ())

@@ -143,7 +143,7 @@ def test_names_that_lead_out_of_the_data_set_are_refused(small_set, tmp_path):
 def test_a_page_that_asks_for_a_password_is_no_data_set_and_is_not_kept(small_set, tmp_path):
     with served(small_set) as web:
         web.page = b"<html>please log in</html>"
-        with pytest.raises(DataError, match=naming("info.json")):
+        with pytest.raises(DataError, match=naming(f"{web.url}/meta/info.json")):
             streamed(web.url, tmp_path / "cache")
         web.page = None
         assert len(streamed(web.url, tmp_path / "cache").train)
