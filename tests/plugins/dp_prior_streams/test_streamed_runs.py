@@ -87,7 +87,7 @@ def test_a_request_to_stop_ends_a_run_that_waits_for_a_place_that_hangs(small_se
             metrics = tmp_path / "run/metrics.jsonl"
             return metrics.exists() and len(metrics.read_text().splitlines()) > 3
 
-        config = write(tmp_path, **settings(web.url, tmp_path / "cache", train__steps=50_000, evaluate=[]))
+        config = write(tmp_path, **settings(web.url, tmp_path / "cache", 0.0002, train__steps=50_000, evaluate=[]))
         process = subprocess.Popen([sys.executable, "-m", "dp_prior", "train", str(config)])
         try:
             assert web.is_hanging.wait(200)
