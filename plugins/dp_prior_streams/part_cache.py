@@ -48,6 +48,7 @@ class PartCache:
 
     Attributes:
         folder: holds the folders, and every other file that counts against the budget.
+        look: called while another process is waited for; its error ends the wait.
     """
 
     def __init__(self, folder: Path, budget: int):
@@ -102,7 +103,7 @@ class PartCache:
                     fill(temporary)
                 (temporary / RESERVED).unlink()
                 (temporary / SIZES).write_text(json.dumps(_sizes(temporary)))
-                if self.path(name).exists():  # damaged
+                with contextlib.suppress(FileNotFoundError):  # unless it is there and damaged
                     _remove(self.path(name))
                 os.rename(temporary, self.path(name))
         return self.path(name)

@@ -110,7 +110,7 @@ class StreamedLeRobotConfig(EpisodeStoreRecord):
             except DataError as error:
                 if not is_first:
                     raise
-                remote.forget()  # it may be a page that asks for a password: the next start fetches it anew
+                remote.forget()  # such as a page that asks for a password; the next start fetches all anew
                 shutil.rmtree(self.path)
                 source = error.source.replace(str(self.path), remote.url)
                 raise type(error)(source, error.problems, error.advice) from None

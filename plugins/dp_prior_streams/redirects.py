@@ -1,4 +1,4 @@
-"""Redirects of an HTTP server that are followed: to other addresses of HTTP, never from a safe one to an open one."""
+"""Redirects of an HTTP server that are followed: to other addresses of HTTP, never from HTTPS to plain HTTP."""
 
 from __future__ import annotations
 
