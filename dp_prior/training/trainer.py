@@ -25,7 +25,7 @@ from dp_prior.data.samples.loader import Loader
 from dp_prior.diffusion.process import Loss
 from dp_prior.job.accelerator import make_accelerator
 from dp_prior.job.ranks import Ranks
-from dp_prior.job.stop import Abandoned
+from dp_prior.job.stop import Abandoned, StoppedEarly
 from dp_prior.tensors.batch import Batch
 from dp_prior.tensors.compilation import Compile, Mode, compiled
 from dp_prior.tensors.metrics import Means, by_quartile
@@ -109,6 +109,7 @@ class PolicyTrainer:
         self.ranks = ranks
         self.accelerator = ranks.accelerator
         self.stop = ranks.stop
+        self._early = (StoppedEarly,) if ranks.num_processes == 1 else ()  # other ranks may be in a collective
         self.loader = loader
         self.tracker = tracker or Tracker(Path(), TrackerConfig())
         self.ranks.work.show = lambda done: self.tracker.log_work(done)
@@ -189,7 +190,10 @@ class PolicyTrainer:
         while not self.is_done and not is_stopping:
             is_first = self.progress == start
             with self.ranks.busy() if is_first else contextlib.nullcontext():  # it compiles and selects kernels
-                is_stopping = self._advance(next(batches), is_first)
+                try:
+                    is_stopping = self._advance(next(batches), is_first)
+                except self._early:  # while a batch was on its way
+                    is_stopping = self._finish_step(self.progress, {}, is_stopping=True)
             self.ranks.mark("data", self.progress.global_step + 1)
         return self.progress
 
@@ -223,7 +227,7 @@ class PolicyTrainer:
         if due and not is_stopping:
             try:
                 row = row | self.evaluate(due)
-            except Abandoned:
+            except (Abandoned, *self._early):
                 is_stopping = self._agree_to_stop()
             except Exception:
                 if self.ranks.num_processes == 1:  # several ranks may be in different collectives

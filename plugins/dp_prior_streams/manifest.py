@@ -3,6 +3,7 @@ that arrived since. Bytes that arrive later are compared with both, and refused 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -31,6 +32,7 @@ class RemoteSet:
         url: the folder at the version of the manifest.
         files: version of every listed file, by name.
         fetched_bytes: that arrived in this process.
+        look: called while a request waits; its error ends the wait.
     """
 
     def __init__(self, url: str, folder: Path):
@@ -47,6 +49,7 @@ class RemoteSet:
         self._hashes_read = 0
         self._unproven = threading.local()
         self.fetched_bytes = 0
+        self.look: Callable[[], object] = lambda: None
         document = self._read()
         if document is None:
             self._place = retried(url, lambda: place_at(url))
@@ -61,7 +64,7 @@ class RemoteSet:
         """The place, opened at the version of the manifest when first asked for."""
         with self._lock:
             if self._place is None:
-                self._place = retried(self.url, lambda: place_at(self.url))
+                self._place = retried(self.url, lambda: place_at(self.url), self.look)
             return self._place
 
     @property
@@ -87,7 +90,7 @@ class RemoteSet:
 
         def version(name: str) -> FileVersion | None:
             try:
-                return retried(self.where(name), lambda: self.place.version(name))
+                return self._version(name)
             except DataError:
                 missing.append(name)
                 return None
@@ -109,7 +112,7 @@ class RemoteSet:
         if name in self.files or self.is_listed:
             return name in self.files
         try:
-            self.files[name] = retried(self.where(name), lambda: self.place.version(name))
+            self.files[name] = self._version(name)
         except DataError:
             return False
         self._write()
@@ -138,7 +141,7 @@ class RemoteSet:
             return save(self.place.pieces(name, begin, end), target, where, end - begin)
 
         for is_last in (False, True):  # a byte may change on the way
-            sha256 = retried(where, arrive)
+            sha256 = retried(where, arrive, self.look)
             with self._lock:
                 self.fetched_bytes += end - begin
             expected = self._expected(key, version)
@@ -153,6 +156,14 @@ class RemoteSet:
                 self._remember(key, sha256)
             else:
                 self._unproven.hashes = [*self._hashes_to_prove(), (key, sha256)]
+
+    def forget(self) -> None:
+        """Remove the manifest and the hashes, so that the next opening begins both anew."""
+        for name in (MANIFEST, HASHES):
+            (self._folder / name).unlink(missing_ok=True)
+
+    def _version(self, name: str) -> FileVersion:
+        return retried(self.where(name), lambda: self.place.version(name), self.look)
 
     def confirm(self) -> None:
         """Note the hashes of the bytes that this thread fetched and decoded."""
@@ -173,7 +184,7 @@ class RemoteSet:
         Raises:
             ChangedError: they differ from the manifest.
         """
-        expected, now = self.files[name], retried(self.where(name), lambda: self.place.version(name))
+        expected, now = self.files[name], self._version(name)
         if (now.size, now.tag) != (expected.size, expected.tag):
             self._refuse(name, f"is {now.size:,} bytes, version {now.tag}; expected {expected.size:,}, {expected.tag}")
 
@@ -200,8 +211,9 @@ class RemoteSet:
         whole = lines[: lines.rfind(b"\n") + 1]
         self._hashes_read += len(whole)
         for line in whole.splitlines():
-            name, sha256 = json.loads(line)
-            self._hashes.setdefault(name, sha256)
+            with contextlib.suppress(ValueError):  # a line that a full disk cut short, and the line behind it
+                name, sha256 = json.loads(line)
+                self._hashes.setdefault(name, sha256)
 
     def _remember(self, key: str, sha256: str) -> None:
         line = json.dumps([key, sha256]).encode() + b"\n"

@@ -7,6 +7,8 @@ budget.
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 import math
 import os
 import shutil
@@ -15,10 +17,14 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from dp_prior.config import ConfigError
+from dp_prior.data.errors import UnreadableError, UnwritableError
 from dp_prior.data.frames.build_lock import build_lock
-from dp_prior.files.durable import replace_file
+from dp_prior.files.durable import FULL, replace_file
 from dp_prior.files.locks import POLL_S
 from dp_prior.files.temporary import is_temporary, remove_leftovers, temporary_beside
+
+SIZES = "sizes.json"
+"""File in a complete folder: the bytes of each other file, so that a damaged folder is made again."""
 
 RESERVED = "reserved"
 """File in a folder that is being made: the number of its bytes when complete."""
@@ -27,6 +33,9 @@ SPARSE = ".sparse"
 """Ending of a file that takes less of the disk than its size."""
 
 TOUCH_EVERY_S = 1.0
+
+FULL_BELOW = 1 << 20
+"""Free bytes below which a disk counts as full, where a failed write has no other reason."""
 
 
 class NoRoomError(Exception):
@@ -39,6 +48,7 @@ class PartCache:
 
     Attributes:
         folder: holds the folders, and every other file that counts against the budget.
+        look: called while another process is waited for; its error ends the wait.
     """
 
     def __init__(self, folder: Path, budget: int):
@@ -49,6 +59,7 @@ class PartCache:
         for path in (self._parts, self._locks):
             path.mkdir(parents=True, exist_ok=True)
         self._touched: dict[str, float] = {}
+        self.look: Callable[[], object] = lambda: None
         remove_leftovers(self._parts)
 
     def path(self, name: str) -> Path:
@@ -56,10 +67,12 @@ class PartCache:
         return self._parts / name
 
     def has(self, name: str) -> bool:
-        """Whether a folder is complete; counts as a use of it."""
+        """Whether a folder is complete, which its sizes show at the first use; counts as a use of it."""
         if time.monotonic() - self._touched.get(name, -TOUCH_EVERY_S) < TOUCH_EVERY_S and self.path(name).exists():
             return True
         try:
+            if name not in self._touched and not _is_whole(self.path(name)):
+                return False
             os.utime(self.path(name))
         except FileNotFoundError:
             return False
@@ -86,8 +99,12 @@ class PartCache:
             if self.has(name):
                 return self.path(name)
             with self.borrowed(name, n_bytes, needed, waits=waits) as temporary:
-                fill(temporary)
+                with written_here(temporary):
+                    fill(temporary)
                 (temporary / RESERVED).unlink()
+                (temporary / SIZES).write_text(json.dumps(_sizes(temporary)))
+                with contextlib.suppress(FileNotFoundError):  # unless it is there and damaged
+                    _remove(self.path(name))
                 os.rename(temporary, self.path(name))
         return self.path(name)
 
@@ -99,6 +116,7 @@ class PartCache:
             while not self._reserve(temporary, n_bytes, needed):
                 if not waits:
                     raise NoRoomError(n_bytes)
+                self.look()
                 time.sleep(POLL_S)
             yield temporary
         finally:
@@ -153,7 +171,7 @@ class PartCache:
 
     @contextlib.contextmanager
     def _locked(self, name: str) -> Iterator[None]:
-        with build_lock(self._locks / name, lambda line: None, lambda: "", lambda: None):
+        with build_lock(self._locks / name, lambda line: None, lambda: "", lambda: self.look()):
             yield
 
 
@@ -162,10 +180,47 @@ def _remove_first(sizes: dict[Path, int], n_bytes: int) -> None:
     for path, size in sizes.items():
         if n_bytes <= 0:
             break
-        doomed = temporary_beside(path)
-        os.rename(path, doomed)
-        shutil.rmtree(doomed)
+        _remove(path)
         n_bytes -= size
+
+
+@contextlib.contextmanager
+def written_here(path: Path) -> Iterator[None]:
+    """Name the place of a file that does not fit the disk of this machine.
+
+    Raises:
+        UnwritableError: the disk is full.
+    """
+    try:
+        yield
+    except OSError as error:
+        # NumPy gives no number of the error
+        is_full = error.errno in FULL or (error.errno is None and shutil.disk_usage(path.parent).free < FULL_BELOW)
+        if isinstance(error, (UnreadableError, UnwritableError)) or not is_full:
+            raise
+        finding = f"{path} cannot be written ({os.strerror(error.errno or errno.ENOSPC)})"
+        raise UnwritableError(f"{finding}; make room, or name another folder in data.episodes.cache") from None
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder that other processes may be about to open."""
+    doomed = temporary_beside(folder)
+    os.rename(folder, doomed)
+    shutil.rmtree(doomed)
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """Bytes of each file below a folder, by name."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != SIZES)
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether the files of a folder have the sizes that they had when the folder was made."""
+    try:
+        return json.loads((folder / SIZES).read_bytes()) == _sizes(folder)
+    except (OSError, ValueError):
+        return False
 
 
 def budget_bytes(disk_gb: float) -> int:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 import io
 import shutil
-from collections.abc import Collection, Iterable, Mapping
+import zlib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from zipfile import BadZipFile
 
 import numpy as np
 from pydantic import Field, field_validator
 
 from dp_prior.config import Outside
+from dp_prior.data.errors import DataError, MissingError
 from dp_prior.data.formats.choice import ALL_EPISODES, ChoiceConfig
 from dp_prior.data.formats.lerobot.dataset import LeRobotStore
 from dp_prior.data.formats.lerobot.meta import LeRobotMeta, TableFile
@@ -23,6 +27,7 @@ from dp_prior.files.printable import without_password
 from dp_prior.files.regular_files import expanded
 from dp_prior_streams.manifest import RemoteSet, in_parallel
 from dp_prior_streams.part_cache import NoRoomError, PartCache, budget_bytes, too_small
+from dp_prior_streams.remote_files import retried
 
 if TYPE_CHECKING:
     import pyarrow
@@ -80,6 +85,9 @@ class StreamedLeRobotConfig(EpisodeStoreRecord):
         """Fetch the metadata into the cache; see `EpisodeStoreRecord`."""
         if not self.path.exists():
             self.create()
+        else:
+            with self._metadata_lock():
+                self._fetch_metadata(RemoteSet(self.place, self.folder))
         return self
 
     def create(self) -> StreamedStore:
@@ -93,12 +101,62 @@ class StreamedLeRobotConfig(EpisodeStoreRecord):
         with needing("lerobot", "reading LeRobot data needs pyarrow"):
             import pyarrow.parquet  # noqa: F401
         cache = PartCache(self.folder, budget_bytes(self.disk_gb))
-        with build_lock(self.folder / "locks" / "metadata.lock", lambda line: None, lambda: "", lambda: None):
+        with self._metadata_lock():
             remote = RemoteSet(self.place, self.folder)
-            _fetch_metadata(remote, self.path)
-            meta = LeRobotMeta(self.path)
+            is_first = not self.path.exists()
+            self._fetch_metadata(remote)
+            try:
+                meta = LeRobotMeta(self.path)
+            except DataError as error:
+                if not is_first:
+                    raise
+                remote.forget()  # such as a page that asks for a password; the next start fetches all anew
+                shutil.rmtree(self.path)
+                source = error.source.replace(str(self.path), remote.url)
+                raise type(error)(source, error.problems, error.advice) from None
             remote.note(_name(meta, table) for table in meta.tables)
         return StreamedStore(meta, remote, cache, self.disk_gb)
+
+    def _metadata_lock(self) -> AbstractContextManager[None]:
+        path = self.folder / "locks" / "metadata.lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return build_lock(path, lambda line: None, lambda: "", lambda: None)
+
+    def _fetch_metadata(self, remote: RemoteSet) -> None:
+        """Fetch meta/ whole, into a folder that appears when complete; of such a folder what is missing or damaged.
+
+        Raises:
+            ConfigError: the metadata alone take more than the budget.
+            MissingError: there is no data set at the URL.
+            DataError: a name leads out of the data set.
+        """
+        folder = self.path
+        is_whole = folder.exists() and "meta/info.json" in remote.files
+        names = [name for name in remote.files if name.startswith("meta/")] if remote.is_listed or is_whole else []
+        if not is_whole:
+            if "meta/info.json" not in names and not remote.exists("meta/info.json"):
+                finding = "has no meta/info.json; is this a LeRobot data set? check data.episodes.url"
+                raise MissingError(remote.url, [finding])
+            if not remote.is_listed:
+                names = _usual_metadata(remote)
+        _check_names(remote.url, names)
+        size = sum(remote.files[name].size for name in names)
+        if size > budget_bytes(self.disk_gb):
+            raise too_small(self.disk_gb, f"the metadata alone take {size:,} bytes")
+        target = folder if is_whole else folder.with_name("set.incomplete")
+        if not is_whole:
+            shutil.rmtree(target, ignore_errors=True)
+
+        def fetch(name: str) -> None:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            arriving = target / f"{name}.arriving"
+            remote.fetch(name, arriving)
+            arriving.replace(target / name)
+
+        in_parallel(fetch, [name for name in names if _size_at(target / name) != remote.files[name].size])
+        if not is_whole:
+            shutil.rmtree(folder, ignore_errors=True)  # whose manifest was lost
+            target.rename(folder)
 
 
 class StreamedStore(LeRobotStore):
@@ -155,11 +213,13 @@ class StreamedStore(LeRobotStore):
         """See `EpisodeStore`; a key of one number for each step is read once and kept in the cache."""
         if self.meta.is_part or not self.is_number(key) or self.keys()[key] not in ((), (1,)):
             return super().read(key)
-        path = self.cache.folder / self._kept_name(key)
-        if not path.exists():
-            self.keep(key, super().read(key))
-        with np.load(path, allow_pickle=False) as file:
-            return file["values"]
+        try:
+            with np.load(self.cache.folder / self._kept_name(key), allow_pickle=False) as file:
+                return file["values"]
+        except (OSError, ValueError, EOFError, KeyError, BadZipFile, zlib.error):  # absent or damaged
+            values = super().read(key)
+            self.keep(key, values)
+            return values
 
     def keep(self, key: str, values: np.ndarray) -> None:
         """Keep all values of a key of one number for each step in the cache."""
@@ -176,6 +236,10 @@ class StreamedStore(LeRobotStore):
             values = self.read(key)
             return np.concatenate([values[ends[number - 1] if number else 0 : ends[number]] for number in numbers])
         return super().episodes(key, ends, numbers)
+
+    def watch(self, look: Callable[[], object]) -> None:
+        """Call a function while the place, or another process, is waited for; its error ends the wait."""
+        self.remote.look = self.cache.look = look
 
     def files(self, keys: Iterable[str]) -> list[Path]:
         """The metadata, which stay on this machine."""
@@ -208,38 +272,42 @@ def _name(meta: LeRobotMeta, file: TableFile) -> str:
     return file.path.relative_to(meta.path).as_posix()
 
 
-def _fetch_metadata(remote: RemoteSet, folder: Path) -> None:
-    """Fetch meta/ whole, into a folder that appears when complete."""
-    if folder.exists():
-        return
-    incomplete = folder.with_name("set.incomplete")
-    shutil.rmtree(incomplete, ignore_errors=True)
+def _check_names(url: str, names: Iterable[str]) -> None:
+    """Refuse names that would be written outside the cache.
 
-    def fetch(name: str) -> None:
-        (incomplete / name).parent.mkdir(parents=True, exist_ok=True)
-        remote.fetch(name, incomplete / name)
+    Raises:
+        DataError: a name leads out of the data set; one line for each.
+    """
+    problems = [
+        f"{name!r} is no path within the data set; remove it there, or copy the data set without it"
+        for name in names
+        if ".." in Path(name).parts or name.startswith("/") or "\0" in name
+    ]
+    if problems:
+        raise DataError(url, problems)
 
-    names = [name for name in remote.files if name.startswith("meta/")] if remote.is_listed else []
-    if "meta/info.json" not in names and not remote.exists("meta/info.json"):
-        from dp_prior.data.errors import MissingError
 
-        finding = "has no meta/info.json; is this a LeRobot data set? check data.episodes.url"
-        raise MissingError(remote.url, [finding])
-    if not remote.is_listed:
-        names = _usual_metadata(remote)
-    in_parallel(fetch, names)
-    incomplete.rename(folder)
+def _size_at(path: Path) -> int | None:
+    """Bytes of a regular file; None without one."""
+    return path.stat().st_size if path.is_file() else None
+
+
+def _is_table(remote: RemoteSet, name: str) -> bool:
+    """Whether a file begins as Parquet does: some servers answer every name, with a page."""
+    beginning = retried(remote.where(name), lambda: b"".join(remote.place.pieces(name, 0, 4)), remote.look)
+    return beginning == b"PAR1"
 
 
 def _usual_metadata(remote: RemoteSet) -> list[str]:
     """The metadata at a place that lists no folder: files by their usual names, as far as these go."""
     names = ["meta/info.json", "meta/episodes.jsonl", "meta/tasks.jsonl", "meta/tasks.parquet"]
     names = [name for name in names if remote.exists(name)]
+    names = [name for name in names if name.endswith((".json", ".jsonl")) or _is_table(remote, name)]
     for chunk in range(1000):
         before = len(names)
         for file in range(1000):
             name = f"meta/episodes/chunk-{chunk:03d}/file-{file:03d}.parquet"
-            if not remote.exists(name):
+            if not remote.exists(name) or not _is_table(remote, name):
                 break
             names.append(name)
         if len(names) == before:

@@ -12,18 +12,24 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from dp_prior.data.errors import DataError, UnreachableError
+from dp_prior.data.errors import DataError, UnreachableError, UnwritableError
 from dp_prior.data.remote_files import reached
 from dp_prior.files.client_errors import is_denied, kind_of, remedy
+from dp_prior.files.left_behind import left_behind
+from dp_prior_streams.part_cache import written_here
 
 ATTEMPTS = 6
 """Requests for the same bytes before a place counts as unreachable."""
 
 FIRST_PAUSE_S = 0.25
 """Pause after the first failed request; each further pause is twice as long."""
+
+LOOK_S = 0.1
+"""Pause between two looks for a request to stop."""
 
 PIECE = 1 << 20
 """Bytes that are read and hashed at a time."""
@@ -35,7 +41,7 @@ T = TypeVar("T")
 
 
 class CutShortError(OSError):
-    """An answer ended before its last byte."""
+    """An answer ended before its last byte, or is none to the question."""
 
 
 @dataclass(frozen=True)
@@ -80,26 +86,40 @@ def place_at(url: str) -> Place:
     return WebPlace(url) if url.startswith(("http://", "https://")) else FsspecPlace(url)
 
 
-def retried(where: str, attempt: Callable[[], T]) -> T:
+def retried(where: str, attempt: Callable[[], T], look: Callable[[], object] = lambda: None) -> T:
     """The result of an attempt, which is repeated after an error of the place.
+
+    Args:
+        look: called ten times a second; an error of this call abandons the attempt, see `left_behind`.
 
     Raises:
         DataError: there is no such file.
         UnreachableError: every attempt failed, or access is refused.
+        UnwritableError: the disk of this machine is full.
     """
-    for number in range(1, ATTEMPTS + 1):
+
+    def tried() -> tuple[T | None, Exception | None]:
         try:
-            return attempt()
-        except (DataError, ImportError):
-            raise
-        except FileNotFoundError:
-            raise DataError(where, ["there is no such file; check data.episodes.url"]) from None
+            return attempt(), None
         except Exception as error:  # each client has its own types
-            if number == ATTEMPTS or is_denied(error):
-                reason = str(error) if isinstance(error, CutShortError) else kind_of(error)
-                count = f"after {number} attempts" if number > 1 else "at the first attempt"
-                raise UnreachableError(f"{where} cannot be read now ({reason}, {count}){remedy(error)}") from None
-        time.sleep(FIRST_PAUSE_S * 2 ** (number - 1))
+            return None, error
+
+    for number in range(1, ATTEMPTS + 1):
+        result, error = left_behind(tried, look)
+        if error is None:
+            return result
+        if isinstance(error, (DataError, ImportError, UnwritableError)):
+            raise error
+        if isinstance(error, FileNotFoundError):
+            raise DataError(where, ["there is no such file; check data.episodes.url"])
+        if number == ATTEMPTS or is_denied(error):
+            reason = str(error) if isinstance(error, CutShortError) else kind_of(error)
+            count = f"after {number} attempts" if number > 1 else "at the first attempt"
+            raise UnreachableError(f"{where} cannot be read now ({reason}, {count}){remedy(error)}")
+        end = time.monotonic() + FIRST_PAUSE_S * 2 ** (number - 1)
+        while (rest := end - time.monotonic()) > 0:
+            look()
+            time.sleep(min(rest, LOOK_S))
     raise AssertionError
 
 
@@ -122,7 +142,8 @@ class FsspecPlace:
         """See `Place`."""
         self._fs.invalidate_cache()
         details = self._fs.find(self._root, detail=True)
-        return {path[len(self._root) + 1 :]: _version(detail) for path, detail in details.items()}
+        beginning = f"{self._root}/" if self._root else ""  # an archive is its own root
+        return {path.removeprefix(beginning): _version(detail) for path, detail in details.items()}
 
     def version(self, name: str) -> FileVersion:
         """See `Place`."""
@@ -155,19 +176,33 @@ class WebPlace:
     def __init__(self, url: str):
         self.url = url.rstrip("/")
 
+    @cached_property
+    def _opener(self) -> Any:
+        from urllib.request import build_opener
+
+        from dp_prior_streams.redirects import SafeRedirects
+
+        return build_opener(SafeRedirects())
+
     def listing(self) -> None:
         """See `Place`."""
 
     def version(self, name: str) -> FileVersion:
         """See `Place`."""
         with self._answer(name, "HEAD", {}) as answer:
-            return FileVersion(int(answer.headers["Content-Length"]), answer.headers.get("ETag"))
+            size = answer.headers.get("Content-Length", "")
+            if not size.isdecimal():
+                raise CutShortError("the server does not say how long the file is")
+            return FileVersion(int(size), answer.headers.get("ETag"))
 
     def pieces(self, name: str, begin: int, end: int) -> Iterator[bytes]:
         """See `Place`; a server that ignores the range sends the whole file."""
         if begin == end:
             return
         with self._answer(name, "GET", {"Range": f"bytes={begin}-{end - 1}"}) as answer:
+            span = answer.headers.get("Content-Range", f"bytes {begin}-")
+            if answer.status == 206 and not span.startswith(f"bytes {begin}-"):
+                raise CutShortError(f"the server sent other bytes than those from {begin:,} on")
             skipped, size = (0 if answer.status == 206 else begin), end - begin
             while size and (piece := answer.read(PIECE)):
                 asked_for = piece[skipped : skipped + size]
@@ -180,12 +215,12 @@ class WebPlace:
         from http.client import IncompleteRead
         from urllib.error import HTTPError
         from urllib.parse import quote
-        from urllib.request import Request, urlopen
+        from urllib.request import Request
 
         address = f"{self.url}/{quote(name)}"
         request = Request(address, method=method, headers={"Accept-Encoding": "identity", **headers})
         try:
-            with urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 (http and https alone, see `place_at`)
+            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
                 yield answer
         except IncompleteRead as error:
             raise CutShortError(f"{len(error.partial):,} bytes came and no more") from None
@@ -194,7 +229,7 @@ class WebPlace:
                 raise FileNotFoundError(address) from None
             if error.code in (401, 403):
                 raise PermissionError(error.code, "access refused") from None
-            raise OSError(f"HTTP {error.code}") from None
+            raise CutShortError(f"HTTP {error.code}") from None
 
 
 def _version(detail: dict[str, Any]) -> FileVersion:
@@ -212,11 +247,13 @@ def save(pieces: Iterator[bytes], path: Path, where: str, size: int) -> str:
         CutShortError: there are fewer bytes, or more.
     """
     digest, count = hashlib.sha256(), 0
-    with path.open("wb") as file:
+    with written_here(path), path.open("wb") as file:
         for piece in pieces:
+            count += len(piece)
+            if count > size:
+                raise CutShortError(f"more than {size:,} bytes came")
             digest.update(piece)
             file.write(piece)
-            count += len(piece)
     if count != size:
         raise CutShortError(f"{count:,} of {size:,} bytes came")
     return digest.hexdigest()

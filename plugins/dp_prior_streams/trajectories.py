@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -102,6 +102,11 @@ class StreamedTrajectories(Trajectories):
         if key in self._pass.result.statistics:
             return self._pass.result.statistics[key]
         return super()._statistics_of(key, column, steps)
+
+    def build_caches(self, report: Callable[[str], None], check: Callable[[], None] = lambda: None) -> None:
+        """See `SplitData`; from now on a request to stop ends every wait for a part."""
+        super().build_caches(report, check)
+        self._parts.store.watch(check)
 
     def order(self, seed: int) -> Order:
         """See `SplitData`: by parts, of which `MIXED_PARTS` are shuffled together."""

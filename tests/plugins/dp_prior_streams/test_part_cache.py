@@ -1,3 +1,4 @@
+import errno
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -5,7 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dp_prior.config import ConfigError
-from dp_prior_streams.part_cache import NoRoomError, PartCache, budget_bytes, too_small
+from dp_prior.data.errors import UnwritableError
+from dp_prior_streams import part_cache
+from dp_prior_streams.part_cache import SIZES, NoRoomError, PartCache, budget_bytes, too_small
 from tests.forks import call
 from tests.messages import naming
 
@@ -32,7 +35,9 @@ def test_the_least_recently_used_folder_makes_room(tmp_path):
     cache._touched.clear()
     assert cache.has("a")
     cache.make("d", SIZE, filled(SIZE), ())
-    assert names(cache) == ["a", "c", "d"] and cache.used() == 3 * SIZE + cache.kept_bytes()
+    assert names(cache) == ["a", "c", "d"]
+    sizes = sum((cache.path(name) / SIZES).stat().st_size for name in "acd")
+    assert cache.used() == 3 * SIZE + sizes + cache.kept_bytes()
 
 
 def test_folders_that_are_needed_stay_and_without_room_nothing_is_removed(tmp_path):
@@ -113,3 +118,56 @@ def test_a_budget_that_is_too_small_is_named_with_one_that_is_not():
     with pytest.raises(ConfigError, match=naming("disk_gb", 0.5, 0.613)):
         raise error
     assert budget_bytes(0.613) >= 612_345_678
+
+
+@pytest.mark.parametrize("damage", ["removed", "cut", "without sizes"])
+def test_a_damaged_folder_is_made_again(tmp_path, damage):
+    path = cache_of(tmp_path).make("a", SIZE, filled(SIZE), ())
+    content = next(file for file in path.iterdir() if file.name != SIZES)
+    before = content.read_bytes()
+    if damage == "cut":
+        os.truncate(content, SIZE // 2)
+    else:
+        (content if damage == "removed" else path / SIZES).unlink()
+    cache = cache_of(tmp_path)
+    assert not cache.has("a")
+    assert cache.make("a", SIZE, filled(SIZE), ()) == path and content.read_bytes() == before
+
+
+def test_a_look_ends_the_wait_for_the_folder_that_another_process_makes(tmp_path):
+    class AskedError(Exception):
+        pass
+
+    def look():
+        raise AskedError
+
+    cache, other = cache_of(tmp_path), cache_of(tmp_path)
+    cache.look = look
+
+    def fill(folder):
+        filled(SIZE)(folder)
+        with pytest.raises(AskedError):
+            cache.make("a", SIZE, filled(SIZE), ())
+
+    other.make("a", SIZE, fill, ())
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), OSError("100 requested and 20 written")])
+def test_a_full_disk_is_named_with_its_remedy(tmp_path, monkeypatch, error):
+    monkeypatch.setattr(part_cache, "FULL_BELOW", 1 << 62)
+
+    def fill(folder):
+        raise error
+
+    cache = cache_of(tmp_path)
+    with pytest.raises(UnwritableError, match=naming(os.strerror(errno.ENOSPC), "data.episodes.cache")):
+        cache.make("a", SIZE, fill, ())
+    assert names(cache) == []
+
+
+def test_another_error_of_the_system_keeps_its_name(tmp_path):
+    def fill(folder):
+        raise PermissionError(errno.EACCES, "denied")
+
+    with pytest.raises(PermissionError):
+        cache_of(tmp_path).make("a", SIZE, fill, ())

@@ -1,6 +1,8 @@
 import json
+import os
 import shutil
 
+import fsspec
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from dp_prior.data.errors import DataError, MissingError
 from dp_prior_streams.record import StreamedLeRobotConfig
 from tests.extras import needs
 from tests.messages import naming
-from tests.plugins.dp_prior_streams.recorded_sets import data_config, streamed
+from tests.plugins.dp_prior_streams.recorded_sets import batches_of, data_config, streamed
 from tests.plugins.dp_prior_streams.web_store import served
 
 needs("pyarrow", "lerobot")
@@ -126,3 +128,56 @@ def test_a_mixture_refuses_a_streamed_set(small_set):
     document = {"type": "mixture", "sets": {"far": {"episodes": episodes, **keys}}}
     with pytest.raises(ConfigError, match=naming("far")):
         MixtureConfig.from_json(json.dumps(document), source="data")
+
+
+def test_names_that_lead_out_of_the_data_set_are_refused(small_set, tmp_path):
+    files = fsspec.filesystem("memory")
+    for path in small_set.rglob("*.*"):
+        files.pipe_file(f"/out/{path.relative_to(small_set).as_posix()}", path.read_bytes())
+    files.store["/out/meta/../../../../evil.txt"] = files.store["/out/meta/info.json"]
+    with pytest.raises(DataError, match=naming("meta/../../../../evil.txt")):
+        streamed("memory://out", tmp_path / "a/b/c/cache")
+    assert not list(tmp_path.rglob("evil*"))
+
+
+def test_a_page_that_asks_for_a_password_is_no_data_set_and_is_not_kept(small_set, tmp_path):
+    with served(small_set) as web:
+        web.page = b"<html>please log in</html>"
+        with pytest.raises(DataError, match=naming(f"{web.url}/meta/info.json")):
+            streamed(web.url, tmp_path / "cache")
+        web.page = None
+        assert len(streamed(web.url, tmp_path / "cache").train)
+
+
+def test_metadata_larger_than_the_budget_are_not_fetched(small_set, tmp_path):
+    folder = shutil.copytree(small_set, tmp_path / "set")
+    with (folder / "meta/padding.json").open("wb") as file:
+        file.truncate(3_000_000)
+    with pytest.raises(ConfigError, match=naming("disk_gb", "0.002")):
+        streamed(folder, tmp_path / "cache", 0.002)
+    assert sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*") if path.is_file()) < 100_000
+
+
+@pytest.mark.parametrize("damage", ["removed", "cut", "without a manifest"])
+@pytest.mark.parametrize("kind", ["folder", "web"])
+def test_metadata_that_were_damaged_in_the_cache_arrive_again(small_set, tmp_path, damage, kind):
+    with served(small_set) as web:
+        url = small_set if kind == "folder" else web.url
+        first = len(streamed(url, tmp_path / "cache").train)
+        for path in (tmp_path / "cache").glob("*/set/meta/**/*.*"):
+            os.truncate(path, 7) if damage == "cut" else path.unlink()
+        if damage == "without a manifest":
+            next((tmp_path / "cache").glob("*/manifest.json")).unlink()
+        assert len(streamed(url, tmp_path / "cache").train) == first
+
+
+def test_numbers_and_tables_that_were_damaged_in_the_cache_arrive_again(small_set, tmp_path):
+    data = streamed(small_set, tmp_path / "cache")
+    before = batches_of(data, data.order(0), 3)
+    for path in (tmp_path / "cache").rglob("*"):
+        if path.suffix in (".npy", ".npz"):
+            os.truncate(path, path.stat().st_size // 2)
+    with next((tmp_path / "cache").glob("*/hashes.jsonl")).open("ab") as file:
+        file.write(b'["data/chunk')  # as a full disk leaves it
+    after = streamed(small_set, tmp_path / "cache")
+    assert batches_of(after, after.order(0), 3) == before

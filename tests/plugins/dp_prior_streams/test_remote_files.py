@@ -1,10 +1,15 @@
+import os
+import time
+import zipfile
+from pathlib import Path
+
 import fsspec
 import pytest
 
-from dp_prior.data.errors import DataError, UnreachableError
+from dp_prior.data.errors import DataError, UnreachableError, UnwritableError
 from dp_prior.run.exit_file import classify
 from dp_prior_streams import remote_files
-from dp_prior_streams.remote_files import ATTEMPTS, FsspecPlace, WebPlace, place_at, retried, save
+from dp_prior_streams.remote_files import ATTEMPTS, CutShortError, FsspecPlace, WebPlace, place_at, retried, save
 from tests.messages import naming
 from tests.plugins.dp_prior_streams.web_store import served
 
@@ -67,3 +72,56 @@ def test_a_missing_file_and_an_unknown_place_are_faults_of_the_data():
         retried("x/y", lambda: (_ for _ in ()).throw(FileNotFoundError()))
     with pytest.raises(DataError, match=naming("nowhere://x")):
         place_at("nowhere://x")
+
+
+def test_a_server_that_ignores_ranges_is_read_and_one_that_sends_others_is_not(tmp_path):
+    (tmp_path / "a").write_bytes(b"0123456789")
+    with served(tmp_path) as web:
+        web.is_whole = True
+        assert b"".join(WebPlace(web.url).pieces("a", 3, 6)) == b"345"
+        web.is_whole, web.shift = False, 1
+        with pytest.raises(CutShortError):
+            list(WebPlace(web.url).pieces("a", 3, 6))
+
+
+def test_more_bytes_than_expected_are_refused_before_they_are_written(tmp_path):
+    def endless():
+        while True:
+            yield b"0" * 10
+
+    with pytest.raises(CutShortError):
+        save(endless(), tmp_path / "a", "a", 25)
+    assert (tmp_path / "a").stat().st_size <= 25
+
+
+def test_a_look_ends_the_wait_for_a_place_that_hangs(tmp_path):
+    (tmp_path / "a").write_bytes(b"0123456789")
+
+    class AskedError(Exception):
+        pass
+
+    def look():
+        if web.is_hanging.is_set():
+            raise AskedError
+
+    with served(tmp_path) as web:
+        web.fault = lambda number, name: "hang"
+        begin = time.monotonic()
+        with pytest.raises(AskedError):
+            retried("a", lambda: list(WebPlace(web.url).pieces("a", 0, 10)), look)
+        assert time.monotonic() - begin < 10
+
+
+def test_a_full_disk_of_this_machine_is_no_fault_of_the_place(tmp_path):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("this system has no /dev/full")
+    with pytest.raises(UnwritableError, match=naming("/dev/full", "data.episodes.cache")):
+        retried("a", lambda: save(iter([b"1"]), Path("/dev/full"), "a", 1))
+
+
+def test_the_files_of_an_archive_are_listed_by_their_names(tmp_path):
+    with zipfile.ZipFile(tmp_path / "set.zip", "w") as archive:
+        archive.writestr("meta/info.json", "{}")
+    place = FsspecPlace(f"zip://::{tmp_path}/set.zip")
+    assert list(place.listing()) == ["meta/info.json"]
+    assert b"".join(place.pieces("meta/info.json", 0, 2)) == b"{}"

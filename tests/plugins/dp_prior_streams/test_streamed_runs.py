@@ -2,6 +2,10 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -73,3 +77,24 @@ def test_a_place_that_went_away_ends_the_run_with_one_line_and_the_code_of_unava
     told(done.output, web.url)
     if moment == "while it trains":
         assert json.loads((tmp_path / "run/exit.json").read_text())["reason"] == "unavailable"
+
+
+def test_a_request_to_stop_ends_a_run_that_waits_for_a_place_that_hangs(small_set, tmp_path):
+    with served(small_set) as web:
+        web.fault = lambda number, name: "hang" if is_begun() else None
+
+        def is_begun():
+            metrics = tmp_path / "run/metrics.jsonl"
+            return metrics.exists() and len(metrics.read_text().splitlines()) > 3
+
+        config = write(tmp_path, **settings(web.url, tmp_path / "cache", 0.0002, train__steps=50_000, evaluate=[]))
+        process = subprocess.Popen([sys.executable, "-m", "dp_prior", "train", str(config)])
+        try:
+            assert web.is_hanging.wait(200)
+            time.sleep(1)  # training uses up what has arrived
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(15) == 75
+        finally:
+            process.kill()
+    end = json.loads((tmp_path / "run/exit.json").read_text())
+    assert end["reason"] == "preempted" and end["durable"]["global_step"] == end["progress"]["global_step"] > 3

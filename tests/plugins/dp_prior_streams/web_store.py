@@ -12,11 +12,14 @@ from urllib.parse import unquote
 
 class WebStore:
     """Attributes: url; sent: bytes by name; requests; fault: called with the number and name of a request for bytes,
-    returns None, a status, or "cut" or "reset"."""
+    returns None, a status, or "cut", "reset" or "hang"; page: sent instead of every file; moved_to: answers redirect
+    there; is_whole: ranges are ignored; shift: added to the place of every range."""
 
     def __init__(self, folder):
         self.folder, self.sent, self.requests, self.fault = folder, Counter(), 0, lambda number, name: None
         self.lock = threading.Lock()
+        self.page, self.moved_to, self.is_whole, self.shift = None, None, False, 0
+        self.methods, self.is_hanging, self.ends = [], threading.Event(), threading.Event()
         store = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -34,12 +37,19 @@ class WebStore:
             def answer(self, has_body):
                 name = unquote(self.path.lstrip("/"))
                 path = store.folder / name
-                if not path.is_file():
+                store.methods.append(self.command)
+                if store.moved_to is not None:
+                    self.send_response(302)
+                    self.send_header("Location", f"{store.moved_to}{self.path}")
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
+                if not path.is_file() and store.page is None:
                     self.send_response(404)
                     self.send_header("Content-Length", "0")
                     self.end_headers()
                     return
-                data = path.read_bytes()
+                data = path.read_bytes() if store.page is None else store.page
                 begin, end, fault = 0, len(data), None
                 if has_body:
                     with store.lock:
@@ -51,12 +61,20 @@ class WebStore:
                     self.end_headers()
                     return
                 span = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+                if store.is_whole:
+                    span = None
                 if span:
-                    begin, end = int(span[1]), int(span[2]) + 1
+                    begin, end = int(span[1]) + store.shift, int(span[2]) + 1 + store.shift
                 self.send_response(206 if span else 200)
                 self.send_header("Content-Length", str(len(data[begin:end])))
+                if span:
+                    self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(data)}")
                 self.end_headers()
                 if not has_body:
+                    return
+                if fault == "hang":
+                    store.is_hanging.set()
+                    store.ends.wait()
                     return
                 if fault is not None:
                     self.wfile.write(data[begin : (begin + end) // 2])
@@ -84,5 +102,6 @@ def served(folder):
     try:
         yield store
     finally:
+        store.ends.set()
         store.server.shutdown()
         store.server.server_close()
