@@ -44,7 +44,7 @@ def test_samples_of_a_skipped_step_are_in_the_log(tmp_path, monkeypatch):
     one = experiment(tiny(tmp_path, **LIMITED))
     one.run()
     ids = one.parts.loader.ids(40).tolist()
-    assert told_each(events(tmp_path / "run"), ("step 6", "skipped", "1. in", "gradient", "finite", ids))
+    assert told_each(events(tmp_path / "run"), ("step 6", "skipped", "1 in", "gradient", "finite", ids))
     assert rows(tmp_path / "run")[-1]["train/skipped_steps"] == 1
 
 

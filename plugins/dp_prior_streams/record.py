@@ -27,7 +27,7 @@ from dp_prior.files.printable import without_password
 from dp_prior.files.regular_files import expanded
 from dp_prior_streams.manifest import RemoteSet, in_parallel
 from dp_prior_streams.part_cache import NoRoomError, PartCache, budget_bytes, too_small
-from dp_prior_streams.remote_files import retried
+from dp_prior_streams.remote_files import CutShortError, retried
 
 if TYPE_CHECKING:
     import pyarrow
@@ -294,8 +294,15 @@ def _size_at(path: Path) -> int | None:
 
 def _is_table(remote: RemoteSet, name: str) -> bool:
     """Whether a file begins as Parquet does: some servers answer every name, with a page."""
-    beginning = retried(remote.where(name), lambda: b"".join(remote.place.pieces(name, 0, 4)), remote.look)
-    return beginning == b"PAR1"
+    size = min(4, remote.files[name].size)
+
+    def beginning() -> bytes:
+        content = b"".join(remote.place.pieces(name, 0, size))
+        if len(content) < size:
+            raise CutShortError(f"{len(content):,} of {size:,} bytes came")
+        return content
+
+    return retried(remote.where(name), beginning, remote.look) == b"PAR1"
 
 
 def _usual_metadata(remote: RemoteSet) -> list[str]:

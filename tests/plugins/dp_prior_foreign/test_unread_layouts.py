@@ -145,8 +145,8 @@ def test_groups_of_one_step_each_are_called_what_they_are(sizes, tmp_path):
         write_hdf5(tmp_path / f"episode_{number}.hdf5", steps)
     for place in (tmp_path, tmp_path / "episode_0.hdf5"):
         assert known_kind(place) is None
-        told = naming("step_0", "episode_0.hdf5", f"obs/qpos ({sizes[0]},)", f"action ({sizes[1]},)", "#other-files")
-        with pytest.raises(DataError, match=told):
+        parts = ("step_0", "episode_0.hdf5", f"obs/qpos ({sizes[0]},)", f"action ({sizes[1]},)", "#other-files")
+        with pytest.raises(DataError, match=naming(*parts)):
             inspect(str(place))
 
 

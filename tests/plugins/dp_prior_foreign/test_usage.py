@@ -15,10 +15,10 @@ from tests.messages import told
         ("train --lr 5", ["--train.lr=VALUE", "docs/config.md"]),
         ("train --nothing 5", ["'--nothing'", "--set train.batch_size=64"]),
         ("train a.json b.json", ["CONFIG", "b.json", "--set KEY=VALUE"]),
-        ("convert a b", ["'--to'", "zarr, lerobot, robomimic, npz"]),
+        ("convert ./a ./b", ["'--to'", "zarr, lerobot, robomimic, npz"]),
         ("configs push_t", ["push_t", "dp-prior configs", "--schema"]),
         ("make-demonstrations push_t --out x", ["push_t", "--task", "--episodes"]),
-        ("watch a b", ["dp-prior watch", "RUNS"]),
+        ("watch ./a ./b", ["dp-prior watch", "RUNS"]),
     ],
 )
 def test_the_answer_names_what_is_expected(words, parts, tmp_path, monkeypatch):

@@ -96,7 +96,7 @@ def test_a_part_takes_no_more_bytes_than_it_says(camera_set, tmp_path):
             folder = data._parts.store.cache.path(frames.name(part))
             size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
             assert size <= frames.n_bytes(part) and frames.source_bytes(part) > 0
-            assert sorted(path.name for path in folder.iterdir()) == ["cache"]
+            assert sorted(path.name for path in folder.iterdir()) == ["cache", "sizes.json"]
 
 
 def test_a_camera_needs_a_key_of_the_data_set(camera_set, tmp_path):
