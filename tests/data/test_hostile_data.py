@@ -370,6 +370,7 @@ for name, read in json.load(open(sys.argv[1])).items():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.promise("K8", "K12")
 def test_one_long_text_that_a_parquet_file_repeats_takes_no_memory_at_any_door(tmp_path):
     """Each door in one process; a camera's rows without a picture are none, and are counted a few at a time."""

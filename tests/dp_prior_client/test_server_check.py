@@ -90,6 +90,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 def test_metadata_of_every_kind_are_taken_or_refused_by_name():
     """Whatever stands in whatever place: a refusal that names the place, or observations that can be checked."""
     document = honest()

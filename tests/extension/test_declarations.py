@@ -151,6 +151,7 @@ def a_run(**parts):
     )
 
 
+@pytest.mark.slow
 def test_an_environment_that_steps_in_turn_runs_in_worker_processes_with_the_same_numbers(parts):
     from dp_prior.envs.workers import Workers, is_divisible
 

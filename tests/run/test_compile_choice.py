@@ -101,6 +101,7 @@ def test_a_short_rest_of_a_run_is_not_compiled(tmp_path, gpu):
     assert gpu.modes == []
 
 
+@pytest.mark.slow
 def test_the_choice_leaves_trainer_model_and_random_numbers_as_they_were(tmp_path, gpu):
     run, trainer = begun(tmp_path)
     assert trainer.compilation.startswith("reduce-overhead")
@@ -114,6 +115,7 @@ def test_the_choice_leaves_trainer_model_and_random_numbers_as_they_were(tmp_pat
         assert torch.equal(value, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "parts"),
     [

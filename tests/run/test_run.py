@@ -289,6 +289,7 @@ def told(place, weights="by_success", **changes) -> Path:
     return write(place, data__language={"told": language}, evaluate=[rollout], train__monitor=monitor)
 
 
+@pytest.mark.slow
 def test_what_rollouts_decide_to_draw_is_stored_and_a_killed_run_draws_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(ToyConfig, "create", lambda self: Telling(**self.arguments()))
     whole, killed = told(tmp_path / "whole"), told(tmp_path / "killed")

@@ -57,6 +57,7 @@ def test_the_elements_of_a_factory_are_counted_as_torch_makes_them():
     assert _elements(torch.arange, (), {"start": 2, "end": 6}) == 4 == _elements(torch.linspace, (0, 1), {"steps": 4})
 
 
+@pytest.mark.slow
 def test_a_model_is_built_without_sympy():
     """Which took half of the time of a loading on a robot."""
     code = "import json, sys; from tests.tasks.test_bounded import *; import dp_prior.networks\n"

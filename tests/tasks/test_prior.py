@@ -45,6 +45,7 @@ def rows(n=8, seed=0):
     return Randomness.from_counts(seed, "test", torch.arange(n))
 
 
+@pytest.mark.slow
 @every(
     dtype=[torch.bfloat16, torch.float16, torch.float64],
     backbone=[

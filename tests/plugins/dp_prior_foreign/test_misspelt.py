@@ -65,6 +65,7 @@ def test_what_the_records_take_has_no_unknown_key():
     assert_none(faults)
 
 
+@pytest.mark.slow
 def test_early_refusals_are_those_of_the_records(tmp_path):
     draw, early = random.Random(7), 0
     for name, path in [*configurations().items()] * 2:

@@ -97,6 +97,7 @@ def test_an_option_that_is_no_setting_gets_the_error_of_set(line):
     assert refused.output == by_set.output and told(refused.output, "error")
 
 
+@pytest.mark.slow
 def test_an_agent_of_wandb_trains_each_trial_in_a_directory_of_its_own(tmp_path, monkeypatch):
     config = write(tmp_path)
     monkeypatch.chdir(tmp_path)

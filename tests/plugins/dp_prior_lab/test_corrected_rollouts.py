@@ -69,6 +69,7 @@ def test_only_what_a_person_did_is_drawn_from_every_rollout(run, tmp_path):
     assert train_part.fetch(torch.tensor(sorted(marked))).mask.sum() == 3 + 4 * 4 + 3 + 2  # windows begin a step early
 
 
+@pytest.mark.slow
 def test_a_killed_training_goes_on_to_the_same_weights(run, tmp_path):
     given = rollouts(tmp_path / "r.npz")
     child = os.fork()

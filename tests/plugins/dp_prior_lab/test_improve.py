@@ -93,6 +93,7 @@ def test_a_round_finds_asks_trains_and_tests(run, tmp_path):
     ] is False
 
 
+@pytest.mark.slow
 def test_a_round_that_is_done_no_longer_needs_the_actions_of_its_lost_episodes(run, tmp_path):
     first, *_ = improved(run, tmp_path / "out")
     shutil.rmtree(tmp_path / "out" / "round_1" / "lost")
@@ -100,6 +101,7 @@ def test_a_round_that_is_done_no_longer_needs_the_actions_of_its_lost_episodes(r
     assert again == first
 
 
+@pytest.mark.slow
 def test_killed_anywhere_it_goes_on_to_the_same_files(run, tmp_path, monkeypatch):
     improved(run, tmp_path / "whole")
     moments = [
@@ -136,6 +138,7 @@ def test_what_a_killed_command_left_half_written_is_deleted_by_the_next(run, tmp
     assert not [path for place in places for path in place.iterdir() if is_temporary(path)]
 
 
+@pytest.mark.slow
 def test_what_is_done_is_not_done_again_and_more_rounds_go_on(run, tmp_path, monkeypatch):
     before, *_ = improved(run, tmp_path / "out")
     kept = contents(tmp_path / "out")
@@ -284,6 +287,7 @@ def test_episodes_changed_after_a_stopped_training_train_the_round_anew_once_its
     assert rounds[0].episodes == 4
 
 
+@pytest.mark.slow
 def test_a_round_is_not_trained_anew_before_one_that_its_policy_played(run, tmp_path):
     out = tmp_path / "out"
     improved(run, out)
@@ -392,6 +396,7 @@ def test_seeds_of_episodes_that_are_left_out_are_not_known_and_their_files_not_r
         improve._refuse_known_seeds(found, found.data.recorded_sets(), 50)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_mixture", [False, True])
 def test_data_that_were_moved_are_found_where_an_override_says(is_mixture, tmp_path):
     data = tiny(tmp_path)["data"]
@@ -410,6 +415,7 @@ def test_data_that_were_moved_are_found_where_an_override_says(is_mixture, tmp_p
     assert len(rounds) == 2
 
 
+@pytest.mark.slow
 def test_an_improved_run_is_improved_again_on_later_seeds(run, tmp_path):
     rounds, *_ = improved(run, tmp_path / "out")
     again = tmp_path / "out" / "round_1" / "run"

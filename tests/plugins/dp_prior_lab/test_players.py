@@ -43,6 +43,7 @@ def player(reference, evaluator=None, given=None):
     return Player(reference, evaluator, given, "cpu")
 
 
+@pytest.mark.slow
 def test_the_rollouts_are_those_of_the_policy_by_name_or_the_only_ones(runs):
     assert player(runs["short"]).record.name == "toy"
     assert player(runs["two"], "other").record.name == "other"

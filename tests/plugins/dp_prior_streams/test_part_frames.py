@@ -32,6 +32,7 @@ def in_memory(folder, data, cache, **settings):
     return memory
 
 
+@pytest.mark.slow
 def test_frames_are_those_of_the_frame_cache_and_ranges_of_videos_are_fetched_once(camera_set, tmp_path):
     total = sum(file.stat().st_size for file in camera_set.rglob("*.mp4"))
     with served(camera_set) as web:
@@ -43,6 +44,7 @@ def test_frames_are_those_of_the_frame_cache_and_ranges_of_videos_are_fetched_on
     assert data._parts.store.cache.used() <= 1.6e6 < len(data.train) * 24 * 32 * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

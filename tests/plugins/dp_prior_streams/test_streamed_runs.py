@@ -35,6 +35,7 @@ def no_pauses(monkeypatch):
     monkeypatch.setattr(remote_files, "FIRST_PAUSE_S", 0.0)
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_the_middle_of_an_epoch_goes_on_as_if_it_had_not_been(small_set, tmp_path):
     with served(small_set) as web:
         for name in ("whole", "killed"):
@@ -51,6 +52,7 @@ def test_a_run_killed_in_the_middle_of_an_epoch_goes_on_as_if_it_had_not_been(sm
     assert "train/data_share" in lines
 
 
+@pytest.mark.slow
 def test_a_run_with_a_camera_trains_and_evaluates(tmp_path):
     needs("av", "video")
     folder = add_videos(write_v3(tmp_path / "set", files=3, episodes_per_file=3), episodes_per_file=4)
@@ -79,6 +81,7 @@ def test_a_place_that_went_away_ends_the_run_with_one_line_and_the_code_of_unava
         assert json.loads((tmp_path / "run/exit.json").read_text())["reason"] == "unavailable"
 
 
+@pytest.mark.slow
 def test_a_request_to_stop_ends_a_run_that_waits_for_a_place_that_hangs(small_set, tmp_path):
     with served(small_set) as web:
         web.fault = lambda number, name: "hang" if is_begun() else None

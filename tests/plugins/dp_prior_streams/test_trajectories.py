@@ -52,6 +52,7 @@ def memory(small_set, tmp_path_factory):
     return in_memory, data.part_order(0), batches_of(in_memory, data.part_order(0), count)
 
 
+@pytest.mark.slow
 def test_an_epoch_through_a_fifth_of_the_set_is_that_of_memory_and_fetches_each_part_once(numbers_set, tmp_path):
     total, peaks, done = tables_of(numbers_set), [], threading.Event()
     with served(numbers_set) as web:
@@ -74,6 +75,7 @@ def test_an_epoch_through_a_fifth_of_the_set_is_that_of_memory_and_fetches_each_
         assert web.bytes_sent("meta/") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("place", ["disk", "memory://", "loopback"])
 def test_the_samples_are_those_of_memory_on_any_number_of_ranks_from_any_sample(

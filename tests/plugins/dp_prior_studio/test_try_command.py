@@ -72,6 +72,7 @@ def test_every_layout_becomes_a_judged_policy_and_nothing_is_written_into_it(lay
     assert ("<video" in page) == sees == bool([*(here / "mine/run/media").glob("film_*.mp4")])
 
 
+@pytest.mark.slow
 def test_a_second_call_says_that_it_is_done_and_trains_nothing(here):
     data = npz(here / "data")
     first = attempted(data)
@@ -116,6 +117,7 @@ def test_an_attempt_that_dies_anywhere_is_finished_by_the_same_command(here, mon
     assert json.loads(edited.read_text())["description"] == "mine"
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_everything_and_names_the_command_that_goes_on(here, monkeypatch):
     data = npz(here / "data")
     step, calls = PolicyTrainer.step, []

@@ -37,6 +37,7 @@ def drawn(metaworld, monkeypatch):
     return drawn_states(monkeypatch, MetaWorldRendererConfig)
 
 
+@pytest.mark.slow
 def test_an_episode_depends_on_its_seed_alone(metaworld):
     """Not on the episodes beside it, those before it, or the state of numpy's global generator."""
     several, one = (
@@ -89,6 +90,7 @@ def test_actions_outside_the_bounds_are_clipped_as_the_simulator_does(metaworld)
         env.step(np.full((1, 4), np.nan))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "effect"),
     [
@@ -104,6 +106,7 @@ def test_every_field_changes_the_environment(change, effect, drawn):
     assert effect(MetaWorldConfig(**{**base, **change}).create()) != effect(MetaWorldConfig(**base).create())
 
 
+@pytest.mark.slow
 def test_an_episode_of_several_tasks_is_that_of_the_task_its_seed_chooses_and_is_told(metaworld):
     """Bit for bit, whichever tasks a row has had before; nothing else is observed."""
     tasks = ("reach-v3", "drawer-open-v3", "push-v3")
@@ -124,6 +127,7 @@ def test_an_episode_of_several_tasks_is_that_of_the_task_its_seed_chooses_and_is
         assert [list(INSTRUCTIONS)[int(one[0])] for one in found[0]["scene"]] == chosen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["push-v3", ("push-v3", "reach-v3")])
 def test_a_camera_is_drawn_when_it_is_looked_at_and_not_before(task, drawn):
     env = MetaWorldConfig(task=task, n_envs=2, cameras={"topview": (16, 20)}).create()
@@ -141,6 +145,7 @@ def test_a_camera_is_drawn_when_it_is_looked_at_and_not_before(task, drawn):
     np.testing.assert_array_equal(drawn[4:], seen.obs["scene"][1:])
 
 
+@pytest.mark.slow
 def test_shadows_are_the_renderer_s(metaworld, monkeypatch):
     asked = []
     monkeypatch.setattr(MetaWorldRendererConfig, "create", lambda config, *given: asked.append((config.shadows, given)))

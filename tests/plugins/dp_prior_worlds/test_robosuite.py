@@ -39,6 +39,7 @@ def lift(robosuite):
     env.close()
 
 
+@pytest.mark.slow
 def test_observations_have_robomimic_s_names_and_the_state_is_what_its_policies_see(lift):
     obs = {key: value[0] for key, value in lift.reset([0]).items()}
     assert {key: value.shape for key, value in obs.items()} == lift.obs_shapes and lift.action_dim == 7
@@ -65,6 +66,7 @@ def test_tasks_of_two_arms_have_two_and_the_state_holds_both(robosuite, argument
     env.close()
 
 
+@pytest.mark.slow
 def test_actions_are_limited_unless_they_are_poses(lift, robosuite):
     assert abs(lift.envs[0].action_space.high).max() == 1.0
     controller = robosuite.load_controller_config(default_controller="OSC_POSE") | {"control_delta": False}
@@ -74,6 +76,7 @@ def test_actions_are_limited_unless_they_are_poses(lift, robosuite):
         world.close()
 
 
+@pytest.mark.slow
 def test_poses_move_the_arm_like_the_differences_that_lead_to_them(lift):
     """Diffusion Policy's absolute actions: the goals of the controller, whose rotation is a rotation vector."""
     from scipy.spatial.transform import Rotation

@@ -8,6 +8,8 @@ from dp_prior_worlds.robosuite import RobosuiteConfig
 from dp_prior_worlds.robosuite_expert import EXPERTS
 from tests.messages import naming
 
+pytestmark = pytest.mark.slow
+
 ACTIONS = np.random.default_rng(0).uniform(-1, 1, (6, 7)).astype(np.float32)
 
 

@@ -66,6 +66,7 @@ def test_an_export_in_the_other_format_is_refused_with_its_files(layout, found, 
         layout.load(tmp_path)
 
 
+@pytest.mark.slow
 @needs_onnx
 def test_a_damaged_export_is_refused(exported, tmp_path):
     def copy(name):

@@ -34,6 +34,7 @@ def pictures(kind, high, wide):
     return waves.to(torch.uint8)[None]
 
 
+@pytest.mark.slow
 @every(
     how=("resize", "crop", "letterbox"),
     region=(None, (0.1, 0.25, 0.85, 0.9)),

@@ -180,6 +180,7 @@ def broken(monkeypatch, kind):
     return "RuntimeError"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["disagrees", "cannot be traced", "full disk", "cannot be loaded"])
 def test_what_fails_is_one_line_and_torch_goes_on(monkeypatch, caplog, kind, networks):
     policy, eager = loaded(), build()
@@ -204,6 +205,7 @@ def test_a_missing_library_is_one_line_and_torch_goes_on(monkeypatch, caplog):
     assert told(caplog.text, "dp_prior[onnx]")
 
 
+@pytest.mark.slow
 def test_a_first_observation_at_which_it_differs_leaves_the_policy_in_torch(quick, monkeypatch, caplog):
     policy, eager = loaded(), build()
     agent = Agent(policy)
