@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import copy
 import importlib
 import os
 import signal
@@ -221,6 +220,8 @@ class Commands(click.Group):
 
 def unlisted(command: click.Command) -> click.Command:
     """The same command, which no help lists."""
+    import copy
+
     command = copy.copy(command)
     command.hidden = True
     return command

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 import signal
 import sys
@@ -50,6 +49,8 @@ def inspect(
     inspections = look(place, overrides)
     tell = partial(echo, err=as_json)
     if as_json:
+        import json
+
         content = {"version": 1, "data_sets": [inspection.to_json() for inspection in inspections]}
         echo(json.dumps(content, indent=2), whole=True)
     else:
