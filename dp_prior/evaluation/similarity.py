@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -52,10 +52,6 @@ _OF_DRAWN_IMAGES = (
 )
 
 
-TRIAL_STEPS = 4
-"""Sampling steps of a trial, at most."""
-
-
 class SimilarityConfig(SampledConfig):
     """Similarity between a sampled embedding and the image of its text, for each number of sampling steps.
 
@@ -92,11 +88,6 @@ class SimilarityConfig(SampledConfig):
 
     candidates: int | None = Field(default=None, ge=1)
     """Embeddings sampled per text, of which the most similar to the text is kept; null for the prior's setting."""
-
-    def trial(self) -> Self:
-        """The same measurement on a few samples, each drawn in a few steps."""
-        steps = dict.fromkeys(min(TRIAL_STEPS, steps) for steps in self.eval_timesteps)
-        return super().trial().model_copy(update={"eval_timesteps": (*steps,)})
 
     def placeholders(self) -> dict[str, Iterable[object]]:
         return {**super().placeholders(), "base": ("text", "mean_image"), "end": ("low", "high"), "k": RECALL_AT}

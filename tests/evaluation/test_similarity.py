@@ -190,8 +190,3 @@ def test_one_sample_has_no_unrelated_caption_so_two_are_measured():
 def test_a_margin_ends_at_what_a_difference_of_cosines_can_be():
     found = margin("m", torch.tensor([1.9, -1.9]), torch.tensor([0, 1]))
     assert (found["m_ci_low"], found["m_ci_high"]) == (-2, 2)
-
-
-def test_a_trial_draws_a_few_samples_in_a_few_steps():
-    config = SimilarityConfig(eval_timesteps=(64, 2, 8))
-    assert config.trial() == config.model_copy(update={"max_samples": 4, "eval_timesteps": (4, 2)})
