@@ -14,8 +14,6 @@ HERE = Path(__file__).parent
 EXTRAS = {
     "zarr": ["zarr>=3.1"],  # replay buffers, v2 and v3
     "lerobot": ["pyarrow>=15"],  # LeRobot data sets
-    "s3": ["s3fs>=2024.2"],  # streamed data sets and checkpoints behind s3://; versions go with those of fsspec
-    "gs": ["gcsfs>=2024.2"],
     "hdf5": ["h5py>=3.11"],  # robomimic data sets
     "ros": ["mcap>=1.6", "mcap-ros2-support>=0.6"],  # ROS 2 bags; mcap brings lz4 and zstandard
     "clip": ["transformers>=5"],  # text towers and vit encoders
@@ -38,8 +36,11 @@ EXTRAS = {
     "serve": ["websockets>=15", "msgpack>=1.0.5"],  # the policy server and its client
     "mlflow": ["mlflow-skinny>=3.17", "sqlalchemy>=2", "alembic>=1.10"],  # with the local SQLite store
 }
-APART = {  # not in `all`: its evdev has no wheels, so Linux needs a C compiler
-    "robosuite": [
+APART = {  # not in `all`
+    # Streamed data sets and checkpoints behind s3:// and gs://; each requires fsspec of its own version alone.
+    "s3": ["s3fs>=2024.2"],
+    "gs": ["gcsfs>=2024.2"],
+    "robosuite": [  # its evdev has no wheels, so Linux needs a C compiler
         'robosuite==1.4.1; python_version < "3.14"',  # 1.5 needs numpy below 2; with both installed it works, too
         'mujoco==3.3.0; python_version < "3.14"',
         "gymnasium>=1.0",

@@ -101,8 +101,9 @@ def _end(code: int, earlier: set[threading.Thread]) -> NoReturn:
     """
     if work_left_behind() - earlier:
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError, AttributeError):  # a full disk; a closed stream, or none
-                stream.flush()
+            with contextlib.suppress(OSError, ValueError):  # a full disk, or a closed stream
+                if stream is not None:
+                    stream.flush()
         os._exit(code)
     sys.exit(code)
 
@@ -149,6 +150,7 @@ class Command(click.Command):
     def invoke(self, context: click.Context) -> object:
         quiet()
         escape_unencodable()
+        # twice, since SIGTERM may arrive while the inner one ends
         with exit_codes(), _ended_by_sigterm(*self.terminated), self.watch_of_launcher(), exit_codes():
             if "modules" not in context.params:  # see `late_modules_option`
                 import_modules(imported := context.params.pop("imported", ()))
@@ -235,7 +237,8 @@ def import_modules(modules: tuple[str, ...]) -> None:
     """
     import numpy  # noqa: F401 (before torch, which goes on without NumPy after a Ctrl-C while it imports NumPy)
 
-    sys.path += [os.getcwd()] * bool(modules)  # last, so that no local file hides an installed module
+    if modules:
+        sys.path.append(os.getcwd())  # last, so that no local file hides an installed module
     for name in modules:
         try:
             importlib.import_module(name)

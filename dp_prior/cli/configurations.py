@@ -17,7 +17,8 @@ def configs(shows_schema: bool) -> None:
     from dp_prior.run.configurations import configurations
 
     if shows_schema:
-        return _print_schema()
+        _print_schema()
+        return
     for name, path in configurations().items():
         echo(f"{name:<24} {path}")
 

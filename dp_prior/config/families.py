@@ -137,13 +137,15 @@ class _Family(Members):
 
     def _load_all_installed(self) -> None:
         """Import the entry points of all families: a module that joins one family may add records to another."""
-        if not self._has_all_installed:
-            self._installed = {}  # by the order of their names, whichever was imported before
-            self._load_installed()
-            for family_name in families():
+        if self._has_all_installed:
+            return
+        self._installed = {}  # by the order of their names, whichever was imported before
+        self._load_installed()
+        for family_name in families():
+            if family_name != self._name:
                 for entry in entry_points(family_name):
                     loaded(entry)
-            self._has_all_installed = True
+        self._has_all_installed = True
 
     def _admit(self, joined: dict[str, type[Config]], source: str, record: Any) -> None:
         """Check a record of another package, and add the record to the installed or the added members."""
@@ -175,7 +177,8 @@ class _Family(Members):
         """The name of the class that has a type; imports nothing."""
         if kind in self.places:
             return self.places[kind].rpartition(":")[2]
-        return (self._ours.get(kind) or self._installed.get(kind) or self._added[kind]).__name__
+        record = self._ours.get(kind) or self._installed.get(kind) or self._added[kind]
+        return record.__name__
 
     def _remedy(self, missing: list[str]) -> str:
         """The class to extend: the nearest base of all our members, where it has a missing attribute."""
@@ -208,7 +211,8 @@ class _Family(Members):
         """Selects the member by `type`, with pydantic's errors for a missing or unknown type."""
         choices = {}
         for kind in self._loaded_kinds():
-            choices[kind] = core_schema.with_info_plain_validator_function(functools.partial(self._valid_member, kind))
+            valid_member = functools.partial(self._valid_member, kind)
+            choices[kind] = core_schema.with_info_plain_validator_function(valid_member)
         return SchemaValidator(core_schema.tagged_union_schema(choices, "type", strict=False, from_attributes=True))
 
     def _valid_member(self, kind: str, value: Any, info: ValidationInfo) -> Any:

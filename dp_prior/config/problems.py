@@ -62,12 +62,9 @@ def _lines(
     if kind == "extra_forbidden":
         return [f"{where}: unknown key. {_nearest(cls, record, path)}"]
     if kind == "missing":
-        remedy = (
-            f". Another type clears the other fields of its object: add --set {where}=VALUE, or write it in the file"
-        )
-        return [
-            f"{where}: missing; it has no default{remedy if isinstance(value, dict) and [*value] == ['type'] else ''}"
-        ]
+        remedy = f"Another type clears the other fields of its object: add --set {where}=VALUE, or write it in the file"
+        is_cleared = isinstance(value, dict) and [*value] == ["type"]
+        return [f"{where}: missing; it has no default{f'. {remedy}' if is_cleared else ''}"]
     if kind == "union_tag_not_found":
         return [f"{where}: missing key 'type'; expected one of {_tags(annotation)}"]
     if kind == "union_tag_invalid":

@@ -104,7 +104,8 @@ def parse_json(text: str, source: str) -> Any:
     except json.JSONDecodeError as error:
         problem = f"line {error.lineno}, column {error.colno}: not JSON: {error.msg if text.strip() else 'it is empty'}"
         is_lax = text[error.pos : error.pos + 1] in ("/", "#", "}", "]")
-        problem += "; JSON has no comments, and no comma before a bracket that closes" * is_lax
+        if is_lax:
+            problem += "; JSON has no comments, and no comma before a bracket that closes"
         raise ConfigError(source, [problem + FROM_YAML * source.endswith((".yaml", ".yml"))]) from None
     except RecursionError:
         raise ConfigError(source, [TOO_DEEP]) from None

@@ -40,7 +40,8 @@ class Config(Record):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in type(self).model_fields:
-            raise ConfigError(name, ["no record changes; write TrainConfig.from_json(config.to_json(), ['seed=5'])"])
+            remedy = "TrainConfig.from_json(config.to_json(), ['seed=5'])"
+            raise ConfigError(name, [f"records are frozen; make another, as by {remedy}"])
         super().__setattr__(name, value)
 
     @classmethod

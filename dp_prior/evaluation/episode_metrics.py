@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from dp_prior.evaluation.interval import UNBOUNDED, mean_interval
 from dp_prior.tracking.metric_names import Metric
 
 SCORE = Metric("<name>/score", "score", "higher", "Mean score over the episodes, as the environment defines it.")
@@ -40,24 +37,3 @@ def worst_tenth(scores: np.ndarray) -> np.ndarray:
     count = math.ceil(scores.shape[-1] / 10)
     lowest = np.sort(scores, axis=-1)[..., :count].mean(-1)
     return np.where(np.isnan(scores).any(-1), np.nan, lowest)[()]
-
-
-def scores_by_instruction(
-    texts: Sequence[str], scores: np.ndarray, successes: np.ndarray, limits: tuple[float, float] = UNBOUNDED
-) -> list[dict[str, Any]]:
-    """Mean score with its 95 % interval, share solved and number of episodes of each instruction; `limits` are a
-    score's."""
-    table = []
-    for text in sorted(set(texts)):
-        has_text = np.array([other == text for other in texts])
-        low, high = mean_interval(scores[has_text], limits=limits)
-        score = {"score": float(scores[has_text].mean()), "score_ci_low": low, "score_ci_high": high}
-        table.append(
-            {
-                "instruction": text,
-                **score,
-                "success_rate": float(successes[has_text].mean()),
-                "episodes": int(has_text.sum()),
-            }
-        )
-    return table

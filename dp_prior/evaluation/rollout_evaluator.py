@@ -20,7 +20,7 @@ from dp_prior.checkpoints.clock import Progress
 from dp_prior.envs.fingerprint import fingerprint
 from dp_prior.envs.vector import VectorEnv
 from dp_prior.evaluation.blocks import run_blocks
-from dp_prior.evaluation.episode_metrics import scores_by_instruction, told_success, with_failures, worst_tenth
+from dp_prior.evaluation.episode_metrics import told_success, with_failures, worst_tenth
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval, share_posterior
 from dp_prior.evaluation.measured_models import evaluation_mode, pick_models
@@ -137,6 +137,8 @@ class RolloutEvaluator(WritingEvaluator):
         if "stage" in labels:
             result.tables[f"{config.name}/by_stage"] = _by_stage(rows["stage"].tolist(), successes)
         if "instruction" in labels:
+            from dp_prior.evaluation.instruction_scores import scores_by_instruction
+
             by_instruction = scores_by_instruction(rows["instruction"].tolist(), scores, successes, limits)
             result.tables[f"{config.name}/by_instruction"] = by_instruction
         return result

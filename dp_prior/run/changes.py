@@ -24,6 +24,9 @@ class OtherRunError(ConfigError):
 
 REFUSED_CHANGES: tuple[Kind, ...] = ("architecture", "data")
 SPLIT = "data.split"
+MOST_LINE = 160
+"""Most characters of a difference on one line; a longer one has a line for each value."""
+
 MOST_TEXT = 200
 """Most characters of a value in a line."""
 
@@ -59,7 +62,7 @@ def check_changes(
 
     def see(name: str, was: str, becomes: str, kind: Kind, remark: str = "") -> None:
         line = f"{name}: {was} in the checkpoint, {becomes} now{remark} ({kind})"
-        if len(line) > 160:  # too long to be read on one line
+        if len(line) > MOST_LINE:
             line = f"{name}{remark} ({kind})\n      in the checkpoint: {was}\n      now: {becomes}"
         if kind in REFUSED_CHANGES and not any(f"{name}.".startswith(f"{part}.") for part in allowed):
             refused[name] = line

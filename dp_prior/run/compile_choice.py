@@ -97,7 +97,8 @@ def _compiled(trainer: PolicyTrainer, variants: list[Variant], mode: Mode) -> tu
     for variant in variants:
         expected, trial = (_measured(trainer, loss_of, variant) for loss_of in (plain_loss, fast))
         _check(trial, expected, *BOUNDS[trainer.config.precision])
-        expected.gradients.clear(), trial.gradients.clear()  # a large model has no room for those of the next variant
+        for measured in (expected, trial):
+            measured.gradients.clear()  # a large model has no room for those of the next variant
 
     def call(*arguments: Any) -> Any:
         with torch.compiler.set_stance("eager_on_recompile"):  # another shape is computed without the compiler

@@ -64,8 +64,9 @@ class ZarrStoreConfig(EpisodeStoreRecord):
 
     @classmethod
     def is_at(cls, path: Path) -> bool:
-        is_group = any((path / name).is_file() for name in (".zgroup", "zarr.json"))
-        return path.suffix == ".zip" if path.is_file() else is_group
+        if path.is_file():
+            return path.suffix == ".zip"
+        return any((path / name).is_file() for name in (".zgroup", "zarr.json"))
 
     def create(self) -> ZarrStore:
         """Open the store; arrays are read when asked for.
@@ -121,14 +122,14 @@ class ZarrStore(EpisodeStore):
         self._metadata = read_metadata(path)
         self._root: zarr.Group | None = None
         group, ends = data.strip("/"), episode_ends.strip("/")
-        self._prefix, self._ends = f"{group}/" if group else "", ends
+        self._prefix = f"{group}/" if group else ""
+        self._ends = ends
         problems = []
         if not any(name.startswith(self._prefix) for name in self._metadata):
             problems.append(f"has no arrays in a group {data!r}. {nearest_name(data, self._metadata)}")
         if ends not in self._metadata:
-            problems.append(
-                f"has no array {episode_ends!r} with the episode ends. {nearest_name(ends, self._metadata)}"
-            )
+            hint = nearest_name(ends, self._metadata)
+            problems.append(f"has no array {episode_ends!r} with the episode ends. {hint}")
         if problems:
             raise DataError(str(path), problems)
         self.episode_ends = self._load(ends)
@@ -172,7 +173,8 @@ class ZarrStore(EpisodeStore):
         return sorted(filter(Path.is_file, files))
 
     def describe(self) -> dict[str, Any]:
-        return {"format": f"zarr v{self._metadata[self._ends].get('zarr_format')}", "path": str(self.path)}
+        version = self._metadata[self._ends].get("zarr_format")
+        return {"format": f"zarr v{version}", "path": str(self.path)}
 
     def stored_metadata(self) -> dict[str, Any]:
         """The attributes of the group `meta`."""
@@ -218,8 +220,8 @@ class ZarrStore(EpisodeStore):
         where, metadata = f"{self.path}/{name}", self._metadata[name]
         coding = [metadata.get(field) for field in ("dtype", "data_type", "filters", "compressor", "codecs")]
         is_text = metadata.get("filters") == [{"id": "vlen-utf8"}]
-        objects = re.search("pickle|json|msgpack" + "|vlen" * (name == self._ends), json.dumps(coding))
-        if objects or (metadata.get("dtype") == "|O" and not is_text):
+        objects = "pickle|json|msgpack|vlen" if name == self._ends else "pickle|json|msgpack"
+        if re.search(objects, json.dumps(coding)) or (metadata.get("dtype") == "|O" and not is_text):
             raise DataError(where, ["holds Python objects or texts; never decoded here. Save a plain numeric array"])
         if len(metadata["shape"]) > MOST_AXES:
             raise DataError(where, [f"shape is {str(metadata['shape'])[:120]}; expected at most {MOST_AXES} axes"])
