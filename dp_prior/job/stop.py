@@ -31,7 +31,7 @@ class Abandoned(BaseException):
 
 
 class StoppedEarly(Exception):
-    """The run was asked to stop before training began; there is nothing to save.
+    """The run was asked to stop before training began, or while a batch was on its way: nothing new can be saved.
 
     Attributes:
         reason: one of `STOP_REASONS`.
@@ -39,7 +39,7 @@ class StoppedEarly(Exception):
     """
 
     def __init__(self, reason: str, rank: int):
-        super().__init__(f"stopped on {reason}; the same command resumes it: training has not begun")
+        super().__init__(f"stopped on {reason}; the same command begins, or resumes at the last checkpoint")
         self.reason, self.rank = reason, rank
 
 

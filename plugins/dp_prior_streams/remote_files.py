@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -104,7 +105,7 @@ def retried(where: str, attempt: Callable[[], T], look: Callable[[], object] = l
         except Exception as error:  # each client has its own types
             return None, error
 
-    for number in range(1, ATTEMPTS + 1):
+    for number in itertools.count(1):
         result, error = left_behind(tried, look)
         if error is None:
             return result
@@ -120,7 +121,6 @@ def retried(where: str, attempt: Callable[[], T], look: Callable[[], object] = l
         while (rest := end - time.monotonic()) > 0:
             look()
             time.sleep(min(rest, LOOK_S))
-    raise AssertionError
 
 
 class FsspecPlace:
