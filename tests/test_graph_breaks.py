@@ -66,7 +66,8 @@ def spec_of(config: TrainConfig) -> Spec:
     texts = {key: "text" for key in data.language or {}}
     pictures = {key: tuple(image.size) for key, image in data.images.items()}
     embeddings = {key: 8 for key in getattr(data, "embeddings", None) or {}}
-    action = widths[task.relative_to] if isinstance(task.relative_to, str) else max(7, ends(data.action.rotations))
+    slices = [*data.action.rotations, *getattr(task.normalizer.get("action"), "slices", ())]
+    action = widths[task.relative_to] if isinstance(task.relative_to, str) else max(7, ends(slices))
     rotations = {key: tuple(value.rotations) for key, value in data.obs.items() if value.rotations}
     if data.action.rotations:
         rotations["x"] = tuple(data.action.rotations)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from dp_prior.config import Config
-from dp_prior.data.errors import nearest_name
 from dp_prior.embedders import Embedder
 from dp_prior.files.regular_files import expanded
 from dp_prior.tensors.batch import Spec
@@ -110,6 +109,8 @@ class Instructions:
             raise ValueError(f"observation {key!r} is a text of {len(text)} characters; at most {LONGEST} are read")
         if self._known is not None:
             if text not in self._known:
+                from dp_prior.data.errors import nearest_name  # of the room of data, which acting does not load
+
                 hint = nearest_name(text, self._known)
                 raise ValueError(f"observation {key!r} is {text!r}, which has no embedding in {self._source}. {hint}")
             return self._known[text]

@@ -39,7 +39,7 @@ class StoppedEarly(Exception):
     """
 
     def __init__(self, reason: str, rank: int):
-        super().__init__(f"stopped on {reason}; the same command begins, or resumes at the last checkpoint")
+        super().__init__(f"stopped on {reason}; the same command begins training, or resumes it at the last checkpoint")
         self.reason, self.rank = reason, rank
 
 
