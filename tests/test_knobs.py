@@ -116,6 +116,7 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
     "TrackerConfig.report": (
         "plugins/dp_prior_studio/pages/test_report.py::test_a_page_is_written_at_the_end_of_a_run_unless_it_is_not_wanted"
     ),
+    "TrainingConfig.shard": "training/test_model_shards.py::test_a_model_in_parts_is_the_same_run_on_any_ranks",
     "TrainingConfig.shard_optimizer": (
         "training/test_shards.py::test_every_byte_is_that_of_ranks_which_each_have_the_whole_state"
     ),

@@ -122,7 +122,7 @@ def _save_and_reload(
         ConfigError: a saved model differs from itself.
         NotFiniteError: a weight or a sample is not finite.
     """
-    drawn = _sample(parts, batch)
+    drawn = _sample(parts, trainer, batch)
     trainer.save(row, is_best=False)
     services.writer.close()
     saved = parts.ranks.decide(services.store.latest)
@@ -130,7 +130,7 @@ def _save_and_reload(
         problem = f"after one step (loss {row['train/loss']:.4g}) the weights or a sample are not finite"
         raise NotFiniteError(f"{problem}; lower train.lr.peak, or check the data")
     parts.restore(trainer, read_checkpoint(saved))
-    if not torch.equal(_sample(parts, batch), drawn):
+    if not torch.equal(_sample(parts, trainer, batch), drawn):
         problem = "the saved and reloaded model gives another sample from the same noise"
         remedy = "a part of your own must draw nothing at random when acting, and keep numbers in its state_dict"
         raise ConfigError("task", [f"{problem}; {remedy}"])
@@ -143,10 +143,10 @@ def _shortened(sampler: SamplerConfig, table: NoiseTable) -> SamplerConfig:
     return sampler.model_copy(update={"steps": FEW, "spacing": "trailing"})
 
 
-def _sample(parts: Assembly, batch: Batch) -> Tensor:
+def _sample(parts: Assembly, trainer: PolicyTrainer, batch: Batch) -> Tensor:
     """An x for each sample of a batch, from noise that depends on the sample alone."""
-    parts.model.eval()
-    return parts.model.sample(batch.cond, Randomness.from_counts(parts.config.seed, "check", batch.ids))
+    model = trainer.models["online"].eval()
+    return model.sample(batch.cond, Randomness.from_counts(parts.config.seed, "check", batch.ids))
 
 
 def _compare(parts: Assembly, now: dict[str, Any], reference: str, allow_changes: Iterable[str]) -> Progress:

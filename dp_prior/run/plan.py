@@ -32,7 +32,6 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, checkpoin
         start = f"{checkpoint}, if there is a checkpoint"
     else:
         start = f"{checkpoint}, sample {trainer.progress.samples_seen:,}"
-    divided = f"its state divided among {ranks} ranks" if trainer.optimizer.shards is not None else ""
     tests = "; ".join(evaluator.name for evaluator in config.test)
     lines = {
         "run": f"{config.tracker.directory}  {shorten(config.description, 100, placeholder=' ...')}",
@@ -42,7 +41,7 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, checkpoin
         "model": f"{config.task.backbone.type}, {weights / 1e6:.2f} M parameters, {config.train.precision} on "
         f"{ranks} x {parts.ranks.device.type}",
         "compile": trainer.compilation,
-        "optimizer": "; ".join(filter(None, [tuned_parts(trainer.optimizer), divided])),
+        "optimizer": "; ".join(filter(None, [tuned_parts(trainer.optimizer), str(trainer.shards)])),
         "batch": batch_line(loader, config.data.step_size),
         "budget": f"{trainer.total_samples:,} samples = {trainer.total_steps:,} steps = "
         f"{trainer.total_samples / len(loader):.1f} epochs",
@@ -78,7 +77,7 @@ def tuned_parts(optimizer: AdamW) -> str:
     descriptions = []
     for part in sorted({group["part"] for group in optimizer.param_groups}, reverse=True):  # all others come last
         groups = [group for group in optimizer.param_groups if group["part"] == part]
-        weights = sum(parameter.numel() for group in groups for parameter in group["params"])
+        weights = sum(optimizer.shards.size(parameter) for group in groups for parameter in group["params"])
         lr_scales = sorted({group["lr_scale"] for group in groups})
         scales = " and ".join(f"{scale:g}" for scale in lr_scales)
         decays = {group["weight_decay"] for group in groups if group["is_decayed"]}

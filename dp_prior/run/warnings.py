@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 import torch
+from torch import nn
 
 from dp_prior.checkpoints.clock import Progress
 from dp_prior.run.assembly import Assembly
@@ -41,7 +42,7 @@ def plan_warnings(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer) 
         *budget_warnings(config, trainer),
         *camera_warnings(config),
         *cloud_warnings(parts),
-        *precision_warnings(parts),
+        *precision_warnings(parts, trainer),
         *foretold([*parts.evaluators, *parts.tests], parts.ranks),
     ]
 
@@ -126,12 +127,12 @@ def cloud_warnings(parts: Assembly) -> Iterator[str]:
             )
 
 
-def precision_warnings(parts: Assembly) -> Iterator[str]:
+def precision_warnings(parts: Assembly, trainer: PolicyTrainer) -> Iterator[str]:
     """Warn if the network takes longer in bf16 than in fp32: torch computes bf16 more slowly on a processor without
     instructions for it. Timed by a few passes in turns, on a CPU alone."""
     if parts.config.train.precision != "bf16" or parts.ranks.device.type != "cpu":
         return
-    fp32, bf16 = forward_seconds(parts)
+    fp32, bf16 = forward_seconds(parts, trainer.models["online"])
     if bf16 > SLOWER * fp32:
         yield (
             f"train.precision is bf16, but a pass of this network takes {bf16 / fp32:.1f} times as long as in fp32 on "
@@ -139,21 +140,21 @@ def precision_warnings(parts: Assembly) -> Iterator[str]:
         )
 
 
-def forward_seconds(parts: Assembly) -> tuple[float, float]:
+def forward_seconds(parts: Assembly, model: nn.Module) -> tuple[float, float]:
     """Shortest times of a pass without gradients in fp32 and in bf16, in turns. Changes nothing of the model."""
     n = min(TIMED_SAMPLES, parts.config.data.batch_size, len(parts.data.train))
     batch = parts.data.train.fetch(torch.arange(n, device=parts.data.train.device)).to(parts.ranks.device)
     random = Randomness.from_counts(parts.config.seed, "precision", batch.ids)
-    was_training, times = parts.model.training, ([], [])
-    parts.model.eval()
+    was_training, times = model.training, ([], [])
+    model.eval()
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for _ in range(TIMED_ROUNDS + 1):  # the first round also plans kernels
             for durations, is_low in zip(times, (False, True), strict=True):
                 begun = time.perf_counter()
                 with torch.autocast("cpu", torch.bfloat16, enabled=is_low):
-                    parts.model(batch, random)
+                    model(batch, random)
                 durations.append(time.perf_counter() - begun)
-    parts.model.train(was_training)
+    model.train(was_training)
     return min(times[0][1:]), min(times[1][1:])
 
 

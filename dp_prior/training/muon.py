@@ -54,6 +54,8 @@ class MuonConfig(Config):
 class Muon(AdamW):
     """See `MuonConfig`. `state` has `momentum` of matrices and convolutions."""
 
+    updates_parts = True
+
     def __init__(self, groups: list[dict], *, momentum: float, betas: tuple[float, float], eps: float):
         super().__init__(groups, betas=betas, eps=eps)
         self.momentum = momentum
@@ -71,10 +73,11 @@ class Muon(AdamW):
         for parameter in parameters:
             gradient, momentum = self.gradient(parameter), self.state_of(parameter)["momentum"]
             momentum += (1.0 - self.momentum) * taken * (gradient - momentum)
-            matrix = orthogonal(gradient.lerp(momentum, self.momentum).flatten(1))
+            direction = self.shards.gathered(parameter, gradient.lerp(momentum, self.momentum))
+            matrix = orthogonal(direction.flatten(1))
             size = UPDATE_RMS * math.sqrt(max(matrix.shape))
             parameter *= 1.0 - group["lr"] * group["weight_decay"] * taken
-            parameter -= group["lr"] * size * taken * matrix.view_as(parameter)
+            parameter -= group["lr"] * size * taken * self.shards.part(parameter, matrix.view_as(direction))
 
 
 def orthogonal(matrix: Tensor) -> Tensor:

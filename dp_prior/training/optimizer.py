@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -13,9 +13,6 @@ from torch.optim.adamw import adamw
 from dp_prior.config import Change, Config, ConfigError
 from dp_prior.networks.encoders.encoder import FineTuned
 from dp_prior.tasks.weights import check_parts, is_in, part_name
-
-if TYPE_CHECKING:
-    from dp_prior.training.shards import Shards
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
@@ -73,14 +70,16 @@ class AdamW:
             (the entry of `parts`, or "").
         state: by parameter, the tensors that `moments` names, from the first step on; an empty dict for a parameter
             that another rank updates.
-        shards: the rank that updates each parameter; None where every rank updates all.
+        shards: how the ranks divide the update and its state; by default each of them has all.
         grad_scale: () the step divides the gradient by it; None for 1.
         found_inf: () the step changes nothing if this is not 0; None for 0.
     """
 
     grad_scale: Tensor | None = None
     found_inf: Tensor | None = None
-    shards: Shards | None = None
+    updates_parts: ClassVar[bool] = True
+    """Whether `step_group` of this very class accepts parts of weights; see `train.shard` "model"."""
+
     _step_supports_amp_scaling = True  # makes `torch.amp.GradScaler` set the two above; the kernel unscales
 
     def __init__(self, groups: list[dict], *, betas: tuple[float, float], eps: float):
@@ -88,6 +87,9 @@ class AdamW:
         self.betas = betas
         self.eps = eps
         self.state: dict[nn.Parameter, dict[str, Tensor]] = {}
+        from dp_prior.training.replicas import Replicas  # reading a configuration does without
+
+        self.shards = Replicas()
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -103,10 +105,9 @@ class AdamW:
             ]
             if updated_here:
                 self.step_group(group, updated_here)
-        if self.shards is not None:
-            updated = [parameter for parameter in self.parameters if parameter.grad is not None]
-            self.state |= {parameter: {} for parameter in updated if not self.updates(parameter)}
-            self.shards.share(updated)
+        updated = [parameter for parameter in self.parameters if parameter.grad is not None]
+        self.state |= {parameter: {} for parameter in updated if not self.updates(parameter)}
+        self.shards.share(updated)
 
     def step_group(self, group: dict, parameters: list[nn.Parameter]) -> None:
         """Update some parameters of a group, which have gradients."""
@@ -133,7 +134,7 @@ class AdamW:
 
     def updates(self, parameter: nn.Parameter) -> bool:
         """Whether this rank updates a parameter, and has its state."""
-        return self.shards is None or self.shards.is_own(parameter)
+        return self.shards.is_own(parameter)
 
     @property
     def taken(self) -> Tensor | float:
@@ -161,10 +162,7 @@ class AdamW:
             ConfigError: another rank has this state, so a subclass updates too much.
         """
         if not self.updates(parameter):
-            step = f"{type(self).__module__}.{type(self).__qualname__}.step"
-            finding = f"is true, but {step} updates weights of other ranks, too"
-            remedy = "override `step_group` instead (docs/extending.md), or set train.shard_optimizer=false"
-            raise ConfigError("train.shard_optimizer", [f"{finding}; {remedy}"])
+            raise self.shards.refusal(self)
         if parameter not in self.state:
             self.state[parameter] = self.zeros(parameter)
         return self.state[parameter]
@@ -178,7 +176,7 @@ class AdamW:
 
     def collected(self) -> dict[nn.Parameter, dict[str, Tensor]]:
         """`state`, on the main rank with that of other ranks, on the host. With shards a collective."""
-        return self.state if self.shards is None else self.shards.collected(self.state)
+        return self.shards.collected(self.state)
 
 
 def parameter_groups(
@@ -230,7 +228,12 @@ def learning_rate(optimizer: AdamW) -> float:
     return group["lr"] / group["lr_scale"]
 
 
-def update(optimizer: AdamW, max_grad_norm: float, scaler: torch.amp.GradScaler | None = None) -> tuple[Tensor, Tensor]:
+def update(
+    optimizer: AdamW,
+    max_grad_norm: float,
+    scaler: torch.amp.GradScaler | None = None,
+    norm_of: Callable[[list[Tensor]], Tensor] = torch.nn.utils.get_total_norm,
+) -> tuple[Tensor, Tensor]:
     """Clip the gradient by its global norm and take one optimizer step, or none if the gradient is not finite.
 
     The order is backward, unscale, clip, step. With a loss scaler, backward leaves scaled gradients. They are unscaled
@@ -241,6 +244,7 @@ def update(optimizer: AdamW, max_grad_norm: float, scaler: torch.amp.GradScaler 
     Args:
         max_grad_norm: the norm is clipped to this; infinity clips nothing.
         scaler: the loss scaler of fp16 training, which unscales the gradient and keeps its own skip rule.
+        norm_of: the norm of the gradient of all ranks; see `Replicas.total_norm`.
 
     Returns:
         (norm, finite): () float32 norm before clipping, () bool whether the step was taken.
@@ -248,7 +252,7 @@ def update(optimizer: AdamW, max_grad_norm: float, scaler: torch.amp.GradScaler 
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     if scaler is not None:
         scaler.unscale_(optimizer)
-    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters]).float()  # the kernel takes no other `grad_scale`
+    norm = norm_of([p.grad for p in parameters]).float()  # the kernel takes no other `grad_scale`
     finite = torch.isfinite(norm)
     excess = (norm / max_grad_norm).clamp(min=1.0)
     if scaler is not None:

@@ -7,23 +7,27 @@ matrices, such as Muon. Every number is that of ranks which each update all para
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from dp_prior.job.ranks import Ranks
+from dp_prior.config import ConfigError
+from dp_prior.job.ranks import Ranks
+from dp_prior.training.optimizer import AdamW
+from dp_prior.training.replicas import Replicas
 
 
-class Shards:
+class Shards(Replicas):
     """Which rank updates which parameter: the largest first, each by the rank with the fewest numbers so far."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], ranks: Ranks):
-        """Args: parameters: the trainable ones, in the same order on every rank."""
-        self._ranks, sizes = ranks, [0] * ranks.num_processes
+    def __init__(self, ranks: Ranks):
+        super().__init__(ranks)
         self._rank_of: dict[nn.Parameter, int] = {}
-        for parameter in sorted(parameters, key=nn.Parameter.numel, reverse=True):
+
+    def divide(self, optimizer: AdamW) -> None:
+        super().divide(optimizer)
+        sizes = [0] * self._ranks.num_processes
+        for parameter in sorted(optimizer.parameters, key=nn.Parameter.numel, reverse=True):
             rank = sizes.index(min(sizes))
             self._rank_of[parameter] = rank
             sizes[rank] += parameter.numel()
@@ -33,11 +37,9 @@ class Shards:
         return self._rank_of[parameter]
 
     def is_own(self, parameter: nn.Parameter) -> bool:
-        """Whether this rank updates a parameter."""
         return self.rank_of(parameter) == self._ranks.process_index
 
     def share(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Give all ranks the values of parameters that one rank has updated. A collective."""
         updated: list[list[nn.Parameter]] = [[] for _ in range(self._ranks.num_processes)]
         for parameter in parameters:
             updated[self.rank_of(parameter)].append(parameter)
@@ -45,11 +47,6 @@ class Shards:
             self._ranks.share(those, rank)
 
     def collected(self, state: Mapping[nn.Parameter, dict[str, Tensor]]) -> dict[nn.Parameter, dict[str, Tensor]]:
-        """The state of all parameters on the main rank, that of other ranks on the host. A collective.
-
-        Args:
-            state: of each parameter that was updated; see `AdamW`.
-        """
         collected, ranks = dict(state), self._ranks
         held = [state.get(parameter, {}) for parameter in self._rank_of]
         forms = ranks.tell_all([_forms(moments) for moments in held])
@@ -63,6 +60,15 @@ class Shards:
                 for tensor in state[parameter].values():
                     ranks.send_to_main(tensor)
         return collected
+
+    def refusal(self, optimizer: AdamW) -> ConfigError:
+        step = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}.step"
+        finding = f"is 'optimizer', but {step} updates weights of other ranks, too"
+        remedy = "override `step_group` instead (docs/extending.md), or set train.shard=false"
+        return ConfigError("train.shard", [f"{finding}; {remedy}"])
+
+    def __str__(self) -> str:
+        return f"its state divided among {self._ranks.num_processes} ranks"
 
 
 def _forms(moments: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:

@@ -38,7 +38,7 @@ from dp_prior.training.ema import EMA
 from dp_prior.training.guard import Guard, NotFiniteError
 from dp_prior.training.measure import Evaluator, Following, measure
 from dp_prior.training.optimizer import AdamW, learning_rate, set_learning_rate, update
-from dp_prior.training.samplewise import UNDIFFUSED, samplewise_loss
+from dp_prior.training.replicas import Replicas
 from dp_prior.training.throughput import Stopwatch, Throughput
 from dp_prior.training.trainer_state import (
     CollectedMeans,
@@ -69,6 +69,8 @@ class _Wrapped(nn.Module):
 
     def forward(self, batch: Batch, random: Randomness, self_condition: bool) -> Loss:
         if not self._is_diffused:
+            from dp_prior.training.samplewise import samplewise_loss
+
             return samplewise_loss(self.loss_of(batch), batch)
         return self.loss_of(batch, random, self_condition)
 
@@ -77,6 +79,7 @@ class PolicyTrainer:
     """Trains a model until its budget is spent; can continue from any snapshot of itself.
 
     Attributes:
+        local: what this rank holds of the trained model, `online`; see `Replicas`.
         compilation: whether `train.compile` "auto" compiles and why; empty without a choice.
         parts: what a snapshot holds besides weights, clock and counters, by the name in a checkpoint; a part that is
             added here is saved and resumed.
@@ -121,14 +124,12 @@ class PolicyTrainer:
         self.progress = Progress()
         self.best = Best(config.monitor)
         self.online = model.to(self.device)
-        self.averages = {name: EMA(self.online, decay) for name, decay in config.ema.items()}
-        self.optimizer = made(config.optimizer, "create", config.optimizer.create(self.online), AdamW)
-        if config.shard_optimizer and ranks.num_processes > 1:
-            from dp_prior.training.shards import Shards
-
-            self.optimizer.shards = Shards(self.optimizer.parameters, ranks)
         self.region = _Wrapped(self.online, config.compile)
-        self.wrapped = ranks.distributed(self.region)
+        self.shards = Replicas.of(config.shard, ranks)
+        self.wrapped, self.local = self.shards.distributed(self.region, self.online)
+        self.averages = {name: EMA(self.local, decay) for name, decay in config.ema.items()}
+        self.optimizer = made(config.optimizer, "create", config.optimizer.create(self.local), AdamW)
+        self.shards.divide(self.optimizer)
         self.compilation = ""
         self.means = Means()
         self.guard = Guard(self.device)
@@ -144,7 +145,7 @@ class PolicyTrainer:
             "divergence": self.divergence,
             "seconds": self.stopwatch,
             "scaler": LossScale(self.accelerator.scaler),
-            "optimizer": Moments(self.optimizer, self.online),
+            "optimizer": Moments(self.optimizer, self.local),
             "means": CollectedMeans(self.means, ranks),
             "skipped": self.guard,
         }
@@ -169,13 +170,19 @@ class PolicyTrainer:
 
     @property
     def models(self) -> dict[str, nn.Module]:
-        """The averages and the trained model (`online`), unwrapped."""
-        return {**{name: average.model for name, average in self.averages.items()}, "online": self.online}
+        """The averages and the trained model (`online`), unwrapped and whole. A collective."""
+        return {name: self.shards.whole(local) for name, local in self._local_models.items()}
+
+    @property
+    def _local_models(self) -> dict[str, nn.Module]:
+        return {**{name: average.model for name, average in self.averages.items()}, "online": self.local}
 
     @property
     def process(self) -> Any:
         """The diffusion process of the trained model, or a stand-in for models without diffusion."""
         if not hasattr(self.online, "process"):
+            from dp_prior.training.samplewise import UNDIFFUSED
+
             return UNDIFFUSED
         return self.online.process
 
@@ -265,7 +272,9 @@ class PolicyTrainer:
             losses.append(loss)
         self._count(losses)
         self.ranks.mark("update", position)
-        norm, finite = update(self.optimizer, self.config.max_grad_norm, self.accelerator.scaler)
+        self.shards.take_gradients()
+        max_norm, scaler = self.config.max_grad_norm, self.accelerator.scaler
+        norm, finite = update(self.optimizer, max_norm, scaler, self.shards.total_norm)
         self.progress = now.advance(self.loader.global_batch_size)
         for average in self.averages.values():
             average.update(self.progress.global_step, finite)
@@ -333,7 +342,8 @@ class PolicyTrainer:
             "world_size": self.ranks.num_processes,
             "versions": library_versions(),
         }
-        return snapshot_of(self.online, self.averages, self.parts, progress, self.documents)
+        models = {name: self.shards.whole(local, is_saved=True) for name, local in self._local_models.items()}
+        return snapshot_of(models, self.parts, progress, self.documents)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Continue exactly where `snapshot` was taken.
@@ -341,7 +351,7 @@ class PolicyTrainer:
         Raises:
             ValueError: tensors are missing, unknown or of another shape.
         """
-        load_snapshot(snapshot, self.online, self.averages, self.parts)
+        load_snapshot(snapshot, self._local_models, self.shards, self.parts)
         progress = snapshot.documents[PROGRESS]
         self.progress = Progress(progress["samples_seen"], progress["global_step"])
         unmeasured, metrics = progress.get("unmeasured"), progress["metrics"]

@@ -14,10 +14,10 @@ from dp_prior.checkpoints.format import TRAINING
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.config import own_version
 from dp_prior.job.ranks import Ranks
-from dp_prior.tasks.weights import load_weights, weights_file
+from dp_prior.tasks.weights import weights_file
 from dp_prior.tensors.metrics import Means
-from dp_prior.training.ema import EMA
 from dp_prior.training.optimizer import AdamW
+from dp_prior.training.replicas import Replicas
 
 CODE_QUESTION = "Was its module changed since?"
 """Question in the error of a checkpoint whose tensors do not fit a model of unknown origin."""
@@ -45,8 +45,7 @@ class Stateful(Protocol):
 
 
 def snapshot_of(
-    model: nn.Module,
-    averages: Mapping[str, EMA],
+    models: Mapping[str, nn.Module],
     parts: Mapping[str, Stateful],
     progress: Mapping[str, Any],
     documents: Mapping[str, Any],
@@ -59,15 +58,15 @@ def snapshot_of(
     parts, `progress.json` the rest.
 
     Args:
-        model: with the trained weights.
+        models: the averages by name and the trained model, `online`, whole on the main rank.
         progress: JSON about the training that belongs to no part.
         documents: further JSON documents by file name.
     """
-    names = list(averages) or ["online"]
-    models = {name: average.model for name, average in averages.items()} or {"online": model}
+    averages = [name for name in models if name != "online"]
+    names, online = averages or ["online"], models["online"].state_dict()
     tensors = {weights_file(name, names): dict(models[name].state_dict()) for name in names}
-    training = {f"online.{key}": weight for key, weight in model.state_dict().items()} if averages else {}
-    document = {**progress, "averages": list(averages)}
+    training = {f"online.{key}": weight for key, weight in online.items()} if averages else {}
+    document = {**progress, "averages": averages}
     for name, part in parts.items():
         state = part.state()
         if isinstance(state, Tensor):
@@ -80,23 +79,26 @@ def snapshot_of(
 
 
 def load_snapshot(
-    snapshot: Snapshot, model: nn.Module, averages: Mapping[str, EMA], parts: Mapping[str, Stateful]
+    snapshot: Snapshot, models: Mapping[str, nn.Module], shards: Replicas, parts: Mapping[str, Stateful]
 ) -> None:
     """Load a snapshot into newly built parts of the same configuration.
 
     Averages that the snapshot does not have start at the trained weights.
 
+    Args:
+        models: the averages by name and the trained model, `online`, as this rank holds them.
+
     Raises:
         ValueError: tensors are missing, unknown or of another shape.
     """
     document, training = snapshot.documents[PROGRESS], snapshot.tensors[TRAINING]
-    names = document.get("averages", list(averages)) or ["online"]
+    averages = [name for name in models if name != "online"]
+    names = document.get("averages", averages) or ["online"]
     stored_averages = {name: snapshot.tensors[weights_file(name, names)] for name in names}
     online = stored_averages.get("online") or _under("online.", training)
     problem, hint = "the checkpoint does not fit the model", CODE_QUESTION
-    load_weights(model, online, problem, hint)
-    for name, average in averages.items():
-        load_weights(average.model, stored_averages.get(name, online), problem, hint)
+    for name, model in models.items():
+        shards.load(model, stored_averages.get(name, online), problem, hint)
     for name, part in parts.items():
         if name in document:
             part.load(document[name])
@@ -113,6 +115,7 @@ class Moments:
     """The state of an optimizer by the names of its parameters; all on the main rank."""
 
     def __init__(self, optimizer: AdamW, model: nn.Module):
+        """Args: model: the local one, see `Replicas`."""
         self._optimizer, self._model = optimizer, model
 
     def state(self) -> Tensors:
@@ -145,9 +148,8 @@ class Moments:
         moments_by_parameter = {}
         for parameter, keys in keys_by_parameter.items():
             keys = keys if self._optimizer.updates(parameter) else {}
-            moments_by_parameter[parameter] = {
-                moment: _laid_out_as(parameter, state[key]) for moment, key in keys.items()
-            }
+            parts = {moment: self._optimizer.shards.part(parameter, state[key]) for moment, key in keys.items()}
+            moments_by_parameter[parameter] = {moment: _laid_out_as(parameter, part) for moment, part in parts.items()}
         self._optimizer.state = moments_by_parameter
 
     def _parameters(self) -> dict[str, nn.Parameter]:

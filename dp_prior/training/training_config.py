@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from dp_prior.checkpoints.clock import Cadence, Progress
 from dp_prior.config import Change, Config, family
@@ -59,9 +59,14 @@ class TrainingConfig(Config):
     optimizer: OptimizerConfig = AdamWConfig()
     """The optimizer; its `type` defaults to adamw."""
 
+    shard: Annotated[Literal["optimizer", "model", False], Change("harmless")] = False
+    """What the ranks divide among themselves. optimizer: its state (ZeRO stage 1); each weight is updated by one rank,
+    which sends it to the others, so that every number stays the same, and Muon has less work. model: weights,
+    gradients, averages and the optimizer's state (FSDP2); each rank holds a part of every weight and gathers a block of
+    the network when it computes it. No effect on one rank."""
+
     shard_optimizer: Annotated[bool, Change("harmless")] = False
-    """Divide the optimizer's state among the ranks (ZeRO stage 1): each weight is updated by one rank, which sends it
-    to the others. The same numbers for less memory, and with Muon for less work; no effect on one rank."""
+    """The earlier name of `shard` "optimizer". If one of the two is omitted, it follows the other."""
 
     lr: LearningRateConfig = CosineLearningRate()
     """Learning rate as a function of the optimizer step."""
@@ -121,7 +126,20 @@ class TrainingConfig(Config):
                 raise ValueError(f"{name!r} cannot name the file of an average in a checkpoint; {expected}")
         return ema
 
+    @model_validator(mode="after")
+    def _fill_shard(self) -> Self:
+        """Make `shard` and its earlier name agree where one is omitted, in stored files too."""
+        if "shard_optimizer" not in self.model_fields_set:
+            vars(self)["shard_optimizer"] = self.shard == "optimizer"
+        elif "shard" not in self.model_fields_set and self.shard_optimizer:
+            vars(self)["shard"] = "optimizer"
+        return self
+
     def faults(self) -> Iterator[str]:
+        divides_optimizer, names = self.shard == "optimizer", {"shard", "shard_optimizer"}
+        if names <= self.model_fields_set and self.shard_optimizer != divides_optimizer:
+            finding = f"shard is {self.shard!r} and shard_optimizer, its earlier name, {self.shard_optimizer}"
+            yield f"{finding}; remove shard_optimizer, or make both say the same"
         budgets = [name for name in _BUDGET_UNITS if getattr(self, name) is not None]
         if len(budgets) != 1:
             finding = f"{', '.join(budgets)}; set the others to null" if budgets else "none"

@@ -37,7 +37,7 @@ SCHEDULE = {
 }
 HARMLESS = {
     "train.accumulation=2": ("train.accumulation", 1, 2),
-    "train.shard_optimizer=true": ("train.shard_optimizer", "false", "true"),
+    "train.shard=model": ("train.shard", "false", '"model"'),
     "train.log_every.steps=9": ("train.log_every.steps", 2, 9),
     "train.rollback=1": ("train.rollback", 0, 1),
     "train.divergence=stop": ("train.divergence", '"warn"', '"stop"'),
@@ -200,6 +200,7 @@ RECORDED = {  # of the entries that hold a setting the longest counts
     "data.manifest": "harmless",
     "data.frame_cache": "harmless",
     "train.accumulation": "harmless",
+    "train.shard": "harmless",
     "train.shard_optimizer": "harmless",
     "train.compile": "harmless",
     "train.optimizer.type": "architecture",

@@ -136,9 +136,9 @@ def test_a_box_without_points_is_told(shift, is_told, tmp_path):
 )
 def test_bf16_is_warned_of_where_it_is_slower(tmp_path, monkeypatch, precision, seconds, ratio):
     run = experiment(tiny(tmp_path, train__precision=precision)).parts
-    monkeypatch.setattr(warnings, "forward_seconds", lambda parts: seconds)
+    monkeypatch.setattr(warnings, "forward_seconds", lambda parts, model: seconds)
     parts = () if ratio is None else (("train.precision", "bf16", ratio, "fp32"),)
-    assert told_each(precision_warnings(run), *parts)
+    assert told_each(precision_warnings(run, run.trainer(None, None)), *parts)
 
 
 def test_timing_changes_neither_the_model_nor_the_random_numbers(tmp_path):
@@ -146,7 +146,7 @@ def test_timing_changes_neither_the_model_nor_the_random_numbers(tmp_path):
     parts.model.train()
     before = {name: value.clone() for name, value in parts.model.state_dict().items()}
     state = torch.random.get_rng_state()
-    assert min(forward_seconds(parts)) > 0 and parts.model.training
+    assert min(forward_seconds(parts, parts.model)) > 0 and parts.model.training
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all(torch.equal(value, before[name]) for name, value in parts.model.state_dict().items())
 

@@ -1,4 +1,4 @@
-"""Ranks that divide the optimizer's state, by `shard_optimizer`: every byte is that of ranks that each have all."""
+"""Ranks that divide the optimizer's state, by `shard` "optimizer": every byte is that of ranks that each have all."""
 
 import json
 from pathlib import Path
@@ -79,7 +79,8 @@ def of_ranks(accelerator, place: Path) -> dict:
             self.stop.ask(REQUEST)
 
     def go(run: str, optimizer: str, is_divided: bool) -> None:
-        keys = {"train__optimizer": {"type": optimizer}, "train__shard_optimizer": is_divided}
+        earlier, now = {"train__shard_optimizer": is_divided}, {"train__shard": "optimizer" if is_divided else False}
+        keys = {"train__optimizer": {"type": optimizer}, **(earlier if optimizer == "muon" else now)}
         experiment(tiny(place, **STEPS, **batch, **keys, tracker__data_path=str(place / run))).run()
 
     PolicyTrainer.__init__, PolicyTrainer.step = building, poisoned
@@ -112,7 +113,7 @@ def odd(ranks: Ranks) -> list[str]:
             model = Odd()
             optimizer = make(model)
             if is_divided:
-                optimizer.shards = Shards(optimizer.parameters, ranks)
+                Shards(ranks).divide(optimizer)
             for _ in range(2):
                 set_learning_rate(optimizer, 0.01)
                 model(torch.randn(2, 3, 6, 6)).backward()
@@ -134,7 +135,7 @@ def scaled(ranks: Ranks) -> bool:
         net = nn.Sequential(nn.Conv1d(3, 8, 3), nn.Flatten(), nn.Linear(48, 5))
         optimizer, scaler = AdamWConfig().create(net), torch.amp.GradScaler("cpu", init_scale=4.0)
         if is_divided:
-            optimizer.shards = Shards(optimizer.parameters, ranks)
+            Shards(ranks).divide(optimizer)
         for number in range(4):
             for group in optimizer.param_groups:
                 group["lr"] = 0.1
@@ -172,7 +173,9 @@ def test_every_byte_is_that_of_ranks_which_each_have_the_whole_state(n_ranks, ru
 
 def test_the_largest_parameters_go_first_to_the_rank_with_the_fewest_numbers():
     parameters = [nn.Parameter(torch.zeros(size)) for size in (3, 9, 1, 4, 4)]
-    shards = [Shards(parameters, SimpleNamespace(num_processes=2, process_index=rank)) for rank in range(2)]
+    shards = [Shards(SimpleNamespace(num_processes=2, process_index=rank)) for rank in range(2)]
+    for division in shards:
+        division.divide(SimpleNamespace(parameters=parameters))
     assert [shards[0].rank_of(parameter) for parameter in parameters] == [1, 0, 0, 1, 1]
     assert [[one.is_own(parameter) for one in shards].count(True) for parameter in parameters] == [1] * 5
 
@@ -180,7 +183,7 @@ def test_the_largest_parameters_go_first_to_the_rank_with_the_fewest_numbers():
 def test_one_rank_has_the_whole_state(tmp_path):
     run = experiment(tiny(tmp_path, train__shard_optimizer=True))
     trainer = run.parts.trainer(None, None)
-    assert trainer.optimizer.shards is None and all(map(trainer.optimizer.updates, trainer.optimizer.parameters))
+    assert not str(trainer.shards) and all(map(trainer.optimizer.updates, trainer.optimizer.parameters))
 
 
 def test_an_optimizer_that_updates_the_weights_of_other_ranks_is_refused():
@@ -193,7 +196,7 @@ def test_an_optimizer_that_updates_the_weights_of_other_ranks_is_refused():
 
     layer = nn.Linear(2, 2)
     optimizer = Whole(parameter_groups(layer, 0.0), betas=(0.9, 0.9), eps=1e-8)
-    optimizer.shards = Shards(optimizer.parameters, SimpleNamespace(num_processes=2, process_index=0))
+    Shards(SimpleNamespace(num_processes=2, process_index=0)).divide(optimizer)
     layer(torch.ones(2)).sum().backward()
-    with pytest.raises(ConfigError, match=naming("train.shard_optimizer", "`step_group`")):
+    with pytest.raises(ConfigError, match=naming("train.shard", "`step_group`")):
         update(optimizer, 1.0)

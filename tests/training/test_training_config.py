@@ -63,6 +63,31 @@ def test_an_average_with_a_file_of_its_name_has_a_plain_one(name):
 
 
 @pytest.mark.parametrize(
+    ("settings", "shard"),
+    [
+        ({}, False),
+        ({"shard_optimizer": False}, False),
+        ({"shard_optimizer": True}, "optimizer"),
+        ({"shard": "optimizer"}, "optimizer"),
+        ({"shard": "optimizer", "shard_optimizer": True}, "optimizer"),
+        ({"shard": "model"}, "model"),
+        ({"shard": "model", "shard_optimizer": False}, "model"),
+    ],
+)
+def test_shard_and_its_earlier_name_agree_in_stored_files(settings, shard):
+    config = TrainingConfig(steps=1, **settings)
+    assert (config.shard, config.shard_optimizer) == (shard, shard == "optimizer")
+    assert TrainingConfig.from_json(config.to_json()) == config
+
+
+@pytest.mark.parametrize("shard", ["model", "optimizer", False])
+def test_shard_and_its_earlier_name_may_not_disagree(shard):
+    earlier = shard != "optimizer"
+    with pytest.raises(ConfigError, match=naming(repr(shard), "shard_optimizer", earlier)):
+        TrainingConfig(steps=1, shard=shard, shard_optimizer=earlier)
+
+
+@pytest.mark.parametrize(
     ("settings", "remedy"),
     [
         ({"compile": "reduce-overhead", "accumulation": 2}, {"accumulation": 1}),

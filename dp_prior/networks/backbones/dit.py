@@ -110,6 +110,7 @@ class DiTLayer(nn.Module):
 class DiT(nn.Module):
     """See `DiTConfig`."""
 
+    shard_units = (DiTLayer,)
     named_axes: ClassVar[NamedAxes] = {
         "token_in.weight": (1, "x"),
         "cond_in.weight": (1, "token"),

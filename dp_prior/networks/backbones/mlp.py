@@ -58,6 +58,7 @@ class MLPBlock(nn.Module):
 class MLP(nn.Module):
     """See `MLPConfig`."""
 
+    shard_units = (MLPBlock,)
     named_axes: ClassVar[NamedAxes] = {
         "input.weight": (1, "chunk"),
         "blocks.*.film.linear.weight": (1, "cond"),

@@ -214,6 +214,8 @@ class MultiQueryLayer(nn.Module):
 class MultiQueryPrior(nn.Module):
     """See `MultiQueryPriorConfig`."""
 
+    shard_units = (MultiQueryLayer,)
+
     def __init__(self, config: MultiQueryPriorConfig, sizes: Sizes):
         super().__init__()
         dim = sizes.x_shape[0]

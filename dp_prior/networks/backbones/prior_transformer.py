@@ -114,6 +114,8 @@ class PriorLayer(nn.Module):
 class PriorTransformer(nn.Module):
     """See `PriorTransformerConfig`."""
 
+    shard_units = (PriorLayer,)
+
     def __init__(self, config: PriorTransformerConfig, sizes: Sizes):
         super().__init__()
         embed_dim, n_time_tokens, n_image_tokens = config.embed_dim, config.n_time_tokens, config.n_image_tokens

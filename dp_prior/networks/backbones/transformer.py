@@ -112,6 +112,7 @@ class DecoderLayer(nn.Module):
 class Transformer(nn.Module):
     """See `TransformerConfig`."""
 
+    shard_units = (EncoderLayer, DecoderLayer)
     named_axes: ClassVar[NamedAxes] = {
         "token_in.weight": (1, "x"),
         "cond_in.weight": (1, "token"),

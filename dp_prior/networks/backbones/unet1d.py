@@ -156,6 +156,7 @@ class UNet1D(nn.Module):
     """See `UNet1DConfig`."""
 
     is_local = False
+    shard_units = (ResidualBlock,)
     named_axes: ClassVar[NamedAxes] = {
         "down.0.first.conv_1.weight": (1, "x"),
         "down.0.first.shortcut.weight": (1, "x"),

@@ -141,6 +141,10 @@ class UNet2D(nn.Module):
                     setattr(module, name, Dropout(child.p))
         if config.heads is not None:
             self._divide_attention(config.heads, config.heads_up or config.heads)
+        from diffusers.models.attention_processor import Attention
+        from diffusers.models.resnet import ResnetBlock2D
+
+        self.shard_units = (ResnetBlock2D, Attention)
         if config.checkpointing:
             self.unet.enable_gradient_checkpointing(recomputed)
         self._zero_last_layers()

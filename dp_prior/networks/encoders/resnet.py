@@ -197,6 +197,8 @@ class ResNetBlock(nn.Module):
 class ResNet(FineTuned):
     """torchvision's ResNet without its classifier; see `ResNetEncoderConfig`."""
 
+    shard_units = (ResNetBlock,)
+
     def __init__(self, config: ResNetEncoderConfig, in_channels: int = 3):
         super().__init__()
         width, expansion = config.width, _EXPANSION if config.bottleneck else 1
