@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import logging
 from collections.abc import Callable, Iterator
-from textwrap import shorten
 from typing import Literal, TypeVar
 
 import torch
@@ -25,15 +24,12 @@ from accelerate.utils import (
 from dp_prior.config import ConfigError
 from dp_prior.files.left_behind import left_behind
 from dp_prior.job.launcher import MARKS
-from dp_prior.job.stop import LOST, RankLostError, Stop, StoppedEarly, Verdict
+from dp_prior.job.stop import Stop, StoppedEarly
 
 T = TypeVar("T")
 
 _SHARDS = tuple(f"ACCELERATE_USE_{way}" for way in ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"))
 """Set by `accelerate launch` where its options or its configuration file ask to divide a model among ranks."""
-
-_MEETING = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-"""By which ranks find each other."""
 
 log = logging.getLogger(__name__)
 
@@ -74,24 +70,15 @@ def make_accelerator(
                 dynamo_plugin=TorchDynamoPlugin(backend="no"),
             )
     except ValueError as error:
-        variables = {name: parse_choice_from_env(name, "") for name in _MEETING}
-        numbers = all(value.isdecimal() for name, value in variables.items() if name != "MASTER_ADDR")
-        if (numbers and variables["MASTER_ADDR"]) or not any(variables.values()):  # not the launcher's fault
-            raise
-        listed = ", ".join(f"{name}={value!r}" for name, value in variables.items())
-        raise ConfigError(
-            "the launcher",
-            [f"{error}. The variables are {listed}; a launcher sets all of them. For one process, unset them"],
-        ) from error
+        from dp_prior.job.launch_faults import unfit_variables
+
+        if (fault := unfit_variables(error)) is not None:
+            raise fault from error
+        raise
     if launched != accelerator.num_processes:
-        raise ConfigError(
-            "the launcher",
-            [
-                f"WORLD_SIZE is {launched}, but this process knows of {accelerator.num_processes}, so each would train "
-                f"alone in the same directory. Without GPUs, set ACCELERATE_USE_CPU=true; "
-                f"for one process, unset WORLD_SIZE"
-            ],
-        )
+        from dp_prior.job.launch_faults import unconnected
+
+        raise unconnected(launched, accelerator.num_processes)
     if launched == 1 and _was_asked_for_several():
         log.warning(
             "warning: accelerate launch was asked for several processes and started one, so this run has one rank. "
@@ -127,7 +114,9 @@ def meet(connect: Callable[[], T], stop: Stop) -> T:
     try:
         return left_behind(connect, look)
     except RuntimeError as error:
-        raise _apart(" ".join(str(error).partition("Exception raised from")[0].split())) from error
+        from dp_prior.job.launch_faults import apart
+
+        raise apart(" ".join(str(error).partition("Exception raised from")[0].split())) from error
 
 
 @contextlib.contextmanager
@@ -141,35 +130,12 @@ def _meeting(stop: Stop) -> Iterator[None]:
         dist.init_process_group = connect
 
 
-def _apart(torch_message: str) -> ConfigError | RankLostError:
-    """The error of a rank that does not meet the others, of torch's words."""
-    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    rank, size, host, port = (parse_choice_from_env(name, "") for name in names)
-    if "EADDRINUSE" in torch_message:
-        problem = f"MASTER_PORT is {port}, which another process of this machine uses; give all ranks a free one"
-        return ConfigError("the launcher", [problem])
-    who = f"rank {rank} of {size} did not meet the others at {host}:{port} (MASTER_ADDR, MASTER_PORT)"
-    advice = (
-        "Start all ranks, rank 0 at that address, and on a port that no other program uses; GLOO_SOCKET_IFNAME and "
-        "NCCL_SOCKET_IFNAME, where they are set, name a network interface"
-    )
-    reason = shorten(torch_message, 400, placeholder=" ...").rstrip(".")
-    return RankLostError(Verdict(int(rank or 0), LOST, f"{who}: {reason}. {advice}"))
-
-
 def _refuse_shards() -> None:
     """Raises ConfigError if the launcher is asked to divide the model among ranks."""
     if asked := [name for name in _SHARDS if parse_choice_from_env(name, "").lower() == "true"]:
-        raise ConfigError(
-            "the launcher",
-            [
-                f"{name} is true, which divides a model among ranks; expected ranks that hold whole models"
-                for name in asked
-            ],
-            advice="start `accelerate launch --multi_gpu` without options of FSDP, DeepSpeed and Megatron, with a "
-            "--config_file of its own if its default one asks for them; or unset the variable. "
-            "`train.shard_optimizer` divides the optimizer's state",
-        )
+        from dp_prior.job.launch_faults import divided_models
+
+        raise divided_models(asked)
 
 
 def _was_asked_for_several() -> bool:

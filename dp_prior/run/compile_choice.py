@@ -48,6 +48,8 @@ class MeasuredGradient(NamedTuple):
 def choose(trainer: PolicyTrainer) -> str:
     """Compile the trainer's step if that pays, and describe the choice in one line. A collective."""
     progress, ranks = trainer.progress, trainer.ranks
+    if trainer.config.shard == "model" and ranks.num_processes > 1:
+        return "off, as the ranks divide the model"
     micro_batches = trainer.loader.global_batch(progress.samples_seen)
     steps_left = max(0, trainer.total_samples - progress.samples_seen) / trainer.loader.global_batch_size
     if not steps_left:

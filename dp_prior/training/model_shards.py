@@ -22,27 +22,30 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from dp_prior.config import ConfigError
 from dp_prior.job.ranks import Ranks
 from dp_prior.tasks.weights import load_weights
+from dp_prior.tensors.compilation import CUDA_GRAPHS
 from dp_prior.training.optimizer import AdamW
 from dp_prior.training.replicas import Replicas
+from dp_prior.training.training_config import TrainingConfig
 
 
 class ModelShards(Replicas):
     """This rank's parts of the parameters of a model, which share the memory of FSDP2's parts."""
 
-    def __init__(self, ranks: Ranks):
-        """Raises ConfigError: the precision is fp16."""
+    def __init__(self, ranks: Ranks, config: TrainingConfig):
+        """Raises ConfigError: the precision is fp16, or CUDA graphs are recorded."""
         super().__init__(ranks)
-        if ranks.accelerator.scaler is not None:
-            problem = "is 'model', where fp16 is not supported: each rank would find its own loss scale"
-            raise ConfigError("train.shard", [f"{problem}; set train.precision to bf16, or train.shard to 'optimizer'"])
+        if config.precision == "fp16":
+            raise _refused("train.precision is fp16, whose loss scale each rank would find by itself", "set it to bf16")
+        if config.compile in CUDA_GRAPHS:
+            problem = f"train.compile is {config.compile!r}, which records CUDA graphs, and they hold no exchange"
+            raise _refused(problem, "set it to 'default' or 'off'")
         self._mesh = init_device_mesh(ranks.device.type, (ranks.num_processes,))
         self._whole_of: dict[nn.Parameter, DTensor] = {}
 
     def distributed(self, region: nn.Module, model: nn.Module) -> tuple[nn.Module, nn.Module]:
         for name, parameter in model.named_parameters():
             if parameter.ndim == 0:
-                problem = f"is 'model', but {name} is a single number, which cannot be divided"
-                raise ConfigError("train.shard", [f"{problem}; give it a dimension, or set train.shard to 'optimizer'"])
+                raise _refused(f"{name} is a single number, which cannot be divided", "give it a dimension")
             parameter.data = parameter.data.contiguous()  # whatever the kernels of a device prefer
         tensors = [*model.parameters(), *model.buffers()]
         self._ranks.share(tensors, 0)
@@ -60,9 +63,9 @@ class ModelShards(Replicas):
 
     def divide(self, optimizer: AdamW) -> None:
         if not vars(type(optimizer)).get("updates_parts", False):
-            problem = f"is 'model', but {type(optimizer).__qualname__} does not say that it can update parts of weights"
-            remedy = "set `updates_parts = True` in its class if `step_group` needs no whole weight (docs/extending.md)"
-            raise ConfigError("train.shard", [f"{problem}; {remedy}, or set train.shard to 'optimizer'"])
+            problem = f"{type(optimizer).__qualname__} does not say that it can update parts of weights"
+            remedy = "set `updates_parts = True` in the class if its `step_group` needs no whole weight"
+            raise _refused(problem, f"{remedy} (docs/extending.md)")
         super().divide(optimizer)
 
     def whole(self, local: nn.Module, *, is_saved: bool = False) -> nn.Module:
@@ -129,6 +132,11 @@ def wrap_units(model: nn.Module) -> Iterator[nn.Module]:
     for module in reversed(list(model.modules())):
         if isinstance(module, kinds) and all(uses[key] == count for key, count in _uses(module).items()):
             yield module
+
+
+def _refused(problem: str, remedy: str) -> ConfigError:
+    """The error of a training whose model cannot be divided."""
+    return ConfigError("train.shard", [f"is 'model', but {problem}; {remedy}, or set train.shard to 'optimizer'"])
 
 
 def _uses(module: nn.Module) -> Counter[nn.Parameter]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -10,9 +10,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from dp_prior.config import Change, Config, ConfigError
+from dp_prior.config import Change, Config
 from dp_prior.networks.encoders.encoder import FineTuned
-from dp_prior.tasks.weights import check_parts, is_in, part_name
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
@@ -189,7 +188,11 @@ def parameter_groups(
     """
     tuned = [module for module in model.modules() if isinstance(module, FineTuned)]
     scales = {id(parameter): module.lr_scale for module in tuned for parameter in module.parameters()}
-    parts, part_names = parts or {}, part_of_each(model, parts or {})
+    parts, part_names = parts or {}, {}
+    if parts:
+        from dp_prior.training.tuned_parts import part_of_each
+
+        part_names = part_of_each(model, parts)
     groups: dict[tuple[bool, str, float], dict] = {}
     for parameters, is_decayed in zip(decay_groups(model), (True, False), strict=True):
         for name, parameter in parameters.items():
@@ -265,26 +268,3 @@ def update(
         optimizer.step()
     optimizer.zero_grad()
     return norm, finite
-
-
-def part_of_each(model: nn.Module, entries: Iterable[str]) -> dict[str, str]:
-    """For each trainable parameter that an entry names, the longest such entry.
-
-    Args:
-        entries: parts, named as in `part_names`; of a model without a `spec` by the parameters' own names.
-
-    Raises:
-        ConfigError: an entry names no trainable parameter, or only those of longer entries.
-    """
-    spec, entries = getattr(model, "spec", None), sorted(entries, key=len, reverse=True)
-    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    parts = {name: name if spec is None else part_name(name, spec) for name in trained}
-    try:
-        check_parts(entries, parts.values())
-    except ValueError as error:
-        raise ConfigError("train.optimizer.parts", [f"{error}, as far as they are trained"]) from None
-    entry_of = {name: next((entry for entry in entries if is_in(part, [entry])), None) for name, part in parts.items()}
-    covered = [entry for entry in entries if entry not in entry_of.values()]
-    if covered:
-        raise ConfigError("train.optimizer.parts", [f"{covered[0]!r} has no effect: longer entries name all it holds"])
-    return {name: entry for name, entry in entry_of.items() if entry is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from dp_prior.config import ConfigError
     from dp_prior.job.ranks import Ranks
     from dp_prior.training.optimizer import AdamW
-
-Shard = Literal["optimizer", "model", False]
+    from dp_prior.training.training_config import TrainingConfig
 
 
 class Replicas:
@@ -29,14 +28,14 @@ class Replicas:
         self._ranks = ranks
 
     @staticmethod
-    def of(shard: Shard, ranks: Ranks) -> Replicas:
+    def of(config: TrainingConfig, ranks: Ranks) -> Replicas:
         """The division that `train.shard` names; replicas on a single rank."""
-        if not shard or ranks.num_processes == 1:
+        if not config.shard or ranks.num_processes == 1:
             return Replicas(ranks)
-        if shard == "model":
+        if config.shard == "model":
             from dp_prior.training.model_shards import ModelShards
 
-            return ModelShards(ranks)
+            return ModelShards(ranks, config)
         from dp_prior.training.shards import Shards
 
         return Shards(ranks)

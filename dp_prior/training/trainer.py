@@ -125,7 +125,7 @@ class PolicyTrainer:
         self.best = Best(config.monitor)
         self.online = model.to(self.device)
         self.region = _Wrapped(self.online, config.compile)
-        self.shards = Replicas.of(config.shard, ranks)
+        self.shards = Replicas.of(config, ranks)
         self.wrapped, self.local = self.shards.distributed(self.region, self.online)
         self.averages = {name: EMA(self.local, decay) for name, decay in config.ema.items()}
         self.optimizer = made(config.optimizer, "create", config.optimizer.create(self.local), AdamW)

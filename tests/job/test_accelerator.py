@@ -22,22 +22,6 @@ MEETING = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "AC
 PROGRAM = "from dp_prior.cli import main; main()"
 
 
-def test_variables_of_a_launcher_that_do_not_fit_are_refused(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "two")
-    with pytest.raises(ConfigError, match=naming("WORLD_SIZE='two'", "RANK=''", "MASTER_PORT")):
-        make_accelerator("fp32")
-
-
-@pytest.mark.parametrize("is_launched", [False, True])
-def test_an_error_that_is_not_of_the_launcher_says_nothing_of_its_variables(monkeypatch, is_launched):
-    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.setenv(name, "1") if is_launched else monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("dp_prior.job.accelerator.Accelerator", lambda **options: int("bf16"))
-    with pytest.raises(ValueError, match=naming("bf16")) as caught:
-        make_accelerator("bf16")
-    assert not told(str(caught.value), "WORLD_SIZE")
-
-
 def test_a_rank_without_an_address_is_told_what_to_set():
     make = "from dp_prior.job.accelerator import make_accelerator; make_accelerator('fp32')"
     done = forks.call(["-c", make], WORLD_SIZE="1", RANK="0", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1")
@@ -178,15 +162,6 @@ def test_settings_of_accelerate_in_the_environment_compile_no_model(monkeypatch)
     monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "EAGER")
     model = torch.nn.Linear(1, 1)
     assert Ranks(make_accelerator("fp32")).distributed(model) is model
-
-
-@pytest.mark.parametrize("way", ["FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"])
-def test_a_launcher_that_divides_models_among_ranks_is_refused(way, monkeypatch):
-    monkeypatch.setenv(f"ACCELERATE_USE_{way}", "false")
-    make_accelerator("fp32")
-    monkeypatch.setenv(f"ACCELERATE_USE_{way}", "true")
-    with pytest.raises(ConfigError, match=naming(f"ACCELERATE_USE_{way}", "true", "--multi_gpu", "--config_file")):
-        make_accelerator("fp32")
 
 
 def test_fp16_without_a_gpu_is_refused():

@@ -18,10 +18,10 @@ from dp_prior.training.optimizer import (
     AdamWConfig,
     TunedPartConfig,
     learning_rate,
-    part_of_each,
     set_learning_rate,
     update,
 )
+from dp_prior.training.tuned_parts import part_of_each
 from tests import tiny
 from tests.cases import every
 from tests.messages import naming

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from dp_prior_foreign.translation.library import Library
 from dp_prior_foreign.translation.openpi_names import NAMED, REPACKED_PREFIX
@@ -159,9 +159,9 @@ def _decay_steps(steps: int, settings: TheirSettings) -> OurSettings:
     return OurSettings()
 
 
-def _is_divided(devices: int, settings: TheirSettings) -> bool:
-    """Whether several devices share the optimizer's state."""
-    return devices > 1
+def _shard(devices: int, settings: TheirSettings) -> Literal["model", False]:
+    """What several devices divide."""
+    return "model" if devices > 1 else False
 
 
 def _relative_joints(*slices: tuple[int, int]) -> Any:
@@ -239,7 +239,7 @@ _ROWS = (
     *left_out("the option --resume of `dp-prior train`, `auto` by default", "resume"),
     Row("wandb_enabled", "tracker.log.<wandb>.type", "true: wandb in the list", wandb),
     *left_out("`description` is saved with the run", "policy_metadata.**"),
-    Row("fsdp_devices", "train.shard_optimizer", "true if above 1: the optimizer's state alone", _is_divided),
+    Row("fsdp_devices", "train.shard", '"model" if above 1, among all ranks', _shard),
     Row("ema_decay", "train.ema.<average>.decay", "null: an empty object", built(_skeleton, "train.ema")),
     *left_out("`freeze` of an encoder", "freeze_filter.**"),
     *left_out(

@@ -125,7 +125,7 @@ def test_a_configuration():
         "train.optimizer.eps": 1e-7,
         "train.optimizer.weight_decay": 1e-4,
         "train.max_grad_norm": 0.5,
-        "train.shard_optimizer": True,
+        "train.shard": "model",
         "train.ema.ema.decay": 0.995,
         "train.log_every.steps": 30,
         "train.save_every.steps": 300,
@@ -212,10 +212,10 @@ def test_a_chunk_has_the_length_of_its_model(model, length):
     assert found["task.horizon"] == found["task.n_action_steps"] == length
 
 
-@pytest.mark.parametrize(("devices", "is_shared"), [(1, False), (2, True), (8, True)])
-def test_the_optimizer_is_divided_among_several_devices(devices, is_shared):
+@pytest.mark.parametrize(("devices", "shard"), [(1, False), (2, "model"), (8, "model")])
+def test_the_model_is_divided_among_several_devices(devices, shard):
     found = values(OPENPI, {"data": {"repo_id": "me/x"}, "fsdp_devices": devices})
-    assert found["train.shard_optimizer"] is is_shared
+    assert found["train.shard"] == shard
 
 
 @pytest.mark.parametrize(("settings", "decay"), [({}, 0.99), ({"ema_decay": 0.9}, 0.9), ({"ema_decay": None}, None)])

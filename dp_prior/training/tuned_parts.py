@@ -1,0 +1,33 @@
+"""Parts of a network with a learning rate or weight decay of their own, by the names of their tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import nn
+
+from dp_prior.config import ConfigError
+from dp_prior.tasks.weights import check_parts, is_in, part_name
+
+
+def part_of_each(model: nn.Module, entries: Iterable[str]) -> dict[str, str]:
+    """For each trainable parameter that an entry names, the longest such entry.
+
+    Args:
+        entries: parts, named as in `part_names`; of a model without a `spec` by the parameters' own names.
+
+    Raises:
+        ConfigError: an entry names no trainable parameter, or only those of longer entries.
+    """
+    spec, entries = getattr(model, "spec", None), sorted(entries, key=len, reverse=True)
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    parts = {name: name if spec is None else part_name(name, spec) for name in trained}
+    try:
+        check_parts(entries, parts.values())
+    except ValueError as error:
+        raise ConfigError("train.optimizer.parts", [f"{error}, as far as they are trained"]) from None
+    entry_of = {name: next((entry for entry in entries if is_in(part, [entry])), None) for name, part in parts.items()}
+    covered = [entry for entry in entries if entry not in entry_of.values()]
+    if covered:
+        raise ConfigError("train.optimizer.parts", [f"{covered[0]!r} has no effect: longer entries name all it holds"])
+    return {name: entry for name, entry in entry_of.items() if entry is not None}
